@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pandas as pd
 
 from pytest_distbench.errors import ConfigurationError, show
-from pytest_distbench.records.run import RunRecord
-from pytest_distbench.store.rows import RUN_COLUMNS, Table, distribution_rows, run_rows
+from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Sample, tightest
+from pytest_distbench.records.run import CaseResult, RunRecord
+from pytest_distbench.report.tables.table import ColumnType, Table
 from pytest_distbench.store.run_record import read_run_record
+
+_OF_LAUNCH: Mapping[str, ColumnType] = {
+    "test": str, "case": str, "world_size": int, "backend": str, "launcher": str, "platform": str, "launch": int,
+    "metric": str, "unit": str, "better": str,
+}  # fmt: skip
+
+RUN_COLUMNS: Mapping[str, ColumnType] = {
+    **_OF_LAUNCH, "value": float, "verdict": str, "at_least": float, "at_most": float
+}  # fmt: skip
+"""Of a run record; ``metric`` is the name alone, and the point has columns of its own after these."""
 
 COLUMNS = tuple(RUN_COLUMNS)
 
@@ -58,3 +72,57 @@ def _read(caller: str, path: str | Path) -> RunRecord:
 
 def _frame(table: Table) -> pd.DataFrame:
     return pd.DataFrame([list(row) for row in table.rows], columns=list(table.columns))
+
+
+def run_rows(record: RunRecord) -> Table:
+    """A run's launches as a table, with one column per axis of its metrics: ``message_bytes``, ``seed``."""
+    axes = _axes_of(record)
+    return Table({**RUN_COLUMNS, **axes}, [row for result in record.results for row in _rows_of_result(result, axes)])
+
+
+def distribution_rows(record: RunRecord) -> Table:
+    """The iterations of its launches as a table, as far as they are kept, with the same columns for axes."""
+    axes = _axes_of(record)
+    rows = [
+        (*_of_launch(result, launch, m), place / max(1, len(m.values) - 1), value, *_points(m, axes))
+        for result in record.results
+        for launch in result.launches
+        for m in launch.measurements
+        if m.spread is not None and m.spread.n and not METRIC_KINDS[m.better].keeps_series
+        for place, value in enumerate(m.values)
+    ]
+    return Table({**_OF_LAUNCH, "quantile": float, "value": float, **axes}, rows)
+
+
+def _axes_of(record: RunRecord) -> dict[str, ColumnType]:
+    axes: dict[str, ColumnType] = {}
+    for result in record.results:
+        for launch in result.launches:
+            for measurement in launch.measurements:
+                for axis, point in measurement.at.items():
+                    axes[axis] = type(point) if axes.get(axis, type(point)) is type(point) else str
+    return axes
+
+
+def _of_launch(result: CaseResult, launch: LaunchRecord, m: Sample) -> tuple[object, ...]:
+    case, under = result.case, result.case.conditions
+    group = (case.test, case.name, under.world_size, under.backend, under.launcher, result.environment.platform)
+    return (*group, launch.index, m.name, m.unit, m.better)
+
+
+def _points(m: Sample, axes: Mapping[str, ColumnType]) -> list[object]:
+    return [
+        None if (point := m.at.get(axis)) is None else kind(point) if kind is str else point
+        for axis, kind in axes.items()
+    ]
+
+
+def _rows_of_result(result: CaseResult, axes: Mapping[str, ColumnType]) -> Iterator[tuple[object, ...]]:
+    verdicts = {v.metric: v for v in result.verdicts}
+    for launch in result.launches:
+        for m in launch.measurements:
+            verdict = verdicts.get(m.key) or verdicts.get(m.key_over_seeds)
+            said = verdict.kind if verdict is not None else ""
+            bounds = verdict.bounds if verdict is not None else []
+            limits = tightest(bounds, "least"), tightest(bounds, "most")
+            yield (*_of_launch(result, launch, m), m.value, said, *limits, *_points(m, axes))

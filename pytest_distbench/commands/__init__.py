@@ -46,10 +46,7 @@ def choose_entries(parser: argparse.ArgumentParser, *, default: Path | None = Pa
     told = f"baseline directory (default: {default or 'that of the run'})"
     parser.add_argument("--baselines", metavar="DIR", type=Path, default=default, help=told)
     parser.add_argument("--platform", metavar="NAME", default="", help="only this platform")
-    choose_names(
-        parser,
-        "only baselines with this in their name or node id; several select those that match any",
-    )
+    choose_names(parser, "only baselines with this in their name or node id; several select those that match any")
 
 
 def choose_names(parser: argparse.ArgumentParser, told: str) -> None:

@@ -42,10 +42,7 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
 
 def _add_update(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--only",
-        choices=UPDATES,
-        default="changed",
-        help="which baselines (default: changed, with new)",
+        "--only", choices=UPDATES, default="changed", help="which baselines (default: changed, with new)"
     )
     parser.add_argument(
         "arguments",

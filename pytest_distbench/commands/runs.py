@@ -32,18 +32,13 @@ from pytest_distbench.report.texts.screens import Commands, sentence
 from pytest_distbench.report.texts.terminal import ending_lines, summary_lines
 from pytest_distbench.report.texts.verdicts import with_statistic
 from pytest_distbench.store.files import PAGE_SIGN, check_target, replace_file
-from pytest_distbench.store.run_record import read_history, read_run_record
-from pytest_distbench.store.stated import read_prices
+from pytest_distbench.store.run_record import read_history, read_prices, read_run_record
 
 
 def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("old", metavar="A.json", type=Path, help="the baseline, written by pytest --distbench-json")
     parser.add_argument("new", metavar="B.json", type=Path, help="the run to judge")
-    parser.add_argument(
-        "--fail",
-        action="store_true",
-        help="exit code 1 if anything failed, or nothing was judged",
-    )
+    parser.add_argument("--fail", action="store_true", help="exit code 1 if anything failed, or nothing was judged")
     parser.add_argument(
         "--tolerance",
         metavar="X",
@@ -55,10 +50,7 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
 def _add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN.json", type=Path, help="written by pytest --distbench-json")
     parser.add_argument(
-        "--table",
-        metavar="NAME",
-        default="",
-        help="name of a table; without it those of the run are listed",
+        "--table", metavar="NAME", default="", help="name of a table; without it those of the run are listed"
     )
     of_table, of_run = (", ".join(n for n, row in FORMATS.items() if row.is_whole is whole) for whole in (False, True))
     parser.add_argument(
@@ -78,10 +70,7 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", metavar="FILE", type=Path, help="write the HTML report, as --format html -o FILE")
     parser.add_argument("--against", metavar="RUN2.json", type=Path, help="with --html: another run to compare with")
     parser.add_argument(
-        "--history",
-        metavar="DIR",
-        type=Path,
-        help="with --html: run records for the history of changed metrics",
+        "--history", metavar="DIR", type=Path, help="with --html: run records for the history of changed metrics"
     )
 
 
@@ -230,17 +219,8 @@ def _add_verdict(parser: argparse.ArgumentParser) -> None:
     """What its parser does not know is for pytest."""
     parser.usage = "%(prog)s [--metric NAME] [--exact] TEST [PYTEST OPTION ...]"
     parser.allow_abbrev = False
-    parser.add_argument(
-        "--metric",
-        metavar="NAME",
-        default="",
-        help="only this metric decides, or one number of it",
-    )
-    parser.add_argument(
-        "--exact",
-        action="store_true",
-        help="only exact metrics decide: one launch is enough",
-    )
+    parser.add_argument("--metric", metavar="NAME", default="", help="only this metric decides, or one number of it")
+    parser.add_argument("--exact", action="store_true", help="only exact metrics decide: one launch is enough")
     parser.set_defaults(pytest_arguments=[])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 ROWS = {
     "fixtures": {"elastic": "plugin:elastic", "elastic_pool": "plugin:elastic_pool"},
-    "formats": {"trace": "trace:TRACE"},
+    "formats": {"trace": "tables:TRACE"},
     "tables": {
         "elastic": "tables:JOBS",
         "epochs": "epochs:EPOCHS",

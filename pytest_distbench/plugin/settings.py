@@ -349,7 +349,7 @@ def _data(given: Given) -> str:
 
 def _experiment(given: Given) -> Experiment:
     """What was stated of the run; a path in the ini file is relative to it, one on the command line to where it is."""
-    from pytest_distbench.store.stated import read_experiment
+    from pytest_distbench.store.run_record import read_experiment
 
     path = given.place("experiment") / text if (text := given.text("experiment")) else None
     try:

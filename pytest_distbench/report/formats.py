@@ -17,7 +17,7 @@ from pytest_distbench.errors import DistbenchError, TableError, tell
 from pytest_distbench.extensions import Table
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.page.content import again, headline_of, page_of, write_page
-from pytest_distbench.report.tables.table import Section, section_of_rows
+from pytest_distbench.report.tables.table import Section, as_text, section_of_rows, write_csv, write_parquet
 from pytest_distbench.report.tables.verdicts import VERDICTS, VerdictRow
 from pytest_distbench.report.texts import (
     escape,
@@ -33,7 +33,6 @@ from pytest_distbench.report.texts import (
 from pytest_distbench.report.texts.failures import accept_command
 from pytest_distbench.report.texts.screens import headline
 from pytest_distbench.report.texts.terminal import flaky_lines, flaky_tests
-from pytest_distbench.store.rows import as_text, write_csv, write_parquet
 
 MAX_SUMMARY_BYTES = 900 * 1024
 """GitHub drops a step's whole summary above 1024 KiB."""

@@ -72,6 +72,8 @@ def report(findings: Iterator[Finding]) -> Iterator[str]:
         yield f"{warnings}: usable, but expect noisy timings"
     else:
         yield "fit to measure"
+    if counts["fail"]:
+        raise NegativeError
 
 
 _CUDA_TIMEOUT_S = 120.0
@@ -448,17 +450,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> Iterator[str]:
-    failed = False
-
-    def watch() -> Iterator[Finding]:
-        nonlocal failed
-        for finding in examine(stored=options.baselines):
-            failed = failed or finding.level == "fail"
-            yield finding
-
-    yield from report(watch())
-    if failed:
-        raise NegativeError
+    yield from report(examine(stored=options.baselines))
 
 
 DOCTOR = Command("is this machine fit to measure? findings with next steps", _add_options, _doctor)

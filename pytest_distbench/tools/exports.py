@@ -6,7 +6,6 @@ import json
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from pytest_distbench.errors import DistbenchError
@@ -20,44 +19,19 @@ from pytest_distbench.report.formats import of_run
 _WORDS = {1: "lower", -1: "higher"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Number:
-    """A judged metric of a case.
-
-    Attributes:
-        values: of all launches that have one, in the unit.
-    """
-
-    result: CaseResult
-    measurement: Sample
-    values: list[float]
-
-    @property
-    def case(self) -> str:
-        """Its name among all of a repository: ``suites/test_a.py::test_a[ws2.gloo.warm]``."""
-        return f"{self.result.case.test}[{self.result.case.key}]"
-
-    @property
-    def sign(self) -> int:
-        """1: lower is better; -1: higher is; 0: it has to be equal."""
-        return METRIC_KINDS[self.measurement.better].sign
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.values)
-
-    @property
-    def spread(self) -> float:
-        return statistics.stdev(self.values) if len(self.values) > 1 else 0.0
-
-
-def numbers(record: RunRecord) -> Iterator[Number]:
+def _numbers(record: RunRecord) -> Iterator[tuple[CaseResult, Sample, list[float]]]:
+    """The judged metrics of the cases, with the values of all launches that have one."""
     for result in record.results:
         launches = [launch for launch in result.launches if launch.outcome == "passed"]
         for found in by_metric(launches).values():
             values = [float(m.value) for m in found if m.value is not None]
             if values and found[0].is_judged and METRIC_KINDS[found[0].better].shape != "series":
-                yield Number(result=result, measurement=found[0], values=values)
+                yield result, found[0], values
+
+
+def _name_of(result: CaseResult) -> str:
+    """Its name among all of a repository: ``suites/test_a.py::test_a[ws2.gloo.warm]``."""
+    return f"{result.case.test}[{result.case.key}]"
 
 
 def write_github_action_benchmark(better: str) -> Callable[[RunRecord, BinaryIO], None]:
@@ -70,14 +44,14 @@ def write_github_action_benchmark(better: str) -> Callable[[RunRecord, BinaryIO]
     def write(record: RunRecord, out: BinaryIO) -> None:
         rows = [
             {
-                "name": f"{number.case} {number.measurement.key}",
-                "unit": number.measurement.unit or "1",
-                "value": number.median,
-                "range": f"± {number.spread:.3g}",
-                "extra": f"{len(number.values)} launches on {number.result.environment.platform}",
+                "name": f"{_name_of(result)} {sample.key}",
+                "unit": sample.unit or "1",
+                "value": statistics.median(values),
+                "range": f"± {statistics.stdev(values) if len(values) > 1 else 0.0:.3g}",
+                "extra": f"{len(values)} launches on {result.environment.platform}",
             }
-            for number in numbers(record)
-            if number.sign == sign
+            for result, sample, values in _numbers(record)
+            if METRIC_KINDS[sample.better].sign == sign
         ]
         if not rows:
             raise DistbenchError(
@@ -94,11 +68,11 @@ def write_pytorch_benchmark(record: RunRecord, out: BinaryIO) -> None:
     Its table, version 3 (``clickhouse_db_schema/oss_ci_benchmark_v3``), has one benchmark by name, whose models are our
     cases; what it has no column for is text in an ``extra_info``. Commit, branch and job are the uploader's.
     """
-    _write_json([_pytorch_record(record, number) for number in numbers(record)], out)
+    _write_json([_pytorch_record(record, *number) for number in _numbers(record)], out)
 
 
-def _pytorch_record(record: RunRecord, number: Number) -> dict[str, Any]:
-    case, environment = number.result.case, number.result.environment
+def _pytorch_record(record: RunRecord, result: CaseResult, sample: Sample, values: list[float]) -> dict[str, Any]:
+    case, environment = result.case, result.environment
     versions = {name: version for name, version in environment.software.items() if name not in SETTINGS}
     return {
         "benchmark": {
@@ -112,18 +86,18 @@ def _pytorch_record(record: RunRecord, number: Number) -> dict[str, Any]:
                 "commit": record.commit,
             },
         },
-        "runners": _runners(number.result),
+        "runners": _runners(result),
         "model": {
-            "name": number.case,
+            "name": _name_of(result),
             "type": case.conditions.kind,
             "backend": case.conditions.backend,
             "origins": [case.test.partition("::")[0]],
         },
         "dependencies": {name: {"version": version} for name, version in versions.items()},
         "metric": {
-            "name": number.measurement.key,
-            "benchmark_values": number.values,
-            "extra_info": {"unit": number.measurement.unit, "better": number.measurement.better},
+            "name": sample.key,
+            "benchmark_values": values,
+            "extra_info": {"unit": sample.unit, "better": sample.better},
         },
     }
 

@@ -26,10 +26,7 @@ MOST_COMMANDS = 5
 
 def _add_history(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "folder",
-        metavar="DIR",
-        type=Path,
-        help="folder of run records, written by pytest --distbench-json",
+        "folder", metavar="DIR", type=Path, help="folder of run records, written by pytest --distbench-json"
     )
     choose_names(parser, "only tests and metrics with this in their name; several select those that match any")
     parser.add_argument(

@@ -24,7 +24,7 @@ from pytest_distbench.store.accept import (
     propose_entry,
     why_test_did_not_pass,
 )
-from pytest_distbench.tools.perf_output import PerfOutput, PerfRow, Rows, baselines_of, bounds_of
+from pytest_distbench.tools.transfer import PerfOutput, PerfRow, Rows, baselines_of, bounds_of
 
 
 def row(size: int = 4096, time_s: float = 2e-4, **changes: Any) -> PerfRow:

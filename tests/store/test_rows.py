@@ -12,12 +12,13 @@ from support.results import result, run
 from support.stores import KEY, PLATFORM, TEST, entry
 
 from pytest_distbench.errors import DistbenchError, StoredFileError
+from pytest_distbench.frames import run_rows
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Bound, Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
+from pytest_distbench.report.tables.table import Table, write_csv, write_parquet
 from pytest_distbench.store.baselines import SCHEMA, BaselineFile, BaselineStore
-from pytest_distbench.store.rows import Table, run_rows, write_csv, write_parquet
 from pytest_distbench.tools.transfer import entries_of, entry_rows, write_json
 
 FILE = BaselineFile(schema=SCHEMA, test=TEST, platform=PLATFORM, key=KEY, entry=entry(1.0, 2.0, tolerance=0.5))

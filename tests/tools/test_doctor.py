@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from support.nvml import HOSTS, Card, Host, State, made_up
 from support.stores import KEY, TEST, entry
 
+from pytest_distbench.commands import NegativeError
 from pytest_distbench.commands.cli import main
 from pytest_distbench.machine import hardware
 from pytest_distbench.releases import NEWEST_TORCH, OLDEST_TORCH, TESTED, text
@@ -31,7 +33,12 @@ from pytest_distbench.tools.doctor import Finding, Level, release, report
     ],
 )
 def test_warnings_are_counted(levels: list[Level], told: str) -> None:
-    assert list(report(Finding(level, "x", "y") for level in levels))[-1].startswith(told)
+    lines = []
+    with pytest.raises(NegativeError) if "fail" in levels else contextlib.nullcontext():
+        for line in report(Finding(level, "x", "y") for level in levels):
+            lines.append(line)
+
+    assert lines[-1].startswith(told)
 
 
 H100 = "NVIDIA H100 80GB HBM3"

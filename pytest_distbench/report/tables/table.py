@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, BinaryIO, Generic, NamedTuple, TextIO, TypeVar
 
-from pytest_distbench.errors import TableError, show, tell
+from pytest_distbench.errors import DistbenchError, TableError, show, tell
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.store.rows import ColumnType, Table
 from pytest_distbench.units import format_bytes, format_seconds
+
+ColumnType = type[str] | type[int] | type[float] | type[bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of plain values.
+
+    Attributes:
+        columns: name -> what it holds; any cell may be None.
+        rows: as long as there are columns each. May be an iterator: a large store is never in memory whole.
+    """
+
+    columns: Mapping[str, ColumnType]
+    rows: Iterable[Sequence[object]]
+
 
 Row = TypeVar("Row")
 Item = TypeVar("Item")
@@ -172,3 +191,44 @@ def rows_of_launches(
 
 TEST: Column[Any] = Column("test", str, "test", lambda row: Cell(row.result.nodeid, row.result.case.title))
 LAUNCH: Column[Any] = Column("launch", int, "launch", lambda row: Cell(row.launch.index, str(row.launch.index + 1)))
+
+
+_BATCH_ROWS = 50_000
+
+
+@contextmanager
+def as_text(out: BinaryIO) -> Iterator[TextIO]:
+    """A binary file to write UTF-8 to; it stays open."""
+    text = io.TextIOWrapper(out, encoding="utf-8", newline="")
+    try:
+        yield text
+    finally:
+        text.detach()
+
+
+def write_csv(table: Table, out: BinaryIO, *, show: Callable[[str], str]) -> None:
+    """Write CSV; ``show`` makes text safe for a spreadsheet."""
+
+    def shown(cells: Iterable[object]) -> list[object]:
+        return [show(cell) if isinstance(cell, str) else cell for cell in cells]
+
+    with as_text(out) as text:
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(shown(table.columns))
+        writer.writerows(map(shown, table.rows))
+
+
+def write_parquet(table: Table, out: BinaryIO) -> None:
+    """Write Parquet, in batches of rows."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise DistbenchError("--format parquet needs pyarrow: pip install 'pytest-distbench[parquet]'") from None
+
+    types = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
+    schema = pyarrow.schema([(name, types[kind]) for name, kind in table.columns.items()])
+    remaining = iter(table.rows)
+    with pyarrow.parquet.ParquetWriter(out, schema) as writer:
+        while batch := list(islice(remaining, _BATCH_ROWS)):
+            writer.write_table(pyarrow.table(list(zip(*batch, strict=True)), schema=schema))

@@ -9,8 +9,8 @@ from hypothesis import given
 from support.documents import documents
 
 from pytest_distbench.errors import StoredFileError
-from pytest_distbench.tools import perf_output
-from pytest_distbench.tools.perf_output import (
+from pytest_distbench.tools import transfer
+from pytest_distbench.tools.transfer import (
     PerfOutput,
     looks_like_text,
     read_perf_json,
@@ -43,7 +43,7 @@ def test_what_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for place in (tmp_path, tmp_path / "none"):
         with pytest.raises(StoredFileError, match="Known are"):
             read_perf_output(place)
-    monkeypatch.setattr(perf_output, "MAX_FILE_BYTES", 10)
+    monkeypatch.setattr(transfer, "MAX_OUTPUT_BYTES", 10)
     with pytest.raises(StoredFileError, match="larger than"):
         read_perf_output(DATA / "nccl-tests.json")
 
