@@ -42,12 +42,38 @@ def _step_differences(stored: Fingerprint, current: Fingerprint) -> list[str]:
     ``2 all_reduce of 25 MiB became 214 of 102.4 KiB``.
     """
     lines = _by_ranks(stored, current, _changes_of_rank)
-    if stored.parameters != current.parameters:
-        lines.append(f"{stored.parameters:,} parameters in the optimizers of all ranks became {current.parameters:,}")
-    if stored.optimizer_steps != current.optimizer_steps:
-        plural = "s" * (stored.optimizer_steps != 1)
-        lines.append(f"{stored.optimizer_steps} optimizer step{plural} of all ranks became {current.optimizer_steps}")
-    return lines
+    return lines + list(_changed(TOTALS, stored.totals, current.totals))
+
+
+Told = Callable[[int, int], str]
+"""A sentence of a number that was the first and is the second."""
+
+
+def _bytes_became(what: str) -> Told:
+    return lambda held, holds: f"{_size(held, holds)} of {what} per rank became {_size(holds, held)}"
+
+
+FACTS: dict[str, Told] = {
+    "parameter_bytes": lambda held, holds: (
+        f"{_size(held, holds)} of parameters are no longer trained by any optimizer"
+        if held and not holds
+        else _bytes_became("parameters")(held, holds)
+    ),
+    "optimizer_bytes": _bytes_became("optimizer state"),
+}
+"""How a change of what a rank has in a step is told, by the names in ``worker.fingerprint.FACTS``."""
+
+TOTALS: dict[str, Told] = {
+    "parameters": lambda then, now: f"{then:,} parameters in the optimizers of all ranks became {now:,}",
+    "optimizer_steps": lambda then, now: f"{then} optimizer step{'s' * (then != 1)} of all ranks became {now}",
+}
+"""The same of all ranks together."""
+
+
+def _changed(rows: Mapping[str, Told], stored: Mapping[str, int], current: Mapping[str, int]) -> Iterator[str]:
+    for name, tell in rows.items():
+        if (then := stored.get(name, 0)) != (now := current.get(name, 0)):
+            yield tell(then, now)
 
 
 def _by_ranks(
@@ -161,12 +187,10 @@ def _changes_of_rank(stored: Fingerprint, current: Fingerprint, rank: int) -> It
             verb = ("are" if number > 1 else "is") if word == "gone" else ("were" if number > 1 else "was")
             plural = "s" * (number > 1)
             yield f"{number} process group{plural} {group.name} of {group.size} ranks {verb} {word}"
-    for what, field in (("parameters", "parameter_bytes"), ("optimizer state", "optimizer_bytes")):
-        held, holds = (of_rank(getattr(f, field), rank) or 0 for f in (stored, current))
-        if what == "parameters" and held and not holds:
-            yield f"{_size(held, holds)} of parameters are no longer trained by any optimizer"
-        elif held != holds:
-            yield f"{_size(held, holds)} of {what} per rank became {_size(holds, held)}"
+    held, holds = (
+        {name: of_rank(by_ranks, rank) or 0 for name, by_ranks in f.facts.items()} for f in (stored, current)
+    )
+    yield from _changed(FACTS, held, holds)
     if any(f.course_missing for f in (stored, current)) or (stored.course and current.course):
         return  # told by the course
     was, now = of_rank(stored.beyond, rank), of_rank(current.beyond, rank)
@@ -202,8 +226,7 @@ def ranks_of(fingerprint: Fingerprint) -> list[int]:
     parts: list[Mapping[str, object]] = [
         fingerprint.collectives,
         fingerprint.groups,
-        fingerprint.parameter_bytes,
-        fingerprint.optimizer_bytes,
+        *fingerprint.facts.values(),
         fingerprint.beyond,
         fingerprint.course,
     ]
@@ -222,8 +245,7 @@ def structure_of(fingerprint: Fingerprint) -> dict[str, int]:
     return {
         "collectives": sum(row.count for row in rows),
         "sent_bytes": payload_bytes(rows),
-        "parameter_bytes": of_rank(fingerprint.parameter_bytes, rank) or 0,
-        "optimizer_bytes": of_rank(fingerprint.optimizer_bytes, rank) or 0,
+        **{name: of_rank(fingerprint.facts.get(name, {}), rank) or 0 for name in FACTS},
     }
 
 

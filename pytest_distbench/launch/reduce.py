@@ -5,19 +5,18 @@ It goes in two steps, on each host and over hosts, so that what travels is as mu
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-import msgspec
-
 from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.environment import Load
 from pytest_distbench.records.iteration import Fingerprint, RankFingerprint, rank_ranges
 from pytest_distbench.records.kinds import FAST_SIDE, METRIC_KINDS
-from pytest_distbench.records.launch import CommonPrint, Entered, HostReport, LaunchRecord, Partial, RankReport
+from pytest_distbench.records.launch import CommonPrint, Entered, HostReport, LaunchRecord, RankReport
 from pytest_distbench.records.metric import (
     LARGEST_NUMBER,
     PEAK_MEMORY,
@@ -34,20 +33,20 @@ from pytest_distbench.records.summaries import FEWEST_OF_SERIES, distribution, n
 _Part = TypeVar("_Part")
 
 
-def partial(rank: int, observation: Observation) -> Partial:
-    """What one rank recorded, to be reduced with that of others."""
+def of_rank(rank: int, observation: Observation) -> Observation:
+    """What one rank recorded, to be reduced with that of others; where it lies in a loop is told in the loops."""
     is_compared = observation.is_series and observation.reduce == "max"
-    told = msgspec.structs.asdict(observation) | {"place": None}  # where it lies in a loop is told in the loops
-    return Partial(**told, ranks=[rank], slowest=[rank] * len(observation.values) if is_compared else [])
+    slowest = [rank] * len(observation.values) if is_compared else []
+    return replace(observation, place=None, ranks=[rank], slowest=slowest)
 
 
-def recorded(reports: Iterable[RankReport]) -> list[Partial]:
-    return [partial(report.rank, observation) for report in reports for observation in report.observations]
+def recorded(reports: Iterable[RankReport]) -> list[Observation]:
+    return [of_rank(report.rank, observation) for report in reports for observation in report.observations]
 
 
-def reduce_partials(found: Iterable[Partial]) -> list[Partial]:
+def reduce_partials(found: Iterable[Observation]) -> list[Observation]:
     """Reduce over ranks those of one key that are the same metric, in the order they were first recorded."""
-    by_key: dict[str, list[list[Partial]]] = {}
+    by_key: dict[str, list[list[Observation]]] = {}
     for part in sorted(found, key=lambda part: part.ranks[0]):
         same = by_key.setdefault(metric_key(part.name, part.at), [])
         group = next((group for group in same if _is_alike(group[0], part)), None)
@@ -58,9 +57,9 @@ def reduce_partials(found: Iterable[Partial]) -> list[Partial]:
     return [_reduce(group) for same in by_key.values() for group in same]
 
 
-def merge(found: Iterable[Partial]) -> list[Sample]:
+def merge(found: Iterable[Observation]) -> list[Sample]:
     """Raises :class:`RecordingError` where ranks do not agree about a metric."""
-    by_key: dict[str, list[Partial]] = {}
+    by_key: dict[str, list[Observation]] = {}
     for part in reduce_partials(found):
         by_key.setdefault(metric_key(part.name, part.at), []).append(part)
     for key, parts in by_key.items():
@@ -153,18 +152,21 @@ def _merge_prints(prints: Sequence[CommonPrint], world_size: int, stands_for: in
 
     if missing := next((common.fingerprint.missing for common in prints if common.fingerprint.missing), ""):
         return Fingerprint(missing=missing)
-    has_stepped = any(c.fingerprint.parameter_bytes for c in prints)  # then one without an optimizer is named, with 0
+    facts = sorted({name for c in prints for name, value in c.fingerprint.facts.items() if value})
+    totals = sorted({name for c in prints for name, value in c.fingerprint.totals.items() if value})
     return Fingerprint(
         collectives=by_ranks(lambda p: p.collectives),
-        parameters=sum(c.fingerprint.parameters * len(c.ranks) for c in prints),
-        optimizer_steps=sum(c.fingerprint.optimizer_steps * len(c.ranks) for c in prints),
         groups=by_ranks(lambda p: p.groups or None),
-        parameter_bytes=by_ranks(lambda p: p.parameter_bytes if has_stepped else None),
-        optimizer_bytes=by_ranks(lambda p: p.optimizer_bytes or None),
+        facts={name: by_ranks(functools.partial(_fact, name)) for name in facts},
+        totals={name: sum(c.fingerprint.totals.get(name, 0) * len(c.ranks) for c in prints) for name in totals},
         beyond=by_ranks(lambda p: p.beyond),
         course=by_ranks(lambda p: p.course),
         is_full=all(c.fingerprint.is_full for c in prints),
     )
+
+
+def _fact(name: str, fingerprint: RankFingerprint) -> int:
+    return fingerprint.facts.get(name, 0)
 
 
 def entered_on(reports: Sequence[RankReport], *, ahead_s: float) -> dict[str, Entered]:
@@ -215,12 +217,12 @@ def late_s(hosts: Sequence[HostReport], *, doubt_s: float) -> dict[str, list[flo
     return found
 
 
-def _is_alike(one: Partial, other: Partial) -> bool:
+def _is_alike(one: Observation, other: Observation) -> bool:
     """Whether they are one metric, with as many values; with the same where all ranks have to have those."""
     return _shape(one) == _shape(other) and (one.reduce != "all" or one.values == other.values)
 
 
-_MEANING: dict[str, Callable[[Partial], object]] = {
+_MEANING: dict[str, Callable[[Observation], object]] = {
     "unit": lambda part: part.unit,
     "direction": lambda part: part.better,
     "reduction": lambda part: part.reduce,
@@ -231,11 +233,11 @@ _MEANING: dict[str, Callable[[Partial], object]] = {
 """What ranks have to agree about, by what it is called."""
 
 
-def _shape(part: Partial) -> tuple[object, ...]:
+def _shape(part: Observation) -> tuple[object, ...]:
     return len(part.values), part.bounds, *(of(part) for of in _MEANING.values())
 
 
-def _expect_agreement(key: str, parts: Sequence[Partial]) -> None:
+def _expect_agreement(key: str, parts: Sequence[Observation]) -> None:
     if len(parts) == 1:
         return
     for what, of in _MEANING.items():
@@ -250,7 +252,7 @@ def _expect_agreement(key: str, parts: Sequence[Partial]) -> None:
 
 
 def _by_ranks(
-    parts: Sequence[Partial], of: Callable[[Partial], object], spell: Callable[[object], str] = show
+    parts: Sequence[Observation], of: Callable[[Observation], object], spell: Callable[[object], str] = show
 ) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for part in parts:
@@ -259,10 +261,10 @@ def _by_ranks(
 
 
 def _tell(found: Mapping[str, Sequence[int]]) -> str:
-    return ", ".join(f"{_who(ranks)}: {what}" for what, ranks in found.items())
+    return ", ".join(f"rank{'s' * (len(ranks) > 1)} {rank_ranges(ranks)}: {what}" for what, ranks in found.items())
 
 
-def _reduce(group: Sequence[Partial]) -> Partial:
+def _reduce(group: Sequence[Observation]) -> Observation:
     first, *others = group
     if not others:
         return first
@@ -271,23 +273,19 @@ def _reduce(group: Sequence[Partial]) -> Partial:
     if first.slowest:  # of equal ones the first rank, on whichever host it lives
         by_part = [[(value, -rank) for value, rank in zip(part.values, part.slowest, strict=True)] for part in group]
         slowest = [-max(column)[1] for column in zip(*by_part, strict=True)]
+    is_hiding = first.reduce == "mean" and METRIC_KINDS[first.better].is_of_training  # errors that cancel
     return replace(
         first,
         values=[_combine(column, first) for column in columns],
         slowest=slowest,
         companions=_sum_companions(group),
         taken_from=[],
-        squares=_sum_squares(group) if _has_scatter(first) else [],
+        squares=_sum_squares(group) if is_hiding else [],
         ranks=sorted(rank for part in group for rank in part.ranks),
     )
 
 
-def _has_scatter(part: Partial) -> bool:
-    """Whether how far the ranks are apart is kept: their mean hides errors that cancel."""
-    return part.reduce == "mean" and METRIC_KINDS[part.better].is_of_training
-
-
-def _sum_squares(group: Sequence[Partial]) -> list[float]:
+def _sum_squares(group: Sequence[Observation]) -> list[float]:
     """Of each value the sum over ranks of the squared deviation from their mean (Chan, Golub and LeVeque 1983)."""
     found = []
     for i in range(len(group[0].values)):
@@ -302,7 +300,7 @@ def _sum_squares(group: Sequence[Partial]) -> list[float]:
     return found
 
 
-def _sum_companions(group: Sequence[Partial]) -> dict[str, list[float]]:
+def _sum_companions(group: Sequence[Observation]) -> dict[str, list[float]]:
     """Summed over ranks: their noise is independent, so the sum is quieter than the largest.
 
     One that some ranks have not, or not of each iteration, is left out.
@@ -315,7 +313,7 @@ def _sum_companions(group: Sequence[Partial]) -> dict[str, list[float]]:
     return found
 
 
-def _measure(part: Partial) -> Sample:
+def _measure(part: Observation) -> Sample:
     values = [value / len(part.ranks) for value in part.values] if part.reduce == "mean" else part.values
     kind = METRIC_KINDS[part.better]
     kept = part.taken_from
@@ -332,19 +330,15 @@ def _measure(part: Partial) -> Sample:
         values=kept,
         beside=part.beside,
         spread=_spread(values, kept, part) if part.is_series or part.squares else None,
-        companions=_companions(part),
+        companions={
+            name: quantile(sums, FAST_SIDE) if name.endswith("_s") else statistics.fmean(sums)
+            for name, sums in part.companions.items()
+            if sums
+        },
         ranks=len(part.ranks),
         reduce=None if part.reduce == kind.reduce else part.reduce,
         bounds=part.bounds,
     )
-
-
-def _companions(part: Partial) -> dict[str, float]:
-    return {
-        name: quantile(sums, FAST_SIDE) if name.endswith("_s") else statistics.fmean(sums)
-        for name, sums in part.companions.items()
-        if sums
-    }
 
 
 def _combine(column: tuple[float, ...], observation: Observation) -> float:
@@ -369,7 +363,7 @@ def _launch_value(values: list[float], observation: Observation) -> float | None
     return METRIC_KINDS[observation.better].launch_value(values)
 
 
-def _spread(values: list[float], kept: Sequence[float], part: Partial) -> Spread:
+def _spread(values: list[float], kept: Sequence[float], part: Observation) -> Spread:
     over_ranks = [math.sqrt(squares / len(part.ranks)) for squares in part.squares]
     over_ranks = over_ranks if any(over_ranks) else over_ranks[:1]
     if not part.is_series:
@@ -396,10 +390,6 @@ def _spread(values: list[float], kept: Sequence[float], part: Partial) -> Spread
         slowest_share=share,
         over_ranks=over_ranks,
     )
-
-
-def _who(ranks: Sequence[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {rank_ranges(ranks)}"
 
 
 def _shorten(values: list[float]) -> str:

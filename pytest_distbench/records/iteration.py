@@ -179,13 +179,10 @@ class RankFingerprint(Record, frozen=True, kw_only=True):
     collectives: list[Collective] = []
     groups: list[Group] = []
     """That it belonged to at the end, besides that of all ranks."""
-    parameters: int = 0
-    """Elements the optimizers that stepped in it hold; of what is sharded, its own shard."""
-    parameter_bytes: int = 0
-    """Of the same."""
-    optimizer_bytes: int = 0
-    """Of what these optimizers keep beside them, such as moments."""
-    optimizer_steps: int = 0
+    facts: dict[str, int] = {}
+    """Of the rank, by the names in ``worker.fingerprint.FACTS``."""
+    totals: dict[str, int] = {}
+    """To be added over all ranks, by the names in ``worker.fingerprint.TOTALS``."""
     beyond: Beyond | None = None
     """None: each timed iteration had as many collectives, or nobody counted."""
     course: Course | None = None
@@ -204,16 +201,12 @@ class Fingerprint(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     collectives: dict[_RankKey, list[Collective]] = {}
     """In the order they were entered, by ranks: ``all``, or ``0`` and ``1-3`` where ranks differ."""
-    parameters: int = 0
-    """Elements that the optimizers of all ranks hold together."""
-    optimizer_steps: int = 0
-    """Of all ranks together: one that skips its step is seen."""
     groups: dict[_RankKey, list[Group]] = {}
     """Besides that of all ranks, by the same ranks."""
-    parameter_bytes: dict[_RankKey, int] = {}
-    """Of what the optimizers of a rank hold, by ranks."""
-    optimizer_bytes: dict[_RankKey, int] = {}
-    """Of what they keep beside it, by ranks."""
+    facts: dict[str, dict[_RankKey, int]] = {}
+    """Of a step, by name and ranks; :data:`pytest_distbench.worker.fingerprint.FACTS` counts them."""
+    totals: dict[str, int] = {}
+    """The same of all ranks together: the step that one of them skips is seen."""
     beyond: dict[_RankKey, Beyond] = {}
     """By the ranks whose timed iterations were not all alike."""
     course: dict[_RankKey, Course] = {}

@@ -15,7 +15,7 @@ from pytest_distbench.records.environment import GpuWitness, Load
 from pytest_distbench.records.iteration import Breakdown, Fingerprint, RankFingerprint
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Observation, Sample
-from pytest_distbench.records.record import Number, Record
+from pytest_distbench.records.record import Record
 
 Outcome = Literal["passed", "failed", "skipped"]
 
@@ -112,20 +112,6 @@ class RankFate(Record, frozen=True, kw_only=True):
         return self.how == HUNG
 
 
-class Partial(Observation, frozen=True, kw_only=True):
-    """A metric, element by element reduced over those of the ranks that are known here.
-
-    What has yet to be divided by the number of ranks, a mean, is their sum; companions are, too.
-    """
-
-    ranks: list[int]
-    """That recorded it, ascending."""
-    squares: list[Number] = []
-    """Of a mean: the sum over these ranks of the squared deviation of each value from theirs; none where it is one."""
-    slowest: list[int] = []
-    """Of a series whose largest values are taken: the rank that each is of."""
-
-
 class CommonPrint(Record, frozen=True, kw_only=True):
     """A fingerprint that several ranks have."""
 
@@ -150,7 +136,7 @@ class HostReport(Record, frozen=True, kw_only=True):
 
     ranks: list[RankReport] = []
     """Of those that left a report, ascending, without what the other fields tell."""
-    observations: list[Partial] = []
+    observations: list[Observation] = []
     """In the order they were first recorded; of one key there are several where ranks do not agree what it is."""
     fingerprints: dict[str, list[CommonPrint]] = {}
     loops: dict[str, Breakdown] = {}

@@ -190,7 +190,10 @@ def tightest(bounds: Sequence[Bound], side: Side) -> float | None:
 
 
 class Observation(OfKind, frozen=True, kw_only=True):
-    """What one rank recorded under one name: a value or a series, before reduction over ranks."""
+    """What ranks recorded under one name: the value or series of one of them, or reduced over those of a host.
+
+    What has yet to be divided by the number of ranks, a mean, is their sum; companions are, too.
+    """
 
     name: str
     unit: str
@@ -207,6 +210,12 @@ class Observation(OfKind, frozen=True, kw_only=True):
     """Witnesses of a clock, one value per iteration: ``cpu_s``, ``waits``; on a GPU what the host did, too."""
     place: PhasePlace | None = None
     """Of a phase in a loop, or in a script."""
+    ranks: list[int] = []
+    """That recorded it, ascending; empty in the report of a rank."""
+    squares: list[Number] = []
+    """Of a mean: the sum over these ranks of the squared deviation of each value from theirs; none where it is one."""
+    slowest: list[int] = []
+    """Of a series whose largest values are taken: the rank that each is of."""
 
 
 class Spread(Record, frozen=True, kw_only=True, omit_defaults=True):

@@ -115,8 +115,9 @@ def _notes(old: BaselineEntry, new: BaselineEntry) -> Iterator[str]:
     for key in sorted({*old.metrics} & {*new.metrics}):
         for field in Sample.__struct_fields__:
             if field != "value":
-                before, after = ([getattr(m, field) for m in side.metrics[key]] for side in (old, new))
-                yield from _difference(f"{key}.{field}", *(_shared(values) for values in (before, after)))
+                sides = ([getattr(m, field) for m in side.metrics[key]] for side in (old, new))
+                shared = [each[0] if all(value == each[0] for value in each) else each for each in sides]
+                yield from _difference(f"{key}.{field}", *shared)
 
 
 def _difference(field: str, old: Any, new: Any) -> Iterator[str]:
@@ -129,11 +130,6 @@ def _difference(field: str, old: Any, new: Any) -> Iterator[str]:
         yield from (f"{field}: {line}" for line in told)
     else:
         yield f"{field} {_short(old)} -> {_short(new)}"
-
-
-def _shared(values: Sequence[Any]) -> Any:
-    """What the launches share; else what each has."""
-    return values[0] if all(value == values[0] for value in values) else list(values)
 
 
 def _short(value: Any) -> str:

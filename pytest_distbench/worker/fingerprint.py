@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -279,24 +279,39 @@ class Watch:
         return sorted(inside, key=lambda entry: entry.time_created_ns)
 
 
+def _held(window: _Window) -> list[torch.Tensor]:
+    return [p for o in window.optimizers.values() for group in o.param_groups for p in group["params"]]
+
+
+def _kept(window: _Window) -> list[torch.Tensor]:
+    """What the optimizers keep beside the parameters, such as moments."""
+    states = [state for o in window.optimizers.values() for state in o.state.values() if isinstance(state, Mapping)]
+    return [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
+
+
+FACTS: dict[str, Callable[[_Window], int]] = {
+    "parameter_bytes": lambda window: _bytes_of(_held(window)),
+    "optimizer_bytes": lambda window: _bytes_of(_kept(window)),
+}
+"""What is counted of a step on each rank, of the optimizers that stepped in it; of what is sharded, its own shard.
+
+``judging.fingerprint_rule.FACTS`` says how a change of it is told.
+"""
+
+TOTALS: dict[str, Callable[[_Window], int]] = {
+    "parameters": lambda window: sum(_own(p).numel() for p in _held(window)),
+    "optimizer_steps": lambda window: window.optimizer_steps,
+}
+"""The same, added over all ranks."""
+
+
 def _fingerprint(window: _Window, notes: Sequence[Note]) -> RankFingerprint:
     began = notes[0].at_ns if notes else 0
-    held = [p for o in window.optimizers.values() for group in o.param_groups for p in group["params"]]
-    kept = [
-        value
-        for o in window.optimizers.values()
-        for state in o.state.values()
-        if isinstance(state, Mapping)
-        for value in state.values()
-        if isinstance(value, torch.Tensor)
-    ]
     return RankFingerprint(
         collectives=_rows(note.told for note in notes),
         groups=groups_here(),
-        parameters=sum(_own(p).numel() for p in held),
-        parameter_bytes=_bytes_of(held),
-        optimizer_bytes=_bytes_of(kept),
-        optimizer_steps=window.optimizer_steps,
+        facts={name: count(window) for name, count in FACTS.items()},
+        totals={name: count(window) for name, count in TOTALS.items()},
         is_full=True,
         began=began / 1e9,
         entered=[(note.at_ns - began) / 1e9 for note in notes[:_MOST_STAMPS]],

@@ -317,7 +317,8 @@ def record_another_environment(project: Path) -> None:
     [path] = (project / "baselines").rglob("*.json")
     stored = json.loads(path.read_text())
     metrics = stored["entry"]["metrics"]
-    metrics["loss"]["curve"] = [metrics["loss"]["curve"][0], *(value * 1.02 for value in metrics["loss"]["curve"][1:])]
+    first, *later = metrics["loss"]["values"]
+    metrics["loss"]["values"] = [first, *(value * 1.02 for value in later)]
     path.write_text(json.dumps(stored))
     commit(project, "baselines of another machine")
 

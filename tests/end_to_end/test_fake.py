@@ -76,9 +76,10 @@ def fingerprints(launch: Launch, world_size: int, **plan: object) -> LaunchRecor
 
 def of_rank_0(told: Fingerprint) -> Fingerprint:
     """What rank 0 has of it; what is summed over ranks is left out."""
-    parts = ("collectives", "groups", "parameter_bytes", "optimizer_bytes", "beyond")
+    parts = ("collectives", "groups", "beyond")
     own = {part: {"0": mine} for part in parts if (mine := of_rank(getattr(told, part), 0)) is not None}
-    return Fingerprint(**own, is_full=told.is_full)
+    facts = {name: {"0": of_rank(by_ranks, 0) or 0} for name, by_ranks in told.facts.items()}
+    return Fingerprint(**own, facts=facts, is_full=told.is_full)
 
 
 @pytest.mark.spawn

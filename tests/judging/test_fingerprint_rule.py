@@ -61,8 +61,8 @@ SMALL = "all_reduce of 8 B float32"
             ["1 all_reduce of 8 B in mesh_tp became 1 of 16 B", "8 B sent per rank became 16 B"],
         ),
         (
-            of(parameters=10, optimizer_steps=1),
-            of(parameters=10, optimizer_steps=2),
+            of(totals={"parameters": 10, "optimizer_steps": 1}),
+            of(totals={"parameters": 10, "optimizer_steps": 2}),
             ["1 optimizer step of all ranks became 2"],
         ),
         (of(reduce(8, how="sum")), of(reduce(8, how="max")), ["1 all_reduce of 8 B (sum) became 1 of 8 B (max)"]),
@@ -74,8 +74,8 @@ SMALL = "all_reduce of 8 B float32"
         ),
         (of(), of(is_full=True, groups={"all": [Group("mesh_tp", 2, 1)]}), []),
         (
-            of(is_full=True, parameter_bytes={"0": 4096}),
-            of(is_full=True, parameter_bytes={"0": 8192}),
+            of(is_full=True, facts={"parameter_bytes": {"0": 4096}}),
+            of(is_full=True, facts={"parameter_bytes": {"0": 8192}}),
             ["4 KiB of parameters per rank became 8 KiB"],
         ),
         (
@@ -84,7 +84,11 @@ SMALL = "all_reduce of 8 B float32"
             ["collectives that not every iteration has: none became 6 in 30 iterations"],
         ),
         (of(is_full=True, beyond={"all": Beyond(2, 10)}), of(is_full=True, beyond={"all": Beyond(6, 30)}), []),
-        (of(parameters=1000), of(parameters=2000), ["1,000 parameters in the optimizers of all ranks became 2,000"]),
+        (
+            of(totals={"parameters": 1000}),
+            of(totals={"parameters": 2000}),
+            ["1,000 parameters in the optimizers of all ranks became 2,000"],
+        ),
     ],
 )
 def test_a_difference_is_told_in_a_sentence(stored: Fingerprint, current: Fingerprint, told: list[str]) -> None:
@@ -95,8 +99,8 @@ def test_a_rank_that_differs_is_named_and_another_wording_of_the_same_is_no_diff
     current = Fingerprint(collectives={"0,2-3": [reduce(8)], "1": [reduce(8), BARRIER]})
     assert differences(of(reduce(8)), current) == ["rank 1: 1 barrier was added"]
 
-    stored = of(is_full=True, parameters=42, parameter_bytes={"all": 84})
-    current = of(is_full=True, parameters=21, parameter_bytes={"0": 84, "1": 0})
+    stored = of(is_full=True, totals={"parameters": 42}, facts={"parameter_bytes": {"all": 84}})
+    current = of(is_full=True, totals={"parameters": 21}, facts={"parameter_bytes": {"0": 84, "1": 0}})
     assert differences(stored, current) == [
         "rank 1: 84 B of parameters are no longer trained by any optimizer",
         "42 parameters in the optimizers of all ranks became 21",
@@ -152,7 +156,9 @@ ROWS = [reduce(100, 3), Collective("recv", "float32", 40, "default", 1, "from +1
 
 
 def test_a_structure_is_of_the_first_rank_and_what_is_received_is_not_sent() -> None:
-    told = Fingerprint(collectives={"5": ROWS, "6": []}, parameter_bytes={"5": 7}, optimizer_bytes={"5-6": 8})
+    told = Fingerprint(
+        collectives={"5": ROWS, "6": []}, facts={"parameter_bytes": {"5": 7}, "optimizer_bytes": {"5-6": 8}}
+    )
 
     assert structure_of(told) == {
         "collectives": 4,

@@ -24,7 +24,7 @@ from pytest_distbench.judging.training_rule import (
     may_not_repeat,
     olympic,
 )
-from pytest_distbench.launch.reduce import merge, partial
+from pytest_distbench.launch.reduce import merge, of_rank
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.metric import UNTIL_MOVED, Observation, Sample, Scalar
 from pytest_distbench.records.record import replace
@@ -743,7 +743,7 @@ def of_ranks(kind: str, values: Sequence[Sequence[float]]) -> Sample:
         )
         for mine in values
     ]
-    [found] = merge([partial(rank, observation) for rank, observation in enumerate(observations)])
+    [found] = merge([of_rank(rank, observation) for rank, observation in enumerate(observations)])
     return found
 
 

@@ -202,7 +202,7 @@ def test_what_its_processes_record_is_among_its_numbers_and_what_they_lost_fails
     record = run(NOTES, RANK="0", WORLD_SIZE="1")
 
     measured = {m.key: m for m in record.measurements}
-    assert measured["loss"].series == [3.0, 2.0, 1.0]
+    assert measured["loss"].values == [3.0, 2.0, 1.0]
     assert set(measured) == {"wall_time", "loss", "phase/part", "peak_memory"}
 
     assert run(NOTES, "hard").reason.startswith("rank 0: it recorded numbers, and ended before it could write them")

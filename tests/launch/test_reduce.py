@@ -23,7 +23,7 @@ from pytest_distbench.launch.reduce import (
 )
 from pytest_distbench.records.iteration import Collective, Fingerprint, RankFingerprint
 from pytest_distbench.records.kinds import Better, Reduce
-from pytest_distbench.records.launch import HostReport, Partial, RankReport
+from pytest_distbench.records.launch import HostReport, RankReport
 from pytest_distbench.records.metric import Bound, Observation
 from pytest_distbench.records.record import replace
 
@@ -127,12 +127,12 @@ def test_fingerprints_of_equal_ranks_are_stored_once_and_others_apart() -> None:
     )
 
     reports = [
-        replace(fingerprinted(rank), fingerprints={"m": RankFingerprint(parameter_bytes=held)})
+        replace(fingerprinted(rank), fingerprints={"m": RankFingerprint(facts={"parameter_bytes": held})})
         for rank, held in ((0, 84), (1, 0))
     ]
 
-    assert fingerprints_of(reports)["m"].parameter_bytes == {"0": 84, "1": 0}
-    assert fingerprints_of([fingerprinted(0), fingerprinted(1)])["m"].parameter_bytes == {}
+    assert fingerprints_of(reports)["m"].facts == {"parameter_bytes": {"0": 84, "1": 0}}
+    assert fingerprints_of([fingerprinted(0), fingerprinted(1)])["m"].facts == {}
 
 
 def hosts_of(*lives: list[RankReport], ahead_s: float = 0.0) -> list[HostReport]:
@@ -249,7 +249,7 @@ def test_it_is_the_same_however_the_ranks_lie_on_hosts(data: st.DataObject) -> N
     ]
     hosts = on_some_hosts(reports, data)
     on_hosts = [part for there in hosts for part in reduce_partials(recorded(there))]
-    travelled = msgspec.json.decode(msgspec.json.encode(on_hosts), type=list[Partial])
+    travelled = msgspec.json.decode(msgspec.json.encode(on_hosts), type=list[Observation])
 
     assert merge(travelled) == merge(recorded(reports))
 
@@ -258,7 +258,10 @@ def test_it_is_the_same_however_the_ranks_lie_on_hosts(data: st.DataObject) -> N
 def test_fingerprints_are_the_same_however_the_ranks_lie_on_hosts(kinds: list[int], data: st.DataObject) -> None:
     prints = [
         RankFingerprint(
-            collectives=[BARRIER] * kind, parameters=1 + kind, parameter_bytes=4 * kind, entered=[0.1 * rank]
+            collectives=[BARRIER] * kind,
+            totals={"parameters": 1 + kind},
+            facts={"parameter_bytes": 4 * kind},
+            entered=[0.1 * rank],
         )
         for rank, kind in enumerate(kinds)
     ]

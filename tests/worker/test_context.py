@@ -23,7 +23,7 @@ from pytest_distbench.launch.reduce import merge, recorded
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord, RankReport
-from pytest_distbench.store.baselines import SCHEMA, BaselineFile, render
+from pytest_distbench.store.baselines import BASELINE_FILES, SCHEMA, BaselineFile, render
 from pytest_distbench.worker.context import RankContext
 
 SCALARS = [
@@ -79,7 +79,9 @@ def check_stored(rank: RankContext) -> None:
     assert msgspec.json.decode(msgspec.json.encode(launch), type=LaunchRecord) == launch
     case = Case(test="t.py::t", id="ws2", conditions=ON_TWO, device="cpu")
     file = BaselineFile(schema=SCHEMA, platform="p", test="t", key="k", entry=make_entry(case, [launch] * 2, {}))
-    assert msgspec.json.decode(render(file), type=BaselineFile) == file
+    assert BASELINE_FILES.load is not None
+    read = BASELINE_FILES.load(msgspec.json.decode(render(file)))
+    assert msgspec.convert(read, BaselineFile) == file
 
 
 @settings(max_examples=400)

@@ -14,9 +14,8 @@ from typing import Any
 from pytest_distbench.errors import ReadingError, show, tell
 from pytest_distbench.launch.readers import formats
 from pytest_distbench.launch.readers.formats import VALUE, Found, Place, limited
-from pytest_distbench.launch.reduce import partial
+from pytest_distbench.launch.reduce import of_rank
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.launch import Partial
 from pytest_distbench.records.metric import MOST_TAKEN_FROM, TAKES, Observation, Reader, as_scalar, is_axis, metric_key
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wanted import Wanted, number, one_of, whole
@@ -66,13 +65,9 @@ def _problem_with_values(reader: Reader) -> str:
     for name, scalars in (("at", reader.at), ("identity", reader.identity)):
         if not isinstance(scalars, dict) or not all(map(is_axis, scalars)):
             return f"{name}={show(scalars)}; wanted a dict from names, without [ ] = and , to plain values"
-        if not all(map(_is_plain, scalars.values())):
+        if not all(isinstance(v, bool | int | float | str) and as_scalar(v) is not None for v in scalars.values()):
             return f"{name}={show(scalars)}; wanted finite numbers, printable texts, True or False"
     return ""
-
-
-def _is_plain(value: object) -> bool:
-    return isinstance(value, bool | int | float | str) and as_scalar(value) is not None
 
 
 _WANTED: dict[str, Wanted[Any]] = {
@@ -84,9 +79,9 @@ _WANTED: dict[str, Wanted[Any]] = {
 }
 
 
-def readings(plan: LaunchPlan) -> list[Partial]:
+def readings(plan: LaunchPlan) -> list[Observation]:
     return [
-        partial(rank, _observe(name, reader, Place(plan, rank)))
+        of_rank(rank, _observe(name, reader, Place(plan, rank)))
         for name, reader in plan.read.items()
         for rank in (range(plan.processes) if reader.rank == "all" else [reader.rank])
     ]
@@ -102,7 +97,8 @@ def _observe(name: str, reader: Reader, place: Place) -> Observation:
         raise ReadingError(f"{key}: cannot read {show(source)}: {tell(error)}") from None
     kept = found[reader.skip :]
     if not kept:
-        raise ReadingError(f"{key}: {_times(found)} found, and skip={reader.skip} leaves nothing: {found[-1].where}")
+        number = f"{len(found)} value{'s' * (len(found) != 1)} found"
+        raise ReadingError(f"{key}: {number}, and skip={reader.skip} leaves nothing: {found[-1].where}")
     if reader.first is not None and len(kept) < reader.first:
         raise ReadingError(
             f"{key}: wanted the first {reader.first} values, found {len(kept)}"
@@ -143,7 +139,3 @@ def _number(key: str, found: Found) -> float:
     if not math.isfinite(number):
         raise ReadingError(f"{key}: the value is {text}: {found.where}")
     return number
-
-
-def _times(found: list[Found]) -> str:
-    return f"{len(found)} value{'s' * (len(found) != 1)}"

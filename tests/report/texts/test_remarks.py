@@ -128,7 +128,7 @@ def script(*measurements: Sample, key: str = TRAINING_STEP, optimizer_steps: int
         outcome="passed",
         wall_s=1.0,
         measurements=list(measurements),
-        fingerprints={key: Fingerprint(optimizer_steps=optimizer_steps)},
+        fingerprints={key: Fingerprint(totals={"optimizer_steps": optimizer_steps})},
     )
     return result(verdict(), launches=[launch])
 

@@ -154,7 +154,7 @@ def test_that_nothing_judges_the_learning_is_told_until_there_is_a_baseline(
 ) -> None:
     then = None if code == "no-baseline" else 0.02
     found = result(verdict(code, baseline=then), update=update)
-    launches = [replace(found.launches[0], fingerprints={TRAINING_STEP: Fingerprint(optimizer_steps=2)})]
+    launches = [replace(found.launches[0], fingerprints={TRAINING_STEP: Fingerprint(totals={"optimizer_steps": 2})})]
     lines = summary_lines(
         [replace(found, launches=launches)], verbosity=verbosity, commands=Commands(record=""), folder=Path("b")
     )

@@ -30,7 +30,7 @@ def test_a_golden_curve_is_stored_once_with_nine_digits(recorded: pytest.Pyteste
     [path] = recorded.path.rglob("baselines/**/*.json")
     entry = json.loads(path.read_text())["entry"]
 
-    assert entry["metrics"]["loss"]["curve"] == [2.303, 2.101, 1.897]
+    assert entry["metrics"]["loss"]["values"] == [2.303, 2.101, 1.897]
     assert "[2.303, 2.101, 1.897]" in path.read_text()
 
 

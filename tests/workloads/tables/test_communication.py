@@ -94,10 +94,10 @@ def at(family: str, ranks: int, fingerprint: Fingerprint, *, run: str = "") -> C
 
 def test_sizes_of_one_test_stand_together_with_the_factor_to_the_smallest() -> None:
     results = [
-        at("fsdp", 64, of(reduce(1024), parameter_bytes={"0": 128})),
+        at("fsdp", 64, of(reduce(1024), facts={"parameter_bytes": {"0": 128}})),
         at("ddp", 8, of(reduce(4))),
         at("ddp", 64, of(reduce(4))),
-        at("fsdp", 8, of(reduce(1024), parameter_bytes={"0": 1024})),
+        at("fsdp", 8, of(reduce(1024), facts={"parameter_bytes": {"0": 1024}})),
     ]
 
     assert GROWTH.section(results).texts == [
