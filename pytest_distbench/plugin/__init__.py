@@ -223,7 +223,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session_of(config).recorders is not None and not config.pluginmanager.hasplugin(_CONFIRM):
         from pytest_distbench.plugin.confirm import ConfirmPlugin
 
-        config.pluginmanager.register(ConfirmPlugin(config, settings_of(config).confirm), _CONFIRM)
+        config.pluginmanager.register(ConfirmPlugin(config, settings_of(config)), _CONFIRM)
     try:
         for on_cpu in (False, True):
             items = [item for item in running if stays_on_cpu(item) is on_cpu]
@@ -295,7 +295,7 @@ def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
     except DistbenchError:
         return ""  # a marker that cannot be used ends the run, and a baseline that cannot be read the test whose it is
     confirm = session_of(config).recorders
-    confirm_s = confirm.settings.budget_s if confirm is not None and settings.update is None else 0.0
+    confirm_s = confirm.settings.confirm_budget_s if confirm is not None and settings.update is None else 0.0
     return duration_text(found, slow=more, confirm_s=confirm_s)
 
 
@@ -305,7 +305,7 @@ def _awaited(item: pytest.Item) -> Awaited:
     from pytest_distbench.report.texts.terminal import Awaited
 
     settings, (test, case_id), backend = settings_for(item), test_and_id(item), backend_of(item)
-    launches: int | None = settings.launches
+    launches: int | None = settings.first_launches
     if settings.update is not None:
         entries = session_for(item).store.entries(test, test_ids=[case_id])
         if not only_judges(settings.update, next(iter(entries.values()), None)):
@@ -317,7 +317,7 @@ def _awaited(item: pytest.Item) -> Awaited:
         test=test,
         case_id=case_id,
         backend=backend,
-        launches=launches if settings.against is None else 2 * settings.against.looks[0],
+        launches=2 * settings.pairs[0] if settings.is_paired else launches,
     )
 
 

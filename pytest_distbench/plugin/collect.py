@@ -330,7 +330,7 @@ class ResultsPlugin:
             was_interrupted=self._interrupted_by is not None or session.exitstatus == pytest.ExitCode.INTERRUPTED,
             failed_besides=self._failed_besides,
             settings=given,
-            experiment=settings.experiment,
+            experiment=settings.stated,
             world_sizes=list(settings.world_sizes),
             gpu=settings.gpu,
             results=results,

@@ -19,7 +19,7 @@ from pytest_distbench.plugin.fixtures import AGAIN, FIXTURE, MADE, WHY_NOT_AGAIN
 if TYPE_CHECKING:
     from pytest_distbench.records.run import CaseResult
     from pytest_distbench.run.confirm import Again, Allowance, Doubt
-    from pytest_distbench.run.request import ConfirmSettings
+    from pytest_distbench.run.request import Settings
 
 
 MOST_BEYOND_BUDGET_S = 120.0
@@ -98,7 +98,7 @@ class Held:
 
 
 class ConfirmPlugin:
-    def __init__(self, config: pytest.Config, settings: ConfirmSettings) -> None:
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
         self._settings = settings
         self._held: list[Held] = []
@@ -169,7 +169,7 @@ class ConfirmPlugin:
     def _confirm(self) -> None:
         from pytest_distbench.run.confirm import Allowance
 
-        budget_s = self._settings.budget_s / self._workers
+        budget_s = self._settings.confirm_budget_s / self._workers
         budget = Allowance(budget_s)
         self._announce(self._held)
         is_first = True
@@ -206,7 +206,7 @@ class ConfirmPlugin:
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
         if not held or reporter is None or hasattr(self._config, "workerinput"):
             return
-        budget_s = self._settings.budget_s
+        budget_s = self._settings.confirm_budget_s
         begun = [test for test in held if test.is_suspicious or test.takes_s <= budget_s]
         reporter.ensure_newline()
         if not begun:

@@ -74,12 +74,10 @@ def settings_of(config: pytest.Config) -> Settings:
 
         try:
             settings = read_settings(config)
-            if settings.against is not None:
+            if settings.is_paired:
                 from pytest_distbench.run.against import find_variant
 
-                state.against = find_variant(
-                    settings.against, root=config.rootpath, folder=config.invocation_params.dir
-                )
+                state.against = find_variant(settings, root=config.rootpath, folder=config.invocation_params.dir)
         except ConfigurationError as error:
             raise pytest.UsageError(str(error)) from None
         state.settings = settings
@@ -144,12 +142,12 @@ def _make_session(config: pytest.Config, settings: Settings) -> Session:
 
 def _recorders(config: pytest.Config, settings: Settings) -> Recorders | None:
     """What finds the revisions that recorded baselines; None where nothing is compared with baselines, or confirmed."""
-    is_compared = settings.against is None and settings.attach is None and settings.fake_rank is None
-    if not is_compared or settings.update is not None or settings.confirm.mode == "off":
+    is_compared = not settings.is_paired and settings.attach is None and settings.fake_rank is None
+    if not is_compared or settings.update is not None or settings.confirm[0] == "off":
         return None
     from pytest_distbench.run.confirm import Recorders
 
-    return Recorders(settings.confirm, settings.baselines, config.rootpath, config.invocation_params.dir)
+    return Recorders(settings, config.rootpath, config.invocation_params.dir)
 
 
 def check_device_for_workers(config: pytest.Config) -> None:

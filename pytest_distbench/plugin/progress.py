@@ -36,7 +36,7 @@ KEPT_RUNS = 3
 
 def name_in_history(nodeid: str, backend: str, settings: Settings, launches: int | None) -> str:
     """A test, by its full name, and what else decides how long it takes; None: as many launches as an update needs."""
-    sort = "against" if settings.against is not None else "update" if launches is None else str(launches)
+    sort = "against" if settings.is_paired else "update" if launches is None else str(launches)
     return f"{nodeid} {backend} {settings.launcher} {sort}"
 
 
@@ -64,11 +64,11 @@ def write_history(config: pytest.Config, settings: Settings, ran: Iterable[Passe
     found = dict(before)
     for test in ran:
         first = test.cases[0]
-        launches = settings.update_launches if any(case.update for case in test.cases) else settings.launches
+        launches = settings.update_launches if any(case.update for case in test.cases) else settings.first_launches
         name = name_in_history(first.nodeid, first.case.conditions.backend, settings, launches)
         parts = [(name, test.seconds)]
         verdicts = [v for case in test.cases if not case.update for v in case.verdicts]
-        if settings.against is None and any(v.baseline is not None for v in verdicts):
+        if not settings.is_paired and any(v.baseline is not None for v in verdicts):
             parts.append((confirming(name), test.confirming))
         for part, seconds in parts:
             found[part] = [*found.pop(part, []), round(max(seconds, 0.0), 2)][-KEPT_RUNS:]

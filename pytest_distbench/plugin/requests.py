@@ -280,7 +280,7 @@ class RequestMaker:
         largest = max(conditions.world_size, self._world_size)  # some runs of a test may be too small for that rank
         if settings.attach is not None and settings.attach >= largest:
             pytest.skip(f"--distbench-attach {settings.attach}: this test has ranks 0 to {largest - 1}")
-        first = wanted.launches or settings.launches
+        first = wanted.launches or settings.first_launches
         if launches is not None:
             first = given.whole("launches", launches, least=1, most=MOST_LAUNCHES)
         test, case_id = test_and_id(self._node)

@@ -1,13 +1,15 @@
-"""Options and ini keys: declared from the table ``records.options``, and read once into one frozen record."""
+"""Options and ini keys: declared from their rows in ``records.options``, read, and checked with each other.
+
+What only some runs need is imported late: a plain pytest run must not pay for it.
+"""
 
 from __future__ import annotations
 
 import difflib
 import itertools
 import os
-import re
 import shlex
-from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +17,11 @@ import pytest
 
 from pytest_distbench.errors import ConfigurationError, StoredFileError
 from pytest_distbench.records.options import ADVANCED, BASIC, FAKE, NOTHING, OPTIONS, Option
-from pytest_distbench.records.wanted import ANY_PLATFORM, RUN_LAUNCHES, Wanted
+from pytest_distbench.records.wanted import ANY_PLATFORM
 
 if TYPE_CHECKING:
-    from pytest_distbench.launch.starters import Engine, LauncherKind
     from pytest_distbench.machine.gpus import Gpus
-    from pytest_distbench.records.environment import Experiment
-    from pytest_distbench.run.request import AgainstSettings, Settings
+    from pytest_distbench.run.request import Settings
 
 MARKERS = (
     "world_size(*sizes, min=, max=): process-group sizes this test runs at; without it the largest given",
@@ -129,24 +129,25 @@ class Given:
     def refuse(self, name: str, why: str) -> ConfigurationError:
         return ConfigurationError(f"{self.spell(name)}: {why}")
 
-    def read(self, name: str, default: Any = None, wanted: Wanted[Any] | None = None) -> Any:
-        """The value of an option, checked; where it was not given its default."""
+    def read(self, name: str) -> Any:
+        """The value of an option, as its row says; where it was not given its default."""
         option, text = OPTIONS[name], self.text(name)
-        if not text:
-            return option.default if default is None else default
-        wanted = wanted or option.wanted
+        if not option.metavar:
+            return bool(text)
         try:
-            found = wanted.take(text)
+            found = option.wanted.take(text) if text else option.default
         except ConfigurationError as error:
             raise self.refuse(name, str(error)) from None
-        if found is None and option.const and (self.folder / text.partition("::")[0]).exists():
+        if isinstance(found, Path):
+            return self.place(name) / found
+        if not text or found is not None:
+            return found
+        if option.const and (self.folder / text.partition("::")[0]).exists():
             raise ConfigurationError(
-                f"--distbench-{name} took {text!r} for its value, which is {wanted.words}: write the tests first, or "
-                f"--distbench-{name}={option.const}"
+                f"--distbench-{name} took {text!r} for its value, which is {option.wanted.words}: write the tests "
+                f"first, or --distbench-{name}={option.const}"
             )
-        if found is None:
-            raise self.refuse(name, f"{text!r}; wanted {wanted.words}")
-        return found
+        raise self.refuse(name, f"{text!r}; wanted {option.wanted.words}")
 
     def check(self) -> None:
         """Refuse what is unknown or empty, and what does not go with what else was given."""
@@ -188,268 +189,82 @@ def given_options(config: pytest.Config) -> dict[str, str]:
 
 
 def read_settings(config: pytest.Config) -> Settings:
-    from pytest_distbench.judging.terms import Strictness  # late: a plain pytest run must not pay for it
-    from pytest_distbench.launch.starters import LAUNCHERS
-    from pytest_distbench.machine import gpus, hardware
-    from pytest_distbench.records.reasons import REASONS
-    from pytest_distbench.releases import check_torch
-    from pytest_distbench.run.request import ConfirmSettings, Settings
+    """The options, each as its row says, and then checked with what else was given and with this machine."""
+    from pytest_distbench.machine.gpus import Gpus  # late: a plain pytest run must not pay for it
+    from pytest_distbench.run.request import Settings
 
     given = Given(config)
     given.check()
-    gpu = given.has("gpu")
-    shared = given.read("share", "").split(",") if gpu else []
-    name, engine = _launcher(given)
-    launcher = LAUNCHERS[name]
-    found = gpus.read_gpus(os.environ) if gpu and launcher.hosts != "many" else gpus.Gpus()
-    if launcher.hosts != "none":
+    found = {name: given.read(name) for name in OPTIONS}
+    settings = Settings(
+        gpus=Gpus(),
+        added={name: found.pop(name) for name, option in OPTIONS.items() if not option.field},
+        **{OPTIONS[name].field: value for name, value in found.items()},
+    )
+    for check in (_launcher, _gpus, _ranks, _attach, _baselines, _files, _platform, _data, _paired):
+        settings = check(settings, given)
+    return settings
+
+
+def _launcher(settings: Settings, given: Given) -> Settings:
+    """The launcher by its name, or by the command that starts processes on other hosts."""
+    from pytest_distbench.launch.starters import LAUNCHERS, shown
+    from pytest_distbench.machine import hardware
+    from pytest_distbench.releases import check_torch
+
+    text = settings.launcher
+    readers = {name: kind.engine for name, kind in LAUNCHERS.items() if kind.engine is not None}
+    if "{" in text and readers:
+        [(name, read)] = readers.items()
+        settings = replace(settings, launcher=name, engine=read(text))
+    elif text not in LAUNCHERS or text in readers:
+        example = ", such as 'mpirun -np {nodes} {command}'" if readers else ""
+        raise given.refuse("launcher", f"{text!r}; wanted one of {shown(LAUNCHERS)}{example}")
+    if LAUNCHERS[settings.launcher].hosts != "none":
         check_torch(hardware.installed_version("torch"))
-    backends: dict[str, int] = given.read("backend", {"nccl" if gpu else "gloo": 0})
-    _check_backends(given, backends)
-    fake_rank = backends.get(FAKE)
-    has_gpus_here = gpu and launcher.hosts != "many"
-    is_here = launcher.hosts == "one" and fake_rank is None
-    sizes = _world_sizes(given, gpu=has_gpus_here, gpus=found, shares_gpu="gpu" in shared, is_here=is_here)
+    return settings
+
+
+def _gpus(settings: Settings, given: Given) -> Settings:
+    """Those of this host; what the ini file says of GPUs is nothing without them."""
+    from pytest_distbench.launch.starters import LAUNCHERS
+    from pytest_distbench.machine import gpus, hardware
+    from pytest_distbench.releases import PARTS, release_of, text
+
+    if not settings.gpu:
+        return replace(settings, share="", numa_binding="", backend=settings.backend or ("gloo",))
+    if settings.numa_binding:
+        torch, since = hardware.installed_version("torch"), PARTS["numa"].since
+        if release_of(torch) < since:
+            raise given.refuse("numa-binding", f"{text(since)} and later can bind ranks; found torch {torch}")
+    found = gpus.Gpus() if LAUNCHERS[settings.launcher].hosts == "many" else gpus.read_gpus(os.environ)
+    return replace(settings, gpus=found, backend=settings.backend or ("nccl",))
+
+
+def _ranks(settings: Settings, given: Given) -> Settings:
+    from pytest_distbench.launch.starters import LAUNCHERS
+    from pytest_distbench.plugin.requests import most_ranks
+
+    hosts, visible, text = LAUNCHERS[settings.launcher].hosts, len(settings.gpus.visible), given.text("world-size")
+    needs_gpus = settings.gpu and hosts != "many"
+    if needs_gpus and not visible:
+        raise ConfigurationError(f"--gpu: no GPU: {_what_was_found(settings.gpus)}")
+    by_gpus = needs_gpus and not settings.shares_gpu
+    sizes = settings.world_sizes or (visible if by_gpus else 2,)
+    if by_gpus and sizes[-1] > visible:
+        raise ConfigurationError(
+            f"--world-size {text} with --gpu needs {sizes[-1]} GPUs, one per rank; {_what_was_found(settings.gpus)}. "
+            f"Ask for at most {visible}, or add --distbench-share=gpu to test without measuring"
+        )
+    most, why = most_ranks()
+    fake_rank = settings.fake_rank
+    if hosts == "one" and fake_rank is None and not needs_gpus and sizes[-1] > most:
+        raise ConfigurationError(f"--world-size {text}: at most {most} ranks can run here ({why})")
     if fake_rank is not None and fake_rank >= sizes[-1]:
         raise given.refuse(
             "backend", f"{FAKE}:{fake_rank}: the largest group has {sizes[-1]} ranks: 0 to {sizes[-1] - 1}"
         )
-    first, most = given.read("launches")
-    launches, steady = first or 1, None if fake_rank is None else 1
-    mode, budget_s = given.read("confirm")
-    out = _out_folder(given)
-    record_file, page_file = _file(given, "json", out), _file(given, "report", out)
-    if record_file is not None and record_file == page_file:
-        both = f"{given.spell('json')} and {given.spell('report')}"
-        raise ConfigurationError(f"{both} name one file, {record_file}: give two")
-    platform = given.text("platform") or ("" if fake_rank is None else ANY_PLATFORM)
-    return Settings(
-        world_sizes=sizes,
-        only_these_sizes="," in given.text("world-size"),
-        gpu=gpu,
-        gpus=found,
-        shares_gpu="gpu" in shared,
-        shares_host="host" in shared,
-        numa_binding=_numa_binding(given) if gpu else "",
-        attach=_attach(given, launcher, name, sizes[-1]),
-        backends=tuple(backends),
-        fake_rank=fake_rank,
-        launcher=name,
-        engine=engine,
-        launches=launches,
-        max_launches=max(launches, most or RUN_LAUNCHES),
-        given_max_launches=most is not None,
-        update_launches=steady if first is None else first if most in (None, first) else None,
-        timeout_s=given.read("timeout"),
-        baselines=_folder(given),
-        platform=given.read("platform", platform or None, Wanted("a name", hardware.check_platform_name)),
-        prune=given.has("prune"),
-        update=given.read("update"),
-        policy=Strictness(
-            options=frozenset(
-                row.fails_under
-                for row in REASONS.values()
-                if row.fails_under and given.has(row.fails_under.removeprefix("distbench-"))
-            ),
-            no_baseline=given.read("no-baseline"),
-        ),
-        tolerance=given.read("tolerance"),
-        advisory=given.has("advisory"),
-        json=record_file,
-        report=page_file,
-        logs=out and out / "logs",
-        experiment=_experiment(given),
-        max_message_bytes=given.read("max-message"),
-        preload=given.read("preload", ()),
-        full=given.has("full"),
-        network=given.read("network"),
-        data=_data(given),
-        against=_against(given, launcher, name),
-        confirm=ConfirmSettings(
-            mode=mode,
-            budget_s=budget_s,
-            links=_links(given),
-            interpreter=_interpreter(given) if given.is_of_recorders else "",
-        ),
-        control=given.read("control"),
-        trace=given.read("trace"),
-        traces=_traces_folder(given, out),
-    )
-
-
-def _launcher(given: Given) -> tuple[str, Engine | None]:
-    """The launcher by its name, or by the command that starts processes on other hosts."""
-    from pytest_distbench.launch.starters import DEFAULT_LAUNCHER, LAUNCHERS, shown
-
-    text = given.text("launcher") or DEFAULT_LAUNCHER
-    if text in LAUNCHERS and LAUNCHERS[text].engine is None:
-        return text, None
-    readers = {name: kind.engine for name, kind in LAUNCHERS.items() if kind.engine is not None}
-    if "{" in text and readers:
-        [(name, read)] = readers.items()
-        return name, read(text)
-    example = ", such as 'mpirun -np {nodes} {command}'" if readers else ""
-    raise given.refuse("launcher", f"{text!r}; wanted one of {shown(LAUNCHERS)}{example}")
-
-
-def _numa_binding(given: Given) -> str:
-    mode: str = given.read("numa-binding", "")
-    if mode:
-        from pytest_distbench.machine import hardware
-        from pytest_distbench.releases import PARTS, release_of, text
-
-        found, since = hardware.installed_version("torch"), PARTS["numa"].since
-        if release_of(found) < since:
-            raise given.refuse("numa-binding", f"{text(since)} and later can bind ranks; found torch {found}")
-    return mode
-
-
-def _check_backends(given: Given, backends: Collection[str]) -> None:
-    gpu = given.has("gpu")
-    if FAKE in backends and (len(backends) > 1 or gpu):
-        other = "--gpu" if gpu else ", ".join(name for name in backends if name != FAKE)
-        raise given.refuse(
-            "backend", f"{FAKE} has no timings, and baselines of its own for every machine: give it without {other}"
-        )
-
-
-def _out_folder(given: Given) -> Path | None:
-    if not (text := given.text("out")):
-        return None
-    from pytest_distbench.store.files import check_target  # late: for those who ask for it
-
-    check_target(given.folder / text / "logs" / "*", b"", option=given.spell("out"))
-    return given.folder / text
-
-
-def _traces_folder(given: Given, out: Path | None) -> Path:
-    folder = (out or given.folder / ".distbench") / "traces"
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    if given.has("trace") and (not there.is_dir() or not os.access(there, os.W_OK | os.X_OK)):
-        why = "is not writable" if there.is_dir() else "is no folder"
-        raise given.refuse("trace", f"its files go to {folder}, and {there} {why}: give --distbench-out")
-    return folder
-
-
-def _data(given: Given) -> str:
-    """A URL as it is, and a path as an absolute one: ranks need not run where pytest does."""
-    text = given.text("data")
-    if "://" in text:
-        from pytest_distbench.workloads.inputs import why_no_store
-
-        if why := why_no_store(text):
-            raise given.refuse("data", f"{text}: {why}")
-        return text
-    if not text:
-        return text
-    if not (path := given.folder / text).is_dir():
-        raise given.refuse("data", f"there is no folder {path}; give one, or a URL such as s3://bucket")
-    return str(path)
-
-
-def _experiment(given: Given) -> Experiment:
-    """What was stated of the run; a path in the ini file is relative to it, one on the command line to where it is."""
-    from pytest_distbench.store.run_record import read_experiment
-
-    path = given.place("experiment") / text if (text := given.text("experiment")) else None
-    try:
-        return read_experiment(path, with_addresses=given.has("addresses"))
-    except StoredFileError as error:
-        raise given.refuse("experiment", str(error)) from None
-
-
-def _file(given: Given, name: str, out: Path | None) -> Path | None:
-    """The file that an option names, else the one of this kind in the folder for all of the run."""
-    is_page = name == "report"
-    if text := given.text(name):
-        path = given.folder / text
-    elif out is not None:
-        path, name = out / ("run.html" if is_page else "run.json"), "out"
-    else:
-        return None
-    if path.is_dir():
-        raise given.refuse(name, f"{path} is a folder; give a file")
-    from pytest_distbench.store.files import PAGE_SIGN, RECORD_SIGN, check_target  # late: for those who ask for a file
-
-    check_target(path, PAGE_SIGN if is_page else RECORD_SIGN, option=given.spell(name))
-    return path
-
-
-def _links(given: Given) -> tuple[str, ...]:
-    return tuple(filter(None, (part.strip() for part in re.split(r"[,\n]", given.text("against-link")))))
-
-
-def _interpreter(given: Given) -> str:
-    """A command, or a path, which in the ini file is relative to it."""
-    text = given.text("against-python") if given.has("against-python") else ""
-    return str(given.place("against-python") / Path(text).expanduser()) if os.sep in text else text
-
-
-def _against(given: Given, launcher: LauncherKind, name: str) -> AgainstSettings | None:
-    revision, interpreter = given.text("against") if given.has("against") else "", _interpreter(given)
-    if interpreter and not launcher.takes_python:
-        raise given.refuse(
-            "against-python",
-            f"ranks under {name} run the Python of pytest; take another launcher, or run both and give the two run "
-            "records to distbench compare",
-        )
-    if (not revision and not interpreter) or (interpreter and given.is_of_recorders):
-        return None
-    option = "against" if revision else "against-python"
-    from pytest_distbench.judging.pairs import FEWEST_PAIRS, FIRST_LOOK, LAST_LOOK, looks
-    from pytest_distbench.launch.starters import LAUNCHERS, shown
-    from pytest_distbench.run.request import AgainstSettings
-
-    if not launcher.holds_two:
-        raise given.refuse(
-            option,
-            f"holds two groups open at once, which the {name} launcher cannot; take one of "
-            + shown(each for each, kind in LAUNCHERS.items() if kind.holds_two),
-        )
-    first, most = given.read("launches")
-    first = first or FIRST_LOOK
-    if first < FEWEST_PAIRS:
-        raise given.refuse("launches", f"{_short(option)} needs at least {FEWEST_PAIRS} pairs of launches")
-    return AgainstSettings(
-        revision=revision,
-        interpreter=interpreter,
-        links=_links(given),
-        tolerance=given.read("against-tolerance"),
-        looks=looks(first, most or max(first, LAST_LOOK)),
-    )
-
-
-def _attach(given: Given, launcher: LauncherKind, name: str, largest: int) -> int | None:
-    rank: int | None = given.read("attach")
-    if rank is None:
-        return None
-    if rank >= largest:
-        raise given.refuse("attach", f"there is no rank {rank}: the largest group has {largest} ranks")
-    if launcher.hosts == "many":
-        raise given.refuse(
-            "attach", f"under --distbench-launcher {name} the ranks live on other hosts, which have no terminal"
-        )
-    if hasattr(given.config, "workerinput") or getattr(given.config.option, "numprocesses", None):
-        raise given.refuse("attach", "with -n nobody has the terminal; leave out -n")
-    return rank
-
-
-def _world_sizes(given: Given, *, gpu: bool, gpus: Gpus, shares_gpu: bool, is_here: bool) -> tuple[int, ...]:
-    from pytest_distbench.plugin.requests import most_ranks  # late: a plain pytest run must not pay for it
-
-    visible, found, text = len(gpus.visible), _what_was_found(gpus), given.text("world-size")
-    if gpu and not visible:
-        raise ConfigurationError(f"--gpu: no GPU: {found}")
-    sizes: tuple[int, ...] = given.read("world-size", (visible if gpu and not shares_gpu else 2,))
-    if gpu and not shares_gpu and sizes[-1] > visible:
-        raise ConfigurationError(
-            f"--world-size {text} with --gpu needs {sizes[-1]} GPUs, one per rank; {found}. "
-            f"Ask for at most {visible}, or add --distbench-share=gpu to test without measuring"
-        )
-    most, why = most_ranks()
-    if is_here and not gpu and sizes[-1] > most:
-        raise ConfigurationError(f"--world-size {text}: at most {most} ranks can run here ({why})")
-    return sizes
+    return replace(settings, world_sizes=sizes)
 
 
 def _what_was_found(gpus: Gpus) -> str:
@@ -464,29 +279,134 @@ def _what_was_found(gpus: Gpus) -> str:
     return "; ".join([found, *gpus.remarks, *gpus.unreadable])
 
 
-def _folder(given: Given) -> Path:
-    text = given.text("baselines")
-    folder = given.place("baselines") / (text or "baselines")
-    _check_rootdir(given.config, text, folder)
-    if folder.exists() and not folder.is_dir():
-        raise given.refuse("baselines", f"{folder} is not a folder")
-    return folder
+def _attach(settings: Settings, given: Given) -> Settings:
+    from pytest_distbench.launch.starters import LAUNCHERS
+
+    if settings.attach is None:
+        return settings
+    if settings.attach >= settings.largest:
+        raise given.refuse(
+            "attach", f"there is no rank {settings.attach}: the largest group has {settings.largest} ranks"
+        )
+    if LAUNCHERS[settings.launcher].hosts == "many":
+        where = f"under --distbench-launcher {settings.launcher} the ranks live on other hosts"
+        raise given.refuse("attach", f"{where}, which have no terminal")
+    if hasattr(given.config, "workerinput") or getattr(given.config.option, "numprocesses", None):
+        raise given.refuse("attach", "with -n nobody has the terminal; leave out -n")
+    return settings
 
 
-def _check_rootdir(config: pytest.Config, given: str, folder: Path) -> None:
+def _baselines(settings: Settings, given: Given) -> Settings:
     """Without an ini file pytest takes an existing folder among the arguments, this option's too, as one of the tests'.
 
     Its root directory, and with it the name of every test, then depends on whether the baselines' folder exists.
     """
+    folder, text, config = settings.baselines, given.text("baselines"), given.config
     arguments = [str(argument) for argument in config.invocation_params.args]
-    is_apart = any(a == "--distbench-baselines" and b == given for a, b in itertools.pairwise(arguments))
-    if config.inipath is not None or config.getoption("rootdir", None) or not is_apart or not folder.exists():
-        return
-    tests = [Path(config.invocation_params.dir, str(a).partition("::")[0]) for a in config.args]
-    folders = [path if path.is_dir() else path.parent for path in tests]
-    if Path(os.path.commonpath([os.path.abspath(path) for path in folders])) != config.rootpath:
-        raise ConfigurationError(
-            f"--distbench-baselines {given}: pytest takes the folder for one of the tests, and its root directory is "
-            f"now {config.rootpath}: baselines would not be found under the names of the tests. Write "
-            f"--distbench-baselines={given}, or put an ini file such as pytest.ini next to the tests"
+    is_apart = any(a == "--distbench-baselines" and b == text for a, b in itertools.pairwise(arguments))
+    if config.inipath is None and not config.getoption("rootdir", None) and is_apart and folder.exists():
+        tests = [Path(config.invocation_params.dir, str(a).partition("::")[0]) for a in config.args]
+        folders = [path if path.is_dir() else path.parent for path in tests]
+        if Path(os.path.commonpath([os.path.abspath(path) for path in folders])) != config.rootpath:
+            raise ConfigurationError(
+                f"--distbench-baselines {text}: pytest takes the folder for one of the tests, and its root directory "
+                f"is now {config.rootpath}: baselines would not be found under the names of the tests. Write "
+                f"--distbench-baselines={text}, or put an ini file such as pytest.ini next to the tests"
+            )
+    if folder.exists() and not folder.is_dir():
+        raise given.refuse("baselines", f"{folder} is not a folder")
+    return settings
+
+
+def _files(settings: Settings, given: Given) -> Settings:
+    """The files that the run writes, each named by its option or in the folder for all of it; and what it reads."""
+    from pytest_distbench.store.files import PAGE_SIGN, RECORD_SIGN, check_target
+    from pytest_distbench.store.run_record import read_experiment
+
+    out = settings.out
+    if out is not None:
+        check_target(out / "logs" / "*", b"", option=given.spell("out"))
+    files: dict[str, Any] = {}
+    for name, usual, sign in (("json", "run.json", RECORD_SIGN), ("report", "run.html", PAGE_SIGN)):
+        named: Path | None = getattr(settings, name)
+        path = named if named is not None else out and out / usual
+        if path is None:
+            continue
+        option = "out" if named is None else name
+        if path.is_dir():
+            raise given.refuse(option, f"{path} is a folder; give a file")
+        check_target(path, sign, option=given.spell(option))
+        files[name] = path
+    if len(set(files.values())) < len(files):
+        both = f"{given.spell('json')} and {given.spell('report')}"
+        raise ConfigurationError(f"{both} name one file, {settings.json}: give two")
+    traces = (out or given.folder / ".distbench") / "traces"
+    there = next(path for path in (traces, *traces.parents) if path.exists())
+    if settings.trace and (not there.is_dir() or not os.access(there, os.W_OK | os.X_OK)):
+        why = "is not writable" if there.is_dir() else "is no folder"
+        raise given.refuse("trace", f"its files go to {traces}, and {there} {why}: give --distbench-out")
+    try:
+        stated = read_experiment(settings.experiment, with_addresses=settings.addresses)
+    except StoredFileError as error:
+        raise given.refuse("experiment", str(error)) from None
+    return replace(settings, **files, traces=traces, stated=stated)
+
+
+def _platform(settings: Settings, given: Given) -> Settings:
+    from pytest_distbench.machine.hardware import check_platform_name
+
+    if settings.platform:
+        try:
+            check_platform_name(settings.platform)
+        except ConfigurationError as error:
+            raise given.refuse("platform", str(error)) from None
+    return settings if settings.fake_rank is None or settings.platform else replace(settings, platform=ANY_PLATFORM)
+
+
+def _data(settings: Settings, given: Given) -> Settings:
+    """A URL as it is, and a path as an absolute one: ranks need not run where pytest does."""
+    text = settings.data
+    if "://" in text:
+        from pytest_distbench.workloads.inputs import why_no_store
+
+        if why := why_no_store(text):
+            raise given.refuse("data", f"{text}: {why}")
+    elif text:
+        if not (path := given.folder / text).is_dir():
+            raise given.refuse("data", f"there is no folder {path}; give one, or a URL such as s3://bucket")
+        return replace(settings, data=str(path))
+    return settings
+
+
+def _paired(settings: Settings, given: Given) -> Settings:
+    """What this tree is compared with: another revision, or another Python, whose path may be relative to the ini file.
+
+    Where suspicious comparisons are confirmed, the other Python is that of the commits that recorded the baselines.
+    """
+    from pytest_distbench.judging.pairs import FEWEST_PAIRS, FIRST_LOOK
+    from pytest_distbench.launch.starters import LAUNCHERS, shown
+
+    python, name = settings.against_python, settings.launcher
+    if os.sep in python:
+        python = str(given.place("against-python") / Path(python).expanduser())
+    if python and not LAUNCHERS[name].takes_python:
+        raise given.refuse(
+            "against-python",
+            f"ranks under {name} run the Python of pytest; take another launcher, or run both and give the two run "
+            "records to distbench compare",
         )
+    if given.is_of_recorders:
+        return replace(settings, against_python="", recorders_python=python)
+    settings = replace(settings, against_python=python)
+    if not settings.is_paired:
+        return settings
+    option = "against" if settings.against else "against-python"
+    if not LAUNCHERS[name].holds_two:
+        raise given.refuse(
+            option,
+            f"holds two groups open at once, which the {name} launcher cannot; take one of "
+            + shown(each for each, kind in LAUNCHERS.items() if kind.holds_two),
+        )
+    if (settings.launches[0] or FIRST_LOOK) < FEWEST_PAIRS:
+        raise given.refuse("launches", f"{_short(option)} needs at least {FEWEST_PAIRS} pairs of launches")
+    return settings

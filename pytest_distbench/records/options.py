@@ -1,13 +1,18 @@
-"""The options of pytest, a row each: name, meaning, default, how it is read, and what it cannot go with."""
+"""The options of pytest. Each is a field of :class:`Options`: its type, default, meaning, reading, and conflicts."""
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.extensions import Table
 from pytest_distbench.records.wanted import (
     CONFIRM_BUDGET_S,
     CONFIRMS,
@@ -27,6 +32,12 @@ from pytest_distbench.records.wanted import (
 )
 from pytest_distbench.units import as_share, parse_bytes
 
+if TYPE_CHECKING:
+    from pytest_distbench.records.network import Network
+    from pytest_distbench.records.wanted import Confirm, NoBaseline, TracedCases, Update
+
+DEFAULT_LAUNCHER = "warm"
+
 FAKE = "fake"
 """The backend that moves no data: one process stands for a rank of a group of any size; structure alone is judged."""
 
@@ -38,7 +49,8 @@ BY_TOLERANCE = "tolerance"
 """Given to --distbench-control: the injected slowdown follows from the tolerance of each case."""
 
 _MOST_DIGITS = 9
-_BACKEND = re.compile(rf"({'|'.join(BACKENDS)})(?:(?<={FAKE}):(-?[0-9]{{1,{_MOST_DIGITS}}}))?")
+_BACKEND = re.compile(rf"({'|'.join(BACKENDS)})(?:(?<={FAKE}):-?[0-9]{{1,{_MOST_DIGITS}}})?")
+_NO_TIMINGS = f"{FAKE} has no timings, and baselines of its own for every machine"
 
 
 def _int(text: str) -> int | None:
@@ -58,11 +70,16 @@ def _world_sizes(text: Any) -> tuple[int, ...] | None:
     return None if 0 in sizes else tuple(sorted(size for size in sizes if size))
 
 
-def _backends(text: Any) -> dict[str, int] | None:
-    """Each once, in the order given, with the rank that the process of the fake one stands for."""
-    parts = [_BACKEND.fullmatch(part.strip()) for part in text.split(",")]
-    named = [(part[1], int(part[2] or 0)) for part in parts if part]
-    return dict(named) if all(parts) and len(dict(named)) == len(set(named)) else None
+def _backends(text: Any) -> tuple[str, ...] | None:
+    """Each once, in the order given; the fake one with the rank that its process stands for."""
+    found = list(dict.fromkeys(part.strip() for part in text.split(",")))
+    names = [name.partition(":")[0] for name in found]
+    if not all(map(_BACKEND.fullmatch, found)) or len(set(names)) < len(names):
+        return None
+    if FAKE in names and len(names) > 1:
+        others = ", ".join(name for name in names if name != FAKE)
+        raise ConfigurationError(f"{_NO_TIMINGS}: give it without {others}")
+    return tuple(found)
 
 
 def _launches(text: Any) -> tuple[int | None, int | None] | None:
@@ -92,12 +109,22 @@ def _network(text: Any) -> Any:
 
 _MOST = 10**_MOST_DIGITS
 _TEXT: Wanted[str] = Wanted("text", str)
+_PATH: Wanted[Path] = Wanted("a path", Path)
+"""Relative to the ini file, or to where the command line was typed."""
+
+NOTHING = "-"
+"""Given to --distbench-against and distbench_against_python: compare with nothing, whatever ``addopts`` says.
+An empty text is an error: it is what a variable that is not set leaves of an option."""
+
+_UNLESS_NOTHING: Wanted[str] = Wanted("text", lambda text: "" if text == NOTHING else text)
 
 
 class Option(NamedTuple):
     """One option, ``--distbench-NAME``, with its ini key ``distbench_NAME``, or one of them alone.
 
     Attributes:
+        name: as it is typed.
+        field: of :class:`Options`; empty: it is of an extension, see :meth:`Options.of`.
         summary: for ``pytest --help``, where an option has two lines of 80 characters.
         more: what the reference says beyond that.
         metavar: what stands for its value in the help; empty: it is a flag.
@@ -113,6 +140,8 @@ class Option(NamedTuple):
 
     summary: str
     more: str = ""
+    name: str = ""
+    field: str = ""
     metavar: str = ""
     const: str = ""
     default: Any = None
@@ -129,9 +158,17 @@ class Option(NamedTuple):
         return f"{self.summary} (default: {self.default:g})" if isinstance(self.default, float) else self.summary
 
 
-NOTHING = "-"
-"""Given to --distbench-against and distbench_against_python: compare with nothing, whatever ``addopts`` says.
-An empty text is an error: it is what a variable that is not set leaves of an option."""
+def _option(group: str, summary: str, more: str = "", *, default: Any = None, metavar: str = "", **row: Any) -> Any:
+    """A field of :class:`Options`, with its row. A flag is off by default."""
+    default = False if default is None and not metavar else default
+    made = Option(summary, more, metavar=metavar, default=default, group=group, **row)
+    return field(default=default, metadata={"row": made})
+
+
+BASIC, ADVANCED = "distbench", "distbench advanced"
+"""The groups of ``pytest --help``."""
+
+_basic, _advanced, _ini_only = (functools.partial(_option, group) for group in (BASIC, ADVANCED, ""))
 
 _NOT_AGAINST = {
     "update": "an A/B neither reads nor writes baselines",
@@ -141,19 +178,27 @@ _NOT_AGAINST = {
     "distbench compare",
 }
 
-BASIC, ADVANCED = "distbench", "distbench advanced"
-"""The groups of ``pytest --help``."""
 
-_BASIC: dict[str, Option] = {
-    "world-size": Option(
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False, match_args=False)  # each would cost every run of pytest
+class Options:
+    """What the user asked for, an option each; of those of extensions the value by its name."""
+
+    added: Mapping[str, Any] = field(default_factory=dict)
+
+    world_sizes: tuple[int, ...] = _basic(
         "ranks: N at most, or exactly N,M (default: 2, or GPUs)",
         "Of the sizes in a world_size marker those up to N; without a marker N.",
         metavar="N[,N...]",
         wanted=Wanted("a number of ranks, or several: 4, or 2,4,8", _world_sizes),
-    ),
-    "gpu": Option("run on GPUs, with nccl and one GPU per rank; too few GPUs is an error"),
-    "full": Option("run the slow tests too, which are marked full"),
-    "update": Option(
+        default=(),
+        name="world-size",
+    )
+    gpu: bool = _basic(
+        "run on GPUs, with nccl and one GPU per rank; too few GPUs is an error",
+        excludes={f"backend={FAKE}": _NO_TIMINGS},
+    )
+    full: bool = _basic("run the slow tests too, which are marked full")
+    update: Update | None = _basic(
         "record baselines: new, failed, changed (default) or all",
         "Every case passes; no baseline is deleted.",
         metavar="MODE",
@@ -161,23 +206,29 @@ _BASIC: dict[str, Option] = {
         wanted=one_of(UPDATES),
         excludes={"share=gpu": "ranks that share a GPU record no baselines"},
         is_repeated=False,
-    ),
-    "no-baseline": Option(
+    )
+    no_baseline: NoBaseline = _basic(
         "a case without a baseline: warn (default), fail or skip",
         metavar="POLICY",
         default="warn",
         wanted=one_of(NO_BASELINE),
-    ),
-    "baselines": Option(
-        "folder of the baselines (default: baselines/)", "It lies next to the ini file.", metavar="DIR"
-    ),
-    "against": Option(
+    )
+    baselines: Path = _basic(
+        "folder of the baselines (default: baselines/)",
+        "It lies next to the ini file.",
+        metavar="DIR",
+        default=Path("baselines"),
+        wanted=_PATH,
+    )
+    against: str = _basic(
         "compare with revision REF by interleaved A/B",
         "No baseline is read.",
         metavar="REF",
+        wanted=_UNLESS_NOTHING,
         excludes=_NOT_AGAINST,
-    ),
-    "confirm": Option(
+        default="",
+    )
+    confirm: tuple[Confirm, float] = _basic(
         "A/B if suspicious: auto (default, 60 s), always or off",
         "auto: with the baseline commit, if available; always: every case with timings; S: seconds in all.",
         metavar="MODE[:S]",
@@ -186,46 +237,47 @@ _BASIC: dict[str, Option] = {
             f"one of {', '.join(CONFIRMS)}, or auto:300 or always:300 for 300 s of it, at most {LONGEST_TIMEOUT_S:g}",
             _confirm,
         ),
-    ),
-    "tolerance": Option(
+    )
+    tolerance: float = _basic(
         "how much worse still passes, 0.1 or 10 %",
         "Markers and baseline files set it per metric.",
         metavar="X",
         default=DEFAULT_TOLERANCE,
         wanted=FRACTION,
-    ),
-    "launches": Option(
+    )
+    launches: tuple[int | None, int | None] = _basic(
         "launches per case: first, and at most (default: 1:10)",
         "More than N are made while the answer is open. An A/B makes 5:28 pairs. An update makes N, or as many as the "
         "noise needs.",
         metavar="N[:MAX]",
         default=(None, None),
         wanted=Wanted(f"N, N:MAX or :MAX, such as 5 or 5:20, from 1 to {MOST_LAUNCHES} and N at most MAX", _launches),
-    ),
-    "timeout": Option(
+    )
+    timeout_s: float = _basic(
         "seconds that one launch may take",
         metavar="S",
         default=300.0,
         wanted=number(least=0.1, most=LONGEST_TIMEOUT_S, read=_float),
-    ),
-    "strict": Option("inconclusive and low-power verdicts fail the test too"),
-    "out": Option(
+        name="timeout",
+    )
+    strict: bool = _basic("inconclusive and low-power verdicts fail the test too")
+    out: Path | None = _basic(
         "write run.json, run.html, logs/ and traces/ to a folder",
         metavar="DIR",
+        wanted=_PATH,
         is_repeated=False,
-    ),
-    "json": Option("write the run record", metavar="FILE", is_repeated=False),
-    "report": Option("write the HTML report", metavar="FILE.html", is_repeated=False),
-}
-_ADVANCED: dict[str, Option] = {
-    "launcher": Option(
+    )
+    json: Path | None = _basic("write the run record", metavar="FILE", wanted=_PATH, is_repeated=False)
+    report: Path | None = _basic("write the HTML report", metavar="FILE.html", wanted=_PATH, is_repeated=False)
+    launcher: str = _advanced(
         "warm (default), torchrun, slurm or a command template",
         "warm forks ranks from a process that has loaded torch. A template starts {command} once on each of {nodes} "
         "hosts, with mpirun, srun, ssh, flux or your own script; {torchrun} in its place starts a torchrun on each; "
         "{nodes:8} fills a host with 8 ranks.",
         metavar="NAME",
-    ),
-    "backend": Option(
+        default=DEFAULT_LAUNCHER,
+    )
+    backend: tuple[str, ...] = _advanced(
         f"process groups: {', '.join(BACKENDS)}[:RANK]",
         "The default is nccl with --gpu, else gloo. With several, every test runs with each. fake: one process stands "
         "for one rank of a large group (fake:63, or fake:-1 for the last), and structure alone is judged.",
@@ -235,28 +287,30 @@ _ADVANCED: dict[str, Option] = {
             "fake:63, or fake:-1 for the last",
             _backends,
         ),
-    ),
-    "share": Option(
+        default=(),
+    )
+    share: str = _advanced(
         "gpu: ranks share GPUs, unjudged; host: runs share a host",
         "With --gpu. Runs that give host measure at the same time, each on its own GPUs.",
         metavar="WHAT",
         wanted=one_of(("gpu", "host", "gpu,host")),
         needs={"gpu": "it shares GPUs, or the host between runs on different GPUs"},
-    ),
-    "network": Option(
+        default="",
+    )
+    network: Network | None = _advanced(
         "network between the ranks, such as 1gbit,delay=5ms",
         "Emulated on this host, from a rate, delay=, loss=, overlay and hosts=; label=NAME names the network that is "
         "there.",
         metavar="NETWORK",
         wanted=Wanted("a network", _network),
-    ),
-    "platform": Option("name of this hardware, in place of the detected one", metavar="NAME"),
-    "advisory": Option("verdicts fail no test; the end lists what would have"),
-    "fail-on-improvement": Option("an improvement fails the test too"),
-    "prune": Option(
+    )
+    platform: str = _advanced("name of this hardware, in place of the detected one", metavar="NAME", default="")
+    advisory: bool = _advanced("verdicts fail no test; the end lists what would have")
+    fail_on_improvement: bool = _advanced("an improvement fails the test too")
+    prune: bool = _advanced(
         "delete baselines that no test used, after a complete green run", has_ini_key=False, is_repeated=False
-    ),
-    "control": Option(
+    )
+    control: float | Literal["tolerance"] | None = _advanced(
         "inject a slowdown: would this run detect it?",
         "X is its share, as 0.2 or 20 % (default: a third more than the case's tolerance). Nothing is judged or "
         "recorded.",
@@ -278,8 +332,8 @@ _ADVANCED: dict[str, Option] = {
         },
         has_ini_key=False,
         is_repeated=False,
-    ),
-    "trace": Option(
+    )
+    trace: TracedCases | None = _advanced(
         "profile regressed (default) or all cases once more",
         "All ranks in one file, in the folder of --distbench-out or in .distbench/traces.",
         metavar="CASES",
@@ -287,61 +341,79 @@ _ADVANCED: dict[str, Option] = {
         wanted=one_of(TRACED_CASES),
         excludes={f"backend={FAKE}": "that backend moves no data and has no timings"},
         is_repeated=False,
-    ),
-    "attach": Option(
+    )
+    attach: int | None = _advanced(
         "give this rank the terminal, for breakpoint()",
         "Nothing is judged.",
         metavar="RANK",
         wanted=whole(0, _MOST, read=_int),
         excludes={"update": "a debugged run measures nothing", f"backend={FAKE}": "it has no rank to attach to"},
         is_repeated=False,
-    ),
-    "data": Option(
+    )
+    data: str = _advanced(
         "folder or URL of full-size data sets",
         "An object store is s3://bucket/prefix.",
         metavar="DIR",
-    ),
-    "experiment": Option("TOML file that describes the experiment, for the record", metavar="FILE", is_repeated=False),
-    "max-message": Option(
-        "largest message that sweeps send, such as 4MiB", metavar="SIZE", wanted=Wanted("a size", parse_bytes)
-    ),
-}
-_INI_ONLY: dict[str, Option] = {
-    "against-python": Option(
+        default="",
+    )
+    experiment: Path | None = _advanced(
+        "TOML file that describes the experiment, for the record", metavar="FILE", wanted=_PATH, is_repeated=False
+    )
+    max_message_bytes: int | None = _advanced(
+        "largest message that sweeps send, such as 4MiB",
+        metavar="SIZE",
+        wanted=Wanted("a size", parse_bytes),
+        name="max-message",
+    )
+    against_python: str = _ini_only(
         "compare with another Python, and so another torch",
         "A path or a command; with --distbench-confirm that of the baseline commit.",
         metavar="PATH",
+        wanted=_UNLESS_NOTHING,
         excludes=_NOT_AGAINST,
-    ),
-    "against-tolerance": Option(
+        default="",
+    )
+    against_tolerance: float = _ini_only(
         "smallest slowdown that fails an A/B", metavar="X", default=PAIRED_TOLERANCE, wanted=FRACTION
-    ),
-    "against-link": Option(
+    )
+    against_link: tuple[str, ...] = _ini_only(
         "paths that the other revision needs and git ignores",
         "Such as data/; commas separate them.",
         metavar="PATH[,PATH...]",
-    ),
-    "numa-binding": Option(
+        wanted=Wanted("paths", lambda text: tuple(filter(None, map(str.strip, re.split(r"[,\n]", text))))),
+        default=(),
+    )
+    numa_binding: str = _ini_only(
         "with --gpu, bind ranks to the CPUs near their GPU",
         f"As torchrun's --numa-binding does: {', '.join(NUMA_BINDINGS)}.",
         metavar="MODE",
         wanted=one_of(NUMA_BINDINGS),
         needs={"gpu": "it binds ranks to the CPUs near their GPUs"},
-    ),
-    "addresses": Option("keep IP addresses and host names in the run record", is_repeated=False),
-    "preload": Option(
+        default="",
+    )
+    addresses: bool = _ini_only("keep IP addresses and host names in the run record", is_repeated=False)
+    preload: tuple[str, ...] = _ini_only(
         "modules to import once, before ranks are forked",
         metavar="MODULE...",
         wanted=Wanted("names of modules", lambda text: tuple(shlex.split(text))),
         is_list=True,
-    ),
-    "short-options": Option(
+        default=(),
+    )
+    short_options: bool = _ini_only(
         "false: --world-size, --gpu and the markers are not ours",
         default=True,
         is_repeated=False,
-    ),
-}
+    )
 
-_GROUPS = {BASIC: _BASIC, ADVANCED: _ADVANCED, "": _INI_ONLY}
-OPTIONS = {name: row._replace(group=group) for group, rows in _GROUPS.items() for name, row in rows.items()}
+    def of(self, option: Option) -> Any:
+        """The value of an option of an extension."""
+        return self.added.get(option.name, option.default)
+
+
+def _row(of: Field[Any]) -> Option:
+    row: Option = of.metadata["row"]
+    return row._replace(name=row.name or of.name.replace("_", "-"), field=of.name)
+
+
+OPTIONS: Table[str, Option] = Table("options", {row.name: row for row in map(_row, fields(Options)[1:])})
 """By name, in the order of the help."""

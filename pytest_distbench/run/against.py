@@ -27,7 +27,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.releases import is_installed_here
 from pytest_distbench.run.directory import FOLDER, Revision, check_out, copy_beside, find_revision
 from pytest_distbench.run.kinds import kind_of, run_launch
-from pytest_distbench.run.request import AgainstSettings
+from pytest_distbench.run.request import Settings
 
 OPTION = "distbench_against_link"
 _QUOTED = re.compile(r"""['"]([^'"\n]{1,400})['"]""")
@@ -131,14 +131,15 @@ class Variant:
         return " with ".join(parts) or "the working tree"
 
 
-def find_variant(asked: AgainstSettings, *, root: Path, folder: Path) -> Variant:
-    revision = find_revision(asked.revision, root) if asked.revision else None
+def find_variant(settings: Settings, *, root: Path, folder: Path) -> Variant:
+    revision = find_revision(settings.against, root) if settings.against else None
+    python = settings.against_python
     is_here = revision is not None and git.describe_commit(root) == revision.commit
     return Variant(
         revision=revision,
-        links=() if revision is None else find_links(asked.links, folder=root, root=revision.root),
-        interpreter=find_interpreter(asked.interpreter, folder) if asked.interpreter else None,
-        is_itself=is_here and not asked.interpreter,
+        links=() if revision is None else find_links(settings.against_link, folder=root, root=revision.root),
+        interpreter=find_interpreter(python, folder) if python else None,
+        is_itself=is_here and not python,
     )
 
 

@@ -37,7 +37,7 @@ from pytest_distbench.records.run import CaseResult, Confirmation, Finding
 from pytest_distbench.run.against import Variant, find_links
 from pytest_distbench.run.directory import Revision
 from pytest_distbench.run.evaluation import Evaluation, differing
-from pytest_distbench.run.request import CaseRequest, ConfirmSettings
+from pytest_distbench.run.request import CaseRequest, Settings
 from pytest_distbench.run.samples import Samples
 from pytest_distbench.store.baselines import NotRecorded, Recording, recordings
 
@@ -73,14 +73,14 @@ class Recorders:
     """Finds the revision that recorded a baseline, in the repository of the tests.
 
     Args:
-        baselines: their folder; what lies there does not run.
+        settings: what lies in their folder of baselines does not run.
         root: folder of the tests; links are relative to it.
         folder: that pytest was started in; the path of a Python is relative to it.
     """
 
-    def __init__(self, settings: ConfirmSettings, baselines: Path, root: Path, folder: Path) -> None:
+    def __init__(self, settings: Settings, root: Path, folder: Path) -> None:
         self.settings = settings
-        self._baselines = baselines
+        self._baselines = settings.baselines
         self._root = root
         self._folder = folder
         self._known: dict[Path, Recorder | NotRecorded] = {}
@@ -106,7 +106,7 @@ class Recorders:
 
     @functools.cached_property
     def _interpreter(self) -> Interpreter | None:
-        given = self.settings.interpreter
+        given = self.settings.recorders_python
         return find_interpreter(given, self._folder) if given else None
 
     @functools.cached_property
@@ -128,7 +128,7 @@ class Recorders:
         try:
             return Variant(
                 revision=Revision("", recording.commit, self._top),
-                links=find_links(self.settings.links, folder=self._root, root=self._top),
+                links=find_links(self.settings.against_link, folder=self._root, root=self._top),
                 interpreter=None,
                 is_itself=self._is_here(recording.commit, path),
             )

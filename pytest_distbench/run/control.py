@@ -170,7 +170,7 @@ class _Planted:
         beside = PairedLaunches(session.launching, bounded, HERE, has_control=True)
         known = Known(verdicts=met.verdicts, tolerances=stored.tolerances(met))
         doubt = Doubt(result=met, samples=alone, recorder=Recorder(HERE), known=known)
-        budget = Allowance(session.settings.confirm.budget_s)
+        budget = Allowance(session.settings.confirm_budget_s)
         asked_for = Allowance(math.inf)  # a control that looks at nothing would tell of nothing
         again = Again(samples={}, results={}, doubts={}, beside={}, cases=1, allowance=asked_for, budget=budget)
         with budget.waiting(session.alone(self._request.case.world_size, takes_host=beside.takes_host)):

@@ -88,7 +88,9 @@ class Session:
             return None
         self.launching.on_start()
         return describe(
-            HostsWanted(gpu=settings.gpu, platform=settings.platform, ranks=settings.largest, engine=settings.engine)
+            HostsWanted(
+                gpu=settings.gpu, platform=settings.platform or None, ranks=settings.largest, engine=settings.engine
+            )
         )
 
     @functools.cached_property
@@ -107,7 +109,7 @@ class Session:
         )
 
     def count_comparisons(self, cases: Iterable[tuple[str, str, str]]) -> None:
-        if self.settings.against is not None:
+        if self.settings.is_paired:
             self.comparisons = sum(1 for _ in cases)  # cases: what each compares is known when it has run
             return
         of_test: dict[str, set[tuple[str, str]]] = {}
@@ -133,7 +135,7 @@ class Session:
     def samples(self, request: LaunchRequest) -> Samples:
         """The launches of a case, none made yet: in pairs where this tree is compared with another."""
         kind = kind_of(request.work)
-        is_compared = self.settings.against is not None and self.settings.attach is None
+        is_compared = self.settings.is_paired and self.settings.attach is None
         variant = self.launching.compared_with
         if is_compared and variant is not None and kind.in_turns is not None:
             samples: Samples = PairedLaunches(self.launching, request, variant)
@@ -141,7 +143,7 @@ class Session:
             samples = self.launches_of(request)
         if is_compared and kind.in_turns is None:
             samples.alone, samples.most = kind.why_alone, 1
-        if not self.settings.given_max_launches:
+        if self.settings.launches[1] is None:
             samples.open_s, samples.most_stored = kind.open_s, kind.most_stored
             if not is_compared:
                 samples.most_open = kind.most_open
@@ -187,12 +189,12 @@ class Session:
             return Nothing(dataclasses.replace(request, launches=1))
         if self.settings.shares_gpu:
             return Nothing(request, _SHARES_GPU)
-        if self.settings.against is not None:
+        if self.settings.is_paired:
             return Paired(
                 request,
                 name=str(self.launching.compared_with),
-                tolerance=self.settings.against.tolerance,
-                numbers=self.settings.against.looks,
+                tolerance=self.settings.against_tolerance,
+                numbers=self.settings.pairs,
                 cases=self.comparisons,
             )
         return self.stored(request)
@@ -223,7 +225,7 @@ class Session:
         in for another: then the entries of the other one are not lost.
         """
         settings = self.settings
-        is_compared = settings.against is None and settings.judges and not settings.shares_gpu
+        is_compared = not settings.is_paired and settings.judges and not settings.shares_gpu
         if not is_compared or settings.update is not None or settings.prune or settings.fake_rank is not None:
             return []
         keys = {case.key for case in used}

@@ -205,7 +205,7 @@ class Stored(Reference):
             return False
         if result.suspicion > 0.0 or any(v.row.may_be_confirmed or v.is_undecided for v in clocks):
             return True
-        return self.recorders is not None and self.recorders.settings.mode == "always"
+        return self.recorders is not None and self.recorders.settings.confirm[0] == "always"
 
     def tolerances(self, result: CaseResult) -> dict[str, float]:
         return accepted_changes(self.request.terms, result.launches, self.entry)

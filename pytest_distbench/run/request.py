@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from pytest_distbench.judging.pairs import FIRST_LOOK, LAST_LOOK, looks
 from pytest_distbench.judging.terms import Strictness, Terms
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.environment import Experiment
+from pytest_distbench.records.options import FAKE, Options
+from pytest_distbench.records.wanted import RUN_LAUNCHES
 
 if TYPE_CHECKING:
     from pytest_distbench.launch.starters import Engine
     from pytest_distbench.machine.gpus import Gpus
-    from pytest_distbench.records.network import Network
-    from pytest_distbench.records.wanted import Confirm, TracedCases, Update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,109 +44,29 @@ class WantedServing:
     params: Mapping[str, Any] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgainstSettings:
-    """What the candidate is to be compared with in place of baselines, as asked for.
-
-    An empty revision is the working tree, an empty interpreter the running one. Links are paths, relative to the tests'
-    root, that the other revision lacks and gets from the working tree. It is judged after these numbers of pairs,
-    ascending.
-    """
-
-    revision: str
-    interpreter: str
-    links: tuple[str, ...]
-    tolerance: float
-    looks: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfirmSettings:
-    """How suspicious comparisons with baselines are confirmed: by interleaved A/B with the baseline commit.
+@dataclass(frozen=True, kw_only=True)
+class Settings(Options):
+    """The options of a run, checked, and what was found for them.
 
     Attributes:
-        mode: ``auto``: suspicious cases; ``always``: all that have timings; ``off``: none.
-        budget_s: seconds of the run for it, the most suspicious cases first.
-        links: paths, relative to the tests' root, that the revision lacks and gets from the working tree.
-        interpreter: the Python of that revision; empty: this one.
-    """
-
-    mode: Confirm = "off"
-    budget_s: float = 60.0
-    links: tuple[str, ...] = ()
-    interpreter: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What the user asked for, checked.
-
-    Attributes:
-        only_these_sizes: a list of world sizes was given: exactly those run. Else the one number is an upper bound.
-        shares_gpu: several ranks may run on one GPU; nothing is judged or recorded then.
-        shares_host: other runs that say so too may measure at the same time on this host, on other GPUs.
-        numa_binding: which CPUs near its GPU a rank is bound to, a mode of torchrun's; empty: to none.
-        attach: the rank that gets the terminal.
-        fake_rank: the rank that the one process of a launch stands for, on the backend ``fake``; negative: from the
-            end. None: each rank has a process.
-        max_launches: the most launches of one case, while its answer is open.
-        update_launches: launches of each case in an update; None: as many as its noise needs.
-        prune: delete the baselines that a whole, green run did not use.
-        advisory: no verdict fails its test.
-        max_message_bytes: larger messages are not sent; None: no limit.
-        preload: modules to import once for all ranks.
-        full: tests with the marker ``full``, the slow ones, run too.
-        network: between ranks whose test does not choose one; None: whatever there is.
-        data: where full-size data sets lie, an absolute path or a URL; empty: nobody says.
-        control: the slowdown that is injected into every case, as a share, or by the tolerance of the case.
+        gpus: those that ranks may use; none without ``--gpu``, and where ranks are on other hosts.
+        engine: the command that starts processes on other hosts, if that is the launcher.
+        recorders_python: the Python of the commits that recorded the baselines; empty: this one.
+        stated: what the user stated of the experiment.
         traces: the folder for them.
     """
 
-    world_sizes: tuple[int, ...]
-    only_these_sizes: bool
-    gpu: bool
     gpus: Gpus
-    shares_gpu: bool
-    shares_host: bool = False
-    numa_binding: str
-    attach: int | None
-    backends: tuple[str, ...]
-    fake_rank: int | None = None
-    launcher: str
     engine: Engine | None = None
-    launches: int
-    max_launches: int
-    given_max_launches: bool = False
-    update_launches: int | None
-    timeout_s: float
-    baselines: Path
-    platform: str | None
-    update: Update | None
-    prune: bool
-    policy: Strictness
-    tolerance: float
-    advisory: bool = False
-    json: Path | None
-    report: Path | None = None
-    logs: Path | None
-    experiment: Experiment = field(default_factory=Experiment)
-    max_message_bytes: int | None
-    preload: tuple[str, ...]
-    full: bool = False
-    network: Network | None = None
-    data: str = ""
-    against: AgainstSettings | None = None
-    confirm: ConfirmSettings = ConfirmSettings()
-    control: float | Literal["tolerance"] | None = None
-    trace: TracedCases | None = None
+    recorders_python: str = ""
+    stated: Experiment = field(default_factory=Experiment)
     traces: Path = Path()
 
     def on_cpu(self) -> Settings:
         from pytest_distbench.machine.gpus import Gpus  # late: a plain pytest run must not pay for it
 
-        return replace(
-            self, gpu=False, gpus=Gpus(), shares_gpu=False, numa_binding="", backends=("gloo",), platform=None
-        )
+        share = "host" if self.shares_host else ""
+        return replace(self, gpu=False, gpus=Gpus(), share=share, numa_binding="", backend=("gloo",), platform="")
 
     @property
     def judges(self) -> bool:
@@ -154,6 +75,76 @@ class Settings:
     @property
     def largest(self) -> int:
         return self.world_sizes[-1]
+
+    @property
+    def only_these_sizes(self) -> bool:
+        """Whether exactly these sizes run. Else the one number is an upper bound."""
+        return len(self.world_sizes) > 1
+
+    @property
+    def shares_gpu(self) -> bool:
+        """Whether several ranks may run on one GPU; nothing is judged or recorded then."""
+        return "gpu" in self.share
+
+    @property
+    def shares_host(self) -> bool:
+        """Whether other runs that say so too may measure at the same time on this host, on other GPUs."""
+        return "host" in self.share
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        return tuple(name.partition(":")[0] for name in self.backend)
+
+    @property
+    def fake_rank(self) -> int | None:
+        """The rank that the one process of a launch stands for, on the backend ``fake``; negative: from the end.
+
+        None: each rank has a process.
+        """
+        return int(self.backend[0].partition(":")[2] or 0) if self.backends == (FAKE,) else None
+
+    @property
+    def first_launches(self) -> int:
+        return self.launches[0] or 1
+
+    @property
+    def max_launches(self) -> int:
+        """The most launches of one case, while its answer is open."""
+        return max(self.first_launches, self.launches[1] or RUN_LAUNCHES)
+
+    @property
+    def update_launches(self) -> int | None:
+        """Launches of each case in an update; None: as many as its noise needs."""
+        first, most = self.launches
+        if first is None:
+            return None if self.fake_rank is None else 1
+        return first if most in (None, first) else None
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether this tree is compared with another revision, or another Python, in place of baselines."""
+        return bool(self.against or self.against_python)
+
+    @property
+    def pairs(self) -> tuple[int, ...]:
+        """The numbers of pairs after which such a comparison is judged, ascending."""
+        first, most = self.launches
+        first = first or FIRST_LOOK
+        return looks(first, most or max(first, LAST_LOOK))
+
+    @property
+    def confirm_budget_s(self) -> float:
+        """Seconds of the run for confirmation by interleaved A/B, the most suspicious cases first."""
+        return self.confirm[1]
+
+    @property
+    def logs(self) -> Path | None:
+        return self.out and self.out / "logs"
+
+    @property
+    def policy(self) -> Strictness:
+        given = {"distbench-strict": self.strict, "distbench-fail-on-improvement": self.fail_on_improvement}
+        return Strictness(options=frozenset(name for name in given if given[name]), no_baseline=self.no_baseline)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

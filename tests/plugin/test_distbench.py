@@ -92,7 +92,7 @@ def unavailable(backends: tuple[str, ...], folder: Path) -> None:
     def run() -> None:
         raise BackendUnavailable("mpi", "this build of torch has gloo, fake", ["gloo", "fake"])
 
-    made_up_distbench(Path(__file__), folder, backends=backends)._guard(run)
+    made_up_distbench(Path(__file__), folder, backend=backends)._guard(run)
 
 
 @pytest.mark.parametrize("backends", [("mpi",), ("mpi", "ucc")])

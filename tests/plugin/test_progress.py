@@ -29,7 +29,7 @@ def config() -> Any:
 
 
 def settings(**changes: object) -> Any:
-    given: dict[str, Any] = {"against": None, "attach": None, "launcher": "warm", "launches": 1}
+    given: dict[str, Any] = {"is_paired": False, "attach": None, "launcher": "warm", "first_launches": 1}
     return SimpleNamespace(**(given | {"update_launches": None} | changes))
 
 
@@ -52,13 +52,13 @@ def test_runs_are_kept_by_their_launches_and_the_last_three_count(config: Any) -
     updated = PassedTest([ran(0.1, 0.1, update="new")], 9.0)
     after(config, updated)
     after(config, updated, update_launches=4)
-    found = after(config, PassedTest([ran(0.1)], 21.0), against=SimpleNamespace(looks=(5, 7, 10)))
+    found = after(config, PassedTest([ran(0.1)], 21.0), is_paired=True)
 
     assert found == {
         name(1): [2.0, 3.0, 4.0],
         name(None): [9.0],
         name(4): [9.0],
-        name(1, against=SimpleNamespace()): [21.0],
+        name(1, is_paired=True): [21.0],
     }
 
 

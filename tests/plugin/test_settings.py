@@ -13,7 +13,8 @@ from support.projects import EXIT_USAGE, TEST, Project, run, stored
 
 from pytest_distbench.machine import hardware, locks
 from pytest_distbench.machine.locks import alone_on_this_host
-from pytest_distbench.records.options import ADVANCED, BASIC, OPTIONS
+from pytest_distbench.records.options import ADVANCED, BASIC, OPTIONS, Option
+from pytest_distbench.records.wanted import FRACTION
 
 
 @given(st.one_of(texts, st.from_regex(r"[0-9, ]{1,30}", fullmatch=True), st.just("9" * 5000)))
@@ -208,6 +209,25 @@ def test_what_the_ini_file_says_for_gpus_does_not_disturb_a_run_without(project:
     made.makeini("[pytest]\ndistbench_launcher = stand-in\ndistbench_numa_binding = node\ndistbench_share = host\n")
 
     run(made, "--distbench-update").assert_outcomes(passed=1)
+
+
+def test_a_row_that_is_added_to_the_table_is_an_option_and_an_ini_key(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = Option("a number", name="mine", metavar="N", group=ADVANCED, default=1, wanted=FRACTION)
+    monkeypatch.setitem(OPTIONS, "mine", row)
+    made = project("""
+        from pytest_distbench.plugin.fixtures import settings_of
+        from pytest_distbench.records.options import OPTIONS
+
+        def test_it(distbench, request):
+            assert settings_of(request.config).of(OPTIONS["mine"]) == 0.5
+    """)
+
+    run(made, "--distbench-mine=0.5").assert_outcomes(passed=1)
+    made.makeini("[pytest]\ndistbench_launcher = stand-in\ndistbench_mine = 50 %\n")
+    run(made).assert_outcomes(passed=1)
+    run(made, "--distbench-mine=many").stderr.fnmatch_lines(["*--distbench-mine (ini: *): 'many'; wanted a fraction*"])
 
 
 def test_there_are_no_more_options_and_keys_than_a_reader_can_take_in() -> None:

@@ -15,6 +15,7 @@ from support.stores import CASE, KEY, PLATFORM, SOFTWARE, TEST, entry, result
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.judging.confirmation import LOOKS, Known
 from pytest_distbench.judging.terms import Terms
+from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.plan import BodyReference, LaunchRequest, Ranks
@@ -23,7 +24,7 @@ from pytest_distbench.run import confirm
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.confirm import Again, Allowance, Confirmed, Doubt, Recorder, Recorders, in_time
 from pytest_distbench.run.directory import Revision
-from pytest_distbench.run.request import CaseRequest, ConfirmSettings
+from pytest_distbench.run.request import CaseRequest, Settings
 from pytest_distbench.run.samples import Samples
 from pytest_distbench.store.baselines import BaselineStore, NotRecorded
 
@@ -256,8 +257,8 @@ def store(tmp_path: Path) -> BaselineStore:
 
 
 def recorders(root: Path, **settings: object) -> Recorders:
-    asked = ConfirmSettings(mode="auto", **settings)  # type: ignore[arg-type]
-    return Recorders(asked, root / "baselines", root, root)
+    asked = Settings(gpus=Gpus(), baselines=root / "baselines", **settings)  # type: ignore[arg-type]
+    return Recorders(asked, root, root)
 
 
 def test_a_tree_in_which_nothing_but_baselines_differs_is_the_one_that_was_measured(
@@ -336,7 +337,7 @@ def test_it_says_about_how_long_it_takes() -> None:
 
 def test_a_link_to_nothing_is_a_reason(store: BaselineStore, tmp_path: Path) -> None:
     with pytest.raises(NotRecorded, match="data"):
-        recorders(tmp_path, links=("data",)).find(store.path(TEST, KEY))
+        recorders(tmp_path, against_link=("data",)).find(store.path(TEST, KEY))
 
 
 def test_without_a_python_of_its_time_there_is_no_variant_of_it(store: BaselineStore, tmp_path: Path) -> None:

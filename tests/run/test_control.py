@@ -55,7 +55,7 @@ class Session:
         self.launching = None
         self.planted: list[LaunchRequest] = []
         self.launches = [launch(1.4, delayed_s=0.4)]
-        self.settings = SimpleNamespace(control=share or "tolerance", confirm=SimpleNamespace(budget_s=60.0))
+        self.settings = SimpleNamespace(control=share or "tolerance", confirm_budget_s=60.0)
         self.baseline = SimpleNamespace(
             has_numbers=has_baseline,
             entry=entry(1.0) if has_baseline else None,

@@ -175,7 +175,7 @@ def test_launches_come_in_pairs_beside_another_revision_and_those_of_an_elastic_
     given: bool,
     limited: bool,
 ) -> None:
-    settings = SimpleNamespace(against=against, attach=None, given_max_launches=given)
+    settings = SimpleNamespace(is_paired=against is not None, attach=None, launches=(None, 9 if given else None))
     session.launching.settings = settings  # type: ignore[assignment]
     session.launching.compared_with = Variant(revision=None, interpreter=None)
     request: Any = SimpleNamespace(work=work)

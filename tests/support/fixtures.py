@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from pytest_distbench.judging.terms import Strictness
 from pytest_distbench.launch.starters import LAUNCHERS
 from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.plugin.distbench import Distbench
@@ -54,28 +53,12 @@ def made_up_distbench(test: Path, folder: Path, **changes: object) -> Distbench:
     """The fixture of a test in this file, without a pytest run around it; a launch of it takes a second."""
     settings = Settings(
         world_sizes=(4,),
-        only_these_sizes=False,
-        gpu=False,
         gpus=Gpus(),
-        shares_gpu=False,
-        numa_binding="",
-        attach=None,
-        backends=("gloo",),
-        launcher="warm",
-        launches=1,
-        max_launches=3,
-        update_launches=10,
+        backend=("gloo",),
+        launches=(None, 3),
         timeout_s=60.0,
         baselines=folder,
         platform="cpu-x-2c",
-        update=None,
-        prune=False,
-        policy=Strictness(),
-        tolerance=0.1,
-        json=None,
-        logs=None,
-        max_message_bytes=None,
-        preload=(),
     )
     launching: Any = SimpleNamespace(
         launcher_kind=LAUNCHERS["warm"],

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pytest_distbench.records.environment import Environment
     from pytest_distbench.records.plan import LaunchPlan
 
-DEFAULT_LAUNCHER = "warm"
 
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"}
 """For ranks of one host: their sockets are not for others to see, and one reverse look-up of 127.0.0.1 (where

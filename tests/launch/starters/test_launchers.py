@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_distbench.hosts.relay import torchrun_of_node
-from pytest_distbench.launch.starters import DEFAULT_LAUNCHER, LAUNCHERS, LauncherSetup
+from pytest_distbench.launch.starters import LAUNCHERS, LauncherSetup
 from pytest_distbench.launch.starters.torchrun import exit_codes
-from pytest_distbench.records.options import OPTIONS
+from pytest_distbench.records.options import DEFAULT_LAUNCHER, OPTIONS
 
 
 @pytest.mark.parametrize("name", ["warm", "torchrun"])
