@@ -12,7 +12,6 @@ import pytest
 from support import reference
 
 from pytest_distbench.commands.cli import main
-from pytest_distbench.plugin.markers import KEYWORDS
 from pytest_distbench.records.options import OPTIONS
 from pytest_distbench.records.run import STATISTICS
 
@@ -133,16 +132,6 @@ def test_every_option_exists() -> None:
 @pytest.mark.parametrize("name", reference.PAGES)
 def test_a_written_page_says_what_the_tables_of_the_code_say(name: str) -> None:
     assert (reference.DOCS / name).read_text() == reference.PAGES[name](), "run: python tests/support/reference.py"
-
-
-def test_the_reference_has_every_keyword_of_every_marker() -> None:
-    """They are declared to pytest as text, and read by another table."""
-    part = reference.page().partition("## Markers")[2].partition("## Fixtures")[0]
-    declared = dict(re.findall(r"^- `(\w+)(?:\((.*)\))?`: ", part, re.MULTILINE))
-
-    assert {name: [k for k in keywords if f"{k}=" not in declared[name]] for name, keywords in KEYWORDS.items()} == {
-        name: [] for name in KEYWORDS
-    }
 
 
 def test_what_to_ignore_is_what_init_writes() -> None:

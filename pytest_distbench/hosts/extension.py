@@ -4,7 +4,11 @@ from __future__ import annotations
 
 ROWS = {
     "launchers": {
-        "slurm": "launchers:SLURM",
-        "cmd": "launchers:CMD",
+        "slurm": "rows:SLURM",
+        "cmd": "rows:CMD",
     },
+    "options": {"network": "plugin:OPTION"},
+    "markers": {"network": "plugin:MARKER"},
+    "choices": {"network": "rows:CHOICE"},
+    "around": {"network": "lab:make_around"},
 }

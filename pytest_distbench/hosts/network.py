@@ -1,194 +1,228 @@
-"""A network between hosts that are namespaces of this one, as pytest's process sees it, and what it carries.
-
-That is measured by TCP alone: no torch, no gloo, so that it tells the network from what runs on it.
-"""
+"""The network between the ranks of a launch: what is made for it, or the name of the one that is there."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
-import shutil
-import socket
-import statistics
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-import msgspec
+from pytest_distbench.errors import ConfigurationError, show
+from pytest_distbench.records.record import Record
+from pytest_distbench.units import convert, parse_quantity
 
-from pytest_distbench.errors import AroundUnavailable
-from pytest_distbench.records.network import USER_NAMESPACE, Network, NetworkAnswer, Passage, host_address, host_place
+NETWORK_RATE, NETWORK_ROUND_TRIP = "network_rate", "network_round_trip"
+"""What a network that was made carries from one host to the next, by TCP alone, where no rank uses it."""
 
-_ROUND_TRIPS = 20
-_FEWEST = 5
-_ROUND_TRIPS_S = 0.1
-_SENDS_S = 0.15
-_STARTS_S = 0.05
-_IN_ROUND_TRIPS = 12
-"""TCP doubles what it has under way in each: so it has filled what a gigabit carries in 100 ms."""
-_PIECE = 1 << 20
-_GIVES_UP_S = 15.0
+UNLIMITED = "unlimited"
+"""In the place of a rate: as much as this machine carries."""
 
-Enter = Callable[[int], AbstractContextManager[None]]
-"""Makes sockets those of a host."""
+LEAST_RATE, MOST_RATE, MOST_DELAY_S, MOST_LOSS = 10e6, 1e12, 1.0, 0.2
+"""Bits per second, seconds one way, and a fraction. Below that rate a message of a few KiB takes longer than any
+suite has time for; beyond that loss TCP is no network to train on."""
 
-
-def probe(enter: Enter, hosts: int, network: Network) -> list[Passage]:
-    """Send from each host to the next, one pair after the other; of two hosts both ways, and of one nowhere."""
-    if hosts == 1:
-        return []
-    return [_pass(enter, host, (host + 1) % hosts, network) for host in range(hosts)]
-
-
-def _pass(enter: Enter, source: int, target: int, network: Network) -> Passage:
-    with enter(target):
-        listener = socket.create_server((host_address(target), 0))
-    with listener:
-        listener.settimeout(_GIVES_UP_S)
-        with enter(source):
-            sender = socket.create_connection(listener.getsockname(), timeout=_GIVES_UP_S)
-        receiver, _ = listener.accept()
-    with sender, receiver:
-        for end in (sender, receiver):
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            end.settimeout(_GIVES_UP_S)
-        round_trip_s = _ping(sender, receiver)
-        starts_s = _STARTS_S + _IN_ROUND_TRIPS * 2 * network.delay_s
-        return Passage(
-            source=source, target=target, round_trip_s=round_trip_s, rate=_pour(sender, receiver, starts_s=starts_s)
-        )
+_RATE = re.compile(r"(\d+(?:\.\d+)?)([kmg])bit", re.ASCII)
+_FACTORS = {"k": 1e3, "m": 1e6, "g": 1e9}
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+_WANTED = (
+    "wanted a rate of 10mbit to 1000gbit or 'unlimited', and behind it as needed delay=1ms (one way, at most 1s), "
+    "loss=0.1% (at most 20%), overlay and hosts=2, as in '1gbit,delay=1ms,overlay'; or label=NAME of the network that "
+    "is there, as in 'label=infiniband'"
+)
 
 
-def _ping(sender: socket.socket, receiver: socket.socket) -> float:
-    """Seconds of a byte there and back, the median of some."""
-    found: list[float] = []
-    began = time.monotonic()
-    while len(found) < _ROUND_TRIPS and (len(found) < _FEWEST or time.monotonic() < began + _ROUND_TRIPS_S):
-        start = time.monotonic()
-        sender.sendall(b".")
-        receiver.recv(1)
-        receiver.sendall(b".")
-        sender.recv(1)
-        found.append(time.monotonic() - start)
-    return statistics.median(found)
+class Network(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A network between hosts: with a label that of the cluster, else one that is made of namespaces of this host."""
 
-
-def _pour(sender: socket.socket, receiver: socket.socket, *, starts_s: float) -> float:
-    """Bits per second that arrive, once the sender has found its rate."""
-    until = time.monotonic() + starts_s + _SENDS_S
-    piece = bytes(_PIECE)
-
-    def send() -> None:
-        with contextlib.suppress(OSError):  # the receiver has seen enough
-            while time.monotonic() < until:
-                sender.send(piece)
-            sender.shutdown(socket.SHUT_WR)
-
-    thread = threading.Thread(target=send, daemon=True)
-    thread.start()
-    room = bytearray(_PIECE)
-    counted, since, last = 0, 0.0, 0.0
-    while num_bytes := receiver.recv_into(room):
-        last = time.monotonic()
-        if since:
-            counted += num_bytes
-        elif last > until - _SENDS_S:
-            since = last
-        if last > until:
-            break
-    with contextlib.suppress(OSError):
-        receiver.shutdown(socket.SHUT_RDWR)
-    receiver.close()
-    thread.join()
-    return 8 * counted / (last - since) if last > since > 0 else 0.0
-
-
-_ANSWERS_S = 60.0
-_ENDS_S = 5.0
-
-
-class Lab:
-    """The hosts of a network, while a process of their own holds them; they go with it.
-
-    Args:
-        folder: where ranks find the namespaces: a link for each, see :func:`host_place`. Made, and removed.
-    """
-
-    def __init__(self, network: Network, hosts: int, folder: Path) -> None:
-        self.network = network
-        self._folder = folder
-        package = Path(__file__).parents[2]
-        path = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH", "")]))
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", f"{__name__}_hosts", str(hosts), network.text],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
-            cwd="/",
-            start_new_session=True,  # Ctrl-C is not its to act on
-        )
-        try:
-            answer = self._answer()
-            self.made_by = answer.made_by
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for host, place in enumerate(answer.places):
-                Path(host_place(str(folder), host)).symlink_to(place)
-            if answer.is_user:
-                (folder / USER_NAMESPACE).symlink_to(f"/proc/{self._process.pid}/ns/user")
-        except BaseException:
-            self.close()
-            raise
+    rate: float = 0.0
+    """Bits per second that each host sends and receives at most; 0: what this machine carries."""
+    delay_s: float = 0.0
+    """One way, between any two hosts."""
+    loss: float = 0.0
+    """Fraction of packets that are lost on the way."""
+    overlay: bool = False
+    """VXLAN (RFC 7348) over the network of the hosts, as container networks have it."""
+    hosts: int = 0
+    """That share the ranks evenly, in their order; 0: each rank is a host of its own."""
+    label: str = ""
+    """The name of a network that nobody can make here: that of the cluster."""
 
     @property
-    def is_there(self) -> bool:
-        return self._process.poll() is None
+    def text(self) -> str:
+        """As options and names of cases have it; :func:`parse_network` reads it."""
+        if self.label:
+            return f"label={self.label}"
+        parts = [_rate_text(self.rate)]
+        if self.delay_s:
+            parts.append(f"delay={self.delay_s * 1e3:.12g}ms")
+        if self.loss:
+            parts.append(f"loss={self.loss * 100:.12g}%")
+        if self.overlay:
+            parts.append("overlay")
+        if self.hosts:
+            parts.append(f"hosts={self.hosts}")
+        return ",".join(parts)
 
-    def probe(self) -> Sequence[Passage]:
-        """What it carries, from each host to the next, by TCP alone."""
-        assert self._process.stdin is not None
-        try:
-            with contextlib.suppress(OSError):  # it has ended, and said why
-                self._process.stdin.write(b"probe\n")
-                self._process.stdin.flush()
-            return self._answer().passages
-        except BaseException:
-            self.close()  # an answer that comes late would be taken for that of the next probe
-            raise
 
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(_ENDS_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+def parse_network(text: str) -> Network:
+    """Read a network: ``"1gbit"``, ``"unlimited,overlay"``, ``"100mbit,delay=5ms,hosts=2"``, ``"label=roce"``.
 
-    def _answer(self) -> NetworkAnswer:
-        assert self._process.stdout is not None
-        descriptor, text, until = self._process.stdout.fileno(), b"", time.monotonic() + _ANSWERS_S
-        while not text.endswith(b"\n"):
-            ready, _, _ = select.select([descriptor], [], [], max(0.0, until - time.monotonic()))
-            if not ready:
-                raise AroundUnavailable(f"network {self.network.text}: no answer of its hosts for {_ANSWERS_S:g} s")
-            piece = os.read(descriptor, 65536)
-            if not piece:
-                code = self._process.wait()
-                raise AroundUnavailable(
-                    f"network {self.network.text}: the process of its hosts has ended (exit status {code}); did "
-                    "somebody end it? The next launch makes them again"
-                )
-            text += piece
-        answer = msgspec.json.decode(text, type=NetworkAnswer)
-        if answer.trouble:
-            raise AroundUnavailable(f"network {self.network.text}: {answer.trouble}")
-        return answer
+    Raises:
+        ConfigurationError: it is none; the message says what is wanted.
+    """
+    first, *others = (part.strip() for part in text.split(","))
+    keywords: dict[str, object] = {}
+    for part in others:
+        name, equals, value = part.partition("=")
+        if name in keywords:
+            raise ConfigurationError(f"network {show(text)}: {name} stands there twice")
+        keywords[name] = value if equals else True
+    if first.startswith("label="):
+        keywords, first = {"label": first.partition("=")[2], **keywords}, ""
+    return make_network(first, keywords, told=show(text))
+
+
+def make_network(rate: object, keywords: Mapping[str, object], *, told: str) -> Network:
+    """A network of its parts, as the marker has them: values are texts, and numbers where they are no quantities.
+
+    Args:
+        rate: ``"1gbit"``, ``"unlimited"``; empty with a label.
+        keywords: ``delay``, ``loss``, ``overlay``, ``hosts``, ``label``.
+        told: how the whole was written, for an error.
+
+    Raises:
+        ConfigurationError: a part of it is none.
+    """
+    if (unknown := next((name for name in keywords if name not in _READ), None)) is not None:
+        raise ConfigurationError(f"network {told}: there is no {show(unknown)}; {_WANTED}")
+    given = {name: value for name, value in keywords.items() if value is not None}
+    if "label" in given:
+        if rate or len(given) > 1:
+            raise ConfigurationError(f"network {told}: a label names what is there, and nothing is made; {_WANTED}")
+        return Network(label=_read("label", given["label"], told))
+    found = {_FIELDS.get(name, name): _read(name, value, told) for name, value in given.items()}
+    return Network(rate=_read("rate", rate, told), **found)
+
+
+def rank_hosts(network: Network, world_size: int) -> list[int]:
+    hosts = min(network.hosts or world_size, world_size)
+    if world_size % hosts:
+        raise ConfigurationError(
+            f"network {show(network.text)}: {world_size} ranks cannot be shared evenly by {hosts} hosts"
+        )
+    return [rank * hosts // world_size for rank in range(world_size)]
+
+
+def host_address(host: int) -> str:
+    return f"10.78.{(host + 10) // 256}.{(host + 10) % 256}"
+
+
+VARIABLES = {
+    "GLOO_SOCKET_IFNAME": "eth0",
+    "NCCL_SOCKET_IFNAME": "eth0",
+    "TP_SOCKET_IFNAME": "eth0",
+    "NCCL_IB_DISABLE": "1",
+    "NCCL_HOSTID": "distbench-host{host}",
+}
+"""Set in ranks of hosts that are made: their one interface, and that NCCL takes each for another, which would find
+another way between two GPUs of one machine else."""
+
+
+def rank_variables(hosts: Sequence[int], rank: int, *, on_gpu: bool) -> dict[str, str]:
+    """Environment of a rank on its host.
+
+    The ranks meet at the host of rank 0, which holds the store, as no host can reach that of torchrun's agent: under
+    the port that was found for it, so that two groups can use one network.
+    """
+    found = {
+        "MASTER_ADDR": host_address(hosts[0]),
+        "TORCHELASTIC_USE_AGENT_STORE": str(False),
+        **{name: value.format(host=hosts[rank]) for name, value in VARIABLES.items()},
+    }
+    if on_gpu:  # it is chosen by the local rank, and all are on this machine
+        return found
+    return found | {
+        "LOCAL_RANK": str(rank - hosts.index(hosts[rank])),
+        "LOCAL_WORLD_SIZE": str(hosts.count(hosts[rank])),
+        "GROUP_RANK": str(hosts[rank]),
+        "GROUP_WORLD_SIZE": str(hosts[-1] + 1),
+    }
+
+
+def host_place(folder: Path, host: int) -> Path:
+    """Folder of the links to the namespaces of a host."""
+    return folder / f"host{host}"
+
+
+def _read(name: str, value: object, told: str) -> Any:
+    found = _READ[name](value)
+    if found is None:
+        raise ConfigurationError(f"network {told}: {name}={show(value)}; {_WANTED}")
+    return found
+
+
+def _read_rate(value: object) -> float | None:
+    if value == UNLIMITED:
+        return 0.0
+    match = _RATE.fullmatch(value) if isinstance(value, str) else None
+    rate = float(match[1]) * _FACTORS[match[2]] if match else 0.0
+    return rate if LEAST_RATE <= rate <= MOST_RATE else None
+
+
+def _read_quantity(value: object, unit: str, most: float) -> float | None:
+    if not isinstance(value, str):
+        return None
+    try:
+        amount, given = parse_quantity(value)
+        found = convert(amount, given or "?", unit)  # a number alone could be anything
+    except ConfigurationError:
+        return None
+    return found if 0 <= found <= most else None
+
+
+def _read_hosts(value: object) -> int | None:
+    if isinstance(value, str):
+        value = int(value) if value.isdecimal() and len(value) < 6 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 1 else None
+
+
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    "rate": _read_rate,
+    "delay": lambda value: _read_quantity(value, "s", MOST_DELAY_S),
+    "loss": lambda value: _read_quantity(value, "", MOST_LOSS),
+    "overlay": lambda value: value if isinstance(value, bool) else None,
+    "hosts": _read_hosts,
+    "label": lambda value: value if isinstance(value, str) and _LABEL.fullmatch(value) else None,
+}
+_FIELDS = {"delay": "delay_s"}
+
+
+def _rate_text(rate: float) -> str:
+    if not rate:
+        return UNLIMITED
+    factor, unit = (1e9, "gbit") if rate >= 1e9 else (1e6, "mbit")
+    return f"{rate / factor:.12g}{unit}"
+
+
+class Passage(Record, frozen=True, kw_only=True):
+    source: int
+    target: int
+    rate: float
+    """Bits per second of what is sent, without headers."""
+    round_trip_s: float
+    """Of one byte, the median of some."""
+
+
+class NetworkAnswer(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of the process that holds the hosts of a network."""
+
+    places: list[str] = []
+    """Paths of their namespaces, while that process is there."""
+    is_user: bool = False
+    """They belong to a user namespace, its own, which who enters them enters first."""
+    made_by: str = ""
+    """What shapes and delays: the ``kernel``, or a ``relay``."""
+    passages: list[Passage] = []
+    """Of a probe."""
+    trouble: str = ""
+    """Why there is no network, or no answer; nothing more comes then."""

@@ -32,8 +32,8 @@ from typing import NoReturn
 
 import msgspec
 
-from pytest_distbench.hosts.network import probe
-from pytest_distbench.records.network import Network, NetworkAnswer, host_address, parse_network
+from pytest_distbench.hosts.lab import probe
+from pytest_distbench.hosts.network import Network, NetworkAnswer, host_address, parse_network
 
 MTU = 1500
 _VXLAN_HEADERS = 50

@@ -69,10 +69,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare markers and fixtures, begin to collect results, and check the options if any of ours was given."""
     from pytest_distbench.plugin.settings import MARKERS
 
-    for declaration in MARKERS:
-        config.addinivalue_line("markers", declaration)
-        if not declaration.startswith("distbench("):
-            config.addinivalue_line("markers", f"distbench_{declaration}")
+    for name, declaration in MARKERS.items():
+        config.addinivalue_line("markers", f"{name}{declaration}")
+        if name != "distbench":
+            config.addinivalue_line("markers", f"distbench_{name}{declaration}")
     state = config.stash[STATE]
     state.results = ResultsPlugin(
         config, lambda is_used: settings_if_used(config, is_used=is_used), lambda: state.interrupts, state.slow
@@ -141,7 +141,7 @@ def _generate_sizes(metafunc: pytest.Metafunc, state: State) -> None:
     definition = metafunc.definition
     try:
         markers.requirement(markers.own_markers(definition))
-        markers.network_of(markers.own_markers(definition))
+        markers.chosen_by(markers.own_markers(definition))
         sizes = markers.sizes(markers.own_markers(definition), settings_for(definition), metafunc.cls)
     except markers.UnfitClass:
         return  # the fixture world_size tells it, as these tests are set up

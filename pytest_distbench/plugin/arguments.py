@@ -32,7 +32,6 @@ from pytest_distbench.records.metric import (
     bounds_between,
     is_own_name,
 )
-from pytest_distbench.records.network import Network, parse_network
 from pytest_distbench.records.plan import PLACEHOLDERS
 from pytest_distbench.records.wanted import (
     FRACTION,
@@ -359,15 +358,6 @@ class Arguments:
         """``at_least=`` and ``at_most=``: numbers in the unit, or texts with a unit of the same kind."""
         try:
             return bounds_between(at_least, at_most, unit=unit, where=f"judge at {self.line}")
-        except ConfigurationError as error:
-            self.refuse(str(error))
-
-    def network(self, value: object) -> Network:
-        """``network=`` of a call, as the option and the marker have it."""
-        if not isinstance(value, str):
-            self.refuse(f"network={show(value)}; wanted a text, as in '1gbit,delay=1ms'")
-        try:
-            return parse_network(value)
         except ConfigurationError as error:
             self.refuse(str(error))
 

@@ -1,4 +1,4 @@
-"""The markers of a test, read into its world sizes, the network between its ranks, and one requirement."""
+"""The markers of a test, read into its world sizes, what is chosen to be around its launches, and one requirement."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 
 from pytest_distbench.errors import ConfigurationError, DistbenchWarning, show
 from pytest_distbench.plugin.names import RANKS
+from pytest_distbench.plugin.settings import CHOICES, MARKERS
 from pytest_distbench.records.metric import BoundValue, terms_of
 from pytest_distbench.records.wanted import MOST_LAUNCHES, NAMED, TOLERANCE, Wanted, one_of, seconds, text, whole
 from pytest_distbench.units import as_int, format_quantity, parse_bytes
 
 if TYPE_CHECKING:
     from pytest_distbench.machine.gpus import Gpus
-    from pytest_distbench.records.network import Network
     from pytest_distbench.run.request import Settings
 
 
@@ -75,7 +75,7 @@ def own_markers(node: pytest.Item) -> Iterator[pytest.Mark]:
     """
     for mark in node.iter_markers():
         name = mark.name.removeprefix("distbench_")
-        if name != mark.name and name in KEYWORDS:
+        if name != mark.name and name in MARKERS:
             yield getattr(pytest.mark, name).with_args(*mark.args, **mark.kwargs).mark
         elif name == "distbench" or node.config.getini("distbench_short_options"):
             yield mark
@@ -115,31 +115,20 @@ WANTED: dict[str, Wanted[Any]] = {
 }
 
 
-NETWORK_KEYWORDS = ("delay", "loss", "overlay", "hosts", "label")
-
-
-def network_of(markers: Iterable[pytest.Mark]) -> Network | None:
-    """The network that the closest of the markers asks for; None: none does.
+def chosen_by(markers: Iterable[pytest.Mark]) -> dict[str, str]:
+    """What markers choose to be around the launches of a test, by name; of several the closest.
 
     Raises:
         ConfigurationError: it is none; the message says what is wanted.
     """
-    mark = next((mark for mark in markers if mark.name == "network"), None)
-    return None if mark is None else _read(mark)
-
-
-def _read(mark: pytest.Mark) -> Network:
-    from pytest_distbench.records.network import make_network, parse_network  # late: few tests have one
-
-    given = [*map(show, mark.args), *(f"{name}={show(value)}" for name, value in mark.kwargs.items())]
-    told = ", ".join(given) or "without arguments"
-    try:
-        if len(mark.args) == 1 and isinstance(mark.args[0], str) and not mark.kwargs:
-            return parse_network(mark.args[0])
-        rate = mark.args[0] if len(mark.args) == 1 else mark.args or ""
-        return make_network(rate, mark.kwargs, told=told)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"@pytest.mark.network: {error}{_if_yours('network')}") from None
+    found: dict[str, str] = {}
+    for mark in markers:
+        if mark.name in CHOICES and mark.name not in found:
+            try:
+                found[mark.name] = CHOICES[mark.name].of_marker(mark)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"@pytest.mark.{mark.name}: {error}{_if_yours(mark.name)}") from None
+    return found
 
 
 _LEFT_OUT = pytest.StashKey[str]()
@@ -261,7 +250,7 @@ def choose_ranks(item: pytest.Item, settings: Settings) -> None:
     Such tests are methods of unittest.TestCase.
     """
     requirement(own_markers(item))
-    network_of(own_markers(item))
+    chosen_by(own_markers(item))
     wanted = sizes(own_markers(item), settings, getattr(item, "cls", None))
     running = sorted(size.ranks for size in wanted if not size.not_run)
     if not running:
@@ -285,14 +274,14 @@ def warn_of_left_out(item: pytest.Item) -> None:
 
 
 def _check_keywords(mark: pytest.Mark) -> None:
-    known = KEYWORDS.get(mark.name)
-    unknown = sorted(set(mark.kwargs) - set(known or ())) if known is not None else []
+    known = keywords(mark.name)
+    unknown = sorted(set(mark.kwargs) - set(known)) if mark.name in MARKERS else []
     if mark.name in ("gpu", "cpu", "full") and mark.args:
         raise ConfigurationError(
             f"@pytest.mark.{mark.name} takes keywords only, found {mark.args!r}{_if_yours(mark.name)}"
         )
     if unknown:
-        allowed = (", ".join(known or ()) or "none") + _if_yours(mark.name)
+        allowed = (", ".join(known) or "none") + _if_yours(mark.name)
         raise ConfigurationError(
             f"@pytest.mark.{mark.name}: unknown keyword {', '.join(unknown)}; known are: {allowed}"
         )
@@ -364,12 +353,8 @@ _WANTED: dict[str, Wanted[Any]] = {
 _FIELDS = {"timeout": "timeout_s"}
 """Of the requirement, where they are called otherwise."""
 
-KEYWORDS = {
-    "world_size": ("min", "max"),
-    "gpu": tuple(WANTED),
-    "cpu": (),
-    "network": NETWORK_KEYWORDS,
-    "full": (),
-    "distbench": tuple(_WANTED),
-}
-"""Of each marker."""
+
+def keywords(marker: str) -> list[str]:
+    """Of a marker, as it is declared to pytest."""
+    declared = re.match(r"\((.*)\): ", MARKERS.get(marker, ""))
+    return re.findall(r"(\w+)=", declared[1]) if declared else []

@@ -17,13 +17,13 @@ from pytest_distbench.launch.starters import LAUNCHERS
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.secrets import mask_secrets
 from pytest_distbench.plugin.arguments import Arguments, Called
-from pytest_distbench.plugin.markers import network_of, own_markers, requirement
+from pytest_distbench.plugin.markers import chosen_by, own_markers, requirement
 from pytest_distbench.plugin.names import family_of, full_name, test_and_id
 from pytest_distbench.plugin.outcomes import Misuse
+from pytest_distbench.plugin.settings import CHOICES, most_ranks
 from pytest_distbench.plugin.workload import Workload, json_able, make_workload, places_of
 from pytest_distbench.records.case import Case, Conditions
 from pytest_distbench.records.metric import AskedBound
-from pytest_distbench.records.network import VARIABLES, Network, rank_hosts
 from pytest_distbench.records.options import FAKE
 from pytest_distbench.records.plan import LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
@@ -31,15 +31,8 @@ from pytest_distbench.records.wanted import LONGEST_TIMEOUT_S, MOST_LAUNCHES
 from pytest_distbench.run.kinds import LAUNCH_KINDS, kind_of
 from pytest_distbench.run.request import CaseRequest, Settings
 
-MOST_RANKS_PER_CORE = 32
-
 LEAST_CPUS = 0.01
 """The least of docker's ``--cpus``."""
-
-
-def most_ranks() -> tuple[int, str]:
-    cores = hardware.cores()
-    return MOST_RANKS_PER_CORE * cores, f"{MOST_RANKS_PER_CORE} a core, of {cores}"
 
 
 def check_room(given: Arguments, settings: Settings, wanted: int, what: str, *, oversubscribed: object) -> int | None:
@@ -85,37 +78,6 @@ def find_quota(given: Arguments, settings: Settings, work: Work, cpus: object) -
     return found
 
 
-def find_network(
-    given: Arguments, settings: Settings, work: Work, wanted: Network | None, ranks: int
-) -> Network | None:
-    """The network between the ranks of a call: that it asks for, its test, or the run; None: whatever there is.
-
-    A test is skipped where none can be made for it; the name of one that is there is that of every launch. Refused is
-    one that was asked for what has no ranks of ours.
-    """
-    network = wanted or settings.network
-    if network is None or network.label:
-        return network
-    kind = kind_of(work)
-    if why := kind.why_no_ranks:
-        needs = f"the network {network.text} needs ranks that the plugin starts, and {why}"
-        if wanted is not None:
-            given.refuse(needs)
-        pytest.skip(f"not run: {needs}")
-    if settings.fake_rank is not None:
-        return None  # structure alone is judged, and the ranks send nothing
-    if kind.hosted_by(LAUNCHERS[settings.launcher]).hosts == "many":
-        pytest.skip(
-            f"not run: the network {network.text} is simulated between ranks of this host, and {settings.launcher} "
-            f"starts them on others: name their network with --distbench-network label=NAME"
-        )
-    try:
-        rank_hosts(network, ranks)
-    except ConfigurationError as error:
-        given.refuse(str(error))
-    return network
-
-
 ATTACHED_TIMEOUT_S = 7 * 86400.0
 """For a rank in a debugger: nobody waits for it but its user."""
 
@@ -146,7 +108,7 @@ class RequestMaker:
         self._device: Literal["cpu", "cuda"] = "cuda" if settings.gpu else "cpu"
         try:
             self._wanted = requirement(own_markers(node))
-            self._network_of_test = network_of(own_markers(node))
+            self._chosen_by_test = chosen_by(own_markers(node))
         except ConfigurationError as error:  # those of single parameters are known only now
             raise Misuse(str(error)) from None
         self._labels: set[str] = set()
@@ -191,6 +153,17 @@ class RequestMaker:
         timeout = wanted.timeout
         seconds = None if timeout is None else given.number("timeout", timeout, above=0.0, most=LONGEST_TIMEOUT_S)
         seconds = seconds or self._wanted.timeout_s or self._settings.timeout_s
+        chosen = {
+            name: choice.find(
+                given,
+                self._settings,
+                found,
+                world_size,
+                by_call=getattr(wanted, name, None),
+                by_marker=self._chosen_by_test.get(name, ""),
+            )
+            for name, choice in CHOICES.items()
+        }
         launched = LaunchRequest(
             work=work,  # type: ignore[arg-type] # or of a kind that was added
             workplace=found.workplace,
@@ -201,7 +174,7 @@ class RequestMaker:
             timeout_s=seconds if self._settings.attach is None else ATTACHED_TIMEOUT_S,
             cores=cores,
             cpus=cpus,
-            network=self._network(given, wanted, found, world_size),
+            chosen={name: text for name, text in chosen.items() if text},
         )
         request = self.case(
             given,
@@ -242,14 +215,6 @@ class RequestMaker:
         return self.case(
             given, run=metric, conditions=conditions, identity=identity, launches=launches, tolerance=tolerance
         )
-
-    def _network(self, given: Arguments, wanted: Called, found: Workload, world_size: int) -> Network | None:
-        called = None if wanted.network is None else given.network(wanted.network)
-        network = find_network(given, self._settings, found.work, called or self._network_of_test, world_size)
-        set_by_both = [name for name in VARIABLES if name in found.workplace.variables]
-        if network is not None and not network.label and set_by_both:
-            given.refuse(f"env sets {set_by_both[0]}, which the network {network.text} sets in each rank itself")
-        return network
 
     def check_kind(self, given: Arguments, kind: type[Work]) -> None:
         if why := LAUNCH_KINDS[kind].why_no_ranks:

@@ -9,13 +9,15 @@ import difflib
 import itertools
 import os
 import shlex
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 from pytest_distbench.errors import ConfigurationError, StoredFileError
+from pytest_distbench.extensions import Table
 from pytest_distbench.records.options import ADVANCED, BASIC, FAKE, NOTHING, OPTIONS, Option
 from pytest_distbench.records.wanted import ANY_PLATFORM
 
@@ -23,15 +25,34 @@ if TYPE_CHECKING:
     from pytest_distbench.machine.gpus import Gpus
     from pytest_distbench.run.request import Settings
 
-MARKERS = (
-    "world_size(*sizes, min=, max=): process-group sizes this test runs at; without it the largest given",
-    "gpu(min_memory=, capability=, link=): this test needs CUDA, and such GPUs; not run without --gpu",
-    "cpu: this test stays on the CPU, with gloo, under --gpu too",
-    "network(rate, delay=, loss=, overlay=, hosts=, label=): the network between the ranks of this test",
-    "full: a slow test, deselected without --distbench-full",
-    "distbench(timeout=, launches=, tolerance=, metrics=, bounds=, xfail_perf=, advisory=, fake_rank=): how to judge",
+MARKERS: Table[str, str] = Table(
+    "markers",
+    {
+        "world_size": "(*sizes, min=, max=): process-group sizes this test runs at; without it the largest given",
+        "gpu": "(min_memory=, capability=, link=): this test needs CUDA, and such GPUs; not run without --gpu",
+        "cpu": ": this test stays on the CPU, with gloo, under --gpu too",
+        "full": ": a slow test, deselected without --distbench-full",
+        "distbench": "(timeout=, launches=, tolerance=, metrics=, bounds=, xfail_perf=, advisory=, fake_rank=): "
+        "how to judge",
+    },
 )
-"""The markers, as pytest lists them; ``markers`` reads them."""
+"""The markers: name -> arguments and meaning, as pytest lists them; ``markers`` reads them."""
+
+
+class Choice(NamedTuple):
+    """What tests choose to be around their launches, by an argument of calls, a marker and an option of one name.
+
+    Attributes:
+        of_marker: the text that a marker asks for.
+        find: the text for a call, of what it, its marker, and the run ask for; empty: nothing was chosen.
+    """
+
+    of_marker: Callable[[pytest.Mark], str]
+    find: Callable[..., str]
+
+
+CHOICES: Table[str, Choice] = Table("choices", {})
+"""By the name of the condition that a case has of it."""
 
 SHORT = ("world-size", "gpu")
 """Options that have a spelling without our name, where nobody else has it."""
@@ -241,9 +262,18 @@ def _gpus(settings: Settings, given: Given) -> Settings:
     return replace(settings, gpus=found, backend=settings.backend or ("nccl",))
 
 
+_MOST_RANKS_PER_CORE = 32
+
+
+def most_ranks() -> tuple[int, str]:
+    from pytest_distbench.machine import hardware  # late: a plain pytest run must not pay for it
+
+    cores = hardware.cores()
+    return _MOST_RANKS_PER_CORE * cores, f"{_MOST_RANKS_PER_CORE} a core, of {cores}"
+
+
 def _ranks(settings: Settings, given: Given) -> Settings:
     from pytest_distbench.launch.starters import LAUNCHERS
-    from pytest_distbench.plugin.requests import most_ranks
 
     hosts, visible, text = LAUNCHERS[settings.launcher].hosts, len(settings.gpus.visible), given.text("world-size")
     needs_gpus = settings.gpu and hosts != "many"

@@ -25,6 +25,9 @@ OVERSUBSCRIBED = "oversubscribed"
 CPUS = "cpus"
 """What a case has around it whose ranks have a CPU quota: the cores of each."""
 
+NETWORK = "network"
+"""What a case has around it whose ranks have a network that was chosen: its text."""
+
 NODES = "nodes"
 """What a case has around it whose ranks live on several hosts: how many hosts, and the ranks on each."""
 

@@ -55,8 +55,6 @@ No test asks for it. So it is nothing to judge alone, and where one side has non
 CPU_THROTTLED = "cpu_throttled"
 """Under a CPU quota: the share of its periods in which that stopped a rank, of the rank that it stopped most seldom."""
 
-NETWORK_RATE, NETWORK_ROUND_TRIP = "network_rate", "network_round_trip"
-"""What a network that was made carries from one host to the next, by TCP alone, where no rank uses it."""
 
 EVALUATED = "evaluated_"
 """What the series of a goal's evaluations is called before the name of its metric."""
@@ -67,7 +65,7 @@ EVERY = "every"
 EVALUATION_ENDS = "evaluation_ends"
 """Series of a goal: seconds from its first step to the end of each evaluation, as ``time_to_<metric>`` counts them."""
 
-OWN_NAMES = (WALL_TIME, PEAK_MEMORY, CPU_THROTTLED, NETWORK_RATE, NETWORK_ROUND_TRIP, "fingerprint")
+OWN_NAMES = (WALL_TIME, PEAK_MEMORY, CPU_THROTTLED, "network_rate", "network_round_trip", "fingerprint")
 """Of what the plugin itself records, besides phases."""
 
 MOST_TAKEN_FROM = 1000

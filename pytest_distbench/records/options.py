@@ -33,7 +33,6 @@ from pytest_distbench.records.wanted import (
 from pytest_distbench.units import as_share, parse_bytes
 
 if TYPE_CHECKING:
-    from pytest_distbench.records.network import Network
     from pytest_distbench.records.wanted import Confirm, NoBaseline, TracedCases, Update
 
 DEFAULT_LAUNCHER = "warm"
@@ -99,12 +98,6 @@ def _confirm(text: Any) -> tuple[str, float] | None:
 def _share(text: Any) -> float | str | None:
     share = text if text == BY_TOLERANCE else as_share(text)
     return share if share == BY_TOLERANCE or (share is not None and 0 < share <= MOST_TOLERANCE) else None
-
-
-def _network(text: Any) -> Any:
-    from pytest_distbench.records.network import parse_network  # late: it needs msgspec
-
-    return parse_network(text)
 
 
 _MOST = 10**_MOST_DIGITS
@@ -296,13 +289,6 @@ class Options:
         wanted=one_of(("gpu", "host", "gpu,host")),
         needs={"gpu": "it shares GPUs, or the host between runs on different GPUs"},
         default="",
-    )
-    network: Network | None = _advanced(
-        "network between the ranks, such as 1gbit,delay=5ms",
-        "Emulated on this host, from a rate, delay=, loss=, overlay and hosts=; label=NAME names the network that is "
-        "there.",
-        metavar="NETWORK",
-        wanted=Wanted("a network", _network),
     )
     platform: str = _advanced("name of this hardware, in place of the detected one", metavar="NAME", default="")
     advisory: bool = _advanced("verdicts fail no test; the end lists what would have")

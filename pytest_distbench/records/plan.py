@@ -16,7 +16,6 @@ import msgspec
 from pytest_distbench.elastic.records import ElasticJob, Sharing
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Reader
-from pytest_distbench.records.network import Network
 from pytest_distbench.records.record import Record, replace
 
 Change = Callable[[str], str]
@@ -259,8 +258,8 @@ class LaunchRequest(Record, frozen=True, kw_only=True):
     """Of this host, where there are fewer of them than ranks, and the test has asked for it: it is oversubscribed."""
     cpus: float | None = None
     """CPU quota of each rank, in cores: of its process, and of all that this starts. None: it has none."""
-    network: Network | None = None
-    """Between its ranks, that was chosen; None: whatever there is."""
+    chosen: dict[str, str] = {}
+    """What a test has chosen to be around it, by the name of the choice: ``{"network": "1gbit"}``."""
 
 
 class LaunchPlan(LaunchRequest, frozen=True, kw_only=True):
@@ -294,9 +293,11 @@ class LaunchPlan(LaunchRequest, frozen=True, kw_only=True):
     """Modules to import once for all processes, where what starts them can."""
     cpu_groups: list[str] = []
     """Folder of the control group of each rank, which is there while the launch runs; empty: no quota."""
-    network_place: str = ""
-    """Folder of the links to the network namespaces of its hosts, which are there while the launch runs; empty: no
-    network is made for it."""
+    namespaces: list[str] = []
+    """Of each rank the folder of links to the namespaces that it enters, ``net`` and perhaps ``user``, which are there
+    while the launch runs; empty: it has those of its starter."""
+    rank_variables: list[dict[str, str]] = []
+    """Of each rank its own environment there."""
     set_threads: int | None = None
     """Intra-op threads to set in a rank that did not import torch itself; None leaves them alone."""
     tree: str = ""

@@ -1,9 +1,9 @@
 """What happens around every launch, whatever it runs: the table of it, and the one place that all launches pass.
 
 A conftest or a plugin adds what should happen by one row: ``AROUND["mine"] = Mine``. How busy GPUs and CPUs are is
-looked at from pytest's process, so that no rank does it. Networks are looked at before and after each launch. The same
-ranks on fewer hosts are another measurement; with more ranks than this host has cores what they compute counts, and
-their clocks are only shown; ranks with a CPU quota have a control group each, from before they start until they ended.
+looked at from pytest's process, so that no rank does it. Ranks with a CPU quota have a control group each, from before
+they start until they ended. The same ranks on fewer hosts are another measurement; with more ranks than this host has
+cores what they compute counts, and their clocks are only shown.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import math
 import os
 import threading
 import time
@@ -19,21 +18,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_distbench.errors import AroundUnavailable, ExtensionError, blame, expect, show
-from pytest_distbench.hosts.network import Lab
-from pytest_distbench.launch.starters import LAUNCHERS, Engine, Hosting, LauncherKind
+from pytest_distbench.errors import ExtensionError, blame, expect, show
+from pytest_distbench.extensions import Table
+from pytest_distbench.launch.starters import LAUNCHERS, Hosting
 from pytest_distbench.machine.gpu_watch import PATIENCE_S, GpuWatch, await_memory, complaint, held_remark
 from pytest_distbench.machine.gpus import Gpus, misplaced, peak_bytes_per_s
 from pytest_distbench.machine.locks import find_controller, remove, throttled
 from pytest_distbench.records.case import CPUS, NODES, OVERSUBSCRIBED
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import CPU_THROTTLED, LINK_PEAK, NETWORK_RATE, NETWORK_ROUND_TRIP, Sample
-from pytest_distbench.records.network import NETWORK, Network, Passage, rank_hosts
+from pytest_distbench.records.metric import CPU_THROTTLED, LINK_PEAK, Sample
 from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.kinds import Around, Describe, kind_of
 from pytest_distbench.run.request import Settings
-from pytest_distbench.units import GIGABYTE, format_seconds
+from pytest_distbench.units import GIGABYTE
 from pytest_distbench.worker.load import busy_s, usable_cpus
 
 _FIRST_PAUSE_S = 0.125
@@ -155,175 +153,23 @@ class GpusAround(Around):
             self._watch = None
 
 
-CLOSE = 0.1
-"""By this fraction a probe may miss the rate that was wanted: a probe is short, and this machine may be busy."""
-_LATE_S = 0.001
-"""And by this, besides a quarter, the round trip: a relay and a busy machine keep packets a while."""
-_LATE_SHARE = 0.25
-_TRIES = 4
-_PAYLOAD = {False: 1448 / 1514, True: 1398 / 1514}
-"""Of what an Ethernet carries with packets of 1500 bytes the share that is no header of Ethernet, IP and TCP; with an
-overlay, of those of VXLAN besides."""
-
-
-class NetworkAround(Around):
-    """The networks of a run: each is made for its first launch, and stays for the others."""
-
-    def __init__(self) -> None:
-        self._labs: dict[Path, Lab] = {}
-
-    @contextlib.contextmanager
-    def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Describe]:
-        """Have the network there that the plan's ranks enter. The sides of a pair have it in common: they take turns.
-
-        Raises:
-            AroundUnavailable: there can be none here, or it does not carry what was wanted.
-        """
-        del hosting
-        if plan.network is None or not plan.network_place:
-            yield lambda record: record
-            return
-        hosts = rank_hosts(plan.network, plan.world_size)
-        lab, before = self._ready(plan.network, hosts[-1] + 1, Path(plan.network_place))
-        names = [f"host{host}" for host in hosts] if hosts[-1] else []
-        after: list[Passage] = []
-        remarks: list[str] = []
-
-        def describe(record: LaunchRecord) -> LaunchRecord:
-            record = replace(record, remarks=[*record.remarks, *remarks], hosts=names or record.hosts)
-            if record.outcome != "passed":
-                return record
-            found = _carried(before, after or before, made_by=lab.made_by)
-            return replace(record, measurements=[*record.measurements, *found])
-
-        yield describe
-        try:
-            after.extend(lab.probe())
-        except AroundUnavailable as error:  # what became of the launch counts all the same
-            remarks.append(f"the network after it: {error}")
-        remarks.extend(f"the network after it: {missed}" for missed in misses(plan.network, after))
-
-    def conditions(self, request: LaunchRequest) -> Mapping[str, str]:
-        return {} if request.network is None else {NETWORK: request.network.text}
-
-    def close(self) -> None:
-        labs, self._labs = self._labs, {}
-        for lab in labs.values():
-            lab.close()
-
-    def _ready(self, network: Network, hosts: int, folder: Path) -> tuple[Lab, Sequence[Passage]]:
-        """A network that carries what is wanted, and what it carries: that of the launch before, or a new one."""
-        known = self._labs.pop(folder, None)
-        if known is not None and known.is_there and folder.exists():
-            with contextlib.suppress(AroundUnavailable):  # something has become of it: another one is as wanted
-                before = _expect(known)
-                self._labs[folder] = known
-                return known, before
-        if known is not None:
-            known.close()
-        self._labs[folder] = made = Lab(network, hosts, folder)
-        return made, _expect(made)
-
-
-def _expect(lab: Lab) -> Sequence[Passage]:
-    """What it carries, which is what was wanted in one of some tries."""
-    for _ in range(_TRIES):
-        found = lab.probe()
-        if not (missed := misses(lab.network, found)):
-            return found
-    raise AroundUnavailable(
-        f"network {lab.network.text}: {missed[0]}, in the best of {_TRIES} probes. This machine cannot simulate it, "
-        f"or other work keeps it busy: choose a lower rate or a longer delay"
-    )
-
-
-def misses(network: Network, found: Sequence[Passage]) -> list[str]:
-    """Where a network is not what was wanted, in words; where packets are lost TCP has no rate or time of its own."""
-    told = []
-    wanted = 0.0 if network.loss else network.rate * _PAYLOAD[network.overlay]
-    most_s = math.inf if network.loss else 2 * network.delay_s * (1 + _LATE_SHARE) + _LATE_S
-    for passage in found:
-        way = f"host {passage.source} to host {passage.target}"
-        if wanted and abs(passage.rate / wanted - 1) > CLOSE:
-            told.append(f"{way} reaches {_megabits(passage.rate)} Mbit/s by TCP; wanted {_megabits(wanted)}")
-        if not 2 * network.delay_s <= passage.round_trip_s <= most_s:
-            trip, least = format_seconds(passage.round_trip_s), format_seconds(2 * network.delay_s)
-            told.append(f"{way} and back takes {trip}; wanted {least} to {format_seconds(most_s)}")
-    return told
-
-
-def _carried(before: Sequence[Passage], after: Sequence[Passage], *, made_by: str) -> Iterator[Sample]:
-    """What the probes of a network found before and after a launch: of each way the worse of two, as information."""
-    for first, second in zip(before, after, strict=True):
-        worse = {
-            (NETWORK_RATE, "B/s"): min(first.rate, second.rate) / 8,
-            (NETWORK_ROUND_TRIP, "s"): max(first.round_trip_s, second.round_trip_s),
-        }
-        for (name, unit), value in worse.items():
-            yield Sample(
-                name=name,
-                unit=unit,
-                better="info",
-                value=value,
-                ranks=1,
-                reduce="rank0",
-                at={"from_host": first.source, "to_host": first.target},
-                facts={"made_by": made_by},
-            )
-
-
-def _megabits(rate: float) -> str:
-    return f"{rate / 1e6:.0f}" if rate >= 1e9 else f"{rate / 1e6:.4g}"
-
-
-def network_place(request: LaunchRequest, hosting: Hosting, directory: Path) -> str:
-    """Folder of the links to the hosts of a launch, below a folder of the run; empty: no network is made for it."""
-    network = request.network
-    if network is None or network.label or hosting.hosts != "one":
-        return ""
-    return str(directory / "networks" / f"{network.text}-of-{request.world_size}")
-
-
-class LayoutAround(Around):
-    def __init__(self, launcher: LauncherKind, engine: Engine | None = None) -> None:
-        self._hosting = launcher
-        layout: Callable[..., Sequence[int]] = launcher.layout or (lambda ranks, *, on_gpus: [ranks])
-        self._layout = functools.cache(layout if engine is None else functools.partial(layout, engine=engine))
-
-    def conditions(self, request: LaunchRequest) -> Mapping[str, str]:
-        """The hosts and the ranks on each, ``2x4``, where there are several hosts.
-
-        Raises:
-            ConfigurationError: there are too few.
-        """
-        if kind_of(request.work).hosted_by(self._hosting) is not self._hosting:
-            return {}
-        layout = self._layout(request.work.processes(request.world_size), on_gpus=request.device == "cuda")
-        return {NODES: layout_text(layout)} if len(layout) > 1 else {}
-
-
 def layout_text(layout: Sequence[int]) -> str:
     return "+".join(f"{len([*hosts])}x{ranks}" for ranks, hosts in itertools.groupby(layout))
 
 
-class OversubscribedAround(Around):
-    @contextlib.contextmanager
-    def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Describe]:
-        """Nothing is done. What scatters from launch to launch is information, if ranks had to share cores."""
-        del hosting
-
-        def describe(record: LaunchRecord) -> LaunchRecord:
-            shown = [replace(m, better="info") if m.is_noisy else m for m in record.measurements]
-            return replace(record, measurements=shown)
-
-        yield (lambda record: record) if plan.cores is None else describe
-
-    def conditions(self, request: LaunchRequest) -> Mapping[str, str]:
-        """The cores that there were."""
-        return {} if request.cores is None else {OVERSUBSCRIBED: f"{request.cores}-cores"}
-
-
 class QuotaAround(Around):
+    def ready(self, plan: LaunchPlan, hosting: Hosting, folder: Path) -> LaunchPlan:
+        """Name the control group of each rank; none without a quota, and for ranks that are made up.
+
+        Raises:
+            AroundUnavailable: this system has none.
+        """
+        del folder
+        if plan.cpus is None or hosting.hosts == "none":
+            return plan
+        controller = find_controller()
+        return replace(plan, cpu_groups=[str(controller.group(rank)) for rank in range(plan.processes)])
+
     @contextlib.contextmanager
     def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Describe]:
         """Make the groups that the plan names, and remove them: with how often the quota stopped each rank.
@@ -361,21 +207,6 @@ class QuotaAround(Around):
                     controller.make(group, plan.cpus)
             yield describe
 
-    def conditions(self, request: LaunchRequest) -> Mapping[str, str]:
-        return {} if request.cpus is None else {CPUS: f"{request.cpus:g}"}
-
-
-def rank_groups(request: LaunchRequest, hosting: Hosting) -> list[str]:
-    """The control group of each rank of a launch; none without a quota, and for ranks that are made up.
-
-    Raises:
-        AroundUnavailable: this system has none.
-    """
-    if request.cpus is None or hosting.hosts == "none":
-        return []
-    controller = find_controller()
-    return [str(controller.group(rank)) for rank in range(request.work.processes(request.world_size))]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AroundSetup:
@@ -389,23 +220,32 @@ class AroundSetup:
     on_progress: Callable[[str], None]
 
 
-AROUND: dict[str, Callable[[AroundSetup], Around]] = {
-    "gpus": lambda setup: GpusAround(setup.settings.gpus, on_progress=setup.on_progress),
-    "utilisation": lambda setup: UtilisationAround(),
-    OVERSUBSCRIBED: lambda setup: OversubscribedAround(),
-    CPUS: lambda setup: QuotaAround(),
-    NETWORK: lambda setup: NetworkAround(),
-    NODES: lambda setup: LayoutAround(LAUNCHERS[setup.settings.launcher], setup.settings.engine),
-}
+AROUND: Table[str, Callable[[AroundSetup], Around]] = Table(
+    "around",
+    {
+        "gpus": lambda setup: GpusAround(setup.settings.gpus, on_progress=setup.on_progress),
+        "utilisation": lambda setup: UtilisationAround(),
+        CPUS: lambda setup: QuotaAround(),
+    },
+)
 """By name; what comes first is outermost."""
 
 
 class Surroundings:
     def __init__(self, setup: AroundSetup) -> None:
+        self._settings = setup.settings
+        self._layout = functools.cache(self._find_layout)
         self._all: dict[str, Around] = {}
         for name, make in AROUND.items():
             with blame(f"AROUND[{name!r}]"):
                 self._all[name] = make(setup)
+
+    def ready(self, plan: LaunchPlan, hosting: Hosting, folder: Path) -> LaunchPlan:
+        """The plan with what its ranks need of each row; folder: of the run."""
+        for around in self._all.values():
+            if isinstance(around, Around):  # one of a conftest may have nothing to add
+                plan = around.ready(plan, hosting, folder)
+        return plan
 
     @contextlib.contextmanager
     def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Describe]:
@@ -416,12 +256,23 @@ class Surroundings:
             def describe(record: LaunchRecord) -> LaunchRecord:
                 for name, complete in reversed(seen.items()):
                     record = expect(LaunchRecord, complete(record), f"AROUND[{name!r}]: what it yields")
-                return record
+                return record if plan.cores is None else _of_shared_cores(record)
 
             yield describe
 
     def conditions(self, request: LaunchRequest) -> dict[str, str]:
-        found: dict[str, str] = {}
+        """What is around a launch and makes another case of it, by name.
+
+        Raises:
+            ConfigurationError: there are too few hosts for its ranks.
+        """
+        found = {
+            OVERSUBSCRIBED: "" if request.cores is None else f"{request.cores}-cores",
+            CPUS: "" if request.cpus is None else f"{request.cpus:g}",
+            **request.chosen,
+            NODES: self._nodes(request),
+        }
+        found = {name: text for name, text in found.items() if text}
         for name, around in self._all.items():
             with blame(f"AROUND[{name!r}]"):
                 given = dict(around.conditions(request))
@@ -431,7 +282,26 @@ class Surroundings:
             found |= given
         return found
 
+    def _nodes(self, request: LaunchRequest) -> str:
+        """The hosts and the ranks on each, ``2x4``, where there are several hosts."""
+        launcher = LAUNCHERS[self._settings.launcher]
+        if launcher.layout is None or kind_of(request.work).hosted_by(launcher) is not launcher:
+            return ""
+        layout = self._layout(request.work.processes(request.world_size), request.device == "cuda")
+        return layout_text(layout) if len(layout) > 1 else ""
+
+    def _find_layout(self, ranks: int, on_gpus: bool) -> Sequence[int]:  # noqa: FBT001 a key of the cache
+        layout, engine = LAUNCHERS[self._settings.launcher].layout, self._settings.engine
+        assert layout is not None
+        return layout(ranks, on_gpus=on_gpus) if engine is None else layout(ranks, on_gpus=on_gpus, engine=engine)
+
     def close(self) -> None:
         with contextlib.ExitStack() as stack:
             for name, around in self._all.items():
                 stack.callback(blame(f"AROUND[{name!r}]")(around.close))
+
+
+def _of_shared_cores(record: LaunchRecord) -> LaunchRecord:
+    """What scatters from launch to launch is information, if ranks had to share cores."""
+    shown = [replace(m, better="info") if m.is_noisy else m for m in record.measurements]
+    return replace(record, measurements=shown)

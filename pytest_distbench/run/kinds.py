@@ -11,6 +11,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pytest_distbench.elastic.launch import launch_elastic
@@ -150,6 +151,15 @@ Describe = Callable[[LaunchRecord], LaunchRecord]
 
 class Around:
     """Something that is done, or looked at, around every launch of a run."""
+
+    def ready(self, plan: LaunchPlan, hosting: Hosting, folder: Path) -> LaunchPlan:
+        """The plan of a launch that passes it, with what ranks need of it.
+
+        Args:
+            folder: of the run.
+        """
+        del hosting, folder
+        return plan
 
     @contextlib.contextmanager
     def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Describe]:

@@ -29,7 +29,7 @@ from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.against import ReferenceSide, Variant, VariantKey, make_setup, outside
-from pytest_distbench.run.around import AroundSetup, Surroundings, devices, network_place, rank_groups
+from pytest_distbench.run.around import AroundSetup, Surroundings, devices
 from pytest_distbench.run.directory import Outputs, RunDirectory
 from pytest_distbench.run.kinds import kind_of, run_launch
 from pytest_distbench.run.request import Settings
@@ -165,7 +165,8 @@ class Launching:
             timeout_s=self.settings.timeout_s,
         )
         plan = self._plan(request, 0, only=())
-        record = run_launch(plan, self._side(plan))
+        [record] = self._surrounded(plan, lambda side: [run_launch(plan, side)])
+        assert record is not None
         shutil.rmtree(plan.directory, ignore_errors=True)
         if record.outcome == "failed":
             gpus, torch = self.settings.gpus, hardware.installed_version("torch")
@@ -227,11 +228,14 @@ class Launching:
             if variant is not None:
                 plan = replace(plan, preload=list(outside(self.settings.preload, variant)))
             try:
-                with self.surroundings.during(plan, self.hosting(plan.work)):
-                    side = replaced(self._side(plan), on_output=None)
-                    record = (
-                        run_launch(plan, side) if variant is None else self.reference(variant).launch_alone(side, plan)
-                    )
+                reference = None if variant is None else self.reference(variant)
+
+                def run(side: Side) -> list[LaunchRecord | None]:
+                    side = replaced(side, on_output=None)
+                    return [run_launch(plan, side) if reference is None else reference.launch_alone(side, plan)]
+
+                [record] = self._surrounded(plan, run)
+                assert record is not None
                 if record.outcome != "passed":
                     raise ReadingError(mask_record(record, _secrets(plan)).reason.splitlines()[0])
                 return read_traces(plan)
@@ -271,7 +275,8 @@ class Launching:
     def _plan(self, request: LaunchRequest, index: int, *, only: Sequence[str]) -> LaunchPlan:
         variables = self._variables()
         place, working_dir = request.workplace, _working_dir()
-        return LaunchPlan.of(
+        hosting = self.hosting(request.work)
+        plan = LaunchPlan.of(
             replace(request, workplace=replace(place, folder=place.folder or working_dir)),
             index=index,
             test_ends_at=self.test_ends_at,
@@ -286,10 +291,9 @@ class Launching:
             only=[] if PEAK_MEMORY in only else list(only),  # it is of all that a launch does
             preload=list(self.preload),
             reports_progress=self.reports_progress,
-            cpu_groups=rank_groups(request, self.hosting(request.work)),
-            network_place=network_place(request, self.hosting(request.work), self.directory.path),
-            set_threads=_threads(variables) if self.hosting(request.work).sets_threads else None,
+            set_threads=_threads(variables) if hosting.sets_threads else None,
         )
+        return self.surroundings.ready(plan, hosting, self.directory.path)
 
     def forget(self, record: LaunchRecord) -> None:
         """A launch that failed is of no interest, and need not be kept for reading."""

@@ -33,7 +33,7 @@ from pytest_distbench.worker.process import (
     MemoryPeak,
     bind_near_gpu,
     enter_control_group,
-    enter_network,
+    enter_namespaces,
     forbid_breakpoints,
     gpu_in_use,
     own_cpu_s,
@@ -73,8 +73,8 @@ def run_rank(plan_path: str) -> NoReturn:
     if plan.cpu_groups:
         enter_control_group(plan.cpu_groups[rank])
     take_environment(plan)
-    if plan.network_place:
-        enter_network(plan, rank)
+    if plan.namespaces:
+        enter_namespaces(plan, rank)
     if not work.is_program:
         take_program(work.body.file)
     take_signals(plan.files.stacks(rank))
@@ -198,6 +198,7 @@ class _Life:
                     world_size=plan.world_size,
                     timeout_s=plan.timeout_s,
                     device=self.context.device,
+                    in_namespaces=bool(plan.namespaces),
                 )
                 self.context.watch.look()
         with self._turn(), self.phase("body"), self._window(), profiled:

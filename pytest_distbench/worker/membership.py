@@ -24,7 +24,6 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined] #
 from torch.distributed.rendezvous import rendezvous
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.records.network import host_address
 from pytest_distbench.records.wire import collective_s, store_s
 from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.fingerprint import Watch
@@ -147,12 +146,14 @@ _MOST_KEPT = 16
 """Destroyed groups that are kept: each has threads and sockets, and a body may make hundreds. Those that go are old."""
 
 
-def join_group(backend: str, *, rank: int, world_size: int, timeout_s: float, device: torch.device) -> None:
+def join_group(
+    backend: str, *, rank: int, world_size: int, timeout_s: float, device: torch.device, in_namespaces: bool = False
+) -> None:
     """Join the default group through the store that the environment names; ``fake`` has none."""
     if backend == "fake":
         join_fake_group(rank=rank, world_size=world_size)
         return
-    store = _meet(rank, timeout_s=store_s(timeout_s))
+    store = _meet(rank, timeout_s=store_s(timeout_s), in_namespaces=in_namespaces)
     dist.init_process_group(
         backend,
         store=PrefixStore("distbench", store),  # torch 2.5 logs it, and cannot print the other where names have no DNS
@@ -163,13 +164,13 @@ def join_group(backend: str, *, rank: int, world_size: int, timeout_s: float, de
     )
 
 
-def _meet(rank: int, *, timeout_s: float) -> Store:
+def _meet(rank: int, *, timeout_s: float, in_namespaces: bool) -> Store:
     """The store that the environment names: its starter's, or one that rank 0 makes where all are told to meet.
 
     torch's own would listen on every interface then. A group that the body makes in its place joins this one.
     """
     own = os.environ["MASTER_ADDR"]
-    is_own = own == _LOOPBACK or own == host_address(0)
+    is_own = own == _LOOPBACK or in_namespaces
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True) and is_own:
         address = own, int(os.environ["MASTER_PORT"])
         if rank == 0:

@@ -26,7 +26,6 @@ import torch
 
 from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.records.launch_files import CONTRACT, LONGEST_SOCKETS_FOLDER
-from pytest_distbench.records.network import USER_NAMESPACE, VARIABLES, host_address, host_place, rank_hosts
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wire import STACKS_SIGNAL, heartbeat_s, variables_from_wire
 from pytest_distbench.releases import RECORDER_FILE_VARIABLES, RECORDER_SIZE_VARIABLES
@@ -39,34 +38,17 @@ _NEW_USER, _NEW_NET = 0x10000000, 0x40000000
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def enter_network(plan: LaunchPlan, rank: int) -> None:
-    """Have no network from now on but that of the rank's host, in this thread and those that it will start.
-
-    The ranks meet at the host of rank 0, which holds the store, as no host can reach that of torchrun's agent: under
-    the port that was found for it, so that two groups can use one network. NCCL takes the hosts for what they pose as,
-    and would find another way between two GPUs of one machine else.
+def enter_namespaces(plan: LaunchPlan, rank: int) -> None:
+    """Be in the namespaces of the plan from now on, this thread and those that it will start, with the variables there.
 
     Raises:
         LauncherError: the kernel does not let it.
     """
-    assert plan.network is not None
-    hosts = rank_hosts(plan.network, plan.world_size)
-    user = Path(plan.network_place, USER_NAMESPACE)
+    user = Path(plan.namespaces[rank], "user")
     if user.exists():
         _enter(user, _NEW_USER, rank)
-    _enter(Path(host_place(plan.network_place, hosts[rank])), _NEW_NET, rank)
-    os.environ |= {
-        "MASTER_ADDR": host_address(hosts[0]),
-        "TORCHELASTIC_USE_AGENT_STORE": str(False),
-        **{name: value.format(host=hosts[rank]) for name, value in VARIABLES.items()},
-    }
-    if plan.device == "cpu":  # a GPU is chosen by the local rank, and all are on this machine
-        os.environ |= {
-            "LOCAL_RANK": str(rank - hosts.index(hosts[rank])),
-            "LOCAL_WORLD_SIZE": str(hosts.count(hosts[rank])),
-            "GROUP_RANK": str(hosts[rank]),
-            "GROUP_WORLD_SIZE": str(hosts[-1] + 1),
-        }
+    _enter(Path(plan.namespaces[rank], "net"), _NEW_NET, rank)
+    os.environ |= plan.rank_variables[rank]
 
 
 def _enter(place: Path, kind: int, rank: int) -> None:

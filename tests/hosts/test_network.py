@@ -14,8 +14,9 @@ from support.networks import WITHOUT_PRIVILEGES, inside, slow_down, why_no_netwo
 from support.processes import LIMIT_S, wait_for
 
 from pytest_distbench.errors import AroundUnavailable
-from pytest_distbench.hosts import network as module
-from pytest_distbench.hosts.network import Lab, probe
+from pytest_distbench.hosts import lab as module
+from pytest_distbench.hosts.lab import Lab, misses, probe
+from pytest_distbench.hosts.network import Network, host_address, host_place, parse_network
 from pytest_distbench.hosts.network_hosts import (
     Commands,
     Unavailable,
@@ -26,8 +27,6 @@ from pytest_distbench.hosts.network_hosts import (
     wire,
     wire_bytes,
 )
-from pytest_distbench.records.network import Network, host_address, host_place, parse_network
-from pytest_distbench.run.around import misses
 
 PING = """
 import socket, sys
@@ -69,7 +68,7 @@ def test_a_probe_finds_what_was_wanted(text: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(LIMIT_S)
 def test_hosts_reach_each_other_and_nobody_else(tmp_path: Path) -> None:
     lab = Lab(Network(), 2, tmp_path / "hosts")
-    places = [host_place(str(tmp_path / "hosts"), host) for host in range(2)]
+    places = [str(host_place(tmp_path / "hosts", host) / "net") for host in range(2)]
     try:
         server = subprocess.Popen(
             ["nsenter", f"--net={places[1]}", sys.executable, "-c", PING, "serve", host_address(1)],
@@ -93,7 +92,7 @@ def test_one_slow_host_is_named(tmp_path: Path) -> None:
     lab = Lab(parse_network("100mbit"), 3, tmp_path / "hosts")
     try:
         assert carries_what_is_wanted(lab)
-        slow_down(str(tmp_path / "hosts"), 1, "50mbit")
+        slow_down(str(host_place(tmp_path / "hosts", 1)), "50mbit")
         told = misses(lab.network, lab.probe())
     finally:
         lab.close()
@@ -104,24 +103,24 @@ def test_one_slow_host_is_named(tmp_path: Path) -> None:
 @pytest.mark.timeout(LIMIT_S)
 def test_an_ordinary_user_has_them_in_a_namespace_of_his_own(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from pytest_distbench.hosts.network import Lab; "
-        "from pytest_distbench.records.network import Network; "
+        "import sys; from pathlib import Path; from pytest_distbench.hosts.lab import Lab; "
+        "from pytest_distbench.hosts.network import Network; "
         "lab = Lab(Network(), 2, Path(sys.argv[1])); lab.probe(); "
-        "print(sorted(p.name for p in Path(sys.argv[1]).iterdir())); lab.close()"
+        "print(sorted(p.name for p in Path(sys.argv[1], 'host0').iterdir())); lab.close()"
     )
     command = [*WITHOUT_PRIVILEGES, sys.executable, "-c", script, str(tmp_path / "hosts")]
     ended = subprocess.run(command, capture_output=True, text=True)
     if "no network namespace" in ended.stderr:
         pytest.skip("not run: this machine gives an ordinary user no namespaces")
-    assert ended.stdout.strip() == "['host0', 'host1', 'user']", ended.stderr
+    assert ended.stdout.strip() == "['net', 'user']", ended.stderr
 
 
 @pytest.mark.spawn
 @pytest.mark.timeout(LIMIT_S)
 def test_where_there_are_no_namespaces_it_is_told_what_to_do(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from pytest_distbench.hosts.network import Lab; "
-        "from pytest_distbench.records.network import Network; Lab(Network(), 2, Path(sys.argv[1]))"
+        "import sys; from pathlib import Path; from pytest_distbench.hosts.lab import Lab; "
+        "from pytest_distbench.hosts.network import Network; Lab(Network(), 2, Path(sys.argv[1]))"
     )
     forbid = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
     command = ["unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh", *WITHOUT_PRIVILEGES, sys.executable]
@@ -135,8 +134,8 @@ def test_where_there_are_no_namespaces_it_is_told_what_to_do(tmp_path: Path) -> 
 @pytest.mark.timeout(LIMIT_S)
 def test_they_go_with_the_process_that_wanted_them(tmp_path: Path) -> None:
     script = (
-        "import os, signal, sys; from pathlib import Path; from pytest_distbench.hosts.network import Lab; "
-        "from pytest_distbench.records.network import parse_network; "
+        "import os, signal, sys; from pathlib import Path; from pytest_distbench.hosts.lab import Lab; "
+        "from pytest_distbench.hosts.network import parse_network; "
         "Lab(parse_network('100mbit,delay=1ms'), 2, Path(sys.argv[1])); os.kill(os.getpid(), signal.SIGKILL)"
     )
     mark = f"test-{tmp_path.name}"

@@ -10,8 +10,7 @@ from support.projects import EXIT_USAGE, Project, run, stored
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.machine.gpus import read_gpus
-from pytest_distbench.plugin.markers import gpu_need, network_of
-from pytest_distbench.records.network import Network
+from pytest_distbench.plugin.markers import gpu_need
 
 TEST = """
     import pytest
@@ -127,39 +126,6 @@ def test_the_long_spelling_is_ours_whoever_has_the_short_one(project: Project) -
 
 
 mark = pytest.mark
-
-
-@pytest.mark.parametrize(
-    ("marker", "network"),
-    [
-        (mark.network("1gbit"), Network(rate=1e9)),
-        (mark.network("1gbit,delay=1ms"), Network(rate=1e9, delay_s=0.001)),
-        (
-            mark.network("1gbit", delay="1ms", overlay=True, hosts=2),
-            Network(rate=1e9, delay_s=0.001, overlay=True, hosts=2),
-        ),
-        (mark.network(label="roce"), Network(label="roce")),
-    ],
-)
-def test_a_network_in_one_text_or_in_keywords(marker: pytest.MarkDecorator, network: Network) -> None:
-    assert network_of([marker.mark]) == network
-
-
-@pytest.mark.parametrize(
-    ("marker", "problem"),
-    [
-        (mark.network(), "rate=''"),
-        (mark.network("1gbit", "2gbit"), r"rate=\('1gbit', '2gbit'\)"),
-        (mark.network(10**9), "rate=1000000000"),
-        (mark.network("1gbit", delay=0.001), "delay=0.001"),
-        (mark.network("1gbit", overlay=1), "overlay=1"),
-        (mark.network("1gbit", label="roce"), "a label names what is there"),
-        (mark.network("1gbit,delay=1ms", loss="1%"), "rate='1gbit,delay=1ms'"),
-    ],
-)
-def test_what_is_none_is_refused(marker: pytest.MarkDecorator, problem: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"@pytest.mark.network: network .*{problem}"):
-        network_of([marker.mark])
 
 
 def test_a_run_ends_before_anything_is_measured(pytester: pytest.Pytester) -> None:
@@ -381,13 +347,6 @@ def test_a_product_has_the_memory_that_it_is_sold_with(sold: str, told_mib: int)
 def test_a_number_without_its_unit_is_refused(value: object) -> None:
     with pytest.raises(ConfigurationError, match=r"wanted a size such as '40GiB', or at least 1048576 bytes"):
         gpu_need([pytest.mark.gpu(min_memory=value).mark])
-
-
-def test_the_closest_marker_says_all_of_it() -> None:
-    assert network_of(
-        [mark.full.mark, mark.network("1gbit").mark, mark.network("100mbit", delay="1ms").mark]
-    ) == Network(rate=1e9)
-    assert network_of([mark.full.mark]) is None
 
 
 def test_a_world_size_that_a_class_computes_is_another_thing(project: Project) -> None:

@@ -1,4 +1,4 @@
-"""What happens around every launch, whatever it runs: quotas, networks, and the table of it."""
+"""What happens around every launch, whatever it runs: quotas, and the table of it."""
 
 from __future__ import annotations
 
@@ -22,146 +22,30 @@ from pytest_distbench.machine import locks
 from pytest_distbench.machine.locks import CpuController, find_controller
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
-from pytest_distbench.records.network import Network, Passage, parse_network
 from pytest_distbench.records.plan import Command, LaunchPlan, LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.run import around
-from pytest_distbench.run import around as module
 from pytest_distbench.run.around import (
     AROUND,
     AroundSetup,
-    LayoutAround,
-    NetworkAround,
-    OversubscribedAround,
     QuotaAround,
     Surroundings,
     layout_text,
-    misses,
-    network_place,
-    rank_groups,
 )
 from pytest_distbench.run.kinds import HERE, Describe
 
 PASSED = LaunchRecord(index=0, outcome="passed", wall_s=1.0)
-GBIT = parse_network("1gbit")
 
 
-def passage(rate: float = 956e6, round_trip_s: float = 2e-5, source: int = 0) -> Passage:
-    return Passage(source=source, target=source + 1, rate=rate, round_trip_s=round_trip_s)
-
-
-class MadeUpOfNetwork:
-    """Hosts that are none: probes find what is given, the last for ever."""
-
-    made: list[MadeUpOfNetwork]
-
-    def __init__(self, network: Network, hosts: int, folder: Path) -> None:
-        self.network, self.hosts, self.made_by = network, hosts, "kernel"
-        self.is_there, self.closed = True, 0
-        folder.mkdir(parents=True)
-        self.folder = folder
-        self.made.append(self)
-
-    found: list[Sequence[Passage]]
-
-    def probe(self) -> Sequence[Passage]:
-        found = self.found.pop(0) if len(self.found) > 1 else self.found[0]
-        if not found:
-            raise AroundUnavailable("the process of its hosts has ended")
-        return found
-
-    def close(self) -> None:
-        self.closed += 1
-        self.folder.rmdir()
-
-
-@pytest.fixture
-def hosts(monkeypatch: pytest.MonkeyPatch) -> type[MadeUpOfNetwork]:
-    MadeUpOfNetwork.made, MadeUpOfNetwork.found = [], [[passage()]]
-    monkeypatch.setattr(module, "Lab", MadeUpOfNetwork)
-    return MadeUpOfNetwork
-
-
-def plan_of(folder: Path, network: Network | None = GBIT) -> LaunchPlan:
-    plan = make_plan(folder, network=network)
-    return replace(plan, network_place=network_place(plan, HERE, folder))
-
-
-def test_it_is_made_for_the_first_launch_and_stays(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
-    around = NetworkAround()
-    for _ in range(2):
-        with around.during(plan_of(tmp_path), HERE):
-            pass
-    with around.during(plan_of(tmp_path, parse_network("1gbit,overlay")), HERE):
-        pass
-    assert [made.network.text for made in hosts.made] == ["1gbit", "1gbit,overlay"]
-    around.close()
-    assert [made.closed for made in hosts.made] == [1, 1]
-
-
-@pytest.mark.parametrize(
-    ("after", "rate", "told"),
-    [
-        ([passage(rate=478e6)], 478e6, "host 0 to host 1 reaches 478 Mbit/s by TCP; wanted 956.4"),
-        ([], 956e6, "the process of its hosts has ended"),
-    ],
-)
-def test_what_a_network_became_meanwhile_is_told_and_the_launch_stays_what_it_is(
-    hosts: type[MadeUpOfNetwork], tmp_path: Path, after: list[Passage], rate: float, told: str
-) -> None:
-    hosts.found = [[passage()], after]
-    failed = replace(PASSED, outcome="failed", reason="rank 0 raised", hosts=["host0", "host1"])
-    with NetworkAround().during(plan_of(tmp_path), HERE) as carried:
-        pass
-    assert carried(failed) == replace(failed, remarks=[f"the network after it: {told}"])
-    assert [m.value for m in carried(PASSED).measurements] == [rate / 8, 2e-5]
-
-
-def test_one_that_became_slow_is_made_anew_for_the_next_launch(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
-    around = NetworkAround()
-    with around.during(plan_of(tmp_path), HERE):
-        hosts.found = [[passage(rate=4e8)]] * 5 + [[passage()]]
-    with around.during(plan_of(tmp_path), HERE) as carried:
-        assert len(hosts.made) == 2
-    assert hosts.made[0].closed == 1
-    assert carried(PASSED).remarks == []
-
-
-def test_what_this_machine_does_not_carry_is_refused(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
-    hosts.found = [[passage(rate=5.5e9)]]
-    wanted = plan_of(tmp_path, parse_network("10gbit"))
-    with (
-        pytest.raises(AroundUnavailable, match="host 0 to host 1 reaches 5500 Mbit/s by TCP; wanted 9564, in the best"),
-        NetworkAround().during(wanted, HERE),
-    ):
-        pytest.fail("it was launched")
-
-
-@pytest.mark.parametrize(
-    ("text", "found", "is_missed"),
-    [
-        ("1gbit", passage(rate=870e6), False),
-        ("1gbit", passage(rate=850e6), True),
-        ("1gbit", passage(rate=1060e6), True),
-        ("1gbit", passage(round_trip_s=0.0012), True),
-        ("1gbit,overlay", passage(rate=923e6), False),
-        ("unlimited", passage(rate=1), False),
-        ("unlimited,delay=5ms", passage(round_trip_s=0.0102), False),
-        ("unlimited,delay=5ms", passage(round_trip_s=0.0099), True),
-        ("unlimited,delay=5ms", passage(round_trip_s=0.014), True),
-        ("1gbit,loss=1%", passage(rate=1e8, round_trip_s=0.2), False),
-    ],
-)
-def test_what_is_not_as_wanted(text: str, found: Passage, *, is_missed: bool) -> None:
-    assert bool(misses(parse_network(text), [found])) is is_missed
-
-
-def test_ranks_are_of_its_hosts_and_else_of_those_they_were_on(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
-    elsewhere = replace(PASSED, hosts=["node7", "node8"])
-    with NetworkAround().during(plan_of(tmp_path), HERE) as carried:
-        assert carried(PASSED).hosts == ["host0", "host1"]
-    with NetworkAround().during(plan_of(tmp_path, None), HERE) as carried:
-        assert carried(elsewhere) == elsewhere
+def under(
+    name: str, monkeypatch: pytest.MonkeyPatch, kind: LauncherKind | None = None, engine: Engine | None = None
+) -> Surroundings:
+    """A run under a launcher, with no GPU."""
+    if kind is not None:
+        monkeypatch.setitem(LAUNCHERS, name, kind)
+    monkeypatch.delitem(AROUND, "gpus", raising=False)
+    settings: Any = SimpleNamespace(launcher=name, engine=engine)
+    return Surroundings(AroundSetup(settings=settings, on_progress=print))
 
 
 def on_nodes_of(most: int, asked: list[tuple[int, bool]]) -> LauncherKind:
@@ -172,16 +56,18 @@ def on_nodes_of(most: int, asked: list[tuple[int, bool]]) -> LauncherKind:
     return LauncherKind(help="", make=LAUNCHERS["warm"].make, hosts="many", layout=layout)
 
 
-def test_ranks_on_several_hosts_are_a_condition_and_the_launcher_is_asked_once(tmp_path: Path) -> None:
+def test_ranks_on_several_hosts_are_a_condition_and_the_launcher_is_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[tuple[int, bool]] = []
-    around = LayoutAround(on_nodes_of(2, asked))
+    around = under("nodes", monkeypatch, on_nodes_of(2, asked))
     found = [around.conditions(make_plan(tmp_path, world_size=size)) for size in (4, 2, 4)]
 
     assert found == [{"nodes": "2x2"}, {}, {"nodes": "2x2"}]
     assert asked == [(4, False), (2, False)]
     assert layout_text([4, 3]) == "1x4+1x3"
 
-    around = LayoutAround(LAUNCHERS["cmd"], Engine(template="", ranks_per_node=3))
+    around = under("cmd", monkeypatch, engine=Engine(template="", ranks_per_node=3))
     assert around.conditions(make_plan(tmp_path, world_size=8)) == {"nodes": "2x3+1x2"}
 
 
@@ -190,9 +76,9 @@ LOSS = Sample(name="loss", unit="", better="same", value=1.0)
 AROUND_PASSED = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[STEP, LOSS])
 
 
-def test_clocks_of_ranks_that_share_cores_become_information(tmp_path: Path) -> None:
+def test_clocks_of_ranks_that_share_cores_become_information(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = replace(make_plan(tmp_path), cores=2)
-    around = OversubscribedAround()
+    around = under("warm", monkeypatch)
     with around.during(plan, HERE) as witness:
         assert [m.better for m in witness(AROUND_PASSED).measurements] == ["info", "same"]
     assert around.conditions(plan) == {"oversubscribed": "2-cores"}
@@ -216,7 +102,7 @@ def made_up(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 
 def plan_of_of_around(made_up: MadeUp, cpus: float = 0.3) -> LaunchPlan:
     plan = make_plan(made_up.root, cpus=cpus)
-    return replace(plan, cpu_groups=rank_groups(plan, HERE))
+    return QuotaAround().ready(plan, HERE, made_up.root)
 
 
 def test_a_group_per_rank_is_there_while_the_launch_runs(made_up: MadeUp) -> None:
@@ -401,42 +287,13 @@ def test_all_rows_are_closed_also_where_one_fails_at_it(events: list[str], monke
     assert events == ["close inner", "close outer"]
 
 
-def test_the_worse_of_both_probes_is_recorded(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
-    hosts.found = [[passage(rate=960e6)], [passage(rate=940e6, round_trip_s=5e-5)]]
-    with NetworkAround().during(plan_of(tmp_path), HERE) as carried:
-        pass
-    rate, trip = carried(PASSED).measurements
-    assert (rate.name, rate.value, rate.unit, rate.better) == ("network_rate", 940e6 / 8, "B/s", "info")
-    assert (trip.name, trip.value) == ("network_round_trip", 5e-5)
-    assert rate.at == {"from_host": 0, "to_host": 1}
-    assert rate.facts == {"made_by": "kernel"}
-    assert carried(PASSED).remarks == []
-    assert carried(replace(PASSED, outcome="failed")).measurements == []
-
-
-def test_a_probe_on_a_busy_machine_is_tried_again(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
-    hosts.found = [[passage(rate=5e8)], [passage(rate=6e8)], [passage()]]
-    with NetworkAround().during(plan_of(tmp_path), HERE) as carried:
-        pass
-    assert carried(PASSED).measurements[0].value == 956e6 / 8
-
-
-def test_nothing_is_made_for_a_label_or_on_other_hosts(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, parse_network("label=roce"))
-    with NetworkAround().during(plan, HERE) as carried:
-        assert carried(PASSED) == PASSED
-    assert hosts.made == []
-    assert NetworkAround().conditions(plan) == {"network": "label=roce"}
-    assert NetworkAround().conditions(plan_of(tmp_path, None)) == {}
-    assert network_place(plan_of(tmp_path), Hosting(hosts="many"), tmp_path) == ""
-
-
-def test_what_no_launcher_of_ranks_starts_and_ranks_of_one_host_have_none(tmp_path: Path) -> None:
+def test_what_no_launcher_of_ranks_starts_and_ranks_of_one_host_have_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[tuple[int, bool]] = []
     command = replace(make_plan(tmp_path, world_size=4), work=Command(words=["true"]))
 
-    assert LayoutAround(on_nodes_of(2, asked)).conditions(command) == {}
-    assert LayoutAround(LAUNCHERS["warm"]).conditions(make_plan(tmp_path, world_size=4)) == {}
+    assert under("nodes", monkeypatch, on_nodes_of(2, asked)).conditions(command) == {}
     assert asked == []
 
 
@@ -462,5 +319,6 @@ def test_without_a_quota_or_ranks_nothing_is_made(made_up: MadeUp) -> None:
     with QuotaAround().during(plan, HERE) as witness:
         assert witness(QUOTA_PASSED) == QUOTA_PASSED
         assert made_up.groups() == []
-    assert rank_groups(plan, HERE) == []
-    assert rank_groups(replace(plan, cpus=0.3), Hosting(hosts="none")) == []
+    assert QuotaAround().ready(plan, HERE, made_up.root) == plan
+    fake = replace(plan, cpus=0.3)
+    assert QuotaAround().ready(fake, Hosting(hosts="none"), made_up.root) == fake

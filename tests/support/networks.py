@@ -9,8 +9,8 @@ import tempfile
 from pathlib import Path
 
 from pytest_distbench.errors import AroundUnavailable
-from pytest_distbench.hosts.network import Lab
-from pytest_distbench.records.network import host_place, parse_network
+from pytest_distbench.hosts.lab import Lab
+from pytest_distbench.hosts.network import parse_network
 
 WITHOUT_PRIVILEGES = [
     "setpriv", "--bounding-set=-sys_admin,-net_admin,-sys_ptrace", "--inh-caps=-sys_admin,-net_admin,-sys_ptrace", "--",
@@ -34,15 +34,15 @@ def inside(place: str, *command: str) -> str:
     return subprocess.run(["nsenter", f"--net={place}", *command], check=True, capture_output=True, text=True).stdout
 
 
-def slow_down(folder: str, host: int, rate: str) -> None:
+def slow_down(place: str, rate: str) -> None:
     """Let a host send no more than this from now on."""
-    _send_through(host_place(folder, host), f"qdisc add dev eth0 root tbf rate {rate} burst 20000 latency 100ms")
+    _send_through(place, f"qdisc add dev eth0 root tbf rate {rate} burst 20000 latency 100ms")
 
 
-def slow_link(folder: str, source: int, target: str, rate: str, full: str) -> None:
+def slow_link(place: str, target: str, rate: str, full: str) -> None:
     """Let a host send no more than this to one address, and as before to all others."""
     _send_through(
-        host_place(folder, source),
+        place,
         "qdisc add dev eth0 root handle 1: htb default 1",
         f"class add dev eth0 parent 1: classid 1:1 htb rate {full} quantum 20000",
         f"class add dev eth0 parent 1: classid 1:2 htb rate {rate} quantum 20000",
@@ -52,6 +52,6 @@ def slow_link(folder: str, source: int, target: str, rate: str, full: str) -> No
 
 def _send_through(place: str, *lines: str) -> None:
     with contextlib.suppress(subprocess.CalledProcessError):  # an overlay has none
-        inside(place, "tc", "qdisc", "del", "dev", "eth0", "root")
+        inside(f"{place}/net", "tc", "qdisc", "del", "dev", "eth0", "root")
     for line in lines:
-        inside(place, "tc", *line.split())
+        inside(f"{place}/net", "tc", *line.split())

@@ -178,7 +178,14 @@ def _lines() -> Iterator[str]:
     yield from ["# Reference: options, markers, fixtures, commands", "", HEAD, "", "## Options of pytest", ""]
     yield from [OF_OPTIONS, "", *_points(_options(BASIC)), "", "### Advanced options", "", *_points(_options(ADVANCED))]
     yield from ["", "### Ini keys without an option", "", OF_INI_KEYS, "", *_points(_options(""))]
-    yield from ["", "## Markers", "", *_points(declaration.split(": ", 1) for declaration in MARKERS), "", OF_MARKERS]
+    yield from [
+        "",
+        "## Markers",
+        "",
+        *_points(f"{name}{text}".split(": ", 1) for name, text in MARKERS.items()),
+        "",
+        OF_MARKERS,
+    ]
     keywords = [(n.removesuffix("_s"), t) for n, t in _section(Requirement, "Attributes")]
     yield from ["", *_points(keywords)]
     seen = set(keywords)

@@ -20,23 +20,23 @@ from support.releases import needs_numa
 
 from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.launch.starters import LAUNCHERS, Launcher, LauncherSetup
-from pytest_distbench.records.network import Network
 from pytest_distbench.worker import process
 from pytest_distbench.worker.context import RankContext
-from pytest_distbench.worker.process import enter_network
+from pytest_distbench.worker.process import enter_namespaces
 
 
 def test_what_is_no_namespace_or_gone_is_told(tmp_path: Path) -> None:
-    plan = make_plan(tmp_path, network=Network(), network_place=str(tmp_path / "none"))
+    plan = make_plan(tmp_path, namespaces=[str(tmp_path / "none" / f"host{rank}") for rank in range(2)])
     with pytest.raises(
-        LauncherError, match=r"rank 1 cannot enter its network: .*/none/host1: No such file or directory"
+        LauncherError, match=r"rank 1 cannot enter its network: .*/none/host1/net: No such file or directory"
     ):
-        enter_network(plan, 1)
+        enter_namespaces(plan, 1)
 
-    (tmp_path / "host0").write_text("")
-    plan = make_plan(tmp_path, network=Network(), network_place=str(tmp_path))
-    with pytest.raises(LauncherError, match=r"/host0: (Invalid argument|Operation not permitted)"):
-        enter_network(plan, 0)
+    (tmp_path / "host0").mkdir()
+    (tmp_path / "host0" / "net").write_text("")
+    plan = make_plan(tmp_path, namespaces=[str(tmp_path / "host0")])
+    with pytest.raises(LauncherError, match=r"/host0/net: (Invalid argument|Operation not permitted)"):
+        enter_namespaces(plan, 0)
 
 
 CPUS = sorted(os.sched_getaffinity(0))

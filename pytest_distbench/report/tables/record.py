@@ -14,12 +14,11 @@ from typing import NamedTuple
 
 from pytest_distbench.launch.starters import LAUNCHERS
 from pytest_distbench.machine.hardware import mask_addresses
-from pytest_distbench.records.case import CPUS, NODES, RANKS
+from pytest_distbench.records.case import CPUS, OVERSUBSCRIBED, RANKS
 from pytest_distbench.records.environment import GpuHost
 from pytest_distbench.records.iteration import SAMPLES
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Scalar
-from pytest_distbench.records.network import NETWORK
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.tables.table import (
     LAUNCH,
@@ -176,7 +175,7 @@ def _setup_of(result: CaseResult) -> Iterator[tuple[str, object]]:
     yield "samples per step", measured[SAMPLES].value if SAMPLES in measured else None
     yield "workers", case.world_size
     yield "backend", case.conditions.backend
-    yield from ((name, around.get(name)) for name in (NETWORK, NODES))
+    yield from sorted((name, text) for name, text in around.items() if name not in (CPUS, OVERSUBSCRIBED))
     yield "CPUs of a worker", around.get(CPUS)
     yield "device", environment.device
     yield from ((name, environment.system.get(name)) for name in ("machine", "memory"))

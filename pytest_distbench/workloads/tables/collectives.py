@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Literal
 
+from pytest_distbench.records.case import NETWORK
 from pytest_distbench.records.metric import LINK_PEAK, Scalar
-from pytest_distbench.records.network import NETWORK
 from pytest_distbench.records.reasons import REASONS, VERDICTS, ReasonCode, severity_order
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.report.tables.table import Cell, Column, TableKind, microseconds, number

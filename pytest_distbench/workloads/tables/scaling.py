@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median, variance
 
 from pytest_distbench.judging.stored_rule import STANDARD_ERRORS, variance_of_iterations
-from pytest_distbench.records.case import CPUS, OVERSUBSCRIBED, Case
+from pytest_distbench.records.case import CPUS, NETWORK, OVERSUBSCRIBED, Case
 from pytest_distbench.records.iteration import (
     COMMUNICATION,
     EFFICIENCY,
@@ -22,7 +22,6 @@ from pytest_distbench.records.iteration import (
     SAMPLES,
 )
 from pytest_distbench.records.metric import Sample, Scalar
-from pytest_distbench.records.network import NETWORK
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.report.tables.table import Cell, Column, TableKind, number, seconds
 

@@ -220,23 +220,22 @@ PLANTING = """
 
 
     def restore(plan):
-        hosts = plan.network.hosts or plan.world_size
-        for host in range(hosts):
-            slow_down(plan.network_place, host, "100mbit")
+        for place in set(plan.namespaces):
+            slow_down(place, "100mbit")
 
 
     def half_link(plan):
-        slow_link(plan.network_place, 0, "10.78.0.12", "50mbit", "100mbit")
+        slow_link(plan.namespaces[0], "10.78.0.12", "50mbit", "100mbit")
 
 
     def half_host(plan):
-        slow_down(plan.network_place, 2, "50mbit")
+        slow_down(plan.namespaces[2], "50mbit")
 
 
     def slower_overlay(plan):
-        if plan.network.overlay:
+        if "overlay" in plan.chosen["network"]:
             for host in range(plan.world_size):
-                slow_down(plan.network_place, host, "60mbit")
+                slow_down(plan.namespaces[host], "60mbit")
 
 
     PLANT = {plant}

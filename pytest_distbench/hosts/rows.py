@@ -1,0 +1,94 @@
+"""The launchers of other hosts, and the network as a test chooses it. What they need is imported when it is used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_distbench.errors import ConfigurationError, show
+from pytest_distbench.hosts.plugin import read_text
+from pytest_distbench.launch.starters import LAUNCHERS, LauncherKind, by_name
+from pytest_distbench.plugin.settings import Choice
+
+if TYPE_CHECKING:
+    from pytest_distbench.plugin.arguments import Arguments
+    from pytest_distbench.plugin.workload import Workload
+    from pytest_distbench.run.request import Settings
+
+SLURM = LauncherKind(
+    help="on the nodes of a Slurm allocation, from processes that have torch loaded",
+    make=by_name("pytest_distbench.hosts.slurm:SlurmLauncher"),
+    hosts="many",
+    holds_two=True,
+    is_spaced=False,
+    sets_threads=True,
+    describe=by_name("pytest_distbench.hosts.slurm:describe"),
+    layout=by_name("pytest_distbench.hosts.slurm:ranks_of_nodes"),
+)
+CMD = LauncherKind(
+    help="a command of your own that reaches other hosts",
+    make=by_name("pytest_distbench.hosts.cmd:CmdLauncher"),
+    hosts="many",
+    holds_two=True,
+    settles_doubts=False,
+    takes_python=False,
+    is_spaced=False,
+    describe=by_name("pytest_distbench.hosts.cmd:describe"),
+    layout=by_name("pytest_distbench.hosts.cmd:ranks_of_nodes"),
+    engine=by_name("pytest_distbench.hosts.cmd:engine_of"),
+)
+
+
+def network_of_marker(mark: pytest.Mark) -> str:
+    """The network that a marker asks for, as options and names of cases have it."""
+    from pytest_distbench.hosts.network import make_network
+
+    if len(mark.args) == 1 and isinstance(mark.args[0], str) and not mark.kwargs:
+        return read_text(mark.args[0])
+    given = [*map(show, mark.args), *(f"{name}={show(value)}" for name, value in mark.kwargs.items())]
+    rate: Any = mark.args[0] if len(mark.args) == 1 else mark.args or ""
+    return make_network(rate, mark.kwargs, told=", ".join(given) or "without arguments").text
+
+
+def choose_network(
+    given: Arguments, settings: Settings, found: Workload, ranks: int, *, by_call: object, by_marker: str
+) -> str:
+    """The network between the ranks of a call: that it asks for, its test, or the run; empty: whatever there is.
+
+    A test is skipped where none can be made for it; the name of one that is there is that of every launch. Refused is
+    one that was asked for what has no ranks of ours.
+    """
+    from pytest_distbench.hosts.network import VARIABLES, parse_network, rank_hosts
+    from pytest_distbench.run.kinds import kind_of
+
+    if not isinstance(by_call, str | None):
+        given.refuse(f"network={show(by_call)}; wanted a text, as in '1gbit,delay=1ms'")
+    try:
+        wanted = by_marker if by_call is None else read_text(by_call)
+        text = wanted or settings.added.get("network", "")
+        network = parse_network(text) if text else None
+        if network is None or network.label:
+            return text
+        kind = kind_of(found.work)
+        if why := kind.why_no_ranks:
+            needs = f"the network {text} needs ranks that the plugin starts, and {why}"
+            if wanted:
+                given.refuse(needs)
+            pytest.skip(f"not run: {needs}")
+        if settings.fake_rank is not None:
+            return ""  # structure alone is judged, and the ranks send nothing
+        if kind.hosted_by(LAUNCHERS[settings.launcher]).hosts == "many":
+            pytest.skip(
+                f"not run: the network {text} is simulated between ranks of this host, and {settings.launcher} "
+                f"starts them on others: name their network with --distbench-network label=NAME"
+            )
+        rank_hosts(network, ranks)
+    except ConfigurationError as error:
+        given.refuse(str(error))
+    if set_by_both := [name for name in VARIABLES if name in found.workplace.variables]:
+        given.refuse(f"env sets {set_by_both[0]}, which the network {text} sets in each rank itself")
+    return text
+
+
+CHOICE = Choice(of_marker=network_of_marker, find=choose_network)
