@@ -35,21 +35,8 @@ import psutil
 
 from pytest_distbench.hosts.relayed import Host, RelayedSite
 from pytest_distbench.launch.outcome import reduce_host
-from pytest_distbench.launch.site import Aftermath
-from pytest_distbench.launch.site.stream import (
-    Ask,
-    Clear,
-    Closed,
-    Done,
-    Ended,
-    Lines,
-    Order,
-    Ping,
-    Pong,
-    Said,
-    Start,
-    Word,
-)
+from pytest_distbench.launch.site import Aftermath, Exit
+from pytest_distbench.launch.site.stream import Lines, Message
 from pytest_distbench.launch.starters import NO_REVERSE_DNS
 from pytest_distbench.launch.supervise import Side, supervise
 from pytest_distbench.records.launch import HostReport, RankReport
@@ -147,29 +134,29 @@ class Relays:
             },
         )
 
-    def _obey(self, line: bytes, ranks: range) -> Iterator[Word]:
-        match msgspec.json.decode(line, type=Order):
-            case Ping(number=number):
-                yield Pong(number=number, at=time.monotonic())
-            case Start():
-                yield Done()
+    def _obey(self, line: bytes, ranks: range) -> Iterator[Message]:
+        match msgspec.json.decode(line, type=Message):
+            case Message(what="ping", number=number):
+                yield Message(what="pong", number=number, at=time.monotonic())
+            case Message(what="start"):
+                yield Message(what="done")
                 yield from (_said(rank, "hello") for rank in ranks)
-            case Ask(request=request) if request.encode() == ALL_UP:
+            case Message(what="ask", request=request) if request.encode() == ALL_UP:
                 for rank in ranks:
                     yield from (_said(rank, "phase", text) for text in ("import", "rendezvous", "body"))
-            case Ask(request=request) if request.encode() == ALL_JOINED:
+            case Message(what="ask", request=request) if request.encode() == ALL_JOINED:
                 for rank in ranks:
                     yield from (_said(rank, "done"), _said(rank, "phase", "exit"), _said(rank, "phase", "teardown"))
-                    yield Closed(rank=rank, at=time.monotonic())
-                yield Ended(codes=dict.fromkeys(ranks, 0), trouble="")
-            case Clear():
-                yield Done(aftermath=Aftermath(), report=self._reduced(ranks))
+                    yield Message(what="closed", rank=rank, at=time.monotonic())
+                yield Message(what="ended", ended=Exit(codes=dict.fromkeys(ranks, 0)))
+            case Message(what="clear"):
+                yield Message(what="done", aftermath=Aftermath(), report=self._reduced(ranks))
             case _:
-                yield Done()
+                yield Message(what="done")
 
 
-def _said(rank: int, kind: EventKind, text: str = "") -> Said:
-    return Said(event=RankEvent(kind=kind, rank=rank, at=time.monotonic(), text=text))
+def _said(rank: int, kind: EventKind, text: str = "") -> Message:
+    return Message(what="said", event=RankEvent(kind=kind, rank=rank, at=time.monotonic(), text=text))
 
 
 def measure(ranks: int, per_host: int, report: Path) -> None:

@@ -32,31 +32,7 @@ from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.guardian import adopt_orphans
 from pytest_distbench.launch.site.local import ChildRanks, LocalLauncher, LocalSite, RunningLaunch, start_interpreter
-from pytest_distbench.launch.site.stream import (
-    EVERYTHING,
-    OUTPUT,
-    Ask,
-    Clear,
-    Closed,
-    Collect,
-    Done,
-    End,
-    Ended,
-    FetchOutput,
-    FileKind,
-    Lines,
-    Open,
-    Order,
-    Ping,
-    Pong,
-    Running,
-    Said,
-    Signal,
-    Start,
-    Word,
-    Wrote,
-    place_of,
-)
+from pytest_distbench.launch.site.stream import EVERYTHING, OUTPUT, FileKind, Lines, Message, place_of
 from pytest_distbench.launch.starters.torchrun import TORCHRUN, start_torchrun
 from pytest_distbench.records.launch_files import INTERFACE, of_ranks, open_left
 from pytest_distbench.records.plan import LaunchPlan
@@ -180,11 +156,11 @@ _MOST_OF_PASSED = 2**20
 output nobody reads numbers from, the end will do."""
 
 
-MakeLauncher = Callable[[Open], LocalLauncher]
+MakeLauncher = Callable[[Message], LocalLauncher]
 """Makes what starts the ranks that have a place here."""
 
 
-def start_interpreters(order: Open) -> LocalLauncher:
+def start_interpreters(order: Message) -> LocalLauncher:
     return ChildRanks(order.places, start_interpreter)
 
 
@@ -230,7 +206,7 @@ class Relay:
                         self._site.listen(0.0)
                     elif data := self._hear():
                         for line in lines.take(data):
-                            self._obey(msgspec.json.decode(line, type=Order))
+                            self._obey(msgspec.json.decode(line, type=Message))
                     else:
                         return
                 self._tell_news()
@@ -242,50 +218,51 @@ class Relay:
             self._site.close()
         self._selector.close()
 
-    def _obey(self, order: Order) -> None:
-        if isinstance(order, Ping):
-            return self._say(Pong(number=order.number, at=time.monotonic()))
+    def _obey(self, order: Message) -> None:
+        if order.what == "ping":
+            return self._say(Message(what="pong", number=order.number, at=time.monotonic()))
         try:
             done = self._carry_out(order)
         except (LauncherError, OSError) as error:
-            done = Done(trouble=str(error))
+            done = Message(what="done", trouble=str(error))
         self._tell_news()
         if done is not None:
             self._say(done)
         return None
 
-    def _carry_out(self, order: Order) -> Done | None:
+    def _carry_out(self, order: Message) -> Message | None:
         """Do as told. Returns the answer, where one is wanted."""
-        if isinstance(order, Open):
+        if order.what == "open":
             self._open(order)
-            return Done()
+            return Message(what="done")
         site = self._site
         assert site is not None
-        match order:
-            case Start():
+        match order.what:
+            case "start":
                 site.start()
-            case Ask(ranks=ranks, request=request):
-                site.ask(ranks, request.encode())
+            case "ask":
+                site.ask(order.ranks, order.request.encode())
                 return None
-            case Signal(rank=rank, number=number):
-                site.signal(rank, signal.Signals(number))
+            case "signal":
+                site.signal(order.rank, signal.Signals(order.number))
                 return None
-            case Running():
-                return Done(ranks=sorted(site.running()))
-            case Collect(undecided=undecided, held=held):
-                site.collect(undecided=undecided, held=held)
-            case End(ranks=ranks):
-                site.end(ranks)
-            case FetchOutput():
+            case "running":
+                return Message(what="done", ranks=sorted(site.running()))
+            case "collect":
+                site.collect(undecided=order.ranks, held=order.held)
+            case "end":
+                site.end(order.ranks)
+            case "fetch":
                 self._send_files(OUTPUT)
-            case Clear():
+            case "clear":
                 aftermath = site.clear()
                 self._send_files(EVERYTHING)
                 [report] = site.reports()
-                return Done(aftermath=aftermath, report=report)
-        return Done()
+                return Message(what="done", aftermath=aftermath, report=report)
+        return Message(what="done")
 
-    def _open(self, order: Open) -> None:
+    def _open(self, order: Message) -> None:
+        assert order.plan is not None
         is_alone = len(order.places) == order.plan.processes
         interface = "" if is_alone else interface_of(own_address(self._line))
         self._plan = plan = _settle_here(order.plan, self._folder, began_ns=order.began_ns, interface=interface)
@@ -304,15 +281,15 @@ class Relay:
         if site is None:
             return
         for event in site.heard.events[self._told :]:
-            self._say(Said(event=event))
+            self._say(Message(what="said", event=event))
         self._told = len(site.heard.events)
         for rank, at in site.heard.closed_at.items():
             if rank not in self._closed:
                 self._closed.add(rank)
-                self._say(Closed(rank=rank, at=at))
+                self._say(Message(what="closed", rank=rank, at=at))
         if site.ended is not None and not self._has_ended:
             self._has_ended = True
-            self._say(Ended(codes=site.ended.codes, trouble=site.ended.trouble, died=site.ended.died))
+            self._say(Message(what="ended", ended=site.ended))
 
     def _send_files(self, kinds: Sequence[FileKind]) -> None:
         assert self._plan is not None
@@ -328,7 +305,7 @@ class Relay:
                         begin, left_out = max(begin, last), left_out + max(0, last - begin)
                     file.seek(begin)
                     while data := file.read(_CHUNK_BYTES):
-                        self._say(Wrote(rank=rank, kind=kind, offset=begin - left_out, data=data))
+                        self._say(Message(what="wrote", rank=rank, kind=kind, offset=begin - left_out, data=data))
                         begin += len(data)
                     self._sent[rank, kind] = begin, left_out
 
@@ -339,7 +316,7 @@ class Relay:
         except OSError:
             return b""
 
-    def _say(self, word: Word) -> None:
+    def _say(self, word: Message) -> None:
         try:
             self._line.sendall(msgspec.json.encode(word) + b"\n")
         except OSError as error:

@@ -22,28 +22,7 @@ from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site import PULSE_S, Aftermath, Clocks, Exit, Heard
 from pytest_distbench.launch.site.local import places
 from pytest_distbench.launch.site.processes import Standstill
-from pytest_distbench.launch.site.stream import (
-    Ask,
-    Clear,
-    Closed,
-    Collect,
-    Done,
-    End,
-    Ended,
-    FetchOutput,
-    Lines,
-    Open,
-    Order,
-    Ping,
-    Pong,
-    Running,
-    Said,
-    Signal,
-    Start,
-    Word,
-    Wrote,
-    place_of,
-)
+from pytest_distbench.launch.site.stream import Lines, Message, Order, place_of
 from pytest_distbench.records.launch import MOMENTS, HostReport, RankReport
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
@@ -109,10 +88,10 @@ class Hop:
         self.pinged_at = 0.0
         self.ponged_at = 0.0
         self.silent_since = 0.0
-        self.pong = Pong(number=0, at=0.0)
-        self.answer = Done()
+        self.pong = Message(what="pong", number=0, at=0.0)
+        self.answer = Message(what="done")
         self.owed = 0
-        self.ended: Ended | None = None
+        self.ended: Exit | None = None
         self.is_lost = False
         self.trouble = ""
 
@@ -131,9 +110,9 @@ class Hop:
         if self.has_answered:
             self.silent_since = self.pinged_at
         self.pings += 1
-        self.send(Ping(number=self.pings))
+        self.send(Message(what="ping", number=self.pings))
 
-    def take_time(self, pong: Pong) -> None:
+    def take_time(self, pong: Message) -> None:
         self.pong, self.ponged_at = pong, time.monotonic()
 
     def read_clock(self) -> tuple[float, float] | None:
@@ -151,7 +130,7 @@ class Hop:
             self.offset_s = offset_s
         self.error_s = error_s + abs(offset_s - self.offset_s)
 
-    def send(self, order: Order) -> None:
+    def send(self, order: Message) -> None:
         """Write an order into the stream. Raises :class:`OSError` where nobody reads it any more."""
         self.line.sendall(msgspec.json.encode(order) + b"\n")
 
@@ -232,11 +211,12 @@ class RelayedSite:
         began_ns = self._plan.files.began.stat().st_mtime_ns
         told = places([hop.host.ranks for hop in self._hops], self._meeting_point, self._plan.variables)
         opening = {
-            hop: Open(plan=plan, places=place, began_ns=began_ns) for hop, place in zip(self._hops, told, strict=True)
+            hop: Message(what="open", plan=plan, places=place, began_ns=began_ns)
+            for hop, place in zip(self._hops, told, strict=True)
         }
         self._insist(opening, within_s=_OPEN_S)
         self._compare_clocks()
-        self._insist(dict.fromkeys(self._hops, Start()))
+        self._insist(self._to_all("start"))
 
     def listen(self, timeout_s: float) -> list[RankEvent]:
         self._take(0.0 if self._fresh else timeout_s)
@@ -246,14 +226,14 @@ class RelayedSite:
 
     def ask(self, ranks: Iterable[int], request: bytes) -> None:
         for hop, those in self._by_host(ranks).items():
-            self._send(hop, Ask(ranks=those, request=request.decode()))
+            self._send(hop, Message(what="ask", ranks=those, request=request.decode()))
 
     def signal(self, rank: int, number: signal.Signals) -> None:
         for hop in self._by_host([rank]):
-            self._send(hop, Signal(rank=rank, number=number))
+            self._send(hop, Message(what="signal", rank=rank, number=number))
 
     def running(self) -> frozenset[int]:
-        return frozenset(rank for done in self._order(dict.fromkeys(self._hops, Running())) for rank in done.ranks)
+        return frozenset(rank for done in self._order(self._to_all("running")) for rank in done.ranks)
 
     def look(self) -> None:
         """A relay is the parent of its ranks; what may stand still is the process of this host that leads to it."""
@@ -264,12 +244,15 @@ class RelayedSite:
     def collect(self, *, undecided: Iterable[int], held: Iterable[int]) -> None:
         at_work, waiting = self._by_host(undecided), self._by_host(held)
         self._order(
-            {hop: Collect(undecided=at_work.get(hop, []), held=waiting.get(hop, [])) for hop in {**at_work, **waiting}}
+            {
+                hop: Message(what="collect", ranks=at_work.get(hop, []), held=waiting.get(hop, []))
+                for hop in {**at_work, **waiting}
+            }
         )
 
     def end(self, ranks: Iterable[int]) -> Exit:
         there = self._by_host(ranks)
-        self._order({hop: End(ranks=there.get(hop, [])) for hop in self._hops if hop.ended is None})
+        self._order({hop: Message(what="end", ranks=there.get(hop, [])) for hop in self._hops if hop.ended is None})
         for hop in self._hops:
             if hop.ended is None:
                 self._lose(hop, "its relay did not report how its ranks ended")
@@ -277,7 +260,7 @@ class RelayedSite:
         return self.ended
 
     def clear(self) -> Aftermath:
-        found = [done.aftermath for done in self._order(dict.fromkeys(self._hops, Clear())) if done.aftermath]
+        found = [done.aftermath for done in self._order(self._to_all("clear")) if done.aftermath]
         self._compare_clocks()
         return Aftermath(
             stuck={rank: text for each in found for rank, text in each.stuck.items()},
@@ -286,7 +269,7 @@ class RelayedSite:
         )
 
     def fetch_output(self) -> None:
-        self._order(dict.fromkeys(self._hops, FetchOutput()))
+        self._order(self._to_all("fetch"))
 
     def reports(self) -> list[HostReport]:
         return [report for hop in self._hops if (report := hop.report) is not None]
@@ -303,13 +286,16 @@ class RelayedSite:
         found = {hop: sorted(wanted.intersection(hop.host.ranks)) for hop in self._hops}
         return {hop: those for hop, those in found.items() if those}
 
-    def _insist(self, orders: Mapping[Hop, Order], *, within_s: float = _ANSWER_S) -> None:
+    def _to_all(self, what: Order) -> dict[Hop, Message]:
+        return dict.fromkeys(self._hops, Message(what=what))
+
+    def _insist(self, orders: Mapping[Hop, Message], *, within_s: float = _ANSWER_S) -> None:
         self._order(orders, within_s=within_s)
         for hop in orders:
             if trouble := hop.trouble or hop.answer.trouble:
                 raise LauncherError(f"host {hop.host.name}: {trouble}")
 
-    def _order(self, orders: Mapping[Hop, Order], *, within_s: float = _ANSWER_S) -> list[Done]:
+    def _order(self, orders: Mapping[Hop, Message], *, within_s: float = _ANSWER_S) -> list[Message]:
         """Give orders that are answered. Returns the answers; a host that gives none in time is lost."""
         for hop, order in orders.items():
             self._ping(hop)  # answered before the order is begun, however long that takes
@@ -377,7 +363,7 @@ class RelayedSite:
                 self._lose_if_silent(hop)
             self._take(max(0.0, min(remaining, PULSE_S)))
 
-    def _send(self, hop: Hop, order: Order) -> None:
+    def _send(self, hop: Hop, order: Message) -> None:
         self._write(hop, lambda: hop.send(order))
 
     def _write(self, hop: Hop, write: Callable[[], None]) -> None:
@@ -394,7 +380,7 @@ class RelayedSite:
                 hop.silent_since = time.monotonic()
                 for line in hop.lines.take(data):
                     try:
-                        self._heed(hop, msgspec.json.decode(line, type=Word))
+                        self._heed(hop, msgspec.json.decode(line, type=Message))
                     except msgspec.MsgspecError:
                         self._lose(
                             hop,
@@ -405,26 +391,26 @@ class RelayedSite:
             else:
                 self._lose(hop, _LED_NOWHERE)
 
-    def _heed(self, hop: Hop, word: Word) -> None:
+    def _heed(self, hop: Hop, word: Message) -> None:
         match word:
-            case Said(event=event):
+            case Message(what="said", event=RankEvent() as event):
                 told = replace(event, at=event.at + hop.offset_s)
                 self.heard.take([told])
                 self._fresh.append(told)
-            case Closed(rank=rank, at=at):
+            case Message(what="closed", rank=rank, at=at):
                 self.heard.close(rank, at + hop.offset_s)
-            case Ended():
-                hop.ended = word
+            case Message(what="ended"):
+                hop.ended = word.ended
                 self._note_end()
-            case Wrote(rank=rank) if rank in hop.host.ranks:
+            case Message(what="wrote", rank=rank) if rank in hop.host.ranks:
                 path = place_of(self._plan.files, word.kind, rank)
                 path.touch(mode=0o600)
                 with open(path, "r+b" if word.offset else "wb") as file:
                     file.seek(word.offset)
                     file.write(word.data)
-            case Pong():
+            case Message(what="pong"):
                 hop.take_time(word)
-            case Done():
+            case Message(what="done"):
                 hop.answer = word
                 hop.owed -= 1
 

@@ -23,29 +23,15 @@ from support.processes import wait_for
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.hosts import relayed
 from pytest_distbench.hosts.relayed import Hop, Host, RelayedSite
-from pytest_distbench.launch.site import Aftermath, processes
-from pytest_distbench.launch.site.stream import (
-    Ask,
-    Clear,
-    Closed,
-    Done,
-    End,
-    Ended,
-    Open,
-    Order,
-    Ping,
-    Pong,
-    Running,
-    Said,
-    Start,
-    Word,
-    Wrote,
-)
+from pytest_distbench.launch.site import Aftermath, Exit, processes
+from pytest_distbench.launch.site.stream import Message
 from pytest_distbench.launch.supervise import Side, supervise
 from pytest_distbench.records.launch import ErrorReport, HostReport, RankReport
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import RankEvent
+
+Says = Callable[[Message], list[Message]]
 
 
 class MadeUpRelay:
@@ -57,12 +43,14 @@ class MadeUpRelay:
         says: what it says to an order, before the answer; where that is in it, instead of it.
     """
 
-    def __init__(self, rank: int, ahead_s: float = 0.0, says: Callable[[Order], list[Word]] = lambda order: []) -> None:
+    def __init__(
+        self, rank: int, ahead_s: float = 0.0, says: Callable[[Message], list[Message]] = lambda order: []
+    ) -> None:
         self.line, self.other_end = socket.socketpair()
         self.rank, self.ahead_s, self._says = rank, ahead_s, says
         self.pid = os.getpid()
         self.leads_there = True
-        self.given: list[Order] = []
+        self.given: list[Message] = []
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
@@ -79,25 +67,25 @@ class MadeUpRelay:
     def _serve(self) -> None:
         with contextlib.suppress(OSError, StopIteration), self.other_end, self.other_end.makefile("rb") as orders:
             for line in orders:
-                order = msgspec.json.decode(line, type=Order)
+                order = msgspec.json.decode(line, type=Message)
                 self.given.append(order)
                 said = self._says(order)
-                answer = [] if any(isinstance(word, Done) for word in said) else self._answer(order)
+                answer = [] if any(word.what == "done" for word in said) else self._answer(order)
                 self.other_end.sendall(b"".join(msgspec.json.encode(word) + b"\n" for word in [*said, *answer]))
 
-    def _answer(self, order: Order) -> list[Word]:
+    def _answer(self, order: Message) -> list[Message]:
         match order:
-            case Ping(number=number):
-                return [Pong(number=number, at=time.monotonic() + self.ahead_s)]
-            case Ask():
+            case Message(what="ping", number=number):
+                return [Message(what="pong", number=number, at=time.monotonic() + self.ahead_s)]
+            case Message(what="ask"):
                 return []
-            case Running():
-                return [Done(ranks=[self.rank])]
-            case End():
-                return [Ended(codes={self.rank: -signal.SIGKILL}, trouble=""), Done()]
-            case Clear():
-                return [Done(aftermath=Aftermath(oom_kills={self.rank: 1}))]
-        return [Done()]
+            case Message(what="running"):
+                return [Message(what="done", ranks=[self.rank])]
+            case Message(what="end"):
+                return [Message(what="ended", ended=Exit(codes={self.rank: -signal.SIGKILL})), Message(what="done")]
+            case Message(what="clear"):
+                return [Message(what="done", aftermath=Aftermath(oom_kills={self.rank: 1}))]
+        return [Message(what="done")]
 
 
 MakeSite = Callable[..., RelayedSite]
@@ -125,8 +113,8 @@ def make_site(plan: LaunchPlan) -> Iterator[MakeSite]:
         site.close()
 
 
-def event(rank: int, kind: str, text: str = "", at: float = 0.0) -> Said:
-    return Said(event=RankEvent(kind=kind, rank=rank, at=at, text=text))  # type: ignore[arg-type]
+def event(rank: int, kind: str, text: str = "", at: float = 0.0) -> Message:
+    return Message(what="said", event=RankEvent(kind=kind, rank=rank, at=at, text=text))  # type: ignore[arg-type]
 
 
 def report(rank: int, at: float) -> RankReport:
@@ -138,13 +126,13 @@ def report(rank: int, at: float) -> RankReport:
 def test_each_host_is_told_the_places_of_its_ranks_and_where_all_meet(make_site: MakeSite) -> None:
     first, second = MadeUpRelay(0), MadeUpRelay(1)
     make_site(first, second).start()
-    opened = next(order for order in second.given if not isinstance(order, Ping))
+    opened = next(order for order in second.given if order.what != "ping")
 
-    assert isinstance(opened, Open)
+    assert opened.what == "open"
     place = opened.places[1]
     assert (place["RANK"], place["LOCAL_RANK"], place["GROUP_RANK"]) == ("1", "0", "1")
     assert (place["WORLD_SIZE"], place["LOCAL_WORLD_SIZE"], place["MASTER_ADDR"]) == ("2", "1", "host0")
-    assert isinstance(first.given[-1], Start)
+    assert first.given[-1].what == "start"
 
 
 def test_a_relay_that_says_nothing_any_more_is_lost_however_long_its_order_may_take(
@@ -154,8 +142,8 @@ def test_a_relay_that_says_nothing_any_more_is_lost_however_long_its_order_may_t
     monkeypatch.setattr(relayed, "_SILENT_S", 0.3)
     stands_still = threading.Event()
 
-    def says(order: Order) -> list[Word]:
-        if isinstance(order, Ask):
+    def says(order: Message) -> list[Message]:
+        if order.what == "ask":
             stands_still.wait(20)
         return []
 
@@ -183,7 +171,7 @@ def test_a_relay_that_says_nothing_is_asked_and_lost_when_nothing_leads_there_th
     while len(relay.given) < before + 3 and time.monotonic() < until:
         site.listen(0.02)
 
-    assert {type(order) for order in relay.given[before:]} == {Ping}
+    assert {order.what for order in relay.given[before:]} == {"ping"}
     assert site.ended is None
 
     relay.leads_there = False
@@ -200,9 +188,13 @@ def test_moments_of_a_host_are_told_in_our_time_as_well_as_its_clock_could_be_re
     began = time.monotonic()
     there = began + ahead_s
 
-    def says(order: Order) -> list[Word]:
-        done = Done(aftermath=Aftermath(), report=HostReport(ranks=[report(0, there)]))
-        return [event(0, "hello", at=there), Closed(rank=0, at=there), done] if isinstance(order, Clear) else []
+    def says(order: Message) -> list[Message]:
+        done = Message(what="done", aftermath=Aftermath(), report=HostReport(ranks=[report(0, there)]))
+        return (
+            [event(0, "hello", at=there), Message(what="closed", rank=0, at=there), done]
+            if order.what == "clear"
+            else []
+        )
 
     site = make_site(MadeUpRelay(0, ahead_s, says))
     site.start()
@@ -220,9 +212,13 @@ def test_moments_of_a_host_are_told_in_our_time_as_well_as_its_clock_could_be_re
 def test_what_ranks_write_there_is_found_among_the_launchs_files(make_site: MakeSite, plan: LaunchPlan) -> None:
     parts = iter([[(0, b"one\n")], [(4, b"two\n")]])
 
-    def says(order: Order) -> list[Word]:
-        is_asked = type(order).__name__ == "FetchOutput"
-        return [Wrote(rank=0, kind="log", offset=at, data=data) for at, data in next(parts)] if is_asked else []
+    def says(order: Message) -> list[Message]:
+        is_asked = order.what == "fetch"
+        return (
+            [Message(what="wrote", rank=0, kind="log", offset=at, data=data) for at, data in next(parts)]
+            if is_asked
+            else []
+        )
 
     site = make_site(MadeUpRelay(0, says=says))
     site.start()
@@ -253,7 +249,9 @@ def test_hosts_have_each_rank_once_and_one_that_cannot_start_its_own_is_named(ma
     with pytest.raises(LauncherError, match=r"the hosts have ranks \[0, 0\]; wanted each of 1 once"):
         make_site(MadeUpRelay(0), MadeUpRelay(0)).start()
 
-    site = make_site(MadeUpRelay(0), MadeUpRelay(1, says=lambda o: [Done(trouble="no room")] * isinstance(o, Open)))
+    site = make_site(
+        MadeUpRelay(0), MadeUpRelay(1, says=lambda o: [Message(what="done", trouble="no room")] * (o.what == "open"))
+    )
 
     with pytest.raises(LauncherError, match="host host1: no room"):
         site.start()
@@ -290,8 +288,8 @@ def test_a_host_whose_relay_never_answers_is_lost_soon(
 
 
 def test_a_relay_that_is_gone_is_no_ranks_fault(make_site: MakeSite) -> None:
-    def leaves(order: Order) -> list[Word]:
-        return [] if not isinstance(order, Running) else next(iter([]))
+    def leaves(order: Message) -> list[Message]:
+        return [] if order.what != "running" else next(iter([]))
 
     site = make_site(MadeUpRelay(0), MadeUpRelay(1, says=leaves))
     site.start()
@@ -343,9 +341,9 @@ def test_no_process_of_this_host_is_sent_a_signal_for_a_rank_of_another(
     ):
         monkeypatch.setattr(owner, name, lambda *args, _name=name, **options: sent.append((_name, args)))
 
-    def says(rank: int) -> Callable[[Order], list[Word]]:
-        def say(order: Order) -> list[Word]:
-            return [event(rank, "hello"), event(rank, "phase", "body")] if isinstance(order, Start) else []
+    def says(rank: int) -> Callable[[Message], list[Message]]:
+        def say(order: Message) -> list[Message]:
+            return [event(rank, "hello"), event(rank, "phase", "body")] if order.what == "start" else []
 
         return say
 
@@ -355,8 +353,8 @@ def test_no_process_of_this_host_is_sent_a_signal_for_a_rank_of_another(
     record = supervise(replace(plan, timeout_s=0.2), Side(launcher=lambda: launcher))
 
     assert record.timed_out
-    assert [type(order).__name__ for order in relays[1].given if not isinstance(order, Ping)] == [
-        "Open", "Start", "Ask", "Ask", "Running", "Collect", "End", "Clear",
+    assert [order.what for order in relays[1].given if order.what != "ping"] == [
+        "open", "start", "ask", "ask", "running", "collect", "end", "clear",
     ]  # fmt: skip
     assert sent == []
 
@@ -379,7 +377,7 @@ def hop() -> Iterator[Hop]:
 
 def test_orders_arrive_and_after_the_end_there_is_nothing(hop: Hop) -> None:
     hop.ping()
-    assert msgspec.json.decode(hop.read(), type=Order) == Ping(number=1)
+    assert msgspec.json.decode(hop.read(), type=Message) == Message(what="ping", number=1)
     hop.host.keeper.kill()
     hop.host.keeper.wait()
 
@@ -390,9 +388,9 @@ def test_a_clock_is_read_in_the_middle_of_the_way_there_and_back(hop: Hop) -> No
     before = time.monotonic()
     hop.ping()
     assert hop.read_clock() is None
-    hop.take_time(Pong(number=0, at=0.0))  # an older answer
+    hop.take_time(Message(what="pong", number=0, at=0.0))  # an older answer
     assert hop.read_clock() is None
-    hop.take_time(Pong(number=1, at=before + 3600.0))
+    hop.take_time(Message(what="pong", number=1, at=before + 3600.0))
     reading = hop.read_clock()
 
     assert reading is not None

@@ -6,105 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, get_args
 
-from pytest_distbench.launch.site import Aftermath
+from pytest_distbench.launch.site import Aftermath, Exit
 from pytest_distbench.records.launch import HostReport
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import Record
 from pytest_distbench.records.wire import RankEvent
-
-
-class Open(Record, frozen=True, kw_only=True, tag=True):
-    """Make a place for the launch, and measure nothing yet. Answered."""
-
-    plan: LaunchPlan
-    """With its variables as they travel."""
-    places: dict[int, dict[str, str]]
-    """Rank that is to live there -> the variables by which torchrun would tell it its place."""
-    began_ns: int
-    """When the file of that name was made: a relay that finds the same one shares the launch's folder."""
-
-
-class Ping(Record, frozen=True, kw_only=True, tag=True):
-    """Tell the time. Answered by :class:`Pong`, with the same number."""
-
-    number: int
-
-
-class Start(Record, frozen=True, kw_only=True, tag=True):
-    """Start the ranks. Answered."""
-
-
-class Ask(Record, frozen=True, kw_only=True, tag=True):
-    """Hand a request to ranks."""
-
-    ranks: list[int]
-    request: str
-
-
-class Signal(Record, frozen=True, kw_only=True, tag=True):
-    """Send a signal to a rank."""
-
-    rank: int
-    number: int
-
-
-class Running(Record, frozen=True, kw_only=True, tag=True):
-    """Say which ranks are there. Answered."""
-
-
-class Collect(Record, frozen=True, kw_only=True, tag=True):
-    """Make ranks write their stacks and last collectives. Answered when they have, or cannot."""
-
-    undecided: list[int]
-    held: list[int]
-
-
-class End(Record, frozen=True, kw_only=True, tag=True):
-    """End ranks by force, and with them the launch there. Answered when :class:`Ended` was said."""
-
-    ranks: list[int]
-
-
-class FetchOutput(Record, frozen=True, kw_only=True, tag=True):
-    """Send what ranks have printed since. Answered when it was sent."""
-
-
-class Clear(Record, frozen=True, kw_only=True, tag=True):
-    """End what is left over, and send all that ranks have written. Answered with what they have reported."""
-
-
-Order = Open | Ping | Start | Ask | Signal | Running | Collect | End | FetchOutput | Clear
-"""From the controller to a relay. It carries them out one after the other."""
-
-
-class Pong(Record, frozen=True, kw_only=True, tag=True):
-    """The relay's time, CLOCK_MONOTONIC seconds of its host; as all moments that a relay tells."""
-
-    number: int
-    at: float
-
-
-class Said(Record, frozen=True, kw_only=True, tag=True):
-    """A rank said something."""
-
-    event: RankEvent
-
-
-class Closed(Record, frozen=True, kw_only=True, tag=True):
-    """A rank's line has ended."""
-
-    rank: int
-    at: float
-
-
-class Ended(Record, frozen=True, kw_only=True, tag=True):
-    """All ranks there have ended."""
-
-    codes: dict[int, int]
-    trouble: str
-    died: bool = False
-
 
 FileKind = Literal["log", "stacks", "flight", "groups"]
 """What a rank writes that is shown as it is, and the method of :class:`LaunchFiles` that names the file."""
@@ -112,28 +19,43 @@ FileKind = Literal["log", "stacks", "flight", "groups"]
 OUTPUT: tuple[FileKind, ...] = ("log",)
 EVERYTHING: tuple[FileKind, ...] = get_args(FileKind)
 
+Order = Literal["open", "ping", "start", "ask", "signal", "running", "collect", "end", "fetch", "clear"]
+"""From the controller to a relay, which carries them out one after the other. All are answered by ``done``, but
+``ping`` by ``pong``, and ``ask`` and ``signal`` by nothing. ``open``: make a place for the launch, and measure nothing
+yet. ``running``: say which ranks are there. ``fetch``: send what ranks have printed since. ``clear``: end what is left,
+and send all that ranks have written and reported. The others are methods of a site."""
+Word = Literal["pong", "said", "closed", "ended", "wrote", "done"]
+"""From a relay to the controller: ``said``, by a rank; ``closed``: a rank's line has ended; ``ended``: all ranks there;
+``wrote``: a rank, to one of its files, at the beginning of which what was there before is gone."""
 
-class Wrote(Record, frozen=True, kw_only=True, tag=True):
-    """A rank has written this to one of its files; at its beginning: what was there before is gone."""
 
-    rank: int
-    kind: FileKind
-    offset: int
-    data: bytes
+class Message(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of the stream. Moments are CLOCK_MONOTONIC seconds of the relay's host."""
 
-
-class Done(Record, frozen=True, kw_only=True, tag=True):
-    """The answer to an order."""
-
+    what: Order | Word
+    rank: int = -1
     ranks: list[int] = []
+    """That it is about; of ``collect`` those that are undecided."""
+    held: list[int] = []
+    number: int = 0
+    """Of a ping and its pong, or of a signal."""
+    at: float = 0.0
+    request: str = ""
+    plan: LaunchPlan | None = None
+    """With its variables as they travel."""
+    places: dict[int, dict[str, str]] = {}
+    """Rank that is to live there -> the variables by which torchrun would tell it its place."""
+    began_ns: int = 0
+    """When the file of that name was made: a relay that finds the same one shares the launch's folder."""
+    event: RankEvent | None = None
+    ended: Exit | None = None
+    kind: FileKind = "log"
+    offset: int = 0
+    data: bytes = b""
     aftermath: Aftermath | None = None
     report: HostReport | None = None
     trouble: str = ""
-    """Why it could not be carried out; empty: it was."""
-
-
-Word = Pong | Said | Closed | Ended | Wrote | Done
-"""From a relay to the controller."""
+    """Why an order could not be carried out; empty: it was."""
 
 
 def place_of(files: LaunchFiles, kind: FileKind, rank: int) -> Path:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.plans import make_plan
 
-from pytest_distbench.launch.site import Aftermath, stream
+from pytest_distbench.launch.site import Aftermath, Exit, stream
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.wire import RankEvent
 
@@ -26,20 +26,20 @@ def test_lines_come_out_whole_however_they_are_cut(lines: list[bytes], size: int
 @pytest.mark.parametrize(
     "word",
     [
-        stream.Said(event=RankEvent(kind="progress", rank=1, at=2.5, text="\u00e9")),
-        stream.Wrote(rank=0, kind="log", offset=3, data=bytes(range(256))),
-        stream.Ended(codes={0: -9, 11: 1}, trouble="", died=False),
-        stream.Done(ranks=[1], aftermath=Aftermath(stuck={1: "there"}, oom_kills={0: 2})),
+        stream.Message(what="said", event=RankEvent(kind="progress", rank=1, at=2.5, text="\u00e9")),
+        stream.Message(what="wrote", rank=0, kind="log", offset=3, data=bytes(range(256))),
+        stream.Message(what="ended", ended=Exit(codes={0: -9, 11: 1})),
+        stream.Message(what="done", ranks=[1], aftermath=Aftermath(stuck={1: "there"}, oom_kills={0: 2})),
     ],
 )
 def test_a_word_arrives_as_it_was_said(word: stream.Word) -> None:
-    assert msgspec.json.decode(msgspec.json.encode(word), type=stream.Word) == word
+    assert msgspec.json.decode(msgspec.json.encode(word), type=stream.Message) == word
 
 
 def test_an_order_arrives_as_it_was_given(tmp_path: Path) -> None:
-    order = stream.Open(plan=make_plan(tmp_path), places={3: {"RANK": "3"}}, began_ns=2**62)
+    order = stream.Message(what="open", plan=make_plan(tmp_path), places={3: {"RANK": "3"}}, began_ns=2**62)
 
-    assert msgspec.json.decode(msgspec.json.encode(order), type=stream.Order) == order
+    assert msgspec.json.decode(msgspec.json.encode(order), type=stream.Message) == order
 
 
 def test_every_kind_of_file_has_a_name_for_each_rank(tmp_path: Path) -> None:
