@@ -14,8 +14,7 @@ from typing import Any
 import psutil
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.hosts.calls import Callers, Connection, addresses, make_site, take_relays
-from pytest_distbench.hosts.descriptions import describe_hosts
+from pytest_distbench.hosts.calls import Callers, Connection, addresses, describe_hosts, make_site, take_relays
 from pytest_distbench.hosts.relay import BY_TORCHRUN, Hello
 from pytest_distbench.hosts.relayed import RelayedSite
 from pytest_distbench.launch.site import processes

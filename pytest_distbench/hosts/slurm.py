@@ -21,8 +21,7 @@ from typing import Any
 
 from pytest_distbench.errors import ConfigurationError, LauncherError, show
 from pytest_distbench.hosts import relay
-from pytest_distbench.hosts.calls import Callers, Connection, NotCalled, make_site, within_s
-from pytest_distbench.hosts.descriptions import describe_hosts
+from pytest_distbench.hosts.calls import Callers, Connection, NotCalled, describe_hosts, make_site, within_s
 from pytest_distbench.hosts.relay import SECRET_VARIABLE, Caller, Hello
 from pytest_distbench.hosts.relayed import RelayedSite
 from pytest_distbench.launch.site import processes

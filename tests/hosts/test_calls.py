@@ -15,14 +15,13 @@ from support.processes import wait_for
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.hosts import calls
-from pytest_distbench.hosts.calls import Callers, NotCalled, addresses
-from pytest_distbench.hosts.descriptions import SEES, HostDescription
+from pytest_distbench.hosts.calls import SEES, Callers, HostDescription, NotCalled, addresses
 from pytest_distbench.hosts.relay import Caller, Hello
 from pytest_distbench.launch.site import processes
 
 pytestmark = pytest.mark.spawn
 
-DIAL, DESCRIBE = "pytest_distbench.hosts.relay", "pytest_distbench.hosts.descriptions"
+DIAL, DESCRIBE = "pytest_distbench.hosts.relay", "pytest_distbench.hosts.calls"
 
 
 @contextlib.contextmanager

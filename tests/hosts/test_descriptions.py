@@ -14,8 +14,7 @@ import pytest
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.hosts import calls
-from pytest_distbench.hosts.calls import Callers
-from pytest_distbench.hosts.descriptions import SEES, HostDescription, describe_hosts, main
+from pytest_distbench.hosts.calls import SEES, Callers, HostDescription, describe_hosts, main
 from pytest_distbench.hosts.relay import SECRET_VARIABLE
 from pytest_distbench.launch.starters import HostsFound, HostsWanted
 from pytest_distbench.machine import hardware
