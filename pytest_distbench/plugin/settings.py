@@ -409,7 +409,7 @@ def _data(settings: Settings, given: Given) -> Settings:
 
 
 def _paired(settings: Settings, given: Given) -> Settings:
-    """What this tree is compared with: another revision, or another Python, whose path may be relative to the ini file.
+    """What the candidate is compared with: another revision, or a Python whose path may be relative to the ini file.
 
     Where suspicious comparisons are confirmed, the other Python is that of the commits that recorded the baselines.
     """

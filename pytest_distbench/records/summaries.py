@@ -39,7 +39,7 @@ MOST_KEPT = 41
 
 
 FEWEST_OF_SERIES = 4
-"""Of a series: with fewer the fast side is as much of it."""
+"""Values of a series with which its geometric mean is kept; the fastest quarter of fewer is one value."""
 
 
 def distribution(values: Sequence[float]) -> list[float]:

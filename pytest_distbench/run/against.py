@@ -105,7 +105,7 @@ VariantKey = tuple[str, Path | None, tuple[tuple[Path, Path], ...], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """What this tree is compared with.
+    """What the candidate is compared with.
 
     Without a revision it is the working tree, without an interpreter the running one. It is itself where nothing that
     git tracks differs from the working tree, and the Python is the running one. A test has moved since then: its file

@@ -122,7 +122,7 @@ class Settings(Options):
 
     @property
     def is_paired(self) -> bool:
-        """Whether this tree is compared with another revision, or another Python, in place of baselines."""
+        """Whether the candidate is compared with another revision, or another Python, in place of baselines."""
         return bool(self.against or self.against_python)
 
     @property

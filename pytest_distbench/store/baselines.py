@@ -354,7 +354,7 @@ def recordings(path: Path, root: Path) -> Iterator[Recording]:
     ends = _ends_of_clone(root)
     found: Recording | None = None
     for older in _versions(root, name):
-        if found is not None and _are_measured_anew(found.numbers, older.numbers):
+        if found is not None and _were_measured_again(found.numbers, older.numbers):
             yield _known(found, ends)
         found = older
     if found is None:
@@ -413,12 +413,12 @@ def _name_before(root: Path, commit: str, name: str, now: Recording | None) -> s
         and old.endswith(".json")
         and (before := _version(root, f"{commit}^", old)) is not None
         and now.numbers.keys() == before.numbers.keys()
-        and not _are_measured_anew(now.numbers, before.numbers)
+        and not _were_measured_again(now.numbers, before.numbers)
     )
     return next(itertools.chain(by_lines, by_numbers), "")
 
 
-def _are_measured_anew(new: Mapping[str, Sequence[object]], old: Mapping[str, Sequence[object]]) -> bool:
+def _were_measured_again(new: Mapping[str, Sequence[object]], old: Mapping[str, Sequence[object]]) -> bool:
     """Whether numbers are of other launches: more than a third of a metric's differ. Few that were edited do not."""
     for key, now in new.items():
         then = old.get(key, ())
