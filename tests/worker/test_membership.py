@@ -28,7 +28,7 @@ os.environ |= {"MASTER_ADDR": address[0], "MASTER_PORT": str(address[1]), "TORCH
 membership.rendezvous = rendezvous
 listeners = []
 threading.Timer(0.2, lambda: listeners.append(socket.create_server(address))).start()
-print(membership._meet(1, timeout_s=60))
+print(membership._meet(1, timeout_s=60, in_namespaces=False))
 """
 
 JOINING = """
@@ -42,7 +42,7 @@ class Store(dist.HashStore):
 def logged(backend, **options):
     print(backend, bool(f"{options}"))
 
-membership._meet = lambda rank, timeout_s: Store()
+membership._meet = lambda rank, timeout_s, in_namespaces: Store()
 dist.init_process_group = logged
 membership.join_group("gloo", rank=0, world_size=1, timeout_s=60, device=torch.device("cpu"))
 """

@@ -225,7 +225,7 @@ def test_behind_changes_that_are_held_losses_repeat_bit_for_bit_and_are_judged(
     stored = pytester.runpytest_subprocess(*COMMAND, "--distbench-update", "--distbench-launches=2", *run)
     stored.assert_outcomes(passed=1)
     [case] = read_run_record(pytester.path / "run.json").results
-    one, other = ({m.key: m for m in launch.measurements}["losses"].series for launch in case.launches)
+    one, other = ({m.key: m for m in launch.measurements}["losses"].values for launch in case.launches)
 
     assert len(one) == 5
     assert one == other  # which of the steps any launch was at when it was changed would be chance
