@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 ROWS = {
+    "charts": {
+        "elastic": "tables:elastic_charts",
+        "pool": "tables:pool_charts",
+        "serving": "tables:serving_charts",
+    },
     "fixtures": {"elastic": "plugin:elastic", "elastic_pool": "plugin:elastic_pool"},
     "formats": {"trace": "tables:TRACE"},
     "tables": {

@@ -1,4 +1,4 @@
-"""The tables of elastic jobs and of pools of them."""
+"""The tables and charts of elastic jobs and of pools of them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,23 @@ from support.results import result, run
 from support.timelines import JOB, Timeline, killed
 
 from pytest_distbench.elastic.measures import measure
-from pytest_distbench.elastic.records import MembershipPlan
-from pytest_distbench.elastic.tables import EVENTS, JOBS, POOLS, SERVINGS, picture, write_trace
+from pytest_distbench.elastic.records import SERVING, MembershipPlan
+from pytest_distbench.elastic.tables import (
+    EVENTS,
+    JOBS,
+    MOST_TIMELINES,
+    POOLS,
+    SERVINGS,
+    elastic_charts,
+    picture,
+    pool_charts,
+    serving_charts,
+    write_trace,
+)
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
+from pytest_distbench.report.page import Lines, Spans
 from pytest_distbench.report.tables.table import Section
 
 
@@ -139,3 +151,42 @@ def test_a_trace_has_a_process_per_launch_and_a_row_per_slot(events: list[dict[s
 
     [change, _] = [event for event in events if event["ph"] == "i"]
     assert (change["name"], change["tid"], change["ts"]) == ("kill", 1, 12.5e6)
+
+
+def lost_a_node(launches: int) -> list[LaunchRecord]:
+    found, _ = measure(JOB, killed().history)
+    return [LaunchRecord(index=i, outcome="passed", wall_s=20.0, elastic=found) for i in range(launches)]
+
+
+def test_slots_are_drawn_with_their_workers_of_jobs_pools_and_servings() -> None:
+    [chart] = elastic_charts(result(launches=lost_a_node(1)))
+    assert isinstance(chart, Spans)
+    assert chart.title == "Nodes over time"
+    assert chart.rows == ["slot 0", "slot 1", "stalls", "epochs"]
+    assert {what for row, _, _, what in chart.spans if row == 1} >= {"train on 2"}
+    assert [what for row, _, _, what in chart.spans if row == 2] == ["stall"]
+    assert chart.marks[0][1] == "kill of slot 1"
+    assert all(end >= begin for _, begin, end, _ in chart.spans)
+
+    titles = [chart.title for chart in elastic_charts(result(launches=lost_a_node(MOST_TIMELINES + 2)))]
+    assert titles == [f"Nodes over time, launch {number}" for number in range(1, MOST_TIMELINES + 1)]
+
+    [chart] = pool_charts(result(launches=[launch_of(POOL)]))
+    assert isinstance(chart, Spans)
+    assert chart.rows == ["slot 0", "slot 1"]
+    assert {what for *_, what in chart.spans} == {"A has it", "A trains", "B has it", "B trains"}
+    assert (0, 0, 9, "A trains") in [(slot, round(begin), round(end), what) for slot, begin, end, what in chart.spans]
+    assert [what for _, what in chart.marks] == ["A asks for slots", "B asks for slots"]
+
+    made = result(launches=[launch_of(SERVED)])
+    [chart] = serving_charts(made)
+    assert isinstance(chart, Lines)
+    assert {series.name: [y for _, y in series.points] for series in chart.series} == {
+        "wanted by the serving": [0, 1, 1, 1, 0, 0],
+        "serving": [0, 0, 1, 1, 1, 0],
+        "training": [2, 2, 1, 1, 1, 1],
+    }
+    assert {series.look for series in chart.series} == {"steps"}
+    assert {f"{SERVING} has it", f"{SERVING} is ready"} <= {
+        what for chart in pool_charts(made) if isinstance(chart, Spans) for *_, what in chart.spans
+    }

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from pytest_distbench.errors import tell
+from pytest_distbench.extensions import Table
 from pytest_distbench.judging.stats import ChangePoint, change_points
 from pytest_distbench.records.environment import TERMS, Prices
 from pytest_distbench.records.iteration import UNACCOUNTED
@@ -81,8 +82,9 @@ def _trend_chart(trend: Trend, changes: Sequence[ChangePoint], axis: Axis, place
 _WORKERS = Axis(name="workers", scale="log2")
 
 
-def scaling(results: Sequence[CaseResult]) -> Iterator[Chart]:
+def scaling(results: Sequence[CaseResult], prices: Prices | None = None) -> Iterator[Chart]:
     """Speed-up and efficiency by workers: a line for each test, dotted what is ideal, or what the baseline was."""
+    del prices
     found: dict[str, list[ScalingRow]] = {}
     name_of = next(column for column in SCALING.columns if column.name == "test")
     for row in scaling_rows(results):
@@ -108,8 +110,9 @@ def scaling(results: Sequence[CaseResult]) -> Iterator[Chart]:
     yield Lines(title="Scaling efficiency", x=_WORKERS, y=efficiency, series=shares)
 
 
-def phases(results: Sequence[CaseResult]) -> Iterator[Chart]:
+def phases(results: Sequence[CaseResult], prices: Prices | None = None) -> Iterator[Chart]:
     """Where a step goes by world size, of tests that ran at several: means over ranks."""
+    del prices
     groups: dict[tuple[str, str], dict[int, dict[str, float]]] = {}
     for row in PHASES.rows(results):
         if (row.kind == "phase" and len(row.path) == 1) or row.kind == UNACCOUNTED:
@@ -212,27 +215,30 @@ def _ranks(number: int) -> str:
     return f"{number} rank{'s' * (number != 1)}"
 
 
-OF_CASE: dict[str, Callable[[CaseResult], Iterable[Chart]]] = {
-    "communication": case_charts.communication,
-    "bandwidth": case_charts.bandwidth,
-    "change": case_charts.change_by_size,
-    "curves": case_charts.curves,
-    "epochs": case_charts.epochs,
-    "phases": case_charts.phases,
-    "links": case_charts.links,
-    "utilisation": case_charts.utilisation,
-    "elastic": case_charts.elastic,
-    "pool": case_charts.pool,
-    "serving": case_charts.serving,
-}
+OF_CASE: Table[str, Callable[[CaseResult], Iterable[Chart]]] = Table(
+    "charts",
+    {
+        "communication": case_charts.communication,
+        "bandwidth": case_charts.bandwidth,
+        "change": case_charts.change_by_size,
+        "curves": case_charts.curves,
+        "epochs": case_charts.epochs,
+        "phases": case_charts.phases,
+        "links": case_charts.links,
+        "utilisation": case_charts.utilisation,
+    },
+)
 """In the order in which they stand below a case."""
 
-OF_RUN: dict[str, Callable[[Sequence[CaseResult]], Iterable[Chart]]] = {
-    "scaling": scaling,
-    "phases": phases,
-    "cost": cost,
-}
-"""By the name of the table that they stand above."""
+OF_RUN: Table[str, Callable[[Sequence[CaseResult], Prices | None], Iterable[Chart]]] = Table(
+    "charts above tables",
+    {
+        "scaling": scaling,
+        "phases": phases,
+        "cost": cost,
+    },
+)
+"""By the name of the table that they stand above; they are made of all cases, and of prices if the user gave them."""
 
 
 _Given = TypeVar("_Given")
@@ -248,11 +254,8 @@ def charts_above(
     table: str, results: Sequence[CaseResult], prices: Prices | None = None
 ) -> tuple[list[Chart], list[str]]:
     """The same of those that stand above a table of the run, which may have prices."""
-    ways: dict[str, Callable[[Sequence[CaseResult]], Iterable[Chart]]] = {
-        **OF_RUN,
-        "cost": partial(cost, prices=prices),
-    }
-    return _charts({name: make for name, make in ways.items() if name == table}, results)
+    row = OF_RUN.get(table)
+    return _charts({} if row is None else {table: lambda given: row(given, prices)}, results)
 
 
 def _charts(rows: Mapping[str, Callable[[_Given], Iterable[Chart]]], given: _Given) -> tuple[list[Chart], list[str]]:

@@ -1,4 +1,4 @@
-"""Charts of one case: its sweep, what it learns, where its steps go, its links, its elastic job."""
+"""Charts of one case: its sweep, what it learns, where its steps go, its links."""
 
 from __future__ import annotations
 
@@ -6,78 +6,31 @@ import pytest
 from support.fingerprints import BARRIER, MIB, reduce
 from support.fingerprints import of as of_collectives
 from support.metrics import baseline_of
-from support.pools import POOL, SERVED, launch_of
 from support.results import PAIRED, STORED, point, result
-from support.timelines import JOB, killed
 
-from pytest_distbench.elastic.measures import measure
-from pytest_distbench.elastic.records import SERVING
 from pytest_distbench.records.environment import GpuWitness
 from pytest_distbench.records.iteration import Breakdown, Fingerprint, PartShare
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding
-from pytest_distbench.report.page import Bars, Grid, Heat, Lines, Point, Spans
+from pytest_distbench.report.page import Bars, Grid, Heat, Lines, Point
 from pytest_distbench.report.page.case_charts import (
     MOST_POINTS,
-    MOST_TIMELINES,
     bandwidth,
     change_by_size,
     communication,
     curves,
     curves_of,
-    elastic,
     epochs,
     links,
     median_curve,
     over_time,
     phases,
-    pool,
-    serving,
     target_of,
     unit_of,
     utilisation,
 )
-
-
-def lost_a_node(launches: int) -> list[LaunchRecord]:
-    found, _ = measure(JOB, killed().history)
-    return [LaunchRecord(index=i, outcome="passed", wall_s=20.0, elastic=found) for i in range(launches)]
-
-
-def test_slots_are_drawn_with_their_workers_of_jobs_pools_and_servings() -> None:
-    [chart] = elastic(result(launches=lost_a_node(1)))
-    assert isinstance(chart, Spans)
-    assert chart.title == "Nodes over time"
-    assert chart.rows == ["slot 0", "slot 1", "stalls", "epochs"]
-    assert {what for row, _, _, what in chart.spans if row == 1} >= {"train on 2"}
-    assert [what for row, _, _, what in chart.spans if row == 2] == ["stall"]
-    assert chart.marks[0][1] == "kill of slot 1"
-    assert all(end >= begin for _, begin, end, _ in chart.spans)
-
-    titles = [chart.title for chart in elastic(result(launches=lost_a_node(MOST_TIMELINES + 2)))]
-    assert titles == [f"Nodes over time, launch {number}" for number in range(1, MOST_TIMELINES + 1)]
-
-    [chart] = pool(result(launches=[launch_of(POOL)]))
-    assert isinstance(chart, Spans)
-    assert chart.rows == ["slot 0", "slot 1"]
-    assert {what for *_, what in chart.spans} == {"A has it", "A trains", "B has it", "B trains"}
-    assert (0, 0, 9, "A trains") in [(slot, round(begin), round(end), what) for slot, begin, end, what in chart.spans]
-    assert [what for _, what in chart.marks] == ["A asks for slots", "B asks for slots"]
-
-    made = result(launches=[launch_of(SERVED)])
-    [chart] = serving(made)
-    assert isinstance(chart, Lines)
-    assert {series.name: [y for _, y in series.points] for series in chart.series} == {
-        "wanted by the serving": [0, 1, 1, 1, 0, 0],
-        "serving": [0, 0, 1, 1, 1, 0],
-        "training": [2, 2, 1, 1, 1, 1],
-    }
-    assert {series.look for series in chart.series} == {"steps"}
-    assert {f"{SERVING} has it", f"{SERVING} is ready"} <= {
-        what for chart in pool(made) if isinstance(chart, Spans) for *_, what in chart.spans
-    }
 
 
 def series(name: str, *values: float, every: int = 1, seed: int = 0, unit: str = "") -> Sample:
