@@ -141,6 +141,21 @@ def format_quantity(value: float, unit: str) -> str:
     return f"{digits} {unit}".rstrip()
 
 
+def quantity(value: float | None, unit: str) -> str:
+    """A value with its unit, ``-`` where there is none."""
+    return "-" if value is None else format_quantity(value, unit)
+
+
+def plural(number: int, noun: str) -> str:
+    """The noun as it stands behind a number: ``case`` and ``cases``, ``launch`` and ``launches``."""
+    return noun if number == 1 else f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things: ``1 case``, ``3 launches``."""
+    return f"{number} {plural(number, noun)}"
+
+
 def format_values(values: Iterable[float | None], unit: str) -> str:
     """Write the first four different values of a metric; None is ``none``."""
     distinct = list(dict.fromkeys(values))

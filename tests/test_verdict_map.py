@@ -15,7 +15,8 @@ from support.results import PAIRED, result, run, verdict
 from pytest_distbench.commands.runs import judge
 from pytest_distbench.judging.confirmation import can_be_confirmed
 from pytest_distbench.judging.entry import is_wanted, why_not_stored
-from pytest_distbench.judging.terms import Judgement, Strictness, certain_failure, conclude
+from pytest_distbench.judging.outcome import Strictness, conclude
+from pytest_distbench.judging.terms import Judgement, certain_failure
 from pytest_distbench.records.reasons import REASONS
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding, is_found

@@ -18,7 +18,7 @@ from pytest_distbench.judging.entry import FEWEST_LAUNCHES
 from pytest_distbench.records.case import BaselineEntry, EntryName
 from pytest_distbench.records.summaries import median
 from pytest_distbench.records.wanted import UPDATES
-from pytest_distbench.report.texts import layout, quantity
+from pytest_distbench.report.texts import layout
 from pytest_distbench.report.texts.verdicts import change_lines, change_markdown
 from pytest_distbench.store.accept import (
     EntryChange,
@@ -33,6 +33,7 @@ from pytest_distbench.store.accept import (
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore
 from pytest_distbench.store.entries import has_test, selection
 from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.units import quantity
 
 
 def _add_show(parser: argparse.ArgumentParser) -> None:

@@ -7,19 +7,18 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from pytest_distbench.records.case import OVERSUBSCRIBED, BaselineEntry, Case, Conditions
+from pytest_distbench.records.case import BaselineEntry, Case, Conditions
 from pytest_distbench.records.environment import SETTINGS
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import AskedBound, Sample
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseOutcome, CaseResult, Finding, Statistic
+from pytest_distbench.records.run import Finding, Statistic
 from pytest_distbench.records.summaries import geometric_mean, median
-from pytest_distbench.records.wanted import NoBaseline
 
 _NEAR = 0.8
 """Of the letters of two names that are taken for one, so many are the same, in order."""
@@ -288,65 +287,3 @@ def severity(verdict: Finding) -> float:
 def worst(verdicts: Iterable[Finding]) -> Finding:
     """The one to name first: what is beyond a bound, or a training's curve, the earliest, else what moved most."""
     return max(verdicts, key=lambda v: (v.code == "bound", METRIC_KINDS[v.better].rule == "curve", severity(v)))
-
-
-Reason = Literal["", "launch", "nothing_judged", "bound", "refused", "failed", "unaccepted", "new", "not_found"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strictness:
-    options: frozenset[str] = frozenset()
-    """Those that are given under which more reasons fail, without their dashes."""
-    no_baseline: NoBaseline = "warn"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conclusion:
-    """What a case makes of its test."""
-
-    outcome: CaseOutcome
-    reason: Reason = ""
-    verdicts: tuple[Finding, ...] = ()
-
-
-def conclude(result: CaseResult, strictness: Strictness, *, stood_down: CaseOutcome = "skipped") -> Conclusion:
-    """Decide about a case.
-
-    The first of these that holds: a rank failed; all ranks skipped; a planted slowdown was not found, and the run
-    does not accept that; the case was only measured; an update took the numbers; nothing was measured that can be
-    judged, which is as it should be where ranks share cores; a metric is beyond a bound, unless that is expected; an
-    update refused the numbers; another verdict fails, unless that is expected; the run does not accept a verdict;
-    there is no baseline, and the run does not accept that. Ranks that all skipped say how the test stands down. The
-    verdicts of an advisory case are decided likewise, and fail nothing.
-    """
-    last = result.launches[-1]
-    if last.outcome != "passed":
-        return Conclusion(outcome="failed" if last.outcome == "failed" else stood_down, reason="launch")
-    judged = tuple(v for v in result.verdicts if v.is_judged)
-    is_lost = result.control is not None and not result.control.why_not and not result.control.found
-    if is_lost and "distbench-strict" in strictness.options:
-        return Conclusion(outcome="failed", reason="not_found")
-    if result.update in ("new", "changed", "rewritten", "kept") or (
-        result.reference.kind == "nothing" and not result.verdicts
-    ):
-        return Conclusion(outcome="passed")
-    if not judged and OVERSUBSCRIBED in result.case.conditions.around:
-        return Conclusion(outcome="passed")
-    if not judged:
-        return Conclusion(outcome="failed", reason="nothing_judged")
-    failing = tuple(v for v in judged if v.is_failure)
-    unwanted: CaseOutcome = "advisory" if result.advisory else "failed"
-    expected: CaseOutcome = "xfailed" if result.xfail_perf else unwanted
-    if any(v.code == "bound" for v in failing):
-        return Conclusion(outcome=expected, reason="bound", verdicts=failing)
-    if result.update == "refused":
-        return Conclusion(outcome="failed", reason="refused")
-    if failing:
-        return Conclusion(outcome=expected, reason="failed", verdicts=failing)
-    if unaccepted := tuple(v for v in judged if v.row.fails_under in strictness.options):
-        return Conclusion(outcome=unwanted, reason="unaccepted", verdicts=unaccepted)
-    stored = (v for v in judged if v.kind != "new" and (v.baseline is not None or not v.is_undecided))
-    if not any(stored) and strictness.no_baseline != "warn":
-        outcome: CaseOutcome = "skipped" if strictness.no_baseline == "skip" else unwanted
-        return Conclusion(outcome=outcome, reason="new", verdicts=judged)
-    return Conclusion(outcome="passed")

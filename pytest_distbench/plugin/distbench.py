@@ -23,8 +23,8 @@ from pytest_distbench.errors import (
     show,
 )
 from pytest_distbench.judging.bounds import check_measured, plausible
+from pytest_distbench.judging.outcome import Conclusion, conclude
 from pytest_distbench.judging.sensitivity import why_implausible
-from pytest_distbench.judging.terms import Conclusion, conclude
 from pytest_distbench.plugin.arguments import (
     MOST_ITERATIONS,
     Arguments,
@@ -62,7 +62,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Control
 from pytest_distbench.records.wire import XFAILED
 from pytest_distbench.report.texts import escape
-from pytest_distbench.report.texts.failures import explanation, headline, lost_text, remark_lines
+from pytest_distbench.report.texts.failures import explanation, lost_text, remark_lines
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.confirm import Again, Allowance, Doubt
 from pytest_distbench.run.control import DERIVED, make_trace, plant, wants_trace
@@ -655,7 +655,7 @@ class Distbench:
         launch = result.launches[-1]
         xfailed = launch.outcome == "skipped" and all(f.error and f.error.kind == XFAILED for f in launch.fates)
         conclusion = conclude(result, self._session.settings.policy, stood_down="xfailed" if xfailed else "skipped")
-        result = replace(result, outcome=conclusion.outcome, headline=headline(result, conclusion))
+        result = replace(result, outcome=conclusion.outcome, headline=conclusion.headline)
         self._record(result)
         self._used.append(result.case)
         failed_by_number = conclusion.outcome == "failed" and conclusion.reason in ("failed", "unaccepted")

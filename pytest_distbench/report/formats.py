@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from pytest_distbench.errors import DistbenchError, TableError, tell
 from pytest_distbench.extensions import Table
+from pytest_distbench.judging.words import metric_text
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.page.content import again, headline_of, page_of, write_page
 from pytest_distbench.report.tables.table import Section, as_text, section_of_rows, write_csv, write_parquet
@@ -25,7 +26,6 @@ from pytest_distbench.report.texts import (
     escape_lines,
     escape_markdown,
     layout,
-    metric_text,
     name_in_file,
     row_line,
     table_head,

@@ -7,16 +7,8 @@ from typing import Any
 import pytest
 from support.results import STORED, result, verdict
 
-from pytest_distbench.judging.terms import (
-    Conclusion,
-    Judgement,
-    Strictness,
-    certain_failure,
-    close,
-    conclude,
-    severity,
-    worst,
-)
+from pytest_distbench.judging.outcome import Strictness, conclude
+from pytest_distbench.judging.terms import Judgement, certain_failure, close, severity, worst
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Bound
@@ -71,7 +63,8 @@ def test_the_gravest_is_named_first() -> None:
     assert worst([regressed("loss", None, "curve"), beyond, regressed("a", None)]).metric == "b"
 
     slow, fine = verdict("beyond-threshold", metric="slow"), verdict("within-threshold", metric="fine")
-    assert conclude(result(fine, slow), Strictness()) == Conclusion(outcome="failed", reason="failed", verdicts=(slow,))
+    found = conclude(result(fine, slow), Strictness())
+    assert (found.outcome, found.reason, found.verdicts) == ("failed", "failed", (slow,))
 
 
 BOUND = Bound(side="most", value=1.0, where="x")

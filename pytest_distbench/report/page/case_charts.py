@@ -11,6 +11,7 @@ from typing import NamedTuple
 from pytest_distbench.judging.collective_text import alike_told, count, payload_bytes
 from pytest_distbench.judging.fingerprint_rule import ranks_of
 from pytest_distbench.judging.links import Link
+from pytest_distbench.judging.words import point_text
 from pytest_distbench.records.iteration import UNACCOUNTED, Collective, of_rank, rank_ranges
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import (
@@ -24,8 +25,7 @@ from pytest_distbench.records.metric import (
 )
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.page import Axis, Bars, Chart, Grid, Heat, Lines, Point, Series, points, short
-from pytest_distbench.report.texts import point_text, quantity
-from pytest_distbench.units import GIGABYTE
+from pytest_distbench.units import GIGABYTE, quantity
 from pytest_distbench.workloads.tables.collectives import SweepPoint, sweep_points
 from pytest_distbench.workloads.tables.communication import fingerprints, link_points
 from pytest_distbench.workloads.tables.phases import PHASES, whole_of

@@ -24,7 +24,7 @@ from pytest_distbench.judging.causes import cause_lines
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.stats import median_interval
 from pytest_distbench.judging.stored_rule import fast_value
-from pytest_distbench.judging.terms import Strictness, conclude
+from pytest_distbench.judging.words import change, current, mde, metric_text, threshold
 from pytest_distbench.machine.secrets import mask_text
 from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.launch import LaunchRecord
@@ -36,20 +36,12 @@ from pytest_distbench.report.page import Chart, short
 from pytest_distbench.report.page.charts import Trends, charts_above, charts_of, trends_of
 from pytest_distbench.report.tables import TABLES
 from pytest_distbench.report.tables.table import Section
-from pytest_distbench.report.texts import (
-    Line,
-    change,
-    current,
-    escape,
-    mde,
-    metric_text,
-    quantity,
-    threshold,
-)
-from pytest_distbench.report.texts.failures import accept_command, comparison_lines, explanation
+from pytest_distbench.report.texts import Line, escape
+from pytest_distbench.report.texts.failures import accept_command, comparison_lines, launch_text
 from pytest_distbench.report.texts.screens import Commands, headline, next_steps
 from pytest_distbench.report.texts.terminal import ending_lines, run_lines, trace_lines, updated_lines
 from pytest_distbench.report.texts.verdicts import refusal_lines
+from pytest_distbench.units import quantity
 from pytest_distbench.workloads.tables.communication import communication_texts
 
 MEASURED = "measured"
@@ -281,8 +273,7 @@ def _most_severe(result: CaseResult) -> tuple[str, Severity]:
 
 def _story(result: CaseResult, command: str) -> list[str]:
     if _state(result) == BROKEN:
-        text = explanation(result, conclude(result, Strictness()), command=command, platforms=[])
-        return mask_text(text).split("\n")
+        return mask_text(launch_text(result, rerun_command=command)).split("\n")
     return mask_text("\n".join([*cause_lines(result), *comparison_lines(result)])).split("\n")
 
 

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
+from pytest_distbench.judging.outcome import planted_ratio
 from pytest_distbench.judging.stats import LEAST_RUNS, ChangePoint, fewest_runs
+from pytest_distbench.judging.words import change, current, mde, metric_text, reference, threshold
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import tightest
 from pytest_distbench.records.reasons import severity_order
 from pytest_distbench.records.run import CaseResult, Control, Finding, Point, Trend, is_found
 from pytest_distbench.report.tables.table import TEST, Cell, Column, Section, TableKind, seconds, section_of_rows
-from pytest_distbench.report.texts import change, current, mde, metric_text, reference, test_name, threshold
-from pytest_distbench.report.texts.remarks import planted_ratio
+from pytest_distbench.report.texts import test_name
 from pytest_distbench.units import format_change, format_quantity
 from pytest_distbench.workloads.tables.communication import communication_texts
 

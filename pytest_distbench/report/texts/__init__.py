@@ -1,7 +1,7 @@
 """What people read of a run; here lines for a terminal, tables of texts, and a verdict in words.
 
 Text from tests, ranks and files must not move the cursor, recolour or reorder anything, nor begin a line that a CI
-system takes for a command. The words for a point of a metric are a table: a new axis is one row.
+system takes for a command.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.metric import Scalar, Side, metric_key, tightest
+from pytest_distbench.judging.words import change, current, mde, metric_text, reference, threshold
 from pytest_distbench.records.reasons import Severity
 from pytest_distbench.records.run import CaseResult, Finding
-from pytest_distbench.units import format_bytes, format_change, format_quantity, format_share
 
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Control characters, invisible format characters (bidirectional overrides), surrogates, foreign line ends."""
@@ -110,30 +108,6 @@ def row_line(texts: Sequence[str]) -> str:
     return "| " + " | ".join(escape_markdown(text) for text in texts) + " |"
 
 
-AXES: dict[str, Callable[[Scalar], str]] = {
-    "message_bytes": lambda size: f"at {format_bytes(float(size))}",
-    "world_size": lambda ranks: f"at {ranks} ranks",
-    "from": lambda rank: f"from rank {rank}",
-    "to": lambda rank: f"to rank {rank}",
-    "calls": lambda calls: "with one call each" if calls == "each" else str(calls),
-    "tensors": lambda count: f"in {count} tensor{'s' * (count != 1)}",
-    "hook": lambda hook: f"with the hook {hook}",
-    "seed": lambda seed: f"of seed {seed}",
-}
-"""Axis -> the words for a point on it, as they follow the name of the metric."""
-
-
-def point_text(name: str, at: Mapping[str, Scalar]) -> str:
-    """A metric at its point: ``latency at 4 KiB``; axes without words as in files: ``loss[level=2]``."""
-    known = [AXES[axis](point) for axis, point in sorted(at.items()) if axis in AXES]
-    rest = {axis: point for axis, point in at.items() if axis not in AXES}
-    return " ".join([metric_key(name, rest), *known])
-
-
-def metric_text(verdict: Finding) -> str:
-    return point_text(verdict.name, verdict.at) if verdict.at else verdict.metric
-
-
 def name_in_file(nodeid: str) -> str:
     """A test without its file: ``TestA::test_b[ws2]``. Ids may hold what separates the parts of the name."""
     return nodeid.partition("::")[2] or nodeid
@@ -141,62 +115,6 @@ def name_in_file(nodeid: str) -> str:
 
 def test_name(result: CaseResult) -> str:
     return f"{result.case.place and f'{result.case.place}::'}{name_in_file(result.nodeid)}"
-
-
-def quantity(value: float | None, unit: str) -> str:
-    """A value with its unit, ``-`` where there is none."""
-    return "-" if value is None else format_quantity(value, unit)
-
-
-def current(verdict: Finding) -> str:
-    return quantity(verdict.current, verdict.unit)
-
-
-def reference(verdict: Finding) -> str:
-    return quantity(verdict.baseline, verdict.unit) if verdict.is_judged else ""
-
-
-_AT = ("differs_most_at_step", "differs_most_at_value")
-
-
-def change(verdict: Finding) -> str:
-    """This run over the baseline, less 1. Losses have no better direction, so theirs has no sign."""
-    if verdict.code == "communication":
-        return "changed"
-    if verdict.ratio is None or not verdict.is_judged:
-        return ""
-    step = next((f" at {name.rpartition('_')[2]} {at}" for name, at in verdict.facts.items() if name in _AT), "")
-    if step and verdict.facts["deviation"]:
-        return f"differs by up to {format_share(float(verdict.facts['deviation']))}{step}"
-    if METRIC_KINDS[verdict.better].rule == "same" and verdict.ratio != 1:
-        return f"differs by {format_share(abs(verdict.ratio - 1))}"
-    return format_change(verdict.ratio)
-
-
-def threshold(verdict: Finding) -> str:
-    """The largest accepted change towards worse, and the bounds: ``+10%, <= 200 us``."""
-    sides: tuple[tuple[str, Side], ...] = ((">=", "least"), ("<=", "most"))
-    found = [(sign, tightest(verdict.bounds, side)) for sign, side in sides]
-    bounds = [f"{sign} {quantity(value, verdict.unit)}" for sign, value in found if value is not None]
-    return ", ".join(filter(None, [_largest_change(verdict), *bounds]))
-
-
-_LARGEST_SHARE = 2.0
-"""Of little memory a larger one is accepted, since some mebibytes always are: then their number says more."""
-
-
-def _largest_change(verdict: Finding) -> str:
-    if verdict.threshold is None or not METRIC_KINDS[verdict.better].is_judged:
-        return ""
-    kind = METRIC_KINDS[verdict.better]
-    if kind.rule == "memory" and verdict.threshold > _LARGEST_SHARE and verdict.baseline is not None:
-        return f"+{quantity(verdict.threshold * verdict.baseline, verdict.unit)}"
-    return "exact" if kind.repeats_exactly and verdict.threshold == 0.0 else kind.limit_text(verdict.threshold)
-
-
-def mde(verdict: Finding) -> str:
-    found = verdict.mde
-    return "" if found is None else f"+{found:.1%}" if found <= 1 else "> +100%"
 
 
 def _launches(verdict: Finding) -> str:

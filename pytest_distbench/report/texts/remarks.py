@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 
+from pytest_distbench.judging.outcome import detection, planted_ratio, telling
 from pytest_distbench.judging.sensitivity import common_movement, is_learned, out_of_reach
+from pytest_distbench.judging.words import metric_text
 from pytest_distbench.records.iteration import TRAINING_STEP
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.run import CaseResult, Control, Finding, is_found
-from pytest_distbench.report.texts import Line, escape, layout, metric_text
+from pytest_distbench.records.run import CaseResult, Control
+from pytest_distbench.report.texts import Line, layout
 from pytest_distbench.units import format_change
 
 _COLUMNS = ("", "test", "metric", "slowdown", "injected", "measured", "launches", "time")
@@ -63,95 +64,12 @@ def _row(result: CaseResult, control: Control) -> tuple[str, ...]:
         " " if control.found else "?",
         result.case.title,
         f"{metric_text(shown)}{more}",
-        outcome(control),
+        detection(control),
         format_change(planted_ratio(control, shown)),
         format_change(shown.ratio) if shown.ratio is not None else "-",
         str(control.launches),
         f"{control.took_s:.1f} s",
     )
-
-
-def telling(control: Control) -> Finding:
-    """The clock that speaks for all: in which the slowdown was found, and of those the one that moved most."""
-    return max(control.verdicts, key=lambda v: (is_found(v), _worse_by(v)))
-
-
-def _worse_by(verdict: Finding) -> float:
-    return METRIC_KINDS[verdict.better].sign * math.log(verdict.ratio) if verdict.ratio and verdict.ratio > 0 else 0.0
-
-
-def planted_ratio(control: Control, verdict: Finding) -> float:
-    """What the number was to be of its value without the delay: of a rate it is less."""
-    return (1 + control.share) ** METRIC_KINDS[verdict.better].sign
-
-
-def outcome(control: Control) -> str:
-    every = f" in {len(control.found)} of {len(control.verdicts)}" if len(control.verdicts) > 1 else ""
-    match control.step:
-        case "bound":
-            return f"detected{every}: beyond its bound"
-        case "turns" if control.found:
-            return f"detected{every}" if control.has_baseline else f"detected{every}, by A/B alone: no baseline"
-        case "turns":
-            return "not detected: A/B did not fail" + ("" if control.has_baseline else "; no baseline")
-        case "stored":
-            return (
-                f"detected{every}, against the baseline alone" if control.found else "not detected, and A/B was not run"
-            )
-        case _:
-            return "not detected: not suspicious"
-
-
-def not_found_headline(result: CaseResult) -> str:
-    assert result.control is not None
-    control = result.control
-    verdict = telling(control)
-    seen = "nothing" if verdict.ratio is None else format_change(verdict.ratio)
-    planted = format_change(planted_ratio(control, verdict))
-    where = "by A/B" if control.step == "turns" else "against the baseline"
-    return f"a slowdown was {outcome(control)}: {metric_text(verdict)} injected {planted}, measured {seen} {where}"
-
-
-def not_found_text(result: CaseResult, *, command: str) -> str:
-    assert result.control is not None
-    control = result.control
-    rows = [
-        (
-            metric_text(v),
-            format_change(planted_ratio(control, v)),
-            format_change(v.ratio) if v.ratio is not None else "-",
-            f"+{v.threshold:.1%}" if v.threshold is not None else "-",
-            f"+{v.mde:.1%}" if v.mde is not None and math.isfinite(v.mde) else "-",
-        )
-        for v in control.verdicts
-    ]
-    reasons = [f"{metric_text(v)}: {v.reason}" for v in control.verdicts if v.reason]
-    return "\n".join(
-        [
-            escape(not_found_headline(result)),
-            "",
-            *map(escape, layout(("metric", "injected", "measured", "threshold", "MDE"), rows, left=1)),
-            "",
-            *map(escape, reasons[:_MOST_REASONS]),
-            *([f"no A/B: {escape(control.why_alone)}"] if control.why_alone else []),
-            f"what would help: {_HELP[control.step]}",
-            f"again:  {command} --distbench-control{f'={control.share:g}' if control.is_chosen else ''}",
-        ]
-    )
-
-
-_MOST_REASONS = 8
-_HELP = {
-    "screening": (
-        "a baseline with more launches or of a quieter hour (--distbench-update), a larger tolerance, or "
-        "--distbench-confirm=always, which runs A/B for every case"
-    ),
-    "turns": (
-        "more iterations per loop, which reduce the noise of a pair; more time for pairs "
-        "(--distbench-confirm=auto:SECONDS); or a larger tolerance"
-    ),
-    "stored": "whatever makes A/B possible (above); a baseline with more launches; or a larger tolerance",
-}
 
 
 _NUMBER = re.compile(r"[+-]?[\d.,]+ %")

@@ -17,12 +17,13 @@ from pytest_distbench.judging.metric import BUSIER_SHARE
 from pytest_distbench.judging.pairs import LAST_LOOK
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.terms import worst
+from pytest_distbench.judging.words import change, metric_text
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.reasons import VERDICTS
 from pytest_distbench.records.run import CaseResult, Finding
-from pytest_distbench.report.texts import Line, cells, change, layout, metric_text, quantity, words_for
+from pytest_distbench.report.texts import Line, cells, layout, words_for
 from pytest_distbench.report.texts.verdicts import telling_verdicts, with_statistic
-from pytest_distbench.units import is_duration, is_rate, is_size
+from pytest_distbench.units import is_duration, is_rate, is_size, quantity
 
 MOST_LINES = 25
 LONGEST = 200

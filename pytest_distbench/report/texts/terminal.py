@@ -17,6 +17,7 @@ from pathlib import Path
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES
 from pytest_distbench.judging.sensitivity import sensitivity_lines
 from pytest_distbench.judging.terms import software_changes
+from pytest_distbench.judging.words import metric_text
 from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.environment import Environment
@@ -26,7 +27,7 @@ from pytest_distbench.records.reasons import REASONS, ReasonCode
 from pytest_distbench.records.run import CaseResult, Finding, RunRecord
 from pytest_distbench.records.wanted import ELASTIC_BASELINE_LAUNCHES
 from pytest_distbench.releases import __version__
-from pytest_distbench.report.texts import Line, layout, metric_text, quantity, test_name, words_for
+from pytest_distbench.report.texts import Line, layout, test_name, words_for
 from pytest_distbench.report.texts.remarks import control_lines, doubt_lines, unjudged_learning
 from pytest_distbench.report.texts.screens import (
     Commands,
@@ -41,7 +42,7 @@ from pytest_distbench.report.texts.screens import (
 )
 from pytest_distbench.report.texts.verdicts import case_table, telling_verdicts
 from pytest_distbench.store.baselines import BaselineStore
-from pytest_distbench.units import format_change
+from pytest_distbench.units import format_change, quantity
 
 _NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?")
 _SHOWN_NAMES = 10

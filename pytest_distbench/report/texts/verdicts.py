@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
 from pytest_distbench.judging.links import link_at
+from pytest_distbench.judging.words import change, current, point_text, reference, threshold
 from pytest_distbench.machine.secrets import mask_text
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import PEAK_MEMORY
@@ -16,21 +17,15 @@ from pytest_distbench.report.texts import (
     Columns,
     Line,
     cells,
-    change,
-    current,
     escape,
     escape_markdown,
     layout,
-    point_text,
-    quantity,
-    reference,
     row_line,
     table_head,
-    threshold,
     words_for,
 )
 from pytest_distbench.store.accept import EntryChange, MetricChange
-from pytest_distbench.units import format_change
+from pytest_distbench.units import format_change, quantity
 from pytest_distbench.workloads.tables.collectives import is_sweep, refusals, sweep_points
 from pytest_distbench.workloads.tables.communication import slowest_links
 

@@ -13,8 +13,7 @@ from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.reasons import REASONS, ReasonCode, severity_order
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.report.tables.table import TEST, Cell, Column, TableKind, microseconds, num_bytes, number
-from pytest_distbench.report.texts import quantity
-from pytest_distbench.units import GIGABYTE
+from pytest_distbench.units import GIGABYTE, quantity
 
 _AXES = {"tensors", "calls"}
 

@@ -7,20 +7,14 @@ from typing import Any
 import pytest
 from support.results import PAIRED, STORED, point, result, verdict
 
-from pytest_distbench.judging.terms import Strictness, conclude
+from pytest_distbench.judging.outcome import Strictness, conclude, launch_headline
 from pytest_distbench.records.launch import ErrorReport, LaunchRecord, RankFate
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import STATISTICS, CaseResult, Finding, ReferenceRecord
 from pytest_distbench.report.texts.failures import (
     explanation,
-    headline,
-    launch_headline,
     launch_text,
-    missing_text,
-    regression_headline,
-    regression_text,
     remark_lines,
-    unaccepted_text,
 )
 
 
@@ -43,7 +37,7 @@ STRICT = Strictness(no_baseline="fail", options=frozenset({"distbench-strict"}))
     ],
 )
 def test_one_line_says_what_decided(made: CaseResult, told: str) -> None:
-    assert headline(made, conclude(made, STRICT)) == told
+    assert conclude(made, STRICT).headline == told
 
 
 @pytest.mark.parametrize(
@@ -62,8 +56,12 @@ def test_the_whole_text_begins_with_that_line(made: CaseResult) -> None:
     text = explanation(made, conclusion, command="pytest x", platforms=["cpu-y"])
 
     assert conclusion.outcome == "failed"
-    assert text.startswith(headline(made, conclusion))
-    assert headline(made, conclusion) != ""
+    assert text.startswith(conclusion.headline)
+    assert conclusion.headline != ""
+
+
+def told(made: CaseResult, strictness: Strictness = STRICT, **given: Any) -> str:
+    return explanation(made, conclude(made, strictness), **{"command": "pytest x", "platforms": [], **given})
 
 
 def test_no_update_is_advised_that_would_be_refused() -> None:
@@ -182,12 +180,12 @@ EXACT = verdict("beyond-threshold", metric="steps", unit="", better="exact", cur
 def test_the_headline_says_what_moved_by_how_much_against_what(
     verdicts: list[Finding], reference: ReferenceRecord, line: str
 ) -> None:
-    assert regression_headline(result(*verdicts, reference=reference)) == line
+    assert conclude(result(*verdicts, reference=reference), STRICT).headline == line
 
 
 def test_a_regression_has_its_columns_and_what_accepts_it() -> None:
     made = result(verdict("beyond-threshold", reason="why"))
-    assert regression_text(made, command="pytest x", recorded_at="3f2a91c0d4").splitlines() == [
+    assert told(made, recorded_at="3f2a91c0d4").splitlines() == [
         "step +50.0 % (threshold +10%)",
         "",
         "   metric  this run  baseline   change  threshold  n",
@@ -202,18 +200,18 @@ def test_a_regression_has_its_columns_and_what_accepts_it() -> None:
         "intended?  pytest x --distbench-update, then commit the baselines",
     ]
 
-    text = regression_text(result(verdict("beyond-threshold", mde=0.05), reference=PAIRED), command="pytest x")
+    text = told(result(verdict("beyond-threshold", mde=0.05), reference=PAIRED))
     assert "   metric  candidate  baseline   change  threshold    MDE  pairs" in text
     assert "baseline   main (123)  torch 2.13.0\ncandidate  torch 2.14.0\n" in text
     assert text.endswith("reproduce  pytest x")
     assert "update" not in text
 
     improved = verdict("better", ratio=0.5)
-    text = unaccepted_text(result(improved), [improved], command="pytest x")
+    text = told(result(improved), Strictness(options=frozenset({"distbench-fail-on-improvement"})))
     assert text.startswith("step: improved: -50.0 %; --distbench-fail-on-improvement\n")
     assert text.endswith("intended?  pytest x --distbench-update, then commit the baselines")
 
-    text = missing_text(result(verdict("no-baseline")), platforms=["gpu-y"], command="pytest x")
+    text = told(result(verdict("no-baseline")), platforms=["gpu-y"])
     assert text.splitlines() == [
         "no baseline for cpu-x (have: gpu-y)",
         "",

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from support.results import result, verdict
 
+from pytest_distbench.judging.outcome import Strictness, conclude
 from pytest_distbench.records.iteration import SAMPLES, TRAINING_STEP, Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Bound, Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Control
+from pytest_distbench.report.texts.failures import explanation
 from pytest_distbench.report.texts.remarks import (
     control_lines,
     doubt_lines,
-    not_found_headline,
-    not_found_text,
     unjudged_learning,
 )
 
@@ -84,10 +84,11 @@ def test_the_row_says_at_which_step_it_was_decided(changes: dict[str, object], s
 
 
 def test_the_failure_says_what_was_planted_and_seen_and_what_would_help() -> None:
-    assert not_found_headline(of(LOST)) == (
+    conclusion = conclude(of(LOST), Strictness(options=frozenset({"distbench-strict"})))
+    assert conclusion.headline == (
         "a slowdown was not detected: not suspicious: step injected +20.0 %, measured +2.0 % against the baseline"
     )
-    text = not_found_text(of(LOST), command="pytest test_a.py")
+    text = explanation(of(LOST), conclusion, command="pytest test_a.py", platforms=[])
     assert "+30.0%" in text
     assert "what would help: a baseline with more launches" in text
     assert text.endswith("again:  pytest test_a.py --distbench-control")

@@ -8,21 +8,14 @@ import pytest
 from support.results import PAIRED, point, result, verdict
 from support.stores import KEY, PLATFORM, entry
 
+from pytest_distbench.judging.words import AXES, metric_text, point_text
+from pytest_distbench.judging.words import change as change_text
 from pytest_distbench.records.case import BaselineEntry, EntryName
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Scalar
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import STATISTICS, CaseResult
-from pytest_distbench.report import texts
-from pytest_distbench.report.texts import (
-    AXES,
-    REFERENCE_WORDS,
-    cells,
-    metric_text,
-    name_in_file,
-    point_text,
-    words_for,
-)
+from pytest_distbench.report.texts import REFERENCE_WORDS, cells, name_in_file, words_for
 from pytest_distbench.report.texts.verdicts import (
     MOST,
     MOST_ROWS,
@@ -111,7 +104,7 @@ def test_what_is_judged_is_named_once_and_by_row_where_rows_differ() -> None:
     ],
 )
 def test_a_loss_that_fell_looks_like_no_improvement(changes: dict[str, Any], text: str) -> None:
-    assert text in texts.change(verdict("losses", **changes))
+    assert text in change_text(verdict("losses", **changes))
 
 
 def test_entries_that_came_or_went_are_named_once_and_counted() -> None:

@@ -1,0 +1,228 @@
+"""What a case makes of its test, and the line that says why.
+
+The line tells the story in about 100 characters; JUnit and summaries show only it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_distbench.judging.entry import why_not_stored
+from pytest_distbench.judging.terms import worst
+from pytest_distbench.judging.words import change, metric_text, threshold
+from pytest_distbench.records.case import OVERSUBSCRIBED
+from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import PEAK_MEMORY
+from pytest_distbench.records.run import CaseOutcome, CaseResult, Control, Finding, is_found
+from pytest_distbench.records.wanted import NoBaseline
+from pytest_distbench.units import counted, format_change, quantity
+
+LONGEST_LINE = 500
+"""Characters of what a launch says of its end."""
+
+Decision = Literal["", "launch", "nothing_judged", "bound", "refused", "failed", "unaccepted", "new", "not_found"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strictness:
+    options: frozenset[str] = frozenset()
+    """Those that are given under which more reasons fail, without their dashes."""
+    no_baseline: NoBaseline = "warn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conclusion:
+    """What a case makes of its test."""
+
+    outcome: CaseOutcome
+    reason: Decision = ""
+    verdicts: tuple[Finding, ...] = ()
+    headline: str = ""
+    """One line that says why; empty where it simply passed."""
+
+
+def conclude(result: CaseResult, strictness: Strictness, *, stood_down: CaseOutcome = "skipped") -> Conclusion:
+    """Decide about a case.
+
+    The first of these that holds: a rank failed; all ranks skipped; a planted slowdown was not found, and the run
+    does not accept that; the case was only measured; an update took the numbers; nothing was measured that can be
+    judged, which is as it should be where ranks share cores; a metric is beyond a bound, unless that is expected; an
+    update refused the numbers; another verdict fails, unless that is expected; the run does not accept a verdict;
+    there is no baseline, and the run does not accept that. Ranks that all skipped say how the test stands down. The
+    verdicts of an advisory case are decided likewise, and fail nothing.
+    """
+    found = _decide(result, strictness, stood_down)
+    advisory = f" (advisory: {result.advisory})" if found.outcome == "advisory" else ""
+    return dataclasses.replace(found, headline=_headline(result, found) + advisory)
+
+
+def _decide(result: CaseResult, strictness: Strictness, stood_down: CaseOutcome) -> Conclusion:
+    last = result.launches[-1]
+    if last.outcome != "passed":
+        return Conclusion(outcome="failed" if last.outcome == "failed" else stood_down, reason="launch")
+    judged = tuple(v for v in result.verdicts if v.is_judged)
+    is_lost = result.control is not None and not result.control.why_not and not result.control.found
+    if is_lost and "distbench-strict" in strictness.options:
+        return Conclusion(outcome="failed", reason="not_found")
+    if result.update in ("new", "changed", "rewritten", "kept") or (
+        result.reference.kind == "nothing" and not result.verdicts
+    ):
+        return Conclusion(outcome="passed")
+    if not judged and OVERSUBSCRIBED in result.case.conditions.around:
+        return Conclusion(outcome="passed")
+    if not judged:
+        return Conclusion(outcome="failed", reason="nothing_judged")
+    failing = tuple(v for v in judged if v.is_failure)
+    unwanted: CaseOutcome = "advisory" if result.advisory else "failed"
+    expected: CaseOutcome = "xfailed" if result.xfail_perf else unwanted
+    if any(v.code == "bound" for v in failing):
+        return Conclusion(outcome=expected, reason="bound", verdicts=failing)
+    if result.update == "refused":
+        return Conclusion(outcome="failed", reason="refused")
+    if failing:
+        return Conclusion(outcome=expected, reason="failed", verdicts=failing)
+    if unaccepted := tuple(v for v in judged if v.row.fails_under in strictness.options):
+        return Conclusion(outcome=unwanted, reason="unaccepted", verdicts=unaccepted)
+    stored = (v for v in judged if v.kind != "new" and (v.baseline is not None or not v.is_undecided))
+    if not any(stored) and strictness.no_baseline != "warn":
+        outcome: CaseOutcome = "skipped" if strictness.no_baseline == "skip" else unwanted
+        return Conclusion(outcome=outcome, reason="new", verdicts=judged)
+    return Conclusion(outcome="passed")
+
+
+def _headline(result: CaseResult, found: Conclusion) -> str:
+    launch = result.launches[-1]
+    match found.reason:
+        case "launch" if launch.outcome == "skipped":
+            return launch.reason or "all ranks skipped"
+        case "launch":
+            return launch_headline(launch)
+        case "nothing_judged":
+            return _nothing_judged(result)
+        case "refused":
+            return f"not stored: {why_not_stored(result.launches, result.verdicts)}"
+        case "failed" | "bound" if found.outcome == "xfailed":
+            return result.xfail_perf
+        case "failed" | "bound":
+            return _regression(result)
+        case "unaccepted":
+            return _unaccepted(found.verdicts)
+        case "new" if result.reference.kind == "paired":
+            return f"{result.verdicts[0].reason or 'nothing to compare with'}: measured, not judged"
+        case "new":
+            return f"no baseline for {result.environment.platform}"
+        case "not_found":
+            return _not_found(result)
+        case _:
+            return ""
+
+
+def launch_headline(launch: LaunchRecord) -> str:
+    """One line: which launch, on how many ranks, and what happened.
+
+    Of a command, and of an elastic job whose training came to its end, there is no rank to tell of.
+    """
+    number = f"launch {launch.index + 1}"
+    where = number if launch.command or not launch.fates else f"{number} on {counted(len(launch.fates), 'rank')}"
+    return f"{where}: {(launch.reason.splitlines() or ['failed'])[0][:LONGEST_LINE]}"
+
+
+def _nothing_judged(result: CaseResult) -> str:
+    shown = ", ".join(v.metric for v in result.verdicts if v.name != PEAK_MEMORY) or "nothing"
+    if any(m.is_judged and m.name != PEAK_MEMORY for m in result.launches[-1].measurements):
+        return f"nothing that was measured is among the metrics= of the test's marker; there are {shown}"
+    return (
+        f"nothing was measured that can be judged: the body recorded {shown}; give what matters to rank.record "
+        "with better='lower', 'higher' or 'exact', or use rank.timed. A body that only asserts: distbench.check"
+    )
+
+
+def _unaccepted(verdicts: Sequence[Finding]) -> str:
+    """The first metric, its verdict, why, how many, and the option that makes it fail."""
+    first = verdicts[0]
+    more = f" (and {len(verdicts) - 1} more)" if len(verdicts) > 1 else ""
+    answer = first.code if first.kind == "unchanged" else first.kind
+    return f"{metric_text(first)}: {answer}: {first.reason or change(first)}{more}; --{first.row.fails_under}"
+
+
+def _regression(result: CaseResult) -> str:
+    against = f" against {result.reference.name}" if result.reference.name else ""
+    changed = next((v.reason for v in result.verdicts if v.code == "communication"), "")
+    failed = [v for v in result.verdicts if v.is_failure and v.code != "communication"]
+    if not failed:
+        return f"communication changed{against}: {changed}"
+    return _movement(result, failed, against) + ("; communication changed" if changed else "")
+
+
+def _movement(result: CaseResult, failed: Sequence[Finding], against: str) -> str:
+    first = worst(failed)
+    of = _how_many(result, first, failed)
+    name, kind = metric_text(first), METRIC_KINDS[first.better]
+    if first.code == "bound":
+        return f"{name}: {first.reason}{of}"
+    if not first.row.may_be_confirmed:
+        return f"{name}{against}: {first.kind}: {first.reason or change(first)}{of}"
+    if first.current is None:
+        return f"{name}{against}: no value ({first.reason}), baseline {quantity(first.baseline, first.unit)}{of}"
+    if kind.is_of_training and first.reason:
+        return f"{name}{against}: {first.reason.partition(';')[0]}{of}"
+    if kind.rule == "exact":
+        now, then = quantity(first.current, first.unit), quantity(first.baseline, first.unit)
+        return f"{name}{against}: {now}, baseline {then} (exact){of}"
+    most = threshold(first)
+    allowed = f" (threshold {most})" if most else f": {first.reason}"
+    return f"{name} {change(first) or first.reason}{against}{allowed}{of}"
+
+
+def _how_many(result: CaseResult, first: Finding, failed: Sequence[Finding]) -> str:
+    """How far it goes: over the sizes of its sweep, or over the metrics."""
+    if "message_bytes" in first.at:
+        same = [v for v in result.verdicts if v.name == first.name]
+        return f", {sum(v.is_failure for v in same)} of {len(same)} sizes"
+    return f", {len(failed)} of {len(result.verdicts)} metrics" if len(failed) > 1 else ""
+
+
+def _not_found(result: CaseResult) -> str:
+    assert result.control is not None
+    control = result.control
+    verdict = telling(control)
+    seen = "nothing" if verdict.ratio is None else format_change(verdict.ratio)
+    planted = format_change(planted_ratio(control, verdict))
+    where = "by A/B" if control.step == "turns" else "against the baseline"
+    return f"a slowdown was {detection(control)}: {metric_text(verdict)} injected {planted}, measured {seen} {where}"
+
+
+def telling(control: Control) -> Finding:
+    """The clock that speaks for all: in which the slowdown was found, and of those the one that moved most."""
+    return max(control.verdicts, key=lambda v: (is_found(v), _worse_by(v)))
+
+
+def _worse_by(verdict: Finding) -> float:
+    return METRIC_KINDS[verdict.better].sign * math.log(verdict.ratio) if verdict.ratio and verdict.ratio > 0 else 0.0
+
+
+def planted_ratio(control: Control, verdict: Finding) -> float:
+    """What the number was to be of its value without the delay: of a rate it is less."""
+    return (1 + control.share) ** METRIC_KINDS[verdict.better].sign
+
+
+def detection(control: Control) -> str:
+    every = f" in {len(control.found)} of {len(control.verdicts)}" if len(control.verdicts) > 1 else ""
+    match control.step:
+        case "bound":
+            return f"detected{every}: beyond its bound"
+        case "turns" if control.found:
+            return f"detected{every}" if control.has_baseline else f"detected{every}, by A/B alone: no baseline"
+        case "turns":
+            return "not detected: A/B did not fail" + ("" if control.has_baseline else "; no baseline")
+        case "stored":
+            return (
+                f"detected{every}, against the baseline alone" if control.found else "not detected, and A/B was not run"
+            )
+        case _:
+            return "not detected: not suspicious"
