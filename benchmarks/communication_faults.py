@@ -26,8 +26,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_distbench.judging.causes import cause_lines
 from pytest_distbench.records.run import CaseResult
+from pytest_distbench.report.texts.failures import cause_lines
 from pytest_distbench.store.run_record import read_run_record
 
 VARIABLE = "PLANTED_FAULT"
@@ -148,7 +148,7 @@ def main() -> int:
             blamed += [result.case.title] if result.outcome == "failed" else []
         for fault in FAULTS:
             [result] = run(folder, fault, options.world_size, few)
-            lines = [result.headline, *filter(None, cause_lines(result))]
+            lines = [result.headline, *cause_lines(result)]
             is_named = result.outcome == "failed" and any(fault.told in line for line in lines)
             print(f"{fault.name}: {'named' if is_named else 'MISSED'}")
             print("\n".join(f"  {line}" for line in lines if line), end="\n\n", flush=True)

@@ -167,6 +167,11 @@ def format_change(ratio: float) -> str:
     return f"{round((ratio - 1) * 100, 1) + 0.0:+.1f} %"  # plus zero: nothing is no decrease
 
 
+def format_percent(share: float) -> str:
+    """A detectable slowdown: ``40 %``."""
+    return f"{share * 100:.0f} %" if share < 10 else "more than 1000 %"
+
+
 def format_share(share: float) -> str:
     """A share without a sign: ``12.5 %``, and ``3.1e-08`` of what per cent do not show."""
     return f"{share * 100:.1f} %" if share >= 5e-4 else f"{share:.1e}"

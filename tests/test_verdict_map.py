@@ -6,11 +6,10 @@ differ here, as a timing and an exact number do.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from support.results import PAIRED, result, run, verdict
+from support.results import PAIRED, end_of, result, run, verdict
 
 from pytest_distbench.commands.runs import judge
 from pytest_distbench.judging.confirmation import can_be_confirmed
@@ -21,8 +20,6 @@ from pytest_distbench.records.reasons import REASONS
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding, is_found
 from pytest_distbench.report.formats import workflow_commands
-from pytest_distbench.report.texts.screens import Commands
-from pytest_distbench.report.texts.terminal import summary_lines
 from pytest_distbench.store.accept import NotABaseline, propose_entry
 
 
@@ -117,7 +114,7 @@ def _tests(found: Finding) -> str:
     outcomes = "".join(conclude(result(found), policy).outcome[0] for policy in policies)
     marked = result(found, xfail_perf="known")
     expected = conclude(marked, Strictness()).outcome[0]
-    printed = summary_lines([marked], verbosity=0, commands=Commands(record=""), folder=Path())
+    printed = end_of([marked])
     needless = any("no longer needed" in line.text for line in printed)
     return outcomes + ("X" if needless else expected)
 

@@ -27,10 +27,10 @@ from pytest_distbench.report.formats import FORMATS, write_as
 from pytest_distbench.report.page.content import UNKNOWN_COMMAND, other_of, page_of, write_page
 from pytest_distbench.report.tables import TABLES, section_of, sections_of
 from pytest_distbench.report.tables.table import Section
-from pytest_distbench.report.texts import REFERENCE_WORDS, cells, layout
-from pytest_distbench.report.texts.screens import Commands, sentence
+from pytest_distbench.report.texts import layout
+from pytest_distbench.report.texts.screens import sentence
 from pytest_distbench.report.texts.terminal import ending_lines, summary_lines
-from pytest_distbench.report.texts.verdicts import with_statistic
+from pytest_distbench.report.texts.verdicts import cells, columns_of, with_statistic
 from pytest_distbench.store.files import PAGE_SIGN, check_target, replace_file
 from pytest_distbench.store.run_record import read_history, read_prices, read_run_record
 
@@ -86,8 +86,7 @@ def _compare(options: argparse.Namespace) -> Iterator[str]:
         moved = [v for v in verdicts if not v.row.is_quiet]
         if moved:
             yield str(name)
-            columns = REFERENCE_WORDS["stored"].columns
-            columns, note = with_statistic(columns, moved)
+            columns, note = with_statistic(columns_of(), moved)
             yield from [*layout([*columns], [cells(v, columns) for v in moved], left=2), *note]
             reasons = Counter(v.reason for v in moved if v.reason)
             yield from (f"   {reason} ({number} metric{'s' * (number != 1)})" for reason, number in reasons.items())
@@ -194,8 +193,14 @@ def _chosen(record: RunRecord, options: argparse.Namespace) -> dict[str, Section
 
 def _tell(record: RunRecord) -> Iterator[str]:
     yield f"{record.started}, {record.duration_s:.0f} s, pytest-distbench {record.distbench}"
-    commands, folder = Commands(record=record.record_command or UNKNOWN_COMMAND), Path("baselines")
-    lines = summary_lines(record.results, verbosity=1, commands=commands, folder=folder, took_s=record.duration_s)
+    lines = summary_lines(
+        record.results,
+        record.remarks,
+        verbosity=1,
+        commands={"record": record.record_command or UNKNOWN_COMMAND},
+        folder=Path("baselines"),
+        took_s=record.duration_s,
+    )
     yield from (line.text for line in [*ending_lines(record), *lines])
     if record.results:
         yield sentence(record.results).text

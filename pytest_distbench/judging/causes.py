@@ -1,6 +1,6 @@
 """What may explain a regression: fingerprint, sizes, phases, who spent the time, a late rank, clocks. Pure.
 
-Each cause is a line or two of what moved, from what to what. A cause explains, and is never judged.
+Each cause is a finding of what moved, from what to what, in a sentence or two. It explains, and is never judged.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _AHEAD = 0.5
 _MOST_DIFFERENCES = 8
 
 
-def cause_lines(result: CaseResult) -> list[str]:
-    """What stands out, the most telling first, and an empty line; nothing where nothing does."""
-    lines = [
+def find_causes(result: CaseResult) -> list[Finding]:
+    """What stands out, the most telling first."""
+    return [
         *_fingerprints(result),
         *_sizes(result),
         *_links(result),
@@ -50,7 +50,6 @@ def cause_lines(result: CaseResult) -> list[str]:
         *_clocks(result),
         *_algorithm(result),
     ]
-    return [*lines, ""] if lines else []
 
 
 def _hosts(result: CaseResult) -> tuple[str, ...]:
@@ -62,18 +61,19 @@ def _regressions(result: CaseResult) -> list[Finding]:
     return sorted(worse, key=severity, reverse=True)
 
 
-def _fingerprints(result: CaseResult) -> Iterator[str]:
+def _fingerprints(result: CaseResult) -> Iterator[Finding]:
     """What an iteration does changed, with or without a metric that regressed besides."""
     is_slower = bool(_regressions(result))
     for verdict in result.verdicts:
         if verdict.code == "communication":
-            yield "likely cause: communication per step changed" if is_slower else "Communication per step changed:"
-            yield from (f"  {line}" for line in verdict.differences[:_MOST_DIFFERENCES])
+            told = "likely cause: communication per step changed" if is_slower else "Communication per step changed:"
+            lines = verdict.differences[:_MOST_DIFFERENCES]
             if (more := len(verdict.differences) - _MOST_DIFFERENCES) > 0:
-                yield f"  and {more} more"
+                lines.append(f"and {more} more")
+            yield Finding(code="changed-communication", metric=verdict.metric, reason=told, differences=lines)
 
 
-def _sizes(result: CaseResult) -> Iterator[str]:
+def _sizes(result: CaseResult) -> Iterator[Finding]:
     """Of a sweep: which sizes are slower, and whether a call or a byte costs more."""
     sweeps: dict[str, list[Finding]] = {}
     for verdict in result.verdicts:
@@ -86,15 +86,16 @@ def _sizes(result: CaseResult) -> Iterator[str]:
             now = fit_link_terms({_size(v): v.current or 0.0 for v in verdicts})
             latency = _movement(then.latency_s, now.latency_s, format_seconds)
             bandwidth = _movement(then.s_per_byte, now.s_per_byte, lambda rate: f"{rate * 1e9:.3g} s/GB")
-            yield f"{name} is slower {which(hit, [_size(v) for v in verdicts])}"
-            yield f"  latency term {latency}, bandwidth term {bandwidth}"
+            told = f"{name} is slower {which(hit, [_size(v) for v in verdicts])}"
+            terms = [f"latency term {latency}, bandwidth term {bandwidth}"]
+            yield Finding(code="slower-sizes", metric=name, reason=told, differences=terms)
 
 
 def _size(verdict: Finding) -> int:
     return int(verdict.at["message_bytes"])
 
 
-def _links(result: CaseResult) -> Iterator[str]:
+def _links(result: CaseResult) -> Iterator[Finding]:
     """Which ranks and links are slow.
 
     From the links that regressed and, where the imbalance is beyond its bound, from those that are beyond it too.
@@ -114,9 +115,10 @@ def _links(result: CaseResult) -> Iterator[str]:
         measured = max(len(matrices[name]) for name in names)
         named = _slow_ones(slow_ones, measured, _hosts(result))
         others = "" if measured == 1 else f" of {measured} links"
-        yield from (f"{line} ({' and '.join(names)}{others})" for line in named[:_MOST_DIFFERENCES])
-        if (more := len(named) - _MOST_DIFFERENCES) > 0:
-            yield f"  and {more} more links"
+        told = [f"{line} ({' and '.join(names)}{others})" for line in named[:_MOST_DIFFERENCES]]
+        more = len(named) - _MOST_DIFFERENCES
+        yield from (Finding(code="slower-links", reason=line) for line in told[:-1])
+        yield Finding(code="slower-links", reason=told[-1], differences=[f"and {more} more links"] if more > 0 else [])
 
 
 def _slow_ones(slow: Slow, measured: int, hosts: Sequence[str]) -> list[str]:
@@ -137,16 +139,17 @@ def _rank(rank: int, hosts: Sequence[str]) -> str:
     return f"rank {rank} ({hosts[rank]})" if hosts else f"rank {rank}"
 
 
-def _phases(result: CaseResult) -> Iterator[str]:
+def _phases(result: CaseResult) -> Iterator[Finding]:
     if not _regressions(result):
         return
     before, now = result.reference.phases, phases_of(result.launches)
     longer = [name for name in now if name in before and now[name] > before[name] * (1 + _PHASE_CHANGE)]
     for name in sorted(longer, key=lambda name: before[name] - now[name])[:_MOST_PHASES]:
-        yield f"phase {name}: {_movement(before[name], now[name], format_seconds)}"
+        told = f"phase {name}: {_movement(before[name], now[name], format_seconds)}"
+        yield Finding(code="longer-phase", reason=told)
 
 
-def _cpu_time(result: CaseResult) -> Iterator[str]:
+def _cpu_time(result: CaseResult) -> Iterator[Finding]:
     """Whether the added time was spent computing. CPU time is summed over ranks, the clock is the slowest rank's.
 
     Ranks that wait for their CPUs, because other processes compute on them, compute no more than before.
@@ -176,11 +179,12 @@ def _cpu_time(result: CaseResult) -> Iterator[str]:
         # Of a script's or a command's whole time there are no iterations.
         per = "in" if metric_name(verdict.metric) == WALL_TIME else "per iteration of"
         moved = _movement(then, now, format_seconds)
-        yield f"CPU time of all ranks {per} {verdict.metric}: {moved}: the added time is {spent}"
+        told = f"CPU time of all ranks {per} {verdict.metric}: {moved}: the added time is {spent}"
+        yield Finding(code="added-time", metric=verdict.metric, reason=told)
         return
 
 
-def _host_time(result: CaseResult) -> Iterator[str]:
+def _host_time(result: CaseResult) -> Iterator[Finding]:
     """On a GPU: who added the time, the device or the host.
 
     The CPU time of a GPU's rank says nothing of it: a host that waits for an event spins.
@@ -204,8 +208,9 @@ def _host_time(result: CaseResult) -> Iterator[str]:
         else:
             added = "the host waits for the device, or the device for the host: --distbench-trace shows which"
         moved = _movement(then, now, format_seconds)
-        yield f"host time of all ranks per iteration of {verdict.metric}: {moved}: {added}"
-        yield "  CPU time does not show it: a host spins while it waits for an event of the device"
+        told = f"host time of all ranks per iteration of {verdict.metric}: {moved}: {added}"
+        spins = "CPU time does not show it: a host spins while it waits for an event of the device"
+        yield Finding(code="added-time", metric=verdict.metric, reason=told, differences=[spins])
         return
 
 
@@ -216,7 +221,7 @@ def _added_s(verdict: Finding) -> float | None:
     return verdict.current - verdict.baseline if verdict.current > verdict.baseline else None
 
 
-def _stragglers(result: CaseResult) -> Iterator[str]:
+def _stragglers(result: CaseResult) -> Iterator[Finding]:
     """The rank that came late to the collectives, or else the one whose clock was the slowest."""
     failed = _regressions(result)
     for verdict in failed:
@@ -231,7 +236,8 @@ def _stragglers(result: CaseResult) -> Iterator[str]:
             typical = format_seconds(statistics.median(launch[rank] for launch in late))
             of = "a training step" if key == TRAINING_STEP else key
             who = _rank(rank, _hosts(result))
-            yield f"{who} comes {typical} late to the collectives of {of}; the other ranks wait for it"
+            told = f"{who} comes {typical} late to the collectives of {of}; the other ranks wait for it"
+            yield Finding(code="late-rank", metric=verdict.metric, reason=told)
             return
     names = {v.metric for v in failed}
     votes: Counter[int] = Counter()
@@ -243,7 +249,8 @@ def _stragglers(result: CaseResult) -> Iterator[str]:
                 votes[m.spread.slowest_rank] += m.spread.slowest_share > _SLOWEST_ITERATIONS
     for rank, times in votes.most_common(1):
         if times > _SLOWEST_LAUNCHES * total:
-            yield f"{_rank(rank, _hosts(result))} was the slowest in over 90 % of the iterations"
+            told = f"{_rank(rank, _hosts(result))} was the slowest in over 90 % of the iterations"
+            yield Finding(code="late-rank", reason=told)
 
 
 def _iteration_s(result: CaseResult, verdict: Finding) -> float | None:
@@ -263,7 +270,7 @@ def _latest(late_s: Sequence[float], margin_s: float) -> int | None:
     return rank if late_s[rank] - others > margin_s else None
 
 
-def _clocks(result: CaseResult) -> Iterator[str]:
+def _clocks(result: CaseResult) -> Iterator[Finding]:
     """The clocks of the GPUs, whether they moved or not, and the CPU that enqueues: they tell machine from code."""
     then, now = result.reference.gpu_norm, norm_of(result.launches)
     if then is None or now is None or now.sm_mhz is None or then.sm_mhz is None:
@@ -271,12 +278,14 @@ def _clocks(result: CaseResult) -> Iterator[str]:
     moved = [f"SM {_movement(then.sm_mhz, now.sm_mhz, '{:.0f} MHz'.format)}"]
     if then.memory_mhz and now.memory_mhz:
         moved.append(f"memory {_movement(then.memory_mhz, now.memory_mhz, '{:.0f} MHz'.format)}")
-    yield f"median clocks of the slowest GPU: {', '.join(moved)}"
+    others = []
     if then.host_cpu and now.host_cpu and then.host_cpu != now.host_cpu:
-        yield f"  CPU of the host: {now.host_cpu}; at the baseline: {then.host_cpu}"
+        others = [f"CPU of the host: {now.host_cpu}; at the baseline: {then.host_cpu}"]
+    told = f"median clocks of the slowest GPU: {', '.join(moved)}"
+    yield Finding(code="gpu-clocks", reason=told, differences=others)
 
 
-def _algorithm(result: CaseResult) -> Iterator[str]:
+def _algorithm(result: CaseResult) -> Iterator[Finding]:
     """NCCL sums in an order of its own choice, by message size, topology and version, unless it is told which.
 
     Of two ranks there is one order, and both sides of a pair have what this run has.
@@ -289,9 +298,9 @@ def _algorithm(result: CaseResult) -> Iterator[str]:
         if METRIC_KINDS[verdict.better].rule == "curve" and (
             verdict.row.may_be_confirmed or verdict.code == "numerics"
         ):
-            metric = verdict.metric
-            yield f"{metric}: NCCL_ALGO is not set, so NCCL may sum in another order than at the baseline"
-            yield "  set NCCL_ALGO=Ring (or Tree) and record the baseline again with it"
+            told = f"{verdict.metric}: NCCL_ALGO is not set, so NCCL may sum in another order than at the baseline"
+            advice = "set NCCL_ALGO=Ring (or Tree) and record the baseline again with it"
+            yield Finding(code="free-algorithm", metric=verdict.metric, reason=told, differences=[advice])
             return
 
 

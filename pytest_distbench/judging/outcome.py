@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pytest_distbench.judging.causes import find_causes
 from pytest_distbench.judging.entry import why_not_stored
 from pytest_distbench.judging.terms import worst
 from pytest_distbench.judging.words import change, metric_text, threshold
@@ -18,6 +19,7 @@ from pytest_distbench.records.case import OVERSUBSCRIBED
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import PEAK_MEMORY
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseOutcome, CaseResult, Control, Finding, is_found
 from pytest_distbench.records.wanted import NoBaseline
 from pytest_distbench.units import counted, format_change, quantity
@@ -93,6 +95,13 @@ def _decide(result: CaseResult, strictness: Strictness, stood_down: CaseOutcome)
         outcome: CaseOutcome = "skipped" if strictness.no_baseline == "skip" else unwanted
         return Conclusion(outcome=outcome, reason="new", verdicts=judged)
     return Conclusion(outcome="passed")
+
+
+def concluded(result: CaseResult, conclusion: Conclusion) -> CaseResult:
+    """The case with its outcome, and with what may explain it where a number failed."""
+    has_causes = conclusion.reason in ("failed", "bound", "unaccepted")
+    causes = find_causes(result) if has_causes else []
+    return replace(result, outcome=conclusion.outcome, headline=conclusion.headline, causes=causes)
 
 
 def _headline(result: CaseResult, found: Conclusion) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_distbench.plugin.progress import Interrupts
     from pytest_distbench.records.case import EntryName
     from pytest_distbench.records.reasons import Severity
-    from pytest_distbench.records.run import CaseResult, RunRecord
+    from pytest_distbench.records.run import CaseResult, Finding, RunRecord
     from pytest_distbench.report.texts import Line
     from pytest_distbench.run.loop import Session
     from pytest_distbench.run.request import Settings
@@ -125,6 +125,12 @@ class ResultsPlugin:
 
         return told_apart(cases)
 
+    @functools.cached_property
+    def _remarks(self) -> list[Finding]:
+        from pytest_distbench.judging.remarks import remarks
+
+        return remarks(self._results)
+
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(self._config, "workerinput"):
@@ -187,6 +193,7 @@ class ResultsPlugin:
         may_compare = LAUNCHERS[settings.launcher].holds_two and settings.fake_rank is None
         yield from summary_lines(
             self._results,
+            self._remarks,
             verbosity=config.get_verbosity(),
             commands=next_commands(config, folder, may_compare=may_compare),
             folder=folder,
@@ -334,6 +341,7 @@ class ResultsPlugin:
             world_sizes=list(settings.world_sizes),
             gpu=settings.gpu,
             results=results,
+            remarks=self._remarks,
             unused=self._unused,
         )
 

@@ -23,7 +23,7 @@ from pytest_distbench.errors import (
     show,
 )
 from pytest_distbench.judging.bounds import check_measured, plausible
-from pytest_distbench.judging.outcome import Conclusion, conclude
+from pytest_distbench.judging.outcome import Conclusion, conclude, concluded
 from pytest_distbench.judging.sensitivity import why_implausible
 from pytest_distbench.plugin.arguments import (
     MOST_ITERATIONS,
@@ -655,7 +655,7 @@ class Distbench:
         launch = result.launches[-1]
         xfailed = launch.outcome == "skipped" and all(f.error and f.error.kind == XFAILED for f in launch.fates)
         conclusion = conclude(result, self._session.settings.policy, stood_down="xfailed" if xfailed else "skipped")
-        result = replace(result, outcome=conclusion.outcome, headline=conclusion.headline)
+        result = concluded(result, conclusion)
         self._record(result)
         self._used.append(result.case)
         failed_by_number = conclusion.outcome == "failed" and conclusion.reason in ("failed", "unaccepted")

@@ -8,14 +8,10 @@ import shlex
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_distbench.records.options import OPTIONS, Option
-
-if TYPE_CHECKING:
-    from pytest_distbench.report.texts.screens import Commands
 
 BACKEND_ARGUMENT = "distbench_backend"
 """Parametrized where a run has several backends."""
@@ -118,7 +114,7 @@ def record_command(config: pytest.Config) -> str:
     return shlex.join(["pytest", *record_arguments(config)])
 
 
-def next_commands(config: pytest.Config, folder: Path, *, may_compare: bool) -> Commands:
+def next_commands(config: pytest.Config, folder: Path, *, may_compare: bool) -> dict[str, str]:
     """What follows a run without baselines; in no repository nothing is committed or compared.
 
     Baselines are committed with the tests that they are of: without those no commit can be measured again.
@@ -127,19 +123,17 @@ def next_commands(config: pytest.Config, folder: Path, *, may_compare: bool) -> 
         folder: of the baselines.
         may_compare: the run's backend and launcher can measure two revisions.
     """
-    from pytest_distbench.report.texts.screens import Commands
-
     if not any((place / ".git").exists() for place in (config.rootpath, *config.rootpath.parents)):
-        return Commands(record=record_command(config))
+        return {"record": record_command(config)}
     options, names = _split(config)
     chosen = set(config.args)
     tests = dict.fromkeys(word.partition("::")[0] for word in [*options, *names] if word in chosen)
     against = shlex.join(["pytest", *without_ours(options, "launches"), "--distbench-against=main", *names])
-    return Commands(
-        record=record_command(config),
-        keep=f"git add {shlex.join([*tests, str(folder)])} && git commit -m 'Add baselines'",
-        against=against if may_compare else "",
-    )
+    return {
+        "record": record_command(config),
+        "keep": f"git add {shlex.join([*tests, str(folder)])} && git commit -m 'Add baselines'",
+        "against": against if may_compare else "",
+    }
 
 
 def record_arguments(config: pytest.Config) -> list[str]:

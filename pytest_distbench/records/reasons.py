@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 VerdictName = Literal[
-    "regressed", "changed", "missing", "not evaluated", "inconclusive", "new", "environment", "improved", "unchanged"
-]
+    "regressed", "changed", "missing", "not evaluated", "inconclusive", "new", "environment", "improved", "unchanged",
+    "cause", "remark",
+]  # fmt: skip
+"""Of a finding that is no verdict: whether it may explain a failure, or is a remark about a run."""
 
 ReasonCode = str
-"""Name of a reason, a key of :data:`REASONS`."""
+"""Name of a reason, a key of :data:`REASONS` or of :data:`REMARKS`."""
 
 Severity = Literal["plain", "doubt", "failure"]
 
@@ -24,6 +26,7 @@ class Reason:
     """Why a verdict is given, and what follows.
 
     Attributes:
+        verdict: of what is none, whether it is a cause or a remark.
         means: what happened, in a sentence.
         next_step: what to do; empty: nothing.
         printed: regular expression of the lines that a run prints of it, from which ``distbench explain`` knows it.
@@ -505,10 +508,44 @@ REASONS: dict[ReasonCode, Reason] = {
 }
 
 
+_CAUSE = Reason(verdict="cause", means="", mark="")
+_REMARK = Reason(verdict="remark", means="", mark="")
+_DOUBT = replace(_REMARK, is_told=True)
+
+REMARKS: dict[ReasonCode, Reason] = {
+    "changed-communication": _CAUSE,
+    "slower-sizes": _CAUSE,
+    "slower-links": _CAUSE,
+    "longer-phase": _CAUSE,
+    "added-time": _CAUSE,
+    "late-rank": _CAUSE,
+    "gpu-clocks": _CAUSE,
+    "free-algorithm": _CAUSE,
+    "detected": _REMARK,
+    "undetected": _DOUBT,
+    "sensitivity": _REMARK,
+    "low-sensitivity": _DOUBT,
+    "not-injected": replace(_DOUBT, mark="?"),
+    "not-delayed": replace(_DOUBT, mark="?"),
+    "out-of-reach": replace(_DOUBT, mark="?"),
+    "unconfirmed": replace(_DOUBT, mark="?"),
+    "all-moved": _REMARK,
+    "flaky": _REMARK,
+    "needless-xfail": _REMARK,
+    "software": _REMARK,
+    "not-recorded": _REMARK,
+    "unseen": _REMARK,
+    "renamed": _REMARK,
+    "learning": _REMARK,
+    "learning-known": _REMARK,
+}
+"""What is found that is no verdict: likely causes of a failure, and remarks about a run; their sentences say all."""
+
+
 def reason(code: ReasonCode) -> Reason:
     """The row of a code."""
     try:
-        return REASONS[code]
+        return REASONS.get(code) or REMARKS[code]
     except KeyError:
         raise ValueError(
             f"unknown reason {code!r}; wanted one of {', '.join(REASONS)}, or one of yours, whose module has to be "

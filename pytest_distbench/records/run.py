@@ -13,10 +13,10 @@ import msgspec
 from pytest_distbench.records.case import Case, EntryName
 from pytest_distbench.records.environment import Environment, Experiment, GpuNorm
 from pytest_distbench.records.iteration import CaseTrace, Fingerprint
-from pytest_distbench.records.kinds import Better, OfKind
+from pytest_distbench.records.kinds import METRIC_KINDS, Better, OfKind
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Bound, Sample, Scalar, metric_name
-from pytest_distbench.records.reasons import REASONS, Reason, ReasonCode, VerdictName, reason
+from pytest_distbench.records.reasons import Reason, ReasonCode, Severity, VerdictName, reason
 from pytest_distbench.records.record import Number, Record, replace
 
 Statistic = Literal[
@@ -51,15 +51,18 @@ STATISTICS: dict[Statistic, str] = {
 
 
 class Finding(OfKind, frozen=True, kw_only=True):
-    """The answer for one metric of one case."""
+    """Something that was found: the verdict on a metric, a likely cause, a remark about a run."""
 
-    metric: str
-    """Name and point: ``latency[message_bytes=4096]``."""
+    case: str = ""
+    """Title of the case that a remark is about; empty: it is about several, or stands with its case."""
+    metric: str = ""
+    """Name and point: ``latency[message_bytes=4096]``; empty: it is about no metric."""
     code: ReasonCode
-    """Why the verdict is given."""
+    """Why a verdict is given; else what was found."""
     kind: VerdictName = "unchanged"
     """Follows from the code."""
-    unit: str
+    better: Better = "info"
+    unit: str = ""
     current: Number | None = None
     baseline: Number | None = None
     statistic: Statistic = "median"
@@ -73,10 +76,11 @@ class Finding(OfKind, frozen=True, kw_only=True):
     launches: int = 0
     baseline_launches: int = 0
     reason: str = ""
+    """One sentence."""
     at: dict[str, Scalar] = {}
     facts: dict[str, Scalar] = {}
     differences: list[str] = []
-    """How a fingerprint changed, one sentence each."""
+    """How a fingerprint changed, and what else there is to a cause: one sentence each."""
     companions: dict[str, tuple[float, float]] = {}
     """Quieter witnesses of the clock: (baseline, this run)."""
     bounds: list[Bound] = []
@@ -96,7 +100,16 @@ class Finding(OfKind, frozen=True, kw_only=True):
     @property
     def row(self) -> Reason:
         """The row of its code: what follows from it."""
-        return REASONS[self.code]
+        return reason(self.code)
+
+    @property
+    def severity(self) -> Severity:
+        return self.row.severity
+
+    @property
+    def text(self) -> str:
+        """Its sentence with its mark."""
+        return f"{self.row.mark} {self.reason}" if self.row.mark else self.reason
 
     @property
     def name(self) -> str:
@@ -313,6 +326,8 @@ class CaseResult(Record, frozen=True, kw_only=True):
     """What this case made of its test; *advisory*: it would have failed it."""
     headline: str = ""
     """One line that says why; empty where it simply passed."""
+    causes: list[Finding] = []
+    """What may explain that it failed, the most telling first."""
     test_outcome: Literal["", "passed", "failed", "skipped"] = ""
     """How pytest reports the test that measured it; empty: the record does not say."""
     flaky: list[str] = []
@@ -327,6 +342,24 @@ class CaseResult(Record, frozen=True, kw_only=True):
     @property
     def is_written(self) -> bool:
         return self.update not in ("", "kept", "refused")
+
+    @property
+    def lacks_baseline(self) -> bool:
+        """Whether nothing that is judged has one, and no verdict says that it should."""
+        judged = [v for v in self.verdicts if METRIC_KINDS[v.better].is_judged]
+        may_lack = ("within-bound", "bound")
+        needless = [v for v in judged if v.kind == "new" or v.is_undecided or v.code in may_lack]
+        return bool(judged) and needless == judged and all(v.baseline is None for v in judged)
+
+    @property
+    def test_name(self) -> str:
+        """The test without its file, unless tests of several files have its name."""
+        return f"{self.case.place and f'{self.case.place}::'}{name_in_file(self.nodeid)}"
+
+
+def name_in_file(nodeid: str) -> str:
+    """A test without its file: ``TestA::test_b[ws2]``. Ids may hold what separates the parts of the name."""
+    return nodeid.partition("::")[2] or nodeid
 
 
 class RunRecord(Record, frozen=True, kw_only=True):
@@ -355,6 +388,8 @@ class RunRecord(Record, frozen=True, kw_only=True):
     world_sizes: list[int]
     gpu: bool
     results: list[CaseResult]
+    remarks: list[Finding] = []
+    """On the run as a whole."""
     was_interrupted: bool = False
     """Pytest ended before its last test."""
     failed_besides: int = 0

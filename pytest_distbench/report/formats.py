@@ -15,8 +15,9 @@ from typing import BinaryIO
 
 from pytest_distbench.errors import DistbenchError, TableError, tell
 from pytest_distbench.extensions import Table
+from pytest_distbench.judging.remarks import flaky_lines, flaky_tests
 from pytest_distbench.judging.words import metric_text
-from pytest_distbench.records.run import CaseResult, RunRecord
+from pytest_distbench.records.run import CaseResult, RunRecord, name_in_file
 from pytest_distbench.report.page.content import again, headline_of, page_of, write_page
 from pytest_distbench.report.tables.table import Section, as_text, section_of_rows, write_csv, write_parquet
 from pytest_distbench.report.tables.verdicts import VERDICTS, VerdictRow
@@ -26,13 +27,11 @@ from pytest_distbench.report.texts import (
     escape_lines,
     escape_markdown,
     layout,
-    name_in_file,
     row_line,
     table_head,
 )
 from pytest_distbench.report.texts.failures import accept_command
 from pytest_distbench.report.texts.screens import headline
-from pytest_distbench.report.texts.terminal import flaky_lines, flaky_tests
 
 MAX_SUMMARY_BYTES = 900 * 1024
 """GitHub drops a step's whole summary above 1024 KiB."""

@@ -8,7 +8,7 @@ import itertools
 import pytest
 from support.cases import ON_TWO
 
-from pytest_distbench.judging.causes import cause_lines, which
+from pytest_distbench.judging.causes import find_causes, which
 from pytest_distbench.judging.links import Link
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.environment import Environment, GpuNorm, GpuWitness
@@ -17,6 +17,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Bound, Sample, Spread, metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord
+from pytest_distbench.report.texts import failures
 
 EQUAL = [0.0, 0.0]
 SLOWER = Finding(metric="m", code="beyond-threshold", unit="s", better="lower", current=0.03, baseline=0.02)
@@ -38,6 +39,10 @@ def slower(*, cpu_s: float = 0.02, late: list[float] = EQUAL, **changes: object)
     verdict = replace(SLOWER, companions={"cpu_s": (0.02, cpu_s)}, **changes)
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, late_s={"m": late})
     return case(verdict, launches=[launch])
+
+
+def cause_lines(result: CaseResult) -> list[str]:
+    return failures.cause_lines(replace(result, causes=find_causes(result)))
 
 
 def told(result: CaseResult, words: str) -> list[str]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from pytest_distbench.judging.remarks import remarks
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord, RunRecord
+from pytest_distbench.report.texts import Line
+from pytest_distbench.report.texts.terminal import summary_lines
 from pytest_distbench.store.run_record import SCHEMA
 from support.cases import ON_TWO
 
@@ -58,6 +63,11 @@ def result(*verdicts: Finding, reference: ReferenceRecord = STORED, **changes: A
 def run(*results: CaseResult, **changes: Any) -> RunRecord:
     made = RunRecord(
         schema=SCHEMA, distbench="0", started="2026-01-02T03:04:05+00:00", duration_s=1.5, world_sizes=[2], gpu=False,
-        results=list(results),
+        results=list(results), remarks=remarks(results),
     )  # fmt: skip
     return replace(made, **changes)
+
+
+def end_of(results: Sequence[CaseResult], *, verbosity: int = 0, record: str = "") -> list[Line]:
+    """What a terminal shows at the end of a run; ``record`` is the command that records baselines."""
+    return summary_lines(results, remarks(results), verbosity=verbosity, commands={"record": record}, folder=Path("b"))

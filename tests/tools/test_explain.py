@@ -10,14 +10,12 @@ from pathlib import Path
 
 import pytest
 from support.recorded import unpack
-from support.results import PAIRED, result, verdict
+from support.results import PAIRED, end_of, result, verdict
 
 from pytest_distbench import judging
 from pytest_distbench.judging.terms import Judgement, close
 from pytest_distbench.launch.diagnosis.texts import SIGNS
 from pytest_distbench.records.reasons import REASONS, VERDICTS, because
-from pytest_distbench.report.texts.screens import Commands
-from pytest_distbench.report.texts.terminal import summary_lines
 from pytest_distbench.store.run_record import read_run_record
 from pytest_distbench.tools.explain import WORDS, entries, explain
 
@@ -135,7 +133,7 @@ def test_lines_of_recorded_runs_are_explained(tmp_path: Path) -> None:
     left_open = Judgement(verdict("noise"), is_open=True)
     failed = result(verdict("communication"), close(left_open, "communication changed").verdict, reference=PAIRED)
     for results in (read_run_record(unpack("000", tmp_path)).results, [failed]):
-        told = summary_lines(results, verbosity=0, commands=Commands(record="pytest"), folder=Path())
+        told = end_of(results, record="pytest")
         rest = "[ !?~+x] |what that means|Next steps|All numbers"
         said = [line.text for line in told if line.text and not re.match(rest, line.text)]
         assert said

@@ -20,7 +20,6 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from pytest_distbench.judging.causes import cause_lines
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.stats import median_interval
 from pytest_distbench.judging.stored_rule import fast_value
@@ -37,8 +36,8 @@ from pytest_distbench.report.page.charts import Trends, charts_above, charts_of,
 from pytest_distbench.report.tables import TABLES
 from pytest_distbench.report.tables.table import Section
 from pytest_distbench.report.texts import Line, escape
-from pytest_distbench.report.texts.failures import accept_command, comparison_lines, launch_text
-from pytest_distbench.report.texts.screens import Commands, headline, next_steps
+from pytest_distbench.report.texts.failures import accept_command, cause_lines, comparison_lines, launch_text
+from pytest_distbench.report.texts.screens import headline, next_steps
 from pytest_distbench.report.texts.terminal import ending_lines, run_lines, trace_lines, updated_lines
 from pytest_distbench.report.texts.verdicts import refusal_lines
 from pytest_distbench.units import quantity
@@ -186,8 +185,8 @@ def page_of(
         counts={state: found[state] for state in kinds if found[state]},
         notes=[
             *ending_lines(record),
-            *run_lines(record.results),
-            *next_steps(record.results, Commands(record=record.record_command or UNKNOWN_COMMAND)),
+            *run_lines(record.results, record.remarks),
+            *next_steps(record.results, {"record": record.record_command or UNKNOWN_COMMAND}),
             *updated_lines(record.results, Path("baselines")),
         ],
         cases=cases,

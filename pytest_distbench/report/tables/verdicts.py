@@ -17,7 +17,6 @@ from pytest_distbench.records.metric import tightest
 from pytest_distbench.records.reasons import severity_order
 from pytest_distbench.records.run import CaseResult, Control, Finding, Point, Trend, is_found
 from pytest_distbench.report.tables.table import TEST, Cell, Column, Section, TableKind, seconds, section_of_rows
-from pytest_distbench.report.texts import test_name
 from pytest_distbench.units import format_change, format_quantity
 from pytest_distbench.workloads.tables.communication import communication_texts
 
@@ -209,7 +208,7 @@ VERDICTS: TableKind[VerdictRow] = TableKind(
     columns=[
         Column("verdict", str, "verdict", lambda row: row.verdict.kind),
         Column("code", str, "reason", lambda row: row.verdict.code),
-        Column("test", str, "test", lambda row: Cell(row.result.nodeid, test_name(row.result))),
+        Column("test", str, "test", lambda row: Cell(row.result.nodeid, row.result.test_name)),
         Column("metric", str, "metric", lambda row: Cell(row.verdict.metric, metric_text(row.verdict))),
         Column("unit", str, None, lambda row: row.verdict.unit),
         Column("current", float, "this run", lambda row: Cell(row.verdict.current, _texts(row)[0])),

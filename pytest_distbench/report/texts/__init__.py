@@ -1,4 +1,4 @@
-"""What people read of a run; here lines for a terminal, tables of texts, and a verdict in words.
+"""What people read of a run; here lines for a terminal, and tables of texts.
 
 Text from tests, ranks and files must not move the cursor, recolour or reorder anything, nor begin a line that a CI
 system takes for a command.
@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from pytest_distbench.judging.words import change, current, mde, metric_text, reference, threshold
 from pytest_distbench.records.reasons import Severity
-from pytest_distbench.records.run import CaseResult, Finding
+from pytest_distbench.records.run import Finding
 
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Control characters, invisible format characters (bidirectional overrides), surrogates, foreign line ends."""
@@ -64,6 +62,11 @@ class Line(NamedTuple):
     severity: Severity = "plain"
 
 
+def lines_of(findings: Iterable[Finding]) -> list[Line]:
+    """A line for each, with its mark."""
+    return [Line(f"{found.row.mark} {found.reason}".lstrip(), found.severity) for found in findings]
+
+
 def layout(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
     """Align columns: the first ``left`` to the left, the others to the right. No trailing blanks."""
     safe = [[escape(text) for text in row] for row in [header, *rows]]
@@ -106,73 +109,3 @@ def table_head(header: Sequence[str], *, left: int) -> list[str]:
 
 def row_line(texts: Sequence[str]) -> str:
     return "| " + " | ".join(escape_markdown(text) for text in texts) + " |"
-
-
-def name_in_file(nodeid: str) -> str:
-    """A test without its file: ``TestA::test_b[ws2]``. Ids may hold what separates the parts of the name."""
-    return nodeid.partition("::")[2] or nodeid
-
-
-def test_name(result: CaseResult) -> str:
-    return f"{result.case.place and f'{result.case.place}::'}{name_in_file(result.nodeid)}"
-
-
-def _launches(verdict: Finding) -> str:
-    return str(verdict.launches) if verdict.launches else ""
-
-
-Columns = Mapping[str, Callable[[Finding], str]]
-"""Heading -> the text below it."""
-
-_MEASURED: Columns = {"": lambda verdict: verdict.row.mark, "metric": metric_text}
-_ALLOWED: Columns = {"change": change, "threshold": threshold}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReferenceWords:
-    """How a comparison is told, by what the reference is.
-
-    ``unchanged`` is said of rows that are not shown, and ``drift`` before the software that differs.
-    """
-
-    columns: Columns
-    unchanged: str
-    drift: str
-
-
-_STORED = ReferenceWords(
-    columns={
-        **_MEASURED,
-        "this run": current,
-        "baseline": reference,
-        **_ALLOWED,
-        "n": _launches,
-    },
-    unchanged="within their thresholds",
-    drift="software differs from the baselines'",
-)
-REFERENCE_WORDS: dict[str, ReferenceWords] = {
-    "stored": _STORED,
-    "paired": ReferenceWords(
-        columns={
-            **_MEASURED,
-            "candidate": current,
-            "baseline": reference,
-            **_ALLOWED,
-            "MDE": mde,
-            "pairs": _launches,
-        },
-        unchanged="unchanged",
-        drift="software differs from the baseline's",
-    ),
-    "nothing": _STORED,
-}
-"""By the kind of the reference of a case."""
-
-
-def words_for(result: CaseResult) -> ReferenceWords:
-    return REFERENCE_WORDS[result.reference.kind]
-
-
-def cells(verdict: Finding, columns: Columns) -> tuple[str, ...]:
-    return tuple(text(verdict) for text in columns.values())

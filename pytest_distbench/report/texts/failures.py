@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_distbench.judging.causes import cause_lines
 from pytest_distbench.judging.outcome import LONGEST_LINE, Conclusion, launch_headline, planted_ratio
 from pytest_distbench.judging.terms import software_changes
 from pytest_distbench.judging.words import metric_text
@@ -67,6 +66,12 @@ def explanation(
         case "not_found":
             lines += _not_found(result, command)
     return "\n".join(lines)
+
+
+def cause_lines(result: CaseResult) -> list[str]:
+    """What may explain the failure, and an empty line; nothing where nothing does."""
+    lines = [line for cause in result.causes for line in (cause.reason, *(f"  {more}" for more in cause.differences))]
+    return [*lines, ""] if lines else []
 
 
 def launch_text(result: CaseResult, *, rerun_command: str) -> str:

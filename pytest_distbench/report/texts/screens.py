@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
 
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.metric import BUSIER_SHARE
@@ -21,9 +19,9 @@ from pytest_distbench.judging.words import change, metric_text
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.reasons import VERDICTS
 from pytest_distbench.records.run import CaseResult, Finding
-from pytest_distbench.report.texts import Line, cells, layout, words_for
-from pytest_distbench.report.texts.verdicts import telling_verdicts, with_statistic
-from pytest_distbench.units import is_duration, is_rate, is_size, quantity
+from pytest_distbench.report.texts import Line, layout
+from pytest_distbench.report.texts.verdicts import cells, columns_of, telling_verdicts, with_statistic
+from pytest_distbench.units import counted, format_percent, is_size, plural, quantity
 
 MOST_LINES = 25
 LONGEST = 200
@@ -35,32 +33,20 @@ _RECORDED = 10
 """Launches that an update makes of a noisy case at most, unless it is told otherwise."""
 
 
-class State(NamedTuple):
-    """What a case is counted as.
-
-    Attributes:
-        counted: after the number of cases, in the list.
-        told: after it, in the sentence.
-    """
-
-    counted: str
-    told: str
-
-
 STATES = {
-    "failed": State("FAILED", "FAILED"),
-    "advisory": State("would have failed, but advisory (A)", "would have failed (advisory)"),
-    "xfailed": State("failed as expected (xfail_perf)", "failed as expected"),
-    "skipped": State("skipped", "skipped"),
-    "inconclusive": State("inconclusive", "INCONCLUSIVE"),
-    "updated": State("stored as baselines (U)", "stored as baselines"),
-    "new": State("measured, nothing to compare with (N)", "measured without a baseline"),
-    "bounds": State("passed their bounds; no baseline to compare with", "passed their bounds"),
-    "environment": State("passed: the environment is slower or computes other digits, not the code", "passed"),
-    "passed": State("passed", "passed"),
-    "measured": State("measured, not judged", "measured"),
+    "failed": ("FAILED", "FAILED"),
+    "advisory": ("would have failed, but advisory (A)", "would have failed (advisory)"),
+    "xfailed": ("failed as expected (xfail_perf)", "failed as expected"),
+    "skipped": ("skipped", "skipped"),
+    "inconclusive": ("inconclusive", "INCONCLUSIVE"),
+    "updated": ("stored as baselines (U)", "stored as baselines"),
+    "new": ("measured, nothing to compare with (N)", "measured without a baseline"),
+    "bounds": ("passed their bounds; no baseline to compare with", "passed their bounds"),
+    "environment": ("passed: the environment is slower or computes other digits, not the code", "passed"),
+    "passed": ("passed", "passed"),
+    "measured": ("measured, not judged", "measured"),
 }
-"""What is most severe first."""
+"""What a case is counted as, the most severe first: the words after the number in the list, and in the sentence."""
 
 
 def state_of(result: CaseResult) -> str:
@@ -84,8 +70,8 @@ def rows(results: Sequence[CaseResult]) -> list[Line]:
     found = [(r, v) for r in results for v in telling_verdicts(r) if _is_row(r, v)]
     if not found:
         return []
-    shown, words = found[:_ROWS], words_for(found[0][0])
-    columns, note = with_statistic(words.columns, [v for _, v in shown])
+    shown = found[:_ROWS]
+    columns, note = with_statistic(columns_of(found[0][0]), [v for _, v in shown])
     mark, *headings = columns
     texts = []
     for index, (result, verdict) in enumerate(shown):
@@ -110,27 +96,19 @@ def counts(results: Sequence[CaseResult], *, took_s: float | None) -> list[Line]
     kinds = Counter(v.kind for r in results for v in r.verdicts if v.is_judged)
     order = sorted(VERDICTS.items(), key=lambda item: not item[1].is_answer)
     by_kind = ", ".join(f"{kinds[name]} {name}" for name, _ in order if kinds[name])
-    metrics = f"{_number(kinds.total(), 'metric')}{by_kind and f' ({by_kind})'}"
+    metrics = f"{counted(kinds.total(), 'metric')}{by_kind and f' ({by_kind})'}"
     launches = sum(len(r.launches) + len(r.reference.launches) for r in results)
     took = f" in {about(took_s)}" if took_s is not None else ""
-    measured = [_number(len(results), "case"), metrics, f"{_number(launches, 'launch')}{took}"]
+    measured = [counted(len(results), "case"), metrics, f"{counted(launches, 'launch')}{took}"]
     lines = [Line(", ".join(measured))]
     groups: dict[str, list[CaseResult]] = {}
     for result in results:
         groups.setdefault(state_of(result), []).append(result)
-    for state, row in STATES.items():
+    for state, (words, _) in STATES.items():
         if cases := groups.get(state):
             what = {"failed": _why(cases), "passed": _compared(cases)}.get(state) or _names(cases)
-            lines.append(Line(f"{len(cases):5d} {_cases(cases)} {row.counted}{what and f': {what}'}"))
+            lines.append(Line(f"{len(cases):5d} {plural(len(cases), 'case')} {words}{what and f': {what}'}"))
     return lines + _cleared(results)
-
-
-def _cases(results: Sequence[CaseResult]) -> str:
-    return "case" if len(results) == 1 else "cases"
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 'es' if noun.endswith('ch') else 's'}"
 
 
 def _names(results: Sequence[CaseResult]) -> str:
@@ -153,11 +131,8 @@ def _compared(results: Sequence[CaseResult]) -> str:
     }
     parts = [(exact, "unchanged"), (noisy, "within their thresholds")]
     told = [([word for word, has in names.items() if has], what) for names, what in parts]
-    return "; ".join(f"{_and(words)} {what}" for words, what in told if words)
-
-
-def _and(words: Sequence[str]) -> str:
-    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
+    lists = [(" and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]])), what) for words, what in told]
+    return "; ".join(f"{words} {what}" for words, what in lists if words)
 
 
 def _cleared(results: Sequence[CaseResult]) -> list[Line]:
@@ -223,7 +198,7 @@ def in_words(results: Sequence[CaseResult]) -> str:
     if not results:
         return "nothing was measured"
     failed, advisory = ([r for r in results if r.outcome == outcome] for outcome in ("failed", "advisory"))
-    of, would = f"of {_number(len(results), 'case')}", STATES["advisory"].told
+    of, would = f"of {counted(len(results), 'case')}", STATES["advisory"][1]
     if failed:
         return f"{_reasons(f'{len(failed)} {of} failed', failed)}{(advisory and f'; {len(advisory)} {would}') or ''}"
     states = Counter(map(state_of, results))
@@ -234,7 +209,7 @@ def in_words(results: Sequence[CaseResult]) -> str:
 
 def headline(results: Sequence[CaseResult], *, besides: int = 0, was_interrupted: bool = False) -> str:
     """The first line of a report: what became of the cases, after what else became of the run."""
-    noun = f"other test{'s' * (besides != 1)} or module{'s' * (besides != 1)}"
+    noun = f"other {plural(besides, 'test')} or {plural(besides, 'module')}"
     told = ["interrupted"] * was_interrupted + [f"{besides} {noun} failed"] * bool(besides)
     return ", ".join([*told, in_words(results)] if results or not told else told)
 
@@ -251,45 +226,12 @@ def _reasons(count: str, failed: Sequence[CaseResult]) -> str:
     return f"{count}: {'; '.join(told[:_NAMES])}{more}"
 
 
-def sensitivity(results: Sequence[CaseResult]) -> list[Line]:
-    """The slowdown that was detectable in the timings that were decided: in the median one, and in the worst.
-
-    One below the threshold passes, however quiet the timing is.
-    """
-    found = [
-        (max(v.mde, v.threshold or 0.0), r, v)
-        for r in results
-        for v in r.verdicts
-        if v.is_judged and v.mde is not None and _is_timing(v) and v.kind not in ("not evaluated", "inconclusive")
-    ]
-    if not found:
-        return []
-    most, result, verdict = max(found, key=lambda one: one[0])
-    where = f"{result.case.title} {metric_text(verdict)}"
-    text = f"Sensitivity: slowdowns of {percent(most)} are detectable in {where}"
-    if len(found) > 1:
-        middle = percent(statistics.median(mde for mde, _, _ in found))
-        text = f"Sensitivity: slowdowns of {middle} are detectable (median of {len(found)} timings), of "
-        text += f"{percent(most)} in the worst: {where}"
-    low = sum(v.code == "low-power" for _, _, v in found)
-    text += f"; {low} could miss one of the tolerance (--distbench-confirm=always)" if low else ""
-    return [Line(text, "doubt" if low else "plain")]
-
-
-def _is_timing(verdict: Finding) -> bool:
-    return is_clock(verdict, verdict.unit) and (is_duration(verdict.unit) or is_rate(verdict.unit))
-
-
 def about(seconds: float) -> str:
     """A duration nobody knows exactly: ``40 s``, ``2.5 min``, ``12 min``."""
     if seconds < 90:
         return f"{max(1.0, seconds):.0f} s"
     minutes = seconds / 60
     return f"{minutes:.0f} min" if minutes >= 5 else f"{minutes:.1f} min"
-
-
-def percent(share: float) -> str:
-    return f"{share * 100:.0f} %" if share < 10 else "more than 1000 %"
 
 
 def inconclusive(results: Sequence[CaseResult]) -> tuple[list[Line], list[Finding]]:
@@ -312,12 +254,12 @@ def inconclusive(results: Sequence[CaseResult]) -> tuple[list[Line], list[Findin
         pairs = f"{verdict.launches} pairs in {about(turns.took_s)}"
         told = f"    A/B with {turns.revision}, {pairs}: candidate {numbers}{noise}"
     elif result.reference.kind == "paired":
-        told = f"    A/B with {result.reference.name}, {_number(verdict.launches, 'pair')}: candidate {numbers}"
+        told = f"    A/B with {result.reference.name}, {counted(verdict.launches, 'pair')}: candidate {numbers}"
     else:
-        told = f"    {numbers} by the stored baseline, {_number(verdict.launches, 'launch')}"
+        told = f"    {numbers} by the stored baseline, {counted(verdict.launches, 'launch')}"
     with_all = f"with {LAST_LOOK} pairs a slowdown of" if verdict.statistic.startswith("A/B") else "a slowdown of"
-    mde = f"{with_all} {percent(verdict.mde)} is detectable; " if verdict.mde is not None else ""
-    more = f" (and {others} more timing{'s' * (others != 1)})" if others else ""
+    mde = f"{with_all} {format_percent(verdict.mde)} is detectable; " if verdict.mde is not None else ""
+    more = f" (and {others} more {plural(others, 'timing')})" if others else ""
     lines = [
         f"? {result.case.title} {metric_text(verdict)}{more}: code and noise cannot be told apart ({verdict.code})",
         told,
@@ -339,7 +281,7 @@ def _stopped(result: CaseResult, verdict: Finding) -> str:
     if verdict.code == "machine-busy":
         return "other processes kept the machine busy"
     what = "pair" if verdict.statistic.startswith("A/B") else "launch"
-    return f"{_number(verdict.launches, what)} {'is' if verdict.launches == 1 else 'are'} the most that a run makes"
+    return f"{counted(verdict.launches, what)} {'is' if verdict.launches == 1 else 'are'} the most that a run makes"
 
 
 def load(results: Iterable[CaseResult]) -> tuple[float, int] | None:
@@ -353,33 +295,23 @@ def _load(result: CaseResult) -> str:
     return f" (other processes used {found[0]:.1f} of {found[1]} cores)" if found is not None else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commands:
-    """What to type next; ``against`` empty: nothing can be compared with.
+def next_steps(results: Sequence[CaseResult], commands: Mapping[str, str]) -> list[Line]:
+    """How cases without a baseline get one, how long that takes at most, and what else there is.
 
-    Attributes:
-        record: records the cases without a baseline.
-        keep: commits what was recorded.
-        against: compares with a branch instead.
+    Args:
+        commands: what to type: ``record`` the cases without a baseline, ``keep`` what was recorded, or compare
+            ``against`` a branch; what cannot be done is left out.
     """
-
-    record: str
-    keep: str = ""
-    against: str = ""
-
-
-def next_steps(results: Sequence[CaseResult], commands: Commands) -> list[Line]:
-    """How cases without a baseline get one, how long that takes at most, and what else there is."""
-    without = [r for r in results if r.reference.kind == "stored" and lacks_baseline(r)]
+    without = [r for r in results if r.reference.kind == "stored" and r.lacks_baseline]
     if not without:
         return []
     seconds = sum(_RECORDED * statistics.median(x.wall_s for x in r.launches) for r in without)
     steps = [
-        (f"record baselines (up to {about(seconds)})", commands.record),
-        ("keep them", commands.keep),
-        ("or compare with a branch", commands.against),
+        (f"record baselines (up to {about(seconds)})", "record"),
+        ("keep them", "keep"),
+        ("or compare with a branch", "against"),
     ]
-    known = [(what, command) for what, command in steps if command]
+    known = [(what, commands[name]) for what, name in steps if commands.get(name)]
     width = max((len(what) for what, _ in known), default=0) + 1
     used, cores = load(without) or (0.0, 1)
     busy = f"Busy machine: other processes used {used:.1f} of {cores} cores: a baseline recorded now would be noisy"
@@ -391,29 +323,19 @@ def next_steps(results: Sequence[CaseResult], commands: Commands) -> list[Line]:
     ]
 
 
-def lacks_baseline(result: CaseResult) -> bool:
-    storable = [v for v in result.verdicts if METRIC_KINDS[v.better].is_judged]
-    return bool(storable) and all(v.baseline is None and _needs_none(v) for v in storable)
-
-
-def _needs_none(verdict: Finding) -> bool:
-    """Whether a verdict may be given where nothing is stored."""
-    return verdict.kind == "new" or verdict.is_undecided or verdict.code in ("within-bound", "bound")
-
-
 def sentence(results: Sequence[CaseResult], *, where: str = "") -> Line:
     """The run in one line: ``2 cases: 1 passed, 1 FAILED (communication changed)   report: run.html``."""
     groups: dict[str, list[CaseResult]] = {}
     for result in results:
-        groups.setdefault(STATES[state_of(result)].told, []).append(result)
-    order = sorted(groups, key=lambda told: [row.told for row in STATES.values()].index(told), reverse=True)
+        groups.setdefault(STATES[state_of(result)][1], []).append(result)
+    order = sorted(groups, key=[words for _, words in STATES.values()].index, reverse=True)
     parts = []
     for told in order:
         cases = groups[told]
         why = _why(cases) if told == "FAILED" else ""
         why = "passes; --distbench-strict fails it" if told == "INCONCLUSIVE" else why
         parts.append(f"{len(cases)} {told}{why and f' ({why})'}")
-    text = f"{_number(len(results), 'case')}: {', '.join(parts)}"
+    text = f"{counted(len(results), 'case')}: {', '.join(parts)}"
     severity = "failure" if "FAILED" in groups else "doubt" if "INCONCLUSIVE" in groups else "plain"
     return Line(f"{text}{where and f'   {where}'}", severity)  # type: ignore[arg-type] # a literal
 

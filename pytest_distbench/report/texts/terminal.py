@@ -16,7 +16,6 @@ from pathlib import Path
 
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES
 from pytest_distbench.judging.sensitivity import sensitivity_lines
-from pytest_distbench.judging.terms import software_changes
 from pytest_distbench.judging.words import metric_text
 from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.records.case import EntryName
@@ -27,22 +26,18 @@ from pytest_distbench.records.reasons import REASONS, ReasonCode
 from pytest_distbench.records.run import CaseResult, Finding, RunRecord
 from pytest_distbench.records.wanted import ELASTIC_BASELINE_LAUNCHES
 from pytest_distbench.releases import __version__
-from pytest_distbench.report.texts import Line, layout, test_name, words_for
-from pytest_distbench.report.texts.remarks import control_lines, doubt_lines, unjudged_learning
+from pytest_distbench.report.texts import Line, layout, lines_of
 from pytest_distbench.report.texts.screens import (
-    Commands,
     about,
     counts,
     inconclusive,
-    lacks_baseline,
     next_steps,
     on_one_screen,
     rows,
-    sensitivity,
 )
-from pytest_distbench.report.texts.verdicts import case_table, telling_verdicts
+from pytest_distbench.report.texts.verdicts import case_table, control_table, telling_verdicts
 from pytest_distbench.store.baselines import BaselineStore
-from pytest_distbench.units import format_change, quantity
+from pytest_distbench.units import counted, format_change, plural, quantity
 
 _NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?")
 _SHOWN_NAMES = 10
@@ -126,7 +121,7 @@ def _launches_s(stores: Iterable[BaselineStore], test: Awaited, launcher: str) -
 def duration_text(found: Estimate, *, slow: Estimate, confirm_s: float = 0.0) -> str:
     """How long the tests take; ``confirm_s`` is the most that confirming suspicious ones adds, 0: nothing is."""
     told = [slow_text(slow.tests, None if slow.unknown else slow.seconds)] if slow.tests else []
-    count = f"{found.tests} test{'s' * (found.tests != 1)}"
+    count = counted(found.tests, "test")
     if found.seconds is not None:
         told.insert(0, f"{count}, about {about(found.seconds)}")
         if found.confirmable and confirm_s:
@@ -142,7 +137,7 @@ def duration_text(found: Estimate, *, slow: Estimate, confirm_s: float = 0.0) ->
 
 def slow_text(tests: int, seconds: float | None = None) -> str:
     takes = f" in about {about(seconds)}" if seconds is not None else ""
-    return f"{tests} slow test{'s' * (tests != 1)} deselected (--distbench-full runs them{takes})"
+    return f"{counted(tests, 'slow test')} deselected (--distbench-full runs them{takes})"
 
 
 def header_lines(
@@ -164,7 +159,7 @@ def header_lines(
     """
     sizes = ", ".join(map(str, world_sizes))
     count = len(gpus.visible)
-    devices = f"{count} GPU{'s' * (count != 1)}" if count else f"{environment.cores} CPU cores"
+    devices = counted(count, "GPU") if count else f"{environment.cores} CPU cores"
     torch = environment.software["torch"]
     where = f"{backend}, {devices} ({environment.device}), torch {torch}, {launcher} launcher"
     first = f"distbench {__version__}: world size {sizes}, {where}"
@@ -173,7 +168,7 @@ def header_lines(
     if environment.shares_host:
         missing.append("distbench: note: the host is shared (--distbench-share=host): CPU clocks are others' too")
     stored = sum(1 for _ in store.files())
-    compared = f"baselines {store.folder / store.platform} ({stored} {_cases(stored)})"
+    compared = f"baselines {store.folder / store.platform} ({counted(stored, 'case')})"
     if not stored:
         compared = f"no baselines for this platform yet ({store.folder / store.platform})"
     if against:
@@ -190,9 +185,10 @@ def header_lines(
 
 def summary_lines(
     results: Sequence[CaseResult],
+    remarks: Sequence[Finding],
     *,
     verbosity: int,
-    commands: Commands,
+    commands: Mapping[str, str],
     folder: Path,
     took_s: float | None = None,
 ) -> list[Line]:
@@ -208,11 +204,11 @@ def summary_lines(
     undecided, told = inconclusive(compared) if verbosity == 0 else ([], [])
     if results:
         lines += [*counts(results, took_s=took_s), *undecided]
-    lines += unjudged_learning([r for r in results if verbosity > 0 or r.is_written or lacks_baseline(r)])
+    lines += lines_of(r for r in remarks if r.code == "learning" or (r.code == "learning-known" and verbosity > 0))
     lines += _told(compared, lambda v: v.row.is_told and v not in told, by_text=verbosity > 0)
     besides = [r for r in updated if r.update != "completed"]
     lines += _told(besides, lambda v: v.is_undecided and METRIC_KINDS[v.better].is_of_training, by_text=verbosity > 0)
-    lines += run_lines(results)
+    lines += run_lines(results, remarks)
     lines += _hint(compared)
     steps = next_steps(compared, commands)
     shown = on_one_screen(lines, steps) if verbosity == 0 else [*lines, *steps]
@@ -221,12 +217,9 @@ def summary_lines(
     return [*shown, *traces, *updated_lines(results, folder), *advisory]
 
 
-def run_lines(results: Sequence[CaseResult]) -> list[Line]:
+def run_lines(results: Sequence[CaseResult], remarks: Sequence[Finding]) -> list[Line]:
     """What is said of a run as a whole, and of no case of it."""
-    compared = [r for r in results if r.update in ("", "completed") and r.verdicts]
-    texts = [*_flaky(results), *_needless(compared), *_drift(results), *_unrecorded(results), *_unseen(results)]
-    lines = [*control_lines(results), *sensitivity(compared), *doubt_lines(compared)]
-    return [*lines, *map(Line, texts), *moved_lines(compared)]
+    return [*control_table(results), *lines_of(r for r in remarks if r.code not in ("learning", "learning-known"))]
 
 
 def ending_lines(record: RunRecord) -> list[Line]:
@@ -237,7 +230,7 @@ def ending_lines(record: RunRecord) -> list[Line]:
     if record.failed_besides:
         number = record.failed_besides
         lines.append(
-            f"{number} test{'s' * (number != 1)} or module{'s' * (number != 1)} failed besides, of which nothing was "
+            f"{number} {plural(number, 'test')} or {plural(number, 'module')} failed besides, of which nothing was "
             "measured: see what pytest printed"
         )
     if not record.results and not lines:
@@ -255,62 +248,20 @@ def unused_lines(unused: Sequence[EntryName], *, pruned: bool) -> list[Line]:
     return [Line(text, "doubt") for text in (first, *(f"  {n}" for n in shown), *more)]
 
 
-def moved_lines(compared: Sequence[CaseResult]) -> list[Line]:
-    lines = []
-    for result in (r for r in compared if r.reference.gone):
-        name, found = f"{result.case.test}[{result.case.key}]", " and ".join(map(str, result.reference.gone))
-        if len(result.reference.gone) == 1:
-            lines.append(f"{name} was compared with {found}, whose test is gone; --distbench-update=new moves it")
-        else:
-            lines.append(f"{name} was not compared: {found}, whose tests are gone, fit it equally")
-    more = [f"and {len(lines) - _SHOWN_NAMES} more"] if len(lines) > _SHOWN_NAMES else []
-    return [Line(text) for text in (*lines[:_SHOWN_NAMES], *more)]
-
-
 def interrupted_lines(results: Sequence[CaseResult], *, running: int, left: int, command: str) -> list[Line]:
     """What an update that was interrupted has stored, and how it is continued; without a command nothing does.
 
     Several tests may be running under pytest-xdist; those that are left are told as far as they had been collected.
     """
     stored = sum(result.is_written for result in results)
-    told = f"interrupted: {stored} {_cases(stored)} {'is' if stored == 1 else 'are'} stored"
+    told = f"interrupted: {counted(stored, 'case')} {'is' if stored == 1 else 'are'} stored"
     if running:
-        told += f", and nothing of the test{'s' * (running > 1)} that {_were(running)} running"
+        told += f", and nothing of the {plural(running, 'test')} that {_were(running)} running"
     elif not results:
         told = "interrupted before the first test: nothing is stored"
     told += f"; {left} {_were(left)} to follow" if left else ""
     then = f"continue with:  {command}" if command else "the same command measures all of them again"
     return [Line(told, "doubt"), Line(then, "doubt")] if command or running or results else [Line(told, "doubt")]
-
-
-def _drift(results: Sequence[CaseResult]) -> list[str]:
-    found: dict[str, Counter[str]] = {}
-    for result in results:
-        if result.reference.software and all(launch.outcome == "passed" for launch in result.launches):
-            changes = software_changes(result.reference.software, result.environment.software)
-            found.setdefault(words_for(result).drift, Counter()).update(changes)
-    return [
-        f"{words}: {', '.join(f'{what} ({number} {_cases(number)})' for what, number in counts.items())}"
-        for words, counts in found.items()
-        if counts
-    ]
-
-
-def _unrecorded(results: Sequence[CaseResult]) -> list[str]:
-    reasons = ({f.missing for run in r.launches for f in run.fingerprints.values()} for r in results)
-    counts = Counter(why for found in reasons for why in found if why.startswith(NOT_RECORDED))
-    return [f"no fingerprint of {number} {_cases(number)}: {why}" for why, number in counts.items()]
-
-
-def _unseen(results: Sequence[CaseResult]) -> list[str]:
-    """Of bodies that communicate in loops of their own, which no fingerprint describes; once for all cases."""
-    judged = (r for r in results if r.verdicts or r.update)
-    found = [r.case.title for r in judged if any(run.unseen_collectives for run in r.launches)]
-    if not found:
-        return []
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    how = 'for step in rank.timed("step", iterations=N), or rank.goal'
-    return [f"no fingerprint: {found[0]}{more}: what the body sends is not compared; wrap its loop: {how}"]
 
 
 def trace_lines(result: CaseResult) -> list[Line]:
@@ -324,20 +275,14 @@ def trace_lines(result: CaseResult) -> list[Line]:
 
 def _title(result: CaseResult) -> str:
     case = result.case
-    ranks, under = case.world_size, case.conditions
-    group = f"{ranks} rank{'s' * (ranks != 1)}, {under.backend}, {under.launcher} launcher"
-    number = len(result.launches)
-    return f"{case.title}  {group}, {number} launch{'es' * (number != 1)}"
+    group = f"{counted(case.world_size, 'rank')}, {case.conditions.backend}, {case.conditions.launcher} launcher"
+    return f"{case.title}  {group}, {counted(len(result.launches), 'launch')}"
 
 
 def _hint(results: Sequence[CaseResult]) -> list[Line]:
     found = {verdict.code for result in results for verdict in result.verdicts if verdict.is_judged}
     asked = [code for code, row in REASONS.items() if code in found and (row.fails or row.is_told)]
     return [Line(f"what that means:  distbench explain {' '.join(asked)}")] if asked else []
-
-
-def _cases(number: int) -> str:
-    return "case" if number == 1 else "cases"
 
 
 def _were(number: int) -> str:
@@ -363,36 +308,6 @@ def _told(results: Sequence[CaseResult], is_asked: Callable[[Finding], bool], *,
             Line(f"{row.mark} {result.case.title} {metric_text(verdict)}{more}: {verdict.reason}", row.severity)
         )
     return lines
-
-
-def flaky_tests(results: Sequence[CaseResult]) -> dict[str, str]:
-    """Tests that passed only when a plugin ran them again: node id -> at which attempt, and what ended the first."""
-    tests = {result.nodeid: result.flaky for result in results if result.flaky}
-    return {nodeid: f"flaky: passed at attempt {len(ended) + 1}, before: {ended[0]}" for nodeid, ended in tests.items()}
-
-
-def flaky_lines(results: Sequence[CaseResult]) -> list[str]:
-    names = {result.nodeid: test_name(result) for result in results}
-    return [f"{names[nodeid]} is {text}" for nodeid, text in flaky_tests(results).items()]
-
-
-def _flaky(results: Sequence[CaseResult]) -> list[str]:
-    lines = flaky_lines(results)
-    more = len(lines) - _SHOWN_NAMES
-    return lines[:_SHOWN_NAMES] + ([f"{more} more tests are flaky"] if more > 0 else [])
-
-
-def _is_fine(verdict: Finding) -> bool:
-    """Whether the number is seen to be no worse; other digits of a training are not seen to be harmless."""
-    return verdict.kind in ("unchanged", "improved") and verdict.row.is_answer and not verdict.row.is_told
-
-
-def _needless(compared: Sequence[CaseResult]) -> list[str]:
-    return [
-        f"xfail_perf of {r.case.title} is no longer needed: nothing regressed ({r.xfail_perf})"
-        for r in compared
-        if r.xfail_perf and all(_is_fine(v) for v in r.verdicts if v.is_judged)
-    ][:_SHOWN_NAMES]
 
 
 def updated_lines(results: Sequence[CaseResult], folder: Path) -> list[Line]:
@@ -438,7 +353,7 @@ def updated_lines(results: Sequence[CaseResult], folder: Path) -> list[Line]:
     if few:
         lines.append(
             Line(
-                f"? {len(few)} {_cases(len(few))} stored with fewer than {FEWEST_LAUNCHES} launches: "
+                f"? {counted(len(few), 'case')} stored with fewer than {FEWEST_LAUNCHES} launches: "
                 "their noise is not known, later runs can hardly judge against them",
                 "doubt",
             )

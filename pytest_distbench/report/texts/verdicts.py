@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
 from pytest_distbench.judging.links import link_at
-from pytest_distbench.judging.words import change, current, point_text, reference, threshold
+from pytest_distbench.judging.outcome import detection, planted_ratio, telling
+from pytest_distbench.judging.words import change, current, mde, metric_text, point_text, reference, threshold
 from pytest_distbench.machine.secrets import mask_text
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import PEAK_MEMORY
-from pytest_distbench.records.reasons import REASONS, ReasonCode
+from pytest_distbench.records.reasons import REASONS, ReasonCode, Severity
 from pytest_distbench.records.run import STATISTICS, CaseResult, Finding
 from pytest_distbench.report.texts import (
-    Columns,
     Line,
-    cells,
     escape,
     escape_markdown,
     layout,
     row_line,
     table_head,
-    words_for,
 )
 from pytest_distbench.store.accept import EntryChange, MetricChange
-from pytest_distbench.units import format_change, quantity
+from pytest_distbench.units import counted, format_change, quantity
 from pytest_distbench.workloads.tables.collectives import is_sweep, refusals, sweep_points
 from pytest_distbench.workloads.tables.communication import slowest_links
 
 _SHOWN_METRICS = 6
+_CONTROL_HEADER = ("", "test", "metric", "slowdown", "injected", "measured", "launches", "time")
 _SWEEP_HEADER = ("", "size", "time us", "algbw GB/s", "busbw GB/s", "#wrong", "baseline us", "change", "threshold", "n")
 
 
@@ -51,16 +50,46 @@ def _measured_table(result: CaseResult) -> list[Line]:
     return list(map(Line, layout(("", "metric", "this run", "n"), rows, left=2))) if rows else []
 
 
+Columns = Mapping[str, Callable[[Finding], str]]
+"""Heading -> the text below it."""
+
+
+def columns_of(result: CaseResult | None = None) -> Columns:
+    """What a row of a verdict has; a case that was compared with launches beside its own has them in other words."""
+    is_paired = result is not None and result.reference.kind == "paired"
+
+    def launches(verdict: Finding) -> str:
+        return str(verdict.launches) if verdict.launches else ""
+
+    return {
+        "": lambda verdict: verdict.row.mark,
+        "metric": metric_text,
+        "candidate" if is_paired else "this run": current,
+        "baseline": reference,
+        "change": change,
+        "threshold": threshold,
+        **({"MDE": mde, "pairs": launches} if is_paired else {"n": launches}),
+    }
+
+
+def cells(verdict: Finding, columns: Columns) -> tuple[str, ...]:
+    return tuple(text(verdict) for text in columns.values())
+
+
+def _unchanged(result: CaseResult) -> str:
+    """What is said of rows that are not shown."""
+    return "unchanged" if result.reference.kind == "paired" else "within their thresholds"
+
+
 def verdict_table(result: CaseResult, *, show_all: bool) -> list[Line]:
-    words = words_for(result)
     shown = [v for v in result.verdicts if show_all or not (v.row.is_quiet or v.code == "not-evaluated")]
-    columns = words.columns
+    columns = columns_of(result)
     if show_all and any(_median(result, v) for v in shown):
         columns = {**columns, "median": lambda v: _median(result, v)}
     columns, note = with_statistic(columns, shown)
     lines = [*_layout([*columns], [(v.code, cells(v, columns)) for v in shown], left=2), *map(Line, note)]
     hidden = sum(v.is_judged and v.row.is_quiet for v in result.verdicts if v not in shown)
-    return lines + ([Line(f"  {hidden} more {words.unchanged} (-v shows all)")] if hidden else [])
+    return lines + ([Line(f"  {hidden} more {_unchanged(result)} (-v shows all)")] if hidden else [])
 
 
 def with_statistic(columns: Columns, shown: Iterable[Finding]) -> tuple[Columns, list[str]]:
@@ -140,10 +169,36 @@ def _sweep_table(result: CaseResult, *, show_all: bool) -> list[Line]:
     lines = [*_layout(_SWEEP_HEADER, rows), *map(Line, note)]
     lines += refusal_lines(result)
     hidden = len(points) - len(shown)
-    plural = "s" * (hidden != 1)
     if hidden:
-        lines.append(Line(f"  {hidden} size{plural} {words_for(result).unchanged} not shown (-v shows all)"))
+        lines.append(Line(f"  {counted(hidden, 'size')} {_unchanged(result)} not shown (-v shows all)"))
     return lines
+
+
+def control_table(results: Sequence[CaseResult]) -> list[Line]:
+    """A row for each case into which a slowdown was injected."""
+    rows: list[tuple[str, ...]] = []
+    severities: list[Severity] = ["plain"]
+    for result in results:
+        control = result.control
+        if control is None or control.why_not:
+            continue
+        shown = telling(control)
+        more = f" and {len(control.verdicts) - 1} more" if len(control.verdicts) > 1 else ""
+        severities.append("plain" if control.found else "doubt")
+        rows.append(
+            (
+                " " if control.found else "?",
+                result.case.title,
+                f"{metric_text(shown)}{more}",
+                detection(control),
+                format_change(planted_ratio(control, shown)),
+                format_change(shown.ratio) if shown.ratio is not None else "-",
+                str(control.launches),
+                f"{control.took_s:.1f} s",
+            )
+        )
+    lines = layout(_CONTROL_HEADER, rows, left=4) if rows else []
+    return [Line(text, severity) for text, severity in zip(lines, severities[: len(lines)], strict=True)]
 
 
 def refusal_lines(result: CaseResult) -> list[Line]:
@@ -206,7 +261,7 @@ def _whole(changes: Sequence[EntryChange]) -> list[tuple[str, str]]:
     for entry in changes:
         if entry.kind != "changed":
             launches = max((max(m.old_launches, m.new_launches) for m in entry.metrics), default=0)
-            metrics = f"{len(entry.metrics)} metric{'s' * (len(entry.metrics) != 1)}"
+            metrics = counted(len(entry.metrics), "metric")
             found.append((entry.kind, f"{entry.name} ({metrics}, {launches} launches)"))
     return [*found[:MOST_ROWS], *(("and", line) for line in _left_out(found, "entries"))]
 

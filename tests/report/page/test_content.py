@@ -10,6 +10,7 @@ from support.results import PAIRED, STORED, point, result, run, verdict
 from support.stores import HUNG
 from support.trends import steps, trend
 
+from pytest_distbench.judging.causes import find_causes
 from pytest_distbench.records.iteration import CaseTrace
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
@@ -127,6 +128,7 @@ def test_what_is_sent_is_told_in_the_row_of_the_communication_which_is_no_number
     changed = replace(changed, current=None, baseline=None)
     before = replace(STORED, fingerprints={"first": of(), "step": of(reduce(MIB, 2))})
     made = result(changed, launches=sent, reference=before, outcome="failed", headline="communication changed: r")
+    made = replace(made, causes=find_causes(made))
     case = only_case(made)
     assert [(row.current, row.reference, row.reason) for row in case.rows] == [("4 calls, 4 MiB", "2 calls, 2 MiB", "")]
     assert case.story[:2] == ["Communication per step changed:", "  d"]

@@ -6,17 +6,15 @@ import pytest
 from support.results import result, verdict
 
 from pytest_distbench.judging.outcome import Strictness, conclude
+from pytest_distbench.judging.remarks import remarks
 from pytest_distbench.records.iteration import SAMPLES, TRAINING_STEP, Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Bound, Sample
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, Control
+from pytest_distbench.records.run import CaseResult, Control, Finding
+from pytest_distbench.report.texts import Line
 from pytest_distbench.report.texts.failures import explanation
-from pytest_distbench.report.texts.remarks import (
-    control_lines,
-    doubt_lines,
-    unjudged_learning,
-)
+from pytest_distbench.report.texts.terminal import run_lines
 
 FOUND = Control(
     share=0.2,
@@ -36,12 +34,21 @@ LOST = Control(
 UNTRIED = Control(why_not="its times are its own")
 
 
+def told(*cases: CaseResult) -> list[Line]:
+    """What is said of a run but that its software is another one."""
+    return run_lines(cases, [found for found in remarks(cases) if found.code != "software"])
+
+
+def unjudged_learning(cases: list[CaseResult]) -> list[Finding]:
+    return [found for found in remarks(cases) if found.code in ("learning", "learning-known")]
+
+
 def of(control: Control) -> CaseResult:
     return replace(result(), control=control)
 
 
 def test_each_case_is_a_row_and_the_last_line_counts_them() -> None:
-    lines = control_lines([result(), of(FOUND), of(LOST), of(UNTRIED)])
+    lines = told(result(), of(FOUND), of(LOST), of(UNTRIED))
 
     assert [line.text for line in lines] == [
         "   test         metric  slowdown                      injected  measured  launches   time",
@@ -54,16 +61,16 @@ def test_each_case_is_a_row_and_the_last_line_counts_them() -> None:
 
 
 def test_planted_slowdowns_are_told_by_share_and_what_they_cannot_reach() -> None:
-    assert control_lines([result()]) == []
+    assert told(result()) == []
 
-    lines = control_lines([of(replace(FOUND, is_chosen=True))])
+    lines = told(of(replace(FOUND, is_chosen=True)))
     assert lines[-1].text == "1 of 1 case detected a slowdown of 20 %"
 
     rate = verdict("beyond-threshold", better="higher", ratio=0.8)
-    [_, row, _] = control_lines([of(replace(FOUND, share=0.25, verdicts=[rate]))])
+    [_, row, _] = told(of(replace(FOUND, share=0.25, verdicts=[rate])))
     assert "-20.0 %   -20.0 %" in row.text
 
-    lines = control_lines([of(replace(FOUND, left_out=["loss_time"]))])
+    lines = told(of(replace(FOUND, left_out=["loss_time"])))
     assert lines[-2].text == "? not delayed in test_a[ws2]: loss_time: the script measures these times itself"
 
 
@@ -78,7 +85,7 @@ def test_planted_slowdowns_are_told_by_share_and_what_they_cannot_reach() -> Non
     ],
 )
 def test_the_row_says_at_which_step_it_was_decided(changes: dict[str, object], said: str) -> None:
-    [_, row, _] = control_lines([of(replace(FOUND, **changes))])
+    [_, row, _] = told(of(replace(FOUND, **changes)))
 
     assert f"  {said}  " in row.text
 
@@ -95,28 +102,32 @@ def test_the_failure_says_what_was_planted_and_seen_and_what_would_help() -> Non
 
 
 def test_doubts_about_a_run_are_a_line_each() -> None:
-    [line] = doubt_lines([result(verdict("beyond-threshold", ratio=1.2))] * 4)
+    [line] = told(*[result(verdict("beyond-threshold", ratio=1.2))] * 4)
     assert line.severity == "plain"
     assert line.text.startswith(
         "all 4 cases with timings are slower than their baselines, by 1.20 to 1.20 times: the cause"
     )
 
     blind = result(verdict("within-threshold", ratio=1.0, mde=2.1), verdict("within-threshold", ratio=1.0, mde=3.0))
-    [line] = doubt_lines([blind, blind])
+    line = told(blind, blind)[-1]
     first, _, why = line.text.partition(" and 3 more: ")
     assert first == "? 4 metrics could not have turned red: test_a[ws2] step"
     assert why == "minimum detectable slowdown +210.0 %"
 
-    assert doubt_lines([result(verdict("beyond-threshold"))]) == []
+    assert told(result(verdict("beyond-threshold"))) == []
 
     shown = replace(LOSS, better="info")
     [line] = unjudged_learning([script(WALL, RATE, shown), script(WALL), script(WALL, LOSS)])
-    assert line.text.startswith("test_a[ws2] and 1 more: trains, and nothing judges whether it learns; print its loss")
+    assert line.reason.startswith(
+        "test_a[ws2] and 1 more: trains, and nothing judges whether it learns; print its loss"
+    )
 
     samples = replace(LOSS, name=SAMPLES, better="exact")
     [line] = unjudged_learning([script(RATE, samples, key="step")])
-    assert line.text.startswith("test_a[ws2]: trains, and nothing judges whether it learns; keep its losses, and call ")
-    assert line.text.endswith('rank.record("loss_curve", losses[:10], better="curve") after the loop')
+    assert line.reason.startswith(
+        "test_a[ws2]: trains, and nothing judges whether it learns; keep its losses, and call "
+    )
+    assert line.reason.endswith('rank.record("loss_curve", losses[:10], better="curve") after the loop')
     real = script(RATE)
     fake = replace(real.case, conditions=replace(real.case.conditions, backend="fake", fake_rank=0))
     assert unjudged_learning([replace(real, case=fake)]) == []

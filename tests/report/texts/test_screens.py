@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from support.results import PAIRED, point, result, verdict
+from support.results import PAIRED, end_of, point, result, verdict
 from support.stores import launches
 
+from pytest_distbench.judging.remarks import remarks
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Confirmation, Finding
+from pytest_distbench.report.texts import Line, lines_of
 from pytest_distbench.report.texts.screens import (
     LONGEST,
     MOST_LINES,
-    Commands,
     counts,
     in_words,
     inconclusive,
     next_steps,
     rows,
-    sensitivity,
     sentence,
     why_failed,
 )
-from pytest_distbench.report.texts.terminal import summary_lines
 
 CHANGED = verdict("communication", metric="fingerprint", better="exact", current=None, baseline=None, unit="")
 
@@ -38,10 +35,7 @@ def test_the_end_of_a_run_fits_a_screen_however_much_there_is_to_say() -> None:
     cases = [
         result(*(verdict("machine-busy", metric=f"m{n}", reason=reason.format(n)) for n in range(4))) for _ in range(26)
     ]
-    texts = [
-        line.text
-        for line in [*summary_lines(cases, verbosity=0, commands=Commands(record="x"), folder=Path()), sentence(cases)]
-    ]
+    texts = [line.text for line in [*end_of(cases, record="x"), sentence(cases)]]
 
     assert len(texts) <= MOST_LINES
     assert max(map(len, texts)) <= LONGEST
@@ -123,21 +117,25 @@ def test_what_a_confirmation_cleared_is_counted_with_its_cost() -> None:
     )
 
 
+def sensitivity(*results: CaseResult) -> list[Line]:
+    return [line for line in lines_of(remarks(results)) if line.text.startswith("Sensitivity")]
+
+
 def test_sensitivity_is_the_median_and_the_worst_of_the_timings_that_were_decided() -> None:
-    assert sensitivity([result(verdict())]) == []
-    [line] = sensitivity([result(verdict(mde=0.1))])
+    assert sensitivity(result(verdict())) == []
+    [line] = sensitivity(result(verdict(mde=0.1)))
     assert line == ("Sensitivity: slowdowns of 10 % are detectable in test_a[ws2] step", "plain")
 
     open_one = verdict("noise", metric="d", mde=9.0)
     case = result(verdict(mde=0.1), verdict("low-power", metric="b", mde=0.4), verdict(metric="c", mde=0.2), open_one)
-    [line] = sensitivity([case])
+    [line] = sensitivity(case)
     assert line.text.startswith(
         "Sensitivity: slowdowns of 20 % are detectable (median of 3 timings), of 40 % in the worst: test_a[ws2] b; 1 "
     )
     assert line.severity == "doubt"
 
     share = verdict(metric="share", unit="", mde=0.01)
-    [line] = sensitivity([result(verdict(mde=0.05, threshold=0.1), share)])
+    [line] = sensitivity(result(verdict(mde=0.05, threshold=0.1), share))
     assert line.text == "Sensitivity: slowdowns of 10 % are detectable in test_a[ws2] step", "what passes is not found"
 
 
@@ -167,7 +165,7 @@ def test_what_noise_left_undecided_comes_with_its_numbers_and_what_to_do() -> No
 
 def test_what_comes_next_is_a_command() -> None:
     new = result(verdict("no-baseline", baseline=None))
-    commands = Commands(record="pytest --record", keep="git add b", against="pytest --against")
+    commands = {"record": "pytest --record", "keep": "git add b", "against": "pytest --against"}
     texts = [line.text for line in next_steps([new, result(point(8))], commands)]
 
     assert texts[:4] == [

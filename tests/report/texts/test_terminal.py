@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from support.results import PAIRED, STORED, point, result, verdict
+from support.results import PAIRED, STORED, end_of, point, result, verdict
 
+from pytest_distbench.judging.remarks import flaky_tests
 from pytest_distbench.records.iteration import NOT_RECORDED, TRAINING_STEP, CaseTrace, Fingerprint
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import STATISTICS, CaseResult, ReferenceRecord
-from pytest_distbench.report.texts.screens import Commands
-from pytest_distbench.report.texts.terminal import flaky_tests, interrupted_lines, summary_lines
+from pytest_distbench.report.texts.terminal import interrupted_lines
 from pytest_distbench.report.texts.verdicts import case_table
 
 
@@ -26,9 +24,7 @@ from pytest_distbench.report.texts.verdicts import case_table
 def test_software_that_differs_is_told_once_in_the_words_of_the_reference(
     reference: ReferenceRecord, line: str
 ) -> None:
-    lines = summary_lines(
-        [result(verdict(), reference=reference)] * 2, verbosity=0, commands=Commands(record=""), folder=Path("b")
-    )
+    lines = end_of([result(verdict(), reference=reference)] * 2)
 
     assert [found.text for found in lines if "software" in found.text] == [line]
 
@@ -36,25 +32,23 @@ def test_software_that_differs_is_told_once_in_the_words_of_the_reference(
 def test_remarks_about_a_run_are_told_once() -> None:
     made = result(verdict(), reference=STORED)
     failed = replace(made, launches=[replace(made.launches[0], outcome="failed")])
-    lines = summary_lines([failed], verbosity=0, commands=Commands(record=""), folder=Path("b"))
+    lines = end_of([failed])
     assert [found.text for found in lines if "software" in found.text] == []
 
     why = f"{NOT_RECORDED} torch 2.7.1 on gloo"
     blind = result(verdict("other-workload", metric="fingerprint", reason=f"step: {why}"))
     launches = [replace(blind.launches[0], fingerprints={key: Fingerprint(missing=why) for key in ("step", "other")})]
-    lines = summary_lines(
-        [replace(blind, launches=launches)] * 2, verbosity=0, commands=Commands(record=""), folder=Path("b")
-    )
+    lines = end_of([replace(blind, launches=launches)] * 2)
     assert [line.text for line in lines if NOT_RECORDED in line.text] == [f"no fingerprint of 2 cases: {why}"]
 
     seen = result(verdict())
     unseen = replace(seen, launches=[replace(seen.launches[0], unseen_collectives=3)])
-    lines = summary_lines([seen, unseen, unseen], verbosity=0, commands=Commands(record=""), folder=Path("b"))
+    lines = end_of([seen, unseen, unseen])
     [line] = [line.text for line in lines if "no fingerprint" in line.text]
     assert line.startswith("no fingerprint: test_a[ws2] and 1 more: what the body sends is not compared; wrap its loop")
 
     cases = [result(verdict(), nodeid=f"a.py::test_{i}", flaky=["no luck"]) for i in range(12)]
-    lines = summary_lines(cases, verbosity=0, commands=Commands(record=""), folder=Path("b"))
+    lines = end_of(cases)
     assert ("test_0 is flaky: passed at attempt 2, before: no luck", "plain") in lines
     assert ("2 more tests are flaky", "plain") in lines
 
@@ -74,7 +68,7 @@ def test_remarks_about_a_run_are_told_once() -> None:
 )
 def test_a_reason_of_many_cases_is_one_line(code: ReasonCode, reasons: list[str], lines: int) -> None:
     made = [result(verdict(code, reason=reason), reference=STORED) for reason in reasons]
-    told = [line.text for line in summary_lines(made, verbosity=0, commands=Commands(record=""), folder=Path("b"))]
+    told = [line.text for line in end_of(made)]
     found = [text for text in told if reasons[0][-8:] in text or reasons[1][-8:] in text]
 
     assert len(found) == lines
@@ -105,7 +99,7 @@ def test_a_baseline_of_fewer_launches_than_an_update_makes_is_told(
     case = result(verdict("no-baseline"), update="new")
     conditions = replace(case.case.conditions, engine="stock" if is_elastic else "")
     case = replace(case, case=replace(case.case, conditions=conditions), launches=case.launches * launches)
-    lines = summary_lines([case], verbosity=0, commands=Commands(record=""), folder=Path("b"))
+    lines = end_of([case])
 
     assert any("their noise is not known" in line.text for line in lines) is is_warned
 
@@ -155,9 +149,7 @@ def test_that_nothing_judges_the_learning_is_told_until_there_is_a_baseline(
     then = None if code == "no-baseline" else 0.02
     found = result(verdict(code, baseline=then), update=update)
     launches = [replace(found.launches[0], fingerprints={TRAINING_STEP: Fingerprint(totals={"optimizer_steps": 2})})]
-    lines = summary_lines(
-        [replace(found, launches=launches)], verbosity=verbosity, commands=Commands(record=""), folder=Path("b")
-    )
+    lines = end_of([replace(found, launches=launches)], verbosity=verbosity)
 
     assert any("nothing judges whether it learns" in line.text for line in lines) is is_told
 
@@ -167,7 +159,7 @@ def test_a_trace_is_told_with_its_file_and_with_what_is_missing_of_it() -> None:
         CaseTrace(path="a.gz"), CaseTrace(path="b.gz", why_not="HEAD: it failed"), CaseTrace(why_not="a pool"), None,
     ]  # fmt: skip
     cases = [replace(result(verdict()), trace=trace) for trace in told]
-    lines = summary_lines(cases, verbosity=0, commands=Commands(record=""), folder=Path("b"))
+    lines = end_of(cases)
 
     assert [line.text for line in lines if "trace" in line.text] == [
         "trace of test_a[ws2]: a.gz",

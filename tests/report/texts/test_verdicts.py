@@ -14,14 +14,15 @@ from pytest_distbench.records.case import BaselineEntry, EntryName
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Scalar
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import STATISTICS, CaseResult
-from pytest_distbench.report.texts import REFERENCE_WORDS, cells, name_in_file, words_for
+from pytest_distbench.records.run import STATISTICS, CaseResult, name_in_file
 from pytest_distbench.report.texts.verdicts import (
     MOST,
     MOST_ROWS,
     case_table,
+    cells,
     change_lines,
     change_markdown,
+    columns_of,
     number_properties,
     telling_verdicts,
 )
@@ -126,7 +127,7 @@ def test_entries_that_came_or_went_are_named_once_and_counted() -> None:
 
 def told(**changes: Any) -> dict[str, str]:
     """A verdict under all columns there are."""
-    columns = {**REFERENCE_WORDS["stored"].columns, **REFERENCE_WORDS["paired"].columns}
+    columns = {**columns_of(), **columns_of(result(reference=PAIRED))}
     return dict(zip(columns, cells(verdict(**changes), columns), strict=True))
 
 
@@ -138,7 +139,7 @@ def test_cells_and_points_are_named_as_people_say_them() -> None:
 
     assert metric_text(point(4096)) == "latency at 4 KiB"
 
-    stored, paired = (words_for(made).columns for made in (result(), result(reference=PAIRED)))
+    stored, paired = (columns_of(made) for made in (result(), result(reference=PAIRED)))
     assert [*stored] == ["", "metric", "this run", "baseline", "change", "threshold", "n"]
     assert cells(verdict(), stored)[1:4] == ("step", "30 ms", "20 ms")
     assert [*paired][2:4] == ["candidate", "baseline"]
