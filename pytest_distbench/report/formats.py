@@ -19,8 +19,8 @@ from pytest_distbench.judging.remarks import flaky_lines, flaky_tests
 from pytest_distbench.judging.words import metric_text
 from pytest_distbench.records.run import CaseResult, RunRecord, name_in_file
 from pytest_distbench.report.page.content import again, headline_of, page_of, write_page
+from pytest_distbench.report.tables import VERDICTS, VerdictRow
 from pytest_distbench.report.tables.table import Section, as_text, section_of_rows, write_csv, write_parquet
-from pytest_distbench.report.tables.verdicts import VERDICTS, VerdictRow
 from pytest_distbench.report.texts import (
     escape,
     escape_cell,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from collections.abc import Sequence
@@ -12,9 +13,12 @@ import pytest
 from support.results import result, run
 
 from pytest_distbench.commands.cli import main
+from pytest_distbench.judging.stats import ChangePoint
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
+from pytest_distbench.records.run import Point, Trend
 from pytest_distbench.store.run_record import write_run_record
+from pytest_distbench.tools.history import TrendRow, points_section, trends_section
 
 AT = 25
 """The first run after the change."""
@@ -108,3 +112,77 @@ def test_metrics_that_changed_together_have_one_command_the_worst_ones(
     assert lines[0].endswith("2 metrics, 2 changed")
     [command] = [line for line in lines if "git bisect" in line]
     assert "--metric 'load'" in command
+
+
+def trend(*commits: str, better: str = "lower", unit: str = "s") -> Trend:
+    points = [Point(f"2026-01-{i + 1:02}T00:00:00+00:00", commit, 1.0 + i) for i, commit in enumerate(commits)]
+    return Trend(
+        platform="cpu-x", test="test_a.py::test_a", case="ws2.gloo.warm", title="test_a[ws2]",
+        nodeid="test_a.py::test_a[ws2]", world_size=2, metric="step", unit=unit, better=better, points=points,
+    )  # fmt: skip
+
+
+def changed(made: Trend, index: int, after: float = 2.0) -> TrendRow:
+    return TrendRow(trend=made, change=ChangePoint(index=index, before=1.0, after=after))
+
+
+def test_a_change_lies_between_two_commits_and_has_the_command_that_finds_it() -> None:
+    row = changed(trend("a" * 40, "b" * 40, "c" * 40), 2)
+    section = trends_section([row])
+
+    assert row.commits == ("b" * 40, "c" * 40)
+    assert row.bisect == (
+        "git bisect start cccccccccc bbbbbbbbbb && git bisect run distbench verdict --metric 'step' "
+        "'test_a.py::test_a[ws2]' --world-size 2 --distbench-against bbbbbbbbbb"
+    )
+    assert section.texts == [
+        ["test_a[ws2]", "step", "3", "1 s", "2 s", "+100.0 %", "worse", "2026-01-03", "bbbbbbbbbb", "cccccccccc"]
+    ]
+
+
+def test_a_slow_test_is_bisected_with_the_option_that_runs_it() -> None:
+    row = changed(dataclasses.replace(trend("a" * 40, "b" * 40), is_slow=True), 1)
+
+    assert "--world-size 2 --distbench-full --distbench-against aaaaaaaaaa" in row.bisect
+
+
+def test_what_nobody_can_know_is_not_called_steady() -> None:
+    few, enough = trend(*"ab"), trend(*"a" * 18)
+    some = dataclasses.replace(enough, points=[*enough.points[:-1], Point("2026-02-01", "a", 0.0)])
+    zeros = dataclasses.replace(enough, points=[point._replace(value=0.0) for point in enough.points])
+    kinds = [TrendRow(trend=made, change=None).kind for made in (few, enough, zeros, some)]
+
+    assert kinds == ["not enough runs (2 of 18)", "steady", "steady", "not compared: values of 0"]
+
+
+@pytest.mark.parametrize(
+    ("better", "after", "kind"),
+    [
+        ("lower", 2.0, "worse"),
+        ("lower", 0.5, "better"),
+        ("higher", 2.0, "better"),
+        ("higher", 0.5, "worse"),
+        ("exact", 2.0, "changed"),
+        ("info", 0.5, "changed"),
+    ],
+)
+def test_a_direction_is_that_of_the_metric(better: str, after: float, kind: str) -> None:
+    section = trends_section([changed(trend("a", "b", better=better), 1, after)])
+
+    assert section.texts[0][section.header.index("")] == kind
+
+
+@pytest.mark.parametrize("commits", [("", "b"), ("a", ""), ("a", "a"), ("a", "a-dirty")])
+def test_where_no_commit_lies_between_there_is_nothing_to_bisect(commits: tuple[str, str]) -> None:
+    assert changed(trend(*commits), 1).bisect == ""
+
+
+def test_trends_are_points_with_commits_and_without_a_change_the_first_beside_the_last() -> None:
+    row = TrendRow(trend=trend(*"abcdefghij"), change=None)
+    assert (row.first, row.last, row.commits, row.bisect) == (3.0, 8.0, ("", ""), "")
+
+    section = points_section([trend("a" * 40, f"{'b' * 40}-dirty")])
+    assert section.texts == [
+        ["test_a[ws2]", "step", "2026-01-01T00:00:00+00:00", "aaaaaaaaaa", "1 s"],
+        ["test_a[ws2]", "step", "2026-01-02T00:00:00+00:00", "bbbbbbbbbb-dirty", "2 s"],
+    ]

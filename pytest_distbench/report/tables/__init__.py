@@ -1,17 +1,93 @@
-"""The tables that a run may have: a new table is one row."""
+"""The tables that a run may have: a new table is one row. Here those of verdicts and of injected slowdowns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_distbench.errors import TableError, tell
 from pytest_distbench.extensions import Table
-from pytest_distbench.records.run import RunRecord
+from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
+from pytest_distbench.judging.outcome import planted_ratio
+from pytest_distbench.judging.words import change, current, mde, metric_text, reference, threshold
+from pytest_distbench.records.metric import tightest
+from pytest_distbench.records.reasons import severity_order
+from pytest_distbench.records.run import CaseResult, Control, Finding, RunRecord, is_found
 from pytest_distbench.report.tables.record import ENVIRONMENT, LAUNCHES, RECORD, SETUP
-from pytest_distbench.report.tables.table import Section, TableKind
-from pytest_distbench.report.tables.verdicts import CONTROL, VERDICTS
+from pytest_distbench.report.tables.table import TEST, Cell, Column, Section, TableKind, seconds
+from pytest_distbench.units import format_change
+from pytest_distbench.workloads.tables.communication import communication_texts
+
+
+class ControlRow(NamedTuple):
+    result: CaseResult
+    control: Control
+    verdict: Finding
+
+
+def _change(ratio: float | None) -> Cell:
+    return Cell(ratio, "-" if ratio is None else format_change(ratio))
+
+
+CONTROL: TableKind[ControlRow] = TableKind(
+    summary="Injected slowdowns (positive control): which were detected.",
+    rows=lambda results: [ControlRow(r, r.control, v) for r in results if r.control for v in r.control.verdicts],
+    columns=[
+        TEST,
+        Column("metric", str, "metric", lambda row: Cell(row.verdict.metric, metric_text(row.verdict))),
+        Column("injected", float, "injected", lambda row: _change(planted_ratio(row.control, row.verdict))),
+        Column("measured", float, "measured", lambda row: _change(row.verdict.ratio)),
+        Column("detected", bool, "detected", lambda row: Cell(yes := is_found(row.verdict), "yes" if yes else "no")),
+        Column("step", str, "step", lambda row: row.control.step),
+        Column("launches", int, "launches", lambda row: row.control.launches),
+        Column("seconds", float, "time", lambda row: seconds(row.control.took_s)),
+    ],
+    needs="a run with --distbench-control",
+)
+
+
+class VerdictRow(NamedTuple):
+    result: CaseResult
+    verdict: Finding
+
+
+def _texts(row: VerdictRow) -> tuple[str, str]:
+    """Both sides; of the communication, which is no number, what is sent."""
+    if row.verdict.metric == FINGERPRINT:
+        return communication_texts(row.result)
+    return current(row.verdict), reference(row.verdict)
+
+
+def _rows(results: Sequence[CaseResult]) -> list[VerdictRow]:
+    judged = [VerdictRow(result, v) for result in results for v in result.verdicts if v.is_judged]
+    return sorted(judged, key=lambda row: severity_order(row.verdict.code))
+
+
+VERDICTS: TableKind[VerdictRow] = TableKind(
+    summary="Every judged metric.",
+    rows=_rows,
+    columns=[
+        Column("verdict", str, "verdict", lambda row: row.verdict.kind),
+        Column("code", str, "reason", lambda row: row.verdict.code),
+        Column("test", str, "test", lambda row: Cell(row.result.nodeid, row.result.test_name)),
+        Column("metric", str, "metric", lambda row: Cell(row.verdict.metric, metric_text(row.verdict))),
+        Column("unit", str, None, lambda row: row.verdict.unit),
+        Column("current", float, "this run", lambda row: Cell(row.verdict.current, _texts(row)[0])),
+        Column("baseline", float, "baseline", lambda row: Cell(row.verdict.baseline, _texts(row)[1])),
+        Column(
+            "statistic", str, "statistic", lambda row: row.verdict.statistic if row.verdict.ratio is not None else ""
+        ),
+        Column("ratio", float, "change", lambda row: Cell(row.verdict.ratio, change(row.verdict))),
+        Column("threshold", float, "threshold", lambda row: Cell(row.verdict.threshold, threshold(row.verdict))),
+        Column("mde", float, "MDE", lambda row: Cell(row.verdict.mde, mde(row.verdict))),
+        Column("at_least", float, None, lambda row: tightest(row.verdict.bounds, "least")),
+        Column("at_most", float, None, lambda row: tightest(row.verdict.bounds, "most")),
+        Column("launches", int, "n", lambda row: row.verdict.launches),
+        Column("reason", str, None, lambda row: row.verdict.reason),
+    ],
+)
+
 
 TABLES: Table[str, TableKind[Any]] = Table(
     "tables",

@@ -18,9 +18,9 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.formats import FORMATS, Format, write_as
+from pytest_distbench.report.tables import VERDICTS
 from pytest_distbench.report.tables.record import LAUNCHES
 from pytest_distbench.report.tables.table import Section
-from pytest_distbench.report.tables.verdicts import VERDICTS
 
 SECTION = VERDICTS.section([result(verdict("beyond-threshold", metric="a|\x1bb"))])
 
