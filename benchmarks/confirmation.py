@@ -51,7 +51,7 @@ from busy_neighbours import beside, busy_loop, tell
 from repository import ROOT, Repository, end_by_sigterm_too
 
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.texts import layout
+from pytest_distbench.report import layout
 
 SLOWED = ROOT / "benchmarks" / "slowed"
 BUSY, QUIET = "work that comes and goes", "quiet"

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.texts import layout
+from pytest_distbench.report import layout
 from pytest_distbench.store.run_record import read_run_record
 
 FAULTS = {

@@ -50,7 +50,7 @@ from pytest_distbench.launch.supervise import Side
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import Job, LaunchPlan
 from pytest_distbench.records.record import replace
-from pytest_distbench.report.texts import layout
+from pytest_distbench.report import layout
 from pytest_distbench.units import format_seconds
 
 MARK = "DISTBENCH_DRAWN"

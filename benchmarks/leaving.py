@@ -20,7 +20,7 @@ from measuring import launch_once
 
 from pytest_distbench.launch.starters import LAUNCHERS, LauncherSetup
 from pytest_distbench.records.plan import BodyReference, Ranks
-from pytest_distbench.report.texts import layout
+from pytest_distbench.report import layout
 
 TIMEOUT_S = 20.0
 

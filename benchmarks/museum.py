@@ -35,7 +35,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import TOLD
 from pytest_distbench.records.plan import BodyReference
 from pytest_distbench.records.record import replace
-from pytest_distbench.report.texts import layout
+from pytest_distbench.report import layout
 from pytest_distbench.units import format_seconds
 
 TRAINING = Path(__file__).resolve().parent / "museum" / "training.py"

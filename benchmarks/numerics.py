@@ -33,7 +33,7 @@ from pytest_distbench.judging.entry import stored_samples
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.reasons import REASONS, severity_order
-from pytest_distbench.report.texts import layout
+from pytest_distbench.report import layout
 from pytest_distbench.store.run_record import read_run_record
 
 KINDS = {"loss_curve": "curve", "final_loss": "same", "validation_loss": "same", "accuracy": "floor"}

@@ -45,7 +45,7 @@ import planted
 from pytest_distbench.judging import golden_curve
 from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.texts import layout
+from pytest_distbench.report import layout
 from pytest_distbench.store.baselines import BaselineStore, read_file
 from pytest_distbench.store.run_record import read_run_record
 

@@ -19,7 +19,7 @@ from elastic_faults import told
 
 from pytest_distbench.elastic.tables import picture
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.texts import layout
+from pytest_distbench.report import layout
 from pytest_distbench.store.run_record import read_run_record
 
 FAULTS = {

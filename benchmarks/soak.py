@@ -47,7 +47,7 @@ from pytest_distbench.errors import StoredFileError
 from pytest_distbench.hosts.slurm import read_allocation
 from pytest_distbench.launch.site import processes
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.texts import layout
+from pytest_distbench.report import layout
 from pytest_distbench.store.baselines import read_file
 from pytest_distbench.store.run_record import read_run_record
 

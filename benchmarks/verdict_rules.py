@@ -127,7 +127,7 @@ from pytest_distbench.judging.stored_rule import DRIFT
 from pytest_distbench.launch.starters import LauncherSetup
 from pytest_distbench.launch.starters.warm import WarmLauncher
 from pytest_distbench.machine.locks import alone_on_this_host
-from pytest_distbench.report.texts import layout
+from pytest_distbench.report import layout
 
 STORED = 10
 NEW = 10

@@ -18,8 +18,8 @@ from pytest_distbench.judging.entry import FEWEST_LAUNCHES
 from pytest_distbench.records.case import BaselineEntry, EntryName
 from pytest_distbench.records.summaries import median
 from pytest_distbench.records.wanted import UPDATES
-from pytest_distbench.report.texts import layout
-from pytest_distbench.report.texts.verdicts import change_lines, change_markdown
+from pytest_distbench.report import layout
+from pytest_distbench.report.verdicts import change_lines, change_markdown
 from pytest_distbench.store.accept import (
     EntryChange,
     FolderVersion,

@@ -13,7 +13,7 @@ from pytest_distbench.commands import Command, NegativeError, add_commands, base
 from pytest_distbench.errors import ConfigurationError, DistbenchError, tell
 from pytest_distbench.extensions import Table
 from pytest_distbench.releases import __version__
-from pytest_distbench.report.texts import escape
+from pytest_distbench.report import escape
 
 COMMANDS: Table[str, Command] = Table(
     "commands", {"baseline": baseline.BASELINE, "compare": runs.COMPARE, "report": runs.REPORT, "verdict": runs.VERDICT}

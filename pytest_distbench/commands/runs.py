@@ -23,14 +23,14 @@ from pytest_distbench.judging.references import compare_runs
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.run import USUAL_LAST, Finding, RunRecord
 from pytest_distbench.records.wanted import DEFAULT_TOLERANCE, FRACTION
+from pytest_distbench.report import layout
 from pytest_distbench.report.formats import FORMATS, write_as
 from pytest_distbench.report.page.content import UNKNOWN_COMMAND, other_of, page_of, write_page
+from pytest_distbench.report.screens import sentence
 from pytest_distbench.report.tables import TABLES, section_of, sections_of
 from pytest_distbench.report.tables.table import Section
-from pytest_distbench.report.texts import layout
-from pytest_distbench.report.texts.screens import sentence
-from pytest_distbench.report.texts.terminal import ending_lines, summary_lines
-from pytest_distbench.report.texts.verdicts import cells, columns_of, with_statistic
+from pytest_distbench.report.terminal import ending_lines, summary_lines
+from pytest_distbench.report.verdicts import cells, columns_of, with_statistic
 from pytest_distbench.store.files import PAGE_SIGN, check_target, replace_file
 from pytest_distbench.store.run_record import read_history, read_prices, read_run_record
 

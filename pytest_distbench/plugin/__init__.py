@@ -35,7 +35,7 @@ from pytest_distbench.plugin.names import BACKEND_ARGUMENT, RANKS, full_name, te
 
 if TYPE_CHECKING:
     from pytest_distbench.records.run import CaseResult
-    from pytest_distbench.report.texts.terminal import Awaited
+    from pytest_distbench.report.terminal import Awaited
     from pytest_distbench.run.request import Settings
 
 
@@ -242,7 +242,7 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
     if not any(FIXTURE in getattr(item, "fixturenames", ()) for item in [*items, *config.stash[STATE].slow]):
         return []
     from pytest_distbench.errors import DistbenchError
-    from pytest_distbench.report.texts.terminal import header_lines
+    from pytest_distbench.report.terminal import header_lines
 
     session, settings = session_of(config), settings_of(config)
     try:
@@ -282,7 +282,7 @@ def _launches_of_update(settings: Settings) -> str:
 def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
     from pytest_distbench.errors import DistbenchError
     from pytest_distbench.plugin.progress import read_history
-    from pytest_distbench.report.texts.terminal import duration_text, estimate
+    from pytest_distbench.report.terminal import duration_text, estimate
 
     settings, state = settings_of(config), config.stash[STATE]
     if settings.control is not None:
@@ -302,7 +302,7 @@ def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
 def _awaited(item: pytest.Item) -> Awaited:
     from pytest_distbench.judging.entry import only_judges
     from pytest_distbench.plugin.progress import confirming, name_in_history
-    from pytest_distbench.report.texts.terminal import Awaited
+    from pytest_distbench.report.terminal import Awaited
 
     settings, (test, case_id), backend = settings_for(item), test_and_id(item), backend_of(item)
     launches: int | None = settings.first_launches

@@ -57,7 +57,7 @@ def attach_numbers(item: pytest.Item, report: pytest.TestReport, cases: Sequence
 
     JUnit and JSON files are written from the report of the teardown, which gets what the item has then.
     """
-    from pytest_distbench.report.texts.verdicts import number_properties
+    from pytest_distbench.report.verdicts import number_properties
 
     found = number_properties(cases)
     item.user_properties += found
@@ -65,7 +65,7 @@ def attach_numbers(item: pytest.Item, report: pytest.TestReport, cases: Sequence
 
 
 def forget_numbers(item: pytest.Item) -> None:
-    from pytest_distbench.report.texts.verdicts import PREFIX
+    from pytest_distbench.report.verdicts import PREFIX
 
     item.user_properties[:] = [pair for pair in item.user_properties if not pair[0].startswith(PREFIX)]
 

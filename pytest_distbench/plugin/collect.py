@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_distbench.records.case import EntryName
     from pytest_distbench.records.reasons import Severity
     from pytest_distbench.records.run import CaseResult, Finding, RunRecord
-    from pytest_distbench.report.texts import Line
+    from pytest_distbench.report import Line
     from pytest_distbench.run.loop import Session
     from pytest_distbench.run.request import Settings
 
@@ -165,15 +165,14 @@ class ResultsPlugin:
         if settings is not None and (self._results or self._trouble or is_cut_short or settings.report):
             self._tell_results(terminalreporter, settings, is_cut_short=is_cut_short)
         if self._slow and self._config.pluginmanager.hasplugin("dsession"):  # whose controller prints no header
-            from pytest_distbench.report.texts.terminal import slow_text
+            from pytest_distbench.report.terminal import slow_text
 
             terminalreporter.write_line(f"distbench: {slow_text(len(self._slow))}")
 
     def _tell_results(
         self, terminalreporter: pytest.TerminalReporter, settings: Settings, *, is_cut_short: bool
     ) -> None:
-        from pytest_distbench.report import formats
-        from pytest_distbench.report.texts import escape
+        from pytest_distbench.report import escape, formats
 
         terminalreporter.section("distbench", sep="-")
         for line in self._lines(settings, is_cut_short=is_cut_short):
@@ -185,9 +184,9 @@ class ResultsPlugin:
     def _lines(self, settings: Settings, *, is_cut_short: bool) -> Iterator[Line]:
         from pytest_distbench.launch.starters import LAUNCHERS
         from pytest_distbench.plugin.names import next_commands, same_command
-        from pytest_distbench.report.texts import Line
-        from pytest_distbench.report.texts.screens import sentence
-        from pytest_distbench.report.texts.terminal import interrupted_lines, summary_lines, unused_lines
+        from pytest_distbench.report import Line
+        from pytest_distbench.report.screens import sentence
+        from pytest_distbench.report.terminal import interrupted_lines, summary_lines, unused_lines
 
         config, folder = self._config, _shorten(settings.baselines, self._config)
         may_compare = LAUNCHERS[settings.launcher].holds_two and settings.fake_rank is None

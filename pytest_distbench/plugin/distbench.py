@@ -61,8 +61,8 @@ from pytest_distbench.records.plan import LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Control
 from pytest_distbench.records.wire import XFAILED
-from pytest_distbench.report.texts import escape
-from pytest_distbench.report.texts.failures import explanation, lost_text, remark_lines
+from pytest_distbench.report import escape
+from pytest_distbench.report.failures import explanation, lost_text, remark_lines
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.confirm import Again, Allowance, Doubt
 from pytest_distbench.run.control import DERIVED, make_trace, plant, wants_trace

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import CaseResult, Finding
-from pytest_distbench.report.texts import escape_lines
+from pytest_distbench.report import escape_lines
 from pytest_distbench.run.samples import Samples
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 import pytest
 
 from pytest_distbench.errors import Terminated
-from pytest_distbench.report.texts import escape
+from pytest_distbench.report import escape
 
 if TYPE_CHECKING:
     from pytest_distbench.plugin.carry import PassedTest

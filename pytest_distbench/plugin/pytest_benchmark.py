@@ -51,8 +51,8 @@ class ViewersPlugin:
 
 
 def _lines(report: pytest.TestReport) -> list[str]:
-    from pytest_distbench.report.texts import layout  # late: a run without tests of ours must not pay for it
-    from pytest_distbench.report.texts.verdicts import PREFIX
+    from pytest_distbench.report import layout  # late: a run without tests of ours must not pay for it
+    from pytest_distbench.report.verdicts import PREFIX
 
     rows = [(name.removeprefix(PREFIX), str(text)) for name, text in report.user_properties if name.startswith(PREFIX)]
     return layout(("metric", "this run"), rows, left=2) if rows else []

@@ -1,1 +1,111 @@
-"""What people and other programs read of a run: tables, failure texts, summaries for GitHub. Decides nothing."""
+"""What people read of a run; here lines for a terminal, and tables of texts.
+
+Text from tests, ranks and files must not move the cursor, recolour or reorder anything, nor begin a line that a CI
+system takes for a command.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from pytest_distbench.records.reasons import Severity
+from pytest_distbench.records.run import Finding
+
+_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Control characters, invisible format characters (bidirectional overrides), surrogates, foreign line ends."""
+
+_COMMAND = re.compile(r"^\s*(?=::)|(?<=#)(?=#(?:vso|teamcity)?\[)")
+"""What CI systems act on: ``::error::`` where a line begins, ``##[error]`` wherever it stands."""
+
+
+def escape(text: str) -> str:
+    r"""The text on one line, with every control character spelled out: ESC becomes ``\x1b``. Tabs stay."""
+    line = text
+    if not (text.isascii() and text.isprintable()):
+        line = "".join(c if c == "\t" or unicodedata.category(c) not in _UNSAFE else _spell_out(c) for c in text)
+    return _COMMAND.sub(r"\g<0>\\", line)
+
+
+_FORMULA = re.compile(r"[=+\-@\t＝＋－＠]")  # noqa: RUF001 spreadsheets take the wide ones for the others
+
+
+def escape_cell(text: str) -> str:
+    """As :func:`escape`, of a text in a CSV file: a spreadsheet takes ``'=1`` for a text, and ``=1`` for a formula."""
+    line = escape(text)
+    return f"'{line}" if _FORMULA.match(line) and not _is_number(line) else line
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def escape_lines(text: str) -> str:
+    """As :func:`escape`, of a text that has lines on purpose, such as a traceback: each is made safe by itself."""
+    return "\n".join(map(escape, text.split("\n")))
+
+
+def _spell_out(character: str) -> str:
+    return character.encode("unicode_escape", errors="backslashreplace").decode("ascii")
+
+
+class Line(NamedTuple):
+    """One line, and what it says: a colour may show that, and no text depends on the colour."""
+
+    text: str
+    severity: Severity = "plain"
+
+
+def lines_of(findings: Iterable[Finding]) -> list[Line]:
+    """A line for each, with its mark."""
+    return [Line(f"{found.row.mark} {found.reason}".lstrip(), found.severity) for found in findings]
+
+
+def layout(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
+    """Align columns: the first ``left`` to the left, the others to the right. No trailing blanks."""
+    safe = [[escape(text) for text in row] for row in [header, *rows]]
+    widths = [max(len(row[i]) for row in safe) for i in range(len(header))]
+    lines = []
+    for row in safe:
+        texts = [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        lines.append("  ".join(texts).rstrip())
+    return lines
+
+
+_NAMED = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+
+_MARKUP = re.compile(
+    r"[&<>|\\`*~$]"
+    r"|\](?=\()"  # the text of a link or an image
+    r"|(?<![^\W_])_|_(?![^\W_])"  # emphasis; not within words
+    r"|^#|[@#](?=\w)|:(?=//)|www(?=\.)",  # headings, mentions, issues, bare addresses
+    re.IGNORECASE,
+)
+
+
+def escape_markdown(text: str) -> str:
+    """Text that cannot leave its line or table cell nor become markup, and reads as it is once rendered."""
+    return _MARKUP.sub(_disarm, "".join(c if c.isprintable() else " " for c in text))
+
+
+def _disarm(found: re.Match[str]) -> str:
+    """An entity is never taken for the sign it stands for; an empty comment keeps apart what would become a link."""
+    sign = found[0]
+    if sign[0] in "@#:wW":
+        return f"{sign}<!-- -->"
+    return _NAMED.get(sign, f"&#{ord(sign)};")
+
+
+def table_head(header: Sequence[str], *, left: int) -> list[str]:
+    """The first two lines of a table: the first ``left`` columns to the left, the others to the right."""
+    return [row_line(header), "|" + "|".join("---" if i < left else "---:" for i in range(len(header))) + "|"]
+
+
+def row_line(texts: Sequence[str]) -> str:
+    return "| " + " | ".join(escape_markdown(text) for text in texts) + " |"

@@ -18,10 +18,7 @@ from pytest_distbench.extensions import Table
 from pytest_distbench.judging.remarks import flaky_lines, flaky_tests
 from pytest_distbench.judging.words import metric_text
 from pytest_distbench.records.run import CaseResult, RunRecord, name_in_file
-from pytest_distbench.report.page.content import again, headline_of, page_of, write_page
-from pytest_distbench.report.tables import VERDICTS, VerdictRow
-from pytest_distbench.report.tables.table import Section, as_text, section_of_rows, write_csv, write_parquet
-from pytest_distbench.report.texts import (
+from pytest_distbench.report import (
     escape,
     escape_cell,
     escape_lines,
@@ -30,8 +27,11 @@ from pytest_distbench.report.texts import (
     row_line,
     table_head,
 )
-from pytest_distbench.report.texts.failures import accept_command
-from pytest_distbench.report.texts.screens import headline
+from pytest_distbench.report.failures import accept_command
+from pytest_distbench.report.page.content import again, headline_of, page_of, write_page
+from pytest_distbench.report.screens import headline
+from pytest_distbench.report.tables import VERDICTS, VerdictRow
+from pytest_distbench.report.tables.table import Section, as_text, section_of_rows, write_csv, write_parquet
 
 MAX_SUMMARY_BYTES = 900 * 1024
 """GitHub drops a step's whole summary above 1024 KiB."""

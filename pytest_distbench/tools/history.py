@@ -16,9 +16,9 @@ from pytest_distbench.errors import ConfigurationError, DistbenchError
 from pytest_distbench.judging.stats import LEAST_RUNS, ChangePoint, change_points, fewest_runs
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.run import USUAL_LAST, History, Point, Trend
+from pytest_distbench.report import escape_markdown, layout, row_line, table_head
 from pytest_distbench.report.formats import BINARY, TABLE_FORMATS
 from pytest_distbench.report.tables.table import Cell, Column, Section, section_of_rows
-from pytest_distbench.report.texts import escape_markdown, layout, row_line, table_head
 from pytest_distbench.store.files import replace_file
 from pytest_distbench.store.run_record import read_history
 from pytest_distbench.units import format_change, format_quantity

@@ -22,8 +22,8 @@ from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFi
 from pytest_distbench.records.case import BaselineEntry, Conditions, EntryName, key_text
 from pytest_distbench.records.metric import BoundValue, Sample, Scalar, metric_key
 from pytest_distbench.records.record import replace
+from pytest_distbench.report import escape_cell
 from pytest_distbench.report.tables.table import ColumnType, Table, write_csv, write_parquet
-from pytest_distbench.report.texts import escape_cell
 from pytest_distbench.store.baselines import BASELINE_FILES, MAX_FILE_BYTES, BaselineFile, BaselineStore, encode
 from pytest_distbench.store.entries import selection
 from pytest_distbench.store.files import open_regular, read_limited, replace_file

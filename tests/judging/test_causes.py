@@ -17,7 +17,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Bound, Sample, Spread, metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord
-from pytest_distbench.report.texts import failures
+from pytest_distbench.report import failures
 
 EQUAL = [0.0, 0.0]
 SLOWER = Finding(metric="m", code="beyond-threshold", unit="s", better="lower", current=0.03, baseline=0.02)

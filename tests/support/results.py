@@ -13,8 +13,8 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord, RunRecord
-from pytest_distbench.report.texts import Line
-from pytest_distbench.report.texts.terminal import summary_lines
+from pytest_distbench.report import Line
+from pytest_distbench.report.terminal import summary_lines
 from pytest_distbench.store.run_record import SCHEMA
 from support.cases import ON_TWO
 

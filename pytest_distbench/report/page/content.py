@@ -31,15 +31,15 @@ from pytest_distbench.records.options import OPTIONS
 from pytest_distbench.records.reasons import VERDICTS, Severity, severity_order
 from pytest_distbench.records.record import Record, replace
 from pytest_distbench.records.run import CaseResult, Finding, History, RunRecord
+from pytest_distbench.report import Line, escape
+from pytest_distbench.report.failures import accept_command, cause_lines, comparison_lines, launch_text
 from pytest_distbench.report.page import Chart, short
 from pytest_distbench.report.page.charts import Trends, charts_above, charts_of, trends_of
+from pytest_distbench.report.screens import headline, next_steps
 from pytest_distbench.report.tables import TABLES
 from pytest_distbench.report.tables.table import Section
-from pytest_distbench.report.texts import Line, escape
-from pytest_distbench.report.texts.failures import accept_command, cause_lines, comparison_lines, launch_text
-from pytest_distbench.report.texts.screens import headline, next_steps
-from pytest_distbench.report.texts.terminal import ending_lines, run_lines, trace_lines, updated_lines
-from pytest_distbench.report.texts.verdicts import refusal_lines
+from pytest_distbench.report.terminal import ending_lines, run_lines, trace_lines, updated_lines
+from pytest_distbench.report.verdicts import refusal_lines
 from pytest_distbench.units import quantity
 from pytest_distbench.workloads.tables.communication import communication_texts
 

@@ -19,8 +19,8 @@ from pytest_distbench.judging.words import change, metric_text
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.reasons import VERDICTS
 from pytest_distbench.records.run import CaseResult, Finding
-from pytest_distbench.report.texts import Line, layout
-from pytest_distbench.report.texts.verdicts import cells, columns_of, telling_verdicts, with_statistic
+from pytest_distbench.report import Line, layout
+from pytest_distbench.report.verdicts import cells, columns_of, telling_verdicts, with_statistic
 from pytest_distbench.units import counted, format_percent, is_size, plural, quantity
 
 MOST_LINES = 25

@@ -26,8 +26,8 @@ from pytest_distbench.records.reasons import REASONS, ReasonCode
 from pytest_distbench.records.run import CaseResult, Finding, RunRecord
 from pytest_distbench.records.wanted import ELASTIC_BASELINE_LAUNCHES
 from pytest_distbench.releases import __version__
-from pytest_distbench.report.texts import Line, layout, lines_of
-from pytest_distbench.report.texts.screens import (
+from pytest_distbench.report import Line, layout, lines_of
+from pytest_distbench.report.screens import (
     about,
     counts,
     inconclusive,
@@ -35,7 +35,7 @@ from pytest_distbench.report.texts.screens import (
     on_one_screen,
     rows,
 )
-from pytest_distbench.report.texts.verdicts import case_table, control_table, telling_verdicts
+from pytest_distbench.report.verdicts import case_table, control_table, telling_verdicts
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.units import counted, format_change, plural, quantity
 

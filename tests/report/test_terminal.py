@@ -10,8 +10,8 @@ from pytest_distbench.records.iteration import NOT_RECORDED, TRAINING_STEP, Case
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import STATISTICS, CaseResult, ReferenceRecord
-from pytest_distbench.report.texts.terminal import interrupted_lines
-from pytest_distbench.report.texts.verdicts import case_table
+from pytest_distbench.report.terminal import interrupted_lines
+from pytest_distbench.report.verdicts import case_table
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Scalar
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import STATISTICS, CaseResult, name_in_file
-from pytest_distbench.report.texts.verdicts import (
+from pytest_distbench.report.verdicts import (
     MOST,
     MOST_ROWS,
     case_table,

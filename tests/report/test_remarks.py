@@ -12,9 +12,9 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Bound, Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Control, Finding
-from pytest_distbench.report.texts import Line
-from pytest_distbench.report.texts.failures import explanation
-from pytest_distbench.report.texts.terminal import run_lines
+from pytest_distbench.report import Line
+from pytest_distbench.report.failures import explanation
+from pytest_distbench.report.terminal import run_lines
 
 FOUND = Control(
     share=0.2,

@@ -11,7 +11,7 @@ from pytest_distbench.judging.outcome import Strictness, conclude, launch_headli
 from pytest_distbench.records.launch import ErrorReport, LaunchRecord, RankFate
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import STATISTICS, CaseResult, Finding, ReferenceRecord
-from pytest_distbench.report.texts.failures import (
+from pytest_distbench.report.failures import (
     explanation,
     launch_text,
     remark_lines,

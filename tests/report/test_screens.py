@@ -9,8 +9,8 @@ from support.stores import launches
 from pytest_distbench.judging.remarks import remarks
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Confirmation, Finding
-from pytest_distbench.report.texts import Line, lines_of
-from pytest_distbench.report.texts.screens import (
+from pytest_distbench.report import Line, lines_of
+from pytest_distbench.report.screens import (
     LONGEST,
     MOST_LINES,
     counts,

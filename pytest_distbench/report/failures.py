@@ -23,8 +23,8 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord, RankFate
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.texts import escape, layout
-from pytest_distbench.report.texts.verdicts import case_table
+from pytest_distbench.report import escape, layout
+from pytest_distbench.report.verdicts import case_table
 from pytest_distbench.units import format_change, plural, quantity
 
 _FEW_LINES = 30

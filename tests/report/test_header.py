@@ -13,7 +13,7 @@ from support.stores import KEY, TEST, entry
 from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.records.environment import Gpu
 from pytest_distbench.records.record import replace
-from pytest_distbench.report.texts.terminal import Awaited, Estimate, duration_text, estimate, header_lines
+from pytest_distbench.report.terminal import Awaited, Estimate, duration_text, estimate, header_lines
 from pytest_distbench.store.baselines import BaselineStore
 
 

@@ -14,7 +14,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.reasons import REASONS, ReasonCode, Severity
 from pytest_distbench.records.run import STATISTICS, CaseResult, Finding
-from pytest_distbench.report.texts import (
+from pytest_distbench.report import (
     Line,
     escape,
     escape_markdown,
