@@ -7,8 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
-from pytest_distbench.judging.entry import fingerprints_of
-from pytest_distbench.judging.fingerprint_rule import METRIC, judge_fingerprints, needs_more
+from pytest_distbench.judging.fingerprint_rule import METRIC, fingerprints_of, judge_fingerprints, needs_more
 from pytest_distbench.judging.losses import disturbance, left_out, lost_part, missing_verdict, more_than_stored
 from pytest_distbench.judging.metric import BUSIER_SHARE, Circumstances, as_info, judge
 from pytest_distbench.judging.neighbours import (

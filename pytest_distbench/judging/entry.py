@@ -7,12 +7,11 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from pytest_distbench.judging import golden_curve
-from pytest_distbench.judging.fingerprint_rule import agree
+from pytest_distbench.judging.fingerprint_rule import fingerprints_of
 from pytest_distbench.judging.losses import norm_of, series_length
 from pytest_distbench.judging.metric import most_of_ranks, why_nothing_was_timed
 from pytest_distbench.judging.terms import version_changes
 from pytest_distbench.records.case import BaselineEntry, Case
-from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import (
@@ -81,15 +80,6 @@ def completed_entry(entry: BaselineEntry, case: Case, lacking: Sequence[LaunchRe
 def _of_median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return round(statistics.median_high(known), 2) if known else None
-
-
-def fingerprints_of(launches: Sequence[LaunchRecord]) -> dict[str, Fingerprint]:
-    """The fingerprints on which the launches agree, by key; one that differs between them says so."""
-    found: dict[str, list[Fingerprint]] = {}
-    for launch in launches:
-        for key, fingerprint in launch.fingerprints.items():
-            found.setdefault(key, []).append(fingerprint)
-    return {key: agree(fingerprints) for key, fingerprints in found.items()}
 
 
 def phases_of(launches: Sequence[LaunchRecord]) -> dict[str, float]:

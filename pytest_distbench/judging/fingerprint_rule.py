@@ -18,10 +18,11 @@ from pytest_distbench.judging.collective_text import (
     payload_bytes,
 )
 from pytest_distbench.records.iteration import Beyond, Fingerprint, named_ranks, of_rank, rank_ranges
+from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import Finding
+from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.units import format_bytes
 
 METRIC = "fingerprint"
@@ -258,3 +259,33 @@ def structure_metrics(fingerprints: Mapping[str, Fingerprint]) -> list[Sample]:
         for name, value in structure_of(fingerprint).items()
         if value or name == "collectives"
     ]
+
+
+def fingerprints_of(launches: Sequence[LaunchRecord]) -> dict[str, Fingerprint]:
+    """The fingerprints on which the launches agree, by key; one that differs between them says so."""
+    found: dict[str, list[Fingerprint]] = {}
+    for launch in launches:
+        for key, fingerprint in launch.fingerprints.items():
+            found.setdefault(key, []).append(fingerprint)
+    return {key: agree(fingerprints) for key, fingerprints in found.items()}
+
+
+def compared_fingerprints(result: CaseResult) -> tuple[dict[str, Fingerprint], dict[str, Fingerprint]]:
+    """Of this run and of what it was compared with, by the loops that both describe."""
+    now, then = fingerprints_of(result.launches), result.reference.fingerprints
+    then = then or fingerprints_of(result.reference.launches)
+    both = [loop for loop in now if loop in then and not (now[loop].missing or then[loop].missing)]
+    return {loop: now[loop] for loop in both}, {loop: then[loop] for loop in both}
+
+
+def communication_texts(result: CaseResult) -> tuple[str, str]:
+    """What an iteration sends in this run and in the baseline, of the first loop that differs; empty: nobody knows."""
+    now, then = compared_fingerprints(result)
+    loop = next((loop for loop in now if differences(then[loop], now[loop])), next(iter(now), None))
+    return ("", "") if loop is None else (_calls(now[loop]), _calls(then[loop]))
+
+
+def _calls(fingerprint: Fingerprint) -> str:
+    found = structure_of(fingerprint)
+    calls = found["collectives"]
+    return f"{calls} call{'s' * (calls != 1)}, {format_bytes(found['sent_bytes'])}" if calls else "no calls"

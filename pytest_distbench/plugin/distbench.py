@@ -117,7 +117,7 @@ class Distbench:
         self.world_size = world_size
         self.backend = backend
         self.device: Literal["cpu", "cuda"] = "cuda" if session.settings.gpu else "cpu"
-        self.data = session.settings.data
+        self.data: str = session.settings.added.get("data", "")
         self._session = session
         self._node = node
         self._record = record

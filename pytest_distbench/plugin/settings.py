@@ -222,7 +222,7 @@ def read_settings(config: pytest.Config) -> Settings:
         added={name: found.pop(name) for name, option in OPTIONS.items() if not option.field},
         **{OPTIONS[name].field: value for name, value in found.items()},
     )
-    for check in (_launcher, _gpus, _ranks, _attach, _baselines, _files, _platform, _data, _paired):
+    for check in (_launcher, _gpus, _ranks, _attach, _baselines, _files, _platform, _paired):
         settings = check(settings, given)
     return settings
 
@@ -391,21 +391,6 @@ def _platform(settings: Settings, given: Given) -> Settings:
         except ConfigurationError as error:
             raise given.refuse("platform", str(error)) from None
     return settings if settings.fake_rank is None or settings.platform else replace(settings, platform=ANY_PLATFORM)
-
-
-def _data(settings: Settings, given: Given) -> Settings:
-    """A URL as it is, and a path as an absolute one: ranks need not run where pytest does."""
-    text = settings.data
-    if "://" in text:
-        from pytest_distbench.workloads.inputs import why_no_store
-
-        if why := why_no_store(text):
-            raise given.refuse("data", f"{text}: {why}")
-    elif text:
-        if not (path := given.folder / text).is_dir():
-            raise given.refuse("data", f"there is no folder {path}; give one, or a URL such as s3://bucket")
-        return replace(settings, data=str(path))
-    return settings
 
 
 def _paired(settings: Settings, given: Given) -> Settings:

@@ -336,12 +336,6 @@ class Options:
         excludes={"update": "a debugged run measures nothing", f"backend={FAKE}": "it has no rank to attach to"},
         is_repeated=False,
     )
-    data: str = _advanced(
-        "folder or URL of full-size data sets",
-        "An object store is s3://bucket/prefix.",
-        metavar="DIR",
-        default="",
-    )
     experiment: Path | None = _advanced(
         "TOML file that describes the experiment, for the record", metavar="FILE", wanted=_PATH, is_repeated=False
     )

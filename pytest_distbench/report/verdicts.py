@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median
+from typing import NamedTuple
 
-from pytest_distbench.judging.links import link_at
+from pytest_distbench.extensions import Table
 from pytest_distbench.judging.outcome import detection, planted_ratio, telling
 from pytest_distbench.judging.words import change, current, mde, metric_text, point_text, reference, threshold
 from pytest_distbench.machine.secrets import mask_text
@@ -24,21 +25,49 @@ from pytest_distbench.report import (
 )
 from pytest_distbench.store.accept import EntryChange, MetricChange
 from pytest_distbench.units import counted, format_change, quantity
-from pytest_distbench.workloads.tables.collectives import is_sweep, refusals, sweep_points
-from pytest_distbench.workloads.tables.communication import slowest_links
 
 _SHOWN_METRICS = 6
 _CONTROL_HEADER = ("", "test", "metric", "slowdown", "injected", "measured", "launches", "time")
-_SWEEP_HEADER = ("", "size", "time us", "algbw GB/s", "busbw GB/s", "#wrong", "baseline us", "change", "threshold", "n")
+
+
+class CaseText(NamedTuple):
+    """How cases of a kind are told, where a list of their metrics does not do.
+
+    Attributes:
+        is_of: whether a case is of the kind.
+        choose: the findings that stand for its judged ones where they are too many.
+        table: its lines, where a row is more than a metric; takes ``show_all`` as :func:`case_table`.
+        remarks: what is said below the table of any case.
+    """
+
+    is_of: Callable[[CaseResult], bool]
+    choose: Callable[[list[Finding]], list[Finding]]
+    table: Callable[..., list[Line]] | None = None
+    remarks: Callable[[CaseResult], list[Line]] = lambda result: []
+
+
+CASE_TEXTS: Table[str, CaseText] = Table("case texts", {})
+
+
+def _text_of(result: CaseResult) -> CaseText | None:
+    return next((text for text in CASE_TEXTS.values() if text.is_of(result)), None)
 
 
 def case_table(result: CaseResult, *, show_all: bool) -> list[Line]:
     """The table of one case. Without ``show_all`` metrics within their thresholds are counted, not listed."""
     if not result.verdicts:
         return _measured_table(result) if show_all else []
-    if is_sweep(result) and result.reference.kind != "paired":
-        return _sweep_table(result, show_all=show_all)
-    return verdict_table(result, show_all=show_all) + refusal_lines(result)
+    text = _text_of(result)
+    if text is not None and text.table is not None and result.reference.kind != "paired":
+        lines = text.table(result, show_all=show_all)
+    else:
+        lines = verdict_table(result, show_all=show_all)
+    return lines + remarks_of(result)
+
+
+def remarks_of(result: CaseResult) -> list[Line]:
+    """What is said of a case below its table."""
+    return [line for text in CASE_TEXTS.values() for line in text.remarks(result)]
 
 
 def _measured_table(result: CaseResult) -> list[Line]:
@@ -76,7 +105,7 @@ def cells(verdict: Finding, columns: Columns) -> tuple[str, ...]:
     return tuple(text(verdict) for text in columns.values())
 
 
-def _unchanged(result: CaseResult) -> str:
+def words_of_unchanged(result: CaseResult) -> str:
     """What is said of rows that are not shown."""
     return "unchanged" if result.reference.kind == "paired" else "within their thresholds"
 
@@ -87,9 +116,9 @@ def verdict_table(result: CaseResult, *, show_all: bool) -> list[Line]:
     if show_all and any(_median(result, v) for v in shown):
         columns = {**columns, "median": lambda v: _median(result, v)}
     columns, note = with_statistic(columns, shown)
-    lines = [*_layout([*columns], [(v.code, cells(v, columns)) for v in shown], left=2), *map(Line, note)]
+    lines = [*coded_lines([*columns], [(v.code, cells(v, columns)) for v in shown], left=2), *map(Line, note)]
     hidden = sum(v.is_judged and v.row.is_quiet for v in result.verdicts if v not in shown)
-    return lines + ([Line(f"  {hidden} more {_unchanged(result)} (-v shows all)")] if hidden else [])
+    return lines + ([Line(f"  {hidden} more {words_of_unchanged(result)} (-v shows all)")] if hidden else [])
 
 
 def with_statistic(columns: Columns, shown: Iterable[Finding]) -> tuple[Columns, list[str]]:
@@ -109,7 +138,10 @@ def _median(result: CaseResult, verdict: Finding) -> str:
     return quantity(median(values), verdict.unit) if values and verdict.unit == "s" else ""
 
 
-def _layout(header: Sequence[str], rows: Sequence[tuple[ReasonCode, Sequence[str]]], *, left: int = 1) -> list[Line]:
+def coded_lines(
+    header: Sequence[str], rows: Sequence[tuple[ReasonCode, Sequence[str]]], *, left: int = 1
+) -> list[Line]:
+    """A table whose rows are as severe as the reasons that they stand behind."""
     if not rows:
         return []
     head, *texts = layout(header, [row for _, row in rows], left=left)
@@ -118,7 +150,7 @@ def _layout(header: Sequence[str], rows: Sequence[tuple[ReasonCode, Sequence[str
 
 
 def telling_verdicts(result: CaseResult) -> Iterable[Finding]:
-    """Of a sweep its ends and the one that moved most, of links the slowest, of many pairs the ends and what moved.
+    """Of many pairs the ends and what moved, else what tells of a case of its kind.
 
     What accompanies every measurement, memory, is told where it moved.
     """
@@ -127,51 +159,12 @@ def telling_verdicts(result: CaseResult) -> Iterable[Finding]:
         ends = judged if len(judged) <= _SHOWN_METRICS else [judged[0], judged[-1]]
         return [v for v in judged if not v.row.is_quiet or v in ends]
     judged = [v for v in judged if v.current is not None or v.is_failure]
-    if slowest := slowest_links(result):
-        return [v for v in judged if v in slowest or v.is_failure or link_at(v.at) is None]
-    if not is_sweep(result):
-        return judged
-    of_sizes = [v for v in judged if v.unit == "s" and "message_bytes" in v.at]
-    times = sorted(of_sizes, key=lambda v: int(v.at["message_bytes"]))
-    if not times:
-        return judged[:3]
-    largest_change = max(times, key=lambda v: abs((v.ratio or 1.0) - 1.0))
-    chosen = {times[0].metric, largest_change.metric, times[-1].metric}
-    return [v for v in judged if v.metric in chosen or v.code in ("communication", "bound") or v.name == PEAK_MEMORY]
+    text = _text_of(result)
+    return judged if text is None else text.choose(judged)
 
 
 def _is_quiet_company(verdict: Finding) -> bool:
     return verdict.name == PEAK_MEMORY and verdict.row.is_quiet
-
-
-def _sweep_table(result: CaseResult, *, show_all: bool) -> list[Line]:
-    points = list(sweep_points(result))
-    shown = [point for point in points if show_all or not REASONS[point.gravest].is_quiet]
-    _, note = with_statistic({"this run": current}, [point.time for point in shown])
-    rows = [
-        (
-            point.gravest,
-            (
-                REASONS[point.gravest].mark,
-                point.text,
-                f"{point.time_s * 1e6:.1f}",
-                f"{point.algbw:.3f}",
-                "-" if point.busbw is None else f"{point.busbw:.3f}",
-                "" if point.wrong_elements is None else quantity(point.wrong_elements, ""),
-                f"{point.time.baseline * 1e6:.1f}" if point.time.baseline else "-",
-                change(point.time),
-                threshold(point.time),
-                str(point.time.launches),
-            ),
-        )
-        for point in shown
-    ]
-    lines = [*_layout(_SWEEP_HEADER, rows), *map(Line, note)]
-    lines += refusal_lines(result)
-    hidden = len(points) - len(shown)
-    if hidden:
-        lines.append(Line(f"  {counted(hidden, 'size')} {_unchanged(result)} not shown (-v shows all)"))
-    return lines
 
 
 def control_table(results: Sequence[CaseResult]) -> list[Line]:
@@ -199,16 +192,6 @@ def control_table(results: Sequence[CaseResult]) -> list[Line]:
         )
     lines = layout(_CONTROL_HEADER, rows, left=4) if rows else []
     return [Line(text, severity) for text, severity in zip(lines, severities[: len(lines)], strict=True)]
-
-
-def refusal_lines(result: CaseResult) -> list[Line]:
-    reasons: dict[str, list[str]] = {}
-    for refused in refusals(result):
-        facts = refused.facts
-        pair = " ".join(str(facts[name]) for name in ("dtype", "redop") if name in facts)
-        reasons.setdefault(str(facts["reason"]), []).append(pair)
-    backend = result.case.conditions.backend
-    return [Line(f"  {backend} has not {', '.join(pairs)}: {reason}") for reason, pairs in reasons.items()]
 
 
 MOST_ROWS = 100

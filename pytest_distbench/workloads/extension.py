@@ -4,12 +4,14 @@ from __future__ import annotations
 
 ROWS = {
     "commands": {"data": "data.commands:DATA"},
+    "options": {"data": "plugin:DATA"},
     "fixtures": {
         "collective_sweep": "plugin:collective_sweep",
         "time_to_accuracy": "plugin:time_to_accuracy",
         "scaling": "plugin:scaling",
         "communication": "plugin:communication",
     },
+    "case texts": {"links": "tables.communication:LINK_TEXT", "sweep": "tables.collectives:SWEEP"},
     "tables": {
         "collectives": "tables.collectives:COLLECTIVES",
         "backends": "tables.collectives:BACKENDS",

@@ -13,7 +13,6 @@ import itertools
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
@@ -26,7 +25,7 @@ from pytest_distbench.errors import RecordingError, tell
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.worker.checks import check_choice, check_whole, refuse
 from pytest_distbench.worker.clock import HostClock
-from pytest_distbench.workloads.data import cifar10
+from pytest_distbench.workloads.data import TO_INSTALL, cifar10
 from pytest_distbench.workloads.training import sharded_batches
 
 if TYPE_CHECKING:
@@ -38,8 +37,6 @@ StorageKind = Literal["local", "network", "object"]
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "9p", "afs", "beegfs", "ceph", "glusterfs", "gpfs", "lustre", "virtiofs"}
 _LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuseblk"}
 """Of file systems outside of the kernel those that are known to lie on a disk; s3fs, sshfs and their like do not."""
-
-_TO_INSTALL = "for s3:// install pytest-distbench[storage], for others the package of fsspec that knows them"
 
 
 class Storage(Protocol):
@@ -166,24 +163,8 @@ class ObjectStore:
 
             system, root = url_to_fs(self.where)
         except (ImportError, ValueError) as error:
-            raise RecordingError(f"{self.where}: {error}; {_TO_INSTALL}") from None
+            raise RecordingError(f"{self.where}: {error}; {TO_INSTALL}") from None
         return system, str(root)
-
-
-def why_no_store(url: str) -> str:
-    """Why no library here can open a URL, in a clause with the next step. Empty: one can, or may.
-
-    Imports none of them, and connects to nothing.
-    """
-    from fsspec.registry import known_implementations, registry
-
-    scheme = url.partition("://")[0]
-    if scheme in registry:
-        return ""
-    if scheme not in known_implementations:
-        return f"no store is known by {scheme}://; {_TO_INSTALL}"
-    package = known_implementations[scheme]["class"].partition(".")[0]
-    return "" if find_spec(package) is not None else f"{scheme}:// needs the package {package}; {_TO_INSTALL}"
 
 
 def storage_at(place: str | os.PathLike[str]) -> Storage:

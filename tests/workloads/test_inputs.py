@@ -19,9 +19,9 @@ from pytest_distbench.errors import DataError, DistbenchError, RecordingError
 from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.workloads import inputs
-from pytest_distbench.workloads.data import cifar10
+from pytest_distbench.workloads.data import cifar10, why_no_store
 from pytest_distbench.workloads.data.cifar10 import RECORD_BYTES
-from pytest_distbench.workloads.inputs import Folder, Images, ObjectStore, batches, storage_at, why_no_store
+from pytest_distbench.workloads.inputs import Folder, Images, ObjectStore, batches, storage_at
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from statistics import median
 from typing import NamedTuple
 
 from pytest_distbench.judging.collective_text import alike_told, count, payload_bytes
-from pytest_distbench.judging.fingerprint_rule import ranks_of
+from pytest_distbench.judging.fingerprint_rule import compared_fingerprints, ranks_of
 from pytest_distbench.judging.links import Link
 from pytest_distbench.judging.words import point_text
 from pytest_distbench.records.iteration import UNACCOUNTED, Collective, of_rank, rank_ranges
@@ -27,7 +27,7 @@ from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.page import Axis, Bars, Chart, Grid, Heat, Lines, Point, Series, points, short
 from pytest_distbench.units import GIGABYTE, quantity
 from pytest_distbench.workloads.tables.collectives import SweepPoint, sweep_points
-from pytest_distbench.workloads.tables.communication import fingerprints, link_points
+from pytest_distbench.workloads.tables.communication import link_points
 from pytest_distbench.workloads.tables.phases import PHASES, whole_of
 
 MOST_POINTS = 300
@@ -224,7 +224,7 @@ def _thick(curves: Sequence[tuple[str, list[Point]]], whose: str) -> list[Series
 
 def communication(result: CaseResult) -> Iterator[Chart]:
     """What an iteration sends, next to the baseline: of each loop in which that differs, and of ranks that differ."""
-    now, then = fingerprints(result)
+    now, then = compared_fingerprints(result)
     for loop, here in now.items():
         tables: dict[tuple[_Sent, ...], list[int]] = {}
         for rank in sorted({*ranks_of(then[loop]), *ranks_of(here)}):

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
+from pytest_distbench.judging.fingerprint_rule import communication_texts
 from pytest_distbench.judging.stats import median_interval
 from pytest_distbench.judging.stored_rule import fast_value
 from pytest_distbench.judging.words import change, current, mde, metric_text, threshold
@@ -39,9 +40,8 @@ from pytest_distbench.report.screens import headline, next_steps
 from pytest_distbench.report.tables import TABLES
 from pytest_distbench.report.tables.table import Section
 from pytest_distbench.report.terminal import ending_lines, run_lines, trace_lines, updated_lines
-from pytest_distbench.report.verdicts import refusal_lines
+from pytest_distbench.report.verdicts import remarks_of
 from pytest_distbench.units import quantity
-from pytest_distbench.workloads.tables.communication import communication_texts
 
 MEASURED = "measured"
 """State of a case with no verdict, and of its numbers."""
@@ -245,7 +245,7 @@ def _case(result: CaseResult, record: RunRecord, trends: Trends) -> PageCase:
         headline=mask_text(result.headline),
         how=", ".join(filter(None, how)),
         story=_story(result, command) if failed else [],
-        notes=[*(line.text for line in [*refusal_lines(result), *trace_lines(result)]), *problems],
+        notes=[*(line.text for line in [*remarks_of(result), *trace_lines(result)]), *problems],
         command=command,
         accept=accept_command(result, command) if failed else "",
         rows=list(_rows(result)),

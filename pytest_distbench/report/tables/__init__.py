@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from pytest_distbench.errors import TableError, tell
 from pytest_distbench.extensions import Table
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
+from pytest_distbench.judging.fingerprint_rule import communication_texts
 from pytest_distbench.judging.outcome import planted_ratio
 from pytest_distbench.judging.words import change, current, mde, metric_text, reference, threshold
 from pytest_distbench.records.metric import tightest
@@ -17,7 +18,6 @@ from pytest_distbench.records.run import CaseResult, Control, Finding, RunRecord
 from pytest_distbench.report.tables.record import ENVIRONMENT, LAUNCHES, RECORD, SETUP
 from pytest_distbench.report.tables.table import TEST, Cell, Column, Section, TableKind, seconds
 from pytest_distbench.units import format_change
-from pytest_distbench.workloads.tables.communication import communication_texts
 
 
 class ControlRow(NamedTuple):

@@ -1,6 +1,7 @@
 """Data sets of the trainings: a module for each format, and one table of sets. Each generates a small set, too.
 
-Here is what all formats share: archives, the name of a damaged file, text line by line, a file written whole.
+Here is what all formats share: archives, the name of a damaged file, text line by line, a file written whole; and
+whether a store of objects can be opened.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Collection, Iterator
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -97,3 +99,22 @@ def _files(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
                     yield PurePosixPath(member.name).name, content
             while tape.fileobj is not None and tape.fileobj.read(_AT_ONCE):
                 """To the end of the compressed stream, which is where its checksum stands."""
+
+
+TO_INSTALL = "for s3:// install pytest-distbench[storage], for others the package of fsspec that knows them"
+
+
+def why_no_store(url: str) -> str:
+    """Why no library here can open a URL, in a clause with the next step. Empty: one can, or may.
+
+    Imports none of them, and connects to nothing.
+    """
+    from fsspec.registry import known_implementations, registry
+
+    scheme = url.partition("://")[0]
+    if scheme in registry:
+        return ""
+    if scheme not in known_implementations:
+        return f"no store is known by {scheme}://; {TO_INSTALL}"
+    package = known_implementations[scheme]["class"].partition(".")[0]
+    return "" if find_spec(package) is not None else f"{scheme}:// needs the package {package}; {TO_INSTALL}"

@@ -10,12 +10,15 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Literal
 
+from pytest_distbench.judging.words import change, current, threshold
 from pytest_distbench.records.case import NETWORK
-from pytest_distbench.records.metric import LINK_PEAK, Scalar
+from pytest_distbench.records.metric import LINK_PEAK, PEAK_MEMORY, Scalar
 from pytest_distbench.records.reasons import REASONS, VERDICTS, ReasonCode, severity_order
 from pytest_distbench.records.run import CaseResult, Finding
+from pytest_distbench.report import Line
 from pytest_distbench.report.tables.table import Cell, Column, TableKind, microseconds, number
-from pytest_distbench.units import GIGABYTE, format_bytes
+from pytest_distbench.report.verdicts import CaseText, coded_lines, with_statistic, words_of_unchanged
+from pytest_distbench.units import GIGABYTE, counted, format_bytes, quantity
 
 _AXIS = "message_bytes"
 
@@ -62,11 +65,6 @@ def sweep_points(result: CaseResult) -> Iterator[SweepPoint]:
                 yield _point(size, time, time.current, found)
 
 
-def refusals(result: CaseResult) -> list[Finding]:
-    """What the backend was asked for and has not: the verdicts on it, whose facts give its reason."""
-    return [v for v in result.verdicts if v.name == "supported" and v.current == 0 and "reason" in v.facts]
-
-
 def _point(size: int, time: Finding, time_s: float, found: dict[str, Finding]) -> SweepPoint:
     factor = float(time.facts.get("busbw_factor", 0.0))
     peak = float(time.facts.get(LINK_PEAK, 0.0))
@@ -82,6 +80,67 @@ def _point(size: int, time: Finding, time_s: float, found: dict[str, Finding]) -
         busbw_share=algbw * factor / peak if factor and peak else None,
         wrong_elements=wrong.current if wrong else None,
     )
+
+
+def _refusals(result: CaseResult) -> list[Finding]:
+    """What the backend was asked for and has not: the verdicts on it, whose facts give its reason."""
+    return [v for v in result.verdicts if v.name == "supported" and v.current == 0 and "reason" in v.facts]
+
+
+_HEADER = ("", "size", "time us", "algbw GB/s", "busbw GB/s", "#wrong", "baseline us", "change", "threshold", "n")
+
+
+def _sweep_table(result: CaseResult, *, show_all: bool) -> list[Line]:
+    points = list(sweep_points(result))
+    shown = [point for point in points if show_all or not REASONS[point.gravest].is_quiet]
+    _, note = with_statistic({"this run": current}, [point.time for point in shown])
+    rows = [
+        (
+            point.gravest,
+            (
+                REASONS[point.gravest].mark,
+                point.text,
+                f"{point.time_s * 1e6:.1f}",
+                f"{point.algbw:.3f}",
+                "-" if point.busbw is None else f"{point.busbw:.3f}",
+                "" if point.wrong_elements is None else quantity(point.wrong_elements, ""),
+                f"{point.time.baseline * 1e6:.1f}" if point.time.baseline else "-",
+                change(point.time),
+                threshold(point.time),
+                str(point.time.launches),
+            ),
+        )
+        for point in shown
+    ]
+    lines = [*coded_lines(_HEADER, rows), *map(Line, note)]
+    hidden = len(points) - len(shown)
+    if hidden:
+        lines.append(Line(f"  {counted(hidden, 'size')} {words_of_unchanged(result)} not shown (-v shows all)"))
+    return lines
+
+
+def _refusal_lines(result: CaseResult) -> list[Line]:
+    reasons: dict[str, list[str]] = {}
+    for refused in _refusals(result):
+        facts = refused.facts
+        pair = " ".join(str(facts[name]) for name in ("dtype", "redop") if name in facts)
+        reasons.setdefault(str(facts["reason"]), []).append(pair)
+    backend = result.case.conditions.backend
+    return [Line(f"  {backend} has not {', '.join(pairs)}: {reason}") for reason, pairs in reasons.items()]
+
+
+def _choose(judged: list[Finding]) -> list[Finding]:
+    """The ends of a sweep, and the size that moved most."""
+    of_sizes = [v for v in judged if v.unit == "s" and _AXIS in v.at]
+    times = sorted(of_sizes, key=lambda v: int(v.at[_AXIS]))
+    if not times:
+        return judged[:3]
+    largest_change = max(times, key=lambda v: abs((v.ratio or 1.0) - 1.0))
+    chosen = {times[0].metric, largest_change.metric, times[-1].metric}
+    return [v for v in judged if v.metric in chosen or v.code in ("communication", "bound") or v.name == PEAK_MEMORY]
+
+
+SWEEP = CaseText(is_of=is_sweep, choose=_choose, table=_sweep_table, remarks=_refusal_lines)
 
 
 _HOW = ("cache", "group", "together", "parts", "over_ranks", "buffers")
@@ -166,7 +225,7 @@ def _rows_of(result: CaseResult) -> Iterator[CollectiveRow]:
             verdict=REASONS[point.gravest].verdict,
             note=_ON_A_COPY if facts.get("copies") else "",
         )
-    for refused in refusals(result):
+    for refused in _refusals(result):
         yield _refused(result, refused)
     last = result.launches[-1] if result.launches else None
     if last is not None and last.outcome == "failed" and "collective" in result.case.params:

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pytest_distbench.judging.entry import fingerprints_of
-from pytest_distbench.judging.fingerprint_rule import UNITS, differences, structure_of
-from pytest_distbench.judging.links import Link, by_link, find_slow, outliers, times_of, typical_time
-from pytest_distbench.records.iteration import Fingerprint
+from pytest_distbench.judging.fingerprint_rule import UNITS, structure_of
+from pytest_distbench.judging.links import Link, by_link, find_slow, link_at, outliers, times_of, typical_time
 from pytest_distbench.records.reasons import REASONS, ReasonCode, severity_order
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.report.tables.table import TEST, Cell, Column, TableKind, microseconds, num_bytes, number
+from pytest_distbench.report.verdicts import CaseText
 from pytest_distbench.units import GIGABYTE, quantity
 
 _AXES = {"tensors", "calls"}
@@ -113,14 +112,14 @@ def link_points(result: CaseResult) -> Iterator[LinkPoint]:
         )
 
 
-def slowest_links(result: CaseResult) -> list[Finding]:
-    """Of each metric of links the one that is slowest; empty where the case measured none."""
-    chosen = []
-    for verdicts in by_link(result.verdicts).values():
-        times = times_of(verdicts)
-        if times:
-            chosen.append(verdicts[max(times, key=times.__getitem__)])
-    return chosen
+def _choose(judged: list[Finding]) -> list[Finding]:
+    """The slowest link by each metric, and what failed or is of no link."""
+    found = by_link(judged).values()
+    slowest = [of[max(times, key=times.__getitem__)] for of in found if (times := times_of(of))]
+    return [v for v in judged if v in slowest or v.is_failure or link_at(v.at) is None]
+
+
+LINK_TEXT = CaseText(is_of=lambda result: any(link_at(v.at) and v.current for v in result.verdicts), choose=_choose)
 
 
 LINKS: TableKind[LinkPoint] = TableKind(
@@ -139,27 +138,6 @@ LINKS: TableKind[LinkPoint] = TableKind(
         Column("verdict", str, "verdict", lambda point: REASONS[point.gravest].verdict),
     ],
 )
-
-
-def fingerprints(result: CaseResult) -> tuple[dict[str, Fingerprint], dict[str, Fingerprint]]:
-    """Of this run and of what it was compared with, by the loops that both describe."""
-    now, then = fingerprints_of(result.launches), result.reference.fingerprints
-    then = then or fingerprints_of(result.reference.launches)
-    both = [loop for loop in now if loop in then and not (now[loop].missing or then[loop].missing)]
-    return {loop: now[loop] for loop in both}, {loop: then[loop] for loop in both}
-
-
-def communication_texts(result: CaseResult) -> tuple[str, str]:
-    """What an iteration sends in this run and in the baseline, of the first loop that differs; empty: nobody knows."""
-    now, then = fingerprints(result)
-    loop = next((loop for loop in now if differences(then[loop], now[loop])), next(iter(now), None))
-    return ("", "") if loop is None else (_calls(now[loop]), _calls(then[loop]))
-
-
-def _calls(fingerprint: Fingerprint) -> str:
-    found = structure_of(fingerprint)
-    calls = found["collectives"]
-    return f"{calls} call{'s' * (calls != 1)}, {quantity(found['sent_bytes'], 'B')}" if calls else "no calls"
 
 
 class GrowthRow(NamedTuple):

@@ -16,10 +16,10 @@ from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.workloads.tables.communication import (
     BUCKETS,
     GROWTH,
+    LINK_TEXT,
     LINKS,
     growth_rows,
     link_points,
-    slowest_links,
 )
 
 
@@ -68,8 +68,8 @@ def test_a_slow_link_or_rank_is_noted_at_each_link_of_more_than_two_ranks() -> N
     [_, slow, _] = link_points(result(*(latency(link, 1e-4) for link in links), *rates))
     assert (slow.note, slow.share, slow.bandwidth) == ("this link", 5.0, 2.0)
 
-    assert [v.at for v in slowest_links(matrix(4, (1, 3)))] == [{"from": 1, "to": 3}]
-    assert slowest_links(result(verdict())) == []
+    assert [v.at for v in LINK_TEXT.choose(matrix(4, (1, 3)).verdicts)] == [{"from": 1, "to": 3}]
+    assert not LINK_TEXT.is_of(result(verdict()))
 
 
 def test_each_link_is_a_row() -> None:
