@@ -431,8 +431,8 @@ def step(rank):
         dist.all_reduce(x)
 
 
-def test_replay(distbench):
-    distbench.replay(distbench.check(step), iterations=5)
+def test_replay(distbench, communication):
+    communication.replay(distbench.check(step), iterations=5)
 """
 
 SCALES = """

@@ -210,7 +210,7 @@ class Arguments:
 
     def __init__(self, call: str, file: Path) -> None:
         self._call = call
-        self._file = str(file)
+        self.file = file
 
     def refuse(self, problem: str) -> NoReturn:
         """Fail the test: with the call, the problem, and the line of the test that made the call."""
@@ -394,7 +394,7 @@ class Arguments:
         outside = ""
         while frame is not None:
             file = frame.f_code.co_filename
-            if file == self._file:
+            if file == str(self.file):
                 return f"{Path(file).name}:{frame.f_lineno}"
             if not outside and not file.startswith(_PACKAGE):
                 outside = f"{Path(file).name}:{frame.f_lineno}"

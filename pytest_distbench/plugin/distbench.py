@@ -26,7 +26,6 @@ from pytest_distbench.judging.bounds import check_measured, plausible
 from pytest_distbench.judging.outcome import Conclusion, conclude, concluded
 from pytest_distbench.judging.sensitivity import why_implausible
 from pytest_distbench.plugin.arguments import (
-    MOST_ITERATIONS,
     Arguments,
     Called,
     CheckKeywords,
@@ -47,12 +46,10 @@ from pytest_distbench.plugin.outcomes import (
     Run,
     Unaccepted,
 )
-from pytest_distbench.plugin.replay import BODY as REPLAY_BODY
-from pytest_distbench.plugin.replay import replay_params
 from pytest_distbench.plugin.requests import RequestMaker
 from pytest_distbench.plugin.workload import Workload
 from pytest_distbench.records.case import OVERSUBSCRIBED, Case
-from pytest_distbench.records.iteration import CaseTrace, Fingerprint
+from pytest_distbench.records.iteration import CaseTrace
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import BoundValue, Sample, Scalar
@@ -486,42 +483,6 @@ class Distbench:
         run = self._keep(samples, self._finish(result))
         self._ask_about_directions(run)
         return run
-
-    def replay(
-        self,
-        fingerprint: Run | Fingerprint | str | os.PathLike[str],
-        *,
-        of: str = "",
-        warmup: int = 5,
-        iterations: int = 20,
-        **options: Unpack[ShapeKeywords],
-    ) -> Run:
-        """Time the collectives of a fingerprint without computation: the whole sequence, and each operation alone.
-
-        Every iteration issues the same sequence of operations, sizes, dtypes and groups, one after the other:
-        ``replay``, and ``replay[op=all_gather]``. Every rank of the run replays a fingerprint of one rank of a large
-        group from the backend ``fake``.
-
-        Args:
-            fingerprint: a run of this test, a :class:`Fingerprint`, or the path of a baseline file.
-            of: name of its loop, such as ``step_time``, if it has several.
-            warmup: untimed iterations.
-            iterations: timed iterations.
-
-        Raises:
-            Misuse: there is no such fingerprint, or these ranks cannot replay it.
-        """
-        self.skip_without_clocks("a replay measures times")
-        given = self.arguments("distbench.replay")
-        given.keywords(options, self.replay, ShapeKeywords)
-        ranks = given.ranks(options.get("world_size"), self.world_size)
-        params = replay_params(given, fingerprint, of, world_size=ranks, beside=self._node.path.parent)
-        params |= {
-            "warmup": given.whole("warmup", warmup, least=1, most=MOST_ITERATIONS),
-            "iterations": given.whole("iterations", iterations, least=1, most=MOST_ITERATIONS),
-        }
-        options.setdefault("name", "replay")
-        return self.run_wanted(given, Called(body=REPLAY_BODY, params=params, **options))
 
     def arguments(self, call: str) -> Arguments:
         """What checks the arguments of a call in this test."""

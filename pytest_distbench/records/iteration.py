@@ -124,9 +124,24 @@ class Collective(Record, frozen=True, array_like=True):
     tell; None: not recorded. At its end may stand :data:`NOT_WAITED`: ``sum, not waited for``."""
 
     @property
-    def way(self) -> str:
-        """Reduction, root or partner alone; empty where nothing is known of them."""
-        return (self.how or "").removesuffix(NOT_WAITED).removesuffix(", ")
+    def reduction(self) -> str:
+        """What it reduces by: ``sum``. Empty: nothing, or nobody knows."""
+        first = self._words[0] if self._words else ""
+        return "" if first in ("root", "to", "from") else first
+
+    @property
+    def root(self) -> int:
+        """The rank of its group that is its root; 0 where nobody knows."""
+        return int(self._words[-1]) if "root" in self._words else 0
+
+    @property
+    def partner(self) -> int | None:
+        """How many ranks further the one is that it sends to or receives from; None: nobody knows."""
+        return int(self._words[-1]) if {"to", "from"} & set(self._words) else None
+
+    @property
+    def _words(self) -> list[str]:
+        return (self.how or "").removesuffix(NOT_WAITED).removesuffix(", ").split()
 
 
 class Group(Record, frozen=True, array_like=True):

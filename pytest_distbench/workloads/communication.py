@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
@@ -13,8 +14,9 @@ from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments, Called, ShapeKeywords, several
 from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.outcomes import Run
+from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.units import format_bytes
-from pytest_distbench.workloads import gradients, links
+from pytest_distbench.workloads import gradients, links, replay
 from pytest_distbench.workloads.fixtures import LARGEST_BYTES
 
 _WORKLOADS = Path(workloads.__file__).parent
@@ -184,6 +186,38 @@ class Communication:
             "max_imbalance": None if max_imbalance is None else given.number("max_imbalance", max_imbalance, above=1),
         }
         return self._run("links.py::link_matrix", given, params, iterations, warmup, options)
+
+    def replay(
+        self,
+        fingerprint: Run | Fingerprint | str | os.PathLike[str],
+        *,
+        of: str = "",
+        iterations: int = 20,
+        warmup: int = 5,
+        **options: Unpack[ShapeKeywords],
+    ) -> Run:
+        """Time the collectives of a fingerprint without computation: the whole sequence, and each operation alone.
+
+        Every iteration issues the same sequence of operations, sizes, dtypes and groups, one after the other:
+        ``replay``, and ``replay[op=all_gather]``. Every rank of the run replays a fingerprint of one rank of a large
+        group from the backend ``fake``.
+
+        Args:
+            fingerprint: a run of this test, a :class:`Fingerprint`, or the path of a baseline file.
+            of: name of its loop, such as ``step_time``, if it has several.
+            iterations: timed iterations.
+            warmup: untimed iterations.
+
+        Raises:
+            Misuse: there is no such fingerprint, or these ranks cannot replay it.
+        """
+        given = self._arguments("replay", options)
+        ranks = given.ranks(options.get("world_size"), self._distbench.world_size)
+        of = given.text("of", of, may_be_empty=True)
+        name, chosen = replay.choose_fingerprint(given, fingerprint, of, beside=given.file.parent)
+        params = replay.replay_params(given, name, chosen, world_size=ranks)
+        options.setdefault("name", "replay")
+        return self._run("replay.py::replay", given, params, iterations, warmup, options)
 
     def _arguments(self, call: str, options: Mapping[str, object]) -> Arguments:
         self._distbench.skip_without_clocks(f"communication.{call} measures times")

@@ -1,149 +1,164 @@
 """Replay: the collectives of a fingerprint, one after the other, with nothing computed between them.
 
 It times what a training sends, without the training: sequence, operations, dtypes, sizes and groups are those of the
-fingerprint; what overlapped with computing there stands alone here.
+fingerprint; what overlapped with computing there stands alone here. pytest's process checks what is to be replayed, so
+torch is imported when a rank replays it.
 """
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-import torch
-import torch.distributed as dist
 
-from pytest_distbench.errors import RecordingError
-from pytest_distbench.records.iteration import PICKLE, Collective, Group, of_rank
+from pytest_distbench.errors import DistbenchError, RecordingError, show
+from pytest_distbench.records.iteration import PICKLE, Collective, Fingerprint, Group, named_ranks, of_rank
 
 if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
+
+    from pytest_distbench.plugin.arguments import Arguments
     from pytest_distbench.worker.context import RankContext
 
-Call = Callable[[], object]
+    _Call = Callable[[], object]
+
+PARTNERS = ("send", "recv")
+"""Operations of two ranks, which are issued together as far as they follow one another."""
+
+REPLAYED = {
+    **{name: name for name in ("all_gather", "all_reduce", "broadcast", "reduce", "gather", "scatter", "barrier")},
+    **{name: name for name in ("reduce_scatter", *PARTNERS)},
+    "all_reduce_coalesced": "all_reduce",
+    "all_gather_coalesced": "all_gather",
+    "all_gather_into_tensor": "all_gather_single",
+    "all_gather_into_tensor_coalesced": "all_gather_single",
+    "reduce_scatter_tensor": "reduce_scatter_single",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_single",
+    "all_to_all": "all_to_all_single",
+    "all_to_all_single": "all_to_all_single",
+    "monitored_barrier": "barrier",
+}
+"""Operation of a fingerprint -> how it is issued again. What was coalesced goes as one tensor of all its bytes."""
+
+_CUT = ("reduce_scatter", "reduce_scatter_single", "scatter", "all_to_all_single")
+"""What is sent has a part for each rank."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+def replay_params(given: Arguments, name: str, chosen: Fingerprint, *, world_size: int) -> dict[str, Any]:
+    """The parameters of :func:`replay`; refused is what so many ranks cannot replay."""
+    if chosen.missing:
+        given.refuse(f"there is no fingerprint {name!r}: {chosen.missing}")
+    if not any(chosen.collectives.values()):
+        given.refuse(f"the fingerprint {name!r} has no collective, so there is nothing to replay")
+    rows = [row for rows in chosen.collectives.values() for row in rows]
+    used = {row.group for row in rows}
+    groups = list(dict.fromkeys(g for groups in chosen.groups.values() for g in groups if g.name in used))
+    _check_groups(given, rows, groups, world_size)
+    _check_ranks(given, chosen, groups, world_size)
+    if unknown := sorted({row.op for row in rows} - REPLAYED.keys()):
+        given.refuse(f"{', '.join(unknown)} cannot be replayed; known are {', '.join(sorted(REPLAYED))}")
+    return {
+        "collectives": msgspec.to_builtins(chosen.collectives),
+        "groups": msgspec.to_builtins(sorted(groups, key=lambda group: group.name)),
+    }
+
+
+def choose_fingerprint(given: Arguments, source: object, of: str, *, beside: Path) -> tuple[str, Fingerprint]:
+    """The fingerprint that is meant, of a run of the test, of a file, or given itself; with its name."""
+    from pytest_distbench.plugin.outcomes import Run
+
+    if isinstance(source, Fingerprint):
+        found: Mapping[str, Fingerprint] = {"given": source}
+    elif isinstance(source, Run):
+        found = source.launches[0].fingerprints
+    elif isinstance(source, str | os.PathLike):
+        found = _stored(given, Path(beside, source))
+    else:
+        given.refuse(f"{show(source)}; wanted a run of this test, a Fingerprint, or the path of a baseline file")
+    if of:
+        if of not in found:
+            given.refuse(f"of={of!r}; there are {', '.join(found) or 'none'}")
+        return of, found[of]
+    loops = {name: fingerprint for name, fingerprint in found.items() if not name.startswith("training_start")}
+    if len(loops) != 1:
+        given.refuse(f"say which fingerprint with of=; there are {', '.join(found) or 'none'}")
+    return next(iter(loops.items()))
+
+
+def _stored(given: Arguments, path: Path) -> Mapping[str, Fingerprint]:
+    from pytest_distbench.store.baselines import read_file
+
+    if not os.path.lexists(path):
+        given.refuse(
+            f"there is no file {show(str(path))}; wanted the path of a baseline file, absolute or relative to the "
+            "test's file"
+        )
+    try:
+        return read_file(path).entry.fingerprints
+    except DistbenchError as error:
+        given.refuse(str(error))
+
+
+def _check_ranks(given: Arguments, chosen: Fingerprint, groups: list[Group], world_size: int) -> None:
+    named = named_ranks(chosen.collectives)
+    alone = len(chosen.collectives) == 1
+    if not alone and named != list(range(world_size)):
+        given.refuse(
+            f"its ranks differ, and it describes {len(named)} of them, so replaying it takes as many ranks; found "
+            f"{world_size}"
+        )
+    if alone:  # every rank does what this one did: what it sends must come
+        [rows] = chosen.collectives.values()
+        sizes = {"default": world_size, **{group.name: group.size for group in groups}}
+        if _passes(rows, "send", sizes) != _passes(rows, "recv", sizes):
+            given.refuse(
+                "sends and receives of one rank do not match, so those of the other ranks are needed: record the "
+                "fingerprint on a backend that transfers data"
+            )
+
+
+def _passes(rows: list[Collective], op: str, sizes: Mapping[str, int]) -> Counter[tuple[str, int, int]]:
+    """How often so many bytes go how far in a group, in the direction of the data; a group's last is before its first.
+
+    With two ranks the next is the one before, and both are told as ``+1``.
+    """
+    found: Counter[tuple[str, int, int]] = Counter()
+    for row in rows:
+        if row.op == op:
+            distance = (row.partner or 0) * (1 if op == "send" else -1)
+            found[row.group, distance % sizes[row.group], row.message_bytes] += row.count
+    return found
+
+
+def _check_groups(given: Arguments, rows: list[Collective], groups: list[Group], world_size: int) -> None:
+    known = {group.name: group for group in groups}
+    for name in dict.fromkeys(row.group for row in rows if row.group != "default"):
+        if name not in known:
+            given.refuse(f"it does not contain the ranks of the group {name!r}: record it again")
+        group = known[name]
+        span = group.size * max(1, group.stride)
+        if (group.size > 1 and not group.stride) or world_size % span:
+            given.refuse(
+                f"the group {name!r} of {group.size} ranks, {group.stride} apart, does not fit into {world_size} ranks"
+            )
+    if len(known) < len(groups):
+        given.refuse("ranks belong to groups of one name and several sizes, which cannot be replayed")
+
+
+# In a rank
+
+
+class _Place(NamedTuple):
     """Where a collective is issued; no group is that of all ranks."""
 
     group: dist.ProcessGroup | None
     size: int
     rank: int
-    device: torch.device
-
-    def tensor(self, row: Collective, *, share: int = 1) -> torch.Tensor:
-        """A buffer of a row's bytes, rounded up to equal shares for so many ranks; of a pickle one byte."""
-        is_pickle = row.dtype == PICKLE
-        dtype = torch.uint8 if is_pickle else getattr(torch, row.dtype.partition("+")[0] or "uint8")
-        items = 1 if is_pickle else -(-row.message_bytes // dtype.itemsize)
-        return torch.zeros(-(-items // share) * share, dtype=dtype, device=self.device)
-
-    def root(self, row: Collective) -> int:
-        """The rank of the world that a row's root is."""
-        inside = int(row.way.rpartition("root ")[2] or 0)
-        return inside if self.group is None else dist.get_global_rank(self.group, inside)
-
-    def reduction(self, row: Collective) -> Any:
-        """A row's, or a sum where the backend has none such; that takes as long."""
-        name = row.way.partition(" ")[0].upper()
-        if name in ("", "ROOT", "PREMUL_SUM") or (name == "AVG" and dist.get_backend(self.group) == "gloo"):
-            return dist.ReduceOp.SUM
-        return getattr(dist.ReduceOp, name)
-
-
-def _all_reduce(row: Collective, at: Place) -> Call:
-    x, op = at.tensor(row), at.reduction(row)
-    return lambda: dist.all_reduce(x, op=op, group=at.group)
-
-
-def _all_gather(row: Collective, at: Place) -> Call:
-    x = at.tensor(row)
-    found = [torch.empty_like(x) for _ in range(at.size)]
-    return lambda: dist.all_gather(found, x, group=at.group)
-
-
-def _all_gather_into_tensor(row: Collective, at: Place) -> Call:
-    x = at.tensor(row)
-    found = x.new_empty(at.size * len(x))
-    gather = dist.all_gather_single if hasattr(dist, "all_gather_single") else dist.all_gather_into_tensor
-    return lambda: gather(found, x, group=at.group)
-
-
-def _reduce_scatter(row: Collective, at: Place) -> Call:
-    x, op = at.tensor(row, share=at.size), at.reduction(row)
-    parts = list(x.chunk(at.size))
-    found = torch.empty_like(parts[0])
-    return lambda: dist.reduce_scatter(found, parts, op=op, group=at.group)
-
-
-def _reduce_scatter_tensor(row: Collective, at: Place) -> Call:
-    x, op = at.tensor(row, share=at.size), at.reduction(row)
-    found = x.new_empty(len(x) // at.size)
-    scatter = dist.reduce_scatter_single if hasattr(dist, "reduce_scatter_single") else dist.reduce_scatter_tensor
-    return lambda: scatter(found, x, op=op, group=at.group)
-
-
-def _broadcast(row: Collective, at: Place) -> Call:
-    x, root = at.tensor(row), at.root(row)
-    return lambda: dist.broadcast(x, src=root, group=at.group)
-
-
-def _reduce(row: Collective, at: Place) -> Call:
-    x, root, op = at.tensor(row), at.root(row), at.reduction(row)
-    return lambda: dist.reduce(x, dst=root, op=op, group=at.group)
-
-
-def _gather(row: Collective, at: Place) -> Call:
-    x, root = at.tensor(row), at.root(row)
-    found = [torch.empty_like(x) for _ in range(at.size)] if dist.get_rank() == root else None
-    return lambda: dist.gather(x, found, dst=root, group=at.group)
-
-
-def _scatter(row: Collective, at: Place) -> Call:
-    x, root = at.tensor(row, share=at.size), at.root(row)
-    parts = list(x.chunk(at.size))
-    found = torch.empty_like(parts[0])
-    return lambda: dist.scatter(found, parts if dist.get_rank() == root else None, src=root, group=at.group)
-
-
-def _all_to_all(row: Collective, at: Place) -> Call:
-    x = at.tensor(row, share=at.size)
-    found = torch.empty_like(x)
-    return lambda: dist.all_to_all_single(found, x, group=at.group)
-
-
-def _barrier(row: Collective, at: Place) -> Call:
-    del row
-    return lambda: dist.barrier(group=at.group)
-
-
-_CALLS: Mapping[str, Callable[[Collective, Place], Call]] = {
-    "all_reduce": _all_reduce,
-    "all_reduce_coalesced": _all_reduce,
-    "all_gather": _all_gather,
-    "all_gather_coalesced": _all_gather,
-    "all_gather_into_tensor": _all_gather_into_tensor,
-    "all_gather_into_tensor_coalesced": _all_gather_into_tensor,
-    "reduce_scatter": _reduce_scatter,
-    "reduce_scatter_tensor": _reduce_scatter_tensor,
-    "reduce_scatter_tensor_coalesced": _reduce_scatter_tensor,
-    "broadcast": _broadcast,
-    "reduce": _reduce,
-    "gather": _gather,
-    "scatter": _scatter,
-    "all_to_all": _all_to_all,
-    "all_to_all_single": _all_to_all,
-    "barrier": _barrier,
-    "monitored_barrier": _barrier,
-}
-"""How each operation of a fingerprint is issued again. What was coalesced goes as one tensor of all its bytes."""
-
-PARTNERS = ("send", "recv")
-"""Operations of two ranks, which are issued together as far as they follow one another."""
-
-KNOWN = frozenset({*_CALLS, *PARTNERS})
-"""All that can be replayed."""
 
 
 def replay(rank: RankContext) -> None:
@@ -158,7 +173,7 @@ def replay(rank: RankContext) -> None:
         if row.op == "scatter":  # only its root has put bytes in: the others learn from there how much they get
             same = [of[i] for of in by_ranks.values() if i < len(of) and of[i].op == row.op]
             rows[i] = max(same, key=lambda other: other.message_bytes)
-    calls = _calls(rows, _places(rank, groups))
+    calls = _calls(rows, _places(rank, groups), rank.device)
     loops = {"warmup": params["warmup"], "iterations": params["iterations"]}
     for _ in rank.timed("replay", **loops):
         for _, call in calls:
@@ -171,9 +186,11 @@ def replay(rank: RankContext) -> None:
                 call()
 
 
-def _places(rank: RankContext, groups: Sequence[Group]) -> dict[str, Place]:
+def _places(rank: RankContext, groups: Sequence[Group]) -> dict[str, _Place]:
     """By the names of groups. A collective call: every group is made by all ranks."""
-    found = {"default": Place(group=None, size=rank.world_size, rank=rank.rank, device=rank.device)}
+    import torch.distributed as dist
+
+    found = {"default": _Place(None, rank.world_size, rank.rank)}
     for wanted in groups:
         span = wanted.size * max(1, wanted.stride)
         for first in range(0, rank.world_size, span):
@@ -182,40 +199,97 @@ def _places(rank: RankContext, groups: Sequence[Group]) -> dict[str, Place]:
                 made = dist.new_group(members)
                 if rank.rank in members:
                     assert isinstance(made, dist.ProcessGroup)
-                    found[wanted.name] = Place(
-                        group=made, size=wanted.size, rank=members.index(rank.rank), device=rank.device
-                    )
+                    found[wanted.name] = _Place(made, wanted.size, members.index(rank.rank))
     return found
 
 
-def _calls(rows: Sequence[Collective], places: Mapping[str, Place]) -> list[tuple[str, Call]]:
+def _calls(rows: Sequence[Collective], places: Mapping[str, _Place], device: torch.device) -> list[tuple[str, _Call]]:
     """What is issued, in order, by operation; sends and receives that follow one another are one call."""
-    calls: list[tuple[str, Call]] = []
-    partners: list[tuple[Collective, Place]] = []
+    calls: list[tuple[str, _Call]] = []
+    partners: list[tuple[Collective, _Place]] = []
     for row in rows:
         place = places[row.group]
         if row.op in PARTNERS:
             partners += [(row, place)] * row.count
             continue
         if partners:
-            calls.append(("send and recv", _exchange(partners)))
+            calls.append(("send and recv", _exchange(partners, device)))
             partners = []
-        calls += [(row.op, _CALLS[row.op](row, place))] * row.count
+        calls += [(row.op, _call(row, place, device))] * row.count
     if partners:
-        calls.append(("send and recv", _exchange(partners)))
+        calls.append(("send and recv", _exchange(partners, device)))
     return calls
 
 
-def _exchange(partners: Sequence[tuple[Collective, Place]]) -> Call:
+def _tensor(row: Collective, device: torch.device, *, share: int = 1) -> torch.Tensor:
+    """A buffer of a row's bytes, rounded up to equal shares for so many ranks; of a pickle one byte."""
+    import torch
+
+    is_pickle = row.dtype == PICKLE
+    dtype = torch.uint8 if is_pickle else getattr(torch, row.dtype.partition("+")[0] or "uint8")
+    items = 1 if is_pickle else -(-row.message_bytes // dtype.itemsize)
+    return torch.zeros(-(-items // share) * share, dtype=dtype, device=device)
+
+
+def _call(row: Collective, at: _Place, device: torch.device) -> _Call:
+    """What issues a collective once more."""
+    import torch
+    import torch.distributed as dist
+
+    how, group, size = REPLAYED[row.op], at.group, at.size
+    x = _tensor(row, device, share=size if how in _CUT else 1)
+    root = row.root if group is None else dist.get_global_rank(group, row.root)
+    is_root = dist.get_rank() == root
+    op = dist.ReduceOp.SUM  # takes as long as what the backend has not
+    if row.reduction not in ("", "premul_sum") and not (row.reduction == "avg" and dist.get_backend(group) == "gloo"):
+        op = getattr(dist.ReduceOp, row.reduction.upper())
+    match how:
+        case "all_reduce":
+            return lambda: dist.all_reduce(x, op=op, group=group)
+        case "all_gather":
+            parts = [torch.empty_like(x) for _ in range(size)]
+            return lambda: dist.all_gather(parts, x, group=group)
+        case "all_gather_single":
+            whole = x.new_empty(size * len(x))
+            gather = getattr(dist, how, None) or dist.all_gather_into_tensor
+            return lambda: gather(whole, x, group=group)
+        case "reduce_scatter":
+            parts = list(x.chunk(size))
+            part = torch.empty_like(parts[0])
+            return lambda: dist.reduce_scatter(part, parts, op=op, group=group)
+        case "reduce_scatter_single":
+            part = x.new_empty(len(x) // size)
+            scatter = getattr(dist, how, None) or dist.reduce_scatter_tensor
+            return lambda: scatter(part, x, op=op, group=group)
+        case "broadcast":
+            return lambda: dist.broadcast(x, src=root, group=group)
+        case "reduce":
+            return lambda: dist.reduce(x, dst=root, op=op, group=group)
+        case "gather":
+            found = [torch.empty_like(x) for _ in range(size)] if is_root else None
+            return lambda: dist.gather(x, found, dst=root, group=group)
+        case "scatter":
+            parts = list(x.chunk(size))
+            part = torch.empty_like(parts[0])
+            return lambda: dist.scatter(part, parts if is_root else None, src=root, group=group)
+        case "all_to_all_single":
+            whole = torch.empty_like(x)
+            return lambda: dist.all_to_all_single(whole, x, group=group)
+        case _:
+            return lambda: dist.barrier(group=group)
+
+
+def _exchange(partners: Sequence[tuple[Collective, _Place]], device: torch.device) -> _Call:
+    import torch.distributed as dist
+
     posts = []
     for row, place in partners:
-        direction, _, distance = row.way.partition(" ")
-        if not distance:
+        if row.partner is None:
             raise RecordingError(f"a {row.op} without its partner cannot be replayed: record the fingerprint again")
-        peer = (place.rank + int(distance)) % place.size
+        peer = (place.rank + row.partner) % place.size
         peer = peer if place.group is None else dist.get_global_rank(place.group, peer)
-        post = dist.isend if direction == "to" else dist.irecv
-        posts.append((post, place.tensor(row), peer, place.group))
+        post = dist.isend if row.op == "send" else dist.irecv
+        posts.append((post, _tensor(row, device), peer, place.group))
 
     def exchange() -> None:
         works = dist.batch_isend_irecv([dist.P2POp(post, x, peer, group) for post, x, peer, group in posts])

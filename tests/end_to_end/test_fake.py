@@ -201,9 +201,9 @@ REPLAY = """
             dist.all_reduce(x)
             dist.broadcast(x, src=1)
 
-    def test_replay(distbench):
+    def test_replay(distbench, communication):
         trained = distbench.run(body)
-        again = distbench.replay(trained, iterations=2)
+        again = communication.replay(trained, iterations=2)
         told = [run.launches[0].fingerprints for run in (trained, again)]
         assert told[0]["step"] == told[1]["replay"]
         assert {"replay", "replay[op=all_reduce]", "replay[op=broadcast]"} <= set(again.verdicts)

@@ -145,8 +145,8 @@ CALLS: dict[str, tuple[Callable[..., object], str]] = {
         communicate("links"),
         "latency_bytes bandwidth_bytes pattern max_imbalance world_size",
     ),
-    "distbench.replay": (
-        lambda d, **arguments: d.replay(**{"fingerprint": SENDS, **arguments}),
+    "communication.replay": (
+        communicate("replay", fingerprint=SENDS),
         "fingerprint of warmup iterations tolerance name typo",
     ),
     "elastic": (
@@ -295,7 +295,10 @@ OF_TORCHRUN = "is set for each rank as torchrun does"
         (lambda d: TimeToAccuracy(d)("no.py::t", goal=0.9), "time_to_accuracy: train 'no.py::t': there is no file"),
         (lambda d: TimeToAccuracy(d)(body, goal=0.9, timeout=0), "time_to_accuracy: timeout=0; wanted a finite number"),
         (lambda d: d.measure(body, tolerance=1), "distbench.measure: unknown keyword tolerance; known are body, "),
-        (lambda d: d.replay(SENDS, warmup=10**30), f"distbench.replay: warmup={10**30}; wanted a whole number of at"),
+        (
+            communicate("replay", fingerprint=SENDS, warmup=10**30),
+            f"communication.replay: warmup={10**30}; wanted a whole",
+        ),
     ],
 )
 def test_what_was_wanted_and_found_is_told_with_the_call_and_the_line_of_the_test(

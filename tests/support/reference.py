@@ -43,11 +43,11 @@ def _methods(of: type, called: str, *names: str) -> dict[str, Callable[..., Any]
 
 CALLS: dict[str, dict[str, Callable[..., Any]]] = {
     "Fixtures": {
-        **_methods(Distbench, "distbench", "run", "measure", "check", "judge", "replay"),
+        **_methods(Distbench, "distbench", "run", "measure", "check", "judge"),
         "collective_sweep": CollectiveSweep.__call__,
         "time_to_accuracy": TimeToAccuracy.__call__,
         "scaling": Scaling.__call__,
-        **_methods(Communication, "communication", "buckets", "overlap", "compression", "links"),
+        **_methods(Communication, "communication", "buckets", "overlap", "compression", "links", "replay"),
         "elastic": Elastic.__call__,
         "elastic_pool": ElasticPool.__call__,
     },
