@@ -11,6 +11,17 @@ ROWS = {
         "scaling": "plugin:scaling",
         "communication": "plugin:communication",
     },
+    "charts": {
+        "bandwidth": "charts:bandwidth",
+        "change": "charts:change_by_size",
+        "phases": "charts:phases_by_rank",
+        "links": "charts:links",
+    },
+    "charts above tables": {
+        "scaling": "charts:scaling",
+        "phases": "charts:phases_by_size",
+        "cost": "charts:cost",
+    },
     "case texts": {"links": "tables.communication:LINK_TEXT", "sweep": "tables.collectives:SWEEP"},
     "tables": {
         "collectives": "tables.collectives:COLLECTIVES",

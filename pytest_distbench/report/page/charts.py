@@ -1,34 +1,247 @@
-"""The charts of the page, a row each, and those of several cases, or of one over many runs.
+"""The charts of the page, a row each: of one case what it sends, what it learns, and its way through many runs.
 
 A row is a function from a case, or from all cases, to what is drawn.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import partial
+from itertools import accumulate, pairwise
+from statistics import median
 from typing import TypeVar
 
 from pytest_distbench.errors import tell
 from pytest_distbench.extensions import Table
+from pytest_distbench.judging.collective_text import alike_told, count, payload_bytes
+from pytest_distbench.judging.fingerprint_rule import compared_fingerprints, ranks_of
 from pytest_distbench.judging.stats import ChangePoint, change_points
-from pytest_distbench.records.environment import TERMS, Prices
-from pytest_distbench.records.iteration import UNACCOUNTED
+from pytest_distbench.judging.words import point_text
+from pytest_distbench.records.environment import Prices
+from pytest_distbench.records.iteration import Collective, of_rank, rank_ranges
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import EVALUATED, EVALUATION_ENDS, EVERY, PEAK_MEMORY, PHASE, Sample, without
 from pytest_distbench.records.run import CaseResult, History, Trend
-from pytest_distbench.report.page import Axis, Bars, Chart, Choice, Lines, Series, case_charts, points, short
-from pytest_distbench.report.page.case_charts import (
-    curves_of,
-    median_curve,
-    over_time,
-    target_of,
-    unit_of,
-    without_first_losses,
-)
-from pytest_distbench.units import format_change
-from pytest_distbench.workloads.tables.cost import CostRow, cost_rows
-from pytest_distbench.workloads.tables.phases import PHASES, whole_of
-from pytest_distbench.workloads.tables.scaling import SCALING, ScalingRow, scaling_rows
+from pytest_distbench.report.page import Axis, Chart, Choice, Grid, Lines, Point, Series, points, short
+from pytest_distbench.units import format_bytes, format_change
+
+MOST_POINTS = 300
+"""Of a curve: a screen has not many more."""
+
+
+LOSS, LOSS_CURVE = "loss", "loss_curve"
+"""All losses, and the first ones, which are judged."""
+
+
+Curves = dict[str, list[tuple[str, list[Point]]]]
+"""Name -> its launches, each with a name of its own."""
+
+
+def curves_of(launches: Sequence[LaunchRecord]) -> Curves:
+    """Of launches; what was evaluated stands for what the training computed under the same name."""
+    found: Curves = {}
+    evaluated = {m.name for launch in launches for m in launch.measurements if m.name.startswith(EVALUATED)}
+    for launch in launches:
+        for measured in launch.measurements:
+            is_curve = measured.better in ("info", "curve") and len(measured.values) > 1
+            is_beside = measured.name in (PEAK_MEMORY, EVALUATION_ENDS) or measured.name.startswith(PHASE)
+            is_beside |= EVALUATED + measured.name in evaluated
+            if is_curve and not is_beside:
+                seed = f"seed {measured.at['seed']}" if "seed" in measured.at else f"launch {launch.index + 1}"
+                every = int(measured.facts.get(EVERY, 1))
+                found.setdefault(_name_over_seeds(measured), []).append((seed, _thin_out(measured.values, every)))
+    return found
+
+
+def without_first_losses(curves: Curves) -> Curves:
+    """All losses stand for the first ones."""
+    return {name: drawn for name, drawn in curves.items() if name != LOSS_CURVE or LOSS not in curves}
+
+
+def median_curve(curves: Sequence[Sequence[Point]]) -> list[Point]:
+    by_x: dict[float, list[float]] = {}
+    for x, y in (point for curve in curves for point in curve):
+        by_x.setdefault(x, []).append(y)
+    return [(x, short(median(values))) for x, values in sorted(by_x.items())]
+
+
+def over_time(result: CaseResult, curve: Sequence[Point]) -> list[Point]:
+    """A curve by step at the moments of its steps, in seconds from the first on; empty where nobody knows these.
+
+    They are between the ends of evaluations, which a goal knows; else at the median step.
+    """
+    measured = [m for launch in result.launches for m in launch.measurements]
+    ends = _ends([m for m in measured if m.name == EVALUATION_ENDS])
+    steps = [m.value for m in measured if m.name == "step_time" and m.value]
+    if not ends and not steps:
+        return []
+    known = [(0.0, 0.0), *(ends or [(1.0, median(steps))])]
+    return points((_at(known, step), value) for step, value in curve)
+
+
+def _ends(measured: Sequence[Sample]) -> list[Point]:
+    """When each evaluation ended: by medians of the times from one to the next, so that none ended before another."""
+    lasted: dict[int, list[float]] = {}
+    for m in measured:
+        for i, (began, ended) in enumerate(pairwise([0.0, *m.values]), 1):
+            lasted.setdefault(i * int(m.facts.get(EVERY, 1)), []).append(ended - began)
+    medians = [median(lasted[step]) for step in sorted(lasted)]
+    return [*zip(map(float, sorted(lasted)), accumulate(medians), strict=True)]
+
+
+def _at(known: Sequence[Point], step: float) -> float:
+    """When a step was taken: on the line between the two known ones about it, or on the last such line."""
+    i = min(max(1, bisect_left(known, (step, 0.0))), len(known) - 1)
+    (before, began), (after, ended) = known[i - 1], known[i]
+    return began + (ended - began) * (step - before) / (after - before)
+
+
+def unit_of(results: Sequence[CaseResult], name: str) -> str:
+    return next((m.unit for m in _measurements(results) if _name_over_seeds(m) == name), "")
+
+
+def target_of(results: Sequence[CaseResult], name: str) -> float | None:
+    for measured in _measurements(results):
+        target = measured.identity.get("target")
+        if measured.name == f"steps_to_{name}" and isinstance(target, int | float):
+            return float(target)
+    return None
+
+
+def _measurements(results: Sequence[CaseResult]) -> list[Sample]:
+    return [m for result in results for launch in result.launches for m in launch.measurements]
+
+
+def _name_over_seeds(measured: Sample) -> str:
+    return point_text(measured.name.removeprefix(EVALUATED), without(measured.at, "seed"))
+
+
+def _thin_out(series: Sequence[float], every: int) -> list[Point]:
+    stride = -(-len(series) // MOST_POINTS)
+    return points(((i + 1) * every, series[i]) for i in range(0, len(series), stride))
+
+
+def curves(result: CaseResult) -> Iterator[Chart]:
+    """Series that the record keeps, step by step: every launch or seed thin, their median thick, the baseline dotted.
+
+    The first losses, which are judged, are drawn apart from all losses: a baseline has no more of them.
+    """
+    before = curves_of(result.reference.launches) or _stored_curves(result)
+    found = curves_of(result.launches)
+    if LOSS_CURVE in before:
+        before.setdefault(LOSS, before[LOSS_CURVE])
+    else:
+        found = without_first_losses(found)
+    for name, here in found.items():
+        drawn = [*_thick(here, ""), *_thick(before.get(name, []), "baseline")]
+        y = Axis(name=name, unit=unit_of([result], name))
+        yield Lines(title=f"{name} by step", x=Axis(name="step"), y=y, series=drawn, target=target_of([result], name))
+
+
+def _stored_curves(result: CaseResult) -> Curves:
+    """Of a stored baseline, by the names that the curves of this run have."""
+    found: Curves = {}
+    measured = {m.key: m for m in _measurements([result])}
+    for key, stored in result.reference.metrics.items():
+        if stored[0].better == "curve" and key in measured:
+            found.setdefault(_name_over_seeds(measured[key]), []).append(("baseline", _thin_out(stored[0].values, 1)))
+    return found
+
+
+def _thick(curves: Sequence[tuple[str, list[Point]]], whose: str) -> list[Series]:
+    """The launches of one side, and their median; of the baseline only that, dotted."""
+    if not curves:
+        return []
+    middle = median_curve([drawn for _, drawn in curves])
+    if whose:
+        return [Series(name=whose if len(curves) == 1 else f"{whose} median", points=middle, look="reference")]
+    if len(curves) == 1:
+        return [Series(name=curves[0][0], points=middle)]
+    return [
+        *(Series(name=name, points=drawn, look="thin") for name, drawn in curves),
+        Series(name="median", points=middle),
+    ]
+
+
+def communication(result: CaseResult) -> Iterator[Chart]:
+    """What an iteration sends, next to the baseline: of each loop in which that differs, and of ranks that differ."""
+    now, then = compared_fingerprints(result)
+    for loop, here in now.items():
+        tables: dict[tuple[_Sent, ...], list[int]] = {}
+        for rank in sorted({*ranks_of(then[loop]), *ranks_of(here)}):
+            rows = _sent(*(of_rank(side.collectives, rank) or [] for side in (then[loop], here)))
+            if any(is_changed for _, is_changed in rows):
+                tables.setdefault(rows, []).append(rank)
+        for rows, ranks in tables.items():
+            whose = f", rank{'s' * (len(ranks) > 1)} {rank_ranges(ranks)}" if len(tables) > 1 else ""
+            yield Grid(
+                title=f"Communication in an iteration of {loop}{whose}",
+                head=["", "collective", "baseline", "this run", "message", "dtype"],
+                right=[False, False, True, True, True, False],
+                rows=[["*" if is_changed else "", *texts] for texts, is_changed in rows],
+                changed=[is_changed for _, is_changed in rows],
+            )
+
+
+_Sent = tuple[tuple[str, str, str, str, str], bool]
+"""Equal collectives of an iteration, a row of texts: how many the baseline has of them, and how many this run."""
+
+
+def _sent(before: Sequence[Collective], now: Sequence[Collective]) -> tuple[_Sent, ...]:
+    """The sum last; what one side has not recorded of reductions, roots and partners is left out of both."""
+    sides = alike_told(before, now)
+    then, here = map(count, sides)
+    rows: list[_Sent] = []
+    for one in {**here, **then}:
+        where = "" if one.group == "default" else f" in {one.group}"
+        what = f"{one.op}{f' ({one.how})' if one.how else ''}{where}"
+        size = format_bytes(one.message_bytes) if one.message_bytes else ""
+        before_text, now_text = (str(side[one] or "-") for side in (then, here))
+        rows.append(((what, before_text, now_text, size, one.dtype), then[one] != here[one]))
+    first, second = (payload_bytes(side) for side in sides)
+    total = ("sent per rank", format_bytes(first), format_bytes(second), "", "")
+    return (*rows, (total, first != second))
+
+
+def epochs(result: CaseResult) -> Iterator[Chart]:
+    """What was recorded at each epoch: an accuracy, a BLEU score."""
+    found: dict[str, dict[str, list[Point]]] = {}
+    for launch in result.launches:
+        for measured in launch.measurements:
+            if measured.at.keys() - {"seed"} == {"epoch"} and measured.value is not None:
+                seed = f"seed {measured.at['seed']}" if "seed" in measured.at else f"launch {launch.index + 1}"
+                epoch = float(measured.at["epoch"])
+                found.setdefault(measured.name, {}).setdefault(seed, []).append((epoch, short(measured.value)))
+    for name, by_seed in found.items():
+        drawn = _thick([(seed, sorted(drawn)) for seed, drawn in by_seed.items()], "")
+        yield Lines(
+            title=f"{name} by epoch",
+            x=Axis(name="epoch"),
+            y=Axis(name=name),
+            series=drawn,
+            target=target_of([result], name),
+        )
+
+
+_FEWEST_LOOKS = 4
+"""A launch of fewer was over in half a second: it has no course."""
+_MOST_LAUNCHES = 3
+
+
+def utilisation(result: CaseResult) -> Iterator[Chart]:
+    series = []
+    for launch in result.launches[:_MOST_LAUNCHES]:
+        courses = {"CPUs": launch.cpu_course, **{gpu.label: gpu.course for gpu in launch.gpu_witnesses}}
+        series += [
+            Series(name=f"{name}, launch {launch.index + 1}", points=points(course))
+            for name, course in courses.items()
+            if len(course) >= _FEWEST_LOOKS
+        ]
+    if series:
+        x = Axis(name="time from the start of the launch", unit="s")
+        yield Lines(title="Utilisation over time", x=x, y=Axis(name="busy", unit="%", from_zero=True), series=series)
+
 
 Trends = Mapping[tuple[str, str, str], Sequence[Trend]]
 """Those of a case by hardware class, test and the name of its entry in a store."""
@@ -79,165 +292,12 @@ def _trend_chart(trend: Trend, changes: Sequence[ChangePoint], axis: Axis, place
     return Lines(title=f"History of {trend.metric}", x=axis, y=y, series=series)
 
 
-_WORKERS = Axis(name="workers", scale="log2")
-
-
-def scaling(results: Sequence[CaseResult], prices: Prices | None = None) -> Iterator[Chart]:
-    """Speed-up and efficiency by workers: a line for each test, dotted what is ideal, or what the baseline was."""
-    del prices
-    found: dict[str, list[ScalingRow]] = {}
-    name_of = next(column for column in SCALING.columns if column.name == "test")
-    for row in scaling_rows(results):
-        if row.speedup is not None and row.sized.communicates:
-            found.setdefault(name_of.make_cell(row).text, []).append(row)
-    if not found:
-        return
-    speedups = [
-        Series(name=name, points=points((row.sized.workers, row.speedup) for row in rows))
-        for name, rows in found.items()
-    ]
-    sizes = sorted({row.sized.workers for rows in found.values() for row in rows})
-    ideal = Series(name="ideal", points=points((size, size) for size in sizes), look="reference")
-    speedup = Axis(name="speed-up", scale="log2")
-    yield Lines(title="Speed-up over one worker", x=_WORKERS, y=speedup, series=[*speedups, ideal])
-    shares = []
-    for name, rows in found.items():
-        shares.append(Series(name=name, points=points((row.sized.workers, row.efficiency) for row in rows)))
-        before = points((r.sized.workers, r.verdict.baseline if r.verdict is not None else None) for r in rows)
-        if before:
-            shares.append(Series(name=f"{name}, baseline", points=before, look="reference"))
-    efficiency = Axis(name="scaling efficiency", unit="%")
-    yield Lines(title="Scaling efficiency", x=_WORKERS, y=efficiency, series=shares)
-
-
-def phases(results: Sequence[CaseResult], prices: Prices | None = None) -> Iterator[Chart]:
-    """Where a step goes by world size, of tests that ran at several: means over ranks."""
-    del prices
-    groups: dict[tuple[str, str], dict[int, dict[str, float]]] = {}
-    for row in PHASES.rows(results):
-        if (row.kind == "phase" and len(row.path) == 1) or row.kind == UNACCOUNTED:
-            sizes = groups.setdefault((row.result.case.series, row.loop), {})
-            parts = sizes.setdefault(row.result.case.world_size, {})
-            parts[row.path[0] if row.path else UNACCOUNTED] = row.time_s
-    for (test, loop), sizes in groups.items():
-        if len(sizes) > 1:
-            names = list(dict.fromkeys(name for parts in sizes.values() for name in parts))
-            names.append(names.pop(names.index(UNACCOUNTED)))
-            rows = [
-                (_ranks(size), [short(max(0.0, parts.get(name, 0.0))) for name in names])
-                for size, parts in sorted(sizes.items())
-            ]
-            yield Bars(title=f"Where {whole_of(loop)} goes: {test}", unit="s", parts=names, rows=rows)
-
-
-def cost(results: Sequence[CaseResult], prices: Prices | None = None) -> Iterator[Chart]:
-    """What more ranks bring: speed-up, fewer and faster steps; its cost; and every training over time, size by size."""
-    found: dict[str, dict[str, list[CostRow]]] = {}
-    for row in cost_rows(results, prices):
-        if row.speedup is not None and row.bought.time_s:
-            found.setdefault(row.result.case.series, {}).setdefault(row.bought.what, []).append(row)
-    for test, bought in found.items():
-        sizes = {what: rows for what, rows in bought.items() if len(rows) > 1}
-        for what, rows in sizes.items():
-            if any(row.statistical is not None for row in rows):
-                yield _speedup(f"Speed-up to {what}: {test}", rows)
-        goals = {what: rows for what, rows in sizes.items() if rows[0].bought.met}
-        yield from _costs(f"Speed-up and its cost: {test}", goals or sizes, prices)
-    yield from _courses(results)
-
-
-def _costs(title: str, bought: Mapping[str, Sequence[CostRow]], prices: Prices | None) -> Iterator[Chart]:
-    """A line for each thing that was bought, and with prices for each of their terms."""
-    ways: list[tuple[str, Callable[[CostRow], float | None]]] = [("", _of_ranks)]
-    if prices is not None:
-        ways = [(f", {term}", partial(CostRow.cost, term=term)) for term in TERMS]
-    series = [
-        Series(
-            name=f"{what}{way}",
-            points=points((cost_of(row) or 0.0, row.speedup) for row in rows),
-            labels=[_ranks(row.ranks) for row in rows],
-        )
-        for what, rows in bought.items()
-        for way, cost_of in ways
-        if all(cost_of(row) for row in rows)
-    ]
-    if series:
-        name, unit = ("cost: ranks x time", "s") if prices is None else ("cost", prices.currency)
-        x, y = Axis(name=name, unit=unit, scale="log"), Axis(name="speed-up", scale="log2")
-        yield Lines(title=title, x=x, y=y, series=series)
-
-
-def _of_ranks(row: CostRow) -> float:
-    return row.ranks * (row.bought.time_s or 0.0)
-
-
-def _speedup(title: str, rows: Sequence[CostRow]) -> Lines:
-    """As the product of its two: fewer steps, and faster ones."""
-    parts: dict[str, Callable[[CostRow], float | None]] = {
-        "speed-up": lambda row: row.speedup,
-        "fewer steps (statistical)": lambda row: row.statistical,
-        "faster steps (hardware)": lambda row: row.hardware,
-    }
-    series = [Series(name=name, points=points((r.ranks, of(r)) for r in rows)) for name, of in parts.items()]
-    least = rows[0].ranks
-    ideal = Series(name="ideal", points=points((r.ranks, r.ranks / least) for r in rows), look="reference")
-    x = Axis(name="ranks", scale="log2")
-    return Lines(title=title, x=x, y=Axis(name="speed-up", scale="log2"), series=[*series, ideal])
-
-
-def _courses(results: Sequence[CaseResult]) -> Iterator[Chart]:
-    """Losses and evaluations of a training by time, a line for each world size: medians over launches and seeds."""
-    tests: dict[str, list[CaseResult]] = {}
-    for result in results:
-        if any(m.name.startswith("steps_to_") for launch in result.launches for m in launch.measurements):
-            tests.setdefault(result.case.series, []).append(result)
-    for test, sizes in tests.items():
-        sizes.sort(key=lambda result: result.case.world_size)
-        curves = [(result, without_first_losses(curves_of(result.launches))) for result in sizes]
-        for name in dict.fromkeys(name for _, found in curves for name in found):
-            lines = [
-                Series(name=_ranks(result.case.world_size), points=over_time(result, middle))
-                for result, found in curves
-                if (middle := median_curve([drawn for _, drawn in found.get(name, [])]))
-            ]
-            drawn = [line for line in lines if line.points]
-            if drawn:
-                yield Lines(
-                    title=f"{name} by time: {test}",
-                    x=Axis(name="time from the first step, evaluations included", unit="s"),
-                    y=Axis(name=name, unit=unit_of(sizes, name)),
-                    series=drawn,
-                    target=target_of(sizes, name),
-                )
-
-
-def _ranks(number: int) -> str:
-    return f"{number} rank{'s' * (number != 1)}"
-
-
 OF_CASE: Table[str, Callable[[CaseResult], Iterable[Chart]]] = Table(
-    "charts",
-    {
-        "communication": case_charts.communication,
-        "bandwidth": case_charts.bandwidth,
-        "change": case_charts.change_by_size,
-        "curves": case_charts.curves,
-        "epochs": case_charts.epochs,
-        "phases": case_charts.phases,
-        "links": case_charts.links,
-        "utilisation": case_charts.utilisation,
-    },
+    "charts", {"communication": communication, "curves": curves, "epochs": epochs}
 )
-"""In the order in which they stand below a case."""
+"""In the order in which they stand below a case, before those that any case may have: utilisation and history."""
 
-OF_RUN: Table[str, Callable[[Sequence[CaseResult], Prices | None], Iterable[Chart]]] = Table(
-    "charts above tables",
-    {
-        "scaling": scaling,
-        "phases": phases,
-        "cost": cost,
-    },
-)
+OF_RUN: Table[str, Callable[[Sequence[CaseResult], Prices | None], Iterable[Chart]]] = Table("charts above tables", {})
 """By the name of the table that they stand above; they are made of all cases, and of prices if the user gave them."""
 
 
@@ -246,8 +306,8 @@ _Given = TypeVar("_Given")
 
 def charts_of(result: CaseResult, trends: Trends) -> tuple[list[Chart], list[str]]:
     """The charts of a case, which may be found in a history; and what is wrong with those that cannot be made."""
-    ways = {"history": lambda given: trends_of_case(given, trends)} if trends else {}
-    return _charts({**OF_CASE, **ways}, result)
+    history = {"history": lambda given: trends_of_case(given, trends)} if trends else {}
+    return _charts({**OF_CASE, "utilisation": utilisation, **history}, result)
 
 
 def charts_above(

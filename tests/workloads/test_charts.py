@@ -1,50 +1,37 @@
-"""Charts of several cases, or of one over many runs."""
+"""Charts of sweeps, phases and links below a case; of scaling, phases and cost above their tables."""
 
 from __future__ import annotations
 
-import dataclasses
-from datetime import UTC, date, datetime
+from datetime import date
 
 import pytest
-from support.results import result
-from support.trends import steps, trend
+from support.results import point, result
 
-from pytest_distbench.judging.stats import change_points
 from pytest_distbench.records.case import Conditions
 from pytest_distbench.records.environment import Machine, Prices
 from pytest_distbench.records.iteration import Breakdown, PartShare
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Sample
+from pytest_distbench.records.metric import Sample, metric_key
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, History
-from pytest_distbench.report.page import Bars, Lines
-from pytest_distbench.report.page.charts import cost, phases, scaling, trend_chart, trends_of
+from pytest_distbench.records.run import CaseResult, Finding
+from pytest_distbench.report.page import Bars, Heat, Lines
+from pytest_distbench.report.page.charts import (
+    charts_of,
+)
+from pytest_distbench.workloads.charts import (
+    bandwidth,
+    change_by_size,
+    cost,
+    links,
+    phases_by_rank,
+    phases_by_size,
+    scaling,
+)
 
 
-def test_a_trend_is_a_dot_per_run_and_a_line_per_level_by_date_and_by_commit() -> None:
-    values = steps(20, 1.0, 1.2, 3.0)
-    made = trend(values)
-    choice = trend_chart(made, change_points(values))
-    assert choice.names == ["by date", "by commit"]
-    by_date, by_commit = choice.charts
-    begin = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
-    runs, level = by_date.series
-    assert (runs.points[1], runs.names[0], runs.look) == ((begin + 86400, 1.0), "2026-01-01 cccccccc00", "dots")
-    assert level.points == [(begin, 1.0), (begin + 20 * 86400, 1.2), (begin + 40 * 86400, 3.0)]
-    assert level.labels == ["", "+20.0 %", "+150.0 %"]
-    assert (by_date.x.unit, by_commit.x.ticks[:2]) == ("date", ["cccccccc00", "cccccccc01"])
-    assert [x for x, _ in by_commit.series[1].points] == [0, 20, 40]
-
-    again = dataclasses.replace(made, points=[point._replace(commit="c" * 40) for point in made.points])
-    choice = trend_chart(again, [])
-    assert choice.names == ["by date"]
-    assert [series.name for series in choice.charts[0].series] == ["a run"]
-
-    first, second = trend([1.0]), trend([2.0], metric="other")
-    assert trends_of(History(records=1, trends=[first, second])) == {
-        ("cpu-x", "suites/test_a.py::test_a", "ws2.gloo.warm"): [first, second]
-    }
-    assert trends_of(None) == {}
+def launch(*measured: Sample, **changes: object) -> LaunchRecord:
+    made = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=list(measured))
+    return replace(made, **changes)
 
 
 def on(ranks: int, launch: LaunchRecord, **params: object) -> CaseResult:
@@ -72,27 +59,6 @@ def with_phases(ranks: int, *names: str) -> CaseResult:
     return on(ranks, LaunchRecord(index=0, outcome="passed", wall_s=1.0, breakdowns={"step": breakdown}))
 
 
-def test_speed_up_has_the_ideal_beside_it_and_efficiency_is_a_share() -> None:
-    speedup, efficiency = scaling([trained(1, 1.0, "off"), trained(1, 1.0), trained(2, 1.25), trained(4, 2.0)])
-
-    assert isinstance(speedup, Lines)
-    assert isinstance(efficiency, Lines)
-    assert [s.name for s in speedup.series] == ["test_a[]", "ideal"]
-    assert speedup.series[0].points == [(1, 1.0), (2, 1.6), (4, 2.0)]
-    assert speedup.series[1].points == [(1, 1), (2, 2), (4, 4)]
-    assert efficiency.series[0].points == [(1, 1.0), (2, 0.8), (4, 0.5)]
-    assert efficiency.y.unit == "%"
-
-
-def test_phases_of_a_test_stand_below_each_other_by_world_size() -> None:
-    [chart] = phases([with_phases(4, "forward", "send"), with_phases(1, "forward")])
-
-    assert isinstance(chart, Bars)
-    assert chart.parts == ["forward", "send", "unaccounted"]
-    assert chart.rows == [("1 rank", [1.0, 0.0, 3.0]), ("4 ranks", [1.0, 1.0, 2.0])]
-    assert not list(phases([with_phases(2, "forward")]))
-
-
 def to_accuracy(ranks: int, steps: int, step_s: float, *, ends: bool = True) -> CaseResult:
     """A training that reaches 0.9 in its last step, with two evaluations and a rate that rises."""
     half = steps // 2
@@ -111,6 +77,74 @@ def to_accuracy(ranks: int, steps: int, step_s: float, *, ends: bool = True) -> 
 def series(name: str, *values: float, **changes: object) -> Sample:
     made = Sample(name=name, unit="", better="info", value=values[-1], values=list(values))
     return replace(made, **changes)
+
+
+def test_a_sweep_has_its_charts_in_the_order_of_the_table() -> None:
+    charts, problems = charts_of(result(point(1024), point(4096)), {})
+
+    assert [chart.title for chart in charts] == ["Bus bandwidth by message size", "Time as % of the baseline"]
+    assert problems == []
+
+
+def test_a_sweep_is_drawn_beside_its_baseline() -> None:
+    [chart] = bandwidth(result(point(1024), point(4096)))
+    assert isinstance(chart, Lines)
+    assert (chart.x.scale, chart.y.unit) == ("log2", "B/s")
+    here, before = chart.series
+    assert here.points == [(1024, pytest.approx(1024 / 0.03 * 1.5)), (4096, pytest.approx(4096 / 0.03 * 1.5, rel=1e-3))]
+    assert (before.name, before.look) == ("baseline", "reference")
+    assert before.points[0][1] == pytest.approx(1024 / 0.02 * 1.5)
+
+    assert not list(bandwidth(result(point(1024))))
+    assert not list(change_by_size(result(point(1024))))
+
+    [chart] = change_by_size(result(point(1024), point(4096)))
+    assert isinstance(chart, Lines)
+    assert chart.series[0].points == [(1024, 1.5), (4096, 1.5)]
+    assert chart.allowed == [(1024, 0.9091, 1.1), (4096, 0.9091, 1.1)]
+
+
+def test_the_phases_of_a_step_add_up_rank_by_rank() -> None:
+    parts = [PartShare(path=["forward"], times_s=[1.0, 2.0]), PartShare(path=["forward", "norm"], times_s=[0.5, 0.5])]
+    broken_down = launch(breakdowns={"step": Breakdown(times_s=[3.0, 3.0], parts=parts)})
+    [chart] = phases_by_rank(result(launches=[broken_down]))
+
+    assert isinstance(chart, Bars)
+    assert chart.parts == ["forward", "unaccounted"]
+    assert chart.rows == [("rank 0", [1.0, 2.0]), ("rank 1", [2.0, 1.0])]
+
+
+def test_links_are_a_matrix_with_holes_where_none_was_measured() -> None:
+    at = {"from": 0, "to": 1}
+    link = Finding(
+        metric=metric_key("latency", at), code="within-threshold", unit="s", better="lower", current=1e-4, at=at
+    )
+    [chart] = links(result(link))
+
+    assert isinstance(chart, Heat)
+    assert chart.cells == [[None, 1e-4], [None, None]]
+    assert not list(links(result()))
+
+
+def test_speed_up_has_the_ideal_beside_it_and_efficiency_is_a_share() -> None:
+    speedup, efficiency = scaling([trained(1, 1.0, "off"), trained(1, 1.0), trained(2, 1.25), trained(4, 2.0)])
+
+    assert isinstance(speedup, Lines)
+    assert isinstance(efficiency, Lines)
+    assert [s.name for s in speedup.series] == ["test_a[]", "ideal"]
+    assert speedup.series[0].points == [(1, 1.0), (2, 1.6), (4, 2.0)]
+    assert speedup.series[1].points == [(1, 1), (2, 2), (4, 4)]
+    assert efficiency.series[0].points == [(1, 1.0), (2, 0.8), (4, 0.5)]
+    assert efficiency.y.unit == "%"
+
+
+def test_phases_of_a_test_stand_below_each_other_by_world_size() -> None:
+    [chart] = phases_by_size([with_phases(4, "forward", "send"), with_phases(1, "forward")])
+
+    assert isinstance(chart, Bars)
+    assert chart.parts == ["forward", "send", "unaccounted"]
+    assert chart.rows == [("1 rank", [1.0, 0.0, 3.0]), ("4 ranks", [1.0, 1.0, 2.0])]
+    assert not list(phases_by_size([with_phases(2, "forward")]))
 
 
 def test_trainings_of_all_sizes_stand_in_one_chart() -> None:

@@ -1,36 +1,54 @@
-"""Charts of one case: its sweep, what it learns, where its steps go, its links."""
+"""The tables of charts: of one case, and of one metric over many runs."""
 
 from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime
 
 import pytest
 from support.fingerprints import BARRIER, MIB, reduce
 from support.fingerprints import of as of_collectives
 from support.metrics import baseline_of
 from support.results import PAIRED, STORED, point, result
+from support.trends import steps, trend
 
+from pytest_distbench.judging.stats import change_points
 from pytest_distbench.records.environment import GpuWitness
-from pytest_distbench.records.iteration import Breakdown, Fingerprint, PartShare
+from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Sample, metric_key
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, Finding
-from pytest_distbench.report.page import Bars, Grid, Heat, Lines, Point
-from pytest_distbench.report.page.case_charts import (
+from pytest_distbench.records.run import CaseResult, History
+from pytest_distbench.report.page import Grid, Lines, Point, points, short
+from pytest_distbench.report.page.charts import (
     MOST_POINTS,
-    bandwidth,
-    change_by_size,
+    OF_CASE,
+    charts_of,
     communication,
     curves,
     curves_of,
     epochs,
-    links,
     median_curve,
     over_time,
-    phases,
     target_of,
+    trend_chart,
+    trends_of,
     unit_of,
     utilisation,
 )
+
+
+def test_one_that_cannot_be_made_is_told_and_the_others_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OF_CASE, "epochs", lambda given: 1 / 0)
+    charts, problems = charts_of(result(point(1024), point(4096)), {})
+
+    assert len(charts) == 2
+    assert problems == ["the chart 'epochs' cannot be made: ZeroDivisionError: division by zero"]
+
+
+def test_a_point_without_a_value_is_left_out_and_others_have_four_digits() -> None:
+    assert points([(1, 0.123456), (2, None), (3, 0.0)]) == [(1.0, 0.1235), (3.0, 0.0)]
+    assert short(123456) == 123500.0
 
 
 def series(name: str, *values: float, every: int = 1, seed: int = 0, unit: str = "") -> Sample:
@@ -103,24 +121,6 @@ def launch(*measured: Sample, **changes: object) -> LaunchRecord:
 
 def curve(name: str, *values: float, seed: int = 0, better: str = "info") -> Sample:
     return Sample(name=name, unit="", better=better, value=values[-1], values=list(values), at={"seed": seed})
-
-
-def test_a_sweep_is_drawn_beside_its_baseline() -> None:
-    [chart] = bandwidth(result(point(1024), point(4096)))
-    assert isinstance(chart, Lines)
-    assert (chart.x.scale, chart.y.unit) == ("log2", "B/s")
-    here, before = chart.series
-    assert here.points == [(1024, pytest.approx(1024 / 0.03 * 1.5)), (4096, pytest.approx(4096 / 0.03 * 1.5, rel=1e-3))]
-    assert (before.name, before.look) == ("baseline", "reference")
-    assert before.points[0][1] == pytest.approx(1024 / 0.02 * 1.5)
-
-    assert not list(bandwidth(result(point(1024))))
-    assert not list(change_by_size(result(point(1024))))
-
-    [chart] = change_by_size(result(point(1024), point(4096)))
-    assert isinstance(chart, Lines)
-    assert chart.series[0].points == [(1024, 1.5), (4096, 1.5)]
-    assert chart.allowed == [(1024, 0.9091, 1.1), (4096, 0.9091, 1.1)]
 
 
 def test_a_curve_has_its_unit_its_target_and_its_reference() -> None:
@@ -209,28 +209,6 @@ def test_what_is_sent_is_a_table_beside_the_baseline_where_it_differs() -> None:
     assert len(list(communication(result(launches=[sent], reference=replace(PAIRED, launches=[silent]))))) == 1
 
 
-def test_the_phases_of_a_step_add_up_rank_by_rank() -> None:
-    parts = [PartShare(path=["forward"], times_s=[1.0, 2.0]), PartShare(path=["forward", "norm"], times_s=[0.5, 0.5])]
-    broken_down = launch(breakdowns={"step": Breakdown(times_s=[3.0, 3.0], parts=parts)})
-    [chart] = phases(result(launches=[broken_down]))
-
-    assert isinstance(chart, Bars)
-    assert chart.parts == ["forward", "unaccounted"]
-    assert chart.rows == [("rank 0", [1.0, 2.0]), ("rank 1", [2.0, 1.0])]
-
-
-def test_links_are_a_matrix_with_holes_where_none_was_measured() -> None:
-    at = {"from": 0, "to": 1}
-    link = Finding(
-        metric=metric_key("latency", at), code="within-threshold", unit="s", better="lower", current=1e-4, at=at
-    )
-    [chart] = links(result(link))
-
-    assert isinstance(chart, Heat)
-    assert chart.cells == [[None, 1e-4], [None, None]]
-    assert not list(links(result()))
-
-
 def test_cpus_and_gpus_have_their_course_of_the_first_launches() -> None:
     course = [(0.1 * i, 0.5) for i in range(1, 6)]
     gpu = GpuWitness(label="GPU 3", uuid="u", looks=5, course=[(x, 0.83) for x, _ in course])
@@ -243,3 +221,29 @@ def test_cpus_and_gpus_have_their_course_of_the_first_launches() -> None:
     assert chart.y.unit == "%"
     assert chart.series[1].points[0] == (0.1, 0.83)
     assert not list(utilisation(result(launches=[launch(cpu_course=course[:2])])))
+
+
+def test_a_trend_is_a_dot_per_run_and_a_line_per_level_by_date_and_by_commit() -> None:
+    values = steps(20, 1.0, 1.2, 3.0)
+    made = trend(values)
+    choice = trend_chart(made, change_points(values))
+    assert choice.names == ["by date", "by commit"]
+    by_date, by_commit = choice.charts
+    begin = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+    runs, level = by_date.series
+    assert (runs.points[1], runs.names[0], runs.look) == ((begin + 86400, 1.0), "2026-01-01 cccccccc00", "dots")
+    assert level.points == [(begin, 1.0), (begin + 20 * 86400, 1.2), (begin + 40 * 86400, 3.0)]
+    assert level.labels == ["", "+20.0 %", "+150.0 %"]
+    assert (by_date.x.unit, by_commit.x.ticks[:2]) == ("date", ["cccccccc00", "cccccccc01"])
+    assert [x for x, _ in by_commit.series[1].points] == [0, 20, 40]
+
+    again = dataclasses.replace(made, points=[point._replace(commit="c" * 40) for point in made.points])
+    choice = trend_chart(again, [])
+    assert choice.names == ["by date"]
+    assert [series.name for series in choice.charts[0].series] == ["a run"]
+
+    first, second = trend([1.0]), trend([2.0], metric="other")
+    assert trends_of(History(records=1, trends=[first, second])) == {
+        ("cpu-x", "suites/test_a.py::test_a", "ws2.gloo.warm"): [first, second]
+    }
+    assert trends_of(None) == {}
