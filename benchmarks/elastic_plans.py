@@ -44,11 +44,11 @@ from measuring import elastic_plan
 from pytest_distbench.elastic import draw
 from pytest_distbench.elastic.engines.table import ENGINES
 from pytest_distbench.elastic.launch import launch_elastic
-from pytest_distbench.elastic.records import ElasticJob
+from pytest_distbench.elastic.records import ElasticJob, Job
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.plan import Job, LaunchPlan
+from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 from pytest_distbench.report import layout
 from pytest_distbench.units import format_seconds

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_distbench.elastic.engines.table import ENGINES, torch_release
-from pytest_distbench.elastic.records import Change, ElasticJob, MembershipPlan
+from pytest_distbench.elastic.records import Change, ElasticJob, Job, MembershipPlan
 from pytest_distbench.launch.starters import LAUNCHERS, LOOPBACK, Launcher
 from pytest_distbench.launch.supervise import Side, supervise
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.plan import BodyReference, Job, LaunchPlan, Ranks, Workplace
+from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks, Workplace
 
 BODIES = Path(__file__).resolve().parent / "bodies.py"
 

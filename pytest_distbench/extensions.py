@@ -18,11 +18,14 @@ _Row = TypeVar("_Row")
 
 
 def places(table: str) -> Iterator[tuple[Any, str]]:
-    """What extensions add to a table: the key of each row, and where the row is: ``package.module:name``."""
+    """What extensions add to a table: the key of each row, and where the row is: ``package.module:name``.
+
+    A key that is a class is told by its place, too.
+    """
     for name in EXTENSIONS:
         package = f"{__package__}.{name}"
         for key, place in importlib.import_module(f"{package}.extension").ROWS.get(table, {}).items():
-            yield key, f"{package}.{place}"
+            yield f"{package}.{key}" if ":" in key else key, f"{package}.{place}"
 
 
 def find(place: str) -> Any:
@@ -45,7 +48,7 @@ class Table(MutableMapping[_Key, _Row]):
         if name := self._awaited:
             self._awaited = ""
             for key, place in places(name):
-                self._rows.setdefault(key, find(place))
+                self._rows.setdefault(find(key) if ":" in key else key, find(place))
         return self._rows
 
     def __getitem__(self, key: _Key) -> _Row:

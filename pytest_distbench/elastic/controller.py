@@ -26,7 +26,7 @@ from pytest_distbench.elastic.progress import (
     tell_split,
     tell_unstable,
 )
-from pytest_distbench.elastic.records import START, Change, ElasticJob
+from pytest_distbench.elastic.records import START, Change, ElasticJob, Job
 from pytest_distbench.elastic.schedule import changes_of, choose_slots, taken_after
 from pytest_distbench.elastic.script import ScriptWatch
 from pytest_distbench.elastic.timeline import (
@@ -42,7 +42,7 @@ from pytest_distbench.elastic.timeline import (
 )
 from pytest_distbench.errors import ReadingError
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.plan import Job, LaunchPlan
+from pytest_distbench.records.plan import LaunchPlan
 
 
 class RunningJob:

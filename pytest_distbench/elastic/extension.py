@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 ROWS = {
+    "works": {"job": "records:Job", "pool": "records:Pool"},
+    "launch kinds": {"records:Job": "launch:JOB", "records:Pool": "pool_launch:POOL"},
+    "workers": {"elastic": "worker.life:main", "serving": "worker.life:serve"},
     "charts": {
         "elastic": "tables:elastic_charts",
         "pool": "tables:pool_charts",

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, get_args
 
 import msgspec
 
-from pytest_distbench.elastic.engines.table import ENGINES, torch_release
+from pytest_distbench.elastic.engines.table import DEFAULT_ENGINE, ENGINES, torch_release
+from pytest_distbench.elastic.plans import WantedJob, WantedServing
 from pytest_distbench.elastic.progress import check_pattern
 from pytest_distbench.elastic.records import (
     SERVING,
@@ -18,8 +19,10 @@ from pytest_distbench.elastic.records import (
     Cycle,
     Demand,
     ElasticJob,
+    Job,
     MembershipPlan,
     Policy,
+    Pool,
     PoolJob,
     Serving,
     Sharing,
@@ -27,15 +30,15 @@ from pytest_distbench.elastic.records import (
 from pytest_distbench.elastic.schedule import changes_of, check_job, check_values, usual_start
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.launch.readers import problem_with
-from pytest_distbench.plugin.arguments import Arguments, Called, ElasticKeywords, PoolKeywords
+from pytest_distbench.plugin.arguments import Arguments, Called, Given, Judged
 from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.outcomes import Run
 from pytest_distbench.plugin.requests import check_room
 from pytest_distbench.plugin.workload import Workload
 from pytest_distbench.records.metric import Reader, as_scalar
-from pytest_distbench.records.plan import Job, Pool, Task
+from pytest_distbench.records.plan import Task
 from pytest_distbench.records.record import AnyRecord, Number, replace
-from pytest_distbench.run.request import Settings, WantedJob, WantedServing
+from pytest_distbench.run.request import Settings
 
 if TYPE_CHECKING:
     from pytest_distbench.elastic.worker.life import ElasticRank
@@ -44,6 +47,26 @@ if TYPE_CHECKING:
 MOST_NODES = 10_000
 _MOST_OF_A_TIMER = 1_000_000
 """Seconds, or a number; larger ones overflow in torch."""
+
+
+class PoolKeywords(Judged, total=False):
+    """Of jobs whose membership changes.
+
+    Attributes:
+        engine: what changes the membership: ``stock``, the command-line tool torchrun; ``fast``, its agents from a
+            process that has torch loaded.
+        timers: of the engine: ``last_call_s``, ``keep_alive_s``, ``keep_alive_attempts``, ``collective_s``,
+            ``settle_s``; of ``stock`` in whole seconds, with ``max_restarts``.
+        oversubscribed: there may be more nodes or slots than ranks of the run; their timings are shown and not judged.
+    """
+
+    engine: str
+    timers: Mapping[str, float] | None
+    oversubscribed: bool
+
+
+class ElasticKeywords(Given, PoolKeywords, total=False):
+    """Of ``elastic``."""
 
 
 class Elastic:
@@ -94,8 +117,9 @@ class Elastic:
         given = self._distbench.arguments("elastic")
         given.keywords(options, self.__call__, ElasticKeywords)
         self._distbench.ask.check_kind(given, Job)
-        wanted = Called(body=body, seeds=(given.seed("seed", seed),), **options)
-        job = self._job(given, wanted, nodes, plan, start, ends_after, checkpoint_every, hold)
+        used, others = usable_engine(given, options)
+        wanted = Called(body=body, seeds=(given.seed("seed", seed),), **others)
+        job = self._job(given, used, nodes, plan, start, ends_after, checkpoint_every, hold)
         oversubscribed = wanted.oversubscribed
         job = replace(job, cores=check_room(given, self._settings, job.most, "nodes", oversubscribed=oversubscribed))
         found = self._distbench.ask.workload(given, wanted)
@@ -120,7 +144,7 @@ class Elastic:
     def _job(
         self,
         given: Arguments,
-        wanted: Called,
+        used: UsedEngine,
         nodes: object,
         plan: object,
         start: object,
@@ -130,7 +154,6 @@ class Elastic:
     ) -> ElasticJob:
         least, most = given.nodes("nodes", nodes, most=MOST_NODES)
         made = _plan(given, plan)
-        used = usable_engine(given, wanted.engine, wanted.timers)
         try:
             check_values(made)
             usual = usual_start(made, least=least, most=most) if start is None else start
@@ -213,18 +236,21 @@ class UsedEngine(TypedDict):
     timers: dict[str, Number]
 
 
-def usable_engine(given: Arguments, engine: object, timers: object) -> UsedEngine:
-    """The engine that runs here in place of the one that was asked for, or that itself."""
+def usable_engine(given: Arguments, options: PoolKeywords) -> tuple[UsedEngine, dict[str, Any]]:
+    """The engine that runs here in place of the one that was asked for, or that itself; and the other keywords."""
+    others: dict[str, Any] = dict(options)
+    engine, timers = others.pop("engine", DEFAULT_ENGINE), others.pop("timers", None)
     if not isinstance(engine, str) or engine not in ENGINES:
         given.refuse(f"engine={show(engine)}; wanted one of {', '.join(ENGINES)}")
     wanted = _timers(given, engine, timers)
     used, problem = _usable(given, engine)
-    return UsedEngine(
+    made = UsedEngine(
         engine=used,
         in_place_of=f"{engine}: {problem}" if problem else "",
         version=torch_release(),
         timers=ENGINES[used].all_timers(wanted),
     )
+    return made, others
 
 
 def _timers(given: Arguments, engine: str, timers: object) -> dict[str, Number]:
@@ -312,12 +338,13 @@ class ElasticPool:
         given = self._distbench.arguments("elastic_pool")
         given.keywords(options, self.__call__, PoolKeywords)
         self._distbench.ask.check_kind(given, Pool)
-        wanted = Called(**options)
+        used, others = usable_engine(given, options)
+        wanted = Called(**others)
         listed = self._check_jobs(given, jobs)
         pool = Sharing(
             slots=given.whole("slots", slots, least=1, most=MOST_NODES),
             policy=given.choice("policy", policy, get_args(Policy)),  # type: ignore[arg-type] # it is one of them
-            jobs=_pool_jobs(given, listed, policy, checkpoint_every, wanted, has_serving=serving is not None),
+            jobs=_pool_jobs(given, listed, policy, checkpoint_every, used, has_serving=serving is not None),
             serving=None if serving is None else _serving(given, serving, policy),
             compute=given.choice("compute", compute, get_args(Compute)),  # type: ignore[arg-type] # the same
         )
@@ -364,12 +391,11 @@ def _pool_jobs(
     listed: Sequence[WantedJob],
     policy: Policy,
     checkpoint_every: object,
-    wanted: Called,
+    used: UsedEngine,
     *,
     has_serving: bool,
 ) -> list[PoolJob]:
     every = given.whole("checkpoint_every", checkpoint_every, least=1)
-    used = usable_engine(given, wanted.engine, wanted.timers)
     found: list[PoolJob] = []
     for job in listed:
         where = f"job {job.name!r}: "

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from pytest_distbench.elastic.measures import measure
 from pytest_distbench.elastic.measures.changes import unplanned
 from pytest_distbench.elastic.measures.continuity import tell_wrong_resume
 from pytest_distbench.elastic.measures.history import History
 from pytest_distbench.elastic.progress import EXIT_S, tell_slow, tell_standstill
-from pytest_distbench.elastic.records import ElasticJob, ElasticResult
+from pytest_distbench.elastic.records import ElasticJob, ElasticResult, Job
 from pytest_distbench.elastic.timeline import (
     AgentEnded,
     Changed,
@@ -31,11 +32,14 @@ from pytest_distbench.launch.diagnosis.fates import is_follower
 from pytest_distbench.launch.outcome import read_reports
 from pytest_distbench.launch.readers import readings
 from pytest_distbench.launch.reduce import largest, merge, of_largest_process, peak_memory, recorded
+from pytest_distbench.launch.starters import Hosting
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.launch.workplace import error_tail
 from pytest_distbench.machine import hardware
 from pytest_distbench.records.launch import LaunchRecord, RankFate, RankReport
-from pytest_distbench.records.plan import Job, LaunchPlan
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.wanted import ELASTIC_BASELINE_LAUNCHES, ELASTIC_RUN_LAUNCHES
+from pytest_distbench.run.kinds import LaunchKind
 
 
 def launch_elastic(plan: LaunchPlan, side: Side) -> LaunchRecord:
@@ -181,3 +185,25 @@ def _exit_hang(lines: Sequence[Line]) -> list[str]:
     return (
         [f"the agents of slots {slots} had not ended {EXIT_S:g} s after their workers and were ended"] if left else []
     )
+
+
+def kind_of_jobs(run: Callable[[LaunchPlan, Side], LaunchRecord], who: str, **row: Any) -> LaunchKind:
+    """The row of a kind of launch that runs elastic jobs. Numbers of two engines never meet."""
+    return LaunchKind(
+        run=run,
+        hosting=Hosting(sets_threads=True),
+        why_no_ranks=f"{who} come and go",
+        why_no_trace=f"{who} come and go",
+        why_no_delay="timings of elastic jobs come from their timelines and cannot be delayed",
+        open_s=_OPEN_S,
+        most_open=ELASTIC_RUN_LAUNCHES,
+        most_stored=ELASTIC_BASELINE_LAUNCHES,
+        launcher=lambda work, launcher: f"elastic-{work.engine}",
+        **row,
+    )
+
+
+_OPEN_S = 300.0
+"""A launch of elastic jobs may take a minute: so long its answer is worth more of them."""
+
+JOB = kind_of_jobs(launch_elastic, "the ranks of an elastic job")

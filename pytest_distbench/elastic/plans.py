@@ -12,14 +12,36 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pytest_distbench.elastic.records import Change, ChangeKind, Cycle
 from pytest_distbench.elastic.schedule import choose_slots, taken_after
 from pytest_distbench.errors import ConfigurationError, show
-from pytest_distbench.run.request import WantedJob, WantedServing
 
 __all__ = ["crash", "cycle", "draw", "job", "join", "kill", "leave", "rates", "serving", "stop"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedJob:
+    """One job of a pool, as :func:`job` describes it."""
+
+    name: str
+    body: Callable[..., object] | str
+    nodes: int | tuple[int, int]
+    submit_s: float
+    params: Mapping[str, Any] | None
+    seed: int
+    ends_after: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedServing:
+    """The serving of a pool, as :func:`serving` describes it."""
+
+    body: Callable[..., object] | str
+    demand: Sequence[tuple[float, int]]
+    params: Mapping[str, Any] | None
 
 
 def cycle(

@@ -22,7 +22,7 @@ from pytest_distbench.elastic.engines import CannotGoOn, Engine, EngineSetup
 from pytest_distbench.elastic.engines.nodes import let_parent_end
 from pytest_distbench.elastic.engines.table import ENGINES
 from pytest_distbench.elastic.progress import EXIT_S
-from pytest_distbench.elastic.records import SERVING, START, Change, ChangeKind, Policy, PoolJob, Sharing
+from pytest_distbench.elastic.records import SERVING, START, Change, ChangeKind, Policy, Pool, PoolJob, Sharing
 from pytest_distbench.elastic.timeline import (
     POOL_LINES,
     Asked,
@@ -41,7 +41,7 @@ from pytest_distbench.elastic.timeline import (
 )
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.plan import LaunchPlan, Pool
+from pytest_distbench.records.plan import LaunchPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -465,11 +465,12 @@ class PoolController:
 def main(path: str) -> int:
     """Run the pool of a plan. Returns the exit code; why it is not 0 is in a file of the launch."""
     plan = LaunchPlan.read_from(path)
-    pool = plan.expect(Pool).sharing
+    work = plan.expect(Pool)
+    pool = work.sharing
     variables = dict(os.environ)
     jobs = []
     for index, wanted in enumerate(pool.jobs):
-        part = plan.of_job(index)
+        part = work.part(plan, index)
         part.files.checkpoints.mkdir(parents=True, exist_ok=True)
         part.files.plan.touch(mode=0o600)
         part.files.plan.write_bytes(msgspec.json.encode(part))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pytest_distbench.elastic.launch import software_of, tell_torn
+from pytest_distbench.elastic.launch import kind_of_jobs, software_of, tell_torn
 from pytest_distbench.elastic.measures.pool import measure_pool
-from pytest_distbench.elastic.records import Sharing
+from pytest_distbench.elastic.records import Pool, Sharing
 from pytest_distbench.elastic.timeline import (
     POOL_LINES,
     Asked,
@@ -27,7 +27,7 @@ from pytest_distbench.launch.reduce import largest, merge, peak_memory, recorded
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.launch.workplace import error_tail
 from pytest_distbench.records.launch import LaunchRecord, RankFate
-from pytest_distbench.records.plan import LaunchPlan, Pool
+from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 
 
@@ -55,14 +55,15 @@ def _pool_text(line: PoolLine) -> str:
 
 
 def make_pool_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
-    pool = plan.expect(Pool).sharing
+    work = plan.expect(Pool)
+    pool = work.sharing
     timelines = {job.name: read_timeline(plan.files.job(i).timeline) for i, job in enumerate(pool.jobs)}
     lines = sorted(LineReader(plan.files.pool_timeline, POOL_LINES).read(), key=lambda line: line.t)
     reason = tell_end(plan, "pool", ended)
     result, measurements = measure_pool(pool, lines, timelines)
     if not reason and result is None:
         reason = "no body made a step: a job of a pool must loop over rank.training(...).batches(...)"
-    reports = {job.name: read_reports(plan.of_job(index)) for index, job in enumerate(pool.jobs)}
+    reports = {job.name: read_reports(work.part(plan, index)) for index, job in enumerate(pool.jobs)}
     if not reason:
         try:
             for name, told_by in reports.items():
@@ -109,3 +110,11 @@ def _pool_fates(plan: LaunchPlan, pool: Sharing, timelines: dict[str, list[Line]
             )
         )
     return found
+
+
+POOL = kind_of_jobs(
+    launch_pool,
+    "a pool has many jobs, whose ranks",
+    in_turns=None,
+    why_alone="a pool of jobs takes the whole machine, so interleaved A/B is not possible",
+)

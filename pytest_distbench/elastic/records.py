@@ -7,12 +7,15 @@ with the first step of the first job. What came before it is negative.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Reader
-from pytest_distbench.records.record import Number, Record
+from pytest_distbench.records.plan import LaunchPlan, Task, Work
+from pytest_distbench.records.record import Number, Record, replace
 
 ChangeKind = Literal["join", "leave", "kill", "crash", "stop"]
 
@@ -338,6 +341,47 @@ class Sharing(Record, frozen=True, kw_only=True):
         words += ["synthetic compute"] if self.compute == "synthetic" else []
         words += [f"oversubscribed: {self.cores} cores"] if self.cores is not None else []
         return "; ".join(words)
+
+
+class Job(Task, frozen=True, kw_only=True):
+    """A training on nodes that come and go."""
+
+    job: ElasticJob
+
+    @property
+    def engine(self) -> str:
+        return self.job.engine
+
+
+class Pool(Work, frozen=True, kw_only=True):
+    """Jobs that share slots with each other, and with a serving."""
+
+    sharing: Sharing
+    tasks: dict[str, Task]
+    """What runs, by the owners of slots."""
+
+    @property
+    def engine(self) -> str:
+        return self.sharing.jobs[0].job.engine
+
+    @property
+    def files(self) -> list[str]:
+        return [file for task in self.tasks.values() for file in task.files]
+
+    def logs(self, files: LaunchFiles, world_size: int) -> list[tuple[int, Path]]:
+        jobs = range(len(self.sharing.jobs))
+        return [(slot, files.job(index).log(slot)) for index in jobs for slot in range(world_size)]
+
+    def part(self, plan: LaunchPlan, index: int) -> LaunchPlan:
+        """The plan of one job, which lies in a folder of its own."""
+        wanted = self.sharing.jobs[index]
+        task = self.tasks[wanted.name]
+        return replace(
+            plan,
+            work=Job(body=task.body, params=task.params, seeds=task.seeds, job=wanted.job),
+            world_size=wanted.job.most,
+            directory=str(plan.files.job(index).directory),
+        )
 
 
 class Hold(Record, frozen=True, kw_only=True):

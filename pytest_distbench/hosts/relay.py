@@ -35,7 +35,7 @@ from pytest_distbench.launch.site.local import ChildRanks, LocalLauncher, LocalS
 from pytest_distbench.launch.site.stream import EVERYTHING, OUTPUT, FileKind, Lines, Message, place_of
 from pytest_distbench.launch.starters.torchrun import TORCHRUN, start_torchrun
 from pytest_distbench.records.launch_files import INTERFACE, of_ranks, open_left
-from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.plan import LaunchPlan, read_work
 from pytest_distbench.records.record import Record, replace
 from pytest_distbench.records.wire import variables_from_wire
 
@@ -206,7 +206,7 @@ class Relay:
                         self._site.listen(0.0)
                     elif data := self._hear():
                         for line in lines.take(data):
-                            self._obey(msgspec.json.decode(line, type=Message))
+                            self._obey(msgspec.json.decode(line, type=Message, dec_hook=read_work))
                     else:
                         return
                 self._tell_news()

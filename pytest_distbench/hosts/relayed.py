@@ -24,7 +24,7 @@ from pytest_distbench.launch.site.local import places
 from pytest_distbench.launch.site.processes import Standstill
 from pytest_distbench.launch.site.stream import Lines, Message, Order, place_of
 from pytest_distbench.records.launch import MOMENTS, HostReport, RankReport
-from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.plan import LaunchPlan, read_work
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import RankEvent, variables_to_wire
 
@@ -380,7 +380,7 @@ class RelayedSite:
                 hop.silent_since = time.monotonic()
                 for line in hop.lines.take(data):
                     try:
-                        self._heed(hop, msgspec.json.decode(line, type=Message))
+                        self._heed(hop, msgspec.json.decode(line, type=Message, dec_hook=read_work))
                     except msgspec.MsgspecError:
                         self._lose(
                             hop,

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypedDict, TypeVar
 
-from pytest_distbench.elastic.engines.table import DEFAULT_ENGINE
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.launch.readers import problem_with
 from pytest_distbench.plugin.outcomes import Misuse
@@ -146,26 +145,6 @@ class ShapeKeywords(Sized, Judged, total=False):
     """Of calls that say themselves what their ranks do."""
 
 
-class PoolKeywords(Judged, total=False):
-    """Of jobs whose membership changes.
-
-    Attributes:
-        engine: what changes the membership: ``stock``, the command-line tool torchrun; ``fast``, its agents from a
-            process that has torch loaded.
-        timers: of the engine: ``last_call_s``, ``keep_alive_s``, ``keep_alive_attempts``, ``collective_s``,
-            ``settle_s``; of ``stock`` in whole seconds, with ``max_restarts``.
-        oversubscribed: there may be more nodes or slots than ranks of the run; their timings are shown and not judged.
-    """
-
-    engine: str
-    timers: Mapping[str, float] | None
-    oversubscribed: bool
-
-
-class ElasticKeywords(Given, PoolKeywords, total=False):
-    """Of ``elastic``."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Called:
     """What a call was given of all these; ``argument`` is how it names the body.
@@ -190,8 +169,6 @@ class Called:
     timeout: float | None = None
     tolerance: float | Mapping[str, float] | None = None
     name: str = ""
-    engine: str = DEFAULT_ENGINE
-    timers: Mapping[str, float] | None = None
     oversubscribed: bool = False
     cpus: float | None = None
 

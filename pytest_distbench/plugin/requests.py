@@ -165,7 +165,7 @@ class RequestMaker:
             for name, choice in CHOICES.items()
         }
         launched = LaunchRequest(
-            work=work,  # type: ignore[arg-type] # or of a kind that was added
+            work=work,
             workplace=found.workplace,
             read=found.read,
             world_size=world_size,

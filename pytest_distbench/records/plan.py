@@ -1,7 +1,7 @@
 """A launch as it was asked for, and as it is made: what runs, where, and everything its processes need to know.
 
-What runs is ranks of ours, a command, an elastic job, or a pool of such jobs. Each is a kind of launch, and has a row
-in ``run/kinds.py`` that says how it is run. What belongs to one kind alone stands in its record.
+What runs is ranks of ours, a command, or what an extension adds. Each is a kind of launch, and has a row in
+``run/kinds.py`` that says how it is run. What belongs to one kind alone stands in its record.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import msgspec
 
-from pytest_distbench.elastic.records import ElasticJob, Sharing
+from pytest_distbench.extensions import Table
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Reader
 from pytest_distbench.records.record import Record, replace
@@ -56,7 +56,13 @@ class BodyReference(Record, frozen=True, kw_only=True):
         return not self.is_script and self.makes_group
 
 
-class Work(Record, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
+class _AnyKind:
+    """What a record says whose work may be of any kind: msgspec asks :func:`read_work` for it."""
+
+    __slots__ = ()
+
+
+class Work(_AnyKind, Record, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
     """What one launch runs. The name of its class, in small letters, is that of its kind."""
 
     params: dict[str, Any] = {}
@@ -124,6 +130,12 @@ def _changing_paths(change: Change) -> Change:
     return changed
 
 
+if TYPE_CHECKING:
+    AnyWork = Work
+else:
+    AnyWork = _AnyKind
+
+
 class Task(Work, frozen=True, kw_only=True):
     """A body, and what it is handed: what ranks or nodes run, and each job of a pool."""
 
@@ -189,34 +201,14 @@ class Command(Work, frozen=True, kw_only=True):
         return self.with_words(_changing_paths(change))
 
 
-class Job(Task, frozen=True, kw_only=True):
-    """A training on nodes that come and go."""
-
-    job: ElasticJob
-
-    @property
-    def engine(self) -> str:
-        return self.job.engine
+WORKS: Table[str, type[Work]] = Table("works", {"ranks": Ranks, "command": Command})
+"""By the name of their kind."""
 
 
-class Pool(Work, frozen=True, kw_only=True):
-    """Jobs that share slots with each other, and with a serving."""
-
-    sharing: Sharing
-    tasks: dict[str, Task]
-    """What runs, by the owners of slots."""
-
-    @property
-    def engine(self) -> str:
-        return self.sharing.jobs[0].job.engine
-
-    @property
-    def files(self) -> list[str]:
-        return [file for task in self.tasks.values() for file in task.files]
-
-    def logs(self, files: LaunchFiles, world_size: int) -> list[tuple[int, Path]]:
-        jobs = range(len(self.sharing.jobs))
-        return [(slot, files.job(index).log(slot)) for index in jobs for slot in range(world_size)]
+def read_work(kind: type, found: Any) -> Any:
+    """A work that a file holds, as msgspec asks for it (``dec_hook``)."""
+    assert kind is _AnyKind
+    return msgspec.convert(found, WORKS[found["kind"]])
 
 
 PLACEHOLDERS = ("{launch_dir}", "{data_dir}", "{seed}", "{world_size}")
@@ -241,8 +233,7 @@ class LaunchRequest(Record, frozen=True, kw_only=True):
 
     title: str = ""
     """Of the case, slashes separating folders: what its logs are kept under."""
-    work: Ranks | Command | Job | Pool
-    """A file holds one of these; a kind of launch that was added may have another, which no file holds."""
+    work: AnyWork
     workplace: Workplace = Workplace()
     read: dict[str, Reader] = {}
     """Metrics to be read after the launch, by name; no business of its processes."""
@@ -312,23 +303,11 @@ class LaunchPlan(LaunchRequest, frozen=True, kw_only=True):
 
     @classmethod
     def read_from(cls, path: str | Path) -> Self:
-        return msgspec.json.decode(Path(path).read_bytes(), type=cls)
+        return msgspec.json.decode(Path(path).read_bytes(), type=cls, dec_hook=read_work)
 
     def expect(self, kind: type[_Kind]) -> _Kind:
         assert isinstance(self.work, kind), f"wanted {kind.__name__}, found {type(self.work).__name__}"
         return self.work
-
-    def of_job(self, index: int) -> Self:
-        """The plan of one job of a pool, which lies in a folder of its own."""
-        pool = self.expect(Pool)
-        wanted = pool.sharing.jobs[index]
-        task = pool.tasks[wanted.name]
-        return replace(
-            self,
-            work=Job(body=task.body, params=task.params, seeds=task.seeds, job=wanted.job),
-            world_size=wanted.job.most,
-            directory=str(self.files.job(index).directory),
-        )
 
     @property
     def processes(self) -> int:

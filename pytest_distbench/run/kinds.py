@@ -14,15 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_distbench.elastic.launch import launch_elastic
-from pytest_distbench.elastic.pool_launch import launch_pool
 from pytest_distbench.errors import ConfigurationError, expect
+from pytest_distbench.extensions import Table
 from pytest_distbench.launch.controlled import launch_command
 from pytest_distbench.launch.starters import Hosting
 from pytest_distbench.launch.supervise import Arm, Side, run_in_turns, supervise
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.plan import Command, Job, LaunchPlan, LaunchRequest, Pool, Ranks, Work
-from pytest_distbench.records.wanted import ELASTIC_BASELINE_LAUNCHES, ELASTIC_RUN_LAUNCHES
+from pytest_distbench.records.plan import Command, LaunchPlan, LaunchRequest, Ranks, Work
 
 InTurns = Callable[[Sequence[Arm]], list[LaunchRecord | None]]
 """Runs launches that are to be compared; None for those that were left out because one did not pass."""
@@ -76,57 +74,23 @@ class LaunchKind:
         return launcher if self.hosting is None else self.hosting
 
 
-ELASTIC_OPEN_S = 300.0
-"""A launch of elastic jobs may take a minute: so long its answer is worth more of them."""
-
-
-NOT_DELAYED = "timings of elastic jobs come from their timelines and cannot be delayed"
-
-
-def _engine(work: Work, launcher: str) -> str:
-    """Numbers of two engines never meet."""
-    del launcher
-    return f"elastic-{work.engine}"
-
-
-LAUNCH_KINDS: dict[type[Work], LaunchKind] = {
-    Ranks: LaunchKind(
-        run=supervise,
-        in_turns=run_in_turns,
-        hosting=None,
-        launcher=lambda work, launcher: launcher,
-    ),
-    Command: LaunchKind(
-        run=launch_command,
-        why_no_ranks="a command starts its processes itself",
-        why_no_trace="a command starts its processes itself",
-        launcher=lambda work, launcher: "command",
-    ),
-    Job: LaunchKind(
-        run=launch_elastic,
-        hosting=Hosting(sets_threads=True),
-        why_no_ranks="the ranks of an elastic job come and go",
-        why_no_trace="the ranks of an elastic job come and go",
-        why_no_delay=NOT_DELAYED,
-        open_s=ELASTIC_OPEN_S,
-        most_open=ELASTIC_RUN_LAUNCHES,
-        most_stored=ELASTIC_BASELINE_LAUNCHES,
-        launcher=_engine,
-    ),
-    Pool: LaunchKind(
-        run=launch_pool,
-        in_turns=None,
-        why_alone="a pool of jobs takes the whole machine, so interleaved A/B is not possible",
-        hosting=Hosting(sets_threads=True),
-        why_no_ranks="a pool has many jobs, whose ranks come and go",
-        why_no_trace="a pool has many jobs, whose ranks come and go",
-        why_no_delay=NOT_DELAYED,
-        open_s=ELASTIC_OPEN_S,
-        most_open=ELASTIC_RUN_LAUNCHES,
-        most_stored=ELASTIC_BASELINE_LAUNCHES,
-        launcher=_engine,
-    ),
-}
+LAUNCH_KINDS: Table[type[Work], LaunchKind] = Table(
+    "launch kinds",
+    {
+        Ranks: LaunchKind(
+            run=supervise,
+            in_turns=run_in_turns,
+            hosting=None,
+            launcher=lambda work, launcher: launcher,
+        ),
+        Command: LaunchKind(
+            run=launch_command,
+            why_no_ranks="a command starts its processes itself",
+            why_no_trace="a command starts its processes itself",
+            launcher=lambda work, launcher: "command",
+        ),
+    },
+)
 """By the type of what a launch runs."""
 
 

@@ -5,10 +5,9 @@ What is launched for a case says ``records/plan.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_distbench.judging.outcome import Strictness
 from pytest_distbench.judging.pairs import FIRST_LOOK, LAST_LOOK, looks
@@ -21,28 +20,6 @@ from pytest_distbench.records.wanted import RUN_LAUNCHES
 if TYPE_CHECKING:
     from pytest_distbench.launch.starters import Engine
     from pytest_distbench.machine.gpus import Gpus
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WantedJob:
-    """One job of a pool, as :func:`pytest_distbench.elastic.job` describes it."""
-
-    name: str
-    body: Callable[..., object] | str
-    nodes: int | tuple[int, int]
-    submit_s: float
-    params: Mapping[str, Any] | None
-    seed: int
-    ends_after: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WantedServing:
-    """The serving of a pool, as :func:`pytest_distbench.elastic.serving` describes it."""
-
-    body: Callable[..., object] | str
-    demand: Sequence[tuple[float, int]]
-    params: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,24 +1,18 @@
 """Entry of all that ``torchrun`` starts: ``python -m pytest_distbench.worker KIND PLAN``.
 
-KIND is ``rank``; ``elastic``, a worker of an elastic job; or ``serving``, a server of a pool, with its slot.
+KIND is ``rank``, or one that an extension adds, which may take further words.
 """
 
 import gc
 import sys
 
+from pytest_distbench.extensions import find, places
+
 gc.disable()  # going through torch's objects again and again, while they become more, is a fifth of its import
-if sys.argv[1] == "rank":
-    from pytest_distbench.worker import main
-else:
-    from pytest_distbench.elastic.worker import life
+kind, *words = sys.argv[1:]
+run = find({"rank": "pytest_distbench.worker.main:run_rank", **dict(places("workers"))}[kind])
 gc.freeze()  # as in a rank that was forked: no collection in the body goes through torch
 gc.enable()
 
 if __name__ == "__main__":
-    kind, plan, *slot = sys.argv[1:]
-    if kind == "rank":
-        main.run_rank(plan)
-    elif kind == "serving":
-        life.serve(plan, int(slot[0]))
-    else:
-        life.main(plan)
+    run(*words)

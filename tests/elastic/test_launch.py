@@ -16,7 +16,7 @@ from support.timelines import ERROR, JOB, LOST, Timeline, killed
 from pytest_distbench.elastic import kill
 from pytest_distbench.elastic.launch import launch_elastic, make_record
 from pytest_distbench.elastic.pool_launch import make_pool_record
-from pytest_distbench.elastic.records import ElasticJob, MembershipPlan
+from pytest_distbench.elastic.records import ElasticJob, Job, MembershipPlan, Pool
 from pytest_distbench.elastic.timeline import (
     AgentEnded,
     Finished,
@@ -32,7 +32,7 @@ from pytest_distbench.launch.supervise import Side
 from pytest_distbench.read import stdout
 from pytest_distbench.records.launch import LaunchRecord, RankReport
 from pytest_distbench.records.metric import Observation
-from pytest_distbench.records.plan import BodyReference, Job, LaunchPlan, Pool, Task
+from pytest_distbench.records.plan import BodyReference, LaunchPlan, Task
 from pytest_distbench.records.record import replace
 
 SCRIPT = BodyReference(file="train.py")

@@ -27,7 +27,7 @@ from pytest_distbench.launch.site import Aftermath, Exit, processes
 from pytest_distbench.launch.site.stream import Message
 from pytest_distbench.launch.supervise import Side, supervise
 from pytest_distbench.records.launch import ErrorReport, HostReport, RankReport
-from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.plan import LaunchPlan, read_work
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import RankEvent
 
@@ -67,7 +67,7 @@ class MadeUpRelay:
     def _serve(self) -> None:
         with contextlib.suppress(OSError, StopIteration), self.other_end, self.other_end.makefile("rb") as orders:
             for line in orders:
-                order = msgspec.json.decode(line, type=Message)
+                order = msgspec.json.decode(line, type=Message, dec_hook=read_work)
                 self.given.append(order)
                 said = self._says(order)
                 answer = [] if any(word.what == "done" for word in said) else self._answer(order)
@@ -377,7 +377,7 @@ def hop() -> Iterator[Hop]:
 
 def test_orders_arrive_and_after_the_end_there_is_nothing(hop: Hop) -> None:
     hop.ping()
-    assert msgspec.json.decode(hop.read(), type=Message) == Message(what="ping", number=1)
+    assert msgspec.json.decode(hop.read(), type=Message, dec_hook=read_work) == Message(what="ping", number=1)
     hop.host.keeper.kill()
     hop.host.keeper.wait()
 

@@ -10,11 +10,12 @@ import pytest
 from support.plans import BODY, ended, make_plan
 from support.pools import POOL
 
+from pytest_distbench.elastic.records import Pool
 from pytest_distbench.launch.controlled import Controlled, TimelineFollower, tell_end
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.records.environment import Load
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.plan import Command, LaunchPlan, Pool, Task, Workplace
+from pytest_distbench.records.plan import Command, LaunchPlan, Task, Workplace
 from pytest_distbench.records.record import replace
 
 

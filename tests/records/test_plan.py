@@ -16,6 +16,7 @@ from support.pools import POOL
 from support.timelines import JOB
 
 import pytest_distbench
+from pytest_distbench.elastic.records import Job, Pool
 from pytest_distbench.read import stdout
 from pytest_distbench.records import launch_files
 from pytest_distbench.records.launch_files import (
@@ -31,10 +32,8 @@ from pytest_distbench.records.launch_files import (
 from pytest_distbench.records.plan import (
     BodyReference,
     Command,
-    Job,
     LaunchPlan,
     LaunchRequest,
-    Pool,
     Ranks,
     Task,
     Work,
@@ -126,7 +125,7 @@ def test_words_of_a_command_line_are_filled_and_paths_lead_elsewhere() -> None:
 
 def test_the_plan_of_a_job_of_a_pool_runs_its_task_in_a_folder_of_its_own(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, work=EACH[3])
-    part = plan.of_job(1)
+    part = EACH[3].part(plan, 1)
 
     assert part.work == Job(body=BODY, params={"n": 1}, seeds=[1], job=POOL.jobs[1].job)
     assert (part.files, part.world_size) == (plan.files.job(1), POOL.jobs[1].job.most)

@@ -13,9 +13,10 @@ from support.results import verdict
 from support.stores import CASE, entry, result
 from support.timelines import JOB
 
+from pytest_distbench.elastic.records import Job
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.plan import Job, LaunchRequest, Ranks, Work
+from pytest_distbench.records.plan import LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Control, Finding
 from pytest_distbench.run import control

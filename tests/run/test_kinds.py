@@ -11,11 +11,12 @@ from support.plans import BODY, make_plan
 from support.pools import POOL
 from support.timelines import JOB
 
+from pytest_distbench.elastic.records import Job, Pool
 from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.launch.starters import LAUNCHERS, Hosting
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.records.launch import LaunchRecord, Outcome
-from pytest_distbench.records.plan import Command, Job, LaunchPlan, Pool, Ranks, Task, Work
+from pytest_distbench.records.plan import Command, LaunchPlan, Ranks, Task, Work
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.kinds import HERE, LAUNCH_KINDS, kind_of, one_after_the_other
 

@@ -10,7 +10,7 @@ import pytest
 from support.nvml import HOSTS, made_up
 from support.projects import RECORDER
 
-from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.plan import LaunchPlan, read_work
 
 Project = Callable[[str], pytest.Pytester]
 
@@ -36,7 +36,9 @@ def plan_of(project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
             monkeypatch.setenv(name, value)
         result = made.runpytest_inprocess("--distbench-launcher=recorder", *options)
         result.assert_outcomes(passed=1)
-        return msgspec.json.decode((made.path / "plans-seen").read_bytes().splitlines()[-1], type=LaunchPlan)
+        return msgspec.json.decode(
+            (made.path / "plans-seen").read_bytes().splitlines()[-1], type=LaunchPlan, dec_hook=read_work
+        )
 
     return plan
 

@@ -18,12 +18,13 @@ from support.results import verdict
 from support.stores import CASE, environment, result
 from support.timelines import JOB
 
+from pytest_distbench.elastic.records import Job, Pool
 from pytest_distbench.judging.terms import NOT_EVALUATED, Judgement, Terms
 from pytest_distbench.launch.starters import Hosting, HostsFound
 from pytest_distbench.machine.gpus import Gpus, read_gpus
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import AskedBound
-from pytest_distbench.records.plan import Job, LaunchRequest, Pool, Ranks, Task, Work
+from pytest_distbench.records.plan import LaunchRequest, Ranks, Task, Work
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.run import loop

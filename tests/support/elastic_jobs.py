@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_distbench.elastic.engines.table import ENGINES, torch_release
-from pytest_distbench.elastic.records import Change, ElasticJob, MembershipPlan
+from pytest_distbench.elastic.records import Change, ElasticJob, Job, MembershipPlan
 from pytest_distbench.launch.starters import LOOPBACK
-from pytest_distbench.records.plan import BodyReference, Job, LaunchPlan, Workplace
+from pytest_distbench.records.plan import BodyReference, LaunchPlan, Workplace
 
 if TYPE_CHECKING:
     from pytest_distbench import ElasticRank

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pytest_distbench.elastic.records import ElasticJob
+from pytest_distbench.elastic.records import ElasticJob, Job
 from pytest_distbench.launch.controlled import End
-from pytest_distbench.records.plan import BodyReference, Job, LaunchPlan, Ranks, Work, Workplace
+from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks, Work, Workplace
 
 BODY = BodyReference(file="x.py", function="body")
 

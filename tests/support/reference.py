@@ -15,6 +15,8 @@ from typing import Any
 
 from pytest_distbench import elastic, instruments, read
 from pytest_distbench.commands.cli import _parser
+from pytest_distbench.elastic import fixtures as elastic_fixtures
+from pytest_distbench.elastic.engines.table import DEFAULT_ENGINE
 from pytest_distbench.elastic.fixtures import Elastic, ElasticPool
 from pytest_distbench.elastic.worker.life import ElasticRank
 from pytest_distbench.elastic.worker.training import Training
@@ -252,13 +254,23 @@ def _call(name: str, call: Callable[..., Any], seen: set[tuple[str, str]]) -> It
         yield f"- {', '.join(rest)}"
 
 
+KEYWORDS = {
+    name: found
+    for module in (arguments, elastic_fixtures)
+    for name, found in vars(module).items()
+    if typing.is_typeddict(found)
+}
+"""Shared by several fixtures."""
+
+
 def _shared(calls: Mapping[str, Callable[..., Any]]) -> Iterator[str]:
     """The keywords that several fixtures take, as their typed dicts document them, by the calls that take them."""
     defaults = {field.name: field.default for field in dataclasses.fields(arguments.Called)}
+    defaults |= {"engine": DEFAULT_ENGINE, "timers": None}
     takers = {
         name: {key for p in inspect.signature(c).parameters.values() for key in _shares(p)} for name, c in calls.items()
     }
-    for documented in filter(typing.is_typeddict, vars(arguments).values()):
+    for documented in KEYWORDS.values():
         if rows := [*_section(documented, "Attributes")]:
             by = [name for name in calls if rows[0][0] in takers[name]]
             others = [name for name in calls if name not in by]
@@ -269,7 +281,7 @@ def _shared(calls: Mapping[str, Callable[..., Any]]) -> Iterator[str]:
 def _shares(parameter: inspect.Parameter) -> list[str]:
     """The shared keywords that a parameter stands for."""
     found = re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation))
-    return [*getattr(arguments, found[1]).__annotations__] if found and hasattr(arguments, found[1]) else []
+    return [*KEYWORDS[found[1]].__annotations__] if found and found[1] in KEYWORDS else []
 
 
 def _spelt(parameter: inspect.Parameter) -> str:

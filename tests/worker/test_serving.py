@@ -13,10 +13,10 @@ from support.pools import SERVED
 from support.processes import wait_for
 
 from pytest_distbench.elastic.pool import Servers
-from pytest_distbench.elastic.records import SERVING
+from pytest_distbench.elastic.records import SERVING, Pool
 from pytest_distbench.elastic.timeline import POOL_LINES, LineReader, PoolLine, ServerFailed, ServerReady
 from pytest_distbench.elastic.worker.life import RAISED
-from pytest_distbench.records.plan import BodyReference, LaunchPlan, Pool, Task
+from pytest_distbench.records.plan import BodyReference, LaunchPlan, Task
 
 pytestmark = pytest.mark.spawn
 

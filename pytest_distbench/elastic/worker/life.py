@@ -19,12 +19,12 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from pytest_distbench.elastic.records import IMPORTS_VARIABLE, SERVING, SLOT_VARIABLE
+from pytest_distbench.elastic.records import IMPORTS_VARIABLE, SERVING, SLOT_VARIABLE, Job, Pool
 from pytest_distbench.elastic.timeline import Finished, Joined, Raised, ServerFailed, ServerReady, Started, append
 from pytest_distbench.elastic.worker.training import Node, Training
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.launch import RankReport
-from pytest_distbench.records.plan import Job, LaunchPlan, Pool
+from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.worker import bodies
 from pytest_distbench.worker.checks import check_whole
 from pytest_distbench.worker.clock import HostClock
@@ -178,9 +178,9 @@ def _report(plan: LaunchPlan, context: ElasticRank, memory: MemoryPeak) -> None:
     draft.rename(plan.files.report(context.rank))
 
 
-def serve(path: str, slot: int) -> NoReturn:
+def serve(path: str, number: str) -> NoReturn:
     """Be a server of a pool in its slot: load what the plan names, say so, and stay until SIGTERM asks it to go."""
-    plan = LaunchPlan.read_from(path)
+    plan, slot = LaunchPlan.read_from(path), int(number)
     task, timeline = plan.expect(Pool).tasks[SERVING], plan.files.pool_timeline
     sys.path[:] = plan.python_path
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1").partition(",")[0] or 1))

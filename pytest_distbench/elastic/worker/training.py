@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pytest_distbench.elastic.records import ElasticJob
+from pytest_distbench.elastic.records import ElasticJob, Job
 from pytest_distbench.elastic.timeline import (
     Batch,
     Changed,
@@ -31,7 +31,7 @@ from pytest_distbench.elastic.timeline import (
 from pytest_distbench.elastic.worker.ledger import Ledger, Place, is_per_rank, objects_of
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.plan import Job, LaunchPlan
+from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.worker import checkpoints
 from pytest_distbench.worker.checks import check_unread, check_whole, real, refuse
 from pytest_distbench.worker.clock import HostClock
