@@ -115,22 +115,21 @@ def scaling(results: Sequence[CaseResult], prices: Prices | None = None) -> Iter
     found: dict[str, list[ScalingRow]] = {}
     name_of = next(column for column in SCALING.columns if column.name == "test")
     for row in scaling_rows(results):
-        if row.speedup is not None and row.sized.communicates:
+        if row.speedup is not None and row.communicates:
             found.setdefault(name_of.make_cell(row).text, []).append(row)
     if not found:
         return
     speedups = [
-        Series(name=name, points=points((row.sized.workers, row.speedup) for row in rows))
-        for name, rows in found.items()
+        Series(name=name, points=points((row.workers, row.speedup) for row in rows)) for name, rows in found.items()
     ]
-    sizes = sorted({row.sized.workers for rows in found.values() for row in rows})
+    sizes = sorted({row.workers for rows in found.values() for row in rows})
     ideal = Series(name="ideal", points=points((size, size) for size in sizes), look="reference")
     speedup = Axis(name="speed-up", scale="log2")
     yield Lines(title="Speed-up over one worker", x=_WORKERS, y=speedup, series=[*speedups, ideal])
     shares = []
     for name, rows in found.items():
-        shares.append(Series(name=name, points=points((row.sized.workers, row.efficiency) for row in rows)))
-        before = points((r.sized.workers, r.verdict.baseline if r.verdict is not None else None) for r in rows)
+        shares.append(Series(name=name, points=points((row.workers, row.efficiency) for row in rows)))
+        before = points((r.workers, r.verdict.baseline if r.verdict is not None else None) for r in rows)
         if before:
             shares.append(Series(name=f"{name}, baseline", points=before, look="reference"))
     efficiency = Axis(name="scaling efficiency", unit="%")
@@ -161,14 +160,14 @@ def cost(results: Sequence[CaseResult], prices: Prices | None = None) -> Iterato
     """What more ranks bring: speed-up, fewer and faster steps; its cost; and every training over time, size by size."""
     found: dict[str, dict[str, list[CostRow]]] = {}
     for row in cost_rows(results, prices):
-        if row.speedup is not None and row.bought.time_s:
-            found.setdefault(row.result.case.series, {}).setdefault(row.bought.what, []).append(row)
+        if row.speedup is not None and row.time_s:
+            found.setdefault(row.result.case.series, {}).setdefault(row.what, []).append(row)
     for test, bought in found.items():
         sizes = {what: rows for what, rows in bought.items() if len(rows) > 1}
         for what, rows in sizes.items():
             if any(row.statistical is not None for row in rows):
                 yield _speedup(f"Speed-up to {what}: {test}", rows)
-        goals = {what: rows for what, rows in sizes.items() if rows[0].bought.met}
+        goals = {what: rows for what, rows in sizes.items() if rows[0].met}
         yield from _costs(f"Speed-up and its cost: {test}", goals or sizes, prices)
     yield from _courses(results)
 
@@ -195,7 +194,7 @@ def _costs(title: str, bought: Mapping[str, Sequence[CostRow]], prices: Prices |
 
 
 def _of_ranks(row: CostRow) -> float:
-    return row.ranks * (row.bought.time_s or 0.0)
+    return row.ranks * (row.time_s or 0.0)
 
 
 def _speedup(title: str, rows: Sequence[CostRow]) -> Lines:

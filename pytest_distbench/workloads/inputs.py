@@ -105,9 +105,8 @@ class ObjectStore:
     Endpoint and credentials are those that the store's library finds, of S3 in ``AWS_ENDPOINT_URL`` and ``AWS_*``.
     """
 
-    kind: StorageKind = "object"
-
     def __init__(self, url: str) -> None:
+        self.kind: StorageKind = "object"
         self.where = url.rstrip("/")
         self.file_system = url.partition("://")[0]
 

@@ -20,7 +20,7 @@ from pytest_distbench.machine.gpu_watch import own_memory
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.units import format_bytes
-from pytest_distbench.workloads.collectives import Buffers, Counts, Operation
+from pytest_distbench.workloads.collectives import Buffers, Operation
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -127,7 +127,7 @@ class Pool:
         sent, received = (self._slices(m, c) for m, c in zip(self._memory, counts, strict=True))
         return lambda k: self._buffers(sent(k), received(k))
 
-    def _cut(self, whole: torch.Tensor, counts: Counts) -> tuple[torch.Tensor, torch.Tensor]:
+    def _cut(self, whole: torch.Tensor, counts: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
         """What is sent and received: the smaller of them is this rank's part of the larger one."""
         sent, received = (
             whole if count == whole.numel() else whole[self._rank * count : (self._rank + 1) * count]

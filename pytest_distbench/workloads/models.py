@@ -38,7 +38,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812 the field's name for it
@@ -322,11 +321,8 @@ class Transformer(nn.Module):
         return scores
 
 
-class Batch(NamedTuple):
-    """What a model is given, and what it is to answer."""
-
-    inputs: torch.Tensor
-    targets: torch.Tensor
+_Batch = tuple[torch.Tensor, torch.Tensor]
+"""What a model is given, and what it is to answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,7 +342,7 @@ class Model:
 
     source: str
     make: Callable[..., nn.Module]
-    batch: Callable[[int, int, int], Batch]
+    batch: Callable[[int, int, int], _Batch]
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = F.cross_entropy
     samples: int
     edge: int = 0
@@ -354,20 +350,20 @@ class Model:
     dtype: torch.dtype = torch.float32
 
 
-def _images(samples: int, edge: int, classes: int) -> Batch:
-    return Batch(torch.rand(samples, 3, edge, edge), torch.randint(0, classes, (samples,)))
+def _images(samples: int, edge: int, classes: int) -> _Batch:
+    return (torch.rand(samples, 3, edge, edge), torch.randint(0, classes, (samples,)))
 
 
-def _same_images(samples: int, edge: int, classes: int) -> Batch:
-    images = _images(samples, edge, max(classes, 1)).inputs
-    return Batch(images, images)
+def _same_images(samples: int, edge: int, classes: int) -> _Batch:
+    images, _ = _images(samples, edge, max(classes, 1))
+    return images, images
 
 
-def _tokens(size: Size) -> Callable[[int, int, int], Batch]:
-    def make(samples: int, edge: int, classes: int) -> Batch:
+def _tokens(size: Size) -> Callable[[int, int, int], _Batch]:
+    def make(samples: int, edge: int, classes: int) -> _Batch:
         del edge, classes
         text = torch.randint(0, size.tokens, (samples, size.length + 1))
-        return Batch(text[:, :-1], text[:, 1:])
+        return (text[:, :-1], text[:, 1:])
 
     return make
 
@@ -451,14 +447,7 @@ def build(name: object, *, classes: int | None = None, **options: object) -> nn.
     return row.make(given, **options)
 
 
-class Count(NamedTuple):
-    """How large a model is: what is trained, and in how many tensors."""
-
-    parameters: int
-    tensors: int
-
-
-def count(model: nn.Module) -> Count:
-    """Trainable parameters and trainable tensors."""
+def count(model: nn.Module) -> tuple[int, int]:
+    """How large a model is: trainable parameters, and in how many tensors."""
     trained = [p for p in model.parameters() if p.requires_grad]
-    return Count(sum(p.numel() for p in trained), len(trained))
+    return sum(p.numel() for p in trained), len(trained)

@@ -10,7 +10,7 @@ import os
 import re
 import statistics
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -38,16 +38,8 @@ MAD_TO_STDEV = 1.4826
 """Times the median absolute deviation of a normal distribution gives its standard deviation."""
 
 
-class Rate(NamedTuple):
-    """Samples per second: mean, standard error of the mean, and jitter; of one step there is only the mean."""
-
-    mean: float
-    uncertainty: float | None
-    jitter: float | None
-
-
-def rate_of(samples: float, seconds: Sequence[float]) -> Rate:
-    """The rate of steps that took so long, each of so many samples.
+def rate_of(samples: float, seconds: Sequence[float]) -> tuple[float, float | None, float | None]:
+    """Mean, uncertainty and jitter of the rate of steps that took so long, each of so many samples.
 
     The mean is ``samples / mean(t)``, the uncertainty ``std(samples / t) / sqrt(n)``, the jitter 1.4826 times the
     median absolute deviation of ``samples / t``. Source: ``get_perf_timing`` in tf_cnn_benchmarks' benchmark_cnn.py.
@@ -55,12 +47,9 @@ def rate_of(samples: float, seconds: Sequence[float]) -> Rate:
     speeds = [samples / t for t in seconds]
     middle = statistics.median(speeds)
     if len(speeds) == 1:
-        return Rate(middle, None, None)
-    return Rate(
-        mean=samples / statistics.fmean(seconds),
-        uncertainty=statistics.pstdev(speeds) / math.sqrt(len(speeds)),
-        jitter=MAD_TO_STDEV * statistics.median(abs(speed - middle) for speed in speeds),
-    )
+        return middle, None, None
+    jitter = MAD_TO_STDEV * statistics.median(abs(speed - middle) for speed in speeds)
+    return samples / statistics.fmean(seconds), statistics.pstdev(speeds) / math.sqrt(len(speeds)), jitter
 
 
 def record_rate(rank: RankContext, *, samples: int, of: str = "step") -> None:
@@ -82,10 +71,10 @@ def record_rate(rank: RankContext, *, samples: int, of: str = "step") -> None:
     series = next((o.values for o in rank.notebook.observations if o.name == of and o.is_series), None)
     if series is None:
         raise RecordingError(f"{call}: no loop {of!r} was timed before; wanted rank.timed({of!r}, ...)")
-    found = rate_of(samples, series)
+    mean, uncertainty, jitter = rate_of(samples, series)
     rank.record(SAMPLES, samples, better="exact", reduce="sum")
-    rank.record(RATE, found.mean, unit="samples/s", better="info", reduce="sum", facts=facts_of_rate(rank, of))
-    for name, spread in {RATE_UNCERTAINTY: found.uncertainty, RATE_JITTER: found.jitter}.items():
+    rank.record(RATE, mean, unit="samples/s", better="info", reduce="sum", facts=facts_of_rate(rank, of))
+    for name, spread in {RATE_UNCERTAINTY: uncertainty, RATE_JITTER: jitter}.items():
         if spread is not None:
             rank.record(name, spread, unit="samples/s", better="info", reduce="sum")
 

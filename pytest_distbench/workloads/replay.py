@@ -11,7 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
 
     _Call = Callable[[], object]
+    _Group = dist.ProcessGroup | None
+    """None: all ranks."""
 
 PARTNERS = ("send", "recv")
 """Operations of two ranks, which are issued together as far as they follow one another."""
@@ -153,14 +155,6 @@ def _check_groups(given: Arguments, rows: list[Collective], groups: list[Group],
 # In a rank
 
 
-class _Place(NamedTuple):
-    """Where a collective is issued; no group is that of all ranks."""
-
-    group: dist.ProcessGroup | None
-    size: int
-    rank: int
-
-
 def replay(rank: RankContext) -> None:
     """Time the whole sequence as ``replay``, and each operation of it alone as ``replay[op=...]``."""
     params = rank.params
@@ -173,7 +167,7 @@ def replay(rank: RankContext) -> None:
         if row.op == "scatter":  # only its root has put bytes in: the others learn from there how much they get
             same = [of[i] for of in by_ranks.values() if i < len(of) and of[i].op == row.op]
             rows[i] = max(same, key=lambda other: other.message_bytes)
-    calls = _calls(rows, _places(rank, groups), rank.device)
+    calls = _calls(rows, _make_groups(rank, groups), rank.device)
     loops = {"warmup": params["warmup"], "iterations": params["iterations"]}
     for _ in rank.timed("replay", **loops):
         for _, call in calls:
@@ -186,11 +180,11 @@ def replay(rank: RankContext) -> None:
                 call()
 
 
-def _places(rank: RankContext, groups: Sequence[Group]) -> dict[str, _Place]:
-    """By the names of groups. A collective call: every group is made by all ranks."""
+def _make_groups(rank: RankContext, groups: Sequence[Group]) -> dict[str, _Group]:
+    """Those of this rank by their names. A collective call: every group is made by all ranks."""
     import torch.distributed as dist
 
-    found = {"default": _Place(None, rank.world_size, rank.rank)}
+    found: dict[str, _Group] = {"default": None}
     for wanted in groups:
         span = wanted.size * max(1, wanted.stride)
         for first in range(0, rank.world_size, span):
@@ -199,23 +193,23 @@ def _places(rank: RankContext, groups: Sequence[Group]) -> dict[str, _Place]:
                 made = dist.new_group(members)
                 if rank.rank in members:
                     assert isinstance(made, dist.ProcessGroup)
-                    found[wanted.name] = _Place(made, wanted.size, members.index(rank.rank))
+                    found[wanted.name] = made
     return found
 
 
-def _calls(rows: Sequence[Collective], places: Mapping[str, _Place], device: torch.device) -> list[tuple[str, _Call]]:
+def _calls(rows: Sequence[Collective], groups: Mapping[str, _Group], device: torch.device) -> list[tuple[str, _Call]]:
     """What is issued, in order, by operation; sends and receives that follow one another are one call."""
     calls: list[tuple[str, _Call]] = []
-    partners: list[tuple[Collective, _Place]] = []
+    partners: list[tuple[Collective, _Group]] = []
     for row in rows:
-        place = places[row.group]
+        group = groups[row.group]
         if row.op in PARTNERS:
-            partners += [(row, place)] * row.count
+            partners += [(row, group)] * row.count
             continue
         if partners:
             calls.append(("send and recv", _exchange(partners, device)))
             partners = []
-        calls += [(row.op, _call(row, place, device))] * row.count
+        calls += [(row.op, _call(row, group, device))] * row.count
     if partners:
         calls.append(("send and recv", _exchange(partners, device)))
     return calls
@@ -231,12 +225,12 @@ def _tensor(row: Collective, device: torch.device, *, share: int = 1) -> torch.T
     return torch.zeros(-(-items // share) * share, dtype=dtype, device=device)
 
 
-def _call(row: Collective, at: _Place, device: torch.device) -> _Call:
+def _call(row: Collective, group: _Group, device: torch.device) -> _Call:
     """What issues a collective once more."""
     import torch
     import torch.distributed as dist
 
-    how, group, size = REPLAYED[row.op], at.group, at.size
+    how, size = REPLAYED[row.op], dist.get_world_size(group)
     x = _tensor(row, device, share=size if how in _CUT else 1)
     root = row.root if group is None else dist.get_global_rank(group, row.root)
     is_root = dist.get_rank() == root
@@ -279,17 +273,17 @@ def _call(row: Collective, at: _Place, device: torch.device) -> _Call:
             return lambda: dist.barrier(group=group)
 
 
-def _exchange(partners: Sequence[tuple[Collective, _Place]], device: torch.device) -> _Call:
+def _exchange(partners: Sequence[tuple[Collective, _Group]], device: torch.device) -> _Call:
     import torch.distributed as dist
 
     posts = []
-    for row, place in partners:
+    for row, group in partners:
         if row.partner is None:
             raise RecordingError(f"a {row.op} without its partner cannot be replayed: record the fingerprint again")
-        peer = (place.rank + row.partner) % place.size
-        peer = peer if place.group is None else dist.get_global_rank(place.group, peer)
+        peer = (dist.get_rank(group) + row.partner) % dist.get_world_size(group)
+        peer = peer if group is None else dist.get_global_rank(group, peer)
         post = dist.isend if row.op == "send" else dist.irecv
-        posts.append((post, _tensor(row, device), peer, place.group))
+        posts.append((post, _tensor(row, device), peer, group))
 
     def exchange() -> None:
         works = dist.batch_isend_irecv([dist.P2POp(post, x, peer, group) for post, x, peer, group in posts])

@@ -12,6 +12,7 @@ from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.outcomes import Run
 from pytest_distbench.records.iteration import EFFICIENCY, SAMPLES
 from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.workloads.tables.scaling import CALL
 
 if TYPE_CHECKING:
     from pytest_distbench.records.launch import LaunchRecord
@@ -80,12 +81,13 @@ class Scaling:
         sizes = _sizes(most)
         asked = [(1, "off"), *((size, "on") for size in sizes), *((size, "off") for size in sizes if size > 1)]
         own_params = given.mapping("params", {} if params is None else params)
+        of_call = {CALL: name} if name else {}
         batches = {size: _batch(given, own_params, size if mode == "strong" else 1) for size in sizes}
         wanted = [
             Called(
                 body=train,
                 argument="train",
-                params={**own_params, "batch": batches[size], "communication": how},
+                params={**own_params, "batch": batches[size], "communication": how, **of_call},
                 world_size=size,
                 name=f"{name} {_run_name(size, how)}".strip(),
                 launches=options.get("launches"),
@@ -133,8 +135,8 @@ def _sizes(most: int) -> list[int]:
 
 def _batch(given: Arguments, found: Mapping[str, Any], parts: int) -> int:
     """What a worker trains on in a step, where the samples of all are cut into so many parts."""
-    if "communication" in found:
-        given.refuse("params contains 'communication', which scaling sets itself")
+    if taken := {"communication", CALL} & found.keys():
+        given.refuse(f"params contains {taken.pop()!r}, which scaling sets itself")
     if "batch" not in found:
         given.refuse(
             "params has no 'batch': the samples of a step, of a worker (weak) or of all together (strong). Next: give "

@@ -67,13 +67,13 @@ def record_setup(
         preset: the row of the training's table.
         told: what else defines the training, in words or numbers: ``schedule="halved on a plateau"``.
     """
-    size = count(model)
+    parameters, tensors = count(model)
     facts: dict[str, Scalar] = {"model": type(model).__name__, "optimizer": _described(optimizer), **told}
     for one in () if preset is None else fields(preset):
         value = getattr(preset, one.name)
         facts[one.name] = value if isinstance(value, Scalar) else str(value)
-    rank.record("parameters", size.parameters, better="exact", facts=facts)
-    rank.record("tensors", size.tensors, better="exact")
+    rank.record("parameters", parameters, better="exact", facts=facts)
+    rank.record("tensors", tensors, better="exact")
 
 
 def _described(optimizer: torch.optim.Optimizer) -> str:

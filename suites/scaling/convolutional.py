@@ -50,9 +50,9 @@ def train(rank: RankContext) -> None:
     torch.manual_seed(rank.seed)
     net = build(name, classes=size.classes).to(rank.device)
     torch.manual_seed(rank.seed + rank.rank)
-    batch = row.batch(rank.params["batch"], size.edge, size.classes)
-    on_host = batch.inputs.pin_memory() if device == "cuda" else batch.inputs
-    targets = batch.targets.to(rank.device)
+    inputs, targets = row.batch(rank.params["batch"], size.edge, size.classes)
+    on_host = inputs.pin_memory() if device == "cuda" else inputs
+    targets = targets.to(rank.device)
     model = parallel(rank, net)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     losses = []

@@ -85,7 +85,7 @@ def train(rank: RankContext) -> None:
     metric = rank.params["metric"]
     make_deterministic(rank.seed)
     known, test = libsvm.load(folder_of(rank, "epsilon"))
-    test_rows = test.features[:, : preset.features]
+    test_rows = test.inputs[:, : preset.features]
     per_epoch = epoch_steps(rank, samples=len(known.labels), batch=preset.batch)
     net = network(preset).to(rank.device)
     model = net if rank.world_size == 1 else DistributedDataParallel(net)
@@ -116,7 +116,7 @@ def train(rank: RankContext) -> None:
         rates.append(optimizer.param_groups[0]["lr"])
         with rank.phase("load"):
             chosen = next(batches)
-            rows, labels = known.features[chosen, : preset.features], known.labels[chosen]
+            rows, labels = known.inputs[chosen, : preset.features], known.labels[chosen]
         with rank.phase("copy"):
             rows, labels = rows.to(rank.device), labels.to(rank.device)
         with rank.phase("forward"):

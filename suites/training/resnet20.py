@@ -154,7 +154,7 @@ def train(rank: RankContext) -> None:
     make_deterministic(rank.seed)
     known, test = cifar10.load(folder_of(rank, "cifar10"))
     rank.record(
-        "test_images_trained_on", shared(known.images, test.images), better="info", at_most=len(test.labels) // 100
+        "test_images_trained_on", shared(known.inputs, test.inputs), better="info", at_most=len(test.labels) // 100
     )
     per_epoch = epoch_steps(rank, samples=len(known.labels), batch=preset.batch)
     net = network(preset).to(rank.device)
@@ -172,7 +172,7 @@ def train(rank: RankContext) -> None:
 
     def evaluate(step: int) -> float:
         nonlocal top5
-        top1, top5, loss = mean_over_ranks(rank, net, test.images, test.labels, right_of(), right_of(5), summed_loss)
+        top1, top5, loss = mean_over_ranks(rank, net, test.inputs, test.labels, right_of(), right_of(5), summed_loss)
         falling.step(loss)
         checkpoints.save(step)
         return top1
@@ -189,7 +189,7 @@ def train(rank: RankContext) -> None:
         rates.append(optimizer.param_groups[0]["lr"])
         with rank.phase("load"):
             chosen = next(batches)
-            images = augmented(known.images[chosen], preset.padding, preset.mirrored)
+            images = augmented(known.inputs[chosen], preset.padding, preset.mirrored)
         with rank.phase("copy"):
             images, labels = images.to(rank.device), known.labels[chosen].to(rank.device)
         with rank.phase("forward"):

@@ -24,7 +24,7 @@ pytestmark = [
 ROWS = """
 import torch.distributed as dist
 
-from pytest_distbench.workloads.collectives import Counts, Operation
+from pytest_distbench.workloads.collectives import Operation
 from pytest_distbench.workloads.sweep import sweep
 
 def _call(buffers, form):
@@ -37,7 +37,7 @@ ALL_GATHER = Operation(
     source="nccl-tests src/all_gather.cu",
     call=lambda buffers, form: dist.all_gather(list(buffers.received.chunk(form.size)), buffers.sent),
     expected=lambda inputs: inputs.of_all(),
-    counts=lambda elements, n: Counts(elements // n, elements),
+    counts=lambda elements, n: (elements // n, elements),
     granularity=lambda n: n,
     in_place=(False,),
 )

@@ -73,13 +73,6 @@ class Buffers(NamedTuple):
     parts: list[torch.Tensor] | None = None
 
 
-class Counts(NamedTuple):
-    """Elements of one rank's buffers."""
-
-    sent: int
-    received: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """One collective operation.
@@ -92,7 +85,7 @@ class Operation:
         expected: what a call must leave in this rank's ``received``, for given inputs, made of theirs:
             ``inputs.of(0)``, ``inputs.of_all()``, ``inputs.reduced()``, cut by slices; None on a rank where nothing
             is to be checked. No function: nothing arrives that could be checked, as of a barrier.
-        counts: elements of a message of S bytes, ranks -> elements of one rank's buffers.
+        counts: elements of a message of S bytes, ranks -> elements that one rank sends, and that it receives.
         granularity: ranks -> a message has a multiple of so many elements; 0 where nothing is sent.
         alignment: bytes to which each of these parts is rounded, at least an element.
         in_place: the ways it can work, the usual one first: True where the buffers share memory.
@@ -109,7 +102,7 @@ class Operation:
     source: str
     call: Callable[[Buffers, Form], object]
     expected: Callable[[Inputs], Pattern | None] | None
-    counts: Callable[[int, int], Counts] = lambda elements, n: Counts(elements, elements)
+    counts: Callable[[int, int], tuple[int, int]] = lambda elements, n: (elements, elements)
     granularity: Callable[[int], int] = lambda n: 1
     alignment: int = 1
     in_place: tuple[bool, ...] = (True,)
@@ -123,8 +116,8 @@ class Operation:
     @property
     def in_parts(self) -> str:
         """Which buffer has a part for each rank, while the other is one part: sent or received; empty: neither."""
-        of_two = self.counts(2, 2)
-        return "" if of_two.sent == of_two.received else max(Counts._fields, key=lambda name: getattr(of_two, name))
+        sent, received = self.counts(2, 2)
+        return "" if sent == received else "sent" if sent > received else "received"
 
     def message_sizes(self, sizes: Sequence[int], *, item_bytes: int, world_size: int, parts: int = 1) -> list[int]:
         """The bytes of ``sizes`` as this operation can send them: rounded down, each once, none empty."""
@@ -179,7 +172,7 @@ ALL_GATHER = Operation(
     source="nccl-tests src/all_gather.cu",
     call=_all_gather,
     expected=lambda inputs: inputs.of_all(),
-    counts=lambda elements, n: Counts(elements // n, elements),
+    counts=lambda elements, n: (elements // n, elements),
     granularity=lambda n: n,
     alignment=16,
     in_place=(False, True),
@@ -201,7 +194,7 @@ REDUCE_SCATTER = Operation(
     source="nccl-tests src/reduce_scatter.cu",
     call=_reduce_scatter,
     expected=lambda inputs: inputs.reduced()[_own_part(inputs)],
-    counts=lambda elements, n: Counts(elements, elements // n),
+    counts=lambda elements, n: (elements, elements // n),
     granularity=lambda n: n,
     alignment=16,
     in_place=(False, True),
@@ -258,7 +251,7 @@ GATHER = Operation(
     source="nccl-tests src/gather.cu",
     call=_gather,
     expected=lambda inputs: inputs.of_all() if inputs.rank == inputs.root else None,
-    counts=lambda elements, n: Counts(elements // n, elements),
+    counts=lambda elements, n: (elements // n, elements),
     granularity=lambda n: n,
     alignment=16,
     in_place=(False,),
@@ -279,7 +272,7 @@ SCATTER = Operation(
     source="nccl-tests src/scatter.cu",
     call=_scatter,
     expected=lambda inputs: inputs.of(inputs.root)[_own_part(inputs)],
-    counts=lambda elements, n: Counts(elements, elements // n),
+    counts=lambda elements, n: (elements, elements // n),
     granularity=lambda n: n,
     alignment=16,
     in_place=(False,),

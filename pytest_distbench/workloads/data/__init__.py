@@ -14,11 +14,28 @@ import zipfile
 from collections.abc import Collection, Iterator
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from pytest_distbench.errors import DataError, tell
 
+if TYPE_CHECKING:
+    import torch
+
 CUT = "the file was cut off"
+
+
+class Labelled(NamedTuple):
+    """Samples (N, ...), and what they are (N,)."""
+
+    inputs: torch.Tensor
+    labels: torch.Tensor
+
+
+class Parts(NamedTuple):
+    """The training set and the test set."""
+
+    train: Labelled
+    test: Labelled
 
 
 def damaged(place: str | Path, *, wanted: str, found: str, hint: str = "") -> DataError:

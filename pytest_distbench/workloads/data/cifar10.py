@@ -16,14 +16,14 @@ import math
 import pickle
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 the field's name for it
 
 from pytest_distbench.errors import DataError
-from pytest_distbench.workloads.data import CUT, damaged, require
+from pytest_distbench.workloads.data import CUT, Labelled, Parts, damaged, require
 
 
 def unpickle_arrays(path: Path) -> dict[str, Any]:
@@ -145,28 +145,17 @@ _STDEV = torch.tensor([0.2470, 0.2435, 0.2616]).view(3, 1, 1)
 """Of the training set's pixels, by channel, where white is 1."""
 
 
-class Images(NamedTuple):
-    """Images (N, 3, 32, 32), uint8, and labels (N,), int64, 0 to 9."""
-
-    images: torch.Tensor
-    labels: torch.Tensor
-
-
-class Cifar10(NamedTuple):
-    """The training set and the test set."""
-
-    train: Images
-    test: Images
-
-
 # All of it
 
 
-def load(folder: Path) -> Cifar10:
-    """The whole set, of the binary files where they are there, else of the pickled ones."""
+def load(folder: Path) -> Parts:
+    """The whole set, of the binary files where they are there, else of the pickled ones.
+
+    Images are (N, 3, 32, 32), uint8, and labels int64, 0 to 9.
+    """
     read = _read_binary if (folder / FILES[0]).exists() else _read_pickled
     batches = [read(folder, name) for name in (*TRAINING, TEST)]
-    return Cifar10(_join(batches[:-1]), _join(batches[-1:]))
+    return Parts(_join(batches[:-1]), _join(batches[-1:]))
 
 
 def count(folder: Path) -> dict[str, int]:
@@ -175,9 +164,9 @@ def count(folder: Path) -> dict[str, int]:
     return {"training images": len(found.train.labels), "test images": len(found.test.labels)}
 
 
-def _join(batches: list[tuple[np.ndarray, np.ndarray]]) -> Images:
+def _join(batches: list[tuple[np.ndarray, np.ndarray]]) -> Labelled:
     pixels, labels = (np.concatenate(parts) for parts in zip(*batches, strict=True))
-    return Images(torch.from_numpy(pixels).view(-1, *SHAPE), torch.from_numpy(labels))
+    return Labelled(torch.from_numpy(pixels).view(-1, *SHAPE), torch.from_numpy(labels))
 
 
 def _read_binary(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -8,18 +8,17 @@ https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary.html#epsilon
 from __future__ import annotations
 
 import bz2
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-import msgspec
 import numpy as np
 import torch
 from filelock import FileLock
 
 from pytest_distbench.errors import show
-from pytest_distbench.workloads.data import CUT, damaged, require, written_whole
+from pytest_distbench.workloads.data import CUT, Labelled, Parts, damaged, require, written_whole
 
 FEATURES = 2000
 TRAIN = "epsilon_normalized"
@@ -27,6 +26,7 @@ TEST = "epsilon_normalized.t"
 PACKED = ".bz2"
 """What may follow these names, where the text is compressed."""
 
+_SCHEMA = 2
 _HEADER_BYTES = 4096
 _ROWS_AT_ONCE = 256
 _COLON_TO_SPACE = bytes.maketrans(b":", b" ")
@@ -34,33 +34,12 @@ _NO_SEPARATORS = bytes(set(range(256)) - set(b" :"))
 _LABELS = {b"+1": 1.0, b"1": 1.0, b"-1": 0.0}
 
 
-class Rows(NamedTuple):
-    """Features (N, F), float32, which lie in a file until they are used, and labels (N,), float32, 0. or 1."""
+def load(folder: Path, *, features: int = FEATURES) -> Parts:
+    """Both files of the set: their caches, which are made beside them where they are not there or the text is newer.
 
-    features: torch.Tensor
-    labels: torch.Tensor
-
-
-class Epsilon(NamedTuple):
-    """The training set and the test set."""
-
-    train: Rows
-    test: Rows
-
-
-class _Header(msgspec.Struct, frozen=True):
-    """What a cache begins with: the text that it was made of, and its shape."""
-
-    text_bytes: int
-    text_mtime_ns: int
-    rows: int
-    features: int
-    schema: int = 1
-
-
-def load(folder: Path, *, features: int = FEATURES) -> Epsilon:
-    """Both files of the set: their caches, which are made beside them where they are not there or the text is newer."""
-    return Epsilon(*(_cached(_text_of(folder, name), features) for name in (TRAIN, TEST)))
+    Features are (N, F), float32, and lie in a file until they are used; labels float32, 0. or 1.
+    """
+    return Parts(*(_cached(_text_of(folder, name), features) for name in (TRAIN, TEST)))
 
 
 def count(folder: Path, *, features: int = FEATURES) -> dict[str, int]:
@@ -74,7 +53,7 @@ def count(folder: Path, *, features: int = FEATURES) -> dict[str, int]:
         for values, labels in _read(text, features):
             if known is not None:
                 part = slice(rows, rows + len(labels))
-                same = (known.features[part].numpy() == values).all(1) & (known.labels[part].numpy() == labels)
+                same = (known.inputs[part].numpy() == values).all(1) & (known.labels[part].numpy() == labels)
                 if not same.all():
                     place = f"{cache}, row {rows + int(same.argmin())}"
                     raise damaged(place, wanted=f"the row of {text.name}", found="another", hint="delete the cache")
@@ -96,7 +75,7 @@ def _text_of(folder: Path, name: str) -> Path:
 # The cache: a header, all features, all labels
 
 
-def _cached(text: Path, features: int) -> Rows:
+def _cached(text: Path, features: int) -> Labelled:
     cache = cache_of(text)
     try:
         found = _open(cache, text, features)
@@ -115,7 +94,6 @@ def _cached(text: Path, features: int) -> Rows:
 
 
 def _write(cache: Path, text: Path, features: int) -> None:
-    status = text.stat()
     all_labels = []
     with written_whole(cache) as file:
         file.write(bytes(_HEADER_BYTES))
@@ -125,25 +103,29 @@ def _write(cache: Path, text: Path, features: int) -> None:
         labels = np.concatenate(all_labels)
         labels.tofile(file)
         file.seek(0)
-        file.write(msgspec.json.encode(_Header(status.st_size, status.st_mtime_ns, len(labels), features)))
+        file.write(json.dumps(_header(text, len(labels), features)).encode())
 
 
-def _open(cache: Path, text: Path, features: int) -> Rows | None:
+def _header(text: Path, rows: int, features: int) -> list[int]:
+    """What a cache begins with: its schema, the text that it was made of, and its shape."""
+    status = text.stat()
+    return [_SCHEMA, status.st_size, status.st_mtime_ns, features, rows]
+
+
+def _open(cache: Path, text: Path, features: int) -> Labelled | None:
     try:
         with cache.open("rb") as file:
-            header = msgspec.json.decode(file.read(_HEADER_BYTES).rstrip(b"\0"), type=_Header)
+            header = json.loads(file.read(_HEADER_BYTES).rstrip(b"\0"))
             size = os.fstat(file.fileno()).st_size
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (FileNotFoundError, ValueError):
         return None
-    status = text.stat()
-    if header != _Header(status.st_size, status.st_mtime_ns, header.rows, features):
-        return None
-    if size != _HEADER_BYTES + 4 * header.rows * (features + 1):
+    rows = header[-1] if isinstance(header, list) and header and isinstance(header[-1], int) else 0
+    if header != _header(text, rows, features) or size != _HEADER_BYTES + 4 * rows * (features + 1):
         return None
     # mode c: torch wants memory that may be written to; what is written stays in this process
     numbers = np.memmap(cache, np.float32, "c", _HEADER_BYTES)
-    rows = torch.from_numpy(numbers[: header.rows * features]).view(header.rows, features)
-    return Rows(rows, torch.from_numpy(numbers[header.rows * features :]))
+    known = torch.from_numpy(numbers[: rows * features]).view(rows, features)
+    return Labelled(known, torch.from_numpy(numbers[rows * features :]))
 
 
 # The text

@@ -6,9 +6,8 @@ Sweeps side by side are as MLBench's task 0a draws backends: a row per message, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Literal
 
 from pytest_distbench.judging.words import change, current, threshold
 from pytest_distbench.records.case import NETWORK
@@ -156,9 +155,31 @@ NO_ROOT = "-1"
 """As nccl-tests writes it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """What is sent, and how: rows of one kind differ in their size."""
+_KIND = (
+    "test",
+    "collective",
+    "backend",
+    "world_size",
+    "mode",
+    "how",
+    "dtype",
+    "redop",
+    "root",
+    "device",
+    "network",
+    "transport",
+)
+"""Fields of a row that say what is sent, and how: rows of one kind differ in their size."""
+
+
+@dataclass(slots=True, kw_only=True)
+class CollectiveRow:
+    """One message, and what was measured of it ``in_place`` and out of it: its ``sides``.
+
+    The network is one that was chosen, or empty. The size is None where the sweep failed; ``count`` is elements, as
+    nccl-tests counts them; ``verdict`` the gravest, or ``unsupported``, or ``failed``; ``note`` says why there are no
+    numbers, or what they are not.
+    """
 
     test: str
     collective: str
@@ -170,37 +191,29 @@ class Kind:
     redop: str
     root: str
     device: str
-    network: str = ""
-    """That was chosen; empty: whatever there is."""
-    transport: str = ""
+    network: str
+    transport: str
+    message_bytes: int | None
+    count: int | None
+    sides: dict[bool, SweepPoint]
+    verdict: str
+    note: str
+
+    def kind(self, *without: str) -> tuple[object, ...]:
+        """What rows have in common that differ in their size, and in these fields."""
+        return tuple(getattr(self, name) for name in _KIND if name not in without)
 
     @property
-    def program(self) -> tuple[str, str, int, str]:
-        return self.collective, self.backend, self.world_size, self.network
-
-
-@dataclass(slots=True, kw_only=True)
-class CollectiveRow:
-    """One message of a kind; ``sides`` is what was measured ``in_place`` and out of it.
-
-    The size is None where the sweep failed; ``count`` is elements, as nccl-tests counts them; ``verdict`` the gravest,
-    or ``unsupported``, or ``failed``; ``note`` says why there are no numbers, or what they are not.
-    """
-
-    kind: Kind
-    message_bytes: int | None
-    count: int | None = None
-    sides: dict[bool, SweepPoint] = field(default_factory=dict)
-    verdict: str
-    note: str = ""
+    def called(self) -> Cell:
+        return Cell(self.mode, f"{self.mode} {self.how}".rstrip())
 
 
 def collective_rows(results: Sequence[CaseResult]) -> list[CollectiveRow]:
     """One row per sweep and message size, as in the tables of nccl-tests."""
-    rows: dict[tuple[Kind, int | None], list[CollectiveRow]] = {}
+    rows: dict[tuple[object, ...], list[CollectiveRow]] = {}
     for result in results:
         for row in _rows_of(result):
-            known = rows.setdefault((row.kind, row.message_bytes), [])
+            known = rows.setdefault((row.kind(), row.message_bytes), [])
             other = next((r for r in known if r.sides and row.sides and not r.sides.keys() & row.sides.keys()), None)
             if other is None:
                 known.append(row)
@@ -214,45 +227,30 @@ def collective_rows(results: Sequence[CaseResult]) -> list[CollectiveRow]:
 def _rows_of(result: CaseResult) -> Iterator[CollectiveRow]:
     for point in sweep_points(result):
         facts = point.time.facts
-        if "collective" not in facts:
-            continue  # message sizes of something else, which has a table of its own
-        count = facts.get("count")
-        yield CollectiveRow(
-            kind=_kind(result, facts),
-            message_bytes=point.message_bytes,
-            count=int(count) if count is not None else None,
-            sides={bool(facts.get("in_place", True)): point},
-            verdict=REASONS[point.gravest].verdict,
-            note=_ON_A_COPY if facts.get("copies") else "",
-        )
+        if "collective" in facts:  # else message sizes of something that has a table of its own
+            verdict = REASONS[point.gravest].verdict
+            row = _row(result, facts, point.message_bytes, verdict, _ON_A_COPY if facts.get("copies") else "")
+            row.sides = {bool(facts.get("in_place", True)): point}
+            yield row
     for refused in _refusals(result):
-        yield _refused(result, refused)
+        reason = f"{result.case.conditions.backend}: {refused.facts['reason']}"
+        had_it = refused.baseline == 1 or any(
+            v.name == "latency" and v.current is None and v.baseline is not None for v in result.verdicts
+        )
+        size = refused.facts.get(_AXIS)
+        row = _row(result, refused.facts, size, "unsupported", f"{reason} (the baseline has it)" if had_it else reason)
+        row.count = None
+        yield row
     last = result.launches[-1] if result.launches else None
     if last is not None and last.outcome == "failed" and "collective" in result.case.params:
-        yield CollectiveRow(
-            kind=_kind(result, {}), message_bytes=None, verdict="failed", note=(last.reason.splitlines() or [""])[0]
-        )
+        yield _row(result, {}, None, "failed", (last.reason.splitlines() or [""])[0])
 
 
-def _refused(result: CaseResult, verdict: Finding) -> CollectiveRow:
-    reason = f"{result.case.conditions.backend}: {verdict.facts['reason']}"
-    had_it = verdict.baseline == 1 or any(
-        v.name == "latency" and v.current is None and v.baseline is not None for v in result.verdicts
-    )
-    size = verdict.facts.get("message_bytes")
-    return CollectiveRow(
-        kind=_kind(result, verdict.facts),
-        message_bytes=int(size) if size is not None else None,
-        verdict="unsupported",
-        note=f"{reason} (the baseline has it)" if had_it else reason,
-    )
-
-
-def _kind(result: CaseResult, facts: dict[str, Scalar]) -> Kind:
-    case = result.case
+def _row(result: CaseResult, facts: dict[str, Scalar], size: Scalar | None, verdict: str, note: str) -> CollectiveRow:
+    case, count = result.case, facts.get("count")
     told = {**{k: v for k, v in case.params.items() if isinstance(v, str | int)}, **facts}
     how = [name for name in _HOW if name in facts and told[name] != _USUAL.get(name)]
-    return Kind(
+    return CollectiveRow(
         test=case.test,
         collective=str(told.get("collective", "?")),
         backend=case.conditions.backend,
@@ -265,6 +263,11 @@ def _kind(result: CaseResult, facts: dict[str, Scalar]) -> Kind:
         device=case.device,
         network=case.conditions.around.get(NETWORK, ""),
         transport=str(told.get("transport", "")),
+        message_bytes=None if size is None else int(size),
+        count=None if count is None else int(count),
+        sides={},
+        verdict=verdict,
+        note=note,
     )
 
 
@@ -273,11 +276,11 @@ def footer(rows: Sequence[CollectiveRow]) -> list[str]:
     wrong = sum(int(side.wrong_elements or 0) for row in rows for side in row.sides.values())
     failed = sum(row.verdict == "failed" for row in rows)
     state = "OK" if not wrong and not failed else "FAILED"
-    more = f", and {failed} sweep{'s' * (failed != 1)} without numbers" if failed else ""
+    more = f", and {counted(failed, 'sweep')} without numbers" if failed else ""
     lines = [f"# Out of bounds values : {wrong} {state}{more}"]
     programs: dict[tuple[str, str, int, str], list[CollectiveRow]] = {}
     for row in rows:
-        programs.setdefault(row.kind.program, []).append(row)
+        programs.setdefault((row.collective, row.backend, row.world_size, row.network), []).append(row)
     for (collective, backend, ranks, network), own in programs.items():
         if found := [side.busbw for row in own for side in row.sides.values() if side.busbw is not None]:
             over = f", {network}" if network else ""
@@ -313,19 +316,19 @@ COLLECTIVES: TableKind[CollectiveRow] = TableKind(
     summary="Every message of every sweep, as nccl-tests prints it.",
     rows=collective_rows,
     columns=[
-        Column("test", str, None, lambda row: row.kind.test),
-        Column("collective", str, "collective", lambda row: row.kind.collective),
-        Column("backend", str, "backend", lambda row: row.kind.backend),
-        Column("mode", str, "mode", lambda row: Cell(row.kind.mode, f"{row.kind.mode} {row.kind.how}".rstrip())),
-        Column("how", str, None, lambda row: row.kind.how),
-        Column("transport", str, "transport", lambda row: row.kind.transport, if_any=True),
-        Column("world_size", int, "ranks", lambda row: row.kind.world_size),
-        Column("network", str, "network", lambda row: row.kind.network, if_any=True),
+        Column("test", str, None, lambda row: row.test),
+        Column("collective", str, "collective", lambda row: row.collective),
+        Column("backend", str, "backend", lambda row: row.backend),
+        Column("mode", str, "mode", lambda row: row.called),
+        Column("how", str, None, lambda row: row.how),
+        Column("transport", str, "transport", lambda row: row.transport, if_any=True),
+        Column("world_size", int, "ranks", lambda row: row.world_size),
+        Column("network", str, "network", lambda row: row.network, if_any=True),
         Column("message_bytes", int, "size(B)", lambda row: number(row.message_bytes, "", nothing="")),
         Column("count", int, "count", lambda row: number(row.count, "", nothing="")),
-        Column("type", str, "type", lambda row: row.kind.dtype),
-        Column("redop", str, "redop", lambda row: row.kind.redop),
-        Column("root", str, "root", lambda row: row.kind.root),
+        Column("type", str, "type", lambda row: row.dtype),
+        Column("redop", str, "redop", lambda row: row.redop),
+        Column("root", str, "root", lambda row: row.root),
         *_placement("out_of_place", in_place=False),
         *_placement("in_place", in_place=True),
         Column("verdict", str, "verdict", lambda row: row.verdict),
@@ -335,107 +338,87 @@ COLLECTIVES: TableKind[CollectiveRow] = TableKind(
 )
 
 
-Way = Literal["backend", "transport", "network"]
-"""In what the columns differ: a field of :class:`Kind`."""
-
-_UNNAMED: dict[Way, str] = {"transport": "usual"}
+_UNNAMED = {"transport": "usual"}
 """What a way is called that nobody has chosen; where none is named here, it is no side of a comparison."""
 
+_Ways = tuple[bool, dict[str, CollectiveRow | None]]
+"""One message in one placement: its row by the way it was sent, in the order of the sweeps; None: it was not."""
 
-@dataclass(slots=True, kw_only=True)
-class MessageRow:
-    """One message; by way what was measured of it, and by way why nothing was.
 
-    ``kind`` is what all ways have in common: the field that tells them apart is empty, and its test is. ``order`` is
-    that of the ways in which such messages were sent.
+def _ways(results: Sequence[CaseResult], way: str) -> Iterator[_Ways]:
+    """Of the operations that were measured in more than one way.
+
+    What a backend has not, it has in no placement: its row stands in each of the message.
     """
-
-    kind: Kind
-    message_bytes: int
-    in_place: bool | None
-    count: int | None = None
-    points: dict[str, SweepPoint] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
-    order: tuple[str, ...] = ()
-
-
-def _rows(results: Sequence[CaseResult], way: Way) -> list[MessageRow]:
-    """Of the operations that were measured in more than one way, in the order of the sweeps.
-
-    What a backend has not, it has in no placement: its reason stands in every row of the message.
-    """
-    rows: dict[tuple[Kind, int, bool | None], MessageRow] = {}
-    refused = []
-    for found in collective_rows(results):
-        name: str = getattr(found.kind, way) or _UNNAMED.get(way, "")
-        if found.message_bytes is None or not name:
-            continue
-        kind = replace(found.kind, **{"test": "", way: ""})  # type: ignore[arg-type] # both are texts
-        if not found.sides:
-            refused.append((kind, found.message_bytes, name, found.verdict))
-        for in_place, point in found.sides.items():
-            row = MessageRow(kind=kind, message_bytes=found.message_bytes, in_place=in_place, count=found.count)
-            rows.setdefault((kind, found.message_bytes, in_place), row).points[name] = point
-    for kind, message_bytes, name, why in refused:
-        own = [row for row in rows.values() if (row.kind, row.message_bytes) == (kind, message_bytes)]
-        for row in own:
-            row.reasons[name] = why
-    ways: dict[Kind, dict[str, None]] = {}
-    for row in rows.values():
-        ways.setdefault(row.kind, {}).update(dict.fromkeys([*row.points, *row.reasons]))
-    for row in rows.values():
-        row.order = tuple(ways[row.kind])
-    return [row for row in rows.values() if len(row.order) > 1]
+    kinds: dict[tuple[object, ...], dict[str, dict[int, CollectiveRow]]] = {}
+    for row in collective_rows(results):
+        name: str = getattr(row, way) or _UNNAMED.get(way, "")
+        if row.message_bytes is not None and name:
+            known = kinds.setdefault(row.kind("test", way), {}).setdefault(name, {})
+            other = known.setdefault(row.message_bytes, row)
+            if other is not row:
+                other.sides |= row.sides
+    for ways in kinds.values():
+        for size in dict.fromkeys(size for rows in ways.values() for size in rows) if len(ways) > 1 else ():
+            found = {name: rows.get(size) for name, rows in ways.items()}
+            placements = dict.fromkeys(in_place for row in found.values() if row for in_place in row.sides)
+            yield from ((in_place, found) for in_place in placements)
 
 
-def _time(name: str) -> Column[MessageRow]:
-    def cell(row: MessageRow) -> Cell:
-        point = row.points.get(name)
-        return Cell(None, row.reasons.get(name, "-")) if point is None else microseconds(point.time_s, ".2f")
+def _any(row: _Ways) -> CollectiveRow:
+    return next(found for found in row[1].values() if found is not None)
+
+
+def _time(name: str) -> Column[_Ways]:
+    def cell(row: _Ways) -> Cell:
+        in_place, ways = row
+        found = ways.get(name)
+        if found is None or (found.sides and in_place not in found.sides):
+            return Cell(None, "-")
+        return microseconds(found.sides[in_place].time_s, ".2f") if found.sides else Cell(None, found.verdict)
 
     return Column(f"{name}_time_s", float, f"{name} time(us)", cell)
 
 
-def _times_first(name: str) -> Column[MessageRow]:
-    def cell(row: MessageRow) -> Cell:
-        own_s, first_s = (point.time_s if (point := row.points.get(of)) else None for of in (name, row.order[0]))
-        return number(own_s / first_s if own_s and first_s else None, ".3f")
+def _times_first(name: str) -> Column[_Ways]:
+    def cell(row: _Ways) -> Cell:
+        in_place, ways = row
+        own, first = (ways.get(of) for of in (name, next(iter(ways))))
+        if own is None or first is None or in_place not in own.sides or in_place not in first.sides:
+            return Cell(None, "-")
+        return number(own.sides[in_place].time_s / first.sides[in_place].time_s, ".3f")
 
     return Column(f"{name}_times_first", float, f"x {name}", cell)
 
 
-def _names(rows: Sequence[MessageRow]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row.order))
-
-
-def _if_chosen(way: Way) -> Column[MessageRow]:
+def _if_chosen(way: str) -> Column[_Ways]:
     """In what the rows may differ besides."""
-    return Column(way, str, way, lambda row: getattr(row.kind, way), if_any=True)
+    return Column(way, str, way, lambda row: getattr(_any(row), way), if_any=True)
 
 
-def _side_by_side(way: Way, *, summary: str, needs: str, has_ratios: bool = False) -> TableKind[MessageRow]:
-    others: list[Way] = [other for other in ("backend", "transport", "network") if other != way]
+def _side_by_side(way: str, *, summary: str, needs: str, has_ratios: bool = False) -> TableKind[_Ways]:
+    others = [other for other in ("backend", "transport", "network") if other != way]
 
-    def further(rows: Sequence[MessageRow]) -> list[Column[MessageRow]]:
-        names = _names(rows)
+    def further(rows: Sequence[_Ways]) -> list[Column[_Ways]]:
+        names = list(dict.fromkeys(name for _, ways in rows for name in ways))
         if not has_ratios:
             return list(map(_time, sorted(names)))
         return [*map(_time, names), *map(_times_first, names[1:])]
 
     return TableKind(
         summary=summary,
-        rows=lambda results: _rows(results, way),
+        rows=lambda results: list(_ways(results, way)),
         columns=[
-            Column("collective", str, "collective", lambda row: row.kind.collective),
-            Column("device", str, "device", lambda row: row.kind.device),
+            Column("collective", str, "collective", lambda row: _any(row).collective),
+            Column("device", str, "device", lambda row: _any(row).device),
             *map(_if_chosen, others),
-            Column("mode", str, "mode", lambda row: Cell(row.kind.mode, f"{row.kind.mode} {row.kind.how}".rstrip())),
-            Column("world_size", int, "ranks", lambda row: row.kind.world_size),
-            Column("message_bytes", int, "size(B)", lambda row: row.message_bytes),
-            Column("count", int, "elements", lambda row: number(row.count, "", nothing="")),
-            Column("type", str, "type", lambda row: row.kind.dtype),
-            Column("redop", str, "redop", lambda row: row.kind.redop),
-            Column("in_place", bool, None, lambda row: row.in_place),
+            Column("mode", str, "mode", lambda row: _any(row).called),
+            Column("world_size", int, "ranks", lambda row: _any(row).world_size),
+            Column("message_bytes", int, "size(B)", lambda row: _any(row).message_bytes),
+            Column("count", int, "elements", lambda row: number(_any(row).count, "", nothing="")),
+            Column("type", str, "type", lambda row: _any(row).dtype),
+            Column("redop", str, "redop", lambda row: _any(row).redop),
+            Column("in_place", bool, None, lambda row: row[0]),
         ],
         further=further,
         needs=needs,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from pytest_distbench.judging.fingerprint_rule import UNITS, structure_of
 from pytest_distbench.judging.links import Link, by_link, find_slow, link_at, outliers, times_of, typical_time
@@ -17,20 +16,11 @@ from pytest_distbench.units import GIGABYTE, quantity
 _AXES = {"tensors", "calls"}
 
 
-class BucketRow(NamedTuple):
-    """One number of tensors, sent in one way, and how long the fewest tensors take that are sent in the same way."""
-
-    result: CaseResult
-    verdict: Finding
-    time_s: float
-    fewest_s: float
-
-    @property
-    def message_bytes(self) -> int:
-        return int(self.verdict.facts["message_bytes"])
+_Bucket = tuple[CaseResult, Finding, float, float]
+"""A number of tensors, sent in one way: its finding and time, and that of the fewest that were sent in the same way."""
 
 
-def _rows(results: Sequence[CaseResult]) -> Iterator[BucketRow]:
+def _buckets(results: Sequence[CaseResult]) -> Iterator[_Bucket]:
     """By the way they are sent, the fewest tensors first."""
     for result in results:
         ways: dict[str, list[tuple[Finding, float]]] = {}
@@ -39,26 +29,27 @@ def _rows(results: Sequence[CaseResult]) -> Iterator[BucketRow]:
                 ways.setdefault(str(verdict.at["calls"]), []).append((verdict, verdict.current))
         for found in ways.values():
             found.sort(key=lambda pair: int(pair[0].at["tensors"]))
-            yield from (BucketRow(result, verdict, time_s, fewest_s=found[0][1]) for verdict, time_s in found)
+            yield from ((result, verdict, time_s, found[0][1]) for verdict, time_s in found)
 
 
-BUCKETS: TableKind[BucketRow] = TableKind(
+def _message_bytes(row: _Bucket) -> int:
+    return int(row[1].facts["message_bytes"])
+
+
+BUCKETS: TableKind[_Bucket] = TableKind(
     summary="Bucket sweeps: time against the number of tensors.",
-    rows=lambda results: list(_rows(results)),
+    rows=lambda results: list(_buckets(results)),
     columns=[
-        TEST,
-        Column("calls", str, "calls", lambda row: str(row.verdict.at["calls"])),
-        Column("tensors", int, "tensors", lambda row: int(row.verdict.at["tensors"])),
-        Column("message_bytes", int, "size", lambda row: num_bytes(row.message_bytes)),
-        Column("time_s", float, "time us", lambda row: microseconds(row.time_s, ".1f")),
-        Column("times_fewest_tensors", float, "x fewest", lambda row: number(row.time_s / row.fewest_s, ".2f")),
+        Column("test", str, "test", lambda row: Cell(row[0].nodeid, row[0].case.title)),
+        Column("calls", str, "calls", lambda row: str(row[1].at["calls"])),
+        Column("tensors", int, "tensors", lambda row: int(row[1].at["tensors"])),
+        Column("message_bytes", int, "size", lambda row: num_bytes(_message_bytes(row))),
+        Column("time_s", float, "time us", lambda row: microseconds(row[2], ".1f")),
+        Column("times_fewest_tensors", float, "x fewest", lambda row: number(row[2] / row[3], ".2f")),
         Column(
-            "algbw_gb_per_s",
-            float,
-            "algbw GB/s",
-            lambda row: number(row.message_bytes / row.time_s / GIGABYTE, ".3f"),
+            "algbw_gb_per_s", float, "algbw GB/s", lambda row: number(_message_bytes(row) / row[2] / GIGABYTE, ".3f")
         ),
-        Column("verdict", str, "verdict", lambda row: row.verdict.kind),
+        Column("verdict", str, "verdict", lambda row: row[1].kind),
     ],
 )
 
@@ -140,51 +131,42 @@ LINKS: TableKind[LinkPoint] = TableKind(
 )
 
 
-class GrowthRow(NamedTuple):
-    """What a rank sends and holds in a loop of a test at one world size, and what at the smallest."""
-
-    test: str
-    loop: str
-    ranks: int
-    structure: dict[str, int]
-    least: dict[str, int]
+_Size = tuple[str, str, int, dict[str, int], dict[str, int]]
+"""A test and its loop at so many ranks: what a rank sends and holds there, and what at the fewest."""
 
 
-def growth_rows(results: Sequence[CaseResult]) -> list[GrowthRow]:
+def growth_rows(results: Sequence[CaseResult]) -> Iterator[_Size]:
     """Of every loop that was looked at with several world sizes, tests together and ascending in their ranks."""
-    found: dict[tuple[str, str], list[tuple[int, dict[str, int]]]] = {}
+    found: dict[tuple[str, str], dict[int, dict[str, int]]] = {}
     for result in results:
         for launch in result.launches[:1]:
             for loop, fingerprint in launch.fingerprints.items():
                 if not fingerprint.missing:
-                    sizes = found.setdefault((result.case.series, loop), [])
-                    sizes.append((result.case.world_size, structure_of(fingerprint)))
-    for sizes in found.values():
-        sizes.sort(key=lambda size: size[0])
-    return [
-        GrowthRow(test, loop, ranks, structure, least=sizes[0][1])
-        for (test, loop), sizes in found.items()
-        for ranks, structure in sizes
-        if sizes[0][0] < sizes[-1][0]
-    ]
+                    sizes = found.setdefault((result.case.series, loop), {})
+                    sizes[result.case.world_size] = structure_of(fingerprint)
+    for (test, loop), sizes in found.items():
+        if len(sizes) > 1:
+            least = sizes[min(sizes)]
+            yield from ((test, loop, ranks, structure, least) for ranks, structure in sorted(sizes.items()))
 
 
-def _column(name: str, heading: str) -> Column[GrowthRow]:
-    def cell(row: GrowthRow) -> Cell:
-        value, base = row.structure[name], row.least[name]
+def _column(name: str, heading: str) -> Column[_Size]:
+    def cell(row: _Size) -> Cell:
+        *_, structure, least = row
+        value, base = structure[name], least[name]
         text = quantity(value, UNITS[name])
-        return Cell(value, text if row.least is row.structure or not base else f"{text} (x{value / base:.3g})")
+        return Cell(value, text if least is structure or not base else f"{text} (x{value / base:.3g})")
 
     return Column(name, int, heading, cell)
 
 
-GROWTH: TableKind[GrowthRow] = TableKind(
+GROWTH: TableKind[_Size] = TableKind(
     summary="What an iteration sends and a rank holds, by world size.",
-    rows=growth_rows,
+    rows=lambda results: list(growth_rows(results)),
     columns=[
-        Column("test", str, "test", lambda row: row.test),
-        Column("of", str, "of", lambda row: row.loop),
-        Column("world_size", int, "ranks", lambda row: row.ranks),
+        Column("test", str, "test", lambda row: row[0]),
+        Column("of", str, "of", lambda row: row[1]),
+        Column("world_size", int, "ranks", lambda row: row[2]),
         _column("collectives", "collectives"),
         _column("sent_bytes", "sent"),
         _column("parameter_bytes", "parameters"),

@@ -7,10 +7,9 @@ Statistical and hardware efficiency as Zhang and Ré (DimmWitted, PVLDB 7, 2014)
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from datetime import date
 from statistics import median
-from typing import NamedTuple
 
 from pytest_distbench.records.case import CPUS, NODES, OVERSUBSCRIBED
 from pytest_distbench.records.environment import TERMS, Machine, Prices, Term
@@ -32,33 +31,23 @@ _LAUNCHER = "launcher"
 """Phase of the first launch of all: what starts ranks has loaded torch once, for all launches of the pytest run."""
 
 
-class Purchase(NamedTuple):
-    """What was done at one world size, and what it took: medians over launches and seeds."""
+@dataclass(slots=True, kw_only=True)
+class CostRow:
+    """What was bought in one case, ``run``, ``accuracy 0.97`` or ``million samples``, and what it cost.
 
+    Times and steps are medians over launches and seeds; a time of None: the goal was met in no training. ``met`` says
+    in how many of them: ``4 of 5``. The least is the row of the smallest world size, its own there.
+    """
+
+    result: CaseResult
     what: str
-    """``run``, ``accuracy 0.97``, ``million samples``."""
     time_s: float | None
-    """None: the goal was met in no training."""
     steps: float | None = None
     step_s: float | None = None
     met: str = ""
-    """Of a goal, in how many of its trainings: ``4 of 5``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostRow:
-    """What one case cost by one price."""
-
-    result: CaseResult
-    bought: Purchase
-    least: CostRow | None
-    """None: this is it."""
-    prices: Prices | None
-    run: RunRecord | None
-
-    @property
-    def base(self) -> CostRow:
-        return self.least or self
+    prices: Prices | None = None
+    run: RunRecord | None = None
+    least: CostRow = field(init=False)
 
     @property
     def ranks(self) -> int:
@@ -70,24 +59,24 @@ class CostRow:
 
     @property
     def speedup(self) -> float | None:
-        return _over(self.base.bought.time_s, self.bought.time_s)
+        return _over(self.least.time_s, self.time_s)
 
     @property
     def statistical(self) -> float | None:
-        return _over(self.base.bought.steps, self.bought.steps)
+        return _over(self.least.steps, self.steps)
 
     @property
     def hardware(self) -> float | None:
-        return _over(self.base.bought.step_s, self.bought.step_s)
+        return _over(self.least.step_s, self.step_s)
 
     @property
     def nodes(self) -> int | None:
         return None if self.machine is None else self.machine.nodes(self.ranks)
 
     def cost(self, term: Term) -> float | None:
-        if self.machine is None or self.bought.time_s is None:
+        if self.machine is None or self.time_s is None:
             return None
-        return self.machine.cost(term, ranks=self.ranks, seconds=self.bought.time_s)
+        return self.machine.cost(term, ranks=self.ranks, seconds=self.time_s)
 
     @property
     def price_index(self) -> float | None:
@@ -95,7 +84,7 @@ class CostRow:
 
         Nodes of one kind cost the same, so the term has no part in it.
         """
-        increases = (_over(self.cost(term), self.base.cost(term)) for term in TERMS)
+        increases = (_over(self.cost(term), self.least.cost(term)) for term in TERMS)
         increase = next((found for found in increases if found is not None), None)
         return None if increase is None else _over(increase, self.speedup)
 
@@ -106,12 +95,13 @@ def cost_rows(
     """Of cases that trained to a goal or recorded a rate, test by test, ascending in ranks; not of elastic jobs."""
     found: dict[tuple[object, ...], list[CostRow]] = {}
     for result in results:
-        for bought in _purchases(result):
-            rows = found.setdefault((*_group(result), bought.what), [])
-            rows.append(CostRow(result=result, bought=bought, least=None, prices=prices, run=run))
+        for row in _purchases(result):
+            row.prices, row.run = prices, run
+            found.setdefault((*_group(result), row.what), []).append(row)
     for rows in found.values():
         rows.sort(key=lambda row: row.ranks)
-        rows[1:] = [replace(row, least=rows[0]) for row in rows[1:]]
+        for row in rows:
+            row.least = rows[0]
     return [row for rows in found.values() for row in rows]
 
 
@@ -126,7 +116,7 @@ def _group(result: CaseResult) -> tuple[object, ...]:
     return (case.test, case.family, case.run, case.device, result.environment.platform, under.backend, around)
 
 
-def _purchases(result: CaseResult) -> Iterator[Purchase]:
+def _purchases(result: CaseResult) -> Iterator[CostRow]:
     """Nobody buys steps without communication: a scaling test has them to compare with."""
     passed = (launch for launch in result.launches if launch.outcome == "passed")
     launches = [launch for launch in passed if not launch.only and not launch.has_jobs]
@@ -137,25 +127,25 @@ def _purchases(result: CaseResult) -> Iterator[Purchase]:
             found.setdefault((measurement.name, key), []).append(measurement)
     goals = [name for name in found if name[0].startswith(_GOAL_STEPS)]
     if goals:
-        yield Purchase(_A_RUN, median(launch.wall_s - launch.phases.get(_LAUNCHER, 0.0) for launch in launches))
+        time_s = median(launch.wall_s - launch.phases.get(_LAUNCHER, 0.0) for launch in launches)
+        yield CostRow(result=result, what=_A_RUN, time_s=time_s)
     for name, at in goals:
-        yield _of_goal(name.removeprefix(_GOAL_STEPS), at, found)
+        metric, steps = name.removeprefix(_GOAL_STEPS), found[name, at]
+        targets = (m.identity.get("target") for m in steps)
+        target = next((f" {target:g}" for target in targets if isinstance(target, float)), "")
+        yield CostRow(
+            result=result,
+            what=f"{metric}{at}{target}",
+            time_s=_median(found.get((_GOAL_TIME + metric, at), [])),
+            steps=_median(steps),
+            step_s=_median(found.get((_STEP_TIME, at), [])),
+            met=f"{sum(m.value is not None for m in steps)} of {len(steps)}",
+        )
     for (name, at), measured in found.items():
         sends = measured[0].facts.get(RATE_COMMUNICATION, COMMUNICATION[0]) == COMMUNICATION[0]
         if name.endswith(_RATE) and sends and (rate := _median(measured)):
-            yield Purchase(f"million {name.removesuffix(_RATE)}{at}", _MILLION / rate)
-
-
-def _of_goal(metric: str, at: str, found: dict[tuple[str, str], list[Sample]]) -> Purchase:
-    steps = found[_GOAL_STEPS + metric, at]
-    target = next((f" {m.identity['target']:g}" for m in steps if isinstance(m.identity.get("target"), float)), "")
-    return Purchase(
-        f"{metric}{at}{target}",
-        _median(found.get((_GOAL_TIME + metric, at), [])),
-        _median(steps),
-        _median(found.get((_STEP_TIME, at), [])),
-        f"{sum(m.value is not None for m in steps)} of {len(steps)}",
-    )
+            what = f"million {name.removesuffix(_RATE)}{at}"
+            yield CostRow(result=result, what=what, time_s=_MILLION / rate)
 
 
 def _median(measured: Sequence[Sample]) -> float | None:
@@ -166,7 +156,7 @@ def _median(measured: Sequence[Sample]) -> float | None:
 def _footer(rows: Sequence[CostRow]) -> Iterator[str]:
     if not rows:
         return
-    smallest = (row for row in rows if row.least is None and row.ranks > 1)
+    smallest = (row for row in rows if row.least is row and row.ranks > 1)
     yield from dict.fromkeys(
         f"{row.result.case.series}: relative to {row.ranks} ranks, the fewest that it ran on" for row in smallest
     )
@@ -203,15 +193,15 @@ COST: TableKind[CostRow] = TableKind(
     rows=cost_rows,
     columns=[
         Column("test", str, "test", lambda row: Cell(row.result.nodeid, row.result.case.series)),
-        Column("of", str, "of", lambda row: row.bought.what),
+        Column("of", str, "of", lambda row: row.what),
         Column("world_size", int, "ranks", lambda row: row.ranks),
         Column("nodes", int, lambda rows: "nodes" if _is_priced(rows) else None, lambda row: row.nodes),
-        Column("met", str, "met", lambda row: Cell(row.bought.met or None, row.bought.met or "-")),
-        Column("time_s", float, "time", lambda row: seconds(row.bought.time_s)),
+        Column("met", str, "met", lambda row: Cell(row.met or None, row.met or "-")),
+        Column("time_s", float, "time", lambda row: seconds(row.time_s)),
         Column("speedup", float, "speed-up", lambda row: number(row.speedup, ".2f")),
-        Column("steps", float, "steps", lambda row: number(row.bought.steps, ".4g")),
+        Column("steps", float, "steps", lambda row: number(row.steps, ".4g")),
         Column("statistical_efficiency", float, "statistical", lambda row: number(row.statistical, ".2f")),
-        Column("step_s", float, "time per step", lambda row: seconds(row.bought.step_s)),
+        Column("step_s", float, "time per step", lambda row: seconds(row.step_s)),
         Column("hardware_efficiency", float, "hardware", lambda row: number(row.hardware, ".2f")),
         *map(_cost, TERMS),
         Column("currency", str, None, lambda row: None if row.prices is None else row.prices.currency),

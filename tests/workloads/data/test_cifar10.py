@@ -155,11 +155,11 @@ def write(path: Path, **content: object) -> None:
 
 def test_both_layouts_give_the_same_images(binary: Path, pickled: Path) -> None:
     for found in (load(binary), load(pickled)):
-        assert found.train.images.shape == (10, 3, 32, 32)
-        assert (found.train.images.dtype, found.train.labels.dtype) == (torch.uint8, torch.int64)
-        assert found.train.images.flatten(1).unique(dim=1).flatten().tolist() == list(range(10))
+        assert found.train.inputs.shape == (10, 3, 32, 32)
+        assert (found.train.inputs.dtype, found.train.labels.dtype) == (torch.uint8, torch.int64)
+        assert found.train.inputs.flatten(1).unique(dim=1).flatten().tolist() == list(range(10))
         assert found.train.labels.tolist() == list(range(10))
-        assert found.test.images[:, 0, 0, 0].tolist() == [100, 101, 109]
+        assert found.test.inputs[:, 0, 0, 0].tolist() == [100, 101, 109]
         assert found.test.labels.tolist() == [0, 1, 9]
     assert cifar10.count(pickled) == {"training images": 10, "test images": 3}
 
@@ -221,7 +221,7 @@ def test_the_generated_set_shows_the_digits_of_scikit_learn(tmp_path: Path) -> N
     digits = load_digits()
     known = {(image.tobytes(), int(label)) for image, label in zip(digits.images, digits.target, strict=True)}
     small = (
-        torch.cat([train.images, test.images]).float().unfold(2, 4, 4).unfold(3, 4, 4).mean((4, 5)) / 255 * 16
+        torch.cat([train.inputs, test.inputs]).float().unfold(2, 4, 4).unfold(3, 4, 4).mean((4, 5)) / 255 * 16
     ).round()
     drawn = zip(small.double().numpy(), [*train.labels.tolist(), *test.labels.tolist()], strict=True)
 

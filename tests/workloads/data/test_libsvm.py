@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from pytest_distbench.errors import DataError
-from pytest_distbench.workloads.data import libsvm
-from pytest_distbench.workloads.data.libsvm import TEST, TRAIN, Epsilon, cache_of, count, load
+from pytest_distbench.workloads.data import Parts, libsvm
+from pytest_distbench.workloads.data.libsvm import TEST, TRAIN, cache_of, count, load
 
 TEXT = b"""\
 +1 1:0.5 2:-1 3:1e-3 4:2
@@ -32,7 +32,7 @@ FEATURES = [[0.5, -1, 1e-3, 2], [1, 2, 3, 4], [0, 7.25, 0, -0.5], [0, 0, 0, 0], 
 LABELS = [1, 0, 1, 0, 0]
 
 
-def read(folder: Path) -> Epsilon:
+def read(folder: Path) -> Parts:
     return load(folder, features=4)
 
 
@@ -46,10 +46,10 @@ def folder(tmp_path: Path) -> Path:
 def test_rows_are_dense_and_labels_zero_and_one(folder: Path) -> None:
     train, test = read(folder)
 
-    assert (train.features.dtype, train.labels.dtype) == (torch.float32, torch.float32)
-    assert torch.equal(train.features, torch.tensor(FEATURES))
+    assert (train.inputs.dtype, train.labels.dtype) == (torch.float32, torch.float32)
+    assert torch.equal(train.inputs, torch.tensor(FEATURES))
     assert train.labels.tolist() == LABELS
-    assert (test.features.tolist(), test.labels.tolist()) == ([[0, 0, 0, 1]], [0])
+    assert (test.inputs.tolist(), test.labels.tolist()) == ([[0, 0, 0, 1]], [0])
     assert count(folder, features=4) == {"training rows": 5, "test rows": 1}
 
 
@@ -60,7 +60,7 @@ def test_compressed_text_is_read_as_plain_is(folder: Path, tmp_path_factory: pyt
         (packed / f"{name}.bz2").write_bytes(bz2.compress(content[:20]) + bz2.compress(content[20:]))
 
     for one, other in zip(read(folder), read(packed), strict=True):
-        assert torch.equal(one.features, other.features)
+        assert torch.equal(one.inputs, other.inputs)
         assert torch.equal(one.labels, other.labels)
 
 
@@ -108,7 +108,7 @@ def test_a_cache_is_used_until_its_text_changes(folder: Path) -> None:
 
     changed = TEXT.replace(b"7.25", b"8.25")
     (folder / TRAIN).write_bytes(changed)
-    assert read(folder).train.features[2, 1] == 8.25, "as many bytes"
+    assert read(folder).train.inputs[2, 1] == 8.25, "as many bytes"
     os.utime(folder / TRAIN, ns=(0, 0))
     (folder / TRAIN).write_bytes(changed + b"-1 1:1\n")
     os.utime(folder / TRAIN, ns=(0, 0))
@@ -132,7 +132,7 @@ def test_a_cache_that_is_no_whole_one_is_made_again(folder: Path, spoil: Callabl
     read(folder)
     spoil(cache_of(folder / TRAIN))
 
-    assert torch.equal(read(folder).train.features, torch.tensor(FEATURES))
+    assert torch.equal(read(folder).train.inputs, torch.tensor(FEATURES))
 
 
 def test_a_cache_whose_numbers_changed_is_told_when_it_is_verified(folder: Path) -> None:
@@ -154,7 +154,7 @@ READ = """
         return re.search("VmHWM:[^0-9]*([0-9]+)", Path("/proc/self/status").read_text())[1]
     before = peak_kib()
     train, test = libsvm.load(Path(sys.argv[1]))
-    print(before, peak_kib(), *train.features.shape, float(train.features[-1, -1]))
+    print(before, peak_kib(), *train.inputs.shape, float(train.inputs[-1, -1]))
 """
 
 
@@ -208,8 +208,8 @@ def test_more_rows_than_are_read_at_once_keep_their_order(folder: Path) -> None:
     (folder / TRAIN).write_text("".join(lines))
     train = read(folder).train
 
-    assert train.features.argmax(1).tolist() == [0, *(n % 4 for n in range(1, many))]
-    assert train.features.sum(1).tolist() == list(range(many))
+    assert train.inputs.argmax(1).tolist() == [0, *(n % 4 for n in range(1, many))]
+    assert train.inputs.sum(1).tolist() == list(range(many))
     assert train.labels.tolist() == [float(n % 3 > 0) for n in range(many)]
 
 
@@ -221,4 +221,4 @@ def test_of_ranks_that_begin_at_once_one_reads_the_text(folder: Path, monkeypatc
         found = list(pool.map(lambda _: read(folder), range(8)))
 
     assert sorted(written) == sorted(cache_of(folder / name) for name in (TRAIN, TEST))
-    assert all(torch.equal(one.train.features, torch.tensor(FEATURES)) for one in found)
+    assert all(torch.equal(one.train.inputs, torch.tensor(FEATURES)) for one in found)

@@ -97,7 +97,7 @@ def test_bases_are_of_a_test_a_run_and_a_backend() -> None:
 
     cases = [at(n, trained(0, steps=1, step_s=1, time_s=1.0 * n), run=r, backend=b)
              for r, b in (("", "gloo"), ("", "nccl"), ("sgd", "gloo")) for n in (1, 2)]  # fmt: skip
-    rows: list[CostRow] = [row for row in cost_rows(cases) if row.bought.what != "run"]
+    rows: list[CostRow] = [row for row in cost_rows(cases) if row.what != "run"]
     assert [(row.result.case.series, row.ranks, row.speedup) for row in rows] == [
         ("test_a", 1, 1.0), ("test_a", 2, 0.5), ("test_a", 1, 1.0), ("test_a", 2, 0.5),
         ("test_a[sgd]", 1, 1.0), ("test_a[sgd]", 2, 0.5),

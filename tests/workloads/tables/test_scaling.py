@@ -36,7 +36,7 @@ def sized(
     ]
     made = result(launches=launches)
     conditions = replace(made.case.conditions, world_size=workers)
-    given = {"batch": batch, "communication": communication, **params}
+    given = {"batch": batch, "communication": communication, **params, **({"scaling": call} if call else {})}
     run = f"{call} {communication}".strip()
     return replace(made, case=replace(made.case, run=run, conditions=conditions, params=given))
 
