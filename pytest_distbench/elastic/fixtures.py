@@ -34,7 +34,6 @@ from pytest_distbench.plugin.arguments import Arguments, Called, Given, Judged
 from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.outcomes import Run
 from pytest_distbench.plugin.requests import check_room
-from pytest_distbench.plugin.workload import Workload
 from pytest_distbench.records.metric import Reader, as_scalar
 from pytest_distbench.records.plan import Task
 from pytest_distbench.records.record import AnyRecord, Number, replace
@@ -49,23 +48,7 @@ _MOST_OF_A_TIMER = 1_000_000
 """Seconds, or a number; larger ones overflow in torch."""
 
 
-class PoolKeywords(Judged, total=False):
-    """Of jobs whose membership changes.
-
-    Attributes:
-        engine: what changes the membership: ``stock``, the command-line tool torchrun; ``fast``, its agents from a
-            process that has torch loaded.
-        timers: of the engine: ``last_call_s``, ``keep_alive_s``, ``keep_alive_attempts``, ``collective_s``,
-            ``settle_s``; of ``stock`` in whole seconds, with ``max_restarts``.
-        oversubscribed: there may be more nodes or slots than ranks of the run; their timings are shown and not judged.
-    """
-
-    engine: str
-    timers: Mapping[str, float] | None
-    oversubscribed: bool
-
-
-class ElasticKeywords(Given, PoolKeywords, total=False):
+class ElasticKeywords(Given, Judged, total=False):
     """Of ``elastic``."""
 
 
@@ -88,6 +71,9 @@ class Elastic:
         hold: bool = False,
         steps: Reader | None = None,
         seed: int = 0,
+        engine: str = DEFAULT_ENGINE,
+        timers: Mapping[str, float] | None = None,
+        oversubscribed: bool = False,
         **options: Unpack[ElasticKeywords],
     ) -> Run:
         r"""Train once per launch, change the membership as planned, and judge the cost.
@@ -108,6 +94,12 @@ class Elastic:
             steps: the printed lines of a script that are steps, ``stdout(r"step (\d+)")``; groups named ``epoch``,
                 ``loss``, ``accuracy``, ``top5``, ``lr`` are read too.
             seed: of the training, ``rank.seed``, and of the order of the samples.
+            engine: what changes the membership: ``stock``, the command-line tool torchrun; ``fast``, its agents from a
+                process that has torch loaded.
+            timers: of the engine: ``last_call_s``, ``keep_alive_s``, ``keep_alive_attempts``, ``collective_s``,
+                ``settle_s``; of ``stock`` in whole seconds, with ``max_restarts``.
+            oversubscribed: there may be more nodes or slots than ranks of the run; their timings are shown and not
+                judged.
 
         Raises:
             Misuse: an argument cannot be used, or the plan cannot be.
@@ -117,12 +109,11 @@ class Elastic:
         given = self._distbench.arguments("elastic")
         given.keywords(options, self.__call__, ElasticKeywords)
         self._distbench.ask.check_kind(given, Job)
-        used, others = usable_engine(given, options)
-        wanted = Called(body=body, seeds=(given.seed("seed", seed),), **others)
+        used = usable_engine(given, engine, timers)
+        wanted = Called(body=body, seeds=(given.seed("seed", seed),), **options)
         job = self._job(given, used, nodes, plan, start, ends_after, checkpoint_every, hold)
-        oversubscribed = wanted.oversubscribed
         job = replace(job, cores=check_room(given, self._settings, job.most, "nodes", oversubscribed=oversubscribed))
-        found = self._distbench.ask.workload(given, wanted)
+        found = self._distbench.ask.find_work(given, wanted)
         if not isinstance(found.work, Task):
             given.refuse(
                 "a command starts its processes itself; an elastic job needs a function or a script that torchrun runs"
@@ -139,7 +130,7 @@ class Elastic:
             work=Job(body=found.work.body, params=found.work.params, seeds=found.work.seeds, job=job),
             identity={**found.identity, "elastic": _identity(job)},
         )
-        return self._distbench.run_request(*self._distbench.ask.launch(given, found, wanted, world_size=job.most))
+        return self._distbench.run_request(self._distbench.ask.launch(given, found, world_size=job.most))
 
     def _job(
         self,
@@ -176,7 +167,8 @@ class Elastic:
         return job
 
 
-def _steps(given: Arguments, steps: object, found: Workload, job: ElasticJob) -> Reader | None:
+def _steps(given: Arguments, steps: object, found: Called, job: ElasticJob) -> Reader | None:
+    assert found.work is not None
     if not found.work.is_program:
         for name, wanted in (
             ("steps", steps is not None),
@@ -236,21 +228,18 @@ class UsedEngine(TypedDict):
     timers: dict[str, Number]
 
 
-def usable_engine(given: Arguments, options: PoolKeywords) -> tuple[UsedEngine, dict[str, Any]]:
-    """The engine that runs here in place of the one that was asked for, or that itself; and the other keywords."""
-    others: dict[str, Any] = dict(options)
-    engine, timers = others.pop("engine", DEFAULT_ENGINE), others.pop("timers", None)
+def usable_engine(given: Arguments, engine: object, timers: object) -> UsedEngine:
+    """The engine that runs here in place of the one that was asked for, or that itself."""
     if not isinstance(engine, str) or engine not in ENGINES:
         given.refuse(f"engine={show(engine)}; wanted one of {', '.join(ENGINES)}")
     wanted = _timers(given, engine, timers)
     used, problem = _usable(given, engine)
-    made = UsedEngine(
+    return UsedEngine(
         engine=used,
         in_place_of=f"{engine}: {problem}" if problem else "",
         version=torch_release(),
         timers=ENGINES[used].all_timers(wanted),
     )
-    return made, others
 
 
 def _timers(given: Arguments, engine: str, timers: object) -> dict[str, Number]:
@@ -317,7 +306,10 @@ class ElasticPool:
         serving: WantedServing | None = None,
         checkpoint_every: int = 20,
         compute: Compute = "real",
-        **options: Unpack[PoolKeywords],
+        engine: str = DEFAULT_ENGINE,
+        timers: Mapping[str, float] | None = None,
+        oversubscribed: bool = False,
+        **options: Unpack[Judged],
     ) -> Run:
         """Run all jobs once per launch, and judge the effect of sharing.
 
@@ -329,6 +321,12 @@ class ElasticPool:
             serving: ``serving(...)``, with priority over all jobs; needs ``elastic``.
             checkpoint_every: steps between two checkpoints, 20 by default.
             compute: ``synthetic``: the bodies wait instead of computing.
+            engine: what changes the membership: ``stock``, the command-line tool torchrun; ``fast``, its agents from a
+                process that has torch loaded.
+            timers: of the engine: ``last_call_s``, ``keep_alive_s``, ``keep_alive_attempts``, ``collective_s``,
+                ``settle_s``; of ``stock`` in whole seconds, with ``max_restarts``.
+            oversubscribed: there may be more nodes or slots than ranks of the run; their timings are shown and not
+                judged.
 
         Raises:
             Misuse: an argument cannot be used, or a job could never start.
@@ -336,10 +334,10 @@ class ElasticPool:
             Regression, BeyondBound, Unaccepted, MissingBaseline: as of ``distbench.run``.
         """
         given = self._distbench.arguments("elastic_pool")
-        given.keywords(options, self.__call__, PoolKeywords)
+        given.keywords(options, self.__call__, Judged)
         self._distbench.ask.check_kind(given, Pool)
-        used, others = usable_engine(given, options)
-        wanted = Called(**others)
+        used = usable_engine(given, engine, timers)
+        wanted = Called(**options)
         listed = self._check_jobs(given, jobs)
         pool = Sharing(
             slots=given.whole("slots", slots, least=1, most=MOST_NODES),
@@ -350,7 +348,7 @@ class ElasticPool:
         )
         _check_pool(given, pool)
         pool = replace(
-            pool, cores=check_room(given, self._settings, pool.slots, "slots", oversubscribed=wanted.oversubscribed)
+            pool, cores=check_room(given, self._settings, pool.slots, "slots", oversubscribed=oversubscribed)
         )
         works = {job.name: self._workload(given, job.body, job.params, _seed(given, job)) for job in listed}
         if serving is not None:
@@ -361,8 +359,8 @@ class ElasticPool:
             for owner, found in works.items()
             if isinstance(work := found.work, Task)
         }
-        found = Workload(work=Pool(sharing=pool, tasks=tasks), identity=_pool_identity(pool, works))
-        return self._distbench.run_request(*self._distbench.ask.launch(given, found, wanted, world_size=pool.slots))
+        found = dataclasses.replace(wanted, work=Pool(sharing=pool, tasks=tasks), identity=_pool_identity(pool, works))
+        return self._distbench.run_request(self._distbench.ask.launch(given, found, world_size=pool.slots))
 
     def _check_jobs(self, given: Arguments, jobs: object) -> list[WantedJob]:
         listed = [jobs] if isinstance(jobs, WantedJob) else jobs
@@ -375,9 +373,9 @@ class ElasticPool:
             given.refuse(f"two jobs are called {twice[0]!r}: give each its own name")
         return list(listed)
 
-    def _workload(self, given: Arguments, body: object, params: Mapping[str, Any] | None, seed: int) -> Workload:
-        found = self._distbench.ask.workload(given, Called(body=body, params=params, seeds=(seed,)))
-        if found.work.is_program:
+    def _workload(self, given: Arguments, body: object, params: Mapping[str, Any] | None, seed: int) -> Called:
+        found = self._distbench.ask.find_work(given, Called(body=body, params=params, seeds=(seed,)))
+        if found.work is not None and found.work.is_program:
             given.refuse(f"{show(body)}: wanted a function, or 'file.py::function'")
         return found
 
@@ -464,7 +462,7 @@ def _check_pool(given: Arguments, pool: Sharing) -> None:
         )
 
 
-def _pool_identity(pool: Sharing, works: Mapping[str, Workload]) -> dict[str, Any]:
+def _pool_identity(pool: Sharing, works: Mapping[str, Called]) -> dict[str, Any]:
     first = pool.jobs[0].job
     return {
         "pool": str(pool),

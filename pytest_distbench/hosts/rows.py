@@ -12,8 +12,7 @@ from pytest_distbench.launch.starters import LAUNCHERS, LauncherKind, by_name
 from pytest_distbench.plugin.settings import Choice
 
 if TYPE_CHECKING:
-    from pytest_distbench.plugin.arguments import Arguments
-    from pytest_distbench.plugin.workload import Workload
+    from pytest_distbench.plugin.arguments import Arguments, Called
     from pytest_distbench.run.request import Settings
 
 SLURM = LauncherKind(
@@ -51,9 +50,7 @@ def network_of_marker(mark: pytest.Mark) -> str:
     return make_network(rate, mark.kwargs, told=", ".join(given) or "without arguments").text
 
 
-def choose_network(
-    given: Arguments, settings: Settings, found: Workload, ranks: int, *, by_call: object, by_marker: str
-) -> str:
+def choose_network(given: Arguments, settings: Settings, wanted: Called, ranks: int, by_marker: str) -> str:
     """The network between the ranks of a call: that it asks for, its test, or the run; empty: whatever there is.
 
     A test is skipped where none can be made for it; the name of one that is there is that of every launch. Refused is
@@ -62,18 +59,19 @@ def choose_network(
     from pytest_distbench.hosts.network import VARIABLES, parse_network, rank_hosts
     from pytest_distbench.run.kinds import kind_of
 
-    if not isinstance(by_call, str | None):
-        given.refuse(f"network={show(by_call)}; wanted a text, as in '1gbit,delay=1ms'")
+    assert wanted.work is not None
+    if not isinstance(wanted.network, str | None):
+        given.refuse(f"network={show(wanted.network)}; wanted a text, as in '1gbit,delay=1ms'")
     try:
-        wanted = by_marker if by_call is None else read_text(by_call)
-        text = wanted or settings.added.get("network", "")
+        asked = by_marker if wanted.network is None else read_text(wanted.network)
+        text = asked or settings.added.get("network", "")
         network = parse_network(text) if text else None
         if network is None or network.label:
             return text
-        kind = kind_of(found.work)
+        kind = kind_of(wanted.work)
         if why := kind.why_no_ranks:
             needs = f"the network {text} needs ranks that the plugin starts, and {why}"
-            if wanted:
+            if asked:
                 given.refuse(needs)
             pytest.skip(f"not run: {needs}")
         if settings.fake_rank is not None:
@@ -86,7 +84,7 @@ def choose_network(
         rank_hosts(network, ranks)
     except ConfigurationError as error:
         given.refuse(str(error))
-    if set_by_both := [name for name in VARIABLES if name in found.workplace.variables]:
+    if set_by_both := [name for name in VARIABLES if name in wanted.workplace.variables]:
         given.refuse(f"env sets {set_by_both[0]}, which the network {text} sets in each rank itself")
     return text
 

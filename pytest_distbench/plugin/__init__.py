@@ -16,7 +16,6 @@ from pytest_distbench import extensions
 from pytest_distbench.plugin import carry, fixtures
 from pytest_distbench.plugin.collect import ResultsPlugin
 from pytest_distbench.plugin.fixtures import (
-    CASES,
     FIXTURE,
     MADE,
     STATE,
@@ -378,7 +377,7 @@ def pytest_runtest_makereport(
         carry.attach_waited(report, sum(session.waited_s for session in sessions))
         for session in sessions:
             session.waited_s = 0.0
-    cases = item.stash.get(CASES, {})
+    cases = item.stash.get(carry.CASES, {})
     if cases and (call.when != "setup" or not report.passed):  # what fixtures measured before the test is the test's
         from pytest_distbench.records.record import replace
 

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypedDict, TypeVar
 
@@ -31,7 +31,7 @@ from pytest_distbench.records.metric import (
     bounds_between,
     is_own_name,
 )
-from pytest_distbench.records.plan import PLACEHOLDERS
+from pytest_distbench.records.plan import PLACEHOLDERS, Work, Workplace
 from pytest_distbench.records.wanted import (
     FRACTION,
     LARGEST_WHOLE,
@@ -72,8 +72,24 @@ class Given(TypedDict, total=False):
     read: Mapping[str, Reader] | None
 
 
-class Sized(TypedDict, total=False):
-    """How large a launch is.
+class Judged(TypedDict, total=False):
+    """How often a case is launched, and how it is judged.
+
+    Attributes:
+        timeout: seconds that one launch may take.
+        launches: launches that are judged first; not of ``check``.
+        name: distinguishes several runs of one test; not of ``check``.
+        tolerance: accepted change for the worse: 0.1, "10 %", or one per metric name; not of ``measure`` and ``check``.
+    """
+
+    timeout: float | None
+    launches: int | None
+    name: str
+    tolerance: float | Mapping[str, float] | None
+
+
+class ShapeKeywords(Judged, total=False):
+    """Of calls that say themselves what their ranks do.
 
     Attributes:
         world_size: ranks of this launch, at most those of the run; part of the case's name.
@@ -84,18 +100,8 @@ class Sized(TypedDict, total=False):
     network: str | None
 
 
-class Limited(TypedDict, total=False):
-    """How long a launch takes.
-
-    Attributes:
-        timeout: seconds that one launch may take.
-    """
-
-    timeout: float | None
-
-
-class CheckKeywords(Given, Sized, Limited, total=False):
-    """A launch of ranks.
+class RunKeywords(Given, ShapeKeywords, total=False):
+    """Of launches of ranks.
 
     Attributes:
         makes_group: False: a script need not make a process group, and a function gets none.
@@ -111,45 +117,13 @@ class CheckKeywords(Given, Sized, Limited, total=False):
     cpus: float | None
 
 
-class Repeated(Limited, total=False):
-    """Launches of one case.
-
-    Attributes:
-        launches: launches that are judged first.
-        name: distinguishes several runs of one test.
-    """
-
-    launches: int | None
-    name: str
-
-
-class Judged(Repeated, total=False):
-    """How they are judged.
-
-    Attributes:
-        tolerance: accepted change for the worse: 0.1, "10 %", or one per metric name.
-    """
-
-    tolerance: float | Mapping[str, float] | None
-
-
-class MeasureKeywords(CheckKeywords, Repeated, total=False):
-    """Of ``distbench.measure``."""
-
-
-class RunKeywords(CheckKeywords, Judged, total=False):
-    """Of ``distbench.run``."""
-
-
-class ShapeKeywords(Sized, Judged, total=False):
-    """Of calls that say themselves what their ranks do."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Called:
-    """What a call was given of all these; ``argument`` is how it names the body.
+    """What a call was given of all these, and what was found for it: the work, where it runs, and its identity.
 
-    ``called_by`` is of what is no function, see :class:`~pytest_distbench.records.plan.BodyReference`.
+    ``argument`` is how the call names the body. ``called_by`` is of what is no function, see
+    :class:`~pytest_distbench.records.plan.BodyReference`. The identity tells the workload from others: parameters,
+    arguments and variables, without secrets and places of this machine.
     """
 
     body: object = None
@@ -171,6 +145,9 @@ class Called:
     name: str = ""
     oversubscribed: bool = False
     cpus: float | None = None
+    work: Work | None = None
+    workplace: Workplace = field(default_factory=Workplace)
+    identity: dict[str, Any] = field(default_factory=dict)
 
 
 T = TypeVar("T")
@@ -354,10 +331,12 @@ class Arguments:
     def yes_or_no(self, name: str, value: object) -> bool:
         return self.take(YES_OR_NO, name, value)
 
-    def keywords(self, given: Mapping[str, object], call: Callable[..., object], others: type) -> None:
-        """Refuse keywords that are neither those of the call's own signature, nor the others that it takes."""
+    def keywords(
+        self, given: Mapping[str, object], call: Callable[..., object], others: type, *, but: Sequence[str] = ()
+    ) -> None:
+        """Refuse keywords that are neither those of the call's own signature, nor of the others, but for some."""
         own = [name for name, p in inspect.signature(call).parameters.items() if p.kind is not p.VAR_KEYWORD]
-        self.known(given, [*own, *others.__annotations__])
+        self.known(given, [*own, *(name for name in others.__annotations__ if name not in but)])
 
     def known(self, given: Mapping[str, object], allowed: Sequence[str]) -> None:
         """Refuse names that are not allowed."""

@@ -15,12 +15,20 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_distbench.records.run import CaseResult
+    from pytest_distbench.run.confirm import Again
 
 CASES_ATTRIBUTE = "distbench_cases"
 TEST_ATTRIBUTE = "distbench_test"
 ATTEMPT_ATTRIBUTE = "distbench_attempt"
 WAITED_ATTRIBUTE = "distbench_waited"
 DOUBTFUL_ATTRIBUTE = "distbench_doubtful"
+
+CASES: pytest.StashKey[dict[str, CaseResult]] = pytest.StashKey()
+"""What a test has measured, until its report carries it."""
+AGAIN: pytest.StashKey[Again] = pytest.StashKey()
+"""How a test is run again whose stored comparisons are in doubt."""
+WHY_NOT_AGAIN = pytest.StashKey[str]()
+"""Why it cannot be run again."""
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _RERUN = "rerun"

@@ -6,19 +6,20 @@ the moment that raised the doubt, and with fixtures of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Generator, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
 from _pytest.runner import runtestprotocol
 
 from pytest_distbench.plugin import carry
-from pytest_distbench.plugin.fixtures import AGAIN, FIXTURE, MADE, WHY_NOT_AGAIN
+from pytest_distbench.plugin.fixtures import FIXTURE, MADE
 
 if TYPE_CHECKING:
+    from pytest_distbench.plugin.distbench import Distbench
     from pytest_distbench.records.run import CaseResult
-    from pytest_distbench.run.confirm import Again, Allowance, Doubt
+    from pytest_distbench.run.against import Variant
+    from pytest_distbench.run.confirm import Again, Allowance
     from pytest_distbench.run.request import Settings
 
 
@@ -31,12 +32,14 @@ MOST_OF_A_REGRESSION_S = 600.0
 turns, and is not to pass for that."""
 
 
-@dataclass
 class Held:
-    item: pytest.Item
-    reports: Sequence[pytest.TestReport]
-    doubts: dict[str, Doubt]
-    again: Callable[[Allowance, Allowance, int, Collection[str], str, float], Again]
+    """A test whose reports are held back until its doubts are settled."""
+
+    def __init__(self, item: pytest.Item, reports: Sequence[pytest.TestReport], made: Distbench) -> None:
+        self.item = item
+        self.reports = reports
+        self.made = made
+        self.doubts = dict(made.doubts)
 
     @property
     def suspicion(self) -> float:
@@ -85,6 +88,46 @@ class Held:
         key = max(self.doubts, key=lambda key: self.doubts[key].result.suspicion)
         return [key, *(source for source in self.doubts[key].sources if source in self.doubts)]
 
+    def again(
+        self,
+        allowance: Allowance,
+        budget: Allowance,
+        *,
+        cases: int,
+        settled: Collection[str],
+        why_not: str,
+        others_s: float,
+    ) -> Again:
+        """How the test is run again to settle its doubts.
+
+        Args:
+            allowance: what may take so long, if that is more than is left of the budget.
+            budget: of the run.
+            cases: in doubt, in this run of pytest.
+            settled: keys of the cases that are run in turns. Of the others those that look slower stay in doubt, and
+                those that are too noisy to tell stay what they are.
+            why_not: why the others are not.
+            others_s: that the first looks at other tests in doubt take.
+        """
+        from pytest_distbench.run.confirm import Again
+
+        doubts = {key: doubt for key, doubt in self.doubts.items() if key in settled or doubt.is_suspicious}
+        beside: dict[str, Variant] = {}
+        for key in (key for key in doubts if key in settled):
+            beside |= dict.fromkeys([key, *doubts[key].sources], doubts[key].variant)
+        runs = {run.request.case.key: run for run in self.made.runs}
+        return Again(
+            samples={key: run.samples for key, run in runs.items() if run.request.launched is not None},
+            results={key: run.judged for key, run in runs.items() if run.judged is not None},
+            doubts=doubts,
+            beside=beside,
+            cases=cases,
+            allowance=allowance,
+            budget=budget,
+            others_s=others_s,
+            left={key: why_not for key in doubts if key not in settled},
+        )
+
     def log(self, *, why: str) -> None:
         for report in self.reports:
             if texts := carry.texts_of(report):
@@ -110,14 +153,14 @@ class ConfirmPlugin:
         if FIXTURE not in getattr(item, "fixturenames", ()):
             return None
         if self._is_run_again(item):
-            item.stash[WHY_NOT_AGAIN] = "pytest-rerunfailures may run its test again, and only one of the two can"
+            item.stash[carry.WHY_NOT_AGAIN] = "pytest-rerunfailures may run its test again, and only one of the two can"
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
         shown = list(reports)
         if held := self._doubted(item, reports):
             self._held.append(held)
-            shown = [] if AGAIN in item.stash else [reports[0], carry.doubtful(reports[1])]
+            shown = [] if carry.AGAIN in item.stash else [reports[0], carry.doubtful(reports[1])]
         for report in shown:
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
@@ -133,7 +176,7 @@ class ConfirmPlugin:
             return None
         if not made.doubts or not (reports[1].passed or made.failed_in_doubt):
             return None
-        return Held(item, reports[1:], dict(made.doubts), made.again)
+        return Held(item, reports[1:], made)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
@@ -188,7 +231,9 @@ class ConfirmPlugin:
                 is_first = False
                 cases = sum(len(other.doubts) for other in [test, *self._held])
                 others_s = sum(other.takes_s for other in self._held if other.is_suspicious)
-                test.item.stash[AGAIN] = test.again(Allowance(most_s), budget, cases, settled, why_not, others_s)
+                test.item.stash[carry.AGAIN] = test.again(
+                    Allowance(most_s), budget, cases=cases, settled=settled, why_not=why_not, others_s=others_s
+                )
                 try:
                     self._config.hook.pytest_runtest_protocol(item=test.item, nextitem=None)
                 except BaseException:

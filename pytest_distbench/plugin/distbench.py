@@ -5,15 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NoReturn, TypeVar, Unpack
 
 import pytest
 
-from pytest_distbench import git
 from pytest_distbench.errors import (
     AroundUnavailable,
     BackendUnavailable,
@@ -23,105 +19,51 @@ from pytest_distbench.errors import (
     show,
 )
 from pytest_distbench.judging.bounds import check_measured, plausible
-from pytest_distbench.judging.outcome import Conclusion, conclude, concluded
+from pytest_distbench.judging.outcome import conclude, concluded
 from pytest_distbench.judging.sensitivity import why_implausible
-from pytest_distbench.plugin.arguments import (
-    Arguments,
-    Called,
-    CheckKeywords,
-    MeasureKeywords,
-    RunKeywords,
-    ShapeKeywords,
-)
-from pytest_distbench.plugin.names import test_and_id
-from pytest_distbench.plugin.outcomes import (
-    BeyondBound,
-    Failure,
-    LaunchFailed,
-    MissingBaseline,
-    Misuse,
-    NotFound,
-    NotStored,
-    Regression,
-    Run,
-    Unaccepted,
-)
+from pytest_distbench.plugin.arguments import Arguments, Called, RunKeywords, ShapeKeywords
+from pytest_distbench.plugin.carry import AGAIN, CASES, WHY_NOT_AGAIN
+from pytest_distbench.plugin.names import rerun_command, test_and_id
+from pytest_distbench.plugin.outcomes import CAUGHT, Failure, Misuse, Regression, Run, end_test, tell
 from pytest_distbench.plugin.requests import RequestMaker
-from pytest_distbench.plugin.workload import Workload
 from pytest_distbench.records.case import OVERSUBSCRIBED, Case
-from pytest_distbench.records.iteration import CaseTrace
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import BoundValue, Sample, Scalar
 from pytest_distbench.records.options import FAKE
-from pytest_distbench.records.plan import LaunchRequest, Ranks, Work
+from pytest_distbench.records.plan import Ranks, Work
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, Control
+from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.wire import XFAILED
 from pytest_distbench.report import escape
-from pytest_distbench.report.failures import explanation, lost_text, remark_lines
-from pytest_distbench.run.against import Variant
-from pytest_distbench.run.confirm import Again, Allowance, Doubt
-from pytest_distbench.run.control import DERIVED, make_trace, plant, wants_trace
+from pytest_distbench.report.failures import lost_text, remark_lines
+from pytest_distbench.run.confirm import Again, Doubt
+from pytest_distbench.run.control import plant, trace_case
 from pytest_distbench.run.evaluation import Evaluation
 from pytest_distbench.run.loop import Session
-from pytest_distbench.run.references import Nothing
-from pytest_distbench.run.request import CaseRequest
+from pytest_distbench.run.references import Nothing, Reference
+from pytest_distbench.run.request import CaseRequest, Settings
 from pytest_distbench.run.samples import DerivedNumbers, GivenNumbers, SampleFailed, Samples
 from pytest_distbench.store.baselines import NotRecorded
 from pytest_distbench.units import why_impossible
-
-Recorder = Callable[[CaseResult], None]
-"""Where finished cases go, to be carried into the reports. A case that comes again takes the earlier's place."""
 
 Body = Callable[..., object] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A function that takes the :class:`RankContext`, ``"file.py::function"``, a script, or a command as a list."""
 
 _Found = TypeVar("_Found")
 
-_CAUGHT = (
-    "the test caught this failure and went on, but it fails all the same; if the failure is expected, use "
-    "@pytest.mark.distbench(xfail_perf='why')"
-)
-
-_FAILURES = {
-    "launch": LaunchFailed,
-    "nothing_judged": Misuse,
-    "bound": BeyondBound,
-    "refused": NotStored,
-    "failed": Regression,
-    "unaccepted": Unaccepted,
-    "new": MissingBaseline,
-    "not_found": NotFound,
-}
-
 
 class Distbench:
     """The ``distbench`` fixture: runs bodies in process groups and judges what they record."""
 
-    def __init__(
-        self,
-        session: Session,
-        node: pytest.Item,
-        world_size: int,
-        backend: str,
-        record: Recorder,
-        command: str,
-        lend_terminal: Callable[[], AbstractContextManager[None]],
-        again: Again | None = None,
-        why_not_again: str = "",
-    ) -> None:
+    def __init__(self, session: Session, node: pytest.Item, world_size: int, backend: str) -> None:
         self.world_size = world_size
         self.backend = backend
         self.device: Literal["cpu", "cuda"] = "cuda" if session.settings.gpu else "cpu"
         self.data: str = session.settings.added.get("data", "")
         self._session = session
         self._node = node
-        self._record = record
-        self._command = command
-        self._lend_terminal = lend_terminal
-        self._again = again
-        self._why_not_again = why_not_again
+        self._again: Again | None = node.stash.get(AGAIN, None)
         self.ask = RequestMaker(
             session.settings,
             node,
@@ -129,15 +71,10 @@ class Distbench:
             backend=backend,
             around=lambda request: self._guard(lambda: session.launching.surroundings.conditions(request)),
         )
-        self._runs: list[Run] = []
+        self.runs: list[Run] = []
         self._checks = 0
         self._used: list[Case] = []
         self._told: Failure | None = None
-        self._measured: dict[Samples, tuple[CaseRequest, int]] = {}
-        self._samples_of: dict[str, Samples] = {}
-        self._launched: dict[Samples, LaunchRequest] = {}
-        self._traces: dict[Samples, CaseTrace] = {}
-        self._results: dict[str, CaseResult] = {}
         self.doubts: dict[str, Doubt] = {}
         self.failed_in_doubt = False
 
@@ -164,7 +101,7 @@ class Distbench:
 
     def run_wanted(self, given: Arguments, wanted: Called) -> Run:
         """As :meth:`run`, for what another call of the test wants, whose name errors have."""
-        return self.run_request(*self.ask.run(given, wanted))
+        return self.run_request(self.ask.run(given, wanted))
 
     def run_work(self, call: str, work: Work, *, identity: Mapping[str, Any], **options: Unpack[ShapeKeywords]) -> Run:
         """As :meth:`run`, for a kind of launch that was added to ``LAUNCH_KINDS``.
@@ -177,9 +114,9 @@ class Distbench:
         """
         given = self.arguments(call)
         given.keywords(options, self.run_work, ShapeKeywords)
-        found, wanted = Workload(work=work, identity=self.ask.identity(given, identity)), Called(**options)
+        wanted = Called(work=work, identity=self.ask.identity(given, identity), **options)
         ranks = given.ranks(wanted.world_size, self.world_size)
-        return self.run_request(*self.ask.launch(given, found, wanted, world_size=ranks))
+        return self.run_request(self.ask.launch(given, wanted, world_size=ranks))
 
     def run_in_turns(
         self,
@@ -193,24 +130,23 @@ class Distbench:
         ``check_first`` gets the first launch of all with the label of its case, if it passed: before others are made
         it may find that they would be for nothing.
         """
-        asked = [self.ask.run(given, one) for one in wanted]
-        samples = [self._samples(launched, request) for launched, request in asked]
+        runs = [self._begin(self.ask.run(given, one)) for one in wanted]
+        samples = [run.samples for run in runs]
         if self._again is None:
-            first = max(request.launches for _, request in asked)
+            first = max(run.request.launches for run in runs)
             launches = first if self._session.settings.judges else 1
             in_turns = max(self._in_turns(launches, known) for known in samples)
-            ranks = max(request.case.world_size for _, request in asked)
+            ranks = max(run.request.case.world_size for run in runs)
 
             def take_turns() -> None:
                 with contextlib.suppress(SampleFailed):  # its own verdict tells of it
                     self._session.measure(samples[:1], 1, ranks)
                     if (launch := samples[0].launches[0]).outcome == "passed":
-                        check_first(asked[0][1].case.label, launch)
+                        check_first(runs[0].request.case.label, launch)
                     self._session.measure(samples, in_turns, ranks)
 
-            with self._lend_terminal():
-                self._guard(take_turns)
-        return [self.run_request(*one, known) for one, known in zip(asked, samples, strict=True)]
+            self._guard(take_turns)
+        return [self._judge(run) for run in runs]
 
     def _in_turns(self, launches: int, samples: Samples) -> int:
         """How many launches of a case are made in turns with others: an update makes all that it stores so."""
@@ -218,176 +154,25 @@ class Distbench:
         update = (settings.update_launches or settings.max_launches) if settings.update else 0
         return max(launches, int(min(update, samples.most_stored)))
 
-    def run_request(self, launched: LaunchRequest, request: CaseRequest, samples: Samples | None = None) -> Run:
-        """As :meth:`run`, for what :attr:`ask` has made of its arguments; launches that there are count."""
-        samples = self._samples(launched, request) if samples is None else samples
-        result = self._with_control(launched, request, self._judge(request, samples, launched=launched))
-        measured = {m.name for launch in result.launches for m in launch.measurements}
-        for name, meant in request.terms.misspelt(measured | {v.name for v in result.verdicts}).items():
-            self._node.warn(DistbenchWarning(f"no metric {name!r} was judged; did you mean {meant!r}?"))
-        run = self._keep(samples, self._finish(result))
-        self._ask_about_directions(run)
-        return run
+    def run_request(self, request: CaseRequest) -> Run:
+        """As :meth:`run`, for what :attr:`ask` has made of its arguments."""
+        return self._judge(self._begin(request))
 
-    def _samples(self, launched: LaunchRequest, request: CaseRequest) -> Samples:
-        """The launches of a case; in a test that is run again those it had, or such as can settle a doubt."""
-        key, again = request.case.key, self._again
-        known = again.samples.get(key) if again is not None else None
-        variant = again.beside.get(key) if again is not None else None
-        if known is None:
-            known = self._session.samples(launched)
-        elif variant is not None:
-            known = self._session.samples_beside(launched, variant, known)
-        self._samples_of[key] = known
-        self._launched[known] = launched
-        return known
-
-    def _with_control(self, launched: LaunchRequest, request: CaseRequest, result: CaseResult) -> CaseResult:
-        if self._session.settings.control is None or result.launches[-1].outcome != "passed":
-            return result
-        with self._lend_terminal():
-            found = self._guard(lambda: plant(self._session, launched, request, result))
-        return replace(result, control=found)
-
-    def _judge(
-        self,
-        request: CaseRequest,
-        samples: Samples,
-        *,
-        launched: LaunchRequest | None = None,
-        sources: Sequence[str] = (),
-    ) -> CaseResult:
-        """The verdicts on a case; in a test that is run again those it had, or those that settle a doubt."""
-        key, again = request.case.key, self._again
-        if again is not None and (doubt := again.doubts.get(key)) is not None:
-            with self._lend_terminal():
-                result = self._guard(lambda: self._session.confirm(request, samples, doubt, again, launched))
-            result = self._with_trace(result, samples, sources)
-        elif again is not None and key in again.results:
-            result = again.results[key]
-        else:
-            result = self._compared(request, samples, sources)
-            if key not in self.doubts or self._session.settings.trace == "all":
-                result = self._with_trace(result, samples, sources)
-        self._results[key] = result
-        return result
-
-    def _with_trace(self, result: CaseResult, samples: Samples, sources: Sequence[str] = ()) -> CaseResult:
-        """The case with its trace, where that is asked for; a number's that is made of several runs is of each of them.
-
-        What it tells of is final: a case whose doubts are still to be settled has none yet.
-        """
-        if wants_trace(self._session.settings, result):
-            for known in [samples, *(self._samples_of[key] for key in sources)]:
-                self._trace(known)
-        return replace(result, trace=self._traces.get(samples))
-
-    def _trace(self, samples: Samples) -> None:
-        launched = self._launched.get(samples)
-        if launched is None or samples in self._traces:
-            return
-        if not samples.references:
-            variant = None
-        elif self._again is not None:
-            key = next(key for key, known in self._samples_of.items() if known is samples)
-            variant = self._again.beside.get(key)
-        else:
-            variant = self._session.launching.compared_with
-        with self._lend_terminal():
-            self._traces[samples] = make_trace(self._session, launched, samples, variant)
-
-    def _compared(self, request: CaseRequest, samples: Samples, sources: Sequence[str]) -> CaseResult:
-        reference = self._guard(lambda: self._session.reference(request))
-        with self._lend_terminal():
-            result = self._guard(lambda: self._session.run(request, samples, reference))
-        try:
-            if (raised := self._session.doubt(samples, reference, result, sources)) is not None:
-                if self._why_not_again:
-                    return replace(result, unconfirmed=self._why_not_again)
-                self.doubts[request.case.key] = dataclasses.replace(raised, evaluation=self._evaluation)
-        except NotRecorded as error:
-            return replace(result, unconfirmed=str(error))
-        return result
-
-    @property
-    def _evaluation(self) -> Evaluation:
-        """What pytest itself evaluates for this test: its bodies are for the ranks."""
-        item, config = self._node, self._node.config
-        works = [launched.work for launched in self._launched.values()]
-        module = getattr(item, "module", None)
-        return Evaluation(
-            module=getattr(module, "__name__", ""),
-            function=getattr(getattr(item, "cls", None), "__qualname__", getattr(item, "originalname", "")),
-            bodies=frozenset(w.body.function.partition(".")[0] for w in works if isinstance(w, Ranks)),
-            plugins=[getattr(plugin, "__name__", "") for plugin in config.pluginmanager.get_plugins()],
-            ini=config.inipath,
-        )
-
-    def again(
-        self,
-        allowance: Allowance,
-        budget: Allowance,
-        cases: int,
-        settled: Collection[str],
-        why_not: str,
-        others_s: float,
-    ) -> Again:
-        """How this test is run again to settle its doubts.
-
-        Args:
-            allowance: what may take so long, if that is more than is left of the budget.
-            budget: of the run.
-            cases: in doubt, in this run of pytest.
-            settled: keys of the cases that are run in turns. Of the others those that look slower stay in doubt, and
-                those that are too noisy to tell stay what they are.
-            why_not: why the others are not.
-            others_s: that the first looks at other tests in doubt take.
-        """
-        beside: dict[str, Variant] = {}
-        doubts = {key: doubt for key, doubt in self.doubts.items() if key in settled or doubt.is_suspicious}
-        for key, doubt in doubts.items():
-            if key in settled:
-                beside |= dict.fromkeys([key, *doubt.sources], doubt.variant)
-        return Again(
-            samples=self._samples_of,
-            results=self._results,
-            doubts=doubts,
-            beside=beside,
-            cases=cases,
-            allowance=allowance,
-            budget=budget,
-            others_s=others_s,
-            left={key: why_not for key in doubts if key not in settled},
-        )
-
-    def _ask_about_directions(self, run: Run) -> None:
-        for name, (unit, better) in {m.name: (m.unit, m.better) for m in run.launches[0].measurements}.items():
-            if why := why_implausible(name, unit, better):
-                self._node.warn(
-                    DistbenchWarning(
-                        f"{name!r} is recorded with better={better!r}: {why}; is that intended? If so, ignore this "
-                        f"warning with pytest's filterwarnings"
-                    )
-                )
-
-    def measure(self, body: Body | None = None, **options: Unpack[MeasureKeywords]) -> Run:
+    def measure(self, body: Body | None = None, **options: Unpack[RunKeywords]) -> Run:
         """As :meth:`run`, without judging: for numbers that :meth:`judge` derives from several runs.
 
         The first launch is made at once. Further ones are made when they are needed, and alternate with those of the
         other measured runs of the test.
         """
         given = self.arguments("distbench.measure")
-        given.keywords(options, self.measure, MeasureKeywords)
-        if options.get("name", "") == "":
-            options["name"] = "measure"
-        launched, request = self.ask.run(given, Called(body=body, **options))
-        samples = self._samples(launched, request)
-        self._measured[samples] = request, request.launches if self._session.settings.judges else 1
-        with self._lend_terminal():
-            self._add_launches([samples], 1)
-        return self._keep(samples, lambda: self._finish(self._measured_result(samples)))
+        given.keywords(options, self.measure, RunKeywords, but=("tolerance",))
+        wanted = Called(body=body, **options)
+        request = self.ask.run(given, wanted if wanted.name else dataclasses.replace(wanted, name="measure"))
+        run = self._begin(request, measure=lambda run: self._finish(self._measured(run)))
+        self._add_launches([run], 1)
+        return run
 
-    def check(self, body: Body | None = None, **options: Unpack[CheckKeywords]) -> Run:
+    def check(self, body: Body | None = None, **options: Unpack[RunKeywords]) -> Run:
         """Launch a body once and judge nothing: for tests of correctness, which only use asserts.
 
         The test can read what the body records; it is neither compared nor stored. A test may call this several times:
@@ -400,14 +185,12 @@ class Distbench:
         self._checks += 1
         self.skip_without_clocks("distbench.check needs values")
         given = self.arguments("distbench.check")
-        given.keywords(options, self.check, CheckKeywords)
-        wanted = Called(body=body, launches=1, name=f"check{self._checks}", **options)
-        launched, request = self.ask.run(given, wanted)
-        samples = self._session.launches_of(launched)
-        reference = Nothing(request)
-        with self._lend_terminal():
-            result = self._guard(lambda: self._session.run(request, samples, reference))
-        return self._keep(samples, self._finish(result))
+        given.keywords(options, self.check, RunKeywords, but=("launches", "name", "tolerance"))
+        wanted = dataclasses.replace(Called(body=body, **options), launches=1, name=f"check{self._checks}")
+        request = self.ask.run(given, wanted)
+        assert request.launched is not None
+        run = Run(request, self._session.launches_of(request.launched))
+        return self._keep(run, self._compare(run, Nothing(request)))
 
     def judge(
         self,
@@ -446,21 +229,21 @@ class Distbench:
         given = self.arguments("distbench.judge")
         given.metric_name("name", name)
         given = self.arguments(f"distbench.judge({name!r})")
-        point = given.point({} if at is None else at)
         unit = given.text("unit", unit, may_be_empty=True)
         metric = Sample(
             name=name,
             unit=unit,
             better=given.derived_kind(better),
             value=None,
-            at=point,
+            at=given.point({} if at is None else at),
             bounds=given.bounds(at_least, at_most, unit=unit),
         )
-        metric = replace(metric, bounds=[*metric.bounds, *([] if metric.bounds else plausible(metric))])
+        metric = replace(metric, bounds=metric.bounds or list(plausible(metric)))
         if tolerance is not None and METRIC_KINDS[metric.better].rule == "exact":
             given.refuse(f"tolerance={show(tolerance)} has no effect with better={better!r}, which is compared exactly")
-        samples = self._derived_samples(given, metric, values, of)
-        around = self._around([of] if isinstance(of, Run) else of or self._runs)
+        runs = [of] if isinstance(of, Run) else of
+        samples = self._derived_samples(given, metric, values, runs)
+        around = _around(runs or self.runs)
         request = self.ask.derived(
             given,
             metric=metric.key,
@@ -469,20 +252,12 @@ class Distbench:
             launches=None if callable(values) else int(samples.most),
             tolerance=None if tolerance is None else given.fraction("tolerance", tolerance),
         )
+        run = Run(request, samples, made_of=runs)
         if OVERSUBSCRIBED in around and metric.is_noisy:
-            with self._lend_terminal():
-                shown = self._guard(lambda: self._session.run(request, samples, Nothing(request)))
-            return self._keep(samples, self._finish(shown))
-        made_of = [run.samples for run in ([of] if isinstance(of, Run) else of)]
-        sources = [key for key, known in self._samples_of.items() if any(known is source for source in made_of)]
-        result = self._judge(request, samples, sources=sources)
-        if self._session.settings.control is not None and metric.is_noisy:
-            result = replace(result, control=Control(why_not=DERIVED))
-        if result.verdicts and not any(verdict.is_judged for verdict in result.verdicts):
+            return self._keep(run, self._compare(run, Nothing(request)))
+        if not metric.is_judged and not metric.bounds:
             given.refuse(f"better={better!r} is judged only by a bound: give at_most= or at_least=, or another better=")
-        run = self._keep(samples, self._finish(result))
-        self._ask_about_directions(run)
-        return run
+        return self._judge(run)
 
     def arguments(self, call: str) -> Arguments:
         """What checks the arguments of a call in this test."""
@@ -495,15 +270,14 @@ class Distbench:
 
     def note_measured(self) -> None:
         """Record what was measured so far, whatever becomes of the test."""
-        for samples, (request, _) in self._measured.items():
-            if samples.launches and not samples.failed:
-                result = self._session.result(request, samples, Nothing(request))
-                self._record(replace(result, trace=self._traces.get(samples)))
+        for run in self._measured_runs:
+            if run.samples.launches and not run.samples.failed:
+                self._record(self._unjudged(run))
 
     def tell_caught(self) -> None:
         """Raise the failure that this test was told, and has caught; nothing where there was none."""
         if self._told is not None:
-            raise type(self._told)(f"{self._told.msg}\n\n{_CAUGHT}")
+            raise type(self._told)(f"{self._told.msg}\n\n{CAUGHT}")
 
     def finish(self) -> None:
         """What is left to do, and to say, when the test has passed: launches of measured runs that nobody looked at.
@@ -512,29 +286,89 @@ class Distbench:
         bound of its marker for what it did not judge; a case of the baseline that it did not measure is a regression.
         """
         self.tell_caught()
-        judged = [run for run in self._runs if run.samples not in self._measured and run.verdicts]
-        launches = [launch for run in judged for launch in run.launches]
+        found = [run.found for run in self.runs if run.found is not None and run.found.verdicts]
+        launches = [launch for result in found for launch in result.launches]
         if self._session.settings.judges:
             self._guard(lambda: check_measured(self.ask.bounds, launches, self._session.settings.max_message_bytes))
-        for samples in self._measured:
-            self._finish(self._measured_result(samples, in_update=False))
-        self._expect_every_case()
-
-    def _expect_every_case(self) -> None:
-        """A case of the baseline that no call of this test has measured is lost."""
+        for run in self._measured_runs:
+            self._finish(self._measured(run, in_update=False))
         test, case_id = test_and_id(self._node)
         lost = self._guard(lambda: self._session.lost_cases(test, case_id, self.backend, used=self._used))
         if lost:
             store, here = self._session.store, self._node.config.invocation_params.dir
             paths = [os.path.relpath(store.path(name.test, name.key), here) for name in lost]
-            folder = os.path.relpath(store.folder, here)
-            raise Regression(lost_text(lost, paths, folder=folder, command=self._command))
+            command = rerun_command(self._node.config, self._node)
+            raise Regression(lost_text(lost, paths, folder=os.path.relpath(store.folder, here), command=command))
+
+    def _begin(self, request: CaseRequest, measure: Callable[[Run], CaseResult] | None = None) -> Run:
+        """A run of the test, whose launches are still to be made, or are those it had before it was run again."""
+        run = Run(request, self._session.samples_again(request, self._again), measure=measure)
+        self.runs.append(run)
+        return run
+
+    def _judge(self, run: Run) -> Run:
+        """The verdicts on a case; in a test that is run again those it had, or those that settle a doubt."""
+        session, request, again = self._session, run.request, self._again
+        key = request.case.key
+        if again is not None and (doubt := again.doubts.get(key)) is not None:
+            result = self._guard(lambda: session.confirm(request, run.samples, doubt, again))
+            result = self._with_trace(run, result)
+        elif again is not None and key in again.results:
+            result = again.results[key]
+        else:
+            result = self._compared(run)
+            if key not in self.doubts or session.settings.trace == "all":
+                result = self._with_trace(run, result)
+        run.judged = result
+        result = replace(result, control=self._guard(lambda: plant(session, request, result)))
+        measured = {m.name for launch in result.launches for m in launch.measurements}
+        for name, meant in request.terms.misspelt(measured | {v.name for v in result.verdicts}).items():
+            self._node.warn(DistbenchWarning(f"no metric {name!r} was judged; did you mean {meant!r}?"))
+        self._keep(run, result)
+        for name, (unit, better) in {m.name: (m.unit, m.better) for m in result.launches[0].measurements}.items():
+            if why := why_implausible(name, unit, better):
+                self._node.warn(
+                    DistbenchWarning(
+                        f"{name!r} is recorded with better={better!r}: {why}; is that intended? If so, ignore this "
+                        f"warning with pytest's filterwarnings"
+                    )
+                )
+        return run
+
+    def _compared(self, run: Run) -> CaseResult:
+        reference = self._guard(lambda: self._session.reference(run.request))
+        result = self._compare(run, reference)
+        sources = [source.request.case.key for source in run.made_of if source.request.launched is not None]
+        try:
+            raised = self._session.doubt(run.samples, reference, result, sources)
+        except NotRecorded as error:
+            return replace(result, unconfirmed=str(error))
+        if raised is None:
+            return result
+        if why_not := self._node.stash.get(WHY_NOT_AGAIN, ""):
+            return replace(result, unconfirmed=why_not)
+        works = [known.request.launched.work for known in self.runs if known.request.launched is not None]
+        self.doubts[run.request.case.key] = dataclasses.replace(raised, evaluation=_evaluation(self._node, works))
+        return result
+
+    def _compare(self, run: Run, reference: Reference) -> CaseResult:
+        return self._guard(lambda: self._session.run(run.request, run.samples, reference))
+
+    def _with_trace(self, run: Run, result: CaseResult) -> CaseResult:
+        """The case with its trace, where that is asked for; a number's that is made of several runs is of each of them.
+
+        What it tells of is final: a case whose doubts are still to be settled has none yet.
+        """
+        for known in (run, *run.made_of):
+            if known.trace is None:
+                with _terminal(self._node.config, self._session.settings):
+                    known.trace = trace_case(self._session, known.request, known.samples, result, self._again)
+        return replace(result, trace=run.trace)
 
     def _derived_samples(
-        self, given: Arguments, metric: Sample, values: object, of: Sequence[Run] | Run
+        self, given: Arguments, metric: Sample, values: object, runs: Sequence[Run]
     ) -> DerivedNumbers | GivenNumbers:
-        runs = [of] if isinstance(of, Run) else of
-        if not isinstance(runs, list | tuple) or not all(any(run is known for known in self._runs) for run in runs):
+        if not isinstance(runs, list | tuple) or not all(any(run is known for known in self.runs) for run in runs):
             given.refuse(f"of={show(runs)}; wanted a result of distbench.run or distbench.measure of this test")
         if callable(values):
             if not len(runs):
@@ -548,45 +382,39 @@ class Distbench:
         why = next(filter(None, (why_impossible(number, metric.unit) for number in numbers)), "")
         if why and (metric.is_judged or metric.bounds):
             given.refuse(f"values={show(values)}: {why}")
-        measured = next((run.samples.launches[0].software for run in reversed(self._runs) if run.samples.launches), {})
+        measured = next((run.samples.launches[0].software for run in reversed(self.runs) if run.samples.launches), {})
         return GivenNumbers(metric, numbers, measured or self._session.hardware.software)
 
-    def _around(self, runs: Iterable[Run]) -> dict[str, str]:
-        """What happened around the launches that a number is made of: where they differ in it, all of it."""
-        found: dict[str, dict[str, None]] = {}
-        for run in runs:
-            is_measured = run.samples in self._measured
-            case = self._measured[run.samples][0].case if is_measured else run.result.case
-            for name, value in case.conditions.around.items():
-                found.setdefault(name, {})[value] = None
-        return {name: "+".join(values) for name, values in found.items()}
+    @property
+    def _measured_runs(self) -> list[Run]:
+        return [run for run in self.runs if run.measure is not None]
 
-    def _keep(self, samples: Samples, result: CaseResult | Callable[[], CaseResult]) -> Run:
-        run = Run(samples, (lambda: result) if isinstance(result, CaseResult) else result)
-        self._runs.append(run)
-        return run
-
-    def _measured_result(self, samples: Samples, *, in_update: bool = True) -> CaseResult:
+    def _measured(self, run: Run, *, in_update: bool = True) -> CaseResult:
         """The record of a measured run with all the launches that were asked for; the others' are made beside it."""
-        wanted = {
-            known: self._in_turns(launches, known) if in_update else launches
-            for known, (_, launches) in self._measured.items()
-        }
-        if len(samples.whole) < min(wanted[samples], samples.most):
-            with self._lend_terminal():
-                for number in range(1, wanted[samples] + 1):
-                    self._add_launches([s for s, launches in wanted.items() if launches >= number], number)
-        request, _ = self._measured[samples]
-        return self._with_trace(self._session.result(request, samples, Nothing(request)), samples)
+        wanted = {}
+        for known in self._measured_runs:
+            launches = known.request.launches if self._session.settings.judges else 1
+            wanted[known] = self._in_turns(launches, known.samples) if in_update else launches
+        if len(run.samples.whole) < min(wanted[run], run.samples.most):
+            for number in range(1, wanted[run] + 1):
+                self._add_launches([known for known, launches in wanted.items() if launches >= number], number)
+        return self._with_trace(run, self._unjudged(run))
 
-    def _add_launches(self, samples: Sequence[Samples], wanted: int) -> None:
-        ranks = max(self._measured[measured][0].case.world_size for measured in samples)
-        self._guard(lambda: self._session.measure(samples, wanted, ranks))
+    def _add_launches(self, runs: Sequence[Run], wanted: int) -> None:
+        ranks = max(run.request.case.world_size for run in runs)
+        self._guard(lambda: self._session.measure([run.samples for run in runs], wanted, ranks))
+
+    def _unjudged(self, run: Run) -> CaseResult:
+        return replace(self._session.result(run.request, run.samples, Nothing(run.request)), trace=run.trace)
 
     def _guard(self, work: Callable[[], _Found]) -> _Found:
-        """Do what may need the machine or the store; what goes wrong with them is told as the test's failure."""
+        """Do what may need the machine or the store; what goes wrong with them is told as the test's failure.
+
+        Under --distbench-attach an attached rank has the terminal meanwhile.
+        """
         try:
-            return work()
+            with _terminal(self._node.config, self._session.settings):
+                return work()
         except SampleFailed as error:
             failed = error.samples
         except DerivationError as error:
@@ -598,19 +426,29 @@ class Distbench:
                 pytest.skip(f"not available: {error}")
             pytest.exit(f"--distbench-backend: {error}", returncode=pytest.ExitCode.USAGE_ERROR)
         except AroundUnavailable as error:
-            self._tell(f"not run: {error}")  # which pytest shows without -rs too
+            tell(self._node, f"not run: {error}")  # which pytest shows without -rs too
             pytest.skip(f"not run: {error}")
         except DistbenchError as error:
             raise Misuse(str(error)) from None
         return self._tell_failed(failed)
 
     def _tell_failed(self, samples: Samples) -> NoReturn:
-        if samples in self._measured:
-            request, _ = self._measured[samples]
-            self._finish(self._session.result(request, samples, Nothing(request)))
-        run = next(run for run in self._runs if run.samples is samples)
-        self._finish(replace(run.result, launches=samples.launches, verdicts=[], update=""))
+        run = next(run for run in self.runs if run.samples is samples)
+        if run.found is None:
+            self._finish(self._unjudged(run))
+        else:
+            self._finish(replace(run.found, launches=samples.launches, verdicts=[], update=""))
         raise AssertionError("a failed launch ends its test")
+
+    def _keep(self, run: Run, result: CaseResult) -> Run:
+        run.found = self._finish(result)
+        if run not in self.runs:
+            self.runs.append(run)
+        return run
+
+    def _record(self, result: CaseResult) -> None:
+        """Have the reports carry a case. One that comes again takes the earlier's place."""
+        self._node.stash.setdefault(CASES, {})[result.case.key] = result
 
     def _finish(self, result: CaseResult) -> CaseResult:
         launch = result.launches[-1]
@@ -621,37 +459,46 @@ class Distbench:
         self._used.append(result.case)
         failed_by_number = conclusion.outcome == "failed" and conclusion.reason in ("failed", "unaccepted")
         self.failed_in_doubt = failed_by_number and result.case.key in self.doubts
-        self._end_test(result, conclusion)
+        try:
+            end_test(self._node, self._session, result, conclusion)
+        except Failure as failure:
+            if result.reference.kind != "nothing":  # a check that has to fail may be expected to
+                self._told = self._told or failure
+            raise
         for line in remark_lines(result.launches):
-            self._tell(line)
+            tell(self._node, line)
         return result
 
-    def _tell(self, line: str) -> None:
-        """Warn of what a launch met with, such as a busy machine: no failure, unless a filter names our warnings."""
-        warning = DistbenchWarning(escape(line))
-        try:
-            self._node.warn(warning)
-        except DistbenchWarning:
-            errors = [kind for action, _, kind, *_ in warnings.filters if action == "error" and isinstance(kind, type)]
-            if any(issubclass(kind, DistbenchWarning) for kind in errors):
-                raise
-            with warnings.catch_warnings():
-                warnings.simplefilter("always")
-                self._node.warn(warning)
 
-    def _end_test(self, result: CaseResult, conclusion: Conclusion) -> None:
-        match conclusion.outcome:
-            case "skipped":
-                pytest.skip(escape(result.headline))
-            case "xfailed":
-                pytest.xfail(escape(result.headline))
-            case "failed":
-                platforms = self._session.store.platforms() if conclusion.reason == "new" else []
-                recorded_at = git.last_commit(Path(result.reference.path)) if result.reference.path else ""
-                text = explanation(
-                    result, conclusion, command=self._command, platforms=platforms, recorded_at=recorded_at
-                )
-                failure = _FAILURES[conclusion.reason](text)
-                if result.reference.kind != "nothing":  # a check that has to fail may be expected to
-                    self._told = self._told or failure
-                raise failure
+def _around(runs: Iterable[Run]) -> dict[str, str]:
+    """What happened around the launches that a number is made of: where they differ in it, all of it."""
+    found: dict[str, dict[str, None]] = {}
+    for run in runs:
+        for name, value in run.request.case.conditions.around.items():
+            found.setdefault(name, {})[value] = None
+    return {name: "+".join(values) for name, values in found.items()}
+
+
+def _evaluation(item: pytest.Item, works: Sequence[Work]) -> Evaluation:
+    """What pytest itself evaluates for a test: its bodies are for the ranks."""
+    return Evaluation(
+        module=getattr(getattr(item, "module", None), "__name__", ""),
+        function=getattr(getattr(item, "cls", None), "__qualname__", getattr(item, "originalname", "")),
+        bodies=frozenset(w.body.function.partition(".")[0] for w in works if isinstance(w, Ranks)),
+        plugins=[getattr(plugin, "__name__", "") for plugin in item.config.pluginmanager.get_plugins()],
+        ini=item.config.inipath,
+    )
+
+
+@contextlib.contextmanager
+def _terminal(config: pytest.Config, settings: Settings) -> Iterator[None]:
+    """Under --distbench-attach pytest lets go of stdin, stdout and stderr: the attached rank is given them."""
+    capture = None if settings.attach is None else config.pluginmanager.getplugin("capturemanager")
+    if capture is None:
+        yield
+        return
+    capture.suspend(in_=True)
+    try:
+        yield
+    finally:
+        capture.resume()

@@ -5,7 +5,6 @@ What they hand out is imported when one asks for it.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -18,9 +17,8 @@ if TYPE_CHECKING:
     from pytest_distbench.plugin.collect import ResultsPlugin
     from pytest_distbench.plugin.distbench import Distbench
     from pytest_distbench.plugin.progress import Interrupts, Progress
-    from pytest_distbench.records.run import CaseResult
     from pytest_distbench.run.against import Variant
-    from pytest_distbench.run.confirm import Again, Recorders
+    from pytest_distbench.run.confirm import Recorders
     from pytest_distbench.run.loop import Session
     from pytest_distbench.run.request import Settings
 
@@ -170,20 +168,6 @@ def check_device_for_workers(config: pytest.Config) -> None:
             interrupts.forget()
 
 
-@contextlib.contextmanager
-def terminal_for_rank(config: pytest.Config) -> Iterator[None]:
-    """Under --distbench-attach pytest lets go of stdin, stdout and stderr: the attached rank is given them."""
-    capture = config.pluginmanager.getplugin("capturemanager")
-    if settings_of(config).attach is None or capture is None:
-        yield
-        return
-    capture.suspend(in_=True)
-    try:
-        yield
-    finally:
-        capture.resume()
-
-
 def settings_if_used(config: pytest.Config, *, is_used: bool) -> Settings | None:
     """The run's settings if anything of ours was asked for or measured, else None."""
     state = config.stash[STATE]
@@ -198,13 +182,8 @@ def backend_of(item: pytest.Item) -> str:
 
 FIXTURE = "distbench"
 """A test is ours that asks for it, or for one that does."""
-CASES = pytest.StashKey[dict[str, "CaseResult"]]()
 MADE = pytest.StashKey["Distbench"]()
 """What a test has measured, and with what."""
-AGAIN = pytest.StashKey["Again"]()
-"""How a test is run again whose stored comparisons are in doubt."""
-WHY_NOT_AGAIN = pytest.StashKey[str]()
-"""Why it cannot be run again."""
 
 
 @pytest.fixture
@@ -233,10 +212,9 @@ def distbench(request: pytest.FixtureRequest, world_size: int, distbench_backend
     """Run bodies in process groups, measure them and compare with the baseline. See the README."""
     from pytest_distbench.plugin.distbench import Distbench
     from pytest_distbench.plugin.markers import warn_of_left_out
-    from pytest_distbench.plugin.names import rerun_command
 
     config, node = request.config, request.node
-    cases = node.stash[CASES] = {}  # anew where a plugin runs the test again
+    node.stash[carry.CASES] = {}  # anew where a plugin runs the test again
     carry.forget_numbers(node)
     if "world_size" not in getattr(getattr(node, "callspec", None), "params", {}):
         node.stash[RANKS] = world_size  # of one that asks for the fixture by request.getfixturevalue too
@@ -246,22 +224,7 @@ def distbench(request: pytest.FixtureRequest, world_size: int, distbench_backend
     assert progress is not None
     progress.begin(node.name)
 
-    def record(result: CaseResult) -> None:
-        cases[result.case.key] = result
-
-    command = rerun_command(config, node)
-    again: Again | None = node.stash.get(AGAIN, None)
-    made = node.stash[MADE] = Distbench(
-        session,
-        node,
-        world_size,
-        distbench_backend,
-        record,
-        command,
-        lambda: terminal_for_rank(config),
-        again=again,
-        why_not_again=node.stash.get(WHY_NOT_AGAIN, ""),
-    )
-    yield made
+    node.stash[MADE] = Distbench(session, node, world_size, distbench_backend)
+    yield node.stash[MADE]
     progress.end()
     session.launching.outputs.forget()

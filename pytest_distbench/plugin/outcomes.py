@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
+from pytest_distbench import git
+from pytest_distbench.errors import DistbenchWarning
+from pytest_distbench.judging.outcome import Conclusion
+from pytest_distbench.plugin.names import rerun_command
+from pytest_distbench.records.iteration import CaseTrace
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import CaseResult, Finding
-from pytest_distbench.report import escape_lines
+from pytest_distbench.report import escape, escape_lines
+from pytest_distbench.report.failures import explanation
+from pytest_distbench.run.loop import Session
+from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import Samples
 
 
@@ -54,6 +64,55 @@ class Misuse(Failure):
 for _kind in (Regression, BeyondBound, Unaccepted, NotStored, MissingBaseline, NotFound, LaunchFailed, Misuse):
     _kind.__module__ = "builtins"  # pytest prints "Regression: ...", not the module's path, in its summary
 
+_FAILURES = {
+    "launch": LaunchFailed,
+    "nothing_judged": Misuse,
+    "bound": BeyondBound,
+    "refused": NotStored,
+    "failed": Regression,
+    "unaccepted": Unaccepted,
+    "new": MissingBaseline,
+    "not_found": NotFound,
+}
+"""By the reason of a conclusion."""
+
+CAUGHT = (
+    "the test caught this failure and went on, but it fails all the same; if the failure is expected, use "
+    "@pytest.mark.distbench(xfail_perf='why')"
+)
+
+
+def end_test(item: pytest.Item, session: Session, result: CaseResult, conclusion: Conclusion) -> None:
+    """Raise what the conclusion about a case ends its test with; nothing where the test goes on."""
+    match conclusion.outcome:
+        case "skipped":
+            pytest.skip(escape(result.headline))
+        case "xfailed":
+            pytest.xfail(escape(result.headline))
+        case "failed":
+            text = explanation(
+                result,
+                conclusion,
+                command=rerun_command(item.config, item),
+                platforms=session.store.platforms() if conclusion.reason == "new" else [],
+                recorded_at=git.last_commit(Path(result.reference.path)) if result.reference.path else "",
+            )
+            raise _FAILURES[conclusion.reason](text)
+
+
+def tell(item: pytest.Item, line: str) -> None:
+    """Warn of what a launch met with, such as a busy machine: no failure, unless a filter names our warnings."""
+    warning = DistbenchWarning(escape(line))
+    try:
+        item.warn(warning)
+    except DistbenchWarning:
+        errors = [kind for action, _, kind, *_ in warnings.filters if action == "error" and isinstance(kind, type)]
+        if any(issubclass(kind, DistbenchWarning) for kind in errors):
+            raise
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            item.warn(warning)
+
 
 class Run:
     """What one ``distbench.run``, ``measure`` or ``judge`` found.
@@ -62,14 +121,29 @@ class Run:
     with those of the other measured runs of the test.
     """
 
-    def __init__(self, samples: Samples, result: Callable[[], CaseResult]) -> None:
+    def __init__(
+        self,
+        request: CaseRequest,
+        samples: Samples,
+        *,
+        made_of: Sequence[Run] = (),
+        measure: Callable[[Run], CaseResult] | None = None,
+    ) -> None:
+        self.request = request
         self.samples = samples
-        self._result = result
+        self.made_of = made_of
+        self.measure = measure
+        self.trace: CaseTrace | None = None
+        self.judged: CaseResult | None = None
+        self.found: CaseResult | None = None
 
     @property
     def result(self) -> CaseResult:
         """Launches and verdicts as records."""
-        return self._result()
+        if self.measure is not None:
+            return self.measure(self)
+        assert self.found is not None, "its test has failed"
+        return self.found
 
     @property
     def launches(self) -> list[LaunchRecord]:

@@ -21,7 +21,7 @@ from pytest_distbench.plugin.markers import chosen_by, own_markers, requirement
 from pytest_distbench.plugin.names import family_of, full_name, test_and_id
 from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.plugin.settings import CHOICES, most_ranks
-from pytest_distbench.plugin.workload import Workload, json_able, make_workload, places_of
+from pytest_distbench.plugin.workload import find_work, json_able, places_of
 from pytest_distbench.records.case import Case, Conditions
 from pytest_distbench.records.metric import AskedBound
 from pytest_distbench.records.options import FAKE
@@ -59,16 +59,14 @@ def check_room(given: Arguments, settings: Settings, wanted: int, what: str, *, 
     return hardware.cores() if wanted > hardware.cores() else None
 
 
-def find_quota(given: Arguments, settings: Settings, work: Work, cpus: object) -> float | None:
-    """``cpus=`` of a call, the CPU quota of each rank; None: it has none.
+def find_quota(given: Arguments, settings: Settings, wanted: Called) -> float:
+    """``cpus=`` of a call, the CPU quota of each rank.
 
     Refused is what has no ranks of ours, and a test is skipped where they are out of reach.
     """
-    if cpus is None:
-        return None
-    cores = hardware.cores()
-    found = given.number("cpus", cpus, least=LEAST_CPUS, most=cores)
-    kind = kind_of(work)
+    assert wanted.work is not None
+    found = given.number("cpus", wanted.cpus, least=LEAST_CPUS, most=hardware.cores())
+    kind = kind_of(wanted.work)
     if kind.why_no_ranks:
         given.refuse(f"cpus={found:g} needs ranks that the plugin starts, and {kind.why_no_ranks}")
     if settings.fake_rank is not None:
@@ -118,56 +116,44 @@ class RequestMaker:
         self.bounds = tuple(AskedBound(metric, value, f"marker of {node.name}") for metric, value in given.items())
         self._places = places_of(node.config)
 
-    def run(self, given: Arguments, wanted: Called) -> tuple[LaunchRequest, CaseRequest]:
-        found = self.workload(given, wanted)
+    def run(self, given: Arguments, wanted: Called) -> CaseRequest:
+        wanted = self.find_work(given, wanted)
         ranks = given.ranks(wanted.world_size, self._world_size)
         cores = check_room(given, self._settings, ranks, "ranks", oversubscribed=wanted.oversubscribed)
-        cpus = find_quota(given, self._settings, found.work, wanted.cpus)
-        if isinstance(found.work, Ranks):
-            work = replace(found.work, stands_for=self._stands_for(ranks), attached=self._settings.attach)
-            found = dataclasses.replace(found, work=work)
-        return self.launch(given, found, wanted, world_size=ranks, cores=cores, cpus=cpus)
+        cpus = None if wanted.cpus is None else find_quota(given, self._settings, wanted)
+        if isinstance(wanted.work, Ranks):
+            work = replace(wanted.work, stands_for=self._stands_for(ranks), attached=self._settings.attach)
+            wanted = dataclasses.replace(wanted, work=work)
+        return self.launch(given, wanted, world_size=ranks, cores=cores, cpus=cpus)
 
     def launch(
-        self,
-        given: Arguments,
-        found: Workload,
-        wanted: Called,
-        *,
-        world_size: int,
-        cores: int | None = None,
-        cpus: float | None = None,
-    ) -> tuple[LaunchRequest, CaseRequest]:
-        """As :meth:`run`, for what was found and checked already, of whatever kind; its ranks may be nodes or slots.
+        self, given: Arguments, wanted: Called, *, world_size: int, cores: int | None = None, cpus: float | None = None
+    ) -> CaseRequest:
+        """As :meth:`run`, for work of any kind that was found and checked already; its ranks may be nodes or slots.
 
         The cores of this host are given where there are too few for its ranks, and the CPU quota of each rank where it
         has one, see :class:`LaunchRequest`.
         """
-        work, kind = found.work, kind_of(found.work)
+        work = wanted.work
+        assert work is not None
+        kind, read = kind_of(work), dict(wanted.read or {})
         self.check_kind(given, type(work))
         outputs = work.outputs(world_size)
-        for name_read, reader in found.read.items():
+        for name, reader in read.items():
             if reader.rank != "all" and reader.rank >= outputs:
                 of = f"there are {outputs} ranks" if outputs == world_size else f"a {work.kind} has one output, rank=0"
-                given.refuse(f"read[{name_read!r}]: rank={reader.rank}, and {of}")
+                given.refuse(f"read[{name!r}]: rank={reader.rank}, and {of}")
         timeout = wanted.timeout
         seconds = None if timeout is None else given.number("timeout", timeout, above=0.0, most=LONGEST_TIMEOUT_S)
         seconds = seconds or self._wanted.timeout_s or self._settings.timeout_s
         chosen = {
-            name: choice.find(
-                given,
-                self._settings,
-                found,
-                world_size,
-                by_call=getattr(wanted, name, None),
-                by_marker=self._chosen_by_test.get(name, ""),
-            )
+            name: choice.find(given, self._settings, wanted, world_size, self._chosen_by_test.get(name, ""))
             for name, choice in CHOICES.items()
         }
         launched = LaunchRequest(
             work=work,
-            workplace=found.workplace,
-            read=found.read,
+            workplace=wanted.workplace,
+            read=read,
             world_size=world_size,
             backend=self._backend,
             device=self._device,
@@ -189,11 +175,11 @@ class RequestMaker:
                 fake_rank=work.stands_for,
                 around=self._around(launched),
             ),
-            identity=found.identity,
+            identity=wanted.identity,
             launches=wanted.launches,
             tolerance=None if wanted.tolerance is None else given.tolerance(wanted.tolerance),
         )
-        return replace(launched, title=request.case.folder), request
+        return dataclasses.replace(request, launched=replace(launched, title=request.case.folder))
 
     def derived(
         self,
@@ -223,8 +209,8 @@ class RequestMaker:
             if self._settings.attach is not None:
                 given.refuse(f"--distbench-attach needs ranks that the plugin starts, and {why}")
 
-    def workload(self, given: Arguments, wanted: Called) -> Workload:
-        return make_workload(given, wanted, beside=self._node.path.parent, places=self._places)
+    def find_work(self, given: Arguments, wanted: Called) -> Called:
+        return find_work(given, wanted, beside=self._node.path.parent, places=self._places)
 
     def case(
         self,

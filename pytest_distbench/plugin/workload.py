@@ -16,7 +16,8 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from dataclasses import replace as replaced
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import FunctionType, MethodType
@@ -28,7 +29,6 @@ from pytest_distbench.errors import BodyError, show
 from pytest_distbench.machine.secrets import mask_arguments, mask_secrets
 from pytest_distbench.plugin.arguments import Arguments, Called
 from pytest_distbench.records.launch_files import is_of_a_group
-from pytest_distbench.records.metric import Reader
 from pytest_distbench.records.plan import PLACEHOLDERS, BodyReference, Command, Ranks, Work, Workplace
 from pytest_distbench.records.record import replace
 from pytest_distbench.releases import is_installed_here
@@ -296,20 +296,8 @@ def _as_text(value: object) -> str:
     raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """What is to be launched, and what tells it apart from other workloads.
-
-    Its identity is parameters, arguments and variables, without secrets and places of this machine.
-    """
-
-    work: Work
-    workplace: Workplace = field(default_factory=Workplace)
-    read: dict[str, Reader] = field(default_factory=dict)
-    identity: dict[str, Any]
-
-
-def make_workload(given: Arguments, wanted: Called, *, beside: Path, places: Places) -> Workload:
+def find_work(given: Arguments, wanted: Called, *, beside: Path, places: Places) -> Called:
+    """The same call with the work that it wants, checked, and what tells that apart from other work."""
     try:
         found = _find(given, wanted, beside)
         params = json_able(given.mapping("params", wanted.params if wanted.params is not None else {}))
@@ -353,7 +341,8 @@ def make_workload(given: Arguments, wanted: Called, *, beside: Path, places: Pla
         work = work.with_words(lambda word: _from_here(word, folder))
     else:
         folder = ""
-    return Workload(
+    return replaced(
+        wanted,
         work=work,
         workplace=Workplace(folder=folder, is_mirrored=is_mirrored, variables=variables),
         read=given.readers({} if wanted.read is None else wanted.read),

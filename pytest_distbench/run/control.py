@@ -50,12 +50,23 @@ def _is_slower(verdict: Finding) -> bool:
     return is_timed and verdict.kind == "regressed"
 
 
-def make_trace(session: Session, launched: LaunchRequest, samples: Samples, variant: Variant | None) -> CaseTrace:
-    """Launch a case once more for its trace, and what it was compared with; whatever goes wrong is told in the trace.
+def trace_case(
+    session: Session, request: CaseRequest, samples: Samples, result: CaseResult, again: Again | None
+) -> CaseTrace | None:
+    """Launch a case once more for its trace, and what it was compared with on the spot; None where none is wanted.
+
+    Whatever goes wrong is told in the trace.
 
     Args:
-        variant: what they were compared with on the spot; None: with nothing, or with what is stored.
+        result: that of the case, or of a number that is made of it: whether there is to be a trace.
+        again: how the test is run again, if it is.
     """
+    launched = request.launched
+    if launched is None or not wants_trace(session.settings, result):
+        return None
+    variant = session.launching.compared_with if again is None else again.beside.get(request.case.key)
+    if not samples.references:
+        variant = None
     if why := _why_not(session, launched):
         return CaseTrace(why_not=why)
     traced: dict[str, Side] = {}
@@ -197,22 +208,27 @@ class _Planted:
         return {"launches": self._count, "took_s": time.monotonic() - self._began_at}
 
 
-def plant(session: Session, launched: LaunchRequest, request: CaseRequest, healthy: CaseResult) -> Control | None:
-    """Plant a slowdown in a case, and say what this run finds of it; None where the case has no clock.
+def plant(session: Session, request: CaseRequest, healthy: CaseResult) -> Control | None:
+    """Plant a slowdown in a case, and say what this run finds of it; None where none is asked for, or it has no clock.
 
     Args:
         healthy: a launch of it without the delay.
     """
-    asked = session.settings.control
-    assert asked is not None
+    asked, launched, last = session.settings.control, request.launched, healthy.launches[-1]
+    if asked is None:
+        return None
+    if launched is None:
+        return Control(why_not=DERIVED) if any(m.is_noisy for m in last.measurements) else None
+    if last.outcome != "passed":
+        return None
     printed = launched.read if isinstance(launched.work, Ranks) else {}
-    clocks = clocks_of(request.terms, healthy.launches[-1], left_out=printed)
+    clocks = clocks_of(request.terms, last, left_out=printed)
     if not clocks:
         return None
     if why := kind_of(launched.work).why_no_delay:
         return Control(why_not=why)
     tolerances = accepted_changes(request.terms, healthy.launches, session.stored(request).entry)
     share = share_beyond(tolerances[key] for key in clocks) if asked == BY_TOLERANCE else float(asked)
-    left_out = sorted({m.name for m in healthy.launches[-1].measurements if m.name in printed})
+    left_out = sorted({m.name for m in last.measurements if m.name in printed})
     control = Control(share=share, is_chosen=asked != BY_TOLERANCE, left_out=left_out)
     return _Planted(session, launched, request, control).follow(clocks)

@@ -162,6 +162,15 @@ class Session:
         bounded = in_time(request, [launch.wall_s for launch in known.launches])
         return PairedLaunches(self.launching, bounded, variant, has_control=True)
 
+    def samples_again(self, request: CaseRequest, again: Again | None) -> Samples:
+        """The launches of a case; in a test that is run again those it had, or such as can settle a doubt."""
+        launched, key = request.launched, request.case.key
+        assert launched is not None
+        if again is None or key not in again.samples:
+            return self.samples(launched)
+        known, variant = again.samples[key], again.beside.get(key)
+        return known if variant is None else self.samples_beside(launched, variant, known)
+
     def launches_of(self, request: LaunchRequest) -> Samples:
         hosting, kind = self.launching.hosting(request.work), kind_of(request.work)
         samples = Launches(self.launching, request, self.pacer if hosting.is_spaced else Pacer(0.0))
@@ -332,21 +341,18 @@ class Session:
         variant = dataclasses.replace(recorder.variant, moved=((now, then), (now.parent, then.parent)))
         return dataclasses.replace(recorder, variant=variant)
 
-    def confirm(
-        self, request: CaseRequest, samples: Samples, doubt: Doubt, again: Again, launched: LaunchRequest | None
-    ) -> CaseResult:
+    def confirm(self, request: CaseRequest, samples: Samples, doubt: Doubt, again: Again) -> CaseResult:
         """Settle a doubt; a launch of this tree that does not pass is a failure as ever.
 
         Args:
             samples: in turns with the revision that recorded its baseline.
-            launched: what is launched; None: the number is made of several runs.
         """
         assert self.recorders is not None
         old = self.recorders.of_its_time(doubt.variant)
-        may_launch = launched is not None and request.case.key not in again.left
-        of_its_time = self.samples_beside(launched, old, doubt.samples) if old and may_launch and launched else None
+        launched = None if request.case.key in again.left else request.launched
+        of_its_time = self.samples_beside(launched, old, doubt.samples) if old and launched else None
         other = dataclasses.replace(doubt.variant, is_exchanged=True)
-        exchanged = self.samples_beside(launched, other, doubt.samples) if may_launch and launched else None
+        exchanged = self.samples_beside(launched, other, doubt.samples) if launched else None
         confirmed = Confirmed(request, doubt, again, self.recorders.here, of_its_time=of_its_time, exchanged=exchanged)
         alone = self.alone(request.case.world_size, takes_host=samples.takes_host)
         with again.allowance.waiting(again.budget.waiting(alone)):

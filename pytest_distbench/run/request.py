@@ -15,6 +15,7 @@ from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.environment import Experiment
 from pytest_distbench.records.options import FAKE, Options
+from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.wanted import RUN_LAUNCHES
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class Settings(Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseRequest:
-    """A case to measure, or to derive from others, and how to judge it.
+    """A case to measure, or to derive from others, and how to judge it. What is launched for it; None: it is derived.
 
     Its parameters are stored, and hold no secret. So many launches are judged first, and an update makes at least as
     many; pairs have numbers of their own. A regression is expected, or fails nothing, where there is a reason for it.
@@ -135,6 +136,7 @@ class CaseRequest:
 
     nodeid: str
     line: int = 0
+    launched: LaunchRequest | None = None
     case: Case
     terms: Terms
     launches: int

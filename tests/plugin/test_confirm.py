@@ -184,7 +184,7 @@ def test_what_does_not_fit_leaves_the_loudest(left_s: float, most_s: float, sett
         "quiet": doubt(40, 0.2), "slow": doubt(20, 2.0), "slower": doubt(30, 4.0),
         "ratio": doubt(0, 5.0, "slower", "beyond doubt"),
     }  # fmt: skip
-    held = confirm.Held(item=None, reports=[], doubts=doubts, again=None)  # type: ignore[arg-type]
+    held = confirm.Held(None, [], SimpleNamespace(doubts=doubts))  # type: ignore[arg-type]
 
     assert list(held.that_fit(left_s, most_s)) == settled
 
@@ -196,7 +196,8 @@ def test_of_what_is_not_settled_the_suspicious_stay_in_doubt_and_the_noisy_what_
     for each in made.values():
         each.variant = variant
     distbench.doubts.update(made)
-    again = distbench.again(Allowance(7.0), Allowance(7.0), 3, ["ratio"], "no time", 0.0)
+    held = confirm.Held(None, [], distbench)  # type: ignore[arg-type]
+    again = held.again(Allowance(7.0), Allowance(7.0), cases=3, settled=["ratio"], why_not="no time", others_s=0.0)
 
     assert list(again.doubts) == ["slow", "ratio"]
     assert dict(again.left) == {"slow": "no time"}
@@ -209,7 +210,7 @@ def test_what_is_too_noisy_and_does_not_fit_is_not_announced_as_if_it_ran() -> N
     config = SimpleNamespace(pluginmanager=SimpleNamespace(getplugin=lambda _: reporter))
     plugin = confirm.ConfirmPlugin(config, SimpleNamespace(confirm_budget_s=60.0))  # type: ignore[arg-type]
     held = [
-        confirm.Held(item=None, reports=[], doubts=doubts, again=None)  # type: ignore[arg-type]
+        confirm.Held(None, [], SimpleNamespace(doubts=doubts))  # type: ignore[arg-type]
         for doubts in ({"a": doubt(83, 0.2)}, {"b": doubt(20, 2.0)})
     ]
     plugin._announce(held[:1])

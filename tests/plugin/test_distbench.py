@@ -10,10 +10,12 @@ import pytest
 from support.fixtures import made_up_distbench
 from support.projects import TEST, Project, run, stored
 from support.results import verdict
-from support.stores import result
+from support.stores import CASE, result
 
 from pytest_distbench.errors import BackendUnavailable
+from pytest_distbench.judging.terms import Terms
 from pytest_distbench.plugin.outcomes import Run
+from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import Samples
 
 
@@ -144,7 +146,9 @@ class NoSamples(Samples):
         """Adds none."""
 
 
-RUN = Run(NoSamples(), lambda: result(1.0, None, 3.0, verdicts=[verdict("beyond-threshold", metric="step")]))
+REQUEST = CaseRequest(nodeid="n", case=CASE, terms=Terms(default_tolerance=0.1, max_launches=9, cores=2), launches=1)
+RUN = Run(REQUEST, NoSamples())
+RUN.found = result(1.0, None, 3.0, verdicts=[verdict("beyond-threshold", metric="step")])
 
 
 def test_a_run_has_its_values_by_launch_and_its_verdicts_by_metric() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -86,7 +87,8 @@ class Session:
 
 
 def plant(session: Session, *, work: Work | None = None, healthy: CaseResult = HEALTHY) -> Control | None:
-    return control.plant(session, launched(work), REQUEST, healthy)  # type: ignore[arg-type]
+    request = dataclasses.replace(REQUEST, launched=launched(work))
+    return control.plant(session, request, healthy)  # type: ignore[arg-type]
 
 
 @pytest.fixture

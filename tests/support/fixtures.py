@@ -15,7 +15,6 @@ from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.plan import LaunchRequest
-from pytest_distbench.records.run import CaseResult
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.request import Settings
 from pytest_distbench.run.samples import Samples
@@ -72,7 +71,11 @@ def made_up_distbench(test: Path, folder: Path, **changes: object) -> Distbench:
         location=("t.py", 0, "t"),
         stash={},
         iter_markers=lambda: iter(()),
-        config=SimpleNamespace(rootpath=test.parent, getoption=lambda *_: None),
+        config=SimpleNamespace(
+            rootpath=test.parent,
+            getoption=lambda *_: None,
+            args=[],
+            invocation_params=SimpleNamespace(args=(), dir=test.parent),
+        ),
     )
-    found: list[CaseResult] = []
-    return Distbench(MadeUpSession(launching), node, 2, "gloo", found.append, "pytest", contextlib.nullcontext)
+    return Distbench(MadeUpSession(launching), node, 2, "gloo")

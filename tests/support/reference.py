@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import inspect
 import re
+import sys
 import typing
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,8 +16,6 @@ from typing import Any
 
 from pytest_distbench import elastic, instruments, read
 from pytest_distbench.commands.cli import _parser
-from pytest_distbench.elastic import fixtures as elastic_fixtures
-from pytest_distbench.elastic.engines.table import DEFAULT_ENGINE
 from pytest_distbench.elastic.fixtures import Elastic, ElasticPool
 from pytest_distbench.elastic.worker.life import ElasticRank
 from pytest_distbench.elastic.worker.training import Training
@@ -244,7 +243,7 @@ def _options(group: str) -> Iterator[list[str]]:
 def _call(name: str, call: Callable[..., Any], seen: set[tuple[str, str]]) -> Iterator[str]:
     """A call with its first paragraph and its arguments: in one line those that stood before or need no words."""
     public = RankContext.goal if name == "rank.goal" else call
-    taken = {p.name: _spelt(p) for p in inspect.signature(public).parameters.values() if not _shares(p)}
+    taken = {p.name: _spelt(p) for p in inspect.signature(public).parameters.values() if not _shares(public, p)}
     meanings = [(n, meaning) for n, meaning in _section(call, "Args") if n in taken]
     said = {n: meaning for n, meaning in meanings if (n, meaning) not in seen and len(meaning.split()) > SAYS_LITTLE}
     seen |= set(meanings)
@@ -254,23 +253,14 @@ def _call(name: str, call: Callable[..., Any], seen: set[tuple[str, str]]) -> It
         yield f"- {', '.join(rest)}"
 
 
-KEYWORDS = {
-    name: found
-    for module in (arguments, elastic_fixtures)
-    for name, found in vars(module).items()
-    if typing.is_typeddict(found)
-}
-"""Shared by several fixtures."""
-
-
 def _shared(calls: Mapping[str, Callable[..., Any]]) -> Iterator[str]:
     """The keywords that several fixtures take, as their typed dicts document them, by the calls that take them."""
     defaults = {field.name: field.default for field in dataclasses.fields(arguments.Called)}
-    defaults |= {"engine": DEFAULT_ENGINE, "timers": None}
     takers = {
-        name: {key for p in inspect.signature(c).parameters.values() for key in _shares(p)} for name, c in calls.items()
+        name: {key for p in inspect.signature(call).parameters.values() for key in _shares(call, p)}
+        for name, call in calls.items()
     }
-    for documented in KEYWORDS.values():
+    for documented in filter(typing.is_typeddict, vars(arguments).values()):
         if rows := [*_section(documented, "Attributes")]:
             by = [name for name in calls if rows[0][0] in takers[name]]
             others = [name for name in calls if name not in by]
@@ -278,10 +268,10 @@ def _shared(calls: Mapping[str, Callable[..., Any]]) -> Iterator[str]:
             yield from [f"{named}:", "", *_points([f"{n}={defaults[n]!r}", t] for n, t in rows), ""]
 
 
-def _shares(parameter: inspect.Parameter) -> list[str]:
+def _shares(call: Callable[..., Any], parameter: inspect.Parameter) -> list[str]:
     """The shared keywords that a parameter stands for."""
     found = re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation))
-    return [*KEYWORDS[found[1]].__annotations__] if found and found[1] in KEYWORDS else []
+    return [*getattr(sys.modules[call.__module__], found[1]).__annotations__] if found else []
 
 
 def _spelt(parameter: inspect.Parameter) -> str:
