@@ -36,14 +36,14 @@ import psutil
 from pytest_distbench.hosts.relayed import Host, RelayedSite
 from pytest_distbench.launch.outcome import reduce_host
 from pytest_distbench.launch.site import Aftermath, Exit
-from pytest_distbench.launch.site.stream import Lines, Message
+from pytest_distbench.launch.site.stream import Message
 from pytest_distbench.launch.starters import NO_REVERSE_DNS
 from pytest_distbench.launch.supervise import Side, supervise
 from pytest_distbench.records.launch import HostReport, RankReport
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks, Workplace
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, EventKind, RankEvent
+from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, EventKind, Lines, RankEvent
 
 
 class SimulatedLauncher:

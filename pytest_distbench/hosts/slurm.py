@@ -30,8 +30,7 @@ from pytest_distbench.launch.site.local import ChildRanks
 from pytest_distbench.launch.starters import NO_REVERSE_DNS, HostsFound, HostsWanted, LauncherSetup
 from pytest_distbench.launch.starters.parent import (
     RANK,
-    Fork,
-    Kill,
+    Order,
     Parent,
     SilentParent,
     fork,
@@ -265,7 +264,7 @@ class NodeParent:
     def begin_relay(self) -> None:
         """Ask for a relay, which calls."""
         port, *addresses = self.step.where
-        self.parent.send(Fork(entry=RELAY, arguments=[port, *addresses]))
+        self.parent.begin_fork(RELAY, port, *addresses)
 
     def take_relay(self) -> bool:
         """Wait until it has been forked; False: the parent stands still."""
@@ -289,7 +288,7 @@ class NodeParent:
     def kill(self) -> None:
         """End the relay; a parent that does not is hung up on, upon which it ends, with all that it has started."""
         try:
-            self.parent.send(Kill(pid=self._relay))
+            self.parent.send(Order(what="kill", pid=self._relay))
             self.wait(_END_S)
         except (LauncherError, subprocess.TimeoutExpired):
             self.parent.line.close()

@@ -69,6 +69,22 @@ class RankEvent(Record, frozen=True, kw_only=True):
     """The phase, what to show as progress, or what a rank that passed could not end."""
 
 
+class Lines:
+    """The lines in a stream of bytes, whole ones only. A line of any length is put together once."""
+
+    def __init__(self) -> None:
+        self._begun: list[bytes] = []
+
+    def take(self, data: bytes) -> list[bytes]:
+        first, *others = data.split(b"\n")
+        self._begun.append(first)
+        if not others:
+            return []
+        *lines, rest = b"".join(self._begun), *others
+        self._begun = [rest]
+        return lines
+
+
 def variables_to_wire(variables: Mapping[str, str]) -> dict[str, str]:
     """Environment variables as text that JSON can hold: they are bytes, and need not be UTF-8."""
     return {os.fsencode(k).decode("latin-1"): os.fsencode(v).decode("latin-1") for k, v in variables.items()}

@@ -40,7 +40,7 @@ from pytest_distbench.elastic.records import NODE_VARIABLE, SLOT_VARIABLE, Elast
 from pytest_distbench.elastic.timeline import Rendezvous, append
 from pytest_distbench.elastic.worker import life
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.starters.parent import Fork, Parent
+from pytest_distbench.launch.starters.parent import Parent
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.record import Number, Record
 from pytest_distbench.worker import forked
@@ -185,8 +185,7 @@ class _Agent(SimpleElasticAgent):
             NODE_VARIABLE: self._setup.word,
         }
         plan = LaunchFiles(Path(self._setup.directory)).plan
-        order = Fork(entry=_WORKER, arguments=[str(plan)], each=[{name: str(value) for name, value in place.items()}])
-        [self._worker] = self._parent.fork(order)
+        [self._worker] = self._parent.fork(_WORKER, str(plan), each=[{k: str(value) for k, value in place.items()}])
         return {worker.local_rank: self._worker}
 
     def _stop_workers(self, *_: object, **__: object) -> None:

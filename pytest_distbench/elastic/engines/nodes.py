@@ -33,7 +33,7 @@ from pytest_distbench.elastic.timeline import AgentEnded, Rendezvous
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.starters import NO_REVERSE_DNS
-from pytest_distbench.launch.starters.parent import PRELOAD, Fork, Parent, fork_parent
+from pytest_distbench.launch.starters.parent import PRELOAD, Parent, fork_parent
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.worker.torch_internals import store_on
 
@@ -310,9 +310,8 @@ class FastEngine(NodeEngine):
             port=self._store.port,
             run_id=self._id,
         )
-        order = Fork(entry=f"{_AGENT}:run", arguments=[msgspec.json.encode(setup).decode()], has_line=True)
         try:
-            [agent] = self._parent.fork(order)
+            [agent] = self._parent.fork(f"{_AGENT}:run", msgspec.json.encode(setup).decode(), has_line=True)
         except LauncherError as error:
             raise CannotGoOn(f"{_LOST}: {error}") from None
         self._nodes[slot] = Node(agent, setup.word, self._count)

@@ -61,19 +61,3 @@ class Message(Record, frozen=True, kw_only=True, omit_defaults=True):
 def place_of(files: LaunchFiles, kind: FileKind, rank: int) -> Path:
     name: Callable[[int], Path] = getattr(files, kind)
     return name(rank)
-
-
-class Lines:
-    """The lines in a stream of bytes, whole ones only. A line of any length is put together once."""
-
-    def __init__(self) -> None:
-        self._begun: list[bytes] = []
-
-    def take(self, data: bytes) -> list[bytes]:
-        first, *others = data.split(b"\n")
-        self._begun.append(first)
-        if not others:
-            return []
-        *lines, rest = b"".join(self._begun), *others
-        self._begun = [rest]
-        return lines

@@ -9,6 +9,7 @@ ends, and with its owner's line everything.
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import importlib
 import math
@@ -20,15 +21,15 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn
+from typing import Any, Literal, NoReturn
 
 import msgspec
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.guardian import adopt_orphans
-from pytest_distbench.launch.site.stream import Lines
 from pytest_distbench.records.record import Record
+from pytest_distbench.records.wire import Lines
 from pytest_distbench.worker import forked
 from pytest_distbench.worker.python_internals import (
     name_semaphores,
@@ -66,6 +67,7 @@ _HASH_SEED = "PYTHONHASHSEED"
 _HANDLERS_S = 3
 """How long a parent's exit handlers may take, which are those of the modules that a project adds."""
 _READ_BYTES = 65536
+_NO_PROCESS = "; no process or thread could be started: see ulimit -u and the container's limit of processes (pids.max)"
 
 
 def read_at_start(variables: Mapping[str, str]) -> dict[str, str]:
@@ -82,64 +84,38 @@ def variables_of_parent(variables: Mapping[str, str]) -> dict[str, str]:
     return {_HASH_SEED: "1", **variables, "OMP_NUM_THREADS": "1"}
 
 
-class Fork(Record, frozen=True, kw_only=True, tag=True):
-    """Fork children that call a function, each with variables of its own. Answered by :class:`Forked`."""
+class Order(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A line to a parent.
 
-    entry: str
-    arguments: list[str]
-    each: list[dict[str, str]] = msgspec.field(default_factory=lambda: [{}])
-    has_line: bool = False
-    """Each has a line of its own, for children of its own, whose descriptor is one argument more."""
-
-
-class Kill(Record, frozen=True, kw_only=True, tag=True):
-    """End a child by force, with all that is below it."""
-
-    pid: int
-
-
-class Count(Record, frozen=True, kw_only=True, tag=True):
-    """Say which processes a child is: it, and the children that it has by a line. Answered by :class:`Forked`."""
-
-    pid: int
-
-
-class End(Record, frozen=True, kw_only=True, tag=True):
-    """End, with everything: nothing of the run is to be removed."""
-
-
-Order = Fork | Kill | Count | End
-
-
-class Forked(Record, frozen=True, kw_only=True, tag=True):
-    """Process ids, or why a child could not be forked."""
-
-    pids: list[int]
-    trouble: str = ""
-    number: int = 0
-    """The system's of that error."""
-
-
-class Ended(Record, frozen=True, kw_only=True, tag=True):
-    """A child has ended; where it was the last one, all that it had started has, too."""
-
-    pid: int
-    code: int
-
-
-class Ready(Record, frozen=True, kw_only=True, tag=True):
-    """A parent of this host has torch loaded.
-
-    Attributes:
-        backends: which of them this torch can run.
-        keeper: process id of what keeps the stores of launches.
+    ``fork``: fork children that call a function, each with variables of its own. Each may have a line of its own, for
+    children of its own, whose descriptor is one argument more. ``count``: say which processes a child is: it, and the
+    children that it has by a line. ``kill``: end a child by force, with all that is below it. ``end``: end, with
+    everything: nothing of the run is to be removed.
     """
 
-    backends: dict[str, bool]
-    keeper: int
+    what: Literal["fork", "count", "kill", "end"]
+    entry: str = ""
+    arguments: list[str] = []
+    each: list[dict[str, str]] = []
+    has_line: bool = False
+    pid: int = 0
 
 
-Word = Forked | Ended | Ready
+class Word(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A line from a parent.
+
+    ``forked`` answers ``fork`` and ``count``: process ids, or why a child could not be forked. ``ended``: a child has;
+    where it was the last one, all that it had started has, too. ``ready``: a parent of this host has torch loaded; the
+    process keeps the stores of launches.
+    """
+
+    what: Literal["forked", "ended", "ready"]
+    pids: list[int] = []
+    trouble: str = ""
+    code: int = 0
+    backends: dict[str, bool] = {}
+    """Which of them this torch can run."""
+
 
 _kept: set[int] = set()
 """Descriptors that children of this process have, too."""
@@ -216,28 +192,28 @@ class _Server:
             self._obey(client, msgspec.json.decode(line, type=Order))
 
     def _obey(self, client: _Client, order: Order) -> None:
-        match order:
-            case Fork():
+        match order.what:
+            case "fork":
                 self._fork(client, order)
-            case Kill(pid=pid) if pid in client.children:
-                processes.kill(processes.family([pid]))
-            case Count(pid=pid):
-                below = self._clients[pid].children if pid in self._clients else ()
-                _say(client, Forked(pids=[pid, *below] if pid in client.children else []))
-            case End():
+            case "kill" if order.pid in client.children:
+                processes.kill(processes.family([order.pid]))
+            case "count":
+                below = self._clients[order.pid].children if order.pid in self._clients else ()
+                _say(client, Word(what="forked", pids=[order.pid, *below] if order.pid in client.children else []))
+            case "end":
                 self._end()
 
-    def _fork(self, client: _Client, order: Fork) -> None:
+    def _fork(self, client: _Client, order: Order) -> None:
         pids: list[int] = []
-        trouble, number = "", 0
+        trouble = ""
         try:
             for variables in order.each:
                 pids += [self._fork_one(client, order, variables)]
         except OSError as error:
-            trouble, number = f"{type(error).__name__}: {error}", error.errno or 0
-        _say(client, Forked(pids=pids, trouble=trouble, number=number))
+            trouble = f"{type(error).__name__}: {error}{_NO_PROCESS if error.errno == errno.EAGAIN else ''}"
+        _say(client, Word(what="forked", pids=pids, trouble=trouble))
 
-    def _fork_one(self, client: _Client, order: Fork, variables: Mapping[str, str]) -> int:
+    def _fork_one(self, client: _Client, order: Order, variables: Mapping[str, str]) -> int:
         if order.has_line:
             ours, theirs = socket.socketpair()
             with theirs:
@@ -261,7 +237,7 @@ class _Server:
         if is_any_left and not any(client.children for client in clients):
             processes.kill_descendants()
         for client, pid in found:
-            _say(client, Ended(pid=pid, code=codes[pid]))
+            _say(client, Word(what="ended", pids=[pid], code=codes[pid]))
 
     def _hang_up(self, client: _Client) -> None:
         if client is self._owner:
@@ -342,8 +318,9 @@ def serve_host(descriptor: int, stores: int, run: str, projects: Sequence[str], 
     os.close(stores)
     line = socket.socket(fileno=descriptor)
     membership = importlib.import_module("pytest_distbench.worker.membership")
+    ready = Word(what="ready", backends=membership.backends(), pids=[keeper])
     with contextlib.suppress(OSError):  # the owner died meanwhile, which the line tells, too
-        line.sendall(msgspec.json.encode(Ready(backends=membership.backends(), keeper=keeper)) + b"\n")
+        line.sendall(msgspec.json.encode(ready) + b"\n")
     serve(line, keeper=keeper, on_death=on_death)
 
 
@@ -406,29 +383,37 @@ class Parent:
             raise LauncherError("it is gone")
         words = [msgspec.json.decode(line, type=Word) for line in self._lines.take(data)]
         for word in words:
-            if isinstance(word, Ended):
-                self.ended[word.pid] = word.code
-            elif isinstance(word, Forked):  # of the numbers of processes some come again
+            if word.what == "ended":
+                self.ended[word.pids[0]] = word.code
+            else:  # of the numbers of processes some come again
                 self.ended = {pid: code for pid, code in self.ended.items() if pid not in word.pids}
         return words
 
-    def fork(self, order: Fork) -> list[int]:
-        self.send(order)
+    def begin_fork(
+        self, entry: str, *arguments: str, each: Sequence[Mapping[str, str]] = ({},), has_line: bool = False
+    ) -> None:
+        """Have children forked, as an :class:`Order` has it; :meth:`forked` is the answer."""
+        variables = [dict(one) for one in each]
+        self.send(Order(what="fork", entry=entry, arguments=[*arguments], each=variables, has_line=has_line))
+
+    def fork(self, entry: str, *arguments: str, **options: Any) -> list[int]:
+        """The children, forked as by :meth:`begin_fork`."""
+        self.begin_fork(entry, *arguments, **options)
         return self.forked()
 
     def count(self, child: int) -> list[int]:
         """A child of this one's, and the children that it has by a line; none: it has ended."""
-        self.send(Count(pid=child))
+        self.send(Order(what="count", pid=child))
         return self.forked()
 
     def forked(self, within_s: float = _ANSWER_S) -> list[int]:
         """The answer to an order. Raises LauncherError: no child could be forked, or the parent is gone or silent."""
         deadline = time.monotonic() + within_s
-        told: list[Forked] = []
+        told: list[Word] = []
         while not told:
             if (left_s := deadline - time.monotonic()) <= 0:
                 raise SilentParent(f"it has not answered within {within_s:.0f} s")
-            told = [word for word in self.take(left_s) if isinstance(word, Forked)]
+            told = [word for word in self.take(left_s) if word.what == "forked"]
         if told[0].trouble:
             raise LauncherError(told[0].trouble)
         return told[0].pids
@@ -443,7 +428,7 @@ class Parent:
     def end(self) -> None:
         """End a parent that was forked from this process, which runs its exit handlers."""
         with contextlib.suppress(LauncherError):
-            self.send(End())
+            self.send(Order(what="end"))
         deadline = time.monotonic() + _END_S
         while processes.is_alive(self.pid) and time.monotonic() < deadline:
             time.sleep(0.005)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import signal
 import socket
@@ -23,11 +22,8 @@ from pytest_distbench.launch.site.processes import Standstill
 from pytest_distbench.launch.starters import DROP_STORE, LOOPBACK_ADDRESS, MAKE_STORE, NO_REVERSE_DNS, LauncherSetup
 from pytest_distbench.launch.starters.parent import (
     RANK,
-    End,
-    Fork,
-    Forked,
+    Order,
     Parent,
-    Ready,
     Word,
     read_at_start,
     serve_host,
@@ -116,7 +112,7 @@ class _HostParent(Parent):
     def __init__(self, setup: LauncherSetup, variables: dict[str, str], read_at_start: dict[str, str]) -> None:
         self._read_at_start = read_at_start
         self._log = setup.directory / f"parent-{variables[SESSION_VARIABLE][:8]}.log"
-        self._ready: Ready | None = None
+        self._ready: Word | None = None
         self._is_lost = False
         ours, theirs = socket.socketpair()
         self._stores, its = socket.socketpair()
@@ -140,7 +136,7 @@ class _HostParent(Parent):
 
     def kept(self) -> set[int]:
         """Processes that outlive a launch."""
-        return {self.pid} if self._ready is None else {self.pid, self._ready.keeper}
+        return {self.pid} if self._ready is None else {self.pid, *self._ready.pids}
 
     def wait_until_ready(self) -> dict[str, bool]:
         """Wait until the parent has torch loaded; returns which backends that torch has."""
@@ -148,7 +144,7 @@ class _HostParent(Parent):
         standstill = Standstill()
         while self._ready is None:
             for word in self.take(min(LOOK_S, max(0.0, deadline - time.monotonic()))):
-                self._ready = word if isinstance(word, Ready) else None
+                self._ready = word if word.what == "ready" else None
             if told := standstill.look([self.pid]):
                 raise LauncherError(told)
             if time.monotonic() > deadline:
@@ -201,7 +197,7 @@ class _HostParent(Parent):
         """Ask the parent to end, and make sure of it and of all it started."""
         tree = processes.family([self.pid])
         with contextlib.suppress(LauncherError):  # it may have died
-            self.send(End())
+            self.send(Order(what="end"))
         self.line.close()
         self._stores.close()
         if self._ready is not None:  # else it hears nothing yet
@@ -228,7 +224,7 @@ class _WarmLaunch:
         [told] = places(
             [range(plan.processes)], (LOOPBACK_ADDRESS, port), plan.variables, errors=plan.files.torchrun_logs
         )
-        parent.send(Fork(entry=RANK, arguments=[str(plan.files.plan)], each=list(told.values())))
+        parent.begin_fork(RANK, str(plan.files.plan), each=list(told.values()))
 
     def fileno(self) -> int:
         return self._parent.fileno()
@@ -243,10 +239,10 @@ class _WarmLaunch:
 
     def _take_in(self) -> None:
         for word in self._parent.take():
-            if isinstance(word, Forked):
+            if word.what == "forked":
                 self._pids = word.pids
                 if word.trouble:
-                    self._end(Exit(trouble=f"{word.trouble}{_advice(word.number)}"))
+                    self._end(Exit(trouble=word.trouble))
         codes = {rank: self._parent.ended[pid] for rank, pid in enumerate(self._pids) if pid in self._parent.ended}
         if lost := self._parent.kept() & self._parent.ended.keys():
             how = processes.ending(self._parent.ended[lost.pop()])
@@ -269,12 +265,3 @@ class _WarmLaunch:
 
     def abandon(self) -> None:
         self._parent.end()
-
-
-def _advice(number: int) -> str:
-    """What stands behind an error of the system's that forking a rank met."""
-    if number == errno.EAGAIN:
-        return (
-            "; no process or thread could be started: see ulimit -u and the container's limit of processes (pids.max)"
-        )
-    return ""

@@ -12,13 +12,13 @@ from support.plans import make_plan
 
 from pytest_distbench.launch.site import Aftermath, Exit, stream
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.wire import RankEvent
+from pytest_distbench.records.wire import Lines, RankEvent
 
 
 @given(st.lists(st.binary(max_size=20).filter(lambda line: b"\n" not in line)), st.integers(1, 7))
 def test_lines_come_out_whole_however_they_are_cut(lines: list[bytes], size: int) -> None:
     data = b"".join(line + b"\n" for line in lines) + b"half a li"
-    taken = stream.Lines()
+    taken = Lines()
 
     assert [line for i in range(0, len(data), size) for line in taken.take(data[i : i + size])] == lines
 

@@ -15,45 +15,44 @@ import pytest
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.hosts import slurm
 from pytest_distbench.hosts.slurm import RELAY, NodeParent
-from pytest_distbench.launch.starters.parent import Ended, Fork, Forked, Kill, Order, Parent, Word
+from pytest_distbench.launch.starters.parent import Order, Parent, Word
 from pytest_distbench.records.launch_files import LaunchFiles
 
 OWNER = """
 import os, sys
 from pathlib import Path
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.starters.parent import Fork, Kill, fork_parent
+from pytest_distbench.launch.starters.parent import Order, fork_parent
 
-def code(text, **options):
-    return Fork(entry="builtins:exec", arguments=[text], **options)
+def fork(text, **options):
+    return parent.fork("builtins:exec", text, **options)
 
 parent = fork_parent("run", [], ["costly"])
 import costly
-exits = code("import costly, os; os._exit(int(os.environ['CODE']) + (costly.MADE_BY == os.getpid()))",
-             each=[{"CODE": "3"}, {"CODE": "4"}])
-print([parent.wait(pid, 60) for pid in parent.fork(exits)])
+exits = "import costly, os; os._exit(int(os.environ['CODE']) + (costly.MADE_BY == os.getpid()))"
+print([parent.wait(pid, 60) for pid in fork(exits, each=[{"CODE": "3"}, {"CODE": "4"}])])
 
-[orphan_s] = parent.fork(code("import os, time; os.fork() or time.sleep(1000); os._exit(0)"))
+[orphan_s] = fork("import os, time; os.fork() or time.sleep(1000); os._exit(0)")
 parent.wait(orphan_s, 60)
-[below] = parent.fork(code("import subprocess, sys; subprocess.Popen(['sleep', '1000'], start_new_session=True)"))
+[below] = fork("import subprocess, sys; subprocess.Popen(['sleep', '1000'], start_new_session=True)")
 parent.wait(below, 60)
 print([p.name() for p in processes.family([parent.pid])] == [processes.family([os.getpid()])[0].name()])
 
 Path("asks.py").write_text('''
 import socket, time
-from pytest_distbench.launch.starters.parent import Fork, Parent
+from pytest_distbench.launch.starters.parent import Parent
 def run(text, descriptor):
     parent = Parent(socket.socket(fileno=descriptor), 0)
-    [child] = parent.fork(Fork(entry="builtins:exec", arguments=[text]))
+    [child] = parent.fork("builtins:exec", text)
     open("asked", "w").close()
     parent.wait(child, None)
 ''')
-[client] = parent.fork(Fork(entry="asks:run", arguments=["import time; time.sleep(1000)"], has_line=True))
+[client] = parent.fork("asks:run", "import time; time.sleep(1000)", has_line=True)
 while not os.path.exists("asked"):
     pass
 agent, worker = parent.count(client)
 print(agent == client, processes.is_alive(worker))
-parent.send(Kill(pid=client))
+parent.send(Order(what="kill", pid=client))
 print(parent.wait(client, 60))
 while processes.is_alive(worker):
     pass
@@ -111,8 +110,8 @@ def ends() -> Iterator[tuple[NodeParent, TheirEnd]]:
         node, there = NodeParent(Parent(ours, 7), cast(Any, MadeUpStep())), TheirEnd(theirs)
         assert node.is_idle
         node.begin_relay()
-        assert there.heard() == [Fork(entry=RELAY, arguments=["4711", "127.0.0.1"])]
-        there.say(Forked(pids=[42]))
+        assert there.heard() == [Order(what="fork", entry=RELAY, arguments=["4711", "127.0.0.1"], each=[{}])]
+        there.say(Word(what="forked", pids=[42]))
         node.take_relay()
         yield node, there
 
@@ -123,7 +122,7 @@ def test_it_can_fork_a_relay_when_the_one_before_has_gone(ends: tuple[NodeParent
     with pytest.raises(subprocess.TimeoutExpired):
         node.wait(0.01)
 
-    there.say(Ended(pid=42, code=0))
+    there.say(Word(what="ended", pids=[42]))
     assert node.wait(10) == 0
     assert node.is_idle
     assert node.wait(0.01) == 0  # nothing is waited for twice
@@ -131,10 +130,10 @@ def test_it_can_fork_a_relay_when_the_one_before_has_gone(ends: tuple[NodeParent
 
 def test_a_relay_that_does_not_end_is_ended_by_its_parent_which_stays(ends: tuple[NodeParent, TheirEnd]) -> None:
     node, there = ends
-    there.say(Ended(pid=42, code=-9))
+    there.say(Word(what="ended", pids=[42], code=-9))
     node.kill()
 
-    assert there.heard() == [Kill(pid=42)]
+    assert there.heard() == [Order(what="kill", pid=42)]
     assert node.is_idle
 
 
@@ -145,7 +144,7 @@ def test_a_parent_that_does_not_even_end_its_relay_is_hung_up_on(
     node, there = ends
     node.kill()
 
-    assert there.heard() == [Kill(pid=42)]
+    assert there.heard() == [Order(what="kill", pid=42)]
     assert there.line.recv(9) == b""
     assert not node.is_idle
     assert node.wait(0.01) == 0
@@ -161,10 +160,10 @@ def test_a_parent_that_has_gone_is_not_idle_and_not_waited_for(ends: tuple[NodeP
 
 def test_a_child_that_could_not_be_forked_is_told(ends: tuple[NodeParent, TheirEnd]) -> None:
     node, there = ends
-    there.say(Forked(pids=[], trouble="BlockingIOError: [Errno 11] Resource temporarily unavailable", number=11))
+    there.say(Word(what="forked", trouble="BlockingIOError: [Errno 11] Resource temporarily unavailable"))
 
     with pytest.raises(LauncherError, match="BlockingIOError"):
-        node.parent.fork(Fork(entry="a:b", arguments=[]))
+        node.parent.fork("a:b")
 
 
 @pytest.mark.spawn
