@@ -35,7 +35,7 @@ import psutil
 
 from pytest_distbench.hosts.relayed import Host, RelayedSite
 from pytest_distbench.launch.outcome import reduce_host
-from pytest_distbench.launch.site import Aftermath, Exit
+from pytest_distbench.launch.site import Exit
 from pytest_distbench.launch.site.stream import Message
 from pytest_distbench.launch.starters import NO_REVERSE_DNS
 from pytest_distbench.launch.supervise import Side, supervise
@@ -150,7 +150,7 @@ class Relays:
                     yield Message(what="closed", rank=rank, at=time.monotonic())
                 yield Message(what="ended", ended=Exit(codes=dict.fromkeys(ranks, 0)))
             case Message(what="clear"):
-                yield Message(what="done", aftermath=Aftermath(), report=self._reduced(ranks))
+                yield Message(what="done", ended=Exit(), report=self._reduced(ranks))
             case _:
                 yield Message(what="done")
 

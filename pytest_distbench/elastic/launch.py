@@ -27,7 +27,7 @@ from pytest_distbench.elastic.timeline import (
     read_timeline,
 )
 from pytest_distbench.errors import ReadingError, RecordingError
-from pytest_distbench.launch.controlled import Controlled, End, TimelineFollower, tell_end
+from pytest_distbench.launch.controlled import Controlled, TimelineFollower, tell_end
 from pytest_distbench.launch.diagnosis.fates import is_follower
 from pytest_distbench.launch.outcome import read_reports
 from pytest_distbench.launch.readers import readings
@@ -36,6 +36,7 @@ from pytest_distbench.launch.starters import Hosting
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.launch.workplace import error_tail
 from pytest_distbench.machine import hardware
+from pytest_distbench.records.environment import End
 from pytest_distbench.records.launch import LaunchRecord, RankFate, RankReport
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wanted import ELASTIC_BASELINE_LAUNCHES, ELASTIC_RUN_LAUNCHES

@@ -20,12 +20,13 @@ from pytest_distbench.elastic.timeline import (
     read_timeline,
 )
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.launch.controlled import Controlled, End, TimelineFollower, tell_end
+from pytest_distbench.launch.controlled import Controlled, TimelineFollower, tell_end
 from pytest_distbench.launch.diagnosis.fates import is_follower
 from pytest_distbench.launch.outcome import read_reports
 from pytest_distbench.launch.reduce import largest, merge, peak_memory, recorded
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.launch.workplace import error_tail
+from pytest_distbench.records.environment import End
 from pytest_distbench.records.launch import LaunchRecord, RankFate
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace

@@ -255,10 +255,10 @@ class Relay:
             case "fetch":
                 self._send_files(OUTPUT)
             case "clear":
-                aftermath = site.clear()
+                ended = site.clear()
                 self._send_files(EVERYTHING)
                 [report] = site.reports()
-                return Message(what="done", aftermath=aftermath, report=report)
+                return Message(what="done", ended=ended, report=report)
         return Message(what="done")
 
     def _open(self, order: Message) -> None:

@@ -19,7 +19,7 @@ from typing import Protocol
 import msgspec
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.launch.site import PULSE_S, Aftermath, Clocks, Exit, Heard
+from pytest_distbench.launch.site import PULSE_S, Clocks, Exit, Heard
 from pytest_distbench.launch.site.local import places
 from pytest_distbench.launch.site.processes import Standstill
 from pytest_distbench.launch.site.stream import Message, Order, place_of
@@ -259,14 +259,16 @@ class RelayedSite:
         assert self.ended is not None
         return self.ended
 
-    def clear(self) -> Aftermath:
-        found = [done.aftermath for done in self._order(self._to_all("clear")) if done.aftermath]
+    def clear(self) -> Exit:
+        found = [done.ended for done in self._order(self._to_all("clear")) if done.ended]
         self._compare_clocks()
-        return Aftermath(
+        self.ended = replace(
+            self.ended or Exit(),
             stuck={rank: text for each in found for rank, text in each.stuck.items()},
             oom_kills={rank: count for each in found for rank, count in each.oom_kills.items()},
             remarks=[remark for each in found for remark in each.remarks],
         )
+        return self.ended
 
     def fetch_output(self) -> None:
         self._order(self._to_all("fetch"))

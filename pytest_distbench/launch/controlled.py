@@ -19,7 +19,6 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,7 +37,7 @@ from pytest_distbench.launch.supervise import Side
 from pytest_distbench.launch.workplace import Leftovers, LogFollower, error_tail, settle, watched_folder
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.secrets import mask_arguments
-from pytest_distbench.records.environment import CommandUse, Load
+from pytest_distbench.records.environment import End
 from pytest_distbench.records.launch import HUNG, LaunchRecord, RankFate, RankReport
 from pytest_distbench.records.launch_files import NOTES_VARIABLE, LaunchFiles
 from pytest_distbench.records.metric import WALL_TIME, Observation
@@ -113,19 +112,6 @@ class Controlled:
         remark = self._leftovers.remark() if self._leftovers is not None else ""
         record = replace(with_load(record, ended.load), delayed_s=ended.delayed_s)
         return replace(record, remarks=[*record.remarks, remark]) if remark else record
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End:
-    """How it ended: the code of a signal is below 0, and a peak memory of 0 is not known."""
-
-    code: int
-    timed_out: bool
-    wall_s: float
-    cpu_s: float
-    peak_memory_bytes: int
-    load: Load | None
-    delayed_s: float = 0.0
 
 
 class Follower(Protocol):
@@ -216,16 +202,11 @@ class _Running:
     def _reap(self, wall_s: float, *, timed_out: bool) -> End:
         _, status, usage = os.wait4(self._process.pid, 0)
         code = self._process.returncode = os.waitstatus_to_exitcode(status)
-        used = _read_use(self._files)
-        return End(
-            code=code,
-            timed_out=timed_out,
-            wall_s=wall_s,
-            cpu_s=usage.ru_utime + usage.ru_stime,
-            peak_memory_bytes=used.peak_memory_bytes,
-            load=used.load,
-            delayed_s=used.delayed_s,
-        )
+        try:
+            used = msgspec.json.decode(self._files.used.read_bytes(), type=End)
+        except (OSError, msgspec.DecodeError):  # the guardian was ended before it could note anything
+            used = End()
+        return replace(used, code=code, timed_out=timed_out, wall_s=wall_s, cpu_s=usage.ru_utime + usage.ru_stime)
 
 
 @contextlib.contextmanager
@@ -274,14 +255,6 @@ def tell_end(plan: LaunchPlan, what: str, ended: End) -> str:
         return ""
     ending, log = processes.ending(ended.code), error_tail(plan.files.log(0))
     return read_trouble(plan.files) or f"the controller of the {what} {ending}; its log:\n{log}"
-
-
-def _read_use(files: LaunchFiles) -> CommandUse:
-    """What the guardian noted; nothing where it was ended before it could."""
-    try:
-        return msgspec.json.decode(files.used.read_bytes(), type=CommandUse)
-    except (OSError, msgspec.DecodeError):
-        return CommandUse(load=None, peak_memory_bytes=0)
 
 
 def _is_python(process: psutil.Process) -> bool:

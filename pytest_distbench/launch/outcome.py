@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 import msgspec
@@ -30,7 +29,7 @@ from pytest_distbench.launch.reduce import (
     reduce_partials,
     with_load,
 )
-from pytest_distbench.launch.site import Exit, Heard
+from pytest_distbench.launch.site import Heard
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.machine.secrets import mask_values
 from pytest_distbench.records.iteration import Breakdown, PartShare
@@ -218,31 +217,17 @@ def reduce_host(found: Mapping[int, RankReport], *, lived_here: int, are_all: bo
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clock:
-    """Moments of a launch, CLOCK_MONOTONIC seconds.
-
-    It was started when the launcher was asked, up when the last rank had said hello, and finished when nothing of it
-    ran any more.
-    """
-
-    started_at: float
-    up_at: float
-    finished_at: float
-
-
 def make_record(
     plan: LaunchPlan,
     hosts: Sequence[HostReport],
     heard: Heard,
     ending: Ending,
-    clock: Clock,
     *,
     remarks: Sequence[str] = (),
 ) -> LaunchRecord:
     reports = {report.rank: report for host in hosts for report in host.ranks}
     fates = tell_fates(plan, reports, heard, ending)
-    outcome, reason = merge_outcomes(fates, after_s=clock.finished_at - clock.up_at)
+    outcome, reason = merge_outcomes(fates, after_s=ending.finished_at - ending.up_at)
     trouble = ending.exit.trouble
     if outcome == "failed" and ending.exit.died and all(f.is_victim for f in fates if f.outcome == "failed"):
         reason = f"the launcher failed: {trouble}"
@@ -250,9 +235,9 @@ def make_record(
         log = tail(plan.files.launcher_log)
         reason = f"{reason}; {trouble}" + (f"; the launcher's log:\n{log}" if log else "")
     if outcome == "failed":
-        reason = "\n".join([reason, *ending.stuck.values()])
+        reason = "\n".join([reason, *ending.exit.stuck.values()])
     else:
-        remarks = [*remarks, *ending.stuck.values()]
+        remarks = [*remarks, *ending.exit.stuck.values()]
     measurements = []
     if outcome == "passed":
         try:
@@ -273,9 +258,9 @@ def make_record(
     record = LaunchRecord(
         index=plan.index,
         outcome=outcome,
-        wall_s=clock.finished_at - clock.started_at,
+        wall_s=ending.finished_at - ending.started_at,
         only=plan.only,
-        phases=_phases(reports, ending.exit, clock),
+        phases=_phases(reports, ending),
         reason=reason,
         timed_out=is_hang(fates),
         fates=[] if has_passed else fates,
@@ -289,7 +274,7 @@ def make_record(
         hosts=_hosts(plan, ending.clocks.hosts),
         gpus=[reports[rank].gpu for rank in range(plan.processes)] if has_passed and any(r.gpu for r in told) else [],
         software=_software(plan, reports),
-        remarks=[*_merge_remarks(heard.remarks()), *filter(None, remarks)],
+        remarks=[*_merge_remarks(heard.remarks()), *filter(None, remarks), *ending.exit.remarks],
         logs=plan.directory,
     )
     return with_load(record, reports[0].load) if 0 in reports and plan.work.stands_for is None else record
@@ -307,18 +292,18 @@ def _hosts(plan: LaunchPlan, found: Mapping[int, str]) -> list[str]:
     return hosts if all(hosts) and len(set(hosts)) > 1 else []
 
 
-def _phases(reports: Mapping[int, RankReport], ended: Exit, clock: Clock) -> dict[str, float]:
+def _phases(reports: Mapping[int, RankReport], ending: Ending) -> dict[str, float]:
     """Seconds of the slowest rank in each phase, and of starting and ending the group around them."""
     if not reports:
         return {}
     phases = {name: max(r.phases.get(name, 0.0) for r in reports.values()) for name in ("import", "rendezvous", "body")}
     begin = max(r.phases["begin"] for r in reports.values())
-    agreed = ended.stamps.get("rendezvous", clock.started_at)
+    agreed = ending.exit.stamps.get("rendezvous", ending.started_at)
     return {
-        "launcher": agreed - clock.started_at,
+        "launcher": agreed - ending.started_at,
         "process_start": begin - agreed,
         **phases,
-        "exit": clock.finished_at - max(r.phases.get("end", begin) for r in reports.values()),
+        "exit": ending.finished_at - max(r.phases.get("end", begin) for r in reports.values()),
     }
 
 

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 
 from pytest_distbench.errors import LauncherError, Terminated
 from pytest_distbench.launch.diagnosis.fates import Ending
-from pytest_distbench.launch.outcome import Clock, make_record
-from pytest_distbench.launch.site import LOOK_S, PULSE_S, Aftermath, Site
+from pytest_distbench.launch.outcome import make_record
+from pytest_distbench.launch.site import LOOK_S, PULSE_S, Site
 from pytest_distbench.launch.starters import Launcher
 from pytest_distbench.launch.workplace import Leftovers, LogFollower, settle, watched_folder
 from pytest_distbench.records.launch import LaunchRecord
@@ -129,7 +129,6 @@ class Supervised:
         self.ended_at = float("inf")
         self.ended_by_us: frozenset[int] = frozenset()
         self.left: frozenset[int] = frozenset()
-        self.aftermath = Aftermath()
         folder = watched_folder(plan)
         self.leftovers = Leftovers(folder) if folder is not None else None
         site.start()
@@ -190,7 +189,7 @@ class Supervised:
             if self.site.ended is None:
                 self._end()
         finally:
-            self.aftermath = self.site.clear()
+            self.site.clear()
             self.finished_at = time.monotonic()
 
     def give_turn(self) -> None:
@@ -275,19 +274,18 @@ class Supervised:
             timed_out=self.timed_out,
             ended_by_us=self.ended_by_us,
             left=self.left,
-            stuck=self.aftermath.stuck,
-            oom_kills=self.aftermath.oom_kills,
             clocks=self.site.clocks,
+            started_at=self.started_at,
+            up_at=self.up_at,
+            finished_at=self.finished_at,
         )
         # A signal may wake what hung: what a rank says after we have begun to end it is not what happened.
         hosts = [
             replace(host, ranks=[r for r in host.ranks if r.phases.get("end", 0.0) <= self.ended_at])
             for host in self.site.reports()
         ]
-        clock = Clock(started_at=self.started_at, up_at=self.up_at, finished_at=self.finished_at)
         remarks = [self.leftovers.remark()] if self.leftovers is not None else []
-        remarks += self.aftermath.remarks
-        record = make_record(self.plan, hosts, self.heard, ending, clock, remarks=remarks)
+        record = make_record(self.plan, hosts, self.heard, ending, remarks=remarks)
         if self.timed_out and self.ended_at >= self.latest:
             return replace(record, reason=f"{record.reason}; the time limit of its test was nearly reached")
         return record

@@ -176,12 +176,17 @@ class Load(Record, frozen=True, kw_only=True):
         return max(1.0, min(by_waits, at_most)) * by_theft
 
 
-class CommandUse(Record, frozen=True, kw_only=True):
-    """What a command used that starts its processes itself, as its guardian saw it."""
+class End(Record, frozen=True, kw_only=True):
+    """How one process below a guardian ended, and what the guardian saw it use, with all that it had started."""
 
-    load: Load | None
-    peak_memory_bytes: int
-    """Of the largest of its processes."""
+    code: int = 0
+    """Below 0 it is a signal's."""
+    timed_out: bool = False
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    load: Load | None = None
+    peak_memory_bytes: int = 0
+    """Of the largest of its processes; 0: not known."""
     delayed_s: float = 0.0
     """For which a slowdown that was planted had it stand still."""
 

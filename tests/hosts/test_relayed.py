@@ -23,7 +23,7 @@ from support.processes import wait_for
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.hosts import relayed
 from pytest_distbench.hosts.relayed import Hop, Host, RelayedSite
-from pytest_distbench.launch.site import Aftermath, Exit, processes
+from pytest_distbench.launch.site import Exit, processes
 from pytest_distbench.launch.site.stream import Message
 from pytest_distbench.launch.supervise import Side, supervise
 from pytest_distbench.records.launch import ErrorReport, HostReport, RankReport
@@ -84,7 +84,7 @@ class MadeUpRelay:
             case Message(what="end"):
                 return [Message(what="ended", ended=Exit(codes={self.rank: -signal.SIGKILL})), Message(what="done")]
             case Message(what="clear"):
-                return [Message(what="done", aftermath=Aftermath(oom_kills={self.rank: 1}))]
+                return [Message(what="done", ended=Exit(oom_kills={self.rank: 1}))]
         return [Message(what="done")]
 
 
@@ -189,7 +189,7 @@ def test_moments_of_a_host_are_told_in_our_time_as_well_as_its_clock_could_be_re
     there = began + ahead_s
 
     def says(order: Message) -> list[Message]:
-        done = Message(what="done", aftermath=Aftermath(), report=HostReport(ranks=[report(0, there)]))
+        done = Message(what="done", ended=Exit(), report=HostReport(ranks=[report(0, there)]))
         return (
             [event(0, "hello", at=there), Message(what="closed", rank=0, at=there), done]
             if order.what == "clear"

@@ -18,7 +18,7 @@ from pytest_distbench.launch.controlled import launch_command
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.read import jsonl, stdout
-from pytest_distbench.records.environment import CommandUse
+from pytest_distbench.records.environment import End
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Reader
@@ -119,7 +119,7 @@ def test_what_it_has_started_is_its_own_and_its_largest_process_is_measured(run:
 
     assert (much.better, much.facts) == ("memory", {"of": "its largest process"})
     assert much.value - little.value == pytest.approx(199 * 2**20, rel=0.1)
-    used = msgspec.json.decode(LaunchFiles(Path(few.logs)).used.read_bytes(), type=CommandUse)
+    used = msgspec.json.decode(LaunchFiles(Path(few.logs)).used.read_bytes(), type=End)
     assert used.load is not None
     assert used.load.own_s >= 0.55
     assert (few.foreign_cores, few.crowding) == (used.load.foreign_cores, used.load.crowding)

@@ -14,8 +14,8 @@ from support.fingerprints import BARRIER
 from support.plans import make_plan
 
 from pytest_distbench.launch.diagnosis.fates import Ending
-from pytest_distbench.launch.outcome import Clock, loops_on, make_record, mask_record, read_reports, report_host
 from pytest_distbench.launch.outcome import breakdowns as join
+from pytest_distbench.launch.outcome import loops_on, make_record, mask_record, read_reports, report_host
 from pytest_distbench.launch.site import Exit, Heard
 from pytest_distbench.read import stdout
 from pytest_distbench.records.iteration import Breakdown, PartShare, PhasePlace, RankFingerprint
@@ -240,7 +240,7 @@ def record(plan: LaunchPlan, heard: Heard, *group_sizes: int, remarks: tuple[str
     ]
     hosts = [HostReport(ranks=reports)]
     ending = Ending(exit=Exit(codes={0: 0, 1: 0}), timed_out=False, ended_by_us=frozenset())
-    return make_record(plan, hosts, heard, ending, Clock(started_at=0.0, up_at=1.0, finished_at=3.0), remarks=remarks)
+    return make_record(plan, hosts, heard, ending, remarks=remarks)
 
 
 def test_ranks_that_did_not_meet_are_told_where_they_should_have(plan: LaunchPlan, heard: Heard) -> None:
@@ -277,9 +277,8 @@ def test_a_number_that_is_not_there_fails_the_launch(plan: LaunchPlan, heard: He
 
 def test_a_rank_that_did_not_go_is_said_whatever_the_outcome(plan: LaunchPlan, heard: Heard) -> None:
     text = "rank 1 (pid 7) is still there 25 s after it was killed"
-    clock = Clock(started_at=0.0, up_at=1.0, finished_at=3.0)
-    ending = Ending(exit=Exit(codes={0: 3}), timed_out=False, ended_by_us=frozenset(), stuck={1: text})
-    failed = make_record(plan, [], heard, ending, clock)
+    ending = Ending(exit=Exit(codes={0: 3}, stuck={1: text}), timed_out=False, ended_by_us=frozenset())
+    failed = make_record(plan, [], heard, ending)
 
     assert failed.reason.splitlines() == ["rank 0 exit code 3", text]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.plans import make_plan
 
-from pytest_distbench.launch.site import Aftermath, Clocks, Exit, Heard
+from pytest_distbench.launch.site import Clocks, Exit, Heard
 from pytest_distbench.launch.supervise import Supervised, Turnstile
 from pytest_distbench.records.launch import RankReport
 from pytest_distbench.records.plan import LaunchPlan
@@ -106,8 +106,8 @@ class MadeUpSite:
         self.ended = Exit()
         return self.ended
 
-    def clear(self) -> Aftermath:
-        return Aftermath()
+    def clear(self) -> Exit:
+        return self.ended or Exit()
 
     def fetch_output(self) -> None:
         pass

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_distbench.elastic.records import ElasticJob, Job
-from pytest_distbench.launch.controlled import End
+from pytest_distbench.records.environment import End
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks, Work, Workplace
 
 BODY = BodyReference(file="x.py", function="body")
@@ -37,4 +37,4 @@ def job_plan(directory: Path, job: ElasticJob, *, body: BodyReference = BODY, **
 
 def ended(*, code: int = 0, timed_out: bool = False, wall_s: float = 20.0) -> End:
     """How a launch below a guardian ended, of which nothing else is known."""
-    return End(code=code, timed_out=timed_out, wall_s=wall_s, cpu_s=0.0, peak_memory_bytes=0, load=None)
+    return End(code=code, timed_out=timed_out, wall_s=wall_s)

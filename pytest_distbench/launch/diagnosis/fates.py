@@ -9,7 +9,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import msgspec
 
@@ -17,15 +17,14 @@ from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.diagnosis import texts
 from pytest_distbench.launch.diagnosis.evidence import (
     Abort,
-    Entered,
     before_dump,
     is_in_own_code,
     read_abort,
     read_dump,
-    read_entered,
     read_uncaught,
     trim,
     waits_at,
+    with_entered,
 )
 from pytest_distbench.launch.site import Clocks, Exit, Heard, processes
 from pytest_distbench.launch.workplace import TAIL_LINES, tail
@@ -190,17 +189,19 @@ class Ending:
     Attributes:
         ended_by_us: ranks that were alive when the launch was ended by force.
         left: those among them that had closed their connection to pytest before.
-        stuck: those that are still there, with what is to be said of each.
-        oom_kills: rank -> processes the kernel's out-of-memory killer ended on its host meanwhile.
+        started_at: CLOCK_MONOTONIC seconds, as the others: when the launcher was asked.
+        up_at: when the last rank had said hello.
+        finished_at: when nothing of the launch ran any more.
     """
 
     exit: Exit
     timed_out: bool
     ended_by_us: frozenset[int]
     left: frozenset[int] = frozenset()
-    stuck: Mapping[int, str] = field(default_factory=dict)
-    oom_kills: Mapping[int, int] = field(default_factory=dict)
     clocks: Clocks = field(default_factory=Clocks)
+    started_at: float = 0.0
+    up_at: float = 0.0
+    finished_at: float = 0.0
 
 
 def tell_fates(plan: LaunchPlan, reports: Mapping[int, RankReport], heard: Heard, ending: Ending) -> list[RankFate]:
@@ -317,15 +318,13 @@ def _fate(
     if dump or (rank not in hung and not fate.is_victim):
         return fate
     stacks = tail(files.stacks(rank), _STACKS_LINES)
-    found = read_entered(files, rank)
-    # On a GPU the user's own line may be the one that waits: for what other ranks have not sent.
-    is_telling = plan.device == "cpu" or (found is not None and found.is_idle)
+    fate, is_idle = with_entered(fate, files)
     return replace(
         fate,
         stacks=trim(stacks),
         waits_at=waits_at(stacks),
-        is_elsewhere=is_telling and is_in_own_code(stacks),
-        **_collective(found),
+        # On a GPU the user's own line may be the one that waits: for what other ranks have not sent.
+        is_elsewhere=(plan.device == "cpu" or is_idle) and is_in_own_code(stacks),
     )
 
 
@@ -359,23 +358,10 @@ def _how(rank: int, heard: Heard, ending: Ending, *, is_stopped: bool) -> tuple[
     if is_stopped:
         return "was waiting" if heard.last_phase(rank) != "start" else "was starting", True
     if code is not None:
-        return _describe(code, ending.oom_kills.get(rank, 0)), False
-    if rank in ending.stuck:
+        return _describe(code, ending.exit.oom_kills.get(rank, 0)), False
+    if rank in ending.exit.stuck:
         return "ended, but is still in the kernel", False
     return "ended without a report" if rank in heard.closed_at else "never started", False
-
-
-def _collective(found: Entered | None) -> dict[str, Any]:
-    if found is None:
-        return {}
-    return {
-        "collective": found.what,
-        "collective_number": found.number,
-        "collective_is_over": found.is_over,
-        "entered": found.numbers,
-        "unfinished": found.unfinished,
-        "groups": found.members,
-    }
 
 
 def _fate_as_reported(report: RankReport, files: LaunchFiles, *, beside_hung: bool) -> RankFate:
@@ -385,7 +371,7 @@ def _fate_as_reported(report: RankReport, files: LaunchFiles, *, beside_hung: bo
     log = tail(files.log(report.rank), TAIL_LINES + len(trace)).strip().splitlines()
     if trace and log[-1:] == trace[-1:]:
         log = log[: -len(trace)]
-    return RankFate(
+    fate = RankFate(
         rank=report.rank,
         outcome=report.outcome,
         phase=report.phase,
@@ -393,8 +379,8 @@ def _fate_as_reported(report: RankReport, files: LaunchFiles, *, beside_hung: bo
         is_victim=error is not None and (is_follower(error) or (beside_hung and has_waited_in_vain(error))),
         error=error,
         log_tail="\n".join(log[-TAIL_LINES:]),
-        **_collective(read_entered(files, report.rank)),
     )
+    return with_entered(fate, files)[0]
 
 
 def _precedence(fate: RankFate, heard: Heard, *, is_missing: bool) -> tuple[object, ...]:

@@ -24,21 +24,26 @@ LOOK_S = 1.0
 """How often it is looked whether those stand still who have to notice that ranks start and end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """How the ranks ended, as their parent saw it.
+class Exit(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """How the ranks ended, as their site saw it.
 
     Attributes:
         codes: rank -> exit code, or minus the signal's number; ranks that nobody knows about are absent.
         stamps: moments inside the launcher, for the cost breakdown.
         trouble: what whoever started the ranks complains about, if anything.
         died: it did not live to see the end: the ranks are not to blame.
+        stuck: ranks that are still there when the site is clear, with what is to be said of each.
+        oom_kills: rank -> processes that the kernel of its host has ended meanwhile for lack of memory; none: absent.
+        remarks: what is to be said of the launch besides.
     """
 
-    codes: dict[int, int] = field(default_factory=dict)
-    stamps: dict[str, float] = field(default_factory=dict)
+    codes: dict[int, int] = {}
+    stamps: dict[str, float] = {}
     trouble: str = ""
     died: bool = False
+    stuck: dict[int, str] = {}
+    oom_kills: dict[int, int] = {}
+    remarks: list[str] = []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,20 +72,6 @@ class Clocks:
         """Moments of these two ranks that are no further apart cannot be ordered; 0: all can."""
         first, second = self.hosts.get(one, ""), self.hosts.get(other, "")
         return 0.0 if first == second else self.errors_s.get(first, 0.0) + self.errors_s.get(second, 0.0)
-
-
-class Aftermath(Record, frozen=True, kw_only=True):
-    """What the end of a launch has shown.
-
-    Attributes:
-        stuck: ranks that are still there, with what is to be said of each.
-        oom_kills: rank -> processes that the kernel of its host has ended meanwhile for lack of memory; none: absent.
-        remarks: what is to be said of the launch besides.
-    """
-
-    stuck: dict[int, str] = {}
-    oom_kills: dict[int, int] = {}
-    remarks: list[str] = []
 
 
 class Site(Protocol):
@@ -127,8 +118,11 @@ class Site(Protocol):
     def end(self, ranks: Iterable[int]) -> Exit:
         """End ranks by force, and with them the launch."""
 
-    def clear(self) -> Aftermath:
-        """End all that is left over of the launch, however it got away. Nobody speaks any more then."""
+    def clear(self) -> Exit:
+        """End all that is left over of the launch, however it got away. Nobody speaks any more then.
+
+        Returns :attr:`ended`, with what the end has shown.
+        """
 
     def fetch_output(self) -> None:
         """Bring what the ranks have printed so far into their logs among the launch's files."""

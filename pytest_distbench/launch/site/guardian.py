@@ -28,7 +28,7 @@ import psutil
 
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.processes import Throttle
-from pytest_distbench.records.environment import CommandUse
+from pytest_distbench.records.environment import End
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.worker.load import LoadWindow, usable_cpus
 
@@ -93,7 +93,7 @@ def main(lifeline: int, launch: LaunchFiles, command: list[str], *, looks: bool 
     if window is not None:
         largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
         launch.used.write_bytes(
-            msgspec.json.encode(CommandUse(load=window.load, peak_memory_bytes=largest, delayed_s=throttle.stopped_s))
+            msgspec.json.encode(End(load=window.load, peak_memory_bytes=largest, delayed_s=throttle.stopped_s))
         )
     if lifeline in ended:
         remove_traces(launch)

@@ -18,7 +18,7 @@ import msgspec
 import psutil
 
 from pytest_distbench.launch.outcome import report_host
-from pytest_distbench.launch.site import LOOK_S, Aftermath, Clocks, Exit, Heard, evidence, processes
+from pytest_distbench.launch.site import LOOK_S, Clocks, Exit, Heard, evidence, processes
 from pytest_distbench.launch.site.channel import ControlChannel, check_ranks
 from pytest_distbench.launch.site.evidence import tell_stuck
 from pytest_distbench.launch.site.processes import Standstill
@@ -277,18 +277,20 @@ class LocalSite:
             self.ended = Exit(codes=told.codes if told is not None else {}, trouble=trouble)
         return self.ended
 
-    def clear(self) -> Aftermath:
+    def clear(self) -> Exit:
         self._channel.drain()
         processes.kill(self._launcher.leftovers())  # lets resource trackers clean up, which killing a group does not
         pids = self._channel.pids()
         processes.kill_groups(pids.values())
         after_s = max(0.0, time.monotonic() - self._killed_at)
         oom_kills = processes.oom_kills() - self._oom_kills_before
-        return Aftermath(
+        self.ended = replace(
+            self.ended or Exit(),
             stuck=tell_stuck(pids, after_s=after_s, on_gpu=self._plan.device == "cuda"),
             oom_kills=dict.fromkeys(self._ranks, oom_kills) if oom_kills else {},
             remarks=[self._standstill.told] if self._standstill.told else [],
         )
+        return self.ended
 
     def fetch_output(self) -> None:
         """Their logs are among the launch's files."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, get_args
 
-from pytest_distbench.launch.site import Aftermath, Exit
+from pytest_distbench.launch.site import Exit
 from pytest_distbench.records.launch import HostReport
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan
@@ -52,7 +52,6 @@ class Message(Record, frozen=True, kw_only=True, omit_defaults=True):
     kind: FileKind = "log"
     offset: int = 0
     data: bytes = b""
-    aftermath: Aftermath | None = None
     report: HostReport | None = None
     trouble: str = ""
     """Why an order could not be carried out; empty: it was."""

@@ -20,12 +20,13 @@ from pytest_distbench.launch.diagnosis.evidence import (
     is_whole,
     read_abort,
     read_dump,
-    read_entered,
     read_uncaught,
     trim,
     waits_at,
+    with_entered,
 )
 from pytest_distbench.launch.workplace import tail
+from pytest_distbench.records.launch import RankFate
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.worker import leaving, main, membership
 from pytest_distbench.worker.line import ControlLine
@@ -121,6 +122,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("flight")
 
 
+FATE = RankFate(rank=0, outcome="failed", phase="body", how="hung")
+
+
 def entry(number: int, **changes: object) -> dict[str, object]:
     """As torch 2.13 writes it, with a field that we do not read."""
     return {
@@ -141,18 +145,20 @@ def test_a_recording_tells_the_last_collective_of_each_recorder(tmp_path: Path) 
     files = LaunchFiles(tmp_path)
     files.flight(0).write_bytes(msgspec.json.encode({"": {"entries": [entry(2), entry(1, retired=True)]}}))
     files.groups(0).write_text('{"0": [0, 1]}')
-    found = read_entered(files, 0)
+    found, _ = with_entered(FATE, files)
 
-    assert found is not None
-    assert (found.number, found.what, found.is_over) == (2, "all_reduce of float32[8]", False)
-    assert (found.numbers, found.members) == ({"0": 2}, {"0": [0, 1]})
+    assert (found.collective_number, found.collective, found.collective_is_over) == (
+        2,
+        "all_reduce of float32[8]",
+        False,
+    )
+    assert (found.entered, found.groups) == ({"0": 2}, {"0": [0, 1]})
 
     files = LaunchFiles(tmp_path)
     files.flight(0).write_bytes(msgspec.json.encode({"": {"entries": [entry(1, is_p2p=True)]}}))
-    found = read_entered(files, 0)
+    found, _ = with_entered(FATE, files)
 
-    assert found is not None
-    assert (found.number, found.what, found.is_over) == (0, "none", True)
+    assert (found.collective_number, found.collective, found.collective_is_over) == (0, "none", True)
 
 
 @pytest.mark.parametrize(
@@ -161,10 +167,9 @@ def test_a_recording_tells_the_last_collective_of_each_recorder(tmp_path: Path) 
 def test_another_group_than_the_default_one_is_named(tmp_path: Path, group: list[str], told: str) -> None:
     files = LaunchFiles(tmp_path)
     files.flight(0).write_bytes(msgspec.json.encode({"": {"entries": [entry(1, process_group=group)]}}))
-    found = read_entered(files, 0)
+    found, _ = with_entered(FATE, files)
 
-    assert found is not None
-    assert found.what == f"all_reduce of float32[8] {told}"
+    assert found.collective == f"all_reduce of float32[8] {told}"
 
 
 def of_nccl(number: int, **changes: object) -> dict[str, object]:
@@ -180,12 +185,15 @@ def test_of_two_recorders_both_are_read(tmp_path: Path) -> None:
         msgspec.json.encode({"": {"entries": [barrier]}, "nccl": {"entries": [of_nccl(2, state="started")]}})
     )
     files.groups(0).write_text('{"0": [0, 1], "1": [0, 1]}')
-    found = read_entered(files, 0)
+    found, _ = with_entered(FATE, files)
 
-    assert found is not None
-    assert (found.number, found.what, found.is_over) == (2, "all_reduce of float32[8]", False)
-    assert (found.numbers, found.unfinished) == ({"1": 9, "nccl 0": 2}, {"nccl 0": 2})
-    assert found.members["nccl 0"] == [0, 1]
+    assert (found.collective_number, found.collective, found.collective_is_over) == (
+        2,
+        "all_reduce of float32[8]",
+        False,
+    )
+    assert (found.entered, found.unfinished) == ({"1": 9, "nccl 0": 2}, {"nccl 0": 2})
+    assert found.groups["nccl 0"] == [0, 1]
 
 
 def test_a_rank_waits_in_the_first_that_its_gpu_has_not_done(tmp_path: Path) -> None:
@@ -193,11 +201,10 @@ def test_a_rank_waits_in_the_first_that_its_gpu_has_not_done(tmp_path: Path) -> 
     files = LaunchFiles(tmp_path)
     entries = [of_nccl(1, retired=True), of_nccl(2, state="completed"), *map(of_nccl, (3, 4, 5))]
     files.flight(0).write_bytes(msgspec.json.encode({"nccl": {"entries": entries}}))
-    found = read_entered(files, 0)
+    found, is_idle = with_entered(FATE, files)
 
-    assert found is not None
-    assert (found.number, found.numbers, found.unfinished) == (3, {"nccl 0": 5}, {"nccl 0": 3})
-    assert not found.is_idle
+    assert (found.collective_number, found.entered, found.unfinished) == (3, {"nccl 0": 5}, {"nccl 0": 3})
+    assert not is_idle
 
 
 @pytest.mark.parametrize(
@@ -215,10 +222,8 @@ def test_a_rank_is_idle_only_if_nccls_recorder_says_so(
 ) -> None:
     files = LaunchFiles(tmp_path)
     files.flight(0).write_bytes(msgspec.json.encode(recordings))
-    found = read_entered(files, 0)
 
-    assert found is not None
-    assert found.is_idle == idle
+    assert with_entered(FATE, files)[1] == idle
 
 
 @given(st.one_of(st.binary(max_size=200), documents.map(msgspec.json.encode)))
@@ -226,9 +231,9 @@ def test_a_damaged_recorder_says_nothing(folder: Path, data: bytes) -> None:
     files = LaunchFiles(folder)
     files.flight(0).write_bytes(data)
     files.groups(0).write_bytes(data)
-    found = read_entered(files, 0)
+    found, _ = with_entered(FATE, files)
 
-    assert found is None or found.number >= 0
+    assert found.collective_number is None or found.collective_number >= 0
 
 
 DUMP = """Thread 0x01 (most recent call first):

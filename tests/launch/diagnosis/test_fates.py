@@ -138,7 +138,8 @@ def say(heard: Heard, rank: int, kind: EventKind, text: str = "") -> None:
 
 
 def ended(codes: dict[int, int] | None = None, *, by_us: set[int] = frozenset(), **rest: object) -> Ending:  # type: ignore[assignment]
-    return Ending(exit=Exit(codes=codes or {}), ended_by_us=frozenset(by_us), **{"timed_out": False, **rest})  # type: ignore[arg-type]
+    exit_ = Exit(codes=codes or {}, **{name: rest.pop(name) for name in ("stuck", "oom_kills") if name in rest})  # type: ignore[arg-type]
+    return Ending(exit=exit_, ended_by_us=frozenset(by_us), **{"timed_out": False, **rest})  # type: ignore[arg-type]
 
 
 def passed(rank: int) -> RankReport:

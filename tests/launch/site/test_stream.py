@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.plans import make_plan
 
-from pytest_distbench.launch.site import Aftermath, Exit, stream
+from pytest_distbench.launch.site import Exit, stream
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.wire import Lines, RankEvent
 
@@ -29,7 +29,7 @@ def test_lines_come_out_whole_however_they_are_cut(lines: list[bytes], size: int
         stream.Message(what="said", event=RankEvent(kind="progress", rank=1, at=2.5, text="\u00e9")),
         stream.Message(what="wrote", rank=0, kind="log", offset=3, data=bytes(range(256))),
         stream.Message(what="ended", ended=Exit(codes={0: -9, 11: 1})),
-        stream.Message(what="done", ranks=[1], aftermath=Aftermath(stuck={1: "there"}, oom_kills={0: 2})),
+        stream.Message(what="done", ranks=[1], ended=Exit(stuck={1: "there"}, oom_kills={0: 2})),
     ],
 )
 def test_a_word_arrives_as_it_was_said(word: stream.Word) -> None:
