@@ -75,7 +75,7 @@ class SimulatedLauncher:
         relays.stdin.close()
         for _, there in lines:
             there.close()
-        found = [Host(name=f"host{i}", line=ours, keeper=relays, ranks=hosts[i]) for i, (ours, _) in enumerate(lines)]
+        found = [Host(f"host{i}", line=ours, keeper=relays, ranks=hosts[i]) for i, (ours, _) in enumerate(lines)]
         return RelayedSite(plan, found, meeting_point=("127.0.0.1", 1))
 
     def bytes_said(self) -> int:

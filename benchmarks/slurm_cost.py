@@ -78,12 +78,12 @@ def main() -> None:
 
     from pytest_distbench.hosts.cmd import CmdLauncher
     from pytest_distbench.hosts.slurm import SlurmLauncher, read_allocation
-    from pytest_distbench.launch.starters import Engine, LauncherSetup
+    from pytest_distbench.launch.starters import LauncherSetup
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=5)
     repeats = parser.parse_args().repeats
-    engine = Engine(template="srun --overlap --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --mpi=none {command}")
+    engine = "srun --overlap --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --mpi=none {command}"
     names = read_allocation(os.environ).nodes
     nodes, first = len(names), names[0]
     ports = iter(range(24000, 25000))

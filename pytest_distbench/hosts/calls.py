@@ -20,18 +20,15 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
 
 import msgspec
 import psutil
 
 from pytest_distbench.errors import ConfigurationError, LauncherError, show
-from pytest_distbench.hosts.relay import SECRET_VARIABLE, Caller, Hello, connect, host_name, keep_alive, say
+from pytest_distbench.hosts.relay import SECRET_VARIABLE, Caller, connect, host_name, keep_alive, say
 from pytest_distbench.hosts.relayed import Host, Keeper, RelayedSite
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.starters import HostsFound, HostsWanted
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.machine import gpus, hardware
 from pytest_distbench.records.environment import Environment
@@ -48,15 +45,8 @@ _END_S = 20.0
 _LEAVE_S = 5.0
 _LOOK_S = 0.02
 
-_Said = TypeVar("_Said", bound=Caller)
-
-
-@dataclass(frozen=True, slots=True)
-class Connection(Generic[_Said]):
-    """A process that has called: its connection, and what it said of itself."""
-
-    line: socket.socket
-    said: _Said
+Call = tuple[socket.socket, Caller]
+"""The connection of a process that has called, and what it said of itself."""
 
 
 class NotCalled(LauncherError):
@@ -115,17 +105,15 @@ class Callers:
 
     def take(
         self,
-        kind: type[_Said],
         *,
         names: Sequence[str] | None = None,
         limit_s: float | None = None,
         among: Mapping[str, socket.socket] | None = None,
         until_the_end: bool = False,
-    ) -> list[Connection[_Said]]:
+    ) -> list[Call]:
         """Wait until somebody has called from each host. Returns the calls in the order of the names.
 
         Args:
-            kind: what they say first.
             names: of the hosts that are to call; None: all.
             limit_s: how long they may take; None: as long as processes may that are started now.
             among: connections from hosts that are to last meanwhile, and silent.
@@ -139,7 +127,7 @@ class Callers:
         count = len(names) or self._count
         limit_s = within_s(self._count) if limit_s is None else limit_s
         deadline = time.monotonic() + limit_s
-        taken: dict[str, Connection[_Said]] = {}
+        taken: dict[str, Call] = {}
         with contextlib.ExitStack() as lines, contextlib.ExitStack() as stack:
             ended = os.pidfd_open(self.pid)
             stack.callback(os.close, ended)
@@ -161,11 +149,11 @@ class Callers:
                     raise self._missed(f"within {limit_s:.0f} s", names, count, taken)
                 if any(key.fileobj is self._listener for key in keys):
                     line = lines.enter_context(self._listener.accept()[0])
-                    said = _hear(line, kind, self._secret)
+                    said = _hear(line, self._secret)
                     if said is None or not self._is_wanted(said.host, names, count, taken):
                         line.close()
                     else:
-                        taken[said.host] = Connection(line, said)
+                        taken[said.host] = line, said
                         if len(taken) == count:
                             deadline = time.monotonic() + _END_S
                 elif until_the_end and len(taken) == count:
@@ -238,22 +226,20 @@ class Callers:
         return NotCalled(f"{told}: {shown}. {self._advice}", missing)
 
 
-def make_site(
-    plan: LaunchPlan, layout: Sequence[range], called: Iterable[tuple[Connection[Hello], Keeper]]
-) -> RelayedSite:
+def make_site(plan: LaunchPlan, layout: Sequence[range], called: Iterable[tuple[Call, Keeper]]) -> RelayedSite:
     """The site of ranks on the hosts whose relays have called, in their order."""
     called = list(called)
     hosts = [
-        Host(name=relay.said.host, line=relay.line, keeper=keeper, ranks=ranks)
-        for (relay, keeper), ranks in zip(called, layout, strict=True)
+        Host(said.host, line=line, keeper=keeper, ranks=ranks)
+        for ((line, said), keeper), ranks in zip(called, layout, strict=True)
     ]
-    first = called[0][0].said
+    (_, first), _ = called[0]
     return RelayedSite(plan, hosts, meeting_point=(first.address, first.port))
 
 
-def take_relays(callers: Callers) -> list[Connection[Hello]]:
+def take_relays(callers: Callers) -> list[Call]:
     try:
-        relays = callers.take(Hello)
+        relays = callers.take()
     except BaseException:
         callers.kill()
         raise
@@ -261,14 +247,14 @@ def take_relays(callers: Callers) -> list[Connection[Hello]]:
     return relays
 
 
-def _hear(line: socket.socket, kind: type[_Said], secret: str) -> _Said | None:
+def _hear(line: socket.socket, secret: str) -> Caller | None:
     """What somebody says first who has called; None: a stranger, who does not know the secret."""
     line.settimeout(_LEAVE_S)
     heard = b""
     try:
         while not heard.endswith(b"\n") and len(heard) < _MOST_BYTES and (byte := line.recv(1)):
             heard += byte  # and not what follows, which is the relay's
-        said = msgspec.json.decode(heard, type=kind)
+        said = msgspec.json.decode(heard, type=Caller)
     except (OSError, msgspec.MsgspecError):
         return None
     line.settimeout(None)
@@ -304,16 +290,10 @@ def _interfaces() -> list[str]:
 GPU, SEES = "--gpu", "--sees="
 
 
-class HostDescription(Caller, frozen=True, kw_only=True):
-    """A host that says what is measured on it is measured on."""
-
-    environment: Environment
-    sees: bool
-    """Whether it sees a folder of the controller's host."""
-
-
-def describe_hosts(whose: str, start: Callable[..., Callers], wanted: HostsWanted, *, gpu_advice: str) -> HostsFound:
-    """What hosts are, told by each of them before the first launch.
+def describe_hosts(
+    whose: str, start: Callable[..., Callers], *, gpu: bool, platform: str, gpu_advice: str
+) -> tuple[Environment, bool]:
+    """What hosts are, told by each of them before the first launch, and whether all see a folder of this one.
 
     Args:
         start: starts a process on each; takes the arguments of :class:`~.calls.Callers` that are the same for all.
@@ -322,37 +302,36 @@ def describe_hosts(whose: str, start: Callable[..., Callers], wanted: HostsWante
         ConfigurationError: they are of several classes, run other software, have no GPU, or do not tell.
     """
     with tempfile.TemporaryDirectory(prefix="distbench-hosts-") as folder:
-        module, words = "pytest_distbench.hosts.calls", [f"{SEES}{folder}", *[GPU] * wanted.gpu]
+        module, words = "pytest_distbench.hosts.calls", [f"{SEES}{folder}", *[GPU] * gpu]
         try:
             callers = start(module, *words, log=Path(folder, "log"), session=uuid.uuid4().hex)
             try:
-                calls = callers.take(HostDescription, until_the_end=True)
+                calls = callers.take(until_the_end=True)
             finally:
                 callers.kill()
         except LauncherError as error:
             raise ConfigurationError(f"{whose} do not all report their hardware: {error}") from None
-    for call in calls:
-        call.line.close()
-    hosts = [call.said for call in calls]
-    first = hosts[0].environment
-    _refuse_differences(hosts, lambda found: found.software, f"{whose} have different software")
-    if wanted.platform is None:
+    for line, _ in calls:
+        line.close()
+    found = {said.host: said.environment for _, said in calls if said.environment is not None}
+    host, first = next(iter(found.items()))
+    _refuse_differences(found, lambda one: one.software, f"{whose} have different software")
+    if not platform:
         _refuse_differences(
-            hosts,
-            lambda found: found.platform,
+            found,
+            lambda one: one.platform,
             f"{whose} have different hardware: use hosts of one platform, or name all with --distbench-platform NAME",
         )
-    if wanted.gpu and first.gpu_host is None:
-        raise ConfigurationError(f"--gpu: no GPU is visible on {hosts[0].host}: {gpu_advice}")
-    environment = first if wanted.platform is None else replace(first, platform=wanted.platform)
-    return HostsFound(environment=environment, share_temporary=all(host.sees for host in hosts))
+    if gpu and first.gpu_host is None:
+        raise ConfigurationError(f"--gpu: no GPU is visible on {host}: {gpu_advice}")
+    return replace(first, platform=platform or first.platform), all(said.sees for _, said in calls)
 
 
-def _refuse_differences(hosts: Sequence[HostDescription], of: Callable[[Environment], object], told: str) -> None:
+def _refuse_differences(hosts: Mapping[str, Environment], of: Callable[[Environment], object], told: str) -> None:
     """Refuse hosts of which something differs that has to be one."""
     found: dict[str, list[str]] = {}
-    for host in hosts:
-        found.setdefault(show(of(host.environment)), []).append(host.host)
+    for host, environment in hosts.items():
+        found.setdefault(show(of(environment)), []).append(host)
     if len(found) > 1:
         shown = "; ".join(f"{', '.join(names[:4])}: {what}" for what, names in found.items())
         raise ConfigurationError(f"{told}: {shown}")
@@ -365,7 +344,7 @@ def main() -> None:
     found = gpus.read_gpus(os.environ) if GPU in words else gpus.Gpus()
     software = {"python": platform.python_version(), "torch": hardware.installed_version("torch")}
     environment = hardware.describe(platform_name=None, gpus=found, software=software, variables=os.environ)
-    told = HostDescription(
+    told = Caller(
         secret=os.environ[SECRET_VARIABLE], host=host_name(), environment=environment, sees=os.path.isdir(folder)
     )
     with connect([word for word in words if not word.startswith("--")], int(port)) as line:

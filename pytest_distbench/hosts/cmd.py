@@ -14,11 +14,12 @@ from typing import Any
 import psutil
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.hosts.calls import Callers, Connection, addresses, describe_hosts, make_site, take_relays
-from pytest_distbench.hosts.relay import BY_TORCHRUN, Hello
+from pytest_distbench.hosts.calls import Call, Callers, addresses, describe_hosts, make_site, take_relays
+from pytest_distbench.hosts.relay import BY_TORCHRUN
 from pytest_distbench.hosts.relayed import RelayedSite
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.starters import Engine, HostsFound, HostsWanted, LauncherSetup
+from pytest_distbench.launch.starters import LauncherSetup
+from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wire import SESSION_VARIABLE
 
@@ -35,18 +36,22 @@ _ONE_LOOK_UP = {"RES_OPTIONS": "attempts:1"}
 """A name of this host that DNS does not answer for costs a caller one time-out, before it tries an address."""
 
 
-def engine_of(template: str) -> Engine:
-    """What a template starts processes by, and how many ranks it says that a host is filled with.
+def _sizes(template: str) -> set[int]:
+    """What a template says of how many ranks a host is filled with."""
+    return {int(size) for _, size in _PLACEHOLDER.findall(template) if size}
 
-    Raises:
-        ConfigurationError: it has a placeholder that there is not, lacks one that is needed, or is no command.
-    """
-    placeholders = _PLACEHOLDER.findall(template)
-    found, sizes = {name for name, _ in placeholders}, {int(size) for _, size in placeholders if size}
+
+def ranks_per_node(template: str) -> int:
+    return max(_sizes(template), default=1)
+
+
+def check_engine(template: str) -> None:
+    """Refuse a template with a placeholder that there is not, without one that is needed, or that is no command."""
+    found = {name for name, _ in _PLACEHOLDER.findall(template)}
     wrong = [f"there is no {{{name}}}" for name in sorted(found - _PLACEHOLDERS.keys())]
     wrong += ["{nodes} is missing"] * ("nodes" not in found)
     wrong += ["{command} or {torchrun} is missing"] * found.isdisjoint(("command", "torchrun"))
-    wrong += ["{nodes:...} has two numbers"] * (len(sizes) > 1)
+    wrong += ["{nodes:...} has two numbers"] * (len(_sizes(template)) > 1)
     try:
         program = shlex.split(template)[0]
         wrong += [f"there is no program {program!r} on this host"] * (shutil.which(program) is None)
@@ -58,20 +63,20 @@ def engine_of(template: str) -> Engine:
             f"{_OPTION}: {template!r}: {', '.join(wrong)}; wanted a program of this host with {{nodes}}, and "
             f"{{command}} or {{torchrun}}. Placeholders are {known}; shell syntax goes into a script, or behind sh -c"
         )
-    return Engine(template=template, ranks_per_node=max(sizes, default=1))
 
 
-def fill(template: str, *, nodes: int, engine: Engine, words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+def fill(template: str, *, nodes: int, words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
     """The words of a command, none of which a shell reads.
 
     What runs on each host carries its variables itself: not every engine passes them on. Its words are plain ones, so
     that an ``ssh`` may join and a shell over there may split them.
     """
     command = shlex.join(["/usr/bin/env", *(f"{name}={value}" for name, value in variables.items()), *words])
+    per_node = ranks_per_node(template)
     values = {
         "nodes": str(nodes),
-        "ranks": str(nodes * engine.ranks_per_node),
-        "ranks_per_node": str(engine.ranks_per_node),
+        "ranks": str(nodes * per_node),
+        "ranks_per_node": str(per_node),
         "command": command,
         "torchrun": command,
     }
@@ -83,27 +88,26 @@ def layout(ranks: int, per_node: int) -> list[range]:
     return [range(first, min(first + per_node, ranks)) for first in range(0, ranks, per_node)]
 
 
-def ranks_of_nodes(ranks: int, *, on_gpus: bool, engine: Engine) -> list[int]:
+def ranks_of_nodes(ranks: int, *, on_gpus: bool, engine: str) -> list[int]:
     del on_gpus
-    return [len(node) for node in layout(ranks, engine.ranks_per_node)]
+    return [len(node) for node in layout(ranks, ranks_per_node(engine))]
 
 
-def describe(wanted: HostsWanted) -> HostsFound:
+def describe(*, ranks: int, engine: str, gpu: bool, platform: str) -> tuple[Environment, bool]:
     """What the hosts of the largest launch are, which the command starts a process on. See :func:`describe_hosts`."""
-    engine = wanted.engine
-    assert engine is not None
-    nodes = len(layout(wanted.ranks, engine.ranks_per_node))
+    nodes = len(layout(ranks, ranks_per_node(engine)))
     return describe_hosts(
         f"the hosts of {_OPTION}",
         functools.partial(start, nodes, engine),
-        wanted,
+        gpu=gpu,
+        platform=platform,
         gpu_advice="let the command start it on hosts with GPUs, or leave --gpu out",
     )
 
 
-def as_torchrun(relays: Sequence[Connection[Hello]]) -> list[Connection[Hello]]:
+def as_torchrun(relays: Sequence[Call]) -> list[Call]:
     """Hosts in the order in which the rendezvous of torchrun numbers its nodes: by the texts of their addresses."""
-    return sorted(relays, key=lambda relay: relay.said.address)
+    return sorted(relays, key=lambda relay: relay[1].address)
 
 
 class CmdLauncher:
@@ -112,7 +116,6 @@ class CmdLauncher:
     name = "cmd"
 
     def __init__(self, setup: LauncherSetup) -> None:
-        assert setup.engine is not None
         self.session = setup.session
         self.engine = setup.engine
 
@@ -120,8 +123,8 @@ class CmdLauncher:
         """Nothing can be prepared."""
 
     def open(self, plan: LaunchPlan) -> RelayedSite:
-        ranks = layout(plan.processes, self.engine.ranks_per_node)
-        by_torchrun = "{torchrun}" in self.engine.template
+        ranks = layout(plan.processes, ranks_per_node(self.engine))
+        by_torchrun = "{torchrun}" in self.engine
         words = ["pytest_distbench.hosts.relay", *[BY_TORCHRUN] * by_torchrun]
         callers = start(len(ranks), self.engine, *words, log=plan.files.launcher_log, session=self.session)
         relays = take_relays(callers)
@@ -135,15 +138,13 @@ class CmdLauncher:
         processes.kill(self.leftovers())
 
 
-def start(nodes: int, engine: Engine, module: str, *words: str, **callers: Any) -> Callers:
+def start(nodes: int, engine: str, module: str, *words: str, **callers: Any) -> Callers:
     """The user's command, which starts a process on each of so many hosts."""
 
     def command(where: Sequence[str], own: Mapping[str, str]) -> list[str]:
         found_here = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         python = [sys.executable, "-m", module, *where, *words]
-        return fill(
-            engine.template, nodes=nodes, engine=engine, words=python, variables={**_ONE_LOOK_UP, **found_here, **own}
-        )
+        return fill(engine, nodes=nodes, words=python, variables={**_ONE_LOOK_UP, **found_here, **own})
 
     return Callers(
         command,

@@ -27,7 +27,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NoReturn
 
 import msgspec
@@ -47,19 +46,9 @@ _MOST_GSO = 65536
 _QUEUE = "100ms"
 
 
-@dataclass(frozen=True, slots=True)
-class Commands:
-    """What one program is told in one namespace.
-
-    Attributes:
-        program: ``ip``, ``tc`` or ``bridge``; each reads its lines with ``-batch -``.
-        host: whose namespace it is; None: the switch's.
-        lines: without the program's name.
-    """
-
-    program: str
-    host: int | None
-    lines: list[str]
+Commands = tuple[str, int | None, list[str]]
+"""A program (``ip``, ``tc`` or ``bridge``), the host in whose namespace it runs, None: the switch's, and the lines that
+it reads with ``-batch -``, without its name."""
 
 
 def underlay(network: Network) -> str:
@@ -79,14 +68,14 @@ def wire(network: Network, hosts: int, places: list[str], *, has_netem: bool) ->
         f"link add port{i} mtu {MTU} type veth peer name {device} mtu {MTU} netns {places[i]}" for i in range(hosts)
     ]
     ports = [f"link set port{i} master br0{_cut(network)} up" for i in range(hosts)]
-    yield Commands("ip", None, ["link set lo up", "link add br0 type bridge", "link set br0 up", *pairs, *ports])
+    yield "ip", None, ["link set lo up", "link add br0 type bridge", "link set br0 up", *pairs, *ports]
     for host in range(hosts):
-        yield Commands("ip", host, addressed(network, host))
-        yield Commands("ip", host, [f"link set {device}{_cut(network)} up"])
+        yield "ip", host, addressed(network, host)
+        yield "ip", host, [f"link set {device}{_cut(network)} up"]
         if shaping := list(_shape(network, device, delays=has_netem)):
-            yield Commands("tc", host, shaping)
+            yield "tc", host, shaping
     if shaping := [line for i in range(hosts) for line in _shape(network, f"port{i}", delays=False)]:
-        yield Commands("tc", None, shaping)
+        yield "tc", None, shaping
 
 
 def addressed(network: Network, host: int) -> list[str]:
@@ -105,9 +94,9 @@ def cover(network: Network, hosts: int) -> Iterator[Commands]:
     for host in range(hosts):
         made = f"link add eth0 mtu {MTU - _VXLAN_HEADERS} {_VXLAN} local {under_address(host)}"
         addressed = f"addr add {host_address(host)}/{_PREFIX} dev eth0"
-        yield Commands("ip", host, [made, addressed, f"link set eth0{_cut(network, _VXLAN_HEADERS)} up"])
+        yield "ip", host, [made, addressed, f"link set eth0{_cut(network, _VXLAN_HEADERS)} up"]
         others = [under_address(other) for other in range(hosts) if other != host]
-        yield Commands("bridge", host, [f"fdb append 00:00:00:00:00:00 dev eth0 dst {other}" for other in others])
+        yield "bridge", host, [f"fdb append 00:00:00:00:00:00 dev eth0 dst {other}" for other in others]
 
 
 def under_address(host: int) -> str:
@@ -276,7 +265,7 @@ class _Hosts:
                         f"this kernel has no netem, and delays need /dev/net/tun: {error.strerror}. Next: modprobe "
                         "sch_netem (Ubuntu: linux-modules-extra), or give a container --device /dev/net/tun"
                     ) from error
-            self._run([Commands("ip", host, addressed(network, host))])
+            self._run([("ip", host, addressed(network, host))])
         parent = os.getpid()
         if os.fork() == 0:
             _LIBC.prctl(_DIES_WITH_PARENT, signal.SIGKILL)
@@ -296,9 +285,9 @@ class _Hosts:
             _enter(self._switch)
 
     def _run(self, commands: Iterable[Commands]) -> None:
-        for each in commands:
-            with contextlib.nullcontext() if each.host is None else self.within(each.host):
-                tell(each.program, each.lines)
+        for program, host, lines in commands:
+            with contextlib.nullcontext() if host is None else self.within(host):
+                tell(program, lines)
 
 
 def _be_relay(network: Network, devices: list[int]) -> NoReturn:

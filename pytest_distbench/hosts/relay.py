@@ -34,6 +34,7 @@ from pytest_distbench.launch.site.guardian import adopt_orphans
 from pytest_distbench.launch.site.local import ChildRanks, LocalLauncher, LocalSite, RunningLaunch, start_interpreter
 from pytest_distbench.launch.site.stream import EVERYTHING, OUTPUT, FileKind, Message, place_of
 from pytest_distbench.launch.starters.torchrun import TORCHRUN, start_torchrun
+from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch_files import INTERFACE, of_ranks, open_left
 from pytest_distbench.records.plan import LaunchPlan, read_work
 from pytest_distbench.records.record import Record, replace
@@ -49,23 +50,22 @@ _LOST_S = 20
 """A connection whose other end says nothing at all, not even that it is there, is broken after so many seconds."""
 
 
-class Caller(Record, frozen=True, kw_only=True):
-    """Who calls."""
+class Caller(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """Who calls: a relay, a node's parent, or a process that describes its host.
+
+    Attributes:
+        address: of the relay's host, on the way to the controller: others reach it there.
+        port: of that address, which it keeps for the store that all ranks meet at.
+        environment: that what is measured there is measured in.
+        sees: whether the host sees a folder of the controller's.
+    """
 
     secret: str
     host: str
-
-
-class Hello(Caller, frozen=True, kw_only=True):
-    """A relay that calls.
-
-    Attributes:
-        address: of its host, on the way to the controller: others reach it there.
-        port: of that address, which it keeps for the store that all ranks meet at.
-    """
-
-    address: str
-    port: int
+    address: str = ""
+    port: int = 0
+    environment: Environment | None = None
+    sees: bool = False
 
 
 @contextlib.contextmanager
@@ -79,7 +79,7 @@ def call(addresses: Sequence[str], port: int, secret: str) -> Iterator[socket.so
         address = line.getsockname()[0]
         kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         kept.bind((address, 0))
-        say(line, Hello(secret=secret, host=host_name(), address=address, port=kept.getsockname()[1]))
+        say(line, Caller(secret=secret, host=host_name(), address=address, port=kept.getsockname()[1]))
         yield line
 
 

@@ -13,7 +13,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -54,33 +53,24 @@ class Keeper(Protocol):
         """End it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """A host for ranks.
+    """A host for ranks, the stream to its relay, and what is known of that.
 
-    Attributes:
+    The offset is added to a moment of that host to make it one of ours; an error of None: nobody has measured it.
+    It is silent since its last word, or since a ping that came after that.
+    Answers are owed that are still to come: a Ctrl-C may have left one behind.
+
+    Args:
         name: for people; each host has another.
         line: to the relay over there, which :func:`.relay.serve` reads: most often a connection that it has made.
         keeper: what the relay lives by, in a session of its own, which Ctrl-C does not reach.
     """
 
-    name: str
-    line: socket.socket
-    keeper: Keeper
-    ranks: Sequence[int]
-
-
-class Hop:
-    """The stream to a host's relay, and what is known of that.
-
-    The offset is added to a moment of that host to make it one of ours; an error of None: nobody has measured it.
-    It is silent since its last word, or since a ping that came after that.
-    Answers are owed that are still to come: a Ctrl-C may have left one behind.
-    """
-
-    def __init__(self, host: Host) -> None:
-        self.host = host
-        self.line = host.line
+    def __init__(self, name: str, *, line: socket.socket, keeper: Keeper, ranks: Sequence[int]) -> None:
+        self.name = name
+        self.line = line
+        self.keeper = keeper
+        self.ranks = ranks
         self.lines = Lines()
         self.offset_s = 0.0
         self.error_s: float | None = None
@@ -98,7 +88,13 @@ class Hop:
     @property
     def report(self) -> HostReport | None:
         """What the ranks there have left behind, with moments of this process's clock; None: it has not told."""
-        return None if self.answer.report is None else _in_our_time(self.answer.report, self.offset_s)
+        told = self.answer.report
+        if told is None:
+            return None
+        entered = {
+            key: replace(each, firsts=[at + self.offset_s for at in each.firsts]) for key, each in told.entered.items()
+        }
+        return replace(told, ranks=[_moved(report, self.offset_s) for report in told.ranks], entered=entered)
 
     @property
     def has_answered(self) -> bool:
@@ -141,24 +137,13 @@ class Hop:
         except OSError:
             return b""
 
-    def shut(self) -> None:
-        """Close the stream, which ends what is left there."""
-        self.line.close()
-
     def see_off(self) -> None:
         """See that what led to the stream ends, which it does by itself once all that it led to are shut."""
-        keeper = self.host.keeper
         try:
-            keeper.wait(timeout=_LOST_LEAVE_S if self.is_lost else _LEAVE_S)
+            self.keeper.wait(timeout=_LOST_LEAVE_S if self.is_lost else _LEAVE_S)
         except subprocess.TimeoutExpired:
-            keeper.kill()
-            keeper.wait()
-
-
-def _in_our_time(host: HostReport, offset_s: float) -> HostReport:
-    """Reports whose moments are of this process's clock."""
-    entered = {key: replace(each, firsts=[at + offset_s for at in each.firsts]) for key, each in host.entered.items()}
-    return replace(host, ranks=[_moved(report, offset_s) for report in host.ranks], entered=entered)
+            self.keeper.kill()
+            self.keeper.wait()
 
 
 def _moved(report: RankReport, offset_s: float) -> RankReport:
@@ -194,10 +179,10 @@ class RelayedSite:
         self._plan = plan
         self._meeting_point = meeting_point
         self._selector = selectors.EpollSelector()
-        self._hops = [Hop(host) for host in hosts if host.ranks]
-        self._idle = [Hop(host) for host in hosts if not host.ranks]
-        for hop in self._hops:
-            self._selector.register(hop.line, selectors.EVENT_READ, hop)
+        self._hosts = [host for host in hosts if host.ranks]
+        self._idle = [host for host in hosts if not host.ranks]
+        for host in self._hosts:
+            self._selector.register(host.line, selectors.EVENT_READ, host)
         self._fresh: list[RankEvent] = []
         self._standstill = Standstill()
 
@@ -205,14 +190,14 @@ class RelayedSite:
         return self._selector.fileno()
 
     def start(self) -> None:
-        if (housed := sorted(rank for hop in self._hops for rank in hop.host.ranks)) != [*range(self._plan.processes)]:
+        if (housed := sorted(rank for host in self._hosts for rank in host.ranks)) != [*range(self._plan.processes)]:
             raise LauncherError(f"the hosts have ranks {housed}; wanted each of {self._plan.processes} once, from 0")
         plan = replace(self._plan, variables=variables_to_wire(self._plan.variables))
         began_ns = self._plan.files.began.stat().st_mtime_ns
-        told = places([hop.host.ranks for hop in self._hops], self._meeting_point, self._plan.variables)
+        told = places([host.ranks for host in self._hosts], self._meeting_point, self._plan.variables)
         opening = {
-            hop: Message(what="open", plan=plan, places=place, began_ns=began_ns)
-            for hop, place in zip(self._hops, told, strict=True)
+            host: Message(what="open", plan=plan, places=place, began_ns=began_ns)
+            for host, place in zip(self._hosts, told, strict=True)
         }
         self._insist(opening, within_s=_OPEN_S)
         self._compare_clocks()
@@ -225,37 +210,39 @@ class RelayedSite:
         return fresh
 
     def ask(self, ranks: Iterable[int], request: bytes) -> None:
-        for hop, those in self._by_host(ranks).items():
-            self._send(hop, Message(what="ask", ranks=those, request=request.decode()))
+        for host, those in self._by_host(ranks).items():
+            self._send(host, Message(what="ask", ranks=those, request=request.decode()))
 
     def signal(self, rank: int, number: signal.Signals) -> None:
-        for hop in self._by_host([rank]):
-            self._send(hop, Message(what="signal", rank=rank, number=number))
+        for host in self._by_host([rank]):
+            self._send(host, Message(what="signal", rank=rank, number=number))
 
     def running(self) -> frozenset[int]:
         return frozenset(rank for done in self._order(self._to_all("running")) for rank in done.ranks)
 
     def look(self) -> None:
         """A relay is the parent of its ranks; what may stand still is the process of this host that leads to it."""
-        if told := self._standstill.look(hop.host.keeper.pid for hop in self._hops if not hop.is_lost):
-            for hop in self._hops:
-                self._lose(hop, told)
+        if told := self._standstill.look(host.keeper.pid for host in self._hosts if not host.is_lost):
+            for host in self._hosts:
+                self._lose(host, told)
 
     def collect(self, *, undecided: Iterable[int], held: Iterable[int]) -> None:
         at_work, waiting = self._by_host(undecided), self._by_host(held)
         self._order(
             {
-                hop: Message(what="collect", ranks=at_work.get(hop, []), held=waiting.get(hop, []))
-                for hop in {**at_work, **waiting}
+                host: Message(what="collect", ranks=at_work.get(host, []), held=waiting.get(host, []))
+                for host in {**at_work, **waiting}
             }
         )
 
     def end(self, ranks: Iterable[int]) -> Exit:
         there = self._by_host(ranks)
-        self._order({hop: Message(what="end", ranks=there.get(hop, [])) for hop in self._hops if hop.ended is None})
-        for hop in self._hops:
-            if hop.ended is None:
-                self._lose(hop, "its relay did not report how its ranks ended")
+        self._order(
+            {host: Message(what="end", ranks=there.get(host, [])) for host in self._hosts if host.ended is None}
+        )
+        for host in self._hosts:
+            if host.ended is None:
+                self._lose(host, "its relay did not report how its ranks ended")
         assert self.ended is not None
         return self.ended
 
@@ -274,45 +261,45 @@ class RelayedSite:
         self._order(self._to_all("fetch"))
 
     def reports(self) -> list[HostReport]:
-        return [report for hop in self._hops if (report := hop.report) is not None]
+        return [report for host in self._hosts if (report := host.report) is not None]
 
     def close(self) -> None:
-        for hop in (hops := [*self._hops, *self._idle]):
-            hop.shut()  # all of them, before one is waited for: a process may lead to several
-        for hop in hops:
-            hop.see_off()
+        for host in (hosts := [*self._hosts, *self._idle]):
+            host.line.close()  # all of them, before one is waited for: a process may lead to several
+        for host in hosts:
+            host.see_off()
         self._selector.close()
 
-    def _by_host(self, ranks: Iterable[int]) -> dict[Hop, list[int]]:
+    def _by_host(self, ranks: Iterable[int]) -> dict[Host, list[int]]:
         wanted = set(ranks)
-        found = {hop: sorted(wanted.intersection(hop.host.ranks)) for hop in self._hops}
-        return {hop: those for hop, those in found.items() if those}
+        found = {host: sorted(wanted.intersection(host.ranks)) for host in self._hosts}
+        return {host: those for host, those in found.items() if those}
 
-    def _to_all(self, what: Order) -> dict[Hop, Message]:
-        return dict.fromkeys(self._hops, Message(what=what))
+    def _to_all(self, what: Order) -> dict[Host, Message]:
+        return dict.fromkeys(self._hosts, Message(what=what))
 
-    def _insist(self, orders: Mapping[Hop, Message], *, within_s: float = _ANSWER_S) -> None:
+    def _insist(self, orders: Mapping[Host, Message], *, within_s: float = _ANSWER_S) -> None:
         self._order(orders, within_s=within_s)
-        for hop in orders:
-            if trouble := hop.trouble or hop.answer.trouble:
-                raise LauncherError(f"host {hop.host.name}: {trouble}")
+        for host in orders:
+            if trouble := host.trouble or host.answer.trouble:
+                raise LauncherError(f"host {host.name}: {trouble}")
 
-    def _order(self, orders: Mapping[Hop, Message], *, within_s: float = _ANSWER_S) -> list[Message]:
+    def _order(self, orders: Mapping[Host, Message], *, within_s: float = _ANSWER_S) -> list[Message]:
         """Give orders that are answered. Returns the answers; a host that gives none in time is lost."""
-        for hop, order in orders.items():
-            self._ping(hop)  # answered before the order is begun, however long that takes
-            hop.owed += 1
-            self._send(hop, order)
-        self._take_until(lambda hop: not hop.owed, orders, "did not answer", within_s=within_s)
-        return [hop.answer for hop in orders if not hop.owed]
+        for host, order in orders.items():
+            self._ping(host)  # answered before the order is begun, however long that takes
+            host.owed += 1
+            self._send(host, order)
+        self._take_until(lambda host: not host.owed, orders, "did not answer", within_s=within_s)
+        return [host.answer for host in orders if not host.owed]
 
     def _compare_clocks(self) -> None:
         """Measure how far each host's clock is from ours; if it has run another way since, that is in doubt too."""
-        for first in range(0, len(self._hops), _AT_ONCE):
-            self._ask_times(self._hops[first : first + _AT_ONCE])
+        for first in range(0, len(self._hosts), _AT_ONCE):
+            self._ask_times(self._hosts[first : first + _AT_ONCE])
         self.clocks = Clocks(
-            hosts={rank: hop.host.name for hop in self._hops for rank in hop.host.ranks},
-            errors_s={hop.host.name: hop.error_s or 0.0 for hop in self._hops},
+            hosts={rank: host.name for host in self._hosts for rank in host.ranks},
+            errors_s={host.name: host.error_s or 0.0 for host in self._hosts},
         )
 
     def _feel_pulses(self) -> None:
@@ -320,119 +307,119 @@ class RelayedSite:
 
         Also those to which nothing leads any more: who would end it then?
         """
-        for hop in self._hops:
-            if hop.ended is None and hop.host.keeper.poll() is not None:
-                self._lose(hop, _LED_NOWHERE)
-            if hop.has_answered and time.monotonic() - hop.pinged_at >= PULSE_S:
-                self._ping(hop)
-            self._lose_if_silent(hop)
+        for host in self._hosts:
+            if host.ended is None and host.keeper.poll() is not None:
+                self._lose(host, _LED_NOWHERE)
+            if host.has_answered and time.monotonic() - host.pinged_at >= PULSE_S:
+                self._ping(host)
+            self._lose_if_silent(host)
 
-    def _lose_if_silent(self, hop: Hop) -> None:
-        if not hop.has_answered and time.monotonic() - hop.silent_since >= _SILENT_S:
+    def _lose_if_silent(self, host: Host) -> None:
+        if not host.has_answered and time.monotonic() - host.silent_since >= _SILENT_S:
             self._lose(
-                hop,
+                host,
                 f"its relay has been silent for {_SILENT_S:.0f} s: the host is gone or cannot be reached, or the "
                 f"relay was stopped",
             )
 
-    def _ask_times(self, hops: Sequence[Hop]) -> None:
-        found: dict[Hop, list[tuple[float, float]]] = {hop: [] for hop in hops}
+    def _ask_times(self, hosts: Sequence[Host]) -> None:
+        found: dict[Host, list[tuple[float, float]]] = {host: [] for host in hosts}
         for _ in range(_PINGS):
-            for hop in hops:
-                self._ping(hop)
-            self._take_until(lambda hop: hop.has_answered, hops, "did not report its time")
-            for hop in hops:
-                if not hop.is_lost and (reading := hop.read_clock()) is not None:
-                    found[hop].append(reading)
-        for hop, readings in found.items():
-            hop.set_clock(readings)
+            for host in hosts:
+                self._ping(host)
+            self._take_until(lambda host: host.has_answered, hosts, "did not report its time")
+            for host in hosts:
+                if not host.is_lost and (reading := host.read_clock()) is not None:
+                    found[host].append(reading)
+        for host, readings in found.items():
+            host.set_clock(readings)
 
-    def _ping(self, hop: Hop) -> None:
-        self._write(hop, hop.ping)
+    def _ping(self, host: Host) -> None:
+        self._write(host, host.ping)
 
     def _take_until(
-        self, is_so: Callable[[Hop], bool], hops: Iterable[Hop], otherwise: str, *, within_s: float = _ANSWER_S
+        self, is_so: Callable[[Host], bool], hosts: Iterable[Host], otherwise: str, *, within_s: float = _ANSWER_S
     ) -> None:
         """Take in what arrives until something holds of each of the hosts; those of which it never does are lost."""
         deadline = time.monotonic() + within_s
-        while waiting := [hop for hop in hops if not hop.is_lost and not is_so(hop)]:
+        while waiting := [host for host in hosts if not host.is_lost and not is_so(host)]:
             if (remaining := deadline - time.monotonic()) <= 0:
-                for hop in waiting:
-                    if hop.error_s is None:  # nothing runs there yet that it would have to end
-                        hop.host.keeper.kill()
-                    self._lose(hop, f"its relay {otherwise} within {within_s:.0f} s")
-            for hop in waiting:
-                self._lose_if_silent(hop)
+                for host in waiting:
+                    if host.error_s is None:  # nothing runs there yet that it would have to end
+                        host.keeper.kill()
+                    self._lose(host, f"its relay {otherwise} within {within_s:.0f} s")
+            for host in waiting:
+                self._lose_if_silent(host)
             self._take(max(0.0, min(remaining, PULSE_S)))
 
-    def _send(self, hop: Hop, order: Message) -> None:
-        self._write(hop, lambda: hop.send(order))
+    def _send(self, host: Host, order: Message) -> None:
+        self._write(host, lambda: host.send(order))
 
-    def _write(self, hop: Hop, write: Callable[[], None]) -> None:
-        if not hop.is_lost:
+    def _write(self, host: Host, write: Callable[[], None]) -> None:
+        if not host.is_lost:
             try:
                 write()
             except OSError as error:
-                self._lose(hop, f"its relay no longer accepts commands ({error.strerror or error})")
+                self._lose(host, f"its relay no longer accepts commands ({error.strerror or error})")
 
     def _take(self, timeout_s: float) -> None:
         for key, _ in self._selector.select(timeout_s):
-            hop: Hop = key.data
-            if data := hop.read():
-                hop.silent_since = time.monotonic()
-                for line in hop.lines.take(data):
+            host: Host = key.data
+            if data := host.read():
+                host.silent_since = time.monotonic()
+                for line in host.lines.take(data):
                     try:
-                        self._heed(hop, msgspec.json.decode(line, type=Message, dec_hook=read_work))
+                        self._heed(host, msgspec.json.decode(line, type=Message, dec_hook=read_work))
                     except msgspec.MsgspecError:
                         self._lose(
-                            hop,
+                            host,
                             f"its relay said {line[:200]!r}; does the host run this version of pytest-distbench, and "
                             "only one relay?",
                         )
                         break
             else:
-                self._lose(hop, _LED_NOWHERE)
+                self._lose(host, _LED_NOWHERE)
 
-    def _heed(self, hop: Hop, word: Message) -> None:
+    def _heed(self, host: Host, word: Message) -> None:
         match word:
             case Message(what="said", event=RankEvent() as event):
-                told = replace(event, at=event.at + hop.offset_s)
+                told = replace(event, at=event.at + host.offset_s)
                 self.heard.take([told])
                 self._fresh.append(told)
             case Message(what="closed", rank=rank, at=at):
-                self.heard.close(rank, at + hop.offset_s)
+                self.heard.close(rank, at + host.offset_s)
             case Message(what="ended"):
-                hop.ended = word.ended
+                host.ended = word.ended
                 self._note_end()
-            case Message(what="wrote", rank=rank) if rank in hop.host.ranks:
+            case Message(what="wrote", rank=rank) if rank in host.ranks:
                 path = place_of(self._plan.files, word.kind, rank)
                 path.touch(mode=0o600)
                 with open(path, "r+b" if word.offset else "wb") as file:
                     file.seek(word.offset)
                     file.write(word.data)
             case Message(what="pong"):
-                hop.take_time(word)
+                host.take_time(word)
             case Message(what="done"):
-                hop.answer = word
-                hop.owed -= 1
+                host.answer = word
+                host.owed -= 1
 
-    def _lose(self, hop: Hop, why: str) -> None:
+    def _lose(self, host: Host, why: str) -> None:
         """Nobody can reach that host any more: its ranks end by their own lifeline."""
-        if hop.is_lost:
+        if host.is_lost:
             return
-        self._selector.unregister(hop.line)
-        hop.is_lost, hop.trouble = True, why
-        if hop.ended is None:
-            hop.shut()
-            for rank in set(hop.host.ranks) - set(self.heard.closed_at):
+        self._selector.unregister(host.line)
+        host.is_lost, host.trouble = True, why
+        if host.ended is None:
+            host.line.close()
+            for rank in set(host.ranks) - set(self.heard.closed_at):
                 self.heard.close(rank, time.monotonic())
         self._note_end()
 
     def _note_end(self) -> None:
-        if self.ended is None and all(hop.ended is not None or hop.is_lost for hop in self._hops):
-            told = {hop: hop.trouble if hop.ended is None else hop.ended.trouble for hop in self._hops}
+        if self.ended is None and all(host.ended is not None or host.is_lost for host in self._hosts):
+            told = {host: host.trouble if host.ended is None else host.ended.trouble for host in self._hosts}
             self.ended = Exit(
-                codes={rank: code for hop in self._hops if hop.ended for rank, code in hop.ended.codes.items()},
-                trouble="; ".join(f"host {hop.host.name}: {text}" for hop, text in told.items() if text),
-                died=any(hop.ended is None or hop.ended.died for hop in self._hops),
+                codes={rank: code for host in self._hosts if host.ended for rank, code in host.ended.codes.items()},
+                trouble="; ".join(f"host {host.name}: {text}" for host, text in told.items() if text),
+                died=any(host.ended is None or host.ended.died for host in self._hosts),
             )

@@ -35,7 +35,7 @@ CMD = LauncherKind(
     is_spaced=False,
     describe=by_name("pytest_distbench.hosts.cmd:describe"),
     layout=by_name("pytest_distbench.hosts.cmd:ranks_of_nodes"),
-    engine=by_name("pytest_distbench.hosts.cmd:engine_of"),
+    engine=by_name("pytest_distbench.hosts.cmd:check_engine"),
 )
 
 

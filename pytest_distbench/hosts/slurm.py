@@ -21,13 +21,13 @@ from typing import Any
 
 from pytest_distbench.errors import ConfigurationError, LauncherError, show
 from pytest_distbench.hosts import relay
-from pytest_distbench.hosts.calls import Callers, Connection, NotCalled, describe_hosts, make_site, within_s
-from pytest_distbench.hosts.relay import SECRET_VARIABLE, Caller, Hello
+from pytest_distbench.hosts.calls import Call, Callers, NotCalled, describe_hosts, make_site, within_s
+from pytest_distbench.hosts.relay import SECRET_VARIABLE, Caller
 from pytest_distbench.hosts.relayed import RelayedSite
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.guardian import end_with
 from pytest_distbench.launch.site.local import ChildRanks
-from pytest_distbench.launch.starters import NO_REVERSE_DNS, HostsFound, HostsWanted, LauncherSetup
+from pytest_distbench.launch.starters import NO_REVERSE_DNS, LauncherSetup
 from pytest_distbench.launch.starters.parent import (
     RANK,
     Order,
@@ -39,6 +39,7 @@ from pytest_distbench.launch.starters.parent import (
     serve,
     variables_of_parent,
 )
+from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch_files import of_a_step
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wire import SESSION_VARIABLE
@@ -176,17 +177,20 @@ def _srun(nodes: Sequence[str], gpus: int) -> list[str]:
     ]  # fmt: skip
 
 
-def ranks_of_nodes(ranks: int, *, on_gpus: bool) -> list[int]:
+def ranks_of_nodes(ranks: int, *, on_gpus: bool, engine: str) -> list[int]:
+    del engine
     return [len(node) for node in read_allocation(os.environ).layout(ranks, on_gpus=on_gpus)]
 
 
-def describe(wanted: HostsWanted) -> HostsFound:
+def describe(*, ranks: int, engine: str, gpu: bool, platform: str) -> tuple[Environment, bool]:
     """What the nodes of the allocation are, from one step on all of them. See :func:`describe_hosts`."""
+    del ranks, engine
     allocation = read_allocation(os.environ)
     return describe_hosts(
         f"the nodes of job {allocation.job}",
         functools.partial(_start, allocation),
-        wanted,
+        gpu=gpu,
+        platform=platform,
         gpu_advice="allocate some, as salloc --gpus-per-node=4; if no partition has any (sinfo), leave --gpu out",
     )
 
@@ -322,7 +326,7 @@ class SlurmLauncher:
         layout = self._allocation.layout(plan.processes, on_gpus=plan.device == "cuda")
         self._drop_unusable(plan.variables)
         parents = self._parents_on(len(layout), plan.variables)
-        relays: dict[str, Connection[Hello]] = {}
+        relays: dict[str, Call] = {}
         try:
             for parent in parents.values():
                 parent.begin_relay()
@@ -330,13 +334,13 @@ class SlurmLauncher:
             for step in {parent.step for parent in parents.values()}:
                 nodes = [node for node, parent in parents.items() if parent.step is step]
                 lines = {node: forked[node] for node in nodes if node in forked}
-                taken = step.take(Hello, names=nodes, limit_s=_FORK_S, among=lines)
-                relays |= {called.said.host: called for called in taken}
+                taken = step.take(names=nodes, limit_s=_FORK_S, among=lines)
+                relays |= {said.host: (line, said) for line, said in taken}
             for node in parents.keys() - forked.keys():
                 parents[node].take_relay()  # its relay has called, so it goes on after all
         except BaseException as error:
-            for called in relays.values():
-                called.line.close()
+            for line, _ in relays.values():
+                line.close()
             missing = error.missing if isinstance(error, NotCalled) else ()
             self._drop(missing)
             for node in set(parents).difference(missing):
@@ -381,12 +385,12 @@ class SlurmLauncher:
             python_path=self._setup.python_path,
         )
         try:
-            callers = step.take(Caller, limit_s=2 * within_s(len(nodes)))
+            callers = step.take(limit_s=2 * within_s(len(nodes)))
         except BaseException as error:
             step.kill()
             self._put_last(error.missing if isinstance(error, NotCalled) else nodes)
             raise
-        self._parents |= {caller.said.host: NodeParent(Parent(caller.line, step.pid), step) for caller in callers}
+        self._parents |= {said.host: NodeParent(Parent(line, step.pid), step) for line, said in callers}
 
     def _parent_command(self, where: Sequence[str]) -> list[str]:
         port, *addresses = where

@@ -236,8 +236,9 @@ def _launcher(settings: Settings, given: Given) -> Settings:
     text = settings.launcher
     readers = {name: kind.engine for name, kind in LAUNCHERS.items() if kind.engine is not None}
     if "{" in text and readers:
-        [(name, read)] = readers.items()
-        settings = replace(settings, launcher=name, engine=read(text))
+        [(name, check)] = readers.items()
+        check(text)
+        settings = replace(settings, launcher=name, engine=text)
     elif text not in LAUNCHERS or text in readers:
         example = ", such as 'mpirun -np {nodes} {command}'" if readers else ""
         raise given.refuse("launcher", f"{text!r}; wanted one of {shown(LAUNCHERS)}{example}")

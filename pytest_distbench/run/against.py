@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pytest_distbench import git
 from pytest_distbench.errors import ConfigurationError, LauncherError
-from pytest_distbench.launch.starters import Engine, Launcher, LauncherSetup
+from pytest_distbench.launch.starters import Launcher, LauncherSetup
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.machine.hardware import Interpreter, find_interpreter
 from pytest_distbench.records.launch import LaunchRecord
@@ -291,9 +291,7 @@ def _may_hold(folder: str) -> bool:
     return "{" in folder or Path(folder).is_dir()
 
 
-def make_setup(
-    variant: Variant, directory: Path, session: str, preload: Sequence[str], engine: Engine | None
-) -> LauncherSetup:
+def make_setup(variant: Variant, directory: Path, session: str, preload: Sequence[str], engine: str) -> LauncherSetup:
     """What the launcher of the reference's ranks is made of.
 
     Its session is its own: what ends on one side must not end on the other.

@@ -291,9 +291,9 @@ class Surroundings:
         return layout_text(layout) if len(layout) > 1 else ""
 
     def _find_layout(self, ranks: int, on_gpus: bool) -> Sequence[int]:  # noqa: FBT001 a key of the cache
-        layout, engine = LAUNCHERS[self._settings.launcher].layout, self._settings.engine
+        layout = LAUNCHERS[self._settings.launcher].layout
         assert layout is not None
-        return layout(ranks, on_gpus=on_gpus) if engine is None else layout(ranks, on_gpus=on_gpus, engine=engine)
+        return layout(ranks, on_gpus=on_gpus, engine=self._settings.engine)
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:

@@ -20,7 +20,7 @@ from pytest_distbench.judging.bounds import check_measured, judge_bounds
 from pytest_distbench.judging.confirmation import Known
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.terms import Judgement, certain_failure, close
-from pytest_distbench.launch.starters import Hosting, HostsFound, HostsWanted
+from pytest_distbench.launch.starters import Hosting
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.locks import alone_on_this_host, beside_others_on_this_host, lease
 from pytest_distbench.records.case import RANKS, Case, Conditions, EntryName
@@ -70,7 +70,7 @@ class Session:
     @functools.cached_property
     def hardware(self) -> Environment:
         if self._hosts is not None:
-            return self._hosts.environment
+            return self._hosts[0]
         return hardware.describe(
             platform_name=self.settings.platform,
             gpus=self.settings.gpus,
@@ -81,16 +81,14 @@ class Session:
         )
 
     @functools.cached_property
-    def _hosts(self) -> HostsFound | None:
-        """What the hosts of the launcher say; None: ranks live on this one."""
+    def _hosts(self) -> tuple[Environment, bool] | None:
+        """What the hosts of the launcher are, and whether they share a folder; None: ranks live on this one."""
         describe, settings = self.launching.launcher_kind.describe, self.settings
         if describe is None:
             return None
         self.launching.on_start()
         return describe(
-            HostsWanted(
-                gpu=settings.gpu, platform=settings.platform or None, ranks=settings.largest, engine=settings.engine
-            )
+            ranks=settings.largest, engine=settings.engine, gpu=settings.gpu, platform=settings.platform or ""
         )
 
     @functools.cached_property
@@ -188,7 +186,7 @@ class Session:
             return f"the {name} launcher cannot keep two groups open at once"
         if not launcher.settles_doubts:
             return f"the {name} launcher does not state that two groups can run on the same hosts at once"
-        if hosting.hosts == "many" and not (self._hosts is not None and self._hosts.share_temporary):
+        if hosting.hosts == "many" and not (self._hosts is not None and self._hosts[1]):
             seen = f"{tempfile.gettempdir()} (TMPDIR), where the other revision is checked out"
             return f"not all hosts confirmed that they see {seen}"
         return kind.why_alone

@@ -19,7 +19,6 @@ from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.wanted import RUN_LAUNCHES
 
 if TYPE_CHECKING:
-    from pytest_distbench.launch.starters import Engine
     from pytest_distbench.machine.gpus import Gpus
 
 
@@ -36,7 +35,7 @@ class Settings(Options):
     """
 
     gpus: Gpus
-    engine: Engine | None = None
+    engine: str = ""
     recorders_python: str = ""
     stated: Experiment = field(default_factory=Experiment)
     traces: Path = Path()

@@ -15,8 +15,7 @@ from support.processes import wait_for
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.hosts import calls
-from pytest_distbench.hosts.calls import SEES, Callers, HostDescription, NotCalled, addresses
-from pytest_distbench.hosts.relay import Caller, Hello
+from pytest_distbench.hosts.calls import SEES, Callers, NotCalled, addresses
 from pytest_distbench.launch.site import processes
 
 pytestmark = pytest.mark.spawn
@@ -46,12 +45,12 @@ def started(
         assert made.poll() is not None
 
 
-def hosts_of(made: Callers, kind: type[Caller] = Hello, **wanted: Any) -> list[str]:
+def hosts_of(made: Callers, **wanted: Any) -> list[str]:
     """The hosts from which processes have called, in their order; they are hung up on."""
-    taken = made.take(kind, **wanted)
-    for call in taken:
-        call.line.close()
-    return [call.said.host for call in taken]
+    taken = made.take(**wanted)
+    for line, _ in taken:
+        line.close()
+    return [caller.host for _, caller in taken]
 
 
 def on(*hosts: str) -> str:
@@ -68,7 +67,7 @@ def test_relays_call_and_come_in_the_order_of_the_names_and_strangers_are_not_he
 
 def test_hosts_whose_names_nobody_knew_before_come_in_the_order_of_theirs(tmp_path: Path) -> None:
     with started(tmp_path, on("b", "a"), module=DESCRIBE) as made:
-        assert hosts_of(made, HostDescription, until_the_end=True) == ["a", "b"]
+        assert hosts_of(made, until_the_end=True) == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +85,7 @@ def test_hosts_whose_names_nobody_knew_before_come_in_the_order_of_theirs(tmp_pa
 )
 def test_relays_that_do_not_all_call_are_told(tmp_path: Path, does: str, names: list[str], told: str) -> None:
     with started(tmp_path, does, names=names) as made, pytest.raises(LauncherError, match=told):
-        made.take(Hello)
+        made.take()
 
 
 @pytest.mark.parametrize(
@@ -101,7 +100,7 @@ def test_hosts_that_are_too_few_or_too_many_are_told_when_they_describe_themselv
     tmp_path: Path, hosts: list[str], told: str
 ) -> None:
     with started(tmp_path, on(*hosts), module=DESCRIBE) as made, pytest.raises(LauncherError, match=told):
-        made.take(HostDescription, until_the_end=True)
+        made.take(until_the_end=True)
 
 
 def test_a_command_that_goes_on_when_all_it_has_started_have_said_what_they_are_is_told(
@@ -113,7 +112,7 @@ def test_a_command_that_goes_on_when_all_it_has_started_have_said_what_they_are_
         started(tmp_path, f"{on('n1', 'n2')}; sleep 60", module=DESCRIBE) as made,
         pytest.raises(LauncherError, match=told),
     ):
-        made.take(HostDescription, until_the_end=True)
+        made.take(until_the_end=True)
 
 
 def test_a_host_from_which_nobody_calls_is_named(tmp_path: Path) -> None:
@@ -122,7 +121,7 @@ def test_a_host_from_which_nobody_calls_is_named(tmp_path: Path) -> None:
         started(tmp_path, f"{on('n1')[:-5]} sleep 60", names=["n1", "n2"]) as made,
         pytest.raises(NotCalled, match=told) as raised,
     ):
-        made.take(Hello, limit_s=10.0)
+        made.take(limit_s=10.0)
 
     assert raised.value.missing == ["n2"]
 
@@ -135,7 +134,7 @@ def test_a_host_whose_other_connection_breaks_is_not_waited_for(tmp_path: Path) 
         started(tmp_path, "sleep 1000", names=["n1"]) as made,
         pytest.raises(NotCalled, match="host n1 was lost before all hosts called"),
     ):
-        made.take(Hello, limit_s=500.0, among={"n1": ours})
+        made.take(limit_s=500.0, among={"n1": ours})
 
 
 def test_some_hosts_may_call_again(tmp_path: Path) -> None:

@@ -8,10 +8,8 @@ import pytest
 from support.engine import TEMPLATE
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.hosts.calls import Connection
-from pytest_distbench.hosts.cmd import as_torchrun, engine_of, fill, layout
-from pytest_distbench.hosts.relay import Hello
-from pytest_distbench.launch.starters import Engine
+from pytest_distbench.hosts.cmd import as_torchrun, check_engine, fill, layout, ranks_per_node
+from pytest_distbench.hosts.relay import Caller
 
 
 @pytest.mark.parametrize(
@@ -31,28 +29,27 @@ def test_a_template_that_could_start_nothing_is_refused(template: str, wrong: st
     with pytest.raises(
         ConfigurationError, match=r"wanted a program .* \{nodes\}, and .*\{ranks\} \(number of ranks\)"
     ) as told:
-        engine_of(template)
+        check_engine(template)
     assert f": {wrong}" in str(told.value)
 
 
 def test_a_template_may_have_braces_of_its_own() -> None:
-    engine_of("sh -o jsonpath={.items} {nodes} {command}")
-    engine_of(TEMPLATE)
-    assert engine_of("sh start.sh {nodes} {torchrun}").ranks_per_node == 1
+    check_engine("sh -o jsonpath={.items} {nodes} {command}")
+    check_engine(TEMPLATE)
+    assert ranks_per_node("sh start.sh {nodes} {torchrun}") == 1
 
 
 def test_a_template_says_how_many_ranks_a_host_is_filled_with() -> None:
-    engine = engine_of("sh start.sh {nodes:8} {nodes} {command}")
+    engine = "sh start.sh {nodes:8} {nodes} {command}"
 
-    assert engine.ranks_per_node == 8
-    assert fill(engine.template, nodes=2, engine=engine, words=["x"], variables={})[2:4] == ["2", "2"]
+    assert ranks_per_node(engine) == 8
+    assert fill(engine, nodes=2, words=["x"], variables={})[2:4] == ["2", "2"]
 
 
 def test_what_runs_on_each_host_carries_its_variables_as_words_or_as_one_word_of_a_shell() -> None:
     filled = fill(
-        "run -n {ranks} -N {ranks_per_node} --hosts={nodes} sh -c 'exec {command}' -- {command}",
+        "run -n {ranks} -N {ranks_per_node} --hosts={nodes:4} sh -c 'exec {command}' -- {command}",
         nodes=2,
-        engine=Engine(template="", ranks_per_node=4),
         words=["python", "-m", "x"],
         variables={"A": "/b:/c"},
     )
@@ -68,8 +65,8 @@ def test_hosts_are_filled_one_after_the_other() -> None:
 
 def test_hosts_under_torchrun_are_ordered_as_its_rendezvous_does() -> None:
     """By the texts of their addresses: so the ranks are where they are looked for."""
-    hellos = [Hello(secret="", host=f"n{i}", address=f"10.0.0.{i}", port=1) for i in (2, 9, 10)]
+    callers = [Caller(secret="", host=f"n{i}", address=f"10.0.0.{i}", port=1) for i in (2, 9, 10)]
     with socket.socket() as line:
-        ordered = as_torchrun([Connection(line, hello) for hello in hellos])
+        ordered = as_torchrun([(line, caller) for caller in callers])
 
-    assert [relay.said.host for relay in ordered] == ["n10", "n2", "n9"]
+    assert [caller.host for _, caller in ordered] == ["n10", "n2", "n9"]

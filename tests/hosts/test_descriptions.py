@@ -14,11 +14,11 @@ import pytest
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.hosts import calls
-from pytest_distbench.hosts.calls import SEES, Callers, HostDescription, describe_hosts, main
-from pytest_distbench.hosts.relay import SECRET_VARIABLE
-from pytest_distbench.launch.starters import HostsFound, HostsWanted
+from pytest_distbench.hosts.calls import SEES, Callers, describe_hosts, main
+from pytest_distbench.hosts.relay import SECRET_VARIABLE, Caller
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.gpus import Gpus
+from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.record import replace
 
 pytestmark = pytest.mark.spawn
@@ -39,29 +39,27 @@ def says(*platforms: str, torch: str = "2.13.0", sees: bool = True) -> str:
     for number, platform in enumerate(platforms, 1):
         software = {"torch": torch if number == len(platforms) else "2.13.0"}
         described = replace(environment, platform=platform, software=software)
-        told = HostDescription(secret="SECRET", host=f"n{number}", environment=described, sees=sees or number == 1)
+        told = Caller(secret="SECRET", host=f"n{number}", environment=described, sees=sees or number == 1)
         said.append(msgspec.json.encode(told).decode())
     return f"SAID={shlex.quote(chr(10).join(reversed(said)))} {sys.executable} -c {shlex.quote(SAY)} $4 $5"
 
 
-def described(does: str, *, gpu: bool = False, platform: str | None = None) -> HostsFound:
+def described(does: str, *, gpu: bool = False, platform: str = "") -> tuple[Environment, bool]:
     def start(module: str, *words: str, log: Path, session: str) -> Callers:
         rest: dict[str, Any] = {"environment": os.environ, "count": 2, "log": log, "session": session, "advice": "Up?"}
         python = [sys.executable, "-m", module]
         return Callers(lambda where, _: ["sh", "-c", does, "sh", *python, *where, *words], **rest)
 
-    return describe_hosts(
-        "the hosts", start, HostsWanted(gpu=gpu, platform=platform, ranks=2), gpu_advice="take others"
-    )
+    return describe_hosts("the hosts", start, gpu=gpu, platform=platform, gpu_advice="take others")
 
 
 def test_hosts_are_of_their_class_or_of_the_one_that_is_named_and_share_a_folder_that_all_see() -> None:
-    assert described(says("cpu-a", "cpu-a")).environment.platform == "cpu-a"
+    assert described(says("cpu-a", "cpu-a"))[0].platform == "cpu-a"
 
-    assert described(says("cpu-a", "cpu-a")).share_temporary
-    assert not described(says("cpu-a", "cpu-a", sees=False)).share_temporary
+    assert described(says("cpu-a", "cpu-a"))[1]
+    assert not described(says("cpu-a", "cpu-a", sees=False))[1]
 
-    assert described(says("cpu-a", "cpu-b"), platform="mine").environment.platform == "mine"
+    assert described(says("cpu-a", "cpu-b"), platform="mine")[0].platform == "mine"
 
 
 @pytest.mark.parametrize(
@@ -99,9 +97,10 @@ def test_it_tells_its_class_and_its_software_and_whether_it_sees_a_folder(
         main()
         line, _ = listener.accept()
         with line, line.makefile("rb") as said:
-            told = msgspec.json.decode(said.read(), type=HostDescription)
+            told = msgspec.json.decode(said.read(), type=Caller)
 
     assert (told.host, told.secret, told.sees) == ("n3", "s", sees)
+    assert told.environment is not None
     assert told.environment.platform == hardware.cpu_class()
     assert told.environment.software["torch"] == hardware.installed_version("torch")
     assert told.environment.gpu_host is None

@@ -172,7 +172,7 @@ PLACES = ["/a", "/b"]
 
 
 def lines(commands: list[Commands], program: str, host: int | None) -> list[str]:
-    return [line for each in commands if (each.program, each.host) == (program, host) for line in each.lines]
+    return [line for one, where, told in commands if (one, where) == (program, host) for line in told]
 
 
 def test_hosts_are_leaves_of_a_star_shaped_both_ways_as_their_limits_say() -> None:
@@ -197,8 +197,8 @@ def test_hosts_are_leaves_of_a_star_shaped_both_ways_as_their_limits_say() -> No
     assert alone == "qdisc add dev eth0 root handle 10: netem delay 1000us limit 100000"
 
     made = list(wire(parse_network("unlimited"), 2, PLACES, has_netem=False))
-    assert all(each.program == "ip" for each in made)
-    assert not any("gso" in line for each in made for line in each.lines)
+    assert all(program == "ip" for program, *_ in made)
+    assert not any("gso" in line for *_, told in made for line in told)
 
 
 def test_an_overlay_lies_over_addresses_of_its_own() -> None:

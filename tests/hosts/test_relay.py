@@ -22,7 +22,7 @@ from support.processes import wait_for
 from pytest_distbench.hosts import relay as relay_module
 from pytest_distbench.hosts.relay import (
     SECRET_VARIABLE,
-    Hello,
+    Caller,
     _settle_here,
     connect,
     interface_of,
@@ -159,7 +159,7 @@ def test_when_the_stream_breaks_the_ranks_end_and_what_they_have_started_and_no_
         reports_progress=True,
     )
     line, process = relay
-    host = Host(name="here", line=line, keeper=process, ranks=[0])
+    host = Host("here", line=line, keeper=process, ranks=[0])
     site = RelayedSite(plan, [host], meeting_point=("127.0.0.1", 29500))
     site.start()
     wait_for(lambda: any(event.kind == "hello" for event in site.listen(1.0)))
@@ -216,7 +216,7 @@ def test_of_a_rank_that_has_passed_the_end_of_its_output_comes_back(
         read=read,
     )
     line, process = relay
-    host = Host(name="here", line=line, keeper=process, ranks=[0])
+    host = Host("here", line=line, keeper=process, ranks=[0])
     site = RelayedSite(plan, [host], meeting_point=("127.0.0.1", 29500))
     site.start()
     wait_for(lambda: any(event.kind == "hello" for event in site.listen(1.0)))
@@ -264,7 +264,7 @@ def test_it_says_who_it_is_keeps_a_port_for_rank_0_and_ends_when_nobody_wants_it
     process = subprocess.Popen(command, env=environment)
     line, _ = listener.accept()
     with line, line.makefile("rb") as said:
-        hello = msgspec.json.decode(said.readline(), type=Hello)
+        hello = msgspec.json.decode(said.readline(), type=Caller)
         with pytest.raises(OSError, match="in use"), socket.socket() as other:
             other.bind(("127.0.0.1", hello.port))
         with socket.create_server(("127.0.0.1", hello.port)), socket.create_connection(("127.0.0.1", hello.port)):

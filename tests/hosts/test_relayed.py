@@ -22,7 +22,7 @@ from support.processes import wait_for
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.hosts import relayed
-from pytest_distbench.hosts.relayed import Hop, Host, RelayedSite
+from pytest_distbench.hosts.relayed import Host, RelayedSite
 from pytest_distbench.launch.site import Exit, processes
 from pytest_distbench.launch.site.stream import Message
 from pytest_distbench.launch.supervise import Side, supervise
@@ -103,7 +103,7 @@ def make_site(plan: LaunchPlan) -> Iterator[MakeSite]:
     made: list[RelayedSite] = []
 
     def make(*relays: MadeUpRelay) -> RelayedSite:
-        hosts = [Host(name=f"host{r.rank}", line=r.line, keeper=r, ranks=[r.rank]) for r in relays]
+        hosts = [Host(f"host{r.rank}", line=r.line, keeper=r, ranks=[r.rank]) for r in relays]
         here = replace(plan, world_size=len({relay.rank for relay in relays}))
         made.append(RelayedSite(here, hosts, meeting_point=("host0", 29500)))
         return made[-1]
@@ -231,8 +231,8 @@ def test_what_ranks_write_there_is_found_among_the_launchs_files(make_site: Make
 def test_a_host_without_ranks_is_asked_nothing_and_left(plan: LaunchPlan) -> None:
     busy, idle = MadeUpRelay(0), MadeUpRelay(1)
     hosts = [
-        Host(name="busy", line=busy.line, keeper=busy, ranks=[0]),
-        Host(name="idle", line=idle.line, keeper=idle, ranks=[]),
+        Host("busy", line=busy.line, keeper=busy, ranks=[0]),
+        Host("idle", line=idle.line, keeper=idle, ranks=[]),
     ]
     site = RelayedSite(replace(plan, world_size=1), hosts, meeting_point=("busy", 29500))
     site.start()
@@ -279,7 +279,7 @@ def test_a_host_whose_relay_never_answers_is_lost_soon(
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(["sh", "-c", does], stdin=theirs)
-    host = Host(name="host0", line=ours, keeper=process, ranks=[0])
+    host = Host("host0", line=ours, keeper=process, ranks=[0])
     site = RelayedSite(replace(plan, world_size=1), [host], meeting_point=("host0", 29500))
     with pytest.raises(LauncherError, match=f"host host0: its relay {told}"):
         site.start()
@@ -363,35 +363,35 @@ ECHOES = "import sys\nfor line in sys.stdin.buffer: sys.stdout.buffer.write(line
 
 
 @pytest.fixture
-def hop() -> Iterator[Hop]:
+def host() -> Iterator[Host]:
     """To a process that says what it is told, until its stream is closed."""
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen([sys.executable, "-c", ECHOES], stdin=theirs, stdout=theirs)
-    made = Hop(Host(name="there", line=ours, keeper=process, ranks=[0]))
+    made = Host("there", line=ours, keeper=process, ranks=[0])
     yield made
-    made.shut()
+    made.line.close()
     made.see_off()
     assert process.returncode is not None
 
 
-def test_orders_arrive_and_after_the_end_there_is_nothing(hop: Hop) -> None:
-    hop.ping()
-    assert msgspec.json.decode(hop.read(), type=Message, dec_hook=read_work) == Message(what="ping", number=1)
-    hop.host.keeper.kill()
-    hop.host.keeper.wait()
+def test_orders_arrive_and_after_the_end_there_is_nothing(host: Host) -> None:
+    host.ping()
+    assert msgspec.json.decode(host.read(), type=Message, dec_hook=read_work) == Message(what="ping", number=1)
+    host.keeper.kill()
+    host.keeper.wait()
 
-    assert hop.read() == b""
+    assert host.read() == b""
 
 
-def test_a_clock_is_read_in_the_middle_of_the_way_there_and_back(hop: Hop) -> None:
+def test_a_clock_is_read_in_the_middle_of_the_way_there_and_back(host: Host) -> None:
     before = time.monotonic()
-    hop.ping()
-    assert hop.read_clock() is None
-    hop.take_time(Message(what="pong", number=0, at=0.0))  # an older answer
-    assert hop.read_clock() is None
-    hop.take_time(Message(what="pong", number=1, at=before + 3600.0))
-    reading = hop.read_clock()
+    host.ping()
+    assert host.read_clock() is None
+    host.take_time(Message(what="pong", number=0, at=0.0))  # an older answer
+    assert host.read_clock() is None
+    host.take_time(Message(what="pong", number=1, at=before + 3600.0))
+    reading = host.read_clock()
 
     assert reading is not None
     error_s, offset_s = reading
@@ -399,10 +399,10 @@ def test_a_clock_is_read_in_the_middle_of_the_way_there_and_back(hop: Hop) -> No
     assert offset_s == pytest.approx(-3600.0, abs=time.monotonic() - before)
 
 
-def test_the_best_first_reading_counts_and_later_ones_tell_how_far_it_still_does(hop: Hop) -> None:
-    hop.set_clock([(0.2, 7.0), (0.1, 5.0)])
-    assert (hop.offset_s, hop.error_s) == (5.0, 0.1)
-    hop.set_clock([(0.25, 5.5)])
-    assert (hop.offset_s, hop.error_s) == (5.0, 0.75)
-    hop.set_clock([])
-    assert (hop.offset_s, hop.error_s) == (5.0, math.inf)
+def test_the_best_first_reading_counts_and_later_ones_tell_how_far_it_still_does(host: Host) -> None:
+    host.set_clock([(0.2, 7.0), (0.1, 5.0)])
+    assert (host.offset_s, host.error_s) == (5.0, 0.1)
+    host.set_clock([(0.25, 5.5)])
+    assert (host.offset_s, host.error_s) == (5.0, 0.75)
+    host.set_clock([])
+    assert (host.offset_s, host.error_s) == (5.0, math.inf)

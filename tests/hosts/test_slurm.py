@@ -17,9 +17,8 @@ from support.processes import has_ended, wait_for
 
 from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.hosts import calls, slurm
-from pytest_distbench.hosts.relay import Hello
 from pytest_distbench.hosts.slurm import Allocation, SlurmLauncher, read_allocation, start_step
-from pytest_distbench.launch.starters import HostsWanted, LauncherSetup
+from pytest_distbench.launch.starters import LauncherSetup
 from pytest_distbench.machine import hardware
 
 ALL = 'for node in $nodes; do SLURMD_NODENAME=$node "$@" & done; wait'
@@ -125,7 +124,7 @@ def test_an_allocation_that_is_too_small_says_what_to_ask_for() -> None:
         Allocation(job="7", nodes="ab", gpus_per_node=2).layout(8, on_gpus=True)
 
 
-WANTED = HostsWanted(gpu=False, platform=None, ranks=2)
+WANTED: dict[str, Any] = {"gpu": False, "platform": "", "ranks": 2, "engine": ""}
 
 
 @pytest.fixture
@@ -139,9 +138,9 @@ def two_nodes(reach_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_hardware_is_that_of_the_nodes_from_one_step_on_all(tmp_path: Path) -> None:
     write_srun(tmp_path, f'test -z "$SLURM_CPU_BIND" || exit 1; {ALL}')
 
-    found = slurm.describe(WANTED)
-    assert found.environment.platform == hardware.cpu_class()
-    assert found.share_temporary
+    environment, share_temporary = slurm.describe(**WANTED)
+    assert environment.platform == hardware.cpu_class()
+    assert share_temporary
 
 
 @pytest.mark.spawn
@@ -154,7 +153,7 @@ def test_a_node_that_is_not_up_is_named_with_what_to_do(tmp_path: Path, monkeypa
         r"the nodes of job 7 do not all report .*: 1 of 2 hosts have called \(n1\), and not n2 .*Are the nodes up \(sin"
     )
     with pytest.raises(ConfigurationError, match=told):
-        slurm.describe(WANTED)
+        slurm.describe(**WANTED)
 
 
 TELLS = "import json, os, sys; json.dump(dict(os.environ), open(sys.argv[1], 'w'))"
@@ -168,12 +167,12 @@ def test_the_processes_of_a_step_call_from_each_node_and_say_who_they_are(tmp_pa
         ["n2", "n1"], lambda where: [*relay, *where], gpus=0, variables=os.environ, log=tmp_path / "log", session="s"
     )
     try:
-        found = step.take(Hello)
-        assert [call.said.host for call in found] == ["n2", "n1"]
-        assert {call.said.address for call in found} == {"127.0.0.1"}
+        found = step.take()
+        assert [caller.host for _, caller in found] == ["n2", "n1"]
+        assert {caller.address for _, caller in found} == {"127.0.0.1"}
         assert step.is_alive
-        for call in found:
-            call.line.close()
+        for line, _ in found:
+            line.close()
     finally:
         step.kill()
     assert not step.is_alive

@@ -17,7 +17,7 @@ from support.plans import make_plan
 from support.processes import LIMIT_S
 
 from pytest_distbench.errors import AroundUnavailable, ExtensionError
-from pytest_distbench.launch.starters import LAUNCHERS, Engine, Hosting, LauncherKind
+from pytest_distbench.launch.starters import LAUNCHERS, Hosting, LauncherKind
 from pytest_distbench.machine import locks
 from pytest_distbench.machine.locks import CpuController, find_controller
 from pytest_distbench.records.launch import LaunchRecord
@@ -38,7 +38,7 @@ PASSED = LaunchRecord(index=0, outcome="passed", wall_s=1.0)
 
 
 def under(
-    name: str, monkeypatch: pytest.MonkeyPatch, kind: LauncherKind | None = None, engine: Engine | None = None
+    name: str, monkeypatch: pytest.MonkeyPatch, kind: LauncherKind | None = None, engine: str = ""
 ) -> Surroundings:
     """A run under a launcher, with no GPU."""
     if kind is not None:
@@ -49,7 +49,8 @@ def under(
 
 
 def on_nodes_of(most: int, asked: list[tuple[int, bool]]) -> LauncherKind:
-    def layout(ranks: int, *, on_gpus: bool) -> Sequence[int]:
+    def layout(ranks: int, *, on_gpus: bool, engine: str) -> Sequence[int]:
+        assert not engine
         asked.append((ranks, on_gpus))
         return [most] * (ranks // most) + [ranks % most] * bool(ranks % most)
 
@@ -67,7 +68,7 @@ def test_ranks_on_several_hosts_are_a_condition_and_the_launcher_is_asked_once(
     assert asked == [(4, False), (2, False)]
     assert layout_text([4, 3]) == "1x4+1x3"
 
-    around = under("cmd", monkeypatch, engine=Engine(template="", ranks_per_node=3))
+    around = under("cmd", monkeypatch, engine="{nodes:3}")
     assert around.conditions(make_plan(tmp_path, world_size=8)) == {"nodes": "2x3+1x2"}
 
 
@@ -258,7 +259,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def surroundings(events: list[str]) -> Surroundings:
-    nothing: Any = SimpleNamespace(launcher="warm", engine=None)
+    nothing: Any = SimpleNamespace(launcher="warm", engine="")
     return Surroundings(AroundSetup(settings=nothing, on_progress=print))
 
 
@@ -279,7 +280,7 @@ def test_all_rows_are_closed_also_where_one_fails_at_it(events: list[str], monke
             raise OSError("it is stuck")
 
     monkeypatch.setitem(AROUND, "innermost", lambda setup: Stuck("innermost", events))
-    nothing: Any = SimpleNamespace(launcher="warm", engine=None)
+    nothing: Any = SimpleNamespace(launcher="warm", engine="")
 
     with pytest.raises(ExtensionError, match=r"AROUND\['innermost'\]: OSError: it is stuck"):
         Surroundings(AroundSetup(settings=nothing, on_progress=print)).close()

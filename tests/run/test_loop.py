@@ -20,7 +20,7 @@ from support.timelines import JOB
 
 from pytest_distbench.elastic.records import Job, Pool
 from pytest_distbench.judging.terms import NOT_EVALUATED, Judgement, Terms
-from pytest_distbench.launch.starters import Hosting, HostsFound
+from pytest_distbench.launch.starters import Hosting
 from pytest_distbench.machine.gpus import Gpus, read_gpus
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import AskedBound
@@ -221,10 +221,10 @@ def test_what_cannot_run_in_turns_keeps_the_stored_comparison_and_says_why(
     launching: Any = session.launching
     launching.hosting = lambda work: Hosting(hosts=hosts)
     launching.on_start = lambda: None
-    found = HostsFound(environment=cast(Any, None), share_temporary=bool(launcher.get("shares", True)))
-    kind = {"holds_two": True, "settles_doubts": True, "describe": lambda wanted: found, **launcher}
+    found = cast(Any, None), bool(launcher.get("shares", True))
+    kind = {"holds_two": True, "settles_doubts": True, "describe": lambda **wanted: found, **launcher}
     launching.launcher_kind = SimpleNamespace(**kind)
-    launching.settings = SimpleNamespace(launcher="mine", gpu=False, platform=None, largest=2, engine=None)
+    launching.settings = SimpleNamespace(launcher="mine", gpu=False, platform=None, largest=2, engine="")
     request = LaunchRequest(work=work, world_size=2, backend="gloo", device="cpu", timeout_s=10.0)
     samples = session.launches_of(request)
 

@@ -10,12 +10,10 @@ import signal
 import subprocess
 import sys
 
-from pytest_distbench.launch.starters import Engine
-
 TEMPLATE = f"{sys.executable} {__file__} {{nodes}} {{command}}"
 VARIABLE = "DISTBENCH_TEST_TEMPLATE"
 """Another template, for the list of conformance."""
-ENGINE = Engine(template=os.environ.get(VARIABLE, TEMPLATE))
+ENGINE = os.environ.get(VARIABLE, TEMPLATE)
 
 
 def main() -> int:

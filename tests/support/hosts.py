@@ -96,7 +96,7 @@ class HostsLauncher:
         for host, those in zip(self.hosts, ranks, strict=True):
             if those:
                 line, keeper = self._start_relay(host, plan.files.launcher_log)
-                hosts.append(Host(name=host.name, line=line, keeper=keeper, ranks=those))
+                hosts.append(Host(host.name, line=line, keeper=keeper, ranks=those))
         return RelayedSite(plan, hosts, meeting_point=(self.hosts[0].address, next(_ports)))
 
     def leftovers(self) -> list[psutil.Process]:

@@ -35,48 +35,6 @@ MAKE_STORE, DROP_STORE = b"m", b"d"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
-    """What starts processes on other hosts for us.
-
-    Attributes:
-        template: a command of the user's, with placeholders.
-        ranks_per_node: that a host is filled with.
-    """
-
-    template: str
-    ranks_per_node: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostsWanted:
-    """For whom hosts say what they are.
-
-    Attributes:
-        platform: the class of hardware that the user has named; None: that of the hosts, which must be one.
-        ranks: of the largest launch.
-        engine: that starts processes there, None: nobody has named one.
-    """
-
-    gpu: bool
-    platform: str | None
-    ranks: int
-    engine: Engine | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostsFound:
-    """What the hosts of a launcher have said.
-
-    Attributes:
-        environment: that all of them are.
-        share_temporary: each sees the folder in which pytest makes temporary files, another revision's for one.
-    """
-
-    environment: Environment
-    share_temporary: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherSetup:
     """What a launcher is made of.
 
@@ -86,7 +44,7 @@ class LauncherSetup:
         preload: modules to import once for all ranks, where that is possible.
         interpreter: the Python that runs the ranks; None: this one.
         python_path: where that one finds this package, and whatever else it should; None: as here.
-        engine: that starts processes on other hosts; None: nobody has named one.
+        engine: command of the user's that starts processes on other hosts; empty: nobody has named one.
     """
 
     directory: Path
@@ -94,7 +52,7 @@ class LauncherSetup:
     preload: Sequence[str] = ()
     interpreter: Path | None = None
     python_path: Sequence[str] | None = None
-    engine: Engine | None = None
+    engine: str = ""
 
 
 class Launcher(Protocol):
@@ -145,10 +103,13 @@ class LauncherKind(Hosting):
             commands run on the same hosts.
         takes_python: one of them may run under another Python.
         variables: set in the environment of all launches of the run unless the user has.
-        describe: what its hosts are, before the first launch; None: as this one.
-        layout: how many of so many ranks live on each of its hosts, with GPUs or without, and by which engine, where
-            one was named; None: all on one.
-        engine: reads the command that ``--distbench-launcher`` gives in place of this launcher's name; None: it is
+        describe: what its hosts are, before the first launch, for the largest number of ranks, by the engine, with
+            GPUs or without; and whether each sees the folder in which pytest makes temporary files. A platform is the
+            class of hardware that the user has named; empty: that of the hosts, which must be one. None: they are as
+            this one.
+        layout: how many of so many ranks live on each of its hosts, by the engine, with GPUs or without; None: all on
+            one.
+        engine: checks the command that ``--distbench-launcher`` gives in place of this launcher's name; None: it is
             given by its name.
     """
 
@@ -158,9 +119,9 @@ class LauncherKind(Hosting):
     settles_doubts: bool = True
     takes_python: bool = True
     variables: Mapping[str, str] = field(default_factory=dict)
-    describe: Callable[[HostsWanted], HostsFound] | None = None
+    describe: Callable[..., tuple[Environment, bool]] | None = None
     layout: Callable[..., Sequence[int]] | None = None
-    engine: Callable[[str], Engine] | None = None
+    engine: Callable[[str], None] | None = None
 
 
 def by_name(place: str) -> Callable[..., Any]:
