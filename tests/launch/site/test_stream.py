@@ -12,6 +12,7 @@ from support.plans import make_plan
 
 from pytest_distbench.launch.site import Exit, stream
 from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.plan import read_work
 from pytest_distbench.records.wire import Lines, RankEvent
 
 
@@ -39,7 +40,7 @@ def test_a_word_arrives_as_it_was_said(word: stream.Word) -> None:
 def test_an_order_arrives_as_it_was_given(tmp_path: Path) -> None:
     order = stream.Message(what="open", plan=make_plan(tmp_path), places={3: {"RANK": "3"}}, began_ns=2**62)
 
-    assert msgspec.json.decode(msgspec.json.encode(order), type=stream.Message) == order
+    assert msgspec.json.decode(msgspec.json.encode(order), type=stream.Message, dec_hook=read_work) == order
 
 
 def test_every_kind_of_file_has_a_name_for_each_rank(tmp_path: Path) -> None:
