@@ -30,7 +30,7 @@ from pytest_distbench.report.screens import sentence
 from pytest_distbench.report.tables import TABLES, section_of, sections_of
 from pytest_distbench.report.tables.table import Section
 from pytest_distbench.report.terminal import ending_lines, summary_lines
-from pytest_distbench.report.verdicts import cells, columns_of, with_statistic
+from pytest_distbench.report.verdicts import verdict_rows
 from pytest_distbench.store.files import PAGE_SIGN, check_target, replace_file
 from pytest_distbench.store.run_record import read_history, read_prices, read_run_record
 
@@ -86,8 +86,8 @@ def _compare(options: argparse.Namespace) -> Iterator[str]:
         moved = [v for v in verdicts if not v.row.is_quiet]
         if moved:
             yield str(name)
-            columns, note = with_statistic(columns_of(), moved)
-            yield from [*layout([*columns], [cells(v, columns) for v in moved], left=2), *note]
+            header, texts, note = verdict_rows(moved)
+            yield from [*layout(header, texts, left=2), *note]
             reasons = Counter(v.reason for v in moved if v.reason)
             yield from (f"   {reason} ({number} metric{'s' * (number != 1)})" for reason, number in reasons.items())
             yield ""

@@ -20,7 +20,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.reasons import VERDICTS
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.report import Line, layout
-from pytest_distbench.report.verdicts import cells, columns_of, telling_verdicts, with_statistic
+from pytest_distbench.report.verdicts import telling_verdicts, verdict_rows
 from pytest_distbench.units import counted, format_percent, is_size, plural, quantity
 
 MOST_LINES = 25
@@ -71,12 +71,12 @@ def rows(results: Sequence[CaseResult]) -> list[Line]:
     if not found:
         return []
     shown = found[:_ROWS]
-    columns, note = with_statistic(columns_of(found[0][0]), [v for _, v in shown])
-    mark, *headings = columns
+    is_paired = found[0][0].reference.kind == "paired"
+    (mark, *headings), cells, note = verdict_rows([v for _, v in shown], is_paired=is_paired)
     texts = []
     for index, (result, verdict) in enumerate(shown):
         name = result.case.title if not index or shown[index - 1][0] is not result else ""
-        first, *rest = cells(verdict, columns)
+        first, *rest = cells[index]
         is_advisory = verdict.is_failure and result.outcome == "advisory"
         texts.append(("A" if is_advisory else first, name, *rest, verdict.kind))
     head, *lines = layout((mark, "test", *headings, "verdict"), texts, left=3)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median
+from types import MappingProxyType
 from typing import NamedTuple
 
 from pytest_distbench.extensions import Table
 from pytest_distbench.judging.outcome import detection, planted_ratio, telling
-from pytest_distbench.judging.words import change, current, mde, metric_text, point_text, reference, threshold
+from pytest_distbench.judging.words import change, current, metric_text, point_text, reference, threshold
 from pytest_distbench.machine.secrets import mask_text
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import PEAK_MEMORY
@@ -23,6 +24,7 @@ from pytest_distbench.report import (
     row_line,
     table_head,
 )
+from pytest_distbench.report.tables import COLUMNS
 from pytest_distbench.store.accept import EntryChange, MetricChange
 from pytest_distbench.units import counted, format_change, quantity
 
@@ -79,30 +81,32 @@ def _measured_table(result: CaseResult) -> list[Line]:
     return list(map(Line, layout(("", "metric", "this run", "n"), rows, left=2))) if rows else []
 
 
-Columns = Mapping[str, Callable[[Finding], str]]
-"""Heading -> the text below it."""
+def verdict_rows(
+    shown: Sequence[Finding], *, is_paired: bool = False, further: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> tuple[list[str], list[list[str]], list[str]]:
+    """The header of a table of verdicts, its rows, and a line that says what both sides are of their launches.
+
+    That is a column where it differs between rows. Launches that ran in pairs have other headings; ``further`` has a
+    heading and its texts.
+    """
+    names = {"metric": "metric", "current": "candidate" if is_paired else "this run", "baseline": "baseline"}
+    names |= {"ratio": "change", "threshold": "threshold"}
+    names |= {"mde": "MDE", "launches": "pairs"} if is_paired else {"launches": "n"}
+    statistics, note = statistics_of(shown, names["current"])
+    columns = {column.name: column for column in COLUMNS}
+    texts = [[v.row.mark, *(columns[name].make_cell(v).text for name in names)] for v in shown]
+    for more in [*further.values(), *([statistics] if statistics else [])]:
+        texts = [[*row, text] for row, text in zip(texts, more, strict=True)]
+    return ["", *names.values(), *further, *(["statistic"] if statistics else [])], texts, note
 
 
-def columns_of(result: CaseResult | None = None) -> Columns:
-    """What a row of a verdict has; a case that was compared with launches beside its own has them in other words."""
-    is_paired = result is not None and result.reference.kind == "paired"
-
-    def launches(verdict: Finding) -> str:
-        return str(verdict.launches) if verdict.launches else ""
-
-    return {
-        "": lambda verdict: verdict.row.mark,
-        "metric": metric_text,
-        "candidate" if is_paired else "this run": current,
-        "baseline": reference,
-        "change": change,
-        "threshold": threshold,
-        **({"MDE": mde, "pairs": launches} if is_paired else {"n": launches}),
-    }
-
-
-def cells(verdict: Finding, columns: Columns) -> tuple[str, ...]:
-    return tuple(text(verdict) for text in columns.values())
+def statistics_of(shown: Sequence[Finding], current: str = "this run") -> tuple[list[str], list[str]]:
+    """The statistic of each verdict, if they differ; else a line below the table that says what it is."""
+    judged = [v for v in shown if v.is_judged and v.ratio is not None]
+    found = sorted({v.statistic for v in judged if METRIC_KINDS[v.better].rule != "exact"})
+    if len(found) > 1:
+        return [v.statistic if v.ratio is not None else "" for v in shown], []
+    return [], [f"  {current}, baseline: {STATISTICS[name]}" for name in found]
 
 
 def words_of_unchanged(result: CaseResult) -> str:
@@ -112,23 +116,13 @@ def words_of_unchanged(result: CaseResult) -> str:
 
 def verdict_table(result: CaseResult, *, show_all: bool) -> list[Line]:
     shown = [v for v in result.verdicts if show_all or not (v.row.is_quiet or v.code == "not-evaluated")]
-    columns = columns_of(result)
-    if show_all and any(_median(result, v) for v in shown):
-        columns = {**columns, "median": lambda v: _median(result, v)}
-    columns, note = with_statistic(columns, shown)
-    lines = [*coded_lines([*columns], [(v.code, cells(v, columns)) for v in shown], left=2), *map(Line, note)]
+    medians = [_median(result, v) for v in shown] if show_all else []
+    further = {"median": medians} if any(medians) else {}
+    is_paired = result.reference.kind == "paired"
+    header, texts, note = verdict_rows(shown, is_paired=is_paired, further=further)
+    lines = [*coded_lines(header, list(zip([v.code for v in shown], texts, strict=True)), left=2), *map(Line, note)]
     hidden = sum(v.is_judged and v.row.is_quiet for v in result.verdicts if v not in shown)
     return lines + ([Line(f"  {hidden} more {words_of_unchanged(result)} (-v shows all)")] if hidden else [])
-
-
-def with_statistic(columns: Columns, shown: Iterable[Finding]) -> tuple[Columns, list[str]]:
-    """The columns, with one that names what is judged where that differs between rows; else a line that says it."""
-    judged = [v for v in shown if v.is_judged and v.ratio is not None]
-    found = sorted({v.statistic for v in judged if METRIC_KINDS[v.better].rule != "exact"})
-    if len(found) > 1:
-        return {**columns, "statistic": lambda v: v.statistic if v.ratio is not None else ""}, []
-    names = [name for name in columns if name in ("this run", "candidate")]
-    return columns, [f"  {names[0]}, baseline: {STATISTICS[name]}" for name in found]
 
 
 def _median(result: CaseResult, verdict: Finding) -> str:

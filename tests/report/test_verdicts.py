@@ -19,12 +19,11 @@ from pytest_distbench.report.verdicts import (
     MOST,
     MOST_ROWS,
     case_table,
-    cells,
     change_lines,
     change_markdown,
-    columns_of,
     number_properties,
     telling_verdicts,
+    verdict_rows,
 )
 from pytest_distbench.store.accept import EntryChange, entry_change
 
@@ -127,8 +126,11 @@ def test_entries_that_came_or_went_are_named_once_and_counted() -> None:
 
 def told(**changes: Any) -> dict[str, str]:
     """A verdict under all columns there are."""
-    columns = {**columns_of(), **columns_of(result(reference=PAIRED))}
-    return dict(zip(columns, cells(verdict(**changes), columns), strict=True))
+    found = {}
+    for is_paired in (False, True):
+        header, [texts], _ = verdict_rows([verdict(**changes)], is_paired=is_paired)
+        found |= dict(zip(header, texts, strict=True))
+    return found
 
 
 def test_cells_and_points_are_named_as_people_say_them() -> None:
@@ -139,10 +141,11 @@ def test_cells_and_points_are_named_as_people_say_them() -> None:
 
     assert metric_text(point(4096)) == "latency at 4 KiB"
 
-    stored, paired = (columns_of(made) for made in (result(), result(reference=PAIRED)))
-    assert [*stored] == ["", "metric", "this run", "baseline", "change", "threshold", "n"]
-    assert cells(verdict(), stored)[1:4] == ("step", "30 ms", "20 ms")
-    assert [*paired][2:4] == ["candidate", "baseline"]
+    stored, [texts], _ = verdict_rows([verdict()])
+    paired, _, _ = verdict_rows([verdict()], is_paired=True)
+    assert stored == ["", "metric", "this run", "baseline", "change", "threshold", "n"]
+    assert texts[1:4] == ["step", "30 ms", "20 ms"]
+    assert paired[2:4] == ["candidate", "baseline"]
 
 
 @pytest.mark.parametrize(

@@ -47,16 +47,38 @@ CONTROL: TableKind[ControlRow] = TableKind(
 )
 
 
+COLUMNS: list[Column[Finding]] = [
+    Column("metric", str, "metric", lambda v: Cell(v.metric, metric_text(v))),
+    Column("unit", str, None, lambda v: v.unit),
+    Column("current", float, "this run", lambda v: Cell(v.current, current(v))),
+    Column("baseline", float, "baseline", lambda v: Cell(v.baseline, reference(v))),
+    Column("statistic", str, "statistic", lambda v: v.statistic if v.ratio is not None else ""),
+    Column("ratio", float, "change", lambda v: Cell(v.ratio, change(v))),
+    Column("threshold", float, "threshold", lambda v: Cell(v.threshold, threshold(v))),
+    Column("mde", float, "MDE", lambda v: Cell(v.mde, mde(v))),
+    Column("at_least", float, None, lambda v: tightest(v.bounds, "least")),
+    Column("at_most", float, None, lambda v: tightest(v.bounds, "most")),
+    Column("launches", int, "n", lambda v: Cell(v.launches, str(v.launches or ""))),
+    Column("reason", str, None, lambda v: v.reason),
+]
+"""A verdict as every reader sees it, in a terminal, on a page, in a pull request and in a file."""
+
+
 class VerdictRow(NamedTuple):
     result: CaseResult
     verdict: Finding
 
 
-def _texts(row: VerdictRow) -> tuple[str, str]:
-    """Both sides; of the communication, which is no number, what is sent."""
-    if row.verdict.metric == FINGERPRINT:
-        return communication_texts(row.result)
-    return current(row.verdict), reference(row.verdict)
+def _of_case(column: Column[Finding]) -> Column[VerdictRow]:
+    """The same beside its case; of the communication, which is no number, both sides are what is sent."""
+
+    def cell(row: VerdictRow) -> object:
+        if row.verdict.metric == FINGERPRINT and column.name in ("current", "baseline"):
+            now, then = communication_texts(row.result)
+            return Cell(None, now if column.name == "current" else then)
+        return column.cell(row.verdict)
+
+    return Column(column.name, column.type, column.heading if isinstance(column.heading, str) else None, cell)
 
 
 def _rows(results: Sequence[CaseResult]) -> list[VerdictRow]:
@@ -64,27 +86,19 @@ def _rows(results: Sequence[CaseResult]) -> list[VerdictRow]:
     return sorted(judged, key=lambda row: severity_order(row.verdict.code))
 
 
+def _code(verdict: Finding) -> Cell:
+    """The code of its reason, unless that only repeats the verdict."""
+    return Cell(verdict.code, "" if verdict.code.replace("-", " ") == verdict.kind else verdict.code)
+
+
 VERDICTS: TableKind[VerdictRow] = TableKind(
     summary="Every judged metric.",
     rows=_rows,
     columns=[
         Column("verdict", str, "verdict", lambda row: row.verdict.kind),
-        Column("code", str, "reason", lambda row: row.verdict.code),
+        Column("code", str, "reason", lambda row: _code(row.verdict)),
         Column("test", str, "test", lambda row: Cell(row.result.nodeid, row.result.test_name)),
-        Column("metric", str, "metric", lambda row: Cell(row.verdict.metric, metric_text(row.verdict))),
-        Column("unit", str, None, lambda row: row.verdict.unit),
-        Column("current", float, "this run", lambda row: Cell(row.verdict.current, _texts(row)[0])),
-        Column("baseline", float, "baseline", lambda row: Cell(row.verdict.baseline, _texts(row)[1])),
-        Column(
-            "statistic", str, "statistic", lambda row: row.verdict.statistic if row.verdict.ratio is not None else ""
-        ),
-        Column("ratio", float, "change", lambda row: Cell(row.verdict.ratio, change(row.verdict))),
-        Column("threshold", float, "threshold", lambda row: Cell(row.verdict.threshold, threshold(row.verdict))),
-        Column("mde", float, "MDE", lambda row: Cell(row.verdict.mde, mde(row.verdict))),
-        Column("at_least", float, None, lambda row: tightest(row.verdict.bounds, "least")),
-        Column("at_most", float, None, lambda row: tightest(row.verdict.bounds, "most")),
-        Column("launches", int, "n", lambda row: row.verdict.launches),
-        Column("reason", str, None, lambda row: row.verdict.reason),
+        *map(_of_case, COLUMNS),
     ],
 )
 

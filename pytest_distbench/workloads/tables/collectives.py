@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from pytest_distbench.judging.words import change, current, threshold
+from pytest_distbench.judging.words import change, threshold
 from pytest_distbench.records.case import NETWORK
 from pytest_distbench.records.metric import LINK_PEAK, PEAK_MEMORY, Scalar
 from pytest_distbench.records.reasons import REASONS, VERDICTS, ReasonCode, severity_order
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.report import Line
 from pytest_distbench.report.tables.table import Cell, Column, TableKind, microseconds, number
-from pytest_distbench.report.verdicts import CaseText, coded_lines, with_statistic, words_of_unchanged
+from pytest_distbench.report.verdicts import CaseText, coded_lines, statistics_of, words_of_unchanged
 from pytest_distbench.units import GIGABYTE, counted, format_bytes, quantity
 
 _AXIS = "message_bytes"
@@ -92,7 +92,7 @@ _HEADER = ("", "size", "time us", "algbw GB/s", "busbw GB/s", "#wrong", "baselin
 def _sweep_table(result: CaseResult, *, show_all: bool) -> list[Line]:
     points = list(sweep_points(result))
     shown = [point for point in points if show_all or not REASONS[point.gravest].is_quiet]
-    _, note = with_statistic({"this run": current}, [point.time for point in shown])
+    _, note = statistics_of([point.time for point in shown])
     rows = [
         (
             point.gravest,
