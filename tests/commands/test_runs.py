@@ -161,11 +161,11 @@ def test_a_table_is_made_without_those_that_cannot_be(
     assert capsys.readouterr().err == f"distbench: written without the parts that failed: {told}"
 
 
-def tables_of(page: Path) -> list[dict[str, Any]]:
-    """Of a page that was written."""
+def table_of(page: Path, name: str) -> dict[str, Any]:
+    """A table of a page that was written."""
     [packed] = re.findall(r'<script id="data" type="application/octet-stream">([^<]*)</script>', page.read_text())
-    found: list[dict[str, Any]] = json.loads(gzip.decompress(base64.b64decode(packed)))["tables"]
-    return found
+    found = [table for _, table, _ in json.loads(gzip.decompress(base64.b64decode(packed)))["tables"]]
+    return next(table for table in found if table["title"] == name)
 
 
 class TestPrices:
@@ -196,11 +196,11 @@ class TestPrices:
         told = ["report", self.throughput(tmp_path), "--html", str(page)]
 
         assert main([*told, "--prices", str(tmp_path / "prices.toml")]) == 0
-        [table] = [table for table in tables_of(page) if table["name"] == "cost"]
+        table = table_of(page, "cost")
         assert "regular (USD)" in table["head"]
         assert any("prices by the hour in USD" in line for line in table["foot"])
         assert main(told) == 0
-        [table] = [table for table in tables_of(page) if table["name"] == "cost"]
+        table = table_of(page, "cost")
         assert "regular (USD)" not in table["head"]
 
     @pytest.mark.parametrize(

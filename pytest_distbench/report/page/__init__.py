@@ -82,15 +82,16 @@ class Heat(Record, frozen=True, kw_only=True, omit_defaults=True, tag="heat"):
 
 
 class Grid(Record, frozen=True, kw_only=True, omit_defaults=True, tag="grid"):
-    """A table beside the charts."""
+    """A table, beside charts or by itself."""
 
     title: str
     head: list[str]
     right: list[bool]
     """Which columns are of numbers."""
     rows: list[list[str]]
-    changed: list[bool]
-    """Which rows are marked."""
+    changed: list[bool] = []
+    """Which rows are marked; empty: none."""
+    foot: list[str] = []
 
 
 class Choice(Record, frozen=True, kw_only=True, tag="choice"):

@@ -21,23 +21,22 @@ from typing import Any, BinaryIO
 import msgspec
 
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
-from pytest_distbench.judging.fingerprint_rule import communication_texts
 from pytest_distbench.judging.stats import median_interval
 from pytest_distbench.judging.stored_rule import fast_value
-from pytest_distbench.judging.words import change, current, mde, metric_text, threshold
 from pytest_distbench.machine.secrets import mask_text
 from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.options import OPTIONS
 from pytest_distbench.records.reasons import VERDICTS, Severity, severity_order
-from pytest_distbench.records.record import Record, replace
+from pytest_distbench.records.record import Record
 from pytest_distbench.records.run import CaseResult, Finding, History, RunRecord
 from pytest_distbench.report import Line, escape
 from pytest_distbench.report.failures import accept_command, cause_lines, comparison_lines, launch_text
-from pytest_distbench.report.page import Chart, short
+from pytest_distbench.report.page import Chart, Grid, short
 from pytest_distbench.report.page.charts import Trends, charts_above, charts_of, trends_of
 from pytest_distbench.report.screens import headline, next_steps
-from pytest_distbench.report.tables import TABLES
+from pytest_distbench.report.tables import TABLES, VerdictRow
+from pytest_distbench.report.tables import VERDICTS as VERDICT_TABLE
 from pytest_distbench.report.tables.table import Section
 from pytest_distbench.report.terminal import ending_lines, run_lines, trace_lines, updated_lines
 from pytest_distbench.report.verdicts import remarks_of
@@ -57,29 +56,34 @@ _AS_CASES = "verdicts"
 """The table whose rows are those of the cases."""
 
 
+COLUMNS = [
+    ("mark", "", ""),
+    ("metric", "metric", ""),
+    ("verdict", "verdict", ""),
+    ("current", "this run", "r"),
+    ("baseline", "baseline", "r"),
+    ("statistic", "statistic", "extra"),
+    ("ratio", "change", "r"),
+    ("threshold", "threshold", "r"),
+    ("mde", "MDE", "r"),
+    ("interval", "median in", "r extra"),
+    ("noise", "noise", "r extra"),
+    ("launches", "n", "r extra"),
+]
+"""Of the rows of a case: name, heading and class. The interval is that of the median of the launches, in nine of ten
+runs, if they are enough; the noise is the standard deviation of the launches, as a share of their mean."""
+
+
 class Row(Record, frozen=True, kw_only=True, array_like=True):
     """One metric of a case: a verdict as tables show it, and what it was made of."""
 
-    kind: str
-    """Its verdict; of one that may have missed something, the reason too."""
-    mark: str
+    cells: list[str]
+    """Under :data:`COLUMNS`."""
     severity: Severity
     metric: str
-    text: str
     unit: str
     is_told: bool
     """Without being asked for."""
-    current: str
-    reference: str
-    statistic: str
-    change: str
-    threshold: str
-    interval: str
-    """Of the median of the launches, in nine of ten runs; empty: there are too few."""
-    noise: str
-    """Standard deviation of the launches, as a share of their mean."""
-    mde: str
-    launches: int
     reason: str
     values: list[float]
     """Of every launch."""
@@ -89,6 +93,13 @@ class Row(Record, frozen=True, kw_only=True, array_like=True):
     """The number that it was compared with."""
     allowed: float | None
     """The largest change that is accepted, as a fraction."""
+
+    def cell(self, name: str) -> str:
+        return next(text for (column, *_), text in zip(COLUMNS, self.cells, strict=True) if column == name)
+
+
+OtherRun = tuple[str, dict[str, dict[str, list[float]]]]
+"""A run beside this one: its name, and the values of its launches by case and metric."""
 
 
 class PageCase(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -119,22 +130,6 @@ class PageCase(Record, frozen=True, kw_only=True, omit_defaults=True):
     charts: list[Chart] = []
 
 
-class PageTable(Record, frozen=True, kw_only=True, omit_defaults=True):
-    name: str
-    summary: str
-    head: list[str]
-    right: list[bool]
-    """Which columns are of numbers."""
-    rows: list[list[str]]
-    foot: list[str] = []
-    charts: list[Chart] = []
-
-
-class Other(Record, frozen=True, kw_only=True):
-    name: str
-    cases: dict[str, dict[str, list[float]]]
-
-
 class Page(Record, frozen=True, kw_only=True, omit_defaults=True):
     title: str
     headings: tuple[str, str, str]
@@ -147,16 +142,18 @@ class Page(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Cases by their state, the most severe first."""
     notes: list[Line] = []
     """On the run as a whole."""
+    columns: list[tuple[str, str, str]]
     cases: list[PageCase]
-    tables: list[PageTable] = []
-    other: Other | None = None
+    tables: list[tuple[str, Grid, list[Chart]]] = []
+    """With what each is of, and what is drawn above it."""
+    other: OtherRun | None = None
 
 
 def page_of(
     record: RunRecord,
     sections: Mapping[str, Section],
     *,
-    other: Other | None = None,
+    other: OtherRun | None = None,
     history: History | None = None,
     prices: Prices | None = None,
 ) -> Page:
@@ -189,6 +186,7 @@ def page_of(
             *next_steps(record.results, {"record": record.record_command or UNKNOWN_COMMAND}),
             *updated_lines(record.results, Path("baselines")),
         ],
+        columns=COLUMNS,
         cases=cases,
         tables=[_table(name, section, record, prices) for name, section in sections.items() if name != _AS_CASES],
         other=other,
@@ -212,10 +210,8 @@ def name_of(record: RunRecord) -> str:
     return " ".join(filter(None, [record.started[:16].replace("T", " "), record.commit[:10]]))
 
 
-def other_of(record: RunRecord) -> Other:
-    return Other(
-        name=name_of(record), cases={_key(result): _values(result, result.launches) for result in record.results}
-    )
+def other_of(record: RunRecord) -> OtherRun:
+    return name_of(record), {_key(result): _values(result, result.launches) for result in record.results}
 
 
 def _key(result: CaseResult) -> str:
@@ -297,68 +293,58 @@ def again(result: CaseResult, record: RunRecord) -> str:
 
 
 def _rows(result: CaseResult) -> Iterator[Row]:
-    """The judged ones first, the most severe before the others."""
+    """The judged ones first, the most severe before the others; of a case without verdicts what was measured."""
     values = _values(result, result.launches)
     decided = _values(result, result.confirmation.launches) if result.confirmation is not None else {}
     for verdict in sorted(result.verdicts, key=lambda v: (not v.is_judged, severity_order(v.code))):
         is_confirmed = result.launches_of(verdict) is not result.launches
         own = decided if is_confirmed else values
         others = _compared_with(result, verdict, is_confirmed=is_confirmed)
-        row = _row(verdict, own.get(verdict.metric, []), others)
-        yield _with_communication(row, result) if verdict.metric == FINGERPRINT else row
+        yield _row(result, verdict, own.get(verdict.metric, []), others)
     if not result.verdicts:
-        yield from _measured(result.launches, values)
+        known = {m.key: m for launch in result.launches for m in launch.measurements if m.value is not None}
+        for key, m in known.items():
+            code, middle = "not-judged", median(values[key])
+            shown = Finding(metric=key, code=code, unit=m.unit, better=m.better, at=m.at, current=middle)
+            yield _row(result, shown, values[key], {}, is_measured=True)
 
 
-def _row(verdict: Finding, values: list[float], others: dict[str, list[float]]) -> Row:
+def _row(
+    result: CaseResult,
+    verdict: Finding,
+    values: list[float],
+    others: dict[str, list[float]],
+    *,
+    is_measured: bool = False,
+) -> Row:
+    is_judged = verdict.is_judged and not is_measured
     is_blind = verdict.kind == "unchanged" and bool(verdict.row.fails_under)
     kind = f"{verdict.kind}, {verdict.code.replace('-', ' ')}" if is_blind else verdict.kind
+    interval = median_interval(values) if verdict.is_noisy else None
+    mean = fmean(values) if len(values) > 1 and verdict.is_noisy else 0.0
+    cells = {
+        **{column.name: column.make_cell(VerdictRow(result, verdict)).text for column in VERDICT_TABLE.columns},
+        "mark": verdict.row.mark if verdict.is_judged else "",
+        "verdict": kind if is_judged else MEASURED,
+        "interval": "" if interval is None else " to ".join(quantity(end, verdict.unit) for end in interval),
+        "noise": f"{stdev(values) / abs(mean):.1%}" if mean else "",
+        "launches": str(verdict.launches or len(values) or ""),
+    }
+    severity = ("doubt" if is_blind else verdict.severity) if verdict.is_judged else "plain"
+    # What changed in the communication stands in the story of the failure.
+    is_told_below = verdict.metric == FINGERPRINT and severity == "failure"
     return Row(
-        kind=kind if verdict.is_judged else MEASURED,
-        mark=verdict.row.mark if verdict.is_judged else "",
-        severity=("doubt" if is_blind else verdict.row.severity) if verdict.is_judged else "plain",
+        cells=[cells[name] for name, *_ in COLUMNS],
+        severity=severity,
         metric=verdict.metric,
-        text=metric_text(verdict),
         unit=verdict.unit,
-        is_told=verdict.is_judged,
-        current=current(verdict),
-        reference=quantity(verdict.baseline, verdict.unit) if verdict.baseline is not None else "",
-        statistic=verdict.statistic if verdict.ratio is not None else "",
-        change=change(verdict),
-        threshold=threshold(verdict),
-        **_spread(values, verdict.unit, scatters=verdict.is_noisy),
-        mde=mde(verdict),
-        launches=verdict.launches or len(values),
-        reason=verdict.reason,
+        is_told=verdict.is_judged or is_measured,
+        reason="" if is_told_below else verdict.reason,
         values=values,
         others=others,
         base=None if verdict.baseline is None else short(verdict.baseline),
         allowed=verdict.threshold if verdict.is_judged else None,
     )
-
-
-def _with_communication(row: Row, result: CaseResult) -> Row:
-    """The row of the communication, which is no number, with what is sent; the story of a failure has its reason."""
-    now, then = communication_texts(result)
-    return replace(row, current=now, reference=then, reason="" if row.severity == "failure" else row.reason)
-
-
-def _measured(launches: Sequence[LaunchRecord], values: Mapping[str, list[float]]) -> Iterator[Row]:
-    known = {m.key: m for launch in launches for m in launch.measurements if m.value is not None}
-    for key, m in known.items():
-        shown = Finding(
-            metric=key, code="not-judged", unit=m.unit, better=m.better, at=m.at, current=median(values[key])
-        )
-        yield replace(_row(shown, values[key], {}), kind=MEASURED, is_told=True)
-
-
-def _spread(values: Sequence[float], unit: str, *, scatters: bool) -> dict[str, str]:
-    interval = median_interval(values) if scatters else None
-    mean = fmean(values) if len(values) > 1 and scatters else 0.0
-    return {
-        "interval": "" if interval is None else " to ".join(quantity(end, unit) for end in interval),
-        "noise": f"{stdev(values) / abs(mean):.1%}" if mean else "",
-    }
 
 
 def _values(result: CaseResult, launches: Sequence[LaunchRecord]) -> dict[str, list[float]]:
@@ -409,25 +395,18 @@ def _places(record: RunRecord) -> dict[str, str]:
     return {"branch": record.branch, "pull request": f"#{number}" if number else "", "host": record.host}
 
 
-def _table(name: str, section: Section, record: RunRecord, prices: Prices | None) -> PageTable:
+def _table(name: str, section: Section, record: RunRecord, prices: Prices | None) -> tuple[str, Grid, list[Chart]]:
     charts, problems = charts_above(name, record.results, prices)
     summary = re.sub(r"[`*]", "", TABLES[name].summary) if name in TABLES else ""
-    return table_of(name.replace("_", " "), summary, section, charts=charts, foot=problems)
-
-
-def table_of(
-    name: str, summary: str, section: Section, *, charts: Sequence[Chart] = (), foot: Sequence[str] = ()
-) -> PageTable:
     types = zip(section.columns.values(), section.headings, strict=True)
-    return PageTable(
-        name=name,
-        summary=summary,
+    grid = Grid(
+        title=name.replace("_", " "),
         head=section.header,
         right=[kind in (int, float) for kind, heading in types if heading is not None],
         rows=section.texts,
-        foot=[*section.footer, *foot],
-        charts=[*charts],
+        foot=[*section.footer, *problems],
     )
+    return summary, grid, charts
 
 
 WITHOUT_SCRIPT = 50
@@ -496,8 +475,12 @@ def _readable(page: Page) -> Iterator[str]:
 
 
 def _readable_case(case: PageCase) -> Iterator[str]:
-    moved = (row for row in case.rows if row.reason or row.change)
-    told = [f"{row.text}: {row.kind} {row.change} ({row.reference} -> {row.current}) {row.reason}" for row in moved]
+    moved = (row for row in case.rows if row.reason or row.cell("ratio"))
+    told = [
+        f"{row.cell('metric')}: {row.cell('verdict')} {row.cell('ratio')} "
+        f"({row.cell('baseline')} -> {row.cell('current')}) {row.reason}"
+        for row in moved
+    ]
     yield f"<h2>{_text(case.title)}</h2><p>{_text(case.headline)}</p>"
     yield f"<pre>{chr(10).join(map(_text, [*told[:8], *case.story]))}</pre>"
     if case.command:

@@ -629,7 +629,7 @@
     return figure(chart.title, "", draw, values);
   };
   const grid = (chart) => {
-    const classes = chart.changed.map((isChanged) => (isChanged ? "changed" : ""));
+    const classes = (chart.changed ?? []).map((isChanged) => (isChanged ? "changed" : ""));
     return el("figure", {}, el("figcaption", {}, chart.title), ...table(chart.head, chart.right, chart.rows, [], classes));
   };
   const choice = (chart) => {
@@ -780,7 +780,7 @@
   // The page.
   const COLUMNS = {
     statistic: "Statistic of the launches that is judged, and that both columns show",
-    change: "This run divided by the baseline, minus 1",
+    ratio: "This run divided by the baseline, minus 1",
     threshold: "The change that fails this time: never below the tolerance, wider with the noise and on a busier machine",
     interval: "Between which two launches the true median lies, in nine of ten runs",
     noise: "Standard deviation of the launches, as a share of their mean",
@@ -790,22 +790,11 @@
   const MOST_NOTES = 8;
   const MOST_ROWS = 16;
   const FIELDS = [
-    "kind",
-    "mark",
+    "cells",
     "severity",
     "metric",
-    "text",
     "unit",
     "isTold",
-    "current",
-    "reference",
-    "statistic",
-    "change",
-    "threshold",
-    "interval",
-    "noise",
-    "mde",
-    "launches",
     "reason",
     "values",
     "others",
@@ -814,7 +803,11 @@
   ];
   const start = (page) => {
     for (const one of page.cases) {
-      one.rows = one.rows.map((row) => Object.fromEntries(row.map((value, i) => [FIELDS[i], value])));
+      for (const [i, values] of one.rows.entries()) {
+        const row = Object.fromEntries(values.map((value, at) => [FIELDS[at], value]));
+        row.of = Object.fromEntries(page.columns.map(([name], at) => [name, row.cells[at]]));
+        one.rows[i] = { ...row, text: row.of.metric, kind: row.of.verdict };
+      }
       one.words = [
         one.title,
         one.nodeid,
@@ -825,7 +818,7 @@
         .join("\n")
         .toLowerCase();
     }
-    const other = page.other;
+    const [otherName, otherCases] = page.other ?? [];
     let chosen = "",
       asked = "";
     const main = document.getElementById("page");
@@ -833,30 +826,28 @@
     const meaning = (state) => page.kinds[state]?.[1];
 
     const verdicts = (one) => {
-      const beside = other?.cases[one.key];
+      const beside = otherCases?.[one.key];
       const told = one.rows.filter((row) => row.isTold),
         rest = one.rows.filter((row) => !row.isTold);
-      const columns = [
-        ["", "", (row) => row.mark],
-        ["metric", "", (row) => row.text],
-        ["verdict", "", (row) => el("span", { title: meaning(row.kind.split(",")[0]) }, row.kind)],
-        ["this run", "r", (row) => row.current],
-        ["reference", "r", (row) => row.reference, "baseline"],
-        ["statistic", "extra", (row) => row.statistic],
-        ["change", "r", (row) => row.change],
-        ["threshold", "r", (row) => row.threshold],
-        ["mde", "r", (row) => row.mde, "MDE"],
-        ["interval", "r extra", (row) => row.interval, "median in"],
-        ["noise", "r extra", (row) => row.noise],
-        ["launches", "r extra", (row) => String(row.launches || ""), "n"],
-      ].filter(([name, , text]) => ["", "metric", "verdict", "this run"].includes(name) || told.some(text));
+      const columns = page.columns
+        .filter(
+          ([name]) => ["mark", "metric", "verdict", "current"].includes(name) || told.some((row) => !["", "-"].includes(row.of[name])),
+        )
+        .map(([name, heading, side]) => [
+          name,
+          side,
+          name === "verdict"
+            ? (row) => el("span", { title: meaning(row.kind.split(",")[0]) }, row.kind)
+            : (row) => row.of[name],
+          heading,
+        ]);
       if (beside) {
         const theirs = (row) => (beside[row.metric]?.length ? median(beside[row.metric]) : undefined);
         columns.push([
           "other",
           "r",
           (row) => (theirs(row) === undefined ? "" : format(theirs(row), row.unit)),
-          other.name,
+          otherName,
         ]);
         columns.push([
           "against",
@@ -892,7 +883,7 @@
         "tr",
         {},
         columns.map(([name, side, , called]) =>
-          el("th", { scope: "col", class: side, title: COLUMNS[name] }, called ?? name),
+          el("th", { scope: "col", class: side, title: COLUMNS[name] }, called),
         ),
       );
       return one.rows.length
@@ -950,7 +941,7 @@
       one.accept ? command("Accept as baseline", one.accept) : "",
       launches(
         one.rows.filter((row) => row.isTold),
-        other?.cases[one.key],
+        otherCases?.[one.key],
       ),
       charts(one.charts),
     ];
@@ -967,7 +958,7 @@
     const gist = (one) => {
       const told = one.rows.filter((row) => row.isTold);
       const row = told.find((row) => row.unit === "s") ?? told[0];
-      const number = row ? [row.text, row.current, row.change].filter(Boolean).join(" ") : "";
+      const number = row ? [row.text, row.of.current, row.of.ratio].filter(Boolean).join(" ") : "";
       return [one.nodeid.split("::")[0], number].filter(Boolean).join(" · ");
     };
     const card = (one) => {
@@ -1071,12 +1062,12 @@
       const moved = [];
       for (const one of page.cases) {
         for (const row of one.rows) {
-          const theirs = other.cases[one.key]?.[row.metric];
+          const theirs = otherCases[one.key]?.[row.metric];
           if (row.isTold && theirs?.length && row.values.length && median(theirs) > 0 && median(row.values) > 0)
             moved.push([one.title, row, median(theirs), median(row.values)]);
         }
       }
-      const both = page.cases.filter((one) => other.cases[one.key]).length;
+      const both = page.cases.filter((one) => otherCases[one.key]).length;
       moved.sort((a, b) => Math.abs(Math.log(b[3] / b[2])) - Math.abs(Math.log(a[3] / a[2])));
       const rows = moved
         .slice(0, 20)
@@ -1090,7 +1081,7 @@
       return el(
         "section",
         {},
-        el("h2", {}, "Compared with ", other.name, " ", el("small", {}, `${both} of ${page.cases.length} cases are in both`)),
+        el("h2", {}, "Compared with ", otherName, " ", el("small", {}, `${both} of ${page.cases.length} cases are in both`)),
         el(
           "p",
           { class: "soft" },
@@ -1116,15 +1107,15 @@
       { class: "facts" },
       page.facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]),
     );
-    const tables = (page.tables ?? []).map((one) =>
+    const tables = (page.tables ?? []).map(([summary, one, drawn]) =>
       folded(
         { class: "card" },
         [
-          el("b", {}, one.name),
-          el("span", { class: "soft" }, one.summary ?? ""),
+          el("b", {}, one.title),
+          el("span", { class: "soft" }, summary),
           el("span", { class: "state soft" }, `${one.rows.length} row${one.rows.length === 1 ? "" : "s"}`),
         ],
-        () => [charts(one.charts), ...table(one.head, one.right, one.rows, one.foot ?? [])],
+        () => [charts(drawn), ...table(one.head, one.right, one.rows, one.foot ?? [])],
         false,
       ),
     );
@@ -1138,7 +1129,7 @@
       chips,
       facts,
       noted,
-      other ? overview() : "",
+      otherCases ? overview() : "",
       el("div", { class: "bar search" }, search, count),
       list,
       ...(tables.length ? [el("h2", {}, page.headings[2]), ...tables] : []),

@@ -17,7 +17,7 @@ from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Confirmation, History, ReferenceRecord
 from pytest_distbench.report.page import Choice, Grid
-from pytest_distbench.report.page.content import BROKEN, MEASURED, Page, PageCase, name_of, other_of, page_of
+from pytest_distbench.report.page.content import BROKEN, MEASURED, Page, PageCase, Row, name_of, other_of, page_of
 from pytest_distbench.report.tables import sections_of
 
 
@@ -43,6 +43,10 @@ def only_case(*results: object, **changes: object) -> PageCase:
     return case
 
 
+def cells(row: Row, *names: str) -> list[str]:
+    return [row.cell(name) for name in names]
+
+
 def test_the_gravest_come_first_and_what_all_share_is_told_once() -> None:
     steady, better = result(verdict("within-threshold")), result(verdict("better"))
     red, broken = result(verdict("beyond-threshold"), outcome="failed"), result(launches=[HUNG], outcome="failed")
@@ -58,15 +62,15 @@ def test_the_gravest_come_first_and_what_all_share_is_told_once() -> None:
     assert [row.reason for row in untold.rows] == ["too noisy"]
     assert not [note for note in found.notes if "too noisy" in note.text]
 
-    found = {table.name: table for table in page(result(verdict())).tables}
+    found = {table.title: table for _, table, _ in page(result(verdict())).tables}
     assert {"launches", "environment", "record"} <= found.keys()
     assert "verdicts" not in found
     assert found["launches"].right[:4] == [False, True, False, True]
 
     record = run(result(verdict(), launches=launches(0.03)), commit="1234567890abcdef")
-    found = other_of(record)
-    assert found.name == name_of(record) == "2026-01-02 03:04 1234567890"
-    assert found.cases == {page(result(verdict())).cases[0].key: {"step": [0.03]}}
+    name, cases = other_of(record)
+    assert name == name_of(record) == "2026-01-02 03:04 1234567890"
+    assert cases == {page(result(verdict())).cases[0].key: {"step": [0.03]}}
 
     settings = {"world-size": "4", "gpu": "true", "json": "run.json", "unknown": "1", "against-tolerance": "9 %"}
     case = only_case(result(verdict()), settings=settings)
@@ -80,9 +84,9 @@ def test_the_gravest_come_first_and_what_all_share_is_told_once() -> None:
 
 def test_a_case_has_its_launches_medians_and_what_became_of_ranks() -> None:
     [row] = only_case(result(verdict(mde=0.25), launches=launches(0.03, 0.031, 0.029, 0.03, 0.032))).rows
-    assert (row.current, row.reference, row.change, row.threshold) == ("30 ms", "20 ms", "+50.0 %", "+10%")
+    assert cells(row, "current", "baseline", "ratio", "threshold") == ["30 ms", "20 ms", "+50.0 %", "+10%"]
     assert (row.values, row.base, row.allowed) == ([0.03, 0.031, 0.029, 0.03, 0.032], 0.02, 0.1)
-    assert (row.interval, row.noise, row.mde) == ("29 ms to 32 ms", "3.8%", "+25.0%")
+    assert cells(row, "interval", "noise", "mde") == ["29 ms to 32 ms", "3.8%", "+25.0%"]
 
     stored = baseline_of([0.04, 0.09], minimum=[0.01, 0.04], p95=[0.04, 0.09])
     before = replace(STORED, metrics={"step": stored})
@@ -97,7 +101,7 @@ def test_a_case_has_its_launches_medians_and_what_became_of_ranks() -> None:
     assert (row.values, row.others) == ([0.05], {"baseline": [0.02, 0.06]})
 
     [row] = only_case(result(verdict(better="exact", unit=""), launches=launches(1.0, 2.0, 1.0, 2.0, 1.0))).rows
-    assert (row.interval, row.noise) == ("", "")
+    assert cells(row, "interval", "noise") == ["", ""]
 
     beside = replace(PAIRED, launches=launches(0.02, 0.021))
     [row] = only_case(result(verdict(), launches=launches(0.03), reference=beside)).rows
@@ -105,7 +109,7 @@ def test_a_case_has_its_launches_medians_and_what_became_of_ranks() -> None:
 
     case = only_case(result(launches=launches(0.01, 0.03, 0.02), reference=ReferenceRecord(kind="nothing")))
     assert case.state == MEASURED
-    assert [(row.text, row.current, row.launches) for row in case.rows] == [("step", "20 ms", 3)]
+    assert [cells(row, "metric", "current", "launches") for row in case.rows] == [["step", "20 ms", "3"]]
 
     assert only_case(result(trace=CaseTrace(path="a.json.gz"))).notes == ["trace of test_a[ws2]: a.json.gz"]
     case = only_case(result(launches=[HUNG], outcome="failed"))
@@ -130,7 +134,8 @@ def test_what_is_sent_is_told_in_the_row_of_the_communication_which_is_no_number
     made = result(changed, launches=sent, reference=before, outcome="failed", headline="communication changed: r")
     made = replace(made, causes=find_causes(made))
     case = only_case(made)
-    assert [(row.current, row.reference, row.reason) for row in case.rows] == [("4 calls, 4 MiB", "2 calls, 2 MiB", "")]
+    [row] = case.rows
+    assert [*cells(row, "current", "baseline"), row.reason] == ["4 calls, 4 MiB", "2 calls, 2 MiB", ""]
     assert case.story[:2] == ["Communication per step changed:", "  d"]
     assert [chart.title for chart in case.charts if isinstance(chart, Grid)] == [
         "Communication in an iteration of step"
@@ -152,10 +157,10 @@ def test_a_case_has_the_colour_of_what_is_gravest_in_it() -> None:
     quiet, unknown = verdict("within-threshold"), verdict("noise", metric="other")
     [case] = page(result(quiet, unknown)).cases
     assert (case.state, case.mark, case.severity) == ("inconclusive", "?", "doubt")
-    assert [(row.mark, row.severity) for row in case.rows] == [("?", "doubt"), (" ", "plain")]
+    assert [(row.cell("mark"), row.severity) for row in case.rows] == [("?", "doubt"), (" ", "plain")]
     [blind] = page(result(verdict("low-power"), verdict("within-threshold", metric="other"))).cases
     assert (blind.state, blind.severity) == ("unchanged", "plain")
-    assert [(row.kind, row.severity) for row in blind.rows] == [
+    assert [(row.cell("verdict"), row.severity) for row in blind.rows] == [
         ("unchanged, low power", "doubt"),
         ("unchanged", "plain"),
     ]

@@ -86,7 +86,7 @@ def test_it_names_nothing_outside_of_itself_and_another_run_stands_in_its_data()
     assert "http" not in re.sub(r"http://www.w3.org/2000/svg|http-equiv", "", page.partition('id="data"')[0])
 
     record = run(result(verdict()))
-    assert data_of(written(record, against=record))["other"]["name"] == "2026-01-02 03:04"
+    assert data_of(written(record, against=record))["other"][0] == "2026-01-02 03:04"
     assert "other" not in data_of(written(record))
 
 
