@@ -35,7 +35,7 @@ from pytest_distbench.launch.site.local import ChildRanks, LocalLauncher, LocalS
 from pytest_distbench.launch.site.stream import EVERYTHING, OUTPUT, FileKind, Message, place_of
 from pytest_distbench.launch.starters.torchrun import TORCHRUN, start_torchrun
 from pytest_distbench.records.environment import Environment
-from pytest_distbench.records.launch_files import INTERFACE, of_ranks, open_left
+from pytest_distbench.records.launch_files import open_left
 from pytest_distbench.records.plan import LaunchPlan, read_work
 from pytest_distbench.records.record import Record, replace
 from pytest_distbench.records.wire import Lines, variables_from_wire
@@ -48,6 +48,17 @@ _CONNECT_S = 10.0
 _TRIES = 3
 _LOST_S = 20
 """A connection whose other end says nothing at all, not even that it is there, is broken after so many seconds."""
+
+
+INTERFACE = "GLOO_SOCKET_IFNAME"
+"""Of ranks on several hosts: set where it is not, to the interface by which the host reached pytest's."""
+
+OF_THE_HOST = {
+    "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "HIP_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "ZE_AFFINITY_MASK",
+}  # fmt: skip
+"""Devices, named by whoever started a process on the host: the step, the pod or the engine. Ranks have the values of
+their own host; of all other variables they have pytest's."""
 
 
 class Caller(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -333,6 +344,12 @@ def interface_of(address: str) -> str:
     mapped = address.removeprefix("::ffff:").split("%")[0]
     found = psutil.net_if_addrs().items() if mapped and not ipaddress.ip_address(mapped).is_loopback else ()
     return next((name for name, all_of in found if any(one.address.split("%")[0] == mapped for one in all_of)), "")
+
+
+def of_ranks(variables: Mapping[str, str], here: Mapping[str, str]) -> dict[str, str]:
+    """Those of ranks on this host, made of pytest's and of those that were set here."""
+    kept = {name: value for name, value in variables.items() if name not in OF_THE_HOST}
+    return kept | {name: here[name] for name in sorted(OF_THE_HOST & here.keys())}
 
 
 def _settle_here(plan: LaunchPlan, folder: Path, *, began_ns: int, interface: str = "") -> LaunchPlan:

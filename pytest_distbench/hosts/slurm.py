@@ -40,12 +40,22 @@ from pytest_distbench.launch.starters.parent import (
     variables_of_parent,
 )
 from pytest_distbench.records.environment import Environment
-from pytest_distbench.records.launch_files import of_a_step
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wire import SESSION_VARIABLE
 
 _JOB, _NODES = "SLURM_JOB_ID", "SLURM_JOB_NODELIST"
 _ANSWER_S = 30.0
+
+OF_TASKS = (
+    "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND",
+    "SLURM_NTASKS_PER_GPU", "SLURM_NTASKS_PER_TRES", "SLURM_TRES_BIND", "SLURM_TRES_PER_TASK",
+    "SLURM_CPUS_PER_GPU", "SLURM_CPUS_PER_TASK", "SLURM_CPU_BIND", "SLURM_CPU_BIND_LIST", "SLURM_CPU_BIND_TYPE",
+    "SLURM_CPU_BIND_VERBOSE", "SLURM_EXACT", "SLURM_HINT", "SLURM_NTASKS_PER_CORE", "SLURM_THREADS_PER_CORE",
+    "SRUN_CPUS_PER_TASK",
+    "SLURM_MEM_BIND", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU",
+)  # fmt: skip
+"""GPUs, CPUs and memory of a task of the job. Our step has one process on each node, which starts all ranks of the
+node: they would share what the job gives to each of its tasks, so the step does not get these variables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,9 +162,10 @@ def start_step(
         python_path: where they find this package; None: as here.
     """
     path = sys.path if python_path is None else python_path
+    kept = {name: value for name, value in variables.items() if name not in OF_TASKS}
     return Callers(
         lambda where, _: [*_srun(nodes, gpus), *command(where)],
-        environment={**of_a_step(variables), **NO_REVERSE_DNS, "PYTHONPATH": os.pathsep.join(filter(None, path))},
+        environment={**kept, **NO_REVERSE_DNS, "PYTHONPATH": os.pathsep.join(filter(None, path))},
         count=len(nodes),
         names=nodes,
         log=log,

@@ -40,13 +40,6 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = pytest.StashKey[int]()
 _CONFIRM = "distbench-confirm"
-_BENCHMARK_OPTIONS = tuple(
-    f"benchmark_{option}"
-    for option in (
-        "only", "skip", "enable", "json", "save", "autosave", "save_data", "compare", "compare_fail", "histogram",
-    )
-)  # fmt: skip
-"""Options of pytest-benchmark that ask for something; without any of them our results stay in our own table."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -78,17 +71,9 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.pluginmanager.register(state.results, "distbench-results")
     config.pluginmanager.register(fixtures, "distbench-fixtures")
-    for module in {place.partition(":")[0] for _, place in extensions.places("fixtures")}:
+    added = [place for table in ("fixtures", "hooks") for _, place in extensions.places(table)]
+    for module in dict.fromkeys(place.partition(":")[0] for place in added):
         config.pluginmanager.register(importlib.import_module(module), module)
-    if any(config.getoption(name, None) for name in _BENCHMARK_OPTIONS):
-        from pytest_distbench.plugin.pytest_benchmark import PytestBenchmarkPlugin
-
-        config.pluginmanager.register(PytestBenchmarkPlugin(FIXTURE), "distbench-pytest-benchmark")
-    in_allure = bool(config.getoption("allure_report_dir", None))
-    if in_allure or config.getoption("htmlpath", None):
-        from pytest_distbench.plugin.pytest_benchmark import ViewersPlugin
-
-        config.pluginmanager.register(ViewersPlugin(in_allure=in_allure), "distbench-viewers")
     if is_mentioned(config):
         settings_of(config)
 

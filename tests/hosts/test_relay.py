@@ -21,18 +21,21 @@ from support.processes import wait_for
 
 from pytest_distbench.hosts import relay as relay_module
 from pytest_distbench.hosts.relay import (
+    INTERFACE,
+    OF_THE_HOST,
     SECRET_VARIABLE,
     Caller,
     _settle_here,
     connect,
     interface_of,
+    of_ranks,
     own_address,
     relay_folder,
 )
 from pytest_distbench.hosts.relayed import Host, RelayedSite
+from pytest_distbench.hosts.slurm import OF_TASKS
 from pytest_distbench.launch.site.processes import is_alive
 from pytest_distbench.read import stdout
-from pytest_distbench.records.launch_files import INTERFACE
 from pytest_distbench.records.metric import Reader
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks
 from pytest_distbench.records.record import replace
@@ -338,3 +341,29 @@ def test_that_of_a_relay_that_lives_stays_and_goes_when_the_next_begins_after_it
     with relay_folder():
         assert other.exists()
     end(process, signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("of_pytest", "here", "of_its_ranks"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}, {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}),
+        ({"CUDA_VISIBLE_DEVICES": ""}, {}, {}),  # as on a login node without GPUs
+        ({}, {"ROCR_VISIBLE_DEVICES": "1"}, {"ROCR_VISIBLE_DEVICES": "1"}),
+        ({"ZE_AFFINITY_MASK": "0", "MINE": "a"}, {"MINE": "b"}, {"MINE": "a"}),
+        ({"SLURM_STEP_GPUS": "0", "NVIDIA_VISIBLE_DEVICES": "all"}, {"NVIDIA_VISIBLE_DEVICES": "GPU-1"},
+         {"NVIDIA_VISIBLE_DEVICES": "GPU-1"}),
+        ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, {"CUDA_DEVICE_ORDER": "x"}, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
+    ],
+)  # fmt: skip
+def test_what_names_devices_is_of_the_ranks_own_host(
+    of_pytest: dict[str, str], here: dict[str, str], of_its_ranks: dict[str, str]
+) -> None:
+    assert of_ranks(of_pytest, here) == of_its_ranks
+
+
+def test_the_page_says_which_variables_are_not_simply_handed_on() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "hosts.md").read_text()
+    names = [*OF_TASKS, *OF_THE_HOST, INTERFACE]
+
+    assert len(names) == len(set(names))
+    assert [name for name in names if f"`{name}`" not in page] == []

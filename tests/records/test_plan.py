@@ -6,7 +6,6 @@ import json
 import os
 import re
 import socket
-from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -21,12 +20,8 @@ from pytest_distbench.read import stdout
 from pytest_distbench.records import launch_files
 from pytest_distbench.records.launch_files import (
     CONTRACT,
-    HOST_VARIABLES,
-    INTERFACE,
     LaunchFiles,
     is_of_a_group,
-    of_a_step,
-    of_ranks,
     open_left,
 )
 from pytest_distbench.records.plan import (
@@ -132,15 +127,7 @@ def test_the_plan_of_a_job_of_a_pool_runs_its_task_in_a_folder_of_its_own(tmp_pa
     assert replace(part, work=plan.work, directory=plan.directory, world_size=2) == plan
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "hosts.md").read_text()
-
-
-def test_variables_stand_in_one_row_and_names_in_one_module() -> None:
-    counts = Counter(name for row in HOST_VARIABLES for name in row.names)
-    assert max(counts.values()) == 1
-    assert [name for name in [*counts, INTERFACE] if f"`{name}`" not in PAGE] == []
-    assert [row.of for row in HOST_VARIABLES if row.is_dropped == row.is_the_hosts] == []
-
+def test_names_of_files_stand_in_one_module() -> None:
     modules = Path(pytest_distbench.__file__).parent.rglob("*.py")
     assert [path for path in modules if NAME.search(path.read_text())] == [Path(launch_files.__file__)]
 
@@ -151,27 +138,6 @@ def test_variables_stand_in_one_row_and_names_in_one_module() -> None:
     assert len({*of_a_rank, *of_all}) == 15
 
     assert [name for name in CONTRACT if not is_of_a_group(name)] == ["TORCH_NCCL_ASYNC_ERROR_HANDLING"]
-
-    kept = {"SLURM_JOB_ID": "1", "SLURM_NTASKS_PER_NODE": "8", "CUDA_VISIBLE_DEVICES": "0", "NCCL_DEBUG": "WARN"}
-    assert of_a_step({**kept, "SLURM_GPUS_PER_TASK": "1", "SRUN_CPUS_PER_TASK": "2"}) == kept
-
-
-@pytest.mark.parametrize(
-    ("of_pytest", "here", "of_its_ranks"),
-    [
-        ({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}, {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}),
-        ({"CUDA_VISIBLE_DEVICES": ""}, {}, {}),  # as on a login node without GPUs
-        ({}, {"ROCR_VISIBLE_DEVICES": "1"}, {"ROCR_VISIBLE_DEVICES": "1"}),
-        ({"ZE_AFFINITY_MASK": "0", "MINE": "a"}, {"MINE": "b"}, {"MINE": "a"}),
-        ({"SLURM_STEP_GPUS": "0", "NVIDIA_VISIBLE_DEVICES": "all"}, {"NVIDIA_VISIBLE_DEVICES": "GPU-1"},
-         {"NVIDIA_VISIBLE_DEVICES": "GPU-1"}),
-        ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, {"CUDA_DEVICE_ORDER": "x"}, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
-    ],
-)  # fmt: skip
-def test_what_names_devices_is_of_the_ranks_own_host(
-    of_pytest: dict[str, str], here: dict[str, str], of_its_ranks: dict[str, str]
-) -> None:
-    assert of_ranks(of_pytest, here) == of_its_ranks
 
 
 FILES = LaunchFiles(Path("/launch1"))

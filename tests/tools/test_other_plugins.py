@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from support.results import point, result
 
-from pytest_distbench.plugin.pytest_benchmark import ViewersPlugin, benchmarks
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Spread
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
+from pytest_distbench.tools.other_plugins import ViewersPlugin, benchmarks
 
 
 def shown(*properties: tuple[str, str]) -> list[str]:
@@ -81,11 +81,11 @@ def result_of(values: list[float | None], *, unit: str = "s", better: str = "low
 def test_a_round_is_a_launch_and_the_entry_says_what_was_measured_where() -> None:
     (made,) = benchmarks([result_of([4e-6, 8e-6])])
 
-    assert made.fullname == "suites/test_a.py::test_a[ws2]:latency[message_bytes=4000]"
+    assert made.nodeid == "suites/test_a.py::test_a[ws2]:latency[message_bytes=4000]"
     assert made.name == "test_a[ws2]:latency[message_bytes=4000]"
     assert made.group == "suites/test_a.py::test_a[ws2]"
     assert made.rounds_s == [4e-6, 8e-6]
-    assert made.params == {"message_bytes": 4000, "world_size": 2, "metric": "latency"}
+    assert made.callspec.params == {"message_bytes": 4000, "world_size": 2, "metric": "latency"}
     assert made.extra_info == {
         "world_size": 2,
         "backend": "gloo",

@@ -12,13 +12,13 @@ import html
 import itertools
 import statistics
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_distbench.plugin import carry
+from pytest_distbench.plugin.fixtures import FIXTURE
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.units import GIGABYTE
@@ -62,10 +62,9 @@ _ITS_FIXTURE = "benchmark"
 
 
 class PytestBenchmarkPlugin:
-    """Registered as a pytest plugin of its own, because most runs do without it. Tests with its fixture are ours."""
+    """Registered as a pytest plugin of its own, because most runs do without it."""
 
-    def __init__(self, fixture: str) -> None:
-        self._fixture = fixture
+    def __init__(self) -> None:
         self._attempts = carry.Attempts()
         self._trouble = ""
 
@@ -79,7 +78,7 @@ class PytestBenchmarkPlugin:
         found: list[list[str]] = []
         if _receiver(config) is not None:
             found = [getattr(item, "fixturenames", []) for item in items]
-        ours = [names for names in found if self._fixture in names and _ITS_FIXTURE not in names]
+        ours = [names for names in found if FIXTURE in names and _ITS_FIXTURE not in names]
         lists = {id(names): names for names in ours}  # the cases of a parametrized test share one
         for names in lists.values():
             names.append(_ITS_FIXTURE)
@@ -109,26 +108,14 @@ class PytestBenchmarkPlugin:
             terminalreporter.write_line(f"distbench: {self._trouble}", red=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Benchmark:
-    """One time of one case, as pytest-benchmark sees it: the value of each launch is a round.
+def benchmarks(results: Sequence[CaseResult]) -> Iterator[SimpleNamespace]:
+    """Every judged time of every case, except of cases whose ranks failed: those measured only a part.
 
-    It is called by the test's function, id and metric: ``test_a[ws2]:latency[message_bytes=4096]``; ``fullname`` has
-    the test's path besides, and comparisons go by it. A case is a group, so that a sweep is one table. ``params`` is
-    what ``--benchmark-group-by=param:NAME`` can use.
+    Each is a node as pytest-benchmark reads one, with ``rounds_s``, the value of each launch. It is called by the
+    test's function, id and metric: ``test_a[ws2]:latency[message_bytes=4096]``; ``nodeid`` has the test's path besides,
+    and comparisons go by it. A case is a group, so that a sweep is one table. ``callspec.params`` is what
+    ``--benchmark-group-by=param:NAME`` can use.
     """
-
-    name: str
-    fullname: str
-    group: str
-    param: str
-    params: dict[str, Any]
-    rounds_s: list[float]
-    extra_info: dict[str, Any]
-
-
-def benchmarks(results: Sequence[CaseResult]) -> Iterator[Benchmark]:
-    """Every judged time of every case, except of cases whose ranks failed: those measured only a part."""
     for result in results:
         if result.launches[-1].outcome != "passed":
             continue
@@ -149,25 +136,19 @@ def hand_over(results: Sequence[CaseResult], receiver: BenchmarkSession) -> None
     """
     from pytest_benchmark.fixture import BenchmarkFixture
 
-    for made in {b.fullname: b for b in benchmarks(results)}.values():
-        node = SimpleNamespace(
-            name=made.name,
-            nodeid=made.fullname,
-            _nodeid=made.fullname,  # version 5.2 reads this one
-            callspec=SimpleNamespace(id=made.param, params=made.params),
-        )
-        options = {**receiver.options, "timer": SimpleNamespace(target=_replay(made.rounds_s)), "cprofile": False}
+    for node in {node.nodeid: node for node in benchmarks(results)}.values():
+        options = {**receiver.options, "timer": SimpleNamespace(target=_replay(node.rounds_s)), "cprofile": False}
         fixture = BenchmarkFixture(
             node,
             add_stats=receiver.benchmarks.append,
             logger=receiver.logger,
             warner=None,
             disabled=False,
-            group=made.group,
+            group=node.group,
             **options,
         )
-        fixture.extra_info.update(made.extra_info)
-        fixture.pedantic(lambda: None, rounds=len(made.rounds_s))
+        fixture.extra_info.update(node.extra_info)
+        fixture.pedantic(lambda: None, rounds=len(node.rounds_s))
 
 
 def _receiver(config: pytest.Config) -> BenchmarkSession | None:
@@ -185,18 +166,19 @@ def _replay(rounds_s: Sequence[float]) -> Callable[[], float]:
     return distbench_launches
 
 
-def _benchmark(result: CaseResult, verdict: Finding, measured: Sequence[Sample]) -> Benchmark:
+def _benchmark(result: CaseResult, verdict: Finding, measured: Sequence[Sample]) -> SimpleNamespace:
     case, environment = result.case, result.environment
     test = f"{case.test}[{case.name}]" if case.name else case.test
     fullname = f"{test}:{verdict.metric}"
     rounds_s = [m.value for m in measured if m.value is not None]
     scalars = {name: value for name, value in case.params.items() if isinstance(value, bool | int | float | str)}
-    return Benchmark(
+    params = {**scalars, **verdict.at, "world_size": case.world_size, "metric": verdict.name}
+    return SimpleNamespace(
         name=fullname.rpartition("::")[2],
-        fullname=fullname,
+        nodeid=fullname,
+        _nodeid=fullname,  # version 5.2 reads this one
         group=test,
-        param=f"{case.name}:{verdict.metric}",
-        params={**scalars, **verdict.at, "world_size": case.world_size, "metric": verdict.name},
+        callspec=SimpleNamespace(id=f"{case.name}:{verdict.metric}", params=params),
         rounds_s=rounds_s,
         extra_info={
             "world_size": case.world_size,
