@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pytest_distbench.judging.pairs import FIRST_LOOK, LAST_LOOK, PairCircumstances, looks, power
+from pytest_distbench.judging.thresholds import FIRST_LOOK, LAST_LOOK, Circumstances, looks, power
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.wanted import PAIRED_TOLERANCE
 from pytest_distbench.store.run_record import read_run_record
@@ -78,7 +78,7 @@ class Point:
     seconds: float
 
 
-RULE = PairCircumstances(tolerance=PAIRED_TOLERANCE, comparisons=2, looks=looks(FIRST_LOOK, LAST_LOOK))
+RULE = Circumstances(tolerance=PAIRED_TOLERANCE, comparisons=2, looks=looks(FIRST_LOOK, LAST_LOOK))
 
 
 def run(folder: Path, *, slowdown: float) -> list[Point]:

@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from pytest_distbench.judging.case import compare
+from pytest_distbench.judging.comparison import Comparison, decide
 from pytest_distbench.judging.confirmation import LOOKS, Known, Sides, confirm
 from pytest_distbench.judging.entry import make_entry
-from pytest_distbench.judging.metric import Circumstances, judge
-from pytest_distbench.judging.screening import LEAST, SCREENING_LAUNCHES, SUSPICIOUS, are_enough, judge_screened
-from pytest_distbench.judging.stored_rule import DRIFT
+from pytest_distbench.judging.screening import LEAST, SCREENING_LAUNCHES, SUSPICIOUS, are_enough, screen
 from pytest_distbench.judging.terms import Terms
+from pytest_distbench.judging.thresholds import DRIFT, Circumstances
 from pytest_distbench.records.case import Case, Conditions
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Spread
@@ -117,7 +118,7 @@ def distbench(
     Args:
         stored: of the baseline, or that could be.
         new: of the run.
-        drift: the reserve for it, see :mod:`~pytest_distbench.judging.stored_rule`.
+        drift: the reserve for it, see :mod:`~pytest_distbench.judging.thresholds`.
         tolerance: as a fraction.
         needed: the baseline is made of as many as it needs.
     """
@@ -126,9 +127,9 @@ def distbench(
     rule = Circumstances(tolerance=tolerance, comparisons=COMPARISONS, max_launches=len(new), drift=drift)
     measurements = [launch.measurement for launch in new]
     count = 1
-    while (judgement := judge(measurements[:count], baseline, rule)).is_open:
+    while (found := decide(Comparison(candidate=measurements[:count], baseline=baseline, under=rule))).is_open:
         count += 1
-    return Answer(float(judgement.verdict.kind == "regressed"), count)
+    return Answer(float(found.kind == "regressed"), count)
 
 
 ARMS = 3
@@ -155,22 +156,23 @@ def whole(
     entry = make_entry(CASE, _records(stored), {})
     records = _records(new)
     for count in range(1, SCREENING_LAUNCHES + 1):
-        judgements, suspicion = judge_screened(terms, records[:count], entry, case=CASE, comparisons=COMPARISONS)
-        if not any(judgement.is_open for judgement in judgements):
+        screening = screen(terms, CASE, records[:count], entry, comparisons=COMPARISONS)
+        findings = compare(terms, CASE, records[:count], entry, comparisons=COMPARISONS, screening=screening)
+        suspicion = screening.suspicion_after(findings)
+        if not any(finding.is_open for finding in findings):
             break
     if suspicion < least:
         return Answer(0.0, count)
-    verdicts = [judgement.verdict for judgement in judgements]
     numbers = tuple(n for n in LOOKS if ARMS * n <= len(turns))
     for look in numbers:
         there = [[turns[ARMS * i + (i + arm) % ARMS] for i in range(look)] for arm in range(ARMS)]
         here = [launch.shaped(shape) if shape else launch.slowed(factor) for launch in there[0]]
         sides = Sides(launches=_records(here), references=_records(there[1]), controls=_records(there[2]))
-        known = Known(verdicts=verdicts, entry=entry, tolerances={"t": TOLERANCE}, comparisons=COMPARISONS)
-        judgements = confirm(terms, CASE, known, sides, revision="then", cases=1)
-        if not any(judgement.is_open for judgement in judgements):
+        known = Known(verdicts=findings, entry=entry, tolerances={"t": TOLERANCE}, comparisons=COMPARISONS)
+        findings = confirm(terms, CASE, known, sides, revision="then", cases=1)
+        if not any(finding.is_open for finding in findings):
             break
-    is_red = any(judgement.verdict.kind == "regressed" for judgement in judgements)
+    is_red = any(finding.kind == "regressed" for finding in findings)
     return Answer(float(is_red), count + ARMS * look, is_confirmed=True)
 
 

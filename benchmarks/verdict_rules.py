@@ -123,7 +123,7 @@ from measuring import launched
 from numpy.typing import NDArray
 
 from pytest_distbench.judging.screening import SCREENING_LAUNCHES
-from pytest_distbench.judging.stored_rule import DRIFT
+from pytest_distbench.judging.thresholds import DRIFT
 from pytest_distbench.launch.starters import LauncherSetup
 from pytest_distbench.launch.starters.warm import WarmLauncher
 from pytest_distbench.machine.locks import alone_on_this_host

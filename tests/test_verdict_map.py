@@ -15,7 +15,7 @@ from pytest_distbench.commands.runs import judge
 from pytest_distbench.judging.confirmation import can_be_confirmed
 from pytest_distbench.judging.entry import is_wanted, why_not_stored
 from pytest_distbench.judging.outcome import Strictness, conclude
-from pytest_distbench.judging.terms import Judgement, certain_failure
+from pytest_distbench.judging.terms import certain_failure
 from pytest_distbench.records.reasons import REASONS
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding, is_found
@@ -144,7 +144,7 @@ def _answers(found: Finding) -> str:
 
 
 def _again(found: Finding) -> str:
-    is_certain = bool(certain_failure([Judgement(found, is_open=False)]))
+    is_certain = bool(certain_failure([found]))
     return "".join("ny"[it] for it in (can_be_confirmed([found]), is_certain, is_found(found)))
 
 

@@ -12,9 +12,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.judging.case import by_metric
 from pytest_distbench.judging.losses import message_bytes
-from pytest_distbench.judging.terms import Judgement
+from pytest_distbench.judging.terms import by_metric
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import (
@@ -65,11 +64,9 @@ def plausible(metric: Sample) -> list[Bound]:
 
 
 def judge_bounds(
-    judgements: Sequence[Judgement],
-    launches: Sequence[LaunchRecord],
-    asked: Sequence[AskedBound],
-) -> list[Judgement]:
-    """What the bounds make of the verdicts that the reference gave.
+    findings: Sequence[Finding], launches: Sequence[LaunchRecord], asked: Sequence[AskedBound]
+) -> list[Finding]:
+    """What the bounds make of the findings that the reference gave.
 
     Those of the test and of its baseline's file are asked for, those that came with the numbers are in the launches.
     One of a metric that is not there is passed over, see :func:`check_measured`.
@@ -80,20 +77,18 @@ def judge_bounds(
         for key, bound in _resolve(one, measured):
             bounds[key] = [b for b in bounds[key] if not (b.is_default and b.side == bound.side)]
             bounds[key].append(bound)
-    told = {j.verdict.metric for j in judgements}
-    of_verdict: dict[str, dict[str, list[Bound]]] = {}
+    told = {f.metric for f in findings}
+    of_finding: dict[str, dict[str, list[Bound]]] = {}
     for key, found in bounds.items():
         if found := [bound for bound in found if not bound.doubt]:
-            of_verdict.setdefault(key if key in told else measured[key][0].key_over_seeds, {})[key] = found
-    made = [
-        _judge(j, of_verdict[j.verdict.metric], measured) if j.verdict.metric in of_verdict else j for j in judgements
-    ]
-    made = [_judge_doubts(j, bounds.get(j.verdict.metric, []), measured) for j in made]
+            of_finding.setdefault(key if key in told else measured[key][0].key_over_seeds, {})[key] = found
+    made = [_judge(f, of_finding[f.metric], measured) if f.metric in of_finding else f for f in findings]
+    made = [_judge_doubts(f, bounds.get(f.metric, []), measured) for f in made]
     missed = {name: one for one in asked for name in _missed_goals(one.metric, measured)}
-    for i, (verdict, _) in enumerate(made):
-        if (goal := missed.get(verdict.name)) is not None:
+    for i, finding in enumerate(made):
+        if (goal := missed.get(finding.name)) is not None:
             reason = f"not reached: no {goal.metric}, bound: {goal.value} ({goal.where})"
-            made[i] = Judgement(replace(verdict, code="bound", reason=reason), is_open=False)
+            made[i] = replace(finding, code="bound", reason=reason, is_open=False)
     return made
 
 
@@ -123,32 +118,30 @@ def carry_over(verdict: Finding, own: Finding | None) -> Finding:
     return verdict if own is None or not own.bounds else _keep(replace(verdict, bounds=own.bounds))
 
 
-def _judge(judgement: Judgement, bounds: Mapping[str, Sequence[Bound]], measured: Measured) -> Judgement:
-    distinct = list(dict.fromkeys(bound for found in bounds.values() for bound in found))
-    verdict = replace(judgement.verdict, bounds=distinct)
+def _judge(finding: Finding, bounds: Mapping[str, Sequence[Bound]], measured: Measured) -> Finding:
+    finding = replace(finding, bounds=list(dict.fromkeys(bound for found in bounds.values() for bound in found)))
     for key, found in bounds.items():
         values = [m.value for m in measured[key]]
         is_noisy = measured[key][0].is_noisy
         for bound in found:
             value = _deciding(values, bound, is_noisy=is_noisy)
-            if not bound.holds(value) or (value is not None and value < 0 and why_impossible(value, verdict.unit)):
-                beyond = replace(verdict, code="bound", reason=_reason(value, bound, measured[key], verdict))
-                return Judgement(beyond, is_open=is_noisy and len(values) < FEWEST)
-    return Judgement(_keep(verdict), is_open=judgement.is_open or _is_doubtful(bounds, measured))
+            if not bound.holds(value) or (value is not None and value < 0 and why_impossible(value, finding.unit)):
+                reason, is_open = _reason(value, bound, measured[key], finding), is_noisy and len(values) < FEWEST
+                return replace(finding, code="bound", reason=reason, is_open=is_open)
+    return replace(_keep(finding), is_open=finding.is_open or _is_doubtful(bounds, measured))
 
 
-def _judge_doubts(judgement: Judgement, bounds: Sequence[Bound], measured: Measured) -> Judgement:
+def _judge_doubts(finding: Finding, bounds: Sequence[Bound], measured: Measured) -> Finding:
     """A number that nobody has set a bound to, and that cannot be: with noise alone not in each of some launches."""
-    verdict = judgement.verdict
     for bound in bounds:
-        values = [m.value for m in measured[verdict.metric] if m.value is not None]
-        if not bound.doubt or verdict.is_failure or not values or any(map(bound.holds, values)):
+        values = [m.value for m in measured[finding.metric] if m.value is not None]
+        if not bound.doubt or finding.is_failure or not values or any(map(bound.holds, values)):
             continue
         if len(values) < FEWEST:
-            return Judgement(verdict, is_open=True)
-        now = f"{format_quantity(min(values), verdict.unit)} or more in each of {len(values)} launches"
-        return Judgement(replace(verdict, code="invalid-value", reason=f"{now}: {bound.doubt}"), is_open=False)
-    return judgement
+            return replace(finding, is_open=True)
+        now = f"{format_quantity(min(values), finding.unit)} or more in each of {len(values)} launches"
+        return replace(finding, code="invalid-value", reason=f"{now}: {bound.doubt}", is_open=False)
+    return finding
 
 
 def _keep(verdict: Finding) -> Finding:

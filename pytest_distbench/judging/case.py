@@ -1,25 +1,25 @@
-"""From the launches of a case and its baseline entry to one judgement per metric. The rules are in ``metric``."""
+"""Compare the launches of a case with a baseline, stored or launched beside them: one finding per metric. Pure, no I/O.
+
+How one metric is decided is in ``comparison``; what is decided of several together, the sizes of a sweep, the seeds of
+a training, fingerprints, and what is measured no more, is put together here.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import get_args
 
+from pytest_distbench.judging.comparison import NO_BASELINE, Absence, Comparison, as_info, decide, precondition
+from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.fingerprint_rule import METRIC, fingerprints_of, judge_fingerprints, needs_more
-from pytest_distbench.judging.losses import disturbance, left_out, lost_part, missing_verdict, more_than_stored
-from pytest_distbench.judging.metric import BUSIER_SHARE, Circumstances, as_info, judge
-from pytest_distbench.judging.neighbours import (
-    Run,
-    error_share,
-    find_runs,
-    runs_of_launch,
-    stored_together,
-    support,
-)
-from pytest_distbench.judging.stored_rule import typical_noise
-from pytest_distbench.judging.terms import Judgement, Terms, staleness, version_changes
+from pytest_distbench.judging.losses import disturbance, left_out, lost_part, missing_finding
+from pytest_distbench.judging.neighbours import Run, as_one, error_share, find_runs, stored_together
+from pytest_distbench.judging.screening import Screening
+from pytest_distbench.judging.terms import Terms, accepted_changes, by_metric, staleness, version_changes
+from pytest_distbench.judging.thresholds import BUSIER_SHARE, Circumstances, typical_noise
 from pytest_distbench.judging.training_rule import (
     LOST_SEED,
     NOT_REPEATED,
@@ -27,207 +27,229 @@ from pytest_distbench.judging.training_rule import (
     Family,
     curve_says,
     judge_family,
-    may_not_repeat,
 )
 from pytest_distbench.records.case import BaselineEntry, Case
-from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import PEAK_MEMORY, Sample, metric_key, metric_name, without
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 
+Metrics = Mapping[str, Sequence[Sample]]
+"""Metric key -> what it is in each launch."""
 
-def judge_launches(
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """Launches that ran beside those of this run, in pairs.
+
+    Attributes:
+        looks: numbers of pairs after which is judged, ascending.
+        tolerance_of: the change that is accepted of a metric, as a fraction.
+        itself: where they ran twice, and the references have the mean: each time.
+    """
+
+    references: Sequence[LaunchRecord]
+    looks: tuple[int, ...]
+    tolerance_of: Callable[[Sample], float]
+    spending: int = 2
+    itself: tuple[Sequence[LaunchRecord], Sequence[LaunchRecord]] = ((), ())
+
+
+def compare(
     terms: Terms,
-    launches: Sequence[LaunchRecord],
-    entry: BaselineEntry | None,
-    *,
     case: Case,
+    launches: Sequence[LaunchRecord],
+    baseline: BaselineEntry | None = None,
+    *,
+    beside: Beside | None = None,
     comparisons: int,
-) -> list[Judgement]:
+    absent: Absence = NO_BASELINE,
+    screening: Screening | None = None,
+) -> list[Finding]:
+    """Compare launches with a baseline, or with those that ran beside them.
+
+    Args:
+        comparisons: noisy ones of this run, that share its error rate; of pairs, cases.
+        absent: why there is no baseline, where there is none.
+        screening: of launches that can be followed by interleaved ones.
+    """
+    entry = make_entry(case, beside.references, beside.references[0].software) if beside is not None else baseline
     stale = staleness(entry, case) if entry is not None else None
+    absent = stale or absent
     stored = entry.metrics if entry is not None and not stale else {}
     changed = ", ".join(version_changes(entry.software, launches[0].software)) if entry is not None else ""
-    same = entry is not None and not changed
+    most = beside.looks[-1] if beside is not None else terms.max_launches
     found = by_metric(launches)
-    lost = lost_parts(terms, found, stored)
-    for key, measurements in found.items():
-        if not terms.wants(measurements[0].name):
-            found[key] = [as_info(m) for m in measurements]
+    both = [key for key in found if key in stored and terms.wants(metric_name(key))]
+    lost = {key: why for key in both if (why := lost_part(stored[key], found[key]))}
+    wanted = {key: m if terms.wants(m[0].name) else [as_info(one) for one in m] for key, m in found.items()}
     under = Circumstances(
         tolerance=0.0,
         comparisons=comparisons,
-        max_launches=terms.max_launches,
-        same_software=same,
-        busier_cores=busier_cores(entry, launches),
-        crowding=crowding(entry, launches, cores=terms.cores),
+        max_launches=most,
+        same_software=entry is not None and not changed,
         cores=terms.cores,
-        disturbance=disturbance(entry.gpu_norm if entry is not None else None, launches),
     )
-    tolerances = {
-        key: terms.tolerance_of(m[0], entry.by_hand(key) if entry is not None else ()) for key, m in found.items()
-    }
-    judgements = [
-        Judgement(add_witnesses(judgement.verdict, stored.get(key, ()), found[key]), judgement.is_open)
-        for key, judgement in _judge_noise(under, tolerances, launches, found, stored).items()
-    ]
-    trainings = judge_trainings(terms, found, stored, same_software=same, can_repeat=can_repeat(launches), entry=entry)
-    asks = len(launches) == 1 < terms.max_launches
-    judgements = [Judgement(verdict, is_open=asks and may_not_repeat(verdict)) for verdict in trainings] + judgements
-    judgements = as_lost(judgements, lost, found, stored)
-    for i, (verdict, is_open) in enumerate(judgements):  # a series that has become much longer may read other lines now
-        key = verdict.metric
-        if verdict.kind == "improved" and key in stored and (why := more_than_stored(stored[key], found[key])):
-            judgements[i] = Judgement(replace(verdict, code="other-definition", reason=why), is_open)
-    known = entry.fingerprints if entry is not None and not stale else {}
-    known = {key: known[key] for key in known.keys() - left_out(list(known), found, terms)}
-    most = terms.max_launches if case.conditions.backend != "fake" else 1
-    if (fingerprint := judge_fingerprint(terms, launches, known, changed=changed, most=most)) is not None:
-        judgements.append(fingerprint)
-    if stale:
-        judgements = [
-            Judgement(replace(j.verdict, code=stale.code, reason=stale.reason), is_open=False)
-            if j.verdict.kind == "new"
-            else j
-            for j in judgements
-        ]
-    return judgements + judge_missing(terms, launches, found, stored)
-
-
-def accepted_changes(terms: Terms, launches: Sequence[LaunchRecord], entry: BaselineEntry | None) -> dict[str, float]:
-    return {
-        key: terms.tolerance_of(m[0], entry.by_hand(key) if entry is not None else ())
-        for key, m in by_metric(launches).items()
-    }
-
-
-def judge_missing(
-    terms: Terms,
-    launches: Sequence[LaunchRecord],
-    found: Mapping[str, Sequence[Sample]],
-    stored: Mapping[str, Sequence[Sample]],
-) -> list[Judgement]:
-    asked = [key for key in stored if metric_name(key) != PEAK_MEMORY]
-    unseen = [key for key in asked if key not in found and terms.wants(metric_name(key))]
-    reasons = left_out(unseen, found, terms)
-    verdicts = [
-        missing_verdict(key, stored[key], found=found, launches=launches, left_out=reasons.get(key, ""))
-        for key in unseen
-    ]
-    return [Judgement(verdict, is_open=False) for verdict in verdicts]
-
-
-def lost_parts(
-    terms: Terms, found: Mapping[str, Sequence[Sample]], stored: Mapping[str, Sequence[Sample]]
-) -> dict[str, str]:
-    both = [key for key in found if key in stored and terms.wants(metric_name(key))]
-    return {key: why for key in both if (why := lost_part(stored[key], found[key]))}
-
-
-def as_lost(
-    judgements: Sequence[Judgement],
-    lost: Mapping[str, str],
-    found: Mapping[str, Sequence[Sample]],
-    stored: Mapping[str, Sequence[Sample]],
-) -> list[Judgement]:
-    """The judgements, but for the metrics of which something is lost; those of a training are told over its seeds."""
-    of_verdict = {verdict: key for key in lost for verdict in (key, found[key][0].key_over_seeds)}
-    return [
-        Judgement(
-            replace(j.verdict, code="not-measured", reason=lost[key], better=stored[key][0].better), is_open=False
+    findings = judge_trainings(
+        terms,
+        wanted,
+        stored,
+        same_software=under.same_software,
+        can_repeat=can_repeat([*(beside.references if beside is not None else ()), *launches]),
+        asks=beside is None and len(launches) == 1 < most,
+        entry=entry,
+        absent=absent,
+        lost=lost,
+    )
+    sides: Mapping[str, tuple[Sequence[Sample], Sequence[Sample]]]
+    if beside is None:
+        sides = {key: (stored.get(key, ()), now) for key, now in wanted.items()}
+        tolerances = accepted_changes(terms, launches, entry)
+        under = dataclasses.replace(
+            under,
+            busier_cores=busier_cores(entry, launches),
+            crowding=crowding(entry, launches, cores=terms.cores),
+            disturbance=disturbance(entry.gpu_norm if entry is not None else None, launches),
         )
-        if (key := of_verdict.get(j.verdict.metric, ""))
-        else j
-        for j in judgements
-    ]
-
-
-def _judge_noise(
-    under: Circumstances,
-    tolerances: Mapping[str, float],
-    launches: Sequence[LaunchRecord],
-    found: Mapping[str, Sequence[Sample]],
-    stored: Mapping[str, Sequence[Sample]],
-) -> dict[str, Judgement]:
-    """Judge each metric that is not of a training, and the neighbours of a sweep together."""
-    runs = find_runs(found[key][0] for key in stored if key in found)
-    noise = typical_noise(stored)
-    alone = {
-        key: judge(
-            measurements,
-            stored.get(key, ()),
-            dataclasses.replace(
+    else:
+        sides = in_pairs(beside.references, launches, wanted)
+        own = {key: METRIC_KINDS[now[0].better].tolerance for key, (_, now) in sides.items()}
+        tolerances = {k: beside.tolerance_of(sides[k][1][0]) if known is None else known for k, known in own.items()}
+        noisy = sum(now[0].is_noisy for _, now in sides.values())
+        under = dataclasses.replace(
+            under, comparisons=comparisons * max(1, noisy), looks=beside.looks, spending=beside.spending
+        )
+    twice = in_pairs(*beside.itself, wanted) if beside is not None else {}
+    runs = find_runs(now[0] for then, now in sides.values() if then)
+    noise = typical_noise(stored) if beside is None else {}
+    compared = {
+        key: Comparison(
+            baseline=then,
+            candidate=now,
+            itself=list(zip(*twice.get(key, ((), ())), strict=False)),
+            under=dataclasses.replace(
                 under,
                 tolerance=tolerances[key],
-                noise_floor=noise.get(measurements[0].name, 0.0),
+                noise_floor=noise.get(now[0].name, 0.0),
                 share=error_share(key, runs),
             ),
+            absent=absent,
+            lost=lost.get(key, ""),
+            screening=screening,
         )
-        for key, measurements in found.items()
-        if not METRIC_KINDS[measurements[0].better].is_of_training
+        for key, (then, now) in sides.items()
+        if not METRIC_KINDS[now[0].better].is_of_training
     }
-    together: dict[Run, list[Sample]] = {}
-    for launch in launches:
-        for run, measurement in runs_of_launch(launch, runs):
-            together.setdefault(run, []).append(measurement)
-    known = {run: stored_together([stored[key] for key in run.keys]) for run in runs if run in together}
-    noise = typical_noise({run.key: metric for run, metric in known.items() if metric})
-    of_runs = {
-        run: judge(
-            together[run],
-            metric,
-            dataclasses.replace(
-                under,
-                tolerance=max(tolerances[key] for key in run.keys),
-                noise_floor=noise.get(metric_name(run.key), 0.0),
-                share=run.share,
-            ),
+    runs = [run for run in runs if not any(precondition(compared[key]) for key in run.keys)]
+    neighbours = _decide_runs(runs, compared, launches, beside, stored, under)
+    findings += [
+        decide(dataclasses.replace(c, neighbours=[of_run for of_run in neighbours if key in of_run[0].keys]))
+        for key, c in compared.items()
+    ]
+    known = entry.fingerprints if entry is not None and not stale else {}
+    known = {key: known[key] for key in known.keys() - left_out(list(known), found, terms)}
+    if (prints := fingerprints_of(launches)) or known:
+        most = most if case.conditions.backend != "fake" else 1
+        told = judge_fingerprints(known, prints, launches=len(launches), drift=changed)
+        asks = told.code == "communication" and needs_more(known, prints, launches=len(launches))
+        if not terms.wants(METRIC):
+            told = replace(told, code="not-judged", better="info")
+        elif told.kind == "new" and absent is not NO_BASELINE:
+            told = replace(told, code=absent[0], reason=absent[1])
+        findings.append(replace(told, is_open=asks and len(launches) < most))
+    unseen = [k for k in stored if metric_name(k) != PEAK_MEMORY and k not in found and terms.wants(metric_name(k))]
+    reasons = left_out(unseen, found, terms)
+    lacks = "the baseline has it, and this run did not measure it"
+    lacks = lacks if beside is None else "the baseline commit records it, the candidate does not"
+    return findings + [
+        missing_finding(key, stored[key], lacks, found=found, launches=launches, left_out=reasons.get(key, ""))
+        for key in unseen
+    ]
+
+
+def _decide_runs(
+    runs: Sequence[Run],
+    compared: Mapping[str, Comparison],
+    launches: Sequence[LaunchRecord],
+    beside: Beside | None,
+    stored: Metrics,
+    under: Circumstances,
+) -> list[tuple[Run, Finding, Sequence[Comparison]]]:
+    """What is found of runs of neighbours, each as one number; the shortest first."""
+    found: dict[Run, tuple[list[Sample], list[Sample], list[tuple[Sample, Sample]]]] = {}
+    for run in runs:
+        if beside is None:
+            now = [m for launch in launches if (m := as_one(launch, run)) is not None]
+            found[run] = stored_together([stored[key] for key in run.keys]), now, []
+        else:
+            pairs = _pairs_of(run, beside.references, launches)
+            found[run] = [a for a, _ in pairs], [b for _, b in pairs], _pairs_of(run, *beside.itself)
+    noise = typical_noise({run.key: then for run, (then, _, _) in found.items() if then}) if beside is None else {}
+    decided: list[tuple[Run, Finding, Sequence[Comparison]]] = []
+    for run, (then, now, twice) in found.items():
+        sizes = [compared[key] for key in run.keys]
+        accepted = [one.under.tolerance for one in sizes]
+        of_run = dataclasses.replace(
+            under,
+            tolerance=max(accepted) if beside is None else min(accepted),
+            noise_floor=noise.get(metric_name(run.key), 0.0),
+            share=run.share,
         )
-        for run, metric in known.items()
-    }
-    return support(alone, of_runs, tolerances=tolerances, can_ask=len(launches) < under.max_launches)
+        if then and now:
+            made = Comparison(baseline=then, candidate=now, itself=twice, under=of_run)
+            decided.append((run, decide(made), sizes))
+    return decided
 
 
-def judge_fingerprint(
-    terms: Terms, launches: Sequence[LaunchRecord], stored: Mapping[str, Fingerprint], *, changed: str, most: int
-) -> Judgement | None:
-    current = fingerprints_of(launches)
-    if not current and not stored:
-        return None
-    verdict = judge_fingerprints(stored, current, launches=len(launches), drift=changed)
-    if not terms.wants(METRIC):
-        return Judgement(replace(verdict, code="not-judged", better="info"), is_open=False)
-    is_doubtful = verdict.code == "communication" and needs_more(stored, current, launches=len(launches))
-    return Judgement(verdict, is_open=is_doubtful and len(launches) < most)
+def _pairs_of(run: Run, first: Sequence[LaunchRecord], second: Sequence[LaunchRecord]) -> list[tuple[Sample, Sample]]:
+    both = [(as_one(a, run), as_one(b, run)) for a, b in zip(first, second, strict=True)]
+    return [(a, b) for a, b in both if a is not None and b is not None]
 
 
-def add_witnesses(verdict: Finding, stored: Sequence[Sample], measurements: Sequence[Sample]) -> Finding:
-    """With the quieter witnesses of the clock beside it, before and now."""
-    names = measurements[0].companions if measurements else {}
-    now = {name: statistics.median(m.companions.get(name, 0.0) for m in measurements) for name in names}
-    then = stored[0].companions if stored else {}
-    both = {name: (then[name], value) for name, value in now.items() if name in then}
-    return replace(verdict, companions=both) if both else verdict
+def in_pairs(
+    references: Sequence[LaunchRecord], launches: Sequence[LaunchRecord], wanted: Metrics
+) -> dict[str, tuple[Sequence[Sample], Sequence[Sample]]]:
+    """Metric key -> what both sides of each pair measured, without a value where one did not; and nothing of the
+    references where none did. Pairs that were started for other metrics are left out."""
+    found: dict[str, tuple[Sequence[Sample], Sequence[Sample]]] = {}
+    for key, [first, *_] in wanted.items():
+        lacking = replace(first, value=None)
+        wants = [not launch.only or key in launch.only for launch in launches]
+        sides: list[list[Sample]] = [
+            [
+                next((m for m in launch.measurements if m.key == key), lacking)
+                for launch, is_wanted in zip(side, wants, strict=True)
+                if is_wanted
+            ]
+            for side in (references, launches)
+        ]
+        there, here = ([m if first.is_judged else as_info(m) for m in side] for side in sides)
+        if here:
+            found[key] = [] if all(m is lacking for m in there) else there, here
+    return found
 
 
 def judge_trainings(
     terms: Terms,
-    found: Mapping[str, list[Sample]],
-    stored: Mapping[str, Sequence[Sample]],
+    found: Metrics,
+    stored: Metrics,
     *,
     same_software: bool,
     can_repeat: bool = True,
+    asks: bool = False,
     entry: BaselineEntry | None = None,
+    absent: Absence = NO_BASELINE,
+    lost: Mapping[str, str] | None = None,
 ) -> list[Finding]:
-    """One verdict per convergence metric, over its seeds; curves first, as they tell whether the arithmetic changed."""
-    families: dict[tuple[bool, str, str], dict[str, list[Sample]]] = {}
+    """One finding per convergence metric, over its seeds; curves first, as they tell whether the arithmetic changed."""
+    families: dict[tuple[bool, str, str], dict[str, Sequence[Sample]]] = {}
     for key, measurements in found.items():
         first = measurements[0]
         if METRIC_KINDS[first.better].is_of_training:
             training = metric_key("", without(first.at, "seed"))
             families.setdefault((first.better != "curve", training, first.name), {})[key] = measurements
-    verdicts = []
+    findings = []
     curves: dict[str, CurveSays] = {}
     without_seed: set[str] = set()
     for (_, training, name), current in sorted(families.items(), key=lambda item: item[0][0]):
@@ -241,31 +263,22 @@ def judge_trainings(
             can_repeat=can_repeat,
             lost_its_seed=training in without_seed,
             tolerance=terms.own_tolerance_of(name, [*by_hand, entry.tolerance if entry is not None else None]),
+            asks=asks,
+            absent=absent,
+            lost=next((why for key, why in (lost or {}).items() if key in current), ""),
         )
-        verdict = judge_family(family)
-        if (says := curve_says(verdict)) is not None:
+        finding = judge_family(family)
+        if (says := curve_says(finding)) is not None:
             curves[training] = max(says, curves.get(training, says), key=get_args(CurveSays).index)
-        if verdict.reason.startswith((LOST_SEED, NOT_REPEATED)):
+        if finding.reason.startswith((LOST_SEED, NOT_REPEATED)):
             without_seed.add(training)
-        verdicts.append(verdict)
-    return verdicts
+        findings.append(finding)
+    return findings
 
 
 def can_repeat(launches: Sequence[LaunchRecord]) -> bool:
     """Whether a training's digits can be the same each time: on CUDA only where deterministic algorithms are on."""
     return all("cuda" not in launch.software or launch.software.get("deterministic") == "on" for launch in launches)
-
-
-def by_metric(launches: Sequence[LaunchRecord]) -> dict[str, list[Sample]]:
-    """Metric key -> its measurement in each launch; one that a full launch lacks counts as without value."""
-    found: dict[str, list[Sample]] = {}
-    for launch in launches:
-        for measurement in launch.measurements:
-            found.setdefault(measurement.key, []).append(measurement)
-    full = sum(not launch.only for launch in launches)
-    for key, measurements in found.items():
-        found[key] = measurements + [replace(measurements[0], value=None)] * (full - len(measurements))
-    return found
 
 
 def busier_cores(entry: BaselineEntry | None, launches: Sequence[LaunchRecord]) -> float:

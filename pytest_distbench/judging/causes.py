@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pytest_distbench.judging.entry import phases_of
 from pytest_distbench.judging.links import Slow, by_link, find_slow, outliers, times_of
 from pytest_distbench.judging.losses import norm_of
-from pytest_distbench.judging.metric import BUSIER_SHARE
 from pytest_distbench.judging.terms import severity
+from pytest_distbench.judging.thresholds import BUSIER_SHARE
 from pytest_distbench.records.iteration import TRAINING_STEP
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.link_terms import FEWEST_SIZES, fit_link_terms

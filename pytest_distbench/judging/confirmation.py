@@ -4,12 +4,12 @@ Three launches run in turns: this tree, the revision that recorded the baseline,
 clocks the fast sides count, as in the stored comparison. This tree is compared with both launches of the revision
 (their geometric mean) by ``pairs``, at the tolerance that the stored comparison had; by how much the revision
 differs from itself tells of the same noise. What that does not call slower is compared by all of its iterations too, at
-the tolerance of :data:`~pytest_distbench.judging.stored_rule.LEAST_OF_ALL`. Then a clock
+the tolerance of :data:`~pytest_distbench.judging.thresholds.LEAST_OF_ALL`. Then a clock
 
 - *regressed* where this tree is slower than the revision, and by more than :data:`VETO` times what the revision
   differs from itself: a machine on which that is much tells nothing, whatever the statistics of the pairs say;
 - is slower by the *machine* where it is not, and what ran in turns, some time after what raised the doubt, is beyond
-  the stored numbers by their own rule (``stored_rule``): noise is no slower machine. Where pytest itself evaluated
+  the stored numbers by their own rule (``thresholds``): noise is no slower machine. Where pytest itself evaluated
   other code than the revision has, both sides had it, and turns clear it of nothing: it *regressed* where the stored
   numbers are beyond doubt, and is *inconclusive* else;
 - *improved* where this tree is faster;
@@ -34,13 +34,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 
-from pytest_distbench.judging.case import judge_launches
-from pytest_distbench.judging.neighbours import worse_by
-from pytest_distbench.judging.pairs import FEWEST_PAIRS, LAST_LOOK, judge_paired, looks
+from pytest_distbench.judging.case import Beside, compare
 from pytest_distbench.judging.references import are_asked_about, confirm_digits
 from pytest_distbench.judging.screening import is_clock
-from pytest_distbench.judging.stored_rule import CAUTION, LEAST_OF_ALL, Side, are_timed, by_whole, fast_value
-from pytest_distbench.judging.terms import Judgement, Terms
+from pytest_distbench.judging.terms import Terms
+from pytest_distbench.judging.thresholds import (
+    CAUTION,
+    FEWEST_PAIRS,
+    LAST_LOOK,
+    LEAST_OF_ALL,
+    are_timed,
+    by_all_iterations,
+    fast_logs,
+    fast_value,
+    looks,
+)
 from pytest_distbench.records.case import BaselineEntry, Case
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
@@ -104,8 +112,8 @@ class Known:
             is_last: else only what needs no launch more counts.
         """
         terms = replaced(terms, max_launches=len(launches) + (not is_last))
-        found = judge_launches(terms, launches, self.entry, case=case, comparisons=self.comparisons)
-        return {j.verdict.metric: j.verdict for j in found if is_clock(j.verdict, j.verdict.unit)}
+        found = compare(terms, case, launches, self.entry, comparisons=self.comparisons)
+        return {finding.metric: finding for finding in found if is_clock(finding, finding.unit)}
 
     @property
     def in_turns(self) -> dict[str, float]:
@@ -118,7 +126,7 @@ class Known:
         if not now or not then or not all(m.value is not None and m.value > 0 for m in [*now, *then]):
             return 0.0
         timed = are_timed(now) and are_timed(then)
-        means = [statistics.fmean(Side.of_samples(metric, timed=timed).fast) for metric in (now, then)]
+        means = [statistics.fmean(fast_logs(metric, timed=timed)) for metric in (now, then)]
         return max(0.0, METRIC_KINDS[now[0].better].sign * (means[0] - means[1]))
 
 
@@ -153,7 +161,7 @@ def confirm(
     revision: str,
     cases: int,
     evaluated: Callable[[], Evaluated] = Evaluated,
-) -> list[Judgement]:
+) -> list[Finding]:
     """Judge a case again whose stored comparison was in doubt.
 
     Args:
@@ -169,31 +177,28 @@ def confirm(
             terms, case, stored, [*known.launches, *sides.launches], there, known.entry, revision=revision
         )
     if not known.by_clock:
-        return [Judgement(v, is_open=False) for v in stored]
+        return list(stored)
     of = " (an earlier baseline commit)" if known.before is not None else " (baseline commit)"
     found = judge_in_turns(terms, case, sides, tolerances=known.in_turns, name=revision, of=of, cases=cases)
     later = known.later(terms, case, sides.launches)
     judged = []
     for v in stored:
-        if not is_clock(v, v.unit):
-            judged.append(Judgement(v, is_open=False))
-            continue
         paired = found.get(v.metric)
-        if paired is None or not _tells(paired.verdict):
-            why = f": {paired.verdict.reason}" if paired is not None and paired.verdict.reason else ""
-            [open_one] = undecided([v], f"interleaved A/B with {revision} gave no comparable number{why}")
-            judged.append(Judgement(open_one, is_open=False))
-        elif paired.verdict.kind == "unchanged" or (paired.verdict.kind == "improved" and known.before is not None):
-            verdict = not_slower(v, later.get(v.metric), paired.verdict.reason)
-            if verdict.code == "cleared":
-                verdict = replace(paired.verdict, code="cleared", bounds=v.bounds, companions=v.companions)
-            if verdict.kind == "environment" and (acting := evaluated()).names:
+        if not is_clock(v, v.unit):
+            judged.append(v)
+        elif paired is None or not _tells(paired):
+            why = f": {paired.reason}" if paired is not None and paired.reason else ""
+            judged += undecided([v], f"interleaved A/B with {revision} gave no comparable number{why}")
+        elif paired.kind == "unchanged" or (paired.kind == "improved" and known.before is not None):
+            finding = not_slower(v, later.get(v.metric), paired.reason)
+            if finding.code == "cleared":
+                finding = replace(paired, code="cleared", bounds=v.bounds, companions=v.companions)
+            if finding.kind == "environment" and (acting := evaluated()).names:
                 is_obvious = is_beyond(known.later(terms, case, sides.launches, is_last=False).get(v.metric))
-                verdict = _on_both_sides(v, acting, revision, paired.verdict.reason, is_obvious=is_obvious)
-            judged.append(Judgement(verdict, is_open=False))
+                finding = _on_both_sides(v, acting, revision, paired.reason, is_obvious=is_obvious)
+            judged.append(replace(finding, is_open=False))
         else:
-            verdict = replace(paired.verdict, bounds=v.bounds, companions=v.companions)
-            judged.append(Judgement(verdict, is_open=paired.is_open))
+            judged.append(replace(paired, bounds=v.bounds, companions=v.companions))
     return judged
 
 
@@ -206,7 +211,7 @@ def judge_in_turns(
     name: str,
     of: str = "",
     cases: int,
-) -> dict[str, Judgement]:
+) -> dict[str, Finding]:
     """Judge the clocks of a case by what ran in turns alone, by metric.
 
     Args:
@@ -218,9 +223,9 @@ def judge_in_turns(
     """
     wholes = {key: max(tolerance, LEAST_OF_ALL) for key, tolerance in tolerances.items()}
     timed = {m.key: "A/B sqrt(min x p25)" for launch in sides.launches for m in launch.measurements if are_timed([m])}
-    fast = _judge_clocks(terms, case, sides, _by_fast_sides, timed, tolerances=tolerances, cases=cases)
+    fast = _judge_clocks(terms, case, sides, _of_fast_side, timed, tolerances=tolerances, cases=cases)
     every = dict.fromkeys(fast, "A/B all iterations")
-    of_all = _judge_clocks(terms, case, sides, by_whole, every, tolerances=wholes, cases=CAUTION * cases)
+    of_all = _judge_clocks(terms, case, sides, by_all_iterations, every, tolerances=wholes, cases=CAUTION * cases)
     return {
         key: _louder(
             _weigh(*judged, name, of),
@@ -230,7 +235,7 @@ def judge_in_turns(
     }
 
 
-def seen_again(verdicts: Sequence[Finding], in_turns: Mapping[str, Judgement]) -> list[Judgement]:
+def seen_again(verdicts: Sequence[Finding], in_turns: Mapping[str, Finding]) -> list[Finding]:
     """The verdicts, those on clocks that regressed by what other process trees say of them.
 
     A slowdown recurs where it is red by the same rule, or, by all pairs, at least half as large: those that decided
@@ -242,17 +247,17 @@ def seen_again(verdicts: Sequence[Finding], in_turns: Mapping[str, Judgement]) -
     judged = []
     for v in verdicts:
         again = in_turns.get(v.metric)
-        if again is None or not v.row.may_be_confirmed or not _tells(again.verdict):
-            judged.append(Judgement(v, is_open=False))
+        if again is None or not v.row.may_be_confirmed or not _tells(again):
+            judged.append(v)
             continue
-        change = format_change(again.verdict.ratio or 1.0)
-        if again.verdict.kind == "regressed" or (worse_by(again.verdict) >= RECURS * worse_by(v)):
-            told = f"{v.reason}; confirmed in new processes: {change} over {again.verdict.launches} pairs"
-            judged.append(Judgement(replace(v, reason=told), is_open=again.is_open))
+        change = format_change(again.ratio or 1.0)
+        if again.kind == "regressed" or (worse_by(again) >= RECURS * worse_by(v)):
+            told = f"{v.reason}; confirmed in new processes: {change} over {again.launches} pairs"
+            judged.append(replace(v, reason=told, is_open=again.is_open))
         else:
             first = f"slower in one set of processes ({format_change(v.ratio or 1.0)} over {v.launches} pairs)"
-            reason = f"{first}, not in a second one ({change} over {again.verdict.launches})"
-            judged.append(Judgement(replace(v, code="ab-disagrees", reason=reason), is_open=again.is_open))
+            reason = f"{first}, not in a second one ({change} over {again.launches})"
+            judged.append(replace(v, code="ab-disagrees", reason=reason, is_open=again.is_open))
     return judged
 
 
@@ -260,50 +265,50 @@ def _judge_clocks(
     terms: Terms,
     case: Case,
     sides: Sides,
-    seen: Callable[[LaunchRecord], LaunchRecord],
+    seen: Callable[[Sample], Sample | None],
     called: Mapping[str, str],
     *,
     tolerances: Mapping[str, float],
     cases: int,
-) -> dict[str, tuple[Judgement, float | None]]:
+) -> dict[str, tuple[Finding, float | None]]:
     """What pairs say of each clock by one of its statistics, and by how much the references differ from themselves.
 
     Args:
         called: by metric, the name of the statistic where it is not that of the launches' values.
     """
     now, then, again = (
-        [seen(launch) for launch in side] for side in (sides.launches, sides.references, sides.controls)
+        [_by(seen, launch) for launch in side] for side in (sides.launches, sides.references, sides.controls)
     )
     if not any(launch.measurements for launch in now):
         return {}
-    found = judge_paired(
-        terms,
-        case,
-        [_together(a, b) for a, b in zip(then, again, strict=True)],
-        now,
+    beside = Beside(
+        references=[_together(a, b) for a, b in zip(then, again, strict=True)],
         tolerance_of=lambda metric: tolerances.get(metric.key, terms.default_tolerance),
         looks=LOOKS,
-        cases=cases,
         spending=SPENDING,
         itself=(then, again),
     )
     null = ratios(then, again)
-    judged = {}
-    for v, is_open in found:
-        if is_clock(v, v.unit):
-            named = replace(v, statistic=called.get(v.metric, "A/B")) if v.statistic == "A/B" else v
-            judged[v.metric] = Judgement(named, is_open), null.get(v.metric)
-    return judged
+    return {
+        f.metric: (replace(f, statistic=called.get(f.metric, "A/B")) if f.statistic == "A/B" else f, null.get(f.metric))
+        for f in compare(terms, case, now, beside=beside, comparisons=cases)
+        if is_clock(f, f.unit)
+    }
 
 
-def _louder(fast: Judgement, whole: Judgement | None) -> Judgement:
+def _louder(fast: Finding, whole: Finding | None) -> Finding:
     """By the fast side, but where all iterations became slower and it did not; and while they may have."""
-    if whole is None or fast.verdict.kind == "regressed" or whole.verdict.kind not in ("regressed", "inconclusive"):
+    if whole is None or fast.kind == "regressed" or whole.kind not in ("regressed", "inconclusive"):
         return fast
-    if whole.verdict.kind == "regressed":
+    if whole.kind == "regressed":
         return whole
-    looks_worse = worse_by(whole.verdict) > math.log1p(LEAST_OF_ALL) / 2
+    looks_worse = worse_by(whole) > math.log1p(LEAST_OF_ALL) / 2
     return whole if whole.is_open and looks_worse and not fast.is_open else fast
+
+
+def worse_by(finding: Finding) -> float:
+    """Logarithm of the change, towards worse positive; 0 where there is none."""
+    return METRIC_KINDS[finding.better].sign * math.log(finding.ratio) if finding.ratio and finding.ratio > 0 else 0.0
 
 
 def _tells(paired: Finding) -> bool:
@@ -387,30 +392,32 @@ def _on_both_sides(v: Finding, acting: Evaluated, revision: str, reason: str, *,
     return replace(v, code="shared-code", reason=f"{told}: either that code or the machine is slower")
 
 
-def _weigh(paired: Judgement, itself: float | None, name: str, of: str) -> Judgement:
+def _weigh(paired: Finding, itself: float | None, name: str, of: str) -> Finding:
     """What pairs say of a clock, beside what the other side differs from itself."""
-    if not _tells(paired.verdict):
+    if not _tells(paired):
         return paired
-    verdict = paired.verdict
-    pairs = f"over {verdict.launches} pairs"
+    pairs = f"over {paired.launches} pairs"
     against_itself = f"; A/A noise {format_change(itself)}" if itself is not None else ""
-    told = f"interleaved A/B with {name}{of}: {format_change(verdict.ratio or 1.0)} {pairs}"
-    facts = {**verdict.facts, "noise_floor": itself - 1} if itself is not None else verdict.facts
-    now = replace(verdict, reason=f"{told}{against_itself}", facts=facts)
+    told = f"interleaved A/B with {name}{of}: {format_change(paired.ratio or 1.0)} {pairs}"
+    facts = {**paired.facts, "noise_floor": itself - 1} if itself is not None else paired.facts
+    now = replace(paired, reason=f"{told}{against_itself}", facts=facts)
     if paired.is_open:
-        return Judgement(replace(now, code="launches-used-up"), is_open=True)
+        return replace(now, code="launches-used-up")
     itself_by = abs(math.log(itself)) if itself is not None else 0.0
-    if verdict.kind == "regressed" and abs(math.log(verdict.ratio or 1.0)) <= VETO * itself_by:
+    if paired.kind == "regressed" and abs(math.log(paired.ratio or 1.0)) <= VETO * itself_by:
         vetoed = f"{told}, but A/A noise {format_change(itself or 1.0)}: this machine is too noisy"
-        return Judgement(replace(now, code="ab-disagrees", reason=vetoed), is_open=False)
-    if verdict.kind == "inconclusive":
-        now = replace(now, reason=f"{now.reason}; {verdict.reason}")
-    return Judgement(now, is_open=False)
+        return replace(now, code="ab-disagrees", reason=vetoed)
+    return replace(now, reason=f"{now.reason}; {paired.reason}") if paired.kind == "inconclusive" else now
 
 
-def _by_fast_sides(launch: LaunchRecord) -> LaunchRecord:
-    """A launch whose clocks are their fast sides: they are the quieter number on a shared machine."""
-    return replace(launch, measurements=[replace(m, value=fast_value(m)) for m in launch.measurements])
+def _by(seen: Callable[[Sample], Sample | None], launch: LaunchRecord) -> LaunchRecord:
+    """A launch with what is seen of its metrics."""
+    return replace(launch, measurements=[found for m in launch.measurements if (found := seen(m)) is not None])
+
+
+def _of_fast_side(measured: Sample) -> Sample:
+    """Clocks are their fast sides: they are the quieter number on a shared machine."""
+    return replace(measured, value=fast_value(measured))
 
 
 def _together(first: LaunchRecord, second: LaunchRecord) -> LaunchRecord:

@@ -89,8 +89,14 @@ def reduction(metric: Sample) -> Reduce:
     return metric.reduce or METRIC_KINDS[metric.better].reduce
 
 
-def missing_verdict(
-    key: str, stored: Sequence[Sample], *, found: Found, launches: Sequence[LaunchRecord], left_out: str = ""
+def missing_finding(
+    key: str,
+    stored: Sequence[Sample],
+    lacks: str,
+    *,
+    found: Found,
+    launches: Sequence[LaunchRecord],
+    left_out: str = "",
 ) -> Finding:
     why = left_out
     steps = key.replace("time_to_", "steps_to_", 1)
@@ -105,7 +111,7 @@ def missing_verdict(
         better=stored[0].better,
         baseline=median(m.value for m in stored),
         baseline_launches=len(stored),
-        reason=why or "the baseline has it, and this run did not measure it",
+        reason=why or lacks,
     )
 
 

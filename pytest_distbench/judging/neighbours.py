@@ -13,16 +13,12 @@ finds is in docs/dev/rules.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_distbench.judging.terms import Judgement
-from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Spread, metric_key, without
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import Finding
-from pytest_distbench.units import format_bytes, format_change
 
 AXIS = "message_bytes"
 """What sizes are called in the point of a metric."""
@@ -35,8 +31,6 @@ LENGTHS = (2, 4, 8)
 
 LONE_SHARE = 0.5
 """Of a size's error rate, for the size alone."""
-
-_DECIDED = ("regressed", "improved")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +64,12 @@ def error_share(key: str, runs: Iterable[Run]) -> float:
     return LONE_SHARE if any(key in run.keys for run in runs) else 1.0
 
 
-def runs_of_launch(launch: LaunchRecord, runs: Iterable[Run]) -> Iterator[tuple[Run, Sample]]:
-    """The runs of which this launch has all, as one metric each."""
+def as_one(launch: LaunchRecord, run: Run) -> Sample | None:
+    """A run as one metric of a launch; None where the launch has not all of it."""
     found = {m.key: m for m in launch.measurements if not launch.only or m.key in launch.only}
-    for run in runs:
-        metrics = [found[key] for key in run.keys if key in found]
-        if len(metrics) == len(run.keys) and all(m.value is not None and m.value > 0 for m in metrics):
-            yield run, _together(metrics)
+    metrics = [found[key] for key in run.keys if key in found]
+    is_whole = len(metrics) == len(run.keys) and all(m.value is not None and m.value > 0 for m in metrics)
+    return _together(metrics) if is_whole else None
 
 
 def stored_together(metrics: Sequence[Sequence[Sample]]) -> list[Sample]:
@@ -84,40 +77,6 @@ def stored_together(metrics: Sequence[Sequence[Sample]]) -> list[Sample]:
     if len(set(map(len, metrics))) > 1 or any(m.value is None or m.value <= 0 for metric in metrics for m in metric):
         return []
     return [_together(launch) for launch in zip(*metrics, strict=True)]
-
-
-def support(
-    alone: Mapping[str, Judgement],
-    of_runs: Mapping[Run, Judgement],
-    *,
-    tolerances: Mapping[str, float],
-    can_ask: bool,
-) -> dict[str, Judgement]:
-    """The judgements on sizes, with what those on runs add; the shortest run that tells counts."""
-    found = dict(alone)
-    for run, judgement in of_runs.items():
-        verdicts = [alone[key].verdict for key in run.keys]
-        if any(v.kind not in ("unchanged", "inconclusive", *_DECIDED) or not v.row.is_comparable for v in verdicts):
-            continue
-        kind = judgement.verdict.kind
-        direction = -1.0 if kind == "improved" else 1.0
-        have_moved = all(direction * worse_by(v) > math.log1p(tolerances[v.metric]) for v in verdicts)
-        undecided = [v for v in verdicts if found[v.metric].verdict.kind not in _DECIDED]
-        if kind in _DECIDED and have_moved:
-            of_run = judgement.verdict
-            moved = format_change(of_run.ratio) if of_run.ratio is not None else kind
-            limit = METRIC_KINDS[of_run.better].limit_text(of_run.threshold or 0.0)
-            where = f"{format_bytes(run.sizes[0])} to {format_bytes(run.sizes[-1])}"
-            reason = f"with its neighbours: {moved} over {len(run.sizes)} sizes, {where}, threshold {limit}"
-            for verdict in undecided:
-                accepted = tolerances[verdict.metric]
-                supported = replace(verdict, code=of_run.code, threshold=accepted, reason=reason)
-                found[verdict.metric] = Judgement(supported, is_open=False)
-        elif judgement.is_open and can_ask and all(worse_by(v) > 0 for v in verdicts):
-            for verdict in undecided:
-                asked = replace(verdict, code="launches-used-up", reason="more launches are needed")
-                found[verdict.metric] = Judgement(asked, is_open=True)
-    return found
 
 
 def _rows(sizes: Sequence[tuple[float, Sample]]) -> Iterator[list[tuple[float, Sample]]]:
@@ -162,11 +121,6 @@ def _spread(spreads: Sequence[Spread]) -> Spread:
     names = ("minimum", "p25", "median", "p95", "p99", "mean", "stdev")
     means = {name: _mean([getattr(s, name) for s in spreads]) for name in names}
     return replace(Spread(n=min(s.n for s in spreads)), **means)
-
-
-def worse_by(verdict: Finding) -> float:
-    """Logarithm of the change, towards worse positive; 0 where there is none."""
-    return METRIC_KINDS[verdict.better].sign * math.log(verdict.ratio) if verdict.ratio and verdict.ratio > 0 else 0.0
 
 
 def _mean(values: Sequence[float]) -> float:

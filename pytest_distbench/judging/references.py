@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_distbench.judging.bounds import carry_over
-from pytest_distbench.judging.case import by_metric, judge_launches, judge_trainings
+from pytest_distbench.judging.case import compare, judge_trainings
 from pytest_distbench.judging.entry import few_launches, make_entry
-from pytest_distbench.judging.terms import Terms
+from pytest_distbench.judging.terms import Terms, by_metric
 from pytest_distbench.records.case import BaselineEntry, Case, EntryName
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
@@ -141,15 +141,9 @@ def compare_runs(old: RunRecord, new: RunRecord, *, tolerance: float) -> RunComp
             continue
         # As if the newer run had been asked for exactly the launches it has: no answer stays open.
         terms = Terms(default_tolerance=tolerance, max_launches=1, cores=result.environment.cores)
-        judgements = judge_launches(
-            terms,
-            result.launches,
-            entries[name],
-            case=result.case,
-            comparisons=max(1, comparisons),
-        )
+        made = compare(terms, result.case, result.launches, entries[name], comparisons=max(1, comparisons))
         own = {v.metric: v for v in result.verdicts}
-        found.verdicts[name] = [carry_over(j.verdict, own.get(j.verdict.metric)) for j in judgements]
+        found.verdicts[name] = [carry_over(finding, own.get(finding.metric)) for finding in made]
     return found
 
 

@@ -4,7 +4,7 @@ A screening that is wrong costs some seconds, so it may be sharp: there is no re
 its limit is far below the tolerance. Launches of this tree are compared with the stored ones, on logarithms, by four
 kinds of evidence, whichever speaks loudest:
 
-- the fast side of each metric, as ``stored_rule`` has it;
+- the fast side of each metric, as ``thresholds`` has it;
 - all of its iterations: the fast side does not see that most of them became slow;
 - the CPU time of all ranks per iteration: beside other processes work that computes takes longer, and hardly any more
   CPU time. It sees what computes more, and nothing that waits;
@@ -18,7 +18,7 @@ both; benchmarks/verdict_rules.py measures it.
 
 For a baseline an exact number needs two launches: do they agree? A clock needs :data:`FEWEST_LAUNCHES`, for the noise
 between launches to be known at all, and then as many as it takes until the tolerance decides a comparison with it, and
-not the noise: until ``noise_limit`` of later runs (``stored_rule``) is below the tolerance. More would not move the
+not the noise: until ``noise_limit`` of later runs (``thresholds``) is below the tolerance. More would not move the
 limit.
 
 The noise is estimated from the same launches that are stored, so whoever stops at the first moment at which it looks
@@ -31,28 +31,27 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_distbench.judging.case import accepted_changes, by_metric, judge_launches
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES, FEWEST_TO_SPREAD
-from pytest_distbench.judging.neighbours import Run, runs_of_launch, stored_together
+from pytest_distbench.judging.neighbours import Run, as_one, stored_together
 from pytest_distbench.judging.stats import BASELINE_ERROR_RATE, chi_square_quantile, noise_limit, normal_quantile
-from pytest_distbench.judging.stored_rule import (
+from pytest_distbench.judging.terms import Terms, accepted_changes, by_metric, staleness
+from pytest_distbench.judging.thresholds import (
     DRIFT,
     LEAST_OF_ALL,
-    Side,
-    Wholes,
     are_timed,
+    both_by_all_iterations,
+    fast_logs,
     typical_noise,
     typical_of_siblings,
 )
-from pytest_distbench.judging.terms import Judgement, Terms, staleness
 from pytest_distbench.records.case import BaselineEntry, Case
 from pytest_distbench.records.kinds import METRIC_KINDS, OfKind
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import CPU_S, CPU_SPREAD, Sample, metric_name
-from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import Finding
 from pytest_distbench.records.wanted import RUN_LAUNCHES
 from pytest_distbench.units import is_size
 
@@ -79,9 +78,6 @@ SEEN_SHARE = 0.8
 
 SUSPICIOUS = 1.0
 """From here on the evidence is beyond its limit."""
-
-ASKED = "more launches are needed"
-"""Why a metric is still open."""
 
 LEAST = 1e-6
 """Of what may be divided by, and of what is worth a look."""
@@ -161,8 +157,18 @@ class Screening:
 
     @property
     def asked(self) -> set[str]:
-        """The metrics that look worse, while one more launch of this tree may tell that they are not."""
-        return {key for e in self.evidence if e.is_loud and e.launches < SCREENING_LAUNCHES for key in e.keys}
+        """The clocks that look worse, while one more launch of this tree may tell that they are not."""
+        loud = {key for e in self.evidence if e.is_loud and e.launches < SCREENING_LAUNCHES for key in e.keys}
+        return {key for key in loud if self.sees(key) is not None}
+
+    def suspicion_after(self, findings: Sequence[Finding]) -> float:
+        """How suspicious a case is with these findings, from :data:`SUSPICIOUS` on; below that, and above 0, are those
+        of which interleaved launches would tell more, if there is time: a faster machine may hide a slowdown, too."""
+        left = [f for f in findings if is_clock(f, f.unit) and f.is_judged]
+        if any(f.row.may_be_confirmed or f.is_undecided for f in left):
+            return max(self.suspicion, SUSPICIOUS)
+        is_open = any(f.code == "low-power" or f.kind == "improved" for f in left)
+        return max(self.suspicion, LEAST) if is_open or self.is_loud else 0.0
 
     def is_suspicious(self, metric: str) -> bool:
         return any(e.is_loud for e in self.evidence if metric in e.keys)
@@ -178,62 +184,17 @@ def is_clock(metric: OfKind, unit: str) -> bool:
     return METRIC_KINDS[metric.better].rule == "noisy" and not is_size(unit)
 
 
-def judge_screened(
-    terms: Terms,
-    launches: Sequence[LaunchRecord],
-    entry: BaselineEntry,
-    *,
-    case: Case,
-    comparisons: int,
-) -> tuple[list[Judgement], float]:
-    """Judge launches whose clocks can be decided in turns.
-
-    Returns:
-        The judgements, of the clocks those that stand where nothing decides them in turns; and how suspicious they are,
-        from :data:`SUSPICIOUS` on. Of a clock that is not, and of which the screening would not have seen the
-        tolerance, nothing is known, and it is *unseen*: below that, and above 0, is what launches in turns would tell
-        more of, if there is time. So it is with an improvement: a faster machine may hide a slowdown in it.
-    """
-    judgements = judge_launches(terms, launches, entry, case=case, comparisons=comparisons)
-    found = by_metric(launches)
-    tolerances = accepted_changes(terms, launches, entry)
-    wanted = {key: m for key, m in found.items() if terms.wants(m[0].name)}
-    stored = {} if staleness(entry, case) else entry.metrics
-    screening = screen(launches, wanted, stored, tolerances=tolerances, comparisons=comparisons)
-    asked = screening.asked if len(launches) < terms.max_launches else set()
-    made = []
-    for judgement in judgements:
-        verdict = judgement.verdict
-        sees = screening.sees(verdict.metric)
-        if sees is None:
-            made.append(judgement)
-        elif verdict.metric in asked:
-            made.append(Judgement(replace(verdict, code="launches-used-up", reason=ASKED), is_open=True))
-        else:  # what a verdict on stored launches is worth, where launches in turns are at hand
-            if (verdict.kind == "unchanged" or verdict.is_undecided) and not screening.is_suspicious(verdict.metric):
-                is_seen = sees <= tolerances[verdict.metric]
-                verdict = replace(verdict, code="within-threshold" if is_seen else "low-power", reason="", mde=sees)
-            made.append(Judgement(verdict, is_open=False))
-    left = [j.verdict for j in made if is_clock(j.verdict, j.verdict.unit) and j.verdict.is_judged]
-    if any(v.row.may_be_confirmed or v.is_undecided for v in left):
-        return made, max(screening.suspicion, SUSPICIOUS)
-    is_open = any(v.code == "low-power" or v.kind == "improved" for v in left)
-    return made, max(screening.suspicion, LEAST) if is_open or screening.is_loud else 0.0
-
-
 def screen(
-    launches: Sequence[LaunchRecord],
-    found: Mapping[str, Sequence[Sample]],
-    stored: Mapping[str, Sequence[Sample]],
-    *,
-    tolerances: Mapping[str, float],
-    comparisons: int,
+    terms: Terms, case: Case, launches: Sequence[LaunchRecord], entry: BaselineEntry, *, comparisons: int
 ) -> Screening:
     """Look at the clocks of a case.
 
     Args:
         comparisons: clocks in the run: they share the cases that may be suspicious.
     """
+    found = {key: m for key, m in by_metric(launches).items() if terms.wants(m[0].name)}
+    tolerances = accepted_changes(terms, launches, entry)
+    stored = {} if staleness(entry, case) else entry.metrics
     clocks = {key: m for key, m in found.items() if key in stored and _is_comparable(m, stored[key])}
     points: dict[str, list[str]] = {}
     for key in clocks:
@@ -273,12 +234,12 @@ def screen(
         )
 
     for key, measurements in clocks.items():
-        old, new = _fast_sides(measurements, stored[key])
+        old, new = _logs(stored[key], measurements)
         sigma = max(_spread(old), noise.get(metric_name(key), 0.0))
         add((key,), new, old, sigma, METRIC_KINDS[stored[key][0].better].sign)
-        if (wholes := Wholes.of(measurements, stored[key])) is not None:
-            floor = max(tolerances[key], LEAST_OF_ALL)
-            add((key,), wholes.new, wholes.old, _spread(wholes.old), wholes.sign, least=floor, is_clock=False)
+        if (by_all := both_by_all_iterations(stored[key], measurements)) is not None:
+            floor, (old, new) = max(tolerances[key], LEAST_OF_ALL), map(fast_logs, by_all)
+            add((key,), new, old, _spread(old), METRIC_KINDS[stored[key][0].better].sign, least=floor, is_clock=False)
         then, sigma = (stored[key][0].companions.get(name, 0.0) for name in (CPU_S, CPU_SPREAD))
         now = [m.companions.get(CPU_S, 0.0) for m in measurements]
         if sigma > 0 and min(then, *now) > 0:
@@ -286,9 +247,9 @@ def screen(
             add((key,), new, old, sigma, 1.0, is_clock=False)
     for run in names:
         known = stored_together([stored[key] for key in run.keys])
-        together = [m for launch in launches for _, m in runs_of_launch(launch, [run])]
+        together = [m for launch in launches if (m := as_one(launch, run)) is not None]
         if known and together:
-            old, new = _fast_sides(together, known)
+            old, new = _logs(known, together)
             add(run.keys, new, old, _spread(old), METRIC_KINDS[known[0].better].sign)
     return Screening(evidence)
 
@@ -301,9 +262,9 @@ def _is_comparable(measurements: Sequence[Sample], stored: Sequence[Sample]) -> 
     return stored[0].better == measurements[0].better and all(v is not None and v > 0 for v in values)
 
 
-def _fast_sides(measurements: Sequence[Sample], stored: Sequence[Sample]) -> tuple[list[float], list[float]]:
-    timed = are_timed(stored) and are_timed(measurements)
-    return Side.of_samples(stored, timed=timed).fast, Side.of_samples(measurements, timed=timed).fast
+def _logs(stored: Sequence[Sample], current: Sequence[Sample]) -> tuple[list[float], list[float]]:
+    timed = are_timed(stored) and are_timed(current)
+    return fast_logs(stored, timed=timed), fast_logs(current, timed=timed)
 
 
 def _spread(launches: Sequence[float]) -> float:
@@ -335,7 +296,7 @@ def are_enough(terms: Terms, launches: Sequence[LaunchRecord], entry: BaselineEn
             continue
         values = [m.value for m in found if m.value is not None]
         if not kind.is_of_training and len(values) == len(found) > 1 and min(values) > 0:
-            noise[key] = statistics.stdev(Side.of_samples(found, timed=are_timed(found)).fast)
+            noise[key] = statistics.stdev(fast_logs(found))
         elif any(m.value != found[0].value or m.values != found[0].values for m in found):
             return False  # chance has a part in it, and nothing but launches can tell how large that is
     typical, accepted = typical_of_siblings(noise), accepted_changes(terms, launches, entry)

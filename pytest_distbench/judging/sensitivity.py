@@ -1,7 +1,7 @@
 """What a run can detect: how good its baselines are, which of its rules could not have failed, injected slowdowns.
 
 The noise of a timing is the standard deviation of the logarithm of what is judged of each launch, and no less than what
-is typical for its siblings. The stored comparison is that of :mod:`~pytest_distbench.judging.stored_rule` with the most
+is typical for its siblings. The stored comparison is that of :mod:`~pytest_distbench.judging.thresholds` with the most
 launches of a run; interleaved A/B is that of :mod:`~pytest_distbench.judging.confirmation` with the most pairs, each of
 one launch of the candidate and two of the baseline commit. A change of the machine's speed between the two occasions
 costs the first more than is reckoned here, and the second less.
@@ -16,11 +16,17 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_distbench.judging.confirmation import LOOKS, SPENDING
-from pytest_distbench.judging.pairs import ONE_AGAINST_TWO, PairCircumstances, smallest_slowdown
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.stats import BASELINE_ERROR_RATE, BLIND_LIMIT, detectable_slowdown
-from pytest_distbench.judging.stored_rule import DRIFT, Side, are_timed, typical_noise
 from pytest_distbench.judging.terms import Terms, version_changes
+from pytest_distbench.judging.thresholds import (
+    DRIFT,
+    ONE_AGAINST_TWO,
+    Circumstances,
+    fast_logs,
+    smallest_slowdown,
+    typical_noise,
+)
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, metric_name
@@ -53,7 +59,7 @@ def sensitivity_of(metrics: Mapping[str, Sequence[Sample]], tolerances: Mapping[
         known = [m.value for m in metric if m.value is not None]
         if len(known) < 2 or min(known) <= 0:
             continue
-        noise = statistics.stdev(Side.of_samples(metric, timed=are_timed(metric)).fast)
+        noise = statistics.stdev(fast_logs(metric))
         noise = max(noise, typical.get(metric_name(key), 0.0))
         mde = detectable_slowdown(
             noise, len(known), RUN_LAUNCHES, BASELINE_ERROR_RATE, drift=DRIFT, tolerance=tolerance
@@ -62,7 +68,7 @@ def sensitivity_of(metrics: Mapping[str, Sequence[Sample]], tolerances: Mapping[
     if not found:
         return None
     mde, key, noise = max(found)
-    under = PairCircumstances(tolerance=tolerances[key], comparisons=1, looks=LOOKS, spending=SPENDING)
+    under = Circumstances(tolerance=tolerances[key], comparisons=1, looks=LOOKS, spending=SPENDING)
     paired = smallest_slowdown(noise * math.sqrt(ONE_AGAINST_TWO), under)
     return Sensitivity(metric=key, noise=noise, mde=min(mde, LARGEST_MDE), paired_mde=min(paired, LARGEST_MDE))
 

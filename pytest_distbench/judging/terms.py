@@ -7,18 +7,18 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from pytest_distbench.records.case import BaselineEntry, Case, Conditions
 from pytest_distbench.records.environment import SETTINGS
 from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import AskedBound, Sample
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import Finding, Statistic
-from pytest_distbench.records.summaries import geometric_mean, median
+from pytest_distbench.records.run import Finding
 
 _NEAR = 0.8
 """Of the letters of two names that are taken for one, so many are the same, in order."""
@@ -82,6 +82,25 @@ class Terms:
         return {name: found[0] for name, found in near.items() if found}
 
 
+def by_metric(launches: Sequence[LaunchRecord]) -> dict[str, list[Sample]]:
+    """Metric key -> its measurement in each launch; one that a full launch lacks counts as without value."""
+    found: dict[str, list[Sample]] = {}
+    for launch in launches:
+        for measurement in launch.measurements:
+            found.setdefault(measurement.key, []).append(measurement)
+    full = sum(not launch.only for launch in launches)
+    for key, measurements in found.items():
+        found[key] = measurements + [replace(measurements[0], value=None)] * (full - len(measurements))
+    return found
+
+
+def accepted_changes(terms: Terms, launches: Sequence[LaunchRecord], entry: BaselineEntry | None) -> dict[str, float]:
+    return {
+        key: terms.tolerance_of(m[0], entry.by_hand(key) if entry is not None else ())
+        for key, m in by_metric(launches).items()
+    }
+
+
 def difference(stored: Sample, current: Sample) -> str:
     """Why a number cannot be compared with a stored one: ``mode was per-iteration, now loop``; empty where it can.
 
@@ -135,28 +154,19 @@ _PLACE_OF_A_RUN = re.compile(r"(?:build|run|job|pipeline|workflow)_?(?:number|nu
 """Names that CI systems and schedulers give to such values."""
 
 
-class Staleness(NamedTuple):
-    """Why an entry is not of the workload that was measured."""
-
-    code: ReasonCode
-    reason: str
-
-
 _COMPARED = [name for name in Conditions.__struct_fields__ if name != "kind"]
 """A launch of another kind has another launcher."""
 
 
-def staleness(entry: BaselineEntry, case: Case) -> Staleness | None:
-    """What differs between the stored conditions and workload and the measured ones; None where they are the same.
+def staleness(entry: BaselineEntry, case: Case) -> tuple[ReasonCode, str] | None:
+    """Why an entry is not of the workload that was measured, a code and a sentence; None where it is.
 
     Where all that differs names a run, not a workload, there will never be anything to compare with: that is told as
     what it is.
     """
     then, now = msgspec.structs.asdict(entry.conditions), msgspec.structs.asdict(case.conditions)
     if others := [f"{name} was {then[name]} and is {now[name]}" for name in _COMPARED if then[name] != now[name]]:
-        return Staleness(
-            "other-workload", f"the baseline was recorded under other conditions: {'; '.join(others)}; {_RECORD}"
-        )
+        return ("other-workload", f"the baseline was recorded under other conditions: {'; '.join(others)}; {_RECORD}")
     if entry.workload in ("", case.workload):  # one that another tool has made does not say
         return None
     then, now = dict(_flatten(entry.params)), dict(_flatten(case.params))
@@ -165,13 +175,13 @@ def staleness(entry: BaselineEntry, case: Case) -> Staleness | None:
     if len(places) > _MOST_SHOWN:
         shown += f"; and {len(places) - _MOST_SHOWN} more"
     if places and all(_names_a_run(p, then.get(p), now.get(p)) for p in places):
-        return Staleness(
-            "run-specific-workload",
+        told = (
             f"{shown}: that changes with every run, so no baseline can ever fit. Write {{launch_dir}} in its place if "
-            f"it is a folder, or leave it out; if the workload itself changed, {_RECORD}",
+            f"it is a folder, or leave it out; if the workload itself changed, {_RECORD}"
         )
+        return "run-specific-workload", told
     what = f"; {shown}" if shown else ""
-    return Staleness("other-workload", f"the case's parameters changed since the baseline; {_RECORD}{what}")
+    return "other-workload", f"the case's parameters changed since the baseline; {_RECORD}{what}"
 
 
 def _flatten(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
@@ -206,72 +216,21 @@ def _show(values: Mapping[str, Any], place: str) -> str:
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]} ..."
 
 
-class Judgement(NamedTuple):
-    """A verdict, and whether more launches could still change it."""
-
-    verdict: Finding
-    is_open: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A verdict that is not decided yet.
-
-    Attributes:
-        current: what is judged of each launch of this run; None where a launch has no value.
-        reference: the same of what it is compared with.
-        statistic: what stands for either.
-    """
-
-    metric: Sample
-    current: Sequence[float | None]
-    reference: Sequence[float | None]
-    statistic: Statistic = "median"
-
-    def settle(
-        self,
-        code: ReasonCode,
-        reason: str = "",
-        *,
-        threshold: float | None = None,
-        mde: float | None = None,
-        is_open: bool = False,
-    ) -> Judgement:
-        middle = median if self.statistic in ("median", "one rank") else geometric_mean
-        verdict = Finding(
-            metric=self.metric.key,
-            code=code,
-            unit=self.metric.unit,
-            better=self.metric.better,
-            current=middle(self.current),
-            baseline=middle(self.reference),
-            statistic=self.statistic,
-            threshold=threshold,
-            mde=mde,
-            launches=len(self.current),
-            baseline_launches=len(self.reference),
-            reason=reason,
-            at=self.metric.at,
-            facts={**self.metric.identity, **self.metric.facts},
-        )
-        return Judgement(verdict, is_open)
-
-
-def certain_failure(judgements: Sequence[Judgement]) -> str:
-    failed = (j.verdict for j in judgements if j.verdict.is_failure and not j.is_open)
-    first = next((v for v in failed if v.kind == "missing" or not v.is_noisy), None)
+def certain_failure(findings: Sequence[Finding]) -> str:
+    """What fails the case whatever further launches show, in a few words; empty: nothing does."""
+    failed = (f for f in findings if f.is_failure and not f.is_open)
+    first = next((f for f in failed if f.kind == "missing" or not f.is_noisy), None)
     return "" if first is None else f"{first.metric} {_WORDS.get(first.code, first.kind)}"
 
 
 NOT_EVALUATED = "not evaluated: the case already failed"
 
 
-def close(judgement: Judgement, reason: str) -> Judgement:
-    """An open judgement as it stays: not evaluated, as the case fails anyway. What is exact stays as it was seen."""
-    if not judgement.verdict.is_noisy:
-        return judgement._replace(is_open=False)
-    why = f"{NOT_EVALUATED} ({reason})"
-    return Judgement(replace(judgement.verdict, code="not-evaluated", reason=why), is_open=False)
+def closed(finding: Finding, reason: str) -> Finding:
+    """An open finding as it stays: not evaluated, as the case fails anyway. What is exact stays as it was seen."""
+    if not finding.is_noisy:
+        return replace(finding, is_open=False)
+    return replace(finding, code="not-evaluated", reason=f"{NOT_EVALUATED} ({reason})", is_open=False)
 
 
 _WORDS = {"bound": "violates its bound", "not-measured": "is not measured", "nothing-timed": "is not measured"}

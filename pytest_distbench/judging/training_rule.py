@@ -36,9 +36,9 @@ from typing import Literal
 from pytest_distbench.judging import golden_curve
 from pytest_distbench.judging.stats import BLIND_LIMIT, noise_limit, normal_quantile, pooled_stdev, student_t_quantile
 from pytest_distbench.judging.terms import difference
-from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.metric import Sample, Scalar, metric_key, without
-from pytest_distbench.records.reasons import ReasonCode
+from pytest_distbench.records.reasons import REASONS, ReasonCode
 from pytest_distbench.records.run import Finding, Statistic
 
 CurveSays = Literal["nothing", "equal", "other digits", "diverges"]
@@ -59,6 +59,9 @@ class Family:
         can_repeat: whether the arithmetic was made to give the same digits each time, as that of a CPU does by itself.
         lost_its_seed: whether the golden curve of the training says that it was seeded and is not any more.
         tolerance: accepted relative change that was set for this metric or case; None: the rule's own.
+        asks: one launch more may be made: it tells whether a curve that departs has lost its seed, or never repeats.
+        absent: why there is no baseline.
+        lost: what is measured no more of a seed, in a clause; empty: nothing.
     """
 
     current: Mapping[str, Sequence[Sample]]
@@ -68,6 +71,9 @@ class Family:
     can_repeat: bool = True
     lost_its_seed: bool = False
     tolerance: float | None = None
+    asks: bool = False
+    absent: tuple[ReasonCode, str] = ("no-baseline", "no baseline for this metric")
+    lost: str = ""
 
     @property
     def first(self) -> Sample:
@@ -140,6 +146,8 @@ FEWEST_OLYMPIC = 5
 
 
 def judge_family(family: Family) -> Finding:
+    if family.lost:
+        return _settle(family, "not-measured", family.lost, better=next(iter(family.stored.values()))[0].better)
     try:
         verdict = _judge_means(family)
         if verdict.kind == "unchanged" and (apart := _apart(family, verdict)):
@@ -196,7 +204,7 @@ def _judge_means(family: Family) -> Finding:
         seeds = f"{len(family.new)} seed{'s' * (len(family.new) > 1)}"
         return _settle(family, "no-value", f"no value in {missed} of {seeds}")
     if not family.stored:
-        return _settle(family, "no-baseline", "no baseline for this metric")
+        return _settle(family, *family.absent)
     why_not = _difference(family)
     if why_not:
         return _settle(family, "other-definition", why_not)
@@ -389,11 +397,6 @@ def _launches(family: Family) -> int:
     return min(map(len, family.current.values()))
 
 
-def may_not_repeat(verdict: Finding) -> bool:
-    """Whether one launch more would tell: a curve that departs may have lost its seed, or never repeat."""
-    return curve_says(verdict) == "diverges" and float(verdict.facts["deviation"]) > golden_curve.ROUNDING
-
-
 def curve_says(verdict: Finding) -> CurveSays | None:
     """What a verdict on a curve says of the training's other numbers; None: it is on no curve, or compared none."""
     if METRIC_KINDS[verdict.better].rule != "curve" or "deviation" not in verdict.facts:
@@ -524,9 +527,12 @@ def _settle(
     threshold: float | None = None,
     facts: Mapping[str, Scalar] | None = None,
     shown: Shown | None = None,
+    better: Better | None = None,
 ) -> Finding:
     """The verdict of a family; ``shown`` is what was judged, where that is not the mean of its seeds."""
     first = family.first
+    is_curve = METRIC_KINDS[first.better].rule == "curve"
+    is_open = family.asks and is_curve and float((facts or {}).get("deviation", 0.0)) > golden_curve.ROUNDING
     statistic, now, then = shown or ("mean of seeds", _mean_of_known(family.new), _mean_of_known(family.old))
     seeds = {"seeds": len(family.current)} if len(family.current) > 1 else {}
     at = without(first.at, "seed") if seeds else first.at
@@ -534,7 +540,7 @@ def _settle(
         metric=metric_key(first.name, at),
         code=code,
         unit=first.unit,
-        better=first.better,
+        better=better or first.better,
         current=now,
         baseline=then,
         statistic=statistic,
@@ -544,6 +550,7 @@ def _settle(
         reason=reason,
         at=at,
         facts={**first.identity, **first.facts, **seeds, **(facts or {})},
+        is_open=is_open and REASONS[code].verdict == "changed",
     )
 
 

@@ -399,7 +399,7 @@ def _paired(settings: Settings, given: Given) -> Settings:
 
     Where suspicious comparisons are confirmed, the other Python is that of the commits that recorded the baselines.
     """
-    from pytest_distbench.judging.pairs import FEWEST_PAIRS, FIRST_LOOK
+    from pytest_distbench.judging.thresholds import FEWEST_PAIRS, FIRST_LOOK
     from pytest_distbench.launch.starters import LAUNCHERS, shown
 
     python, name = settings.against_python, settings.launcher

@@ -85,6 +85,8 @@ class Finding(OfKind, frozen=True, kw_only=True):
     """Quieter witnesses of the clock: (baseline, this run)."""
     bounds: list[Bound] = []
     """That the value had to keep to, whether it did or not."""
+    is_open: bool = False
+    """One more launch could change it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -28,7 +28,7 @@ from pytest_distbench.judging.confirmation import (
 )
 from pytest_distbench.judging.references import are_asked_about
 from pytest_distbench.judging.screening import SUSPICIOUS
-from pytest_distbench.judging.terms import Judgement, version_changes
+from pytest_distbench.judging.terms import version_changes
 from pytest_distbench.machine.hardware import Interpreter, find_interpreter
 from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.plan import LaunchRequest
@@ -281,30 +281,28 @@ class Confirmed:
     def _why_not(self) -> str:
         return self._again.left.get(self._request.case.key, "")
 
-    def judge(self, samples: Samples) -> list[Judgement]:
+    def judge(self, samples: Samples) -> list[Finding]:
         terms, case, known = self._request.terms, self._request.case, self._doubt.known
         if samples.alone or not samples.launches:
             if self._doubt.variant.moved:  # a test that moved is no way out of a red
-                return [Judgement(v, is_open=False) for v in known.verdicts]
+                return list(known.verdicts)
             first = known.later(terms, case, known.launches, is_last=False) if samples.is_new else {}
             told = f"{samples.alone}; the comparison with the stored baseline counts{_COMMIT * samples.is_new}"
             left = zip(known.verdicts, self.without_turns(samples.alone), strict=True)
-            found = [
+            return [
                 replace(v, code="beyond-threshold", reason=told) if is_beyond(first.get(v.metric)) else w
                 for v, w in left
             ]
-            return [Judgement(v, is_open=False) for v in found]
         if self._doubt.variant.is_itself:
             later = known.later(terms, case, samples.launches)
             reason = (
                 f"the code equals the baseline commit {self._doubt.variant}, and {len(samples)} more launches are "
                 "{} its noise"
             )
+            found = [(v, later.get(v.metric)) for v in known.verdicts]
             return [
-                Judgement(
-                    not_slower(v, found, reason.format("beyond" if is_beyond(found) else "within")), is_open=False
-                )
-                for v, found in ((v, later.get(v.metric)) for v in known.verdicts)
+                replace(not_slower(v, f, reason.format("beyond" if is_beyond(f) else "within")), is_open=False)
+                for v, f in found
             ]
         return confirm(
             terms,
@@ -354,12 +352,12 @@ class Confirmed:
             or samples.failed
         ):
             return list(verdicts)
-        slower = {key for key, j in self._in_turns(samples).items() if j.verdict.kind == "regressed"}
+        slower = {key for key, f in self._in_turns(samples).items() if f.kind == "regressed"}
         red = [v.metric for v in verdicts if v.row.may_be_confirmed and v.metric in slower]
         each_s = (time.monotonic() - self._began_at) / most  # with its share of the start, as there is one again
         others = [d.takes_s for key, d in self._again.doubts.items() if key != self._request.case.key]
         reserved_s = self._again.others_s + sum(others)
-        seen = [Judgement(v, is_open=bool(red)) for v in verdicts]
+        seen = list(verdicts)
         try:
             for look in [look for look in self._doubt.looks if look <= most and red]:
                 while len(second) < look:
@@ -370,13 +368,13 @@ class Confirmed:
                         return list(verdicts)
                 found = self._in_turns(second)
                 seen = seen_again(verdicts, {key: found[key] for key in red if key in found})
-                if not any(judgement.is_open for judgement in seen):
+                if not any(finding.is_open for finding in seen):
                     break
         except LauncherError:
             return list(verdicts)
-        return [judgement.verdict for judgement in seen]
+        return [replace(finding, is_open=False) for finding in seen]
 
-    def _in_turns(self, samples: Samples) -> Mapping[str, Judgement]:
+    def _in_turns(self, samples: Samples) -> Mapping[str, Finding]:
         return judge_in_turns(
             self._request.terms,
             self._request.case,
@@ -424,9 +422,9 @@ class Confirmed:
                 return verdicts
             if len(samples) < look and not samples.alone:
                 break
-            judgements = self.judge(samples)
-            verdicts = [judgement.verdict for judgement in judgements]
-            open_metrics = [j.verdict.metric for j in judgements if j.is_open]
+            findings = self.judge(samples)
+            verdicts = [replace(finding, is_open=False) for finding in findings]
+            open_metrics = [finding.metric for finding in findings if finding.is_open]
             if not open_metrics or samples.alone:
                 return verdicts
         if not verdicts:

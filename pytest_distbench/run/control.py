@@ -12,11 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_distbench.errors import DistbenchError
-from pytest_distbench.judging.case import accepted_changes
 from pytest_distbench.judging.confirmation import Known, judge_in_turns
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.sensitivity import clocks_of, share_beyond, spoken_against
-from pytest_distbench.judging.terms import Judgement
+from pytest_distbench.judging.terms import accepted_changes
 from pytest_distbench.launch.trace import LoopTrace, Side, busy_communication, write_file
 from pytest_distbench.records.iteration import CANDIDATE, CaseTrace, TracedSide
 from pytest_distbench.records.options import BY_TOLERANCE
@@ -122,7 +121,7 @@ DERIVED = "a number that distbench.judge computes from several runs cannot be de
 class _Turns(Confirmed):
     """Judges what ran in turns with and without the delay."""
 
-    def judge(self, samples: Samples) -> list[Judgement]:
+    def judge(self, samples: Samples) -> list[Finding]:
         if samples.alone or not samples.launches:
             return []
         found = judge_in_turns(

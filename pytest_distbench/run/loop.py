@@ -19,7 +19,7 @@ from pathlib import Path
 from pytest_distbench.judging.bounds import check_measured, judge_bounds
 from pytest_distbench.judging.confirmation import Known
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
-from pytest_distbench.judging.terms import Judgement, certain_failure, close
+from pytest_distbench.judging.terms import certain_failure, closed
 from pytest_distbench.launch.starters import Hosting
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.locks import alone_on_this_host, beside_others_on_this_host, lease
@@ -27,7 +27,7 @@ from pytest_distbench.records.case import RANKS, Case, Conditions, EntryName
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.confirm import Again, Confirmed, Doubt, Recorder, Recorders, in_time
 from pytest_distbench.run.kinds import LaunchKind, kind_of
@@ -256,15 +256,15 @@ class Session:
                     samples.add(only=open_metrics)
                     if samples.failed:
                         return reference.conclude(self.result(request, samples, reference))
-                judgements = self._judge(request, samples, reference)
-                if any(judgement.is_open for judgement in judgements) and not samples.may_grow:
+                findings = self._judge(request, samples, reference)
+                if any(finding.is_open for finding in findings) and not samples.may_grow:
                     samples.most = len(samples)
-                    judgements = self._judge(request, samples, reference)
-                open_metrics = [j.verdict.metric for j in judgements if j.is_open]
-                if open_metrics and (reason := certain_failure(judgements)):
-                    judgements = [close(j, reason) if j.is_open else j for j in judgements]
+                    findings = self._judge(request, samples, reference)
+                open_metrics = [finding.metric for finding in findings if finding.is_open]
+                if open_metrics and (reason := certain_failure(findings)):
+                    findings = [closed(f, reason) if f.is_open else f for f in findings]
                     open_metrics = []
-                verdicts = [j.verdict for j in judgements]
+                verdicts = [replace(finding, is_open=False) for finding in findings]
                 if not open_metrics or len(samples) >= samples.most:
                     break
                 if FINGERPRINT in open_metrics:
@@ -272,12 +272,12 @@ class Session:
         result = self.result(request, samples, reference)
         return reference.conclude(replace(result, verdicts=verdicts))
 
-    def _judge(self, request: CaseRequest, samples: Samples, reference: Reference) -> list[Judgement]:
-        judgements = reference.judge(samples)
-        if not judgements:
+    def _judge(self, request: CaseRequest, samples: Samples, reference: Reference) -> list[Finding]:
+        findings = reference.judge(samples)
+        if not findings:
             return []
         check_measured(reference.bounds(), samples.launches, self.settings.max_message_bytes)
-        return judge_bounds(judgements, samples.launches, [*request.terms.bounds, *reference.bounds()])
+        return judge_bounds(findings, samples.launches, [*request.terms.bounds, *reference.bounds()])
 
     def measure(self, samples: Sequence[Samples], wanted: int, world_size: int) -> None:
         with self.alone(world_size, takes_host=any(source.takes_host for source in samples)):

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pytest_distbench.judging.case import accepted_changes, judge_launches
+from pytest_distbench.judging.case import Beside, compare
 from pytest_distbench.judging.confirmation import can_be_confirmed
 from pytest_distbench.judging.entry import (
     completed_entry,
@@ -23,17 +23,16 @@ from pytest_distbench.judging.entry import (
     why_not_stored,
 )
 from pytest_distbench.judging.losses import norm_of
-from pytest_distbench.judging.pairs import judge_paired, not_there
 from pytest_distbench.judging.references import are_asked_about
-from pytest_distbench.judging.screening import SCREENING_LAUNCHES, are_enough, is_clock, judge_screened
+from pytest_distbench.judging.screening import SCREENING_LAUNCHES, are_enough, is_clock, screen
 from pytest_distbench.judging.sensitivity import sensitivity_of
-from pytest_distbench.judging.terms import Judgement
+from pytest_distbench.judging.terms import accepted_changes
 from pytest_distbench.records.case import BaselineEntry, Case, EntryName
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import AskedBound, metric_name
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, ReferenceRecord, Sensitivity
+from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord, Sensitivity
 from pytest_distbench.records.wanted import Update
 from pytest_distbench.run.confirm import Recorder, Recorders
 from pytest_distbench.run.request import CaseRequest
@@ -57,7 +56,7 @@ class Reference:
         del samples
         return False
 
-    def judge(self, samples: Samples) -> list[Judgement]:
+    def judge(self, samples: Samples) -> list[Finding]:
         """Judge what there is; an open judgement asks for more samples."""
         raise NotImplementedError
 
@@ -148,21 +147,20 @@ class Stored(Reference):
         most = min(self.request.terms.max_launches, samples.most_stored)
         return len(samples) < most and not are_enough(self.request.terms, stored, self.entry)
 
-    def judge(self, samples: Samples) -> list[Judgement]:
+    def judge(self, samples: Samples) -> list[Finding]:
         self._meet(samples)
         most = min(self.request.terms.max_launches, max(len(samples), samples.most_open))
         if self._is_updated or len(samples) >= samples.most:  # no launch can be added: no answer stays open
             most = len(samples)
+        case, launches = self.request.case, samples.launches
+        screening = None
+        if self._known is not None and self._can_be_confirmed(samples):
+            most = min(most, max(self.request.launches, SCREENING_LAUNCHES))
+            screening = screen(self.request.terms, case, launches, self._known, comparisons=self.comparisons)
         terms = dataclasses.replace(self.request.terms, max_launches=int(most))
-        if self._known is None or not self._can_be_confirmed(samples):
-            return judge_launches(
-                terms, samples.launches, self._known, case=self.request.case, comparisons=self.comparisons
-            )
-        terms = dataclasses.replace(terms, max_launches=min(int(most), max(self.request.launches, SCREENING_LAUNCHES)))
-        judgements, self._suspicion = judge_screened(
-            terms, samples.launches, self._known, case=self.request.case, comparisons=self.comparisons
-        )
-        return judgements
+        findings = compare(terms, case, launches, self._known, comparisons=self.comparisons, screening=screening)
+        self._suspicion = screening.suspicion_after(findings) if screening is not None else 0.0
+        return findings
 
     def _can_be_confirmed(self, samples: Samples) -> bool:
         if self.recorders is None:
@@ -298,20 +296,14 @@ class Paired(Reference):
     def looks(self) -> Iterator[int]:
         yield from self.numbers
 
-    def judge(self, samples: Samples) -> list[Judgement]:
-        terms = self.request.terms
+    def judge(self, samples: Samples) -> list[Finding]:
+        terms, case = self.request.terms, self.request.case
         if samples.alone:
-            verdicts = not_there(terms, samples.launches[0], samples.alone)
-            return [Judgement(verdict, is_open=False) for verdict in verdicts]
-        return judge_paired(
-            terms,
-            self.request.case,
-            samples.references,
-            samples.launches,
-            tolerance_of=lambda metric: self.tolerance,
-            looks=self.numbers,
-            cases=self.cases,
-        )
+            [launch, *_] = samples.launches
+            absent = "no-baseline", samples.alone
+            return compare(terms, case, [replace(launch, fingerprints={})], comparisons=1, absent=absent)
+        beside = Beside(references=samples.references, looks=self.numbers, tolerance_of=lambda metric: self.tolerance)
+        return compare(terms, case, samples.launches, beside=beside, comparisons=self.cases)
 
     def record(self, samples: Samples) -> ReferenceRecord:
         references = samples.references
@@ -331,15 +323,11 @@ class Nothing(Reference):
 
     reason: str = ""
 
-    def judge(self, samples: Samples) -> list[Judgement]:
+    def judge(self, samples: Samples) -> list[Finding]:
         if not self.reason:
             return []
-        request = self.request
-        unknown = judge_launches(request.terms, samples.launches, None, case=request.case, comparisons=1)
-        return [
-            Judgement(replace(v, code="unavailable", reason=self.reason) if v.is_judged else v, is_open=False)
-            for v in (judgement.verdict for judgement in unknown)
-        ]
+        absent = "unavailable", self.reason
+        return compare(self.request.terms, self.request.case, samples.launches, comparisons=1, absent=absent)
 
     def record(self, samples: Samples) -> ReferenceRecord:
         return ReferenceRecord(kind="nothing", launches=list(samples.references))

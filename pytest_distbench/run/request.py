@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_distbench.judging.outcome import Strictness
-from pytest_distbench.judging.pairs import FIRST_LOOK, LAST_LOOK, looks
 from pytest_distbench.judging.terms import Terms
+from pytest_distbench.judging.thresholds import FIRST_LOOK, LAST_LOOK, looks
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.environment import Experiment
 from pytest_distbench.records.options import FAKE, Options

@@ -24,7 +24,6 @@ from pytest_distbench.judging.entry import (
 )
 from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.judging.screening import FEWEST_EXACT
-from pytest_distbench.judging.terms import Judgement
 from pytest_distbench.records.case import BaselineEntry, EntryName
 from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
@@ -391,10 +390,10 @@ def _check_bounds(result: CaseResult, stored: BaselineEntry | None) -> None:
         AskedBound(metric, value, "the baseline file") for metric, value in (stored.bounds if stored else {}).items()
     ]
     try:
-        judged = judge_bounds([Judgement(v, is_open=False) for v in result.verdicts], result.launches, asked)
+        judged = judge_bounds(result.verdicts, result.launches, asked)
     except ConfigurationError as error:
         raise NotABaseline(str(error)) from None
-    for verdict in [*result.verdicts, *(judgement.verdict for judgement in judged)]:
+    for verdict in [*result.verdicts, *judged]:
         if verdict.code == "bound":
             raise NotABaseline(
                 f"{verdict.metric} violates a bound: {verdict.reason}; fix what was measured, or change the bound"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from pytest_distbench.errors import DistbenchError
-from pytest_distbench.judging.case import by_metric
+from pytest_distbench.judging.terms import by_metric
 from pytest_distbench.records.environment import SETTINGS
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Sample

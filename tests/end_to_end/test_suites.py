@@ -17,7 +17,7 @@ from support.cases import ON_TWO
 from support.launching import Launch, MadeLauncher
 from support.slurm_cluster import command_of, why_not
 
-from pytest_distbench.judging.case import judge_launches
+from pytest_distbench.judging.case import compare
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import Case
@@ -79,8 +79,8 @@ def test_one_launch_finds_the_weakest_fault_names_its_step_and_lets_rounding_pas
     entry = make_entry(CASE, [healthy], healthy.software)
 
     def judged(fault: str) -> dict[str, Finding]:
-        judgements = judge_launches(TERMS, [train(fault)], entry, case=CASE, comparisons=1)
-        return {j.verdict.metric: j.verdict for j in judgements if j.verdict.unit != "s"}
+        judgements = compare(TERMS, CASE, [train(fault)], entry, comparisons=1)
+        return {j.metric: j for j in judgements if j.unit != "s"}
 
     again = judged("healthy")
     slower = judged("LR x 0.9")["loss_curve"]

@@ -10,20 +10,21 @@ from support.stores import launches
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.judging.bounds import carry_over, check_measured, judge_bounds, plausible
-from pytest_distbench.judging.terms import Judgement
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import LINK_PEAK, AskedBound, Bound, Sample, metric_key
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import Finding
 
 WHERE = "marker of test_x"
 AT_4K = {"message_bytes": 4096}
 
 
-def judge(made: list[LaunchRecord], *asked: tuple[str, Any], code: str = "no-baseline", reason: str = "r") -> Judgement:
-    """The judgement on the only metric, which the reference judges so."""
+def judge(made: list[LaunchRecord], *asked: tuple[str, Any], code: str = "no-baseline", reason: str = "r") -> Finding:
+    """The finding on the only metric, which the reference judges so."""
     [metric] = made[0].measurements
     given = verdict(code, metric=metric.key, at=metric.at, unit=metric.unit, better=metric.better, reason=reason)
     bounds = [AskedBound(name, value, WHERE) for name, value in asked]
-    [found] = judge_bounds([Judgement(given, is_open=False)], made, bounds)
+    [found] = judge_bounds([given], made, bounds)
     return found
 
 
@@ -31,28 +32,28 @@ def judge(made: list[LaunchRecord], *asked: tuple[str, Any], code: str = "no-bas
     "reference", ["no-baseline", "within-threshold", "better", "beyond-threshold", "other-workload", "noise"]
 )
 def test_beyond_goes_before_what_the_reference_says(reference: str) -> None:
-    found = judge(launches(0.03, 0.031, 0.029), ("step", "20ms"), code=reference).verdict
+    found = judge(launches(0.03, 0.031, 0.029), ("step", "20ms"), code=reference)
 
     assert (found.kind, found.is_failure) == ("regressed", True)
     assert found.reason == "30 ms, bound: at most 20 ms (marker of test_x)"
 
 
 def test_a_bound_is_of_a_number_and_a_time_below_zero_or_no_value_keeps_none() -> None:
-    assert judge(launches(-0.005), ("step", "20ms")).verdict.kind == "regressed"
-    assert judge(launches(-0.005, unit=""), ("step", 0.02)).verdict.kind == "unchanged"
+    assert judge(launches(-0.005), ("step", "20ms")).kind == "regressed"
+    assert judge(launches(-0.005, unit=""), ("step", 0.02)).kind == "unchanged"
 
-    given = [Judgement(verdict("no-baseline"), is_open=True)]
+    given = [replace(verdict("no-baseline"), is_open=True)]
     assert judge_bounds(given, launches(0.01), [AskedBound("other", 1, WHERE)]) == given
 
     found = judge(launches(None, better="steps", unit="steps"), ("step", "<= 300 steps"))
-    assert found.verdict.reason == "no value, bound: at most 300 steps (marker of test_x)"
+    assert found.reason == "no value, bound: at most 300 steps (marker of test_x)"
 
-    held = judge(launches(1.0, better="info", unit=""), ("step", "<= 2"), code="within-threshold").verdict
+    held = judge(launches(1.0, better="info", unit=""), ("step", "<= 2"), code="within-threshold")
     assert (held.kind, held.is_judged, held.reason) == ("unchanged", True, "")
-    assert not judge(launches(1.0, better="info"), code="within-threshold").verdict.is_judged
+    assert not judge(launches(1.0, better="info"), code="within-threshold").is_judged
 
     bound = Bound(side="most", value=0.02, where="rank.record at a.py:3")
-    assert judge(launches(0.03, bounds=[bound])).verdict.reason.endswith("(rank.record at a.py:3)")
+    assert judge(launches(0.03, bounds=[bound])).reason.endswith("(rank.record at a.py:3)")
 
 
 @pytest.mark.parametrize(
@@ -62,8 +63,8 @@ def test_a_bound_is_of_a_number_and_a_time_below_zero_or_no_value_keeps_none() -
 def test_a_bound_that_holds_judges_where_nothing_else_does(reference: str, kind: str) -> None:
     found = judge(launches(0.01), ("step", "20ms"), code=reference)
 
-    assert (found.verdict.kind, found.is_open) == (kind, False)
-    assert found.verdict.bounds == [Bound(side="most", value=0.02, where=WHERE)]
+    assert (found.kind, found.is_open) == (kind, False)
+    assert found.bounds == [Bound(side="most", value=0.02, where=WHERE)]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_a_bound_of_the_test_replaces_the_plugin_s_own_of_the_same_side(
 ) -> None:
     own = Bound(side="most", value=0.0, where="elastic(...)", is_default=True)
 
-    found = judge(launches(0.01, better="exact", bounds=[own]), *asked).verdict
+    found = judge(launches(0.01, better="exact", bounds=[own]), *asked)
 
     assert found.kind == kind
     assert (own in found.bounds) == (kind == "regressed")
@@ -101,9 +102,9 @@ def test_an_efficiency_beyond_one_in_each_launch_is_in_doubt(
 
     found = judge(made, code=reference)
 
-    assert (found.verdict.kind, found.is_open) == (kind, is_open)
-    assert found.verdict.bounds == []
-    assert (kind == "inconclusive") == found.verdict.reason.startswith(f"{min(values)} or more in each of 3 launches: ")
+    assert (found.kind, found.is_open) == (kind, is_open)
+    assert found.bounds == []
+    assert (kind == "inconclusive") == found.reason.startswith(f"{min(values)} or more in each of 3 launches: ")
 
 
 @pytest.mark.parametrize(
@@ -125,21 +126,21 @@ def test_the_median_of_three_launches_decides_about_a_noisy_one(
 ) -> None:
     found = judge(launches(*values), ("step", "20ms"))
 
-    assert (found.verdict.kind, found.is_open) == (kind, is_open)
+    assert (found.kind, found.is_open) == (kind, is_open)
 
 
 @pytest.mark.parametrize("better", ["exact", "info", "same", "floor", "steps"])
 def test_what_is_not_noisy_is_beyond_at_once_in_any_launch(better: str) -> None:
     found = judge(launches(1.0, 3.0, 1.0, better=better), ("step", "<= 2"))
 
-    assert (found.verdict.kind, found.is_open) == ("regressed", False)
-    assert found.verdict.reason.startswith("3 s, bound: at most 2 s")
+    assert (found.kind, found.is_open) == ("regressed", False)
+    assert found.reason.startswith("3 s, bound: at most 2 s")
 
 
 def test_a_bound_has_a_direction_and_a_unit_that_fits() -> None:
-    assert judge(launches(9.0, better="higher", unit="GB/s"), ("step", "10 GB/s")).verdict.kind == "regressed"
-    assert judge(launches(9.0, better="higher", unit="GB/s"), ("step", "<= 10 GB/s")).verdict.kind == "unchanged"
-    assert judge(launches(9.0, better="higher", unit="GB/s"), ("step", 8)).verdict.kind == "unchanged"
+    assert judge(launches(9.0, better="higher", unit="GB/s"), ("step", "10 GB/s")).kind == "regressed"
+    assert judge(launches(9.0, better="higher", unit="GB/s"), ("step", "<= 10 GB/s")).kind == "unchanged"
+    assert judge(launches(9.0, better="higher", unit="GB/s"), ("step", 8)).kind == "unchanged"
     with pytest.raises(
         ConfigurationError, match=r"better='exact' does not say which side is worse: write '<= 5' or '>= 5'"
     ):
@@ -157,10 +158,10 @@ def test_a_name_holds_for_all_points_and_a_key_for_one() -> None:
         for size, value in ((4096, 0.03), (8192, 0.01))
     ]
     made = [LaunchRecord(index=i, outcome="passed", wall_s=1.0, measurements=measured) for i in range(3)]
-    given = [Judgement(verdict("no-baseline", metric=m.key, at=m.at), is_open=False) for m in measured]
+    given = [verdict("no-baseline", metric=m.key, at=m.at) for m in measured]
 
     def kinds(name: str) -> list[str]:
-        return [j.verdict.kind for j in judge_bounds(given, made, [AskedBound(name, "20ms", WHERE)])]
+        return [j.kind for j in judge_bounds(given, made, [AskedBound(name, "20ms", WHERE)])]
 
     assert kinds("latency") == ["regressed", "unchanged"]
     assert kinds("latency[message_bytes=8192]") == ["new", "unchanged"]
@@ -168,17 +169,17 @@ def test_a_name_holds_for_all_points_and_a_key_for_one() -> None:
 
 def test_rates_and_shares_of_a_peak_bound_the_time_of_a_sweep() -> None:
     made = launches(1e-3, 1e-3, 1e-3, name="latency", at={"message_bytes": 10**6}, facts={"busbw_factor": 1.5})
-    assert judge(made, ("busbw", "1.4 GB/s")).verdict.kind == "unchanged"
-    found = judge(made, ("busbw[message_bytes=1000000]", ">= 2 GB/s")).verdict
+    assert judge(made, ("busbw", "1.4 GB/s")).kind == "unchanged"
+    found = judge(made, ("busbw[message_bytes=1000000]", ">= 2 GB/s"))
     assert found.reason == "1 ms, bound: at most 750 us, that is busbw >= 2 GB/s (marker of test_x)"
-    assert judge(made, ("algbw", 2)).verdict.bounds[0].value == pytest.approx(0.5e-3)
+    assert judge(made, ("algbw", 2)).bounds[0].value == pytest.approx(0.5e-3)
     with pytest.raises(ConfigurationError, match="a rate is above 0"):
         judge(made, ("algbw", 0))
 
     facts = {"busbw_factor": 1.5, LINK_PEAK: 3.0}  # 1.5 GB/s of 3
     made = launches(1e-3, 1e-3, 1e-3, name="latency", at={"message_bytes": 10**6}, facts=facts)
-    assert judge(made, ("busbw_share", ">= 45 %")).verdict.kind == "unchanged"
-    found = judge(made, ("busbw_share", ">= 0.8")).verdict
+    assert judge(made, ("busbw_share", ">= 45 %")).kind == "unchanged"
+    found = judge(made, ("busbw_share", ">= 0.8"))
     assert found.reason == "1 ms, bound: at most 625 us, that is busbw_share >= 0.8 (marker of test_x)"
     check_measured([AskedBound("busbw_share", 0.5, WHERE)], made, None)
 
@@ -189,13 +190,13 @@ def test_of_a_training_a_bound_holds_for_all_seeds_and_for_a_goal_that_was_misse
         for seed, value in ((0, 0.98), (1, 0.91))
     ]
     made = [LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=measured)]
-    given = [Judgement(verdict("no-baseline", metric="final_accuracy", better="floor"), is_open=False)]
+    given = [verdict("no-baseline", metric="final_accuracy", better="floor")]
     [found] = judge_bounds(given, made, [AskedBound("final_accuracy", ">= 0.95", WHERE)])
-    assert found.verdict.reason == "0.91 of seed 1, bound: at least 0.95 (marker of test_x)"
-    assert len(found.verdict.bounds) == 1
+    assert found.reason == "0.91 of seed 1, bound: at least 0.95 (marker of test_x)"
+    assert len(found.bounds) == 1
 
     made = launches(None, name="steps_to_accuracy", better="steps", unit="steps")
-    found = judge(made, ("time_to_accuracy", "5 s"), code="beyond-threshold").verdict
+    found = judge(made, ("time_to_accuracy", "5 s"), code="beyond-threshold")
     check_measured([AskedBound("time_to_accuracy", "5 s", WHERE)], made, None)
     assert found.kind == "regressed"
     assert found.reason == "not reached: no time_to_accuracy, bound: 5 s (marker of test_x)"

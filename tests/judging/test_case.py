@@ -9,7 +9,7 @@ from support.fingerprints import BARRIER, of
 from support.metrics import baseline_of
 from support.stores import SOFTWARE, entry, result
 
-from pytest_distbench.judging.case import can_repeat, judge_launches
+from pytest_distbench.judging.case import can_repeat, compare
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.iteration import Course, Fingerprint, Kind
@@ -30,8 +30,8 @@ def verdicts(made: list[LaunchRecord], stored: BaselineEntry | None = STORED, **
     given = Terms(**({"default_tolerance": 0.1, "max_launches": len(made), "cores": 2} | terms))
     case = result(1.0).case
     known = None if stored is None else replace(stored, workload=case.workload)
-    found = judge_launches(given, made, known, case=case, comparisons=1)
-    return {j.verdict.metric: j.verdict for j in found}
+    found = compare(given, case, made, known, comparisons=1)
+    return {j.metric: j for j in found}
 
 
 def test_each_metric_has_its_own_launches_and_without_an_entry_none() -> None:
@@ -111,8 +111,8 @@ def test_a_curve_that_departs_asks_for_one_launch_more_to_know_whether_the_code_
         golden = baseline_of([1.0], "curve", "", name="loss", values=[2.0013, 1.0])
         known = replace(STORED, workload=case.workload, metrics={"loss": golden})
         terms = Terms(default_tolerance=0.1, max_launches=most, cores=2)
-        found = judge_launches(terms, made, known, case=case, comparisons=1)
-        return [(j.verdict.kind, j.is_open) for j in found if j.verdict.metric == "loss"]
+        found = compare(terms, case, made, known, comparisons=1)
+        return [(j.kind, j.is_open) for j in found if j.metric == "loss"]
 
     assert judged([2.1, 1.0]) == [("changed", True)]
     assert judged([2.1, 1.0], most=1) == [("changed", False)]
@@ -134,8 +134,8 @@ def test_what_differs_in_some_steps_alone_has_to_be_shown_by_three_launches() ->
         made = [replace(launch, fingerprints={"step": f}) for launch, f in zip(launches(*QUIET), prints, strict=False)]
         terms = Terms(default_tolerance=0.1, max_launches=most, cores=2)
         case = result(1.0).case
-        found = judge_launches(terms, made, replace(stored, workload=case.workload), case=case, comparisons=1)
-        return next((j.verdict.kind, j.is_open) for j in found if j.verdict.metric == "fingerprint")
+        found = compare(terms, case, made, replace(stored, workload=case.workload), comparisons=1)
+        return next((j.kind, j.is_open) for j in found if j.metric == "fingerprint")
 
     assert told(at[0]) == ("changed", True)
     assert told(at[0], most=1) == ("changed", False)

@@ -10,7 +10,7 @@ from dataclasses import replace as replaced
 import pytest
 from support.stores import CASE, SOFTWARE, entry, launches
 
-from pytest_distbench.judging.case import judge_launches
+from pytest_distbench.judging.case import compare
 from pytest_distbench.judging.confirmation import (
     LOOKS,
     VETO,
@@ -25,7 +25,7 @@ from pytest_distbench.judging.confirmation import (
     undecided,
 )
 from pytest_distbench.judging.entry import make_entry
-from pytest_distbench.judging.terms import Judgement, Terms
+from pytest_distbench.judging.terms import Terms
 from pytest_distbench.judging.training_rule import NOT_REPEATED
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
@@ -67,7 +67,7 @@ def confirmed(
     numbers: Sequence[float] = (0.7, 0.71, 0.7),
     before: Sequence[float] = (),
     evaluated: Evaluated = NOTHING,
-) -> list[Judgement]:
+) -> list[Finding]:
     """A baseline of a machine that was 1.4 times as fast, unless other numbers are stored."""
     known = Known(
         verdicts=stored or [SLOWER],
@@ -80,22 +80,22 @@ def confirmed(
 
 def test_the_revision_decides_whether_it_is_the_code_or_the_machine() -> None:
     [found] = confirmed(turns(1.25))
-    assert (found.verdict.kind, found.is_open) == ("regressed", False)
-    assert found.verdict.ratio == pytest.approx(1.25, abs=0.03)
-    assert "interleaved A/B with 3f2a91c0d4 (baseline commit): +2" in found.verdict.reason
-    assert "A/A noise" in found.verdict.reason
+    assert (found.kind, found.is_open) == ("regressed", False)
+    assert found.ratio == pytest.approx(1.25, abs=0.03)
+    assert "interleaved A/B with 3f2a91c0d4 (baseline commit): +2" in found.reason
+    assert "A/A noise" in found.reason
 
     [found] = confirmed(turns(1.0, moods=0.01))
-    assert (found.verdict.kind, found.is_open) == ("environment", False)
-    assert found.verdict.ratio == pytest.approx(1.41, abs=0.01)  # of the launches that were made for it
-    assert "not the code; --distbench-update records new baselines" in found.verdict.reason
+    assert (found.kind, found.is_open) == ("environment", False)
+    assert found.ratio == pytest.approx(1.41, abs=0.01)  # of the launches that were made for it
+    assert "not the code; --distbench-update records new baselines" in found.reason
 
     for later, kind in ((SLOWER, "environment"), (replace(SLOWER, code="within-threshold"), "unchanged")):
         assert not_slower(SLOWER, later, "the same code").kind == kind
         assert not_slower(EXACT, None, "the same code") == EXACT
 
     found = confirmed(turns(1.0, moods=0.01), SLOWER, EXACT)
-    assert [j.verdict.kind for j in found] == ["environment", "changed"]
+    assert [j.kind for j in found] == ["environment", "changed"]
     assert not can_be_confirmed([SLOWER, EXACT])
     assert can_be_confirmed([SLOWER, replace(SLOWER, code="within-threshold")])
 
@@ -106,7 +106,7 @@ def test_the_revision_decides_whether_it_is_the_code_or_the_machine() -> None:
 def test_what_further_launches_do_not_show_is_no_shift(numbers: Sequence[float]) -> None:
     [found] = confirmed(turns(1.0, moods=0.01), numbers=numbers)
 
-    assert found.verdict.kind == "unchanged"
+    assert found.kind == "unchanged"
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ def test_turns_do_not_clear_what_pytest_evaluates_for_both_sides(
 ) -> None:
     [found] = confirmed(turns(1.0, moods=0.01), numbers=numbers, evaluated=evaluated)
 
-    assert found.verdict.kind == kind
-    assert (f"{evaluated} differs" in found.verdict.reason) == (kind != "unchanged")
+    assert found.kind == kind
+    assert (f"{evaluated} differs" in found.reason) == (kind != "unchanged")
     assert str(Evaluated(["a.py", "b.py", "c.py"])) == "a.py and 2 more"
 
 
@@ -145,23 +145,23 @@ def test_the_recorder_before_a_later_baseline_tells_whether_its_numbers_are_of_i
     [found] = confirmed(turns(slower, moods=0.01), numbers=stored, before=(1.0, 1.01, 1.0))
     later = Known(verdicts=[], entry=entry(3.0, 3.0), before=entry(2.0, 2.0), tolerances={"step": 0.1})
 
-    assert found.verdict.kind == kind
+    assert found.kind == kind
     assert later.in_turns == {"step": pytest.approx(1.5 * 1.1 - 1)}
     assert replaced(later, before=entry(0.0, 2.0)).in_turns == {"step": pytest.approx(0.1)}
 
 
 def test_a_machine_that_differs_from_itself_vetoes_no_more_than_its_share() -> None:
     [found] = confirmed(turns(1.5, itself=1.25, count=LOOKS[-1]))
-    assert found.verdict.kind == "inconclusive"
-    assert "this machine is too noisy" in found.verdict.reason
+    assert found.kind == "inconclusive"
+    assert "this machine is too noisy" in found.reason
 
     [found] = confirmed(turns(1.5, itself=1 + 0.3 / VETO / 2, count=LOOKS[-1]))
-    assert found.verdict.kind == "regressed"
+    assert found.kind == "regressed"
 
     [first] = confirmed(turns(1.2, noise=0.4))
     [last] = confirmed(turns(1.15, noise=0.4, count=LOOKS[-1]))
-    assert (first.verdict.kind, first.is_open) == ("inconclusive", True)
-    assert (last.verdict.kind, last.is_open) == ("inconclusive", False)
+    assert (first.kind, first.is_open) == ("inconclusive", True)
+    assert (last.kind, last.is_open) == ("inconclusive", False)
 
 
 def test_a_metric_that_the_revision_does_not_record_stays_in_doubt() -> None:
@@ -171,7 +171,7 @@ def test_a_metric_that_the_revision_does_not_record_stays_in_doubt() -> None:
         references=launches(*[1.0] * LOOKS[0], name="other", software=SOFTWARE),
         controls=launches(*[1.0] * LOOKS[0], name="other", software=SOFTWARE),
     )
-    found = {j.verdict.metric: j.verdict for j in confirmed(foreign)}
+    found = {j.metric: j for j in confirmed(foreign)}
 
     assert found["step"].kind == "inconclusive"
     assert "interleaved A/B with 3f2a91c0d4 gave no comparable number" in found["step"].reason
@@ -202,8 +202,7 @@ def test_a_change_is_split_between_code_and_software_where_there_is_one() -> Non
 def test_unchanged_code_is_hardly_ever_red_on_a_moody_machine_and_a_slower_one_nearly_always() -> None:
     def red(slower: float) -> int:
         return sum(
-            confirmed(turns(slower, noise=0.05, count=14, seed=seed))[0].verdict.kind == "regressed"
-            for seed in range(60)
+            confirmed(turns(slower, noise=0.05, count=14, seed=seed))[0].kind == "regressed" for seed in range(60)
         )
 
     assert red(1.0) == 0
@@ -218,11 +217,11 @@ def test_launches_that_raised_the_doubt_tell_whether_a_tree_agrees_with_itself(o
 
     healthy, [here, once_more] = [losses(2.0)] * 2, [losses(2.2), losses(other)]
     stored = make_entry(CASE, healthy, healthy[0].software)
-    seen = [j.verdict for j in judge_launches(TERMS, [here], stored, case=CASE, comparisons=1)]
+    seen = [*compare(TERMS, CASE, [here], stored, comparisons=1)]
     known = Known(verdicts=seen, launches=[here], entry=stored, by_clock=False)
     sides = Sides(launches=[once_more], references=healthy[:1], controls=healthy[:1])
 
     [found] = confirm(TERMS, CASE, known, sides, revision="3f2a91c0d4", cases=1)
 
-    assert found.verdict.kind == "changed"
-    assert NOT_REPEATED in found.verdict.reason
+    assert found.kind == "changed"
+    assert NOT_REPEATED in found.reason

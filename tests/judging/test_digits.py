@@ -8,7 +8,7 @@ import pytest
 from support.metrics import passed
 from support.stores import CASE, SOFTWARE
 
-from pytest_distbench.judging.case import judge_launches
+from pytest_distbench.judging.case import compare
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.references import are_asked_about, confirm_digits
 from pytest_distbench.judging.terms import Terms
@@ -47,7 +47,7 @@ def confirmed(
 ) -> tuple[dict[str, Finding], dict[str, Finding]]:
     """What the stored comparison says, and what the commit that recorded it makes of that."""
     entry = make_entry(CASE, [stored, stored], stored.software)
-    before = [j.verdict for j in judge_launches(TERMS, [here], entry, case=CASE, comparisons=1)]
+    before = [*compare(TERMS, CASE, [here], entry, comparisons=1)]
     references = [there, beside or there]
     after = confirm_digits(TERMS, CASE, before, [here], references, entry, revision="3f2a91c0d4")
     return {v.metric: v for v in before}, {v.metric: v for v in after}

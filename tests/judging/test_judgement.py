@@ -8,11 +8,12 @@ import pytest
 from support.results import STORED, result, verdict
 
 from pytest_distbench.judging.outcome import Strictness, conclude
-from pytest_distbench.judging.terms import Judgement, certain_failure, close, severity, worst
+from pytest_distbench.judging.terms import certain_failure, closed, severity, worst
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Bound
 from pytest_distbench.records.reasons import ReasonCode
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Control, Finding, ReferenceRecord
 
 
@@ -31,21 +32,21 @@ from pytest_distbench.records.run import CaseResult, Control, Finding, Reference
     ],
 )
 def test_what_does_not_scatter_is_certain(code: ReasonCode, better: Better, is_open: bool, words: str) -> None:
-    assert certain_failure([Judgement(verdict(code, metric="m", better=better), is_open)]) == words
+    assert certain_failure([replace(verdict(code, metric="m", better=better), is_open=is_open)]) == words
 
 
 def test_what_was_open_says_that_it_was_not_judged_and_why() -> None:
-    closed = close(Judgement(verdict("noise", reason="more launches are needed"), is_open=True), "sum regressed")
+    found = closed(replace(verdict("noise", reason="more launches are needed"), is_open=True), "sum regressed")
 
-    assert not closed.is_open
-    assert closed.verdict.reason == "not evaluated: the case already failed (sum regressed)"
+    assert not found.is_open
+    assert found.reason == "not evaluated: the case already failed (sum regressed)"
 
 
 def test_a_fingerprint_that_more_launches_were_to_confirm_stays_changed_beside_what_is_red() -> None:
     """It may be why that is red."""
     seen = verdict("communication", metric="fingerprint", better="exact")
 
-    assert close(Judgement(seen, is_open=True), "sum regressed") == Judgement(seen, is_open=False)
+    assert closed(replace(seen, is_open=True), "sum regressed") == seen
 
 
 def regressed(metric: str, ratio: float | None, better: str = "lower") -> Finding:

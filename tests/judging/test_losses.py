@@ -9,7 +9,7 @@ from support.metrics import metric, timed
 from support.stores import SOFTWARE, entry, result
 
 from pytest_distbench.elastic.records import ElasticJob, ElasticResult
-from pytest_distbench.judging.case import judge_launches
+from pytest_distbench.judging.case import compare
 from pytest_distbench.judging.entry import stored_samples
 from pytest_distbench.judging.losses import lost_part
 from pytest_distbench.judging.terms import Terms
@@ -88,9 +88,9 @@ def judged(stored: list[Sample], *launches: list[Sample], **terms: Any) -> dict[
         metrics={m.key: stored_samples([m, m]) for m in stored},
     )
     given = Terms(**({"default_tolerance": 0.1, "max_launches": 10, "cores": 2} | terms))
-    found = judge_launches(given, made, kept, case=result(1.0).case, comparisons=1)
-    assert not any(j.is_open for j in found if j.verdict.kind == "missing")
-    return {j.verdict.metric: j.verdict for j in found}
+    found = compare(given, result(1.0).case, made, kept, comparisons=1)
+    assert not any(j.is_open for j in found if j.kind == "missing")
+    return {j.metric: j for j in found}
 
 
 def launch(measurements: list[Sample], **changes: Any) -> LaunchRecord:
@@ -151,8 +151,6 @@ def test_a_clock_of_a_change_that_did_not_come_about_is_not_lost_and_a_count_of_
     )
     made = [launch([metric(1.0)], elastic=job)]
     terms = Terms(default_tolerance=0.1, max_launches=10, cores=2)
-    found = {
-        j.verdict.name: j.verdict.kind for j in judge_launches(terms, made, kept, case=result(1.0).case, comparisons=1)
-    }
+    found = {j.name: j.kind for j in compare(terms, result(1.0).case, made, kept, comparisons=1)}
 
     assert (found["stall"], found["samples_skipped"]) == ("inconclusive", "missing")

@@ -9,11 +9,10 @@ import pytest
 from support.metrics import passed
 from support.stores import SOFTWARE, result
 
-from pytest_distbench.judging.case import judge_launches
+from pytest_distbench.judging.case import Beside, compare
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.neighbours import LONE_SHARE, error_share, find_runs
-from pytest_distbench.judging.pairs import judge_paired
-from pytest_distbench.judging.terms import Judgement, Terms
+from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
@@ -39,15 +38,15 @@ def sweeps(count: int, factor: Factors = lambda size: 1.0, *, seed: int = 0) -> 
     ]
 
 
-def against_baseline(new: Sequence[LaunchRecord], *, most: int | None = None) -> dict[int, Judgement]:
+def against_baseline(new: Sequence[LaunchRecord], *, most: int | None = None) -> dict[int, Finding]:
     entry = make_entry(CASE, sweeps(10, seed=1), SOFTWARE)
     terms = Terms(default_tolerance=0.1, max_launches=most or len(new), cores=2)
-    found = judge_launches(terms, new, entry, case=CASE, comparisons=len(SIZES))
-    return {int(j.verdict.at["message_bytes"]): j for j in found}
+    found = compare(terms, CASE, new, entry, comparisons=len(SIZES))
+    return {int(j.at["message_bytes"]): j for j in found}
 
 
 def verdicts(new: Sequence[LaunchRecord]) -> dict[int, Finding]:
-    return {size: j.verdict for size, j in against_baseline(new).items()}
+    return against_baseline(new)
 
 
 def at_one(factor: float) -> Factors:
@@ -120,25 +119,19 @@ def test_a_baseline_that_lacks_a_value_has_no_runs_there(stored: float | None) -
     first, *others = entry.metrics[broken]
     entry = replace(entry, metrics={**entry.metrics, broken: [replace(first, value=stored), *others]})
     terms = Terms(default_tolerance=0.1, max_launches=10, cores=2)
-    found = judge_launches(terms, sweeps(10), entry, case=CASE, comparisons=1)
+    found = compare(terms, CASE, sweeps(10), entry, comparisons=1)
 
-    assert {j.verdict.kind for j in found} <= {"unchanged", "inconclusive"}
+    assert {j.kind for j in found} <= {"unchanged", "inconclusive"}
 
 
 def test_beside_another_revision_neighbours_support_each_other_too() -> None:
     pairs = 10
 
     def judged(factor: Factors) -> dict[int, Finding]:
-        found = judge_paired(
-            Terms(default_tolerance=0.1, max_launches=pairs, cores=2),
-            CASE,
-            sweeps(pairs, seed=5),
-            sweeps(pairs, factor, seed=6),
-            tolerance_of=lambda metric: 0.05,
-            looks=(5, pairs),
-            cases=1,
-        )
-        return {int(j.verdict.at["message_bytes"]): j.verdict for j in found}
+        terms = Terms(default_tolerance=0.1, max_launches=pairs, cores=2)
+        beside = Beside(references=sweeps(pairs, seed=5), tolerance_of=lambda metric: 0.05, looks=(5, pairs))
+        found = compare(terms, CASE, sweeps(pairs, factor, seed=6), beside=beside, comparisons=1)
+        return {int(j.at["message_bytes"]): j for j in found}
 
     found = judged(from_the_middle_up(1.25))
     assert set(red(found)) <= set(SIZES[4:])

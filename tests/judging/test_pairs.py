@@ -7,20 +7,18 @@ import math
 import pytest
 from scipy import stats
 from support.cases import ON_TWO
-from support.metrics import passed
+from support.metrics import judge_pairs, passed
 
-from pytest_distbench.judging.pairs import (
+from pytest_distbench.judging.case import Beside, compare
+from pytest_distbench.judging.terms import Terms
+from pytest_distbench.judging.thresholds import (
     FIRST_LOOK,
     LAST_LOOK,
-    PairCircumstances,
-    judge_paired,
-    judge_pairs,
+    Circumstances,
     looks,
-    not_there,
     power,
     smallest_slowdown,
 )
-from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.iteration import Collective, Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
@@ -36,15 +34,16 @@ def metric(value: float | None, better: Better = "lower") -> Sample:
     return Sample(name="latency", unit="s", better=better, value=value)
 
 
-def rule(**changes: object) -> PairCircumstances:
-    return PairCircumstances(**({"tolerance": 0.05, "comparisons": 2, "looks": (5, 10, 20)} | changes))  # type: ignore[arg-type]
+def rule(**changes: object) -> Circumstances:
+    return Circumstances(**({"tolerance": 0.05, "comparisons": 2, "looks": (5, 10, 20)} | changes))  # type: ignore[arg-type]
 
 
 def judged(
     ratios: list[float], better: Better = "lower", reference: float | None = 2.0, **changes: object
 ) -> tuple[Finding, bool]:
     pairs = [(metric(reference, better), metric(None if reference is None else reference * r, better)) for r in ratios]
-    return judge_pairs(pairs, rule(**changes))
+    found = judge_pairs(pairs, rule(**changes))
+    return found, found.is_open
 
 
 def test_pairs_are_judged_from_three_on_at_each_look() -> None:
@@ -77,16 +76,14 @@ def test_pairs_are_judged_from_three_on_at_each_look() -> None:
 
 
 def test_what_one_side_lacks_is_missing_lost_or_incomparable() -> None:
-    assert judge_pairs([(metric(2.0), metric(None))] * 5, rule())[0].kind == "regressed"
+    assert judge_pairs([(metric(2.0), metric(None))] * 5, rule()).kind == "regressed"
 
     assert judged([1.0] * 5, reference=None)[0].kind == "inconclusive"
 
-    verdict = judge_pairs([(metric(1.0), replace(metric(1.0), unit="ms"))] * 5, rule())[0]
+    verdict = judge_pairs([(metric(1.0), replace(metric(1.0), unit="ms"))] * 5, rule())
     assert (verdict.kind, verdict.reason) == ("inconclusive", "the unit was 's', now it is 'ms'")
 
-    assert judge_pairs([(None, metric(1.0))] * 5, rule())[0].kind == "new"
-
-    assert judge_pairs([(metric(1.0), None)] * 5, rule())[0].kind == "missing"
+    assert judge_pairs([(None, metric(1.0))] * 5, rule()).kind == "new"
 
 
 def test_exact_numbers_are_compared_at_once_and_under_another_python_only_if_equal() -> None:
@@ -102,14 +99,14 @@ def test_power_is_that_of_the_noncentral_t_between_no_noise_and_hopeless_noise()
     # Ten pairs, noise 5 %, slowdown 8 %, against SciPy
     one_look = rule(looks=(10,), tolerance=0.0)
     shift = math.log1p(0.08) / (0.05 / math.sqrt(10))
-    expected = stats.nct.sf(stats.t.ppf(1 - one_look.alpha(10), 9), 9, shift)
+    expected = stats.nct.sf(stats.t.ppf(1 - one_look.alpha_of(10), 9), 9, shift)
     assert power(0.08, 0.05, one_look) == pytest.approx(expected, abs=0.002)
 
     assert smallest_slowdown(0.0, rule()) == pytest.approx(0.05, abs=1e-6)
 
     assert smallest_slowdown(100.0, rule()) == math.inf
 
-    shares = [rule(comparisons=10).alpha(look) for look in rule().looks]
+    shares = [rule(comparisons=10).alpha_of(look) for look in rule().looks]
     assert sum(shares) == pytest.approx(0.02 / 10)
     assert shares == sorted(shares)
 
@@ -138,16 +135,16 @@ def launches(*measurements: Sample, bytes_sent: int = 4096) -> list[LaunchRecord
 
 
 def judged_of_pairs(references: list[LaunchRecord], current: list[LaunchRecord]) -> dict[str, Finding]:
-    judgements = judge_paired(
-        TERMS, CASE, references, current, tolerance_of=lambda metric: 0.05, looks=(5, 10), cases=1
-    )
-    return {j.verdict.metric: j.verdict for j in judgements}
+    beside = Beside(references=references, tolerance_of=lambda metric: 0.05, looks=(5, 10))
+    return {f.metric: f for f in compare(TERMS, CASE, current, beside=beside, comparisons=1)}
 
 
 @pytest.mark.parametrize("better", METRIC_KINDS)
 def test_a_test_that_the_reference_has_not_is_missing_there_whatever_it_records(better: Better) -> None:
     [launch, *_] = launches(number("w", 1.0, better))
-    [verdict] = not_there(TERMS, launch, "the test does not exist in HEAD")
+    launch = replace(launch, fingerprints={})
+    absent = "no-baseline", "the test does not exist in HEAD"
+    [verdict] = compare(TERMS, CASE, [launch], comparisons=1, absent=absent)
 
     wanted = ("new", "the test does not exist in HEAD") if verdict.is_judged else ("unchanged", "recorded, not judged")
     assert (verdict.kind, verdict.reason) == wanted

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import pytest
 from support.metrics import passed
 from support.stores import CASE, SOFTWARE, entry
+from support.stores import screened as of_screening
 
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.screening import (
@@ -21,13 +22,13 @@ from pytest_distbench.judging.screening import (
     are_enough,
     explained_by_noise,
     fewest_launches,
-    judge_screened,
 )
-from pytest_distbench.judging.terms import Judgement, Terms
+from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Spread
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import Finding
 
 TERMS = Terms(default_tolerance=0.15, max_launches=SCREENING_LAUNCHES, cores=2)
 STORED = 10
@@ -61,9 +62,9 @@ def baseline(launches: list[LaunchRecord]) -> BaselineEntry:
 
 def screened(
     entry: BaselineEntry, launches: list[LaunchRecord], *, comparisons: int = 1, terms: Terms = TERMS
-) -> tuple[dict[str, Judgement], float]:
-    judgements, suspicion = judge_screened(terms, launches, entry, case=CASE, comparisons=comparisons)
-    return {j.verdict.metric: j for j in judgements}, suspicion
+) -> tuple[dict[str, Finding], float]:
+    found, suspicion = of_screening(terms, launches, entry, comparisons=comparisons)
+    return {finding.metric: finding for finding in found}, suspicion
 
 
 def alone(rng: random.Random, sigma: float, count: int, factor: float = 1.0) -> list[LaunchRecord]:
@@ -82,7 +83,7 @@ def suspicious_after(entry: BaselineEntry, launches: list[LaunchRecord], compari
 def test_what_is_slower_asks_for_three_launches_where_there_may_be_more_and_is_suspicious_then() -> None:
     entry = baseline(alone(random.Random(1), 0.01, STORED))
     found, suspicion = screened(entry, alone(random.Random(2), 0.0, 1))
-    assert (found["step"].verdict.kind, found["step"].is_open, suspicion) == ("unchanged", False, 0)
+    assert (found["step"].kind, found["step"].is_open, suspicion) == ("unchanged", False, 0)
 
     entry = baseline(alone(random.Random(1), 0.01, STORED))
     slower = alone(random.Random(2), 0.01, SCREENING_LAUNCHES, 1.2)
@@ -107,8 +108,8 @@ def test_a_faster_machine_may_hide_a_slowdown_and_says_so() -> None:
     entry = baseline(alone(random.Random(1), 0.02, STORED))
     found, suspicion = screened(entry, alone(random.Random(2), 0.02, 1, 0.8))
 
-    assert (found["step"].verdict.code, 0 < suspicion < SUSPICIOUS) == ("low-power", True)
-    assert (found["step"].verdict.mde or 0) > 0.25
+    assert (found["step"].code, 0 < suspicion < SUSPICIOUS) == ("low-power", True)
+    assert (found["step"].mde or 0) > 0.25
 
 
 def test_cpu_time_tells_a_slowdown_but_not_of_what_waits_on_a_gpu() -> None:
@@ -138,7 +139,7 @@ def test_the_sizes_of_a_sweep_are_looked_at_together() -> None:
     found, _ = screened(entry, [sweep(rng, 0, 0.9)], comparisons=len(sizes))
 
     assert suspicion > 1
-    assert all((j.verdict.mde or 1.0) < 0.3 for j in found.values())
+    assert all((j.mde or 1.0) < 0.3 for j in found.values())
 
 
 @pytest.mark.parametrize("comparisons", [1, 30])
@@ -168,7 +169,7 @@ def test_the_smallest_slowdown_that_is_seen_is_beyond_both_limits_in_eight_runs_
 def test_another_workload_and_what_nobody_wants_judged_raise_no_suspicion() -> None:
     entry = replace(baseline(alone(random.Random(1), 0.01, STORED)), workload="other")
     found, suspicion = screened(entry, alone(random.Random(2), 0.01, 1, 2.0))
-    assert (found["step"].verdict.kind, suspicion) == ("inconclusive", 0)
+    assert (found["step"].kind, suspicion) == ("inconclusive", 0)
 
     entry = baseline(alone(random.Random(1), 0.01, STORED))
     terms = replace_terms(metrics=("other",))
@@ -176,7 +177,7 @@ def test_another_workload_and_what_nobody_wants_judged_raise_no_suspicion() -> N
 
     for odd, said in ((measurement(0.0), ("inconclusive", 1)), (measurement(2.0, better="higher"), ("missing", 0))):
         found, suspicion = screened(entry, [launch(0, odd)])
-        assert (found["step"].verdict.kind, suspicion) == said
+        assert (found["step"].kind, suspicion) == said
 
 
 def replace_terms(**changes: object) -> Terms:

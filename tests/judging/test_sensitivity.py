@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.metrics import baseline_of, metric, passed, timed
+from support.metrics import baseline_of, passed, timed
 from support.results import PAIRED, result, verdict
 
 from pytest_distbench.judging.entry import stored_samples
-from pytest_distbench.judging.pairs import PairCircumstances, power
 from pytest_distbench.judging.sensitivity import (
     LOOKS,
     SPENDING,
@@ -26,9 +25,8 @@ from pytest_distbench.judging.sensitivity import (
     spoken_against,
     why_implausible,
 )
-from pytest_distbench.judging.stats import BASELINE_ERROR_RATE
-from pytest_distbench.judging.stored_rule import Comparison
 from pytest_distbench.judging.terms import Terms
+from pytest_distbench.judging.thresholds import Circumstances, of_stored, power
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.metric import Bound, Sample
 from pytest_distbench.records.run import CaseResult, Sensitivity
@@ -47,12 +45,10 @@ def stored(values: list[float], better: str = "lower", unit: str = "s") -> list[
 def test_it_is_what_the_rules_say_of_launches_with_this_noise(values: list[float], tolerance: float) -> None:
     found = sensitivity_of({"step": stored(values)}, {"step": tolerance})
     assert found is not None
-    again = Comparison.of(
-        [metric(v) for v in values], stored(values), tolerance=tolerance, alpha=BASELINE_ERROR_RATE,
-        most=RUN_LAUNCHES, noise_floor=0.0,
-    )  # fmt: skip
+    logs = [math.log(v) for v in values]
+    again = of_stored(logs, logs, Circumstances(tolerance=tolerance, comparisons=1, max_launches=RUN_LAUNCHES), 1.0)
     pair = found.noise * math.sqrt(1 + 1 / 2)  # of one launch and the mean of two
-    under = PairCircumstances(tolerance=tolerance, comparisons=1, looks=LOOKS, spending=SPENDING)
+    under = Circumstances(tolerance=tolerance, comparisons=1, looks=LOOKS, spending=SPENDING)
 
     assert found.noise == pytest.approx(statistics.stdev(math.log(v) for v in values))
     assert found.mde == pytest.approx(again.mde)

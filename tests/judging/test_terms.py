@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from support.cases import ON_TWO
-from support.metrics import baseline_of
+from support.metrics import baseline_of, judge
 from support.stores import entry, result
 
 from pytest_distbench.judging.entry import make_entry
-from pytest_distbench.judging.metric import Circumstances, judge
 from pytest_distbench.judging.terms import Terms, difference, software_changes, staleness, version_changes
+from pytest_distbench.judging.thresholds import Circumstances
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Scalar
@@ -134,7 +134,7 @@ def test_an_entry_stores_the_identity_alone_and_a_verdict_tells_what_describes_t
     measurement = Sample(name="m", unit="s", better="lower", value=1.0, identity=LOOP, facts={"busbw_factor": 1})
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[measurement])
 
-    verdict = judge([measurement], (), Circumstances(tolerance=0.1, comparisons=1, max_launches=1)).verdict
+    verdict = judge([measurement], (), Circumstances(tolerance=0.1, comparisons=1, max_launches=1))
 
     assert make_entry(case, [launch], {}).metrics["m"][0].identity == LOOP
     assert verdict.facts == {**LOOP, "busbw_factor": 1}
@@ -161,7 +161,7 @@ def case(**params: Any) -> Case:
 def compare(then: dict[str, Any], now: dict[str, Any]) -> tuple[str, str]:
     stored = replace(entry(1.0), workload=case(**then).workload, params=then)
     found = staleness(stored, case(**now))
-    return (found.code, found.reason) if found is not None else ("", "")
+    return found or ("", "")
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_numbers_of_other_conditions_are_never_compared(changes: dict[str, Any],
         assert found is None
         return
     assert found is not None
-    assert (found.code, told in found.reason) == ("other-workload", True)
+    assert (found[0], told in found[1]) == ("other-workload", True)
 
 
 def test_a_change_is_named_by_its_place() -> None:
@@ -200,7 +200,7 @@ def test_a_change_is_named_by_its_place() -> None:
     stored = replace(entry(1.0), workload="other", params={})
     found = staleness(stored, case())
     assert found is not None
-    assert found.reason.endswith("--distbench-update records it again")
+    assert found[1].endswith("--distbench-update records it again")
 
     stored = {"torch": "2.13", "matmul_precision": "ieee", "autocast": "off"}
     current = {"torch": "2.13", "matmul_precision": "tf32", "autocast": "off"}

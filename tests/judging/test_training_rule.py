@@ -21,7 +21,6 @@ from pytest_distbench.judging.training_rule import (
     Family,
     judge_family,
     known_values,
-    may_not_repeat,
     olympic,
 )
 from pytest_distbench.launch.reduce import merge, of_rank
@@ -300,7 +299,8 @@ def judged_launches(
 
     stored = {"loss": stored_samples([of(series) for series in baseline])} if baseline else {}
     current = {"loss": [of(s) for s in launches]}
-    return judge_family(Family(current=current, stored=stored, same_software=True, can_repeat=can_repeat))
+    asks = len(launches) == 1
+    return judge_family(Family(current=current, stored=stored, same_software=True, can_repeat=can_repeat, asks=asks))
 
 
 def from_value(at: int, by: float) -> list[float]:
@@ -392,7 +392,7 @@ def test_a_training_that_lost_its_seed_is_told_from_one_that_repeats_otherwise()
     # One launch cannot tell it from another initialisation: it asks for a second
     first = judged_launches(OTHER, baseline=[GOLDEN, GOLDEN])
     verdict = judged_launches(OTHER, ANOTHER, baseline=[GOLDEN, GOLDEN])
-    assert (first.kind, may_not_repeat(first)) == ("changed", True)
+    assert (first.kind, first.is_open) == ("changed", True)
     assert verdict.kind == "changed"
     assert verdict.reason.startswith(
         "the training is no longer seeded: its launches differ by up to 2.9e-02 from the fi"
@@ -414,9 +414,9 @@ def test_a_training_that_lost_its_seed_is_told_from_one_that_repeats_otherwise()
 
 @pytest.mark.parametrize("at", [1, 2, 4, 5])
 def test_before_a_curve_is_blamed_a_second_launch_says_whether_the_code_agrees_with_itself(at: int) -> None:
-    assert may_not_repeat(judged_launches(from_value(at, 0.02), baseline=[GOLDEN, GOLDEN]))
-    assert not may_not_repeat(judged_launches(GOLDEN, baseline=[GOLDEN, GOLDEN]))
-    assert not may_not_repeat(judged_launches(from_value(at, 1e-6), baseline=[GOLDEN, GOLDEN]))
+    assert judged_launches(from_value(at, 0.02), baseline=[GOLDEN, GOLDEN]).is_open
+    assert not judged_launches(GOLDEN, baseline=[GOLDEN, GOLDEN]).is_open
+    assert not judged_launches(from_value(at, 1e-6), baseline=[GOLDEN, GOLDEN]).is_open
 
 
 @pytest.mark.parametrize(

@@ -19,14 +19,14 @@ from support.stores import CASE, environment, result
 from support.timelines import JOB
 
 from pytest_distbench.elastic.records import Job, Pool
-from pytest_distbench.judging.terms import NOT_EVALUATED, Judgement, Terms
+from pytest_distbench.judging.terms import NOT_EVALUATED, Terms
 from pytest_distbench.launch.starters import Hosting
 from pytest_distbench.machine.gpus import Gpus, read_gpus
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import AskedBound
 from pytest_distbench.records.plan import LaunchRequest, Ranks, Task, Work
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, ReferenceRecord
+from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord
 from pytest_distbench.run import loop
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.loop import Session
@@ -69,8 +69,8 @@ class Opened:
     def wants_more(self, samples: Samples) -> bool:
         return len(samples) < self.fewest
 
-    def judge(self, samples: Samples) -> list[Judgement]:
-        return [Judgement(verdict("beyond-threshold"), is_open=len(samples) < self.until)]
+    def judge(self, samples: Samples) -> list[Finding]:
+        return [replace(verdict("beyond-threshold"), is_open=len(samples) < self.until)]
 
     def bounds(self) -> list[AskedBound]:
         return []
@@ -122,9 +122,9 @@ def test_later_samples_are_for_what_is_open_only(
 class RedForCertain(Opened):
     """A reference for which an exact number is wrong, beside the answer that stays open."""
 
-    def judge(self, samples: Samples) -> list[Judgement]:
+    def judge(self, samples: Samples) -> list[Finding]:
         wrong = verdict("beyond-threshold", metric="count", better="exact")
-        return [*super().judge(samples), Judgement(wrong, is_open=False)]
+        return [*super().judge(samples), wrong]
 
 
 def test_what_is_red_for_certain_ends_the_loop_and_what_is_open_stays_unjudged(session: Session) -> None:

@@ -63,7 +63,7 @@ def test_launches_are_looked_at_as_the_reference_wants() -> None:
 
     dear, cheap = Made(1.0), Made(1.0)
     dear.most_open = 2
-    limits = [stored(entry(*QUIET)).judge(samples)[0].verdict.mde or 0.0 for samples in (dear, cheap)]
+    limits = [stored(entry(*QUIET)).judge(samples)[0].mde or 0.0 for samples in (dear, cheap)]
     assert limits[0] > limits[1]
 
 
@@ -107,14 +107,14 @@ def test_a_test_that_the_other_side_lacks_is_missing_there() -> None:
     samples.alone = "the test does not exist in main"
     [judgement] = Paired(REQUEST, name="main", tolerance=0.05, numbers=(5,), cases=1).judge(samples)
 
-    assert (judgement.verdict.kind, judgement.is_open) == ("new", False)
+    assert (judgement.kind, judgement.is_open) == ("new", False)
 
 
 def test_nothing_is_judged_where_nobody_asked_and_incomparable_where_there_is_a_reason() -> None:
     assert Nothing(REQUEST).judge(Made(1.0)) == []
     [judgement] = Nothing(REQUEST, "ranks share a GPU").judge(Made(1.0))
 
-    assert (judgement.verdict.kind, judgement.verdict.reason) == ("inconclusive", "ranks share a GPU")
+    assert (judgement.kind, judgement.reason) == ("inconclusive", "ranks share a GPU")
 
 
 def test_an_entry_of_bounds_alone_is_no_baseline() -> None:
@@ -125,7 +125,7 @@ def test_an_entry_of_bounds_alone_is_no_baseline() -> None:
     assert list(reference.looks()) == [10]
     assert [(b.metric, b.value) for b in reference.bounds()] == [("step", "2 s")]
     assert reference.bounds()[0].where == f"b/{PLATFORM}/suites/test_a/test_a/{KEY}.json"
-    assert [j.verdict.kind for j in reference.judge(Made(1.0))] == ["new"]
+    assert [j.kind for j in reference.judge(Made(1.0))] == ["new"]
     assert concluded.update == "new"
     assert reference.pending[0].entry.bounds == {"step": "2 s"}
 
@@ -209,4 +209,4 @@ def test_a_training_that_nobody_compares_is_incomparable_like_the_rest() -> None
     made.launches = [replace(launch, measurements=steps) for launch in made.launches]
     found = Nothing(REQUEST, "ranks share a GPU").judge(made)
 
-    assert {(judgement.verdict.kind, judgement.is_open) for judgement in found} == {("inconclusive", False)}
+    assert {(judgement.kind, judgement.is_open) for judgement in found} == {("inconclusive", False)}

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_distbench.judging.metric import Circumstances
+from pytest_distbench.judging.comparison import Comparison, decide
+from pytest_distbench.judging.thresholds import Circumstances
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Scalar, Spread
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import Finding
 
 STORED = [1.00, 1.02, 0.98, 1.01, 0.99, 1.03, 0.97, 1.00, 1.01, 0.99]
 
@@ -71,6 +73,18 @@ def baseline_of(
 
 def rule(**changes: object) -> Circumstances:
     return Circumstances(**({"tolerance": 0.1, "comparisons": 50, "max_launches": 5} | changes))  # type: ignore[arg-type]
+
+
+def judge(current: Sequence[Sample], stored: Sequence[Sample], under: Circumstances) -> Finding:
+    return decide(Comparison(candidate=current, baseline=stored, under=under))
+
+
+def judge_pairs(pairs: Sequence[tuple[Sample | None, Sample | None]], under: Circumstances) -> Finding:
+    """Of a metric that one side of each pair may not have."""
+    there, here = ([pair[side] for pair in pairs] for side in (0, 1))
+    lacking = replace(next(m for m in (*here, *there) if m is not None), value=None)
+    known = [[m or lacking for m in side] if any(side) else [] for side in (there, here)]
+    return decide(Comparison(candidate=known[1], baseline=known[0], under=under))
 
 
 def timed(value: float, *, fastest: float = 0.9, slow: float = 1.2) -> Sample:

@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pytest_distbench.judging.case import compare
+from pytest_distbench.judging.screening import screen
+from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import BaselineEntry, Case
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
@@ -91,3 +94,12 @@ def record(path: Path, *results: CaseResult) -> str:
     )
     write_run_record(path, run)
     return str(path)
+
+
+def screened(
+    terms: Terms, launches: list[LaunchRecord], entry: BaselineEntry, *, comparisons: int
+) -> tuple[list[Finding], float]:
+    """What is found of launches that can be followed by interleaved ones, and how suspicious that is."""
+    screening = screen(terms, CASE, launches, entry, comparisons=comparisons)
+    found = compare(terms, CASE, launches, entry, comparisons=comparisons, screening=screening)
+    return found, screening.suspicion_after(found)

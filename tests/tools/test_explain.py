@@ -13,9 +13,10 @@ from support.recorded import unpack
 from support.results import PAIRED, end_of, result, verdict
 
 from pytest_distbench import judging
-from pytest_distbench.judging.terms import Judgement, close
+from pytest_distbench.judging.terms import closed
 from pytest_distbench.launch.diagnosis.texts import SIGNS
 from pytest_distbench.records.reasons import REASONS, VERDICTS, because
+from pytest_distbench.records.record import replace
 from pytest_distbench.store.run_record import read_run_record
 from pytest_distbench.tools.explain import WORDS, entries, explain
 
@@ -106,9 +107,9 @@ def sentences() -> Iterator[tuple[str, str]]:
     """Each code with a text of the rules that it is given with; ``7`` stands for what is put into one."""
     for path in Path(next(iter(judging.__path__))).glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call):
-                texts = [_text(argument) for argument in [*node.args, *(word.value for word in node.keywords)]]
-                for code, text in itertools.pairwise(texts):
+            if isinstance(node, ast.Call) or (isinstance(node, ast.Tuple) and len(node.elts) == 2):
+                given = node.elts if isinstance(node, ast.Tuple) else [*node.args, *(k.value for k in node.keywords)]
+                for code, text in itertools.pairwise(map(_text, given)):
                     if code in REASONS and len(re.findall("[a-z]{3}", text)) > 2:
                         yield code, text
 
@@ -130,8 +131,8 @@ def test_what_a_rule_says_leads_to_its_reason_first() -> None:
 
 def test_lines_of_recorded_runs_are_explained(tmp_path: Path) -> None:
     """What a run without baselines says beside its rows, and one that failed."""
-    left_open = Judgement(verdict("noise"), is_open=True)
-    failed = result(verdict("communication"), close(left_open, "communication changed").verdict, reference=PAIRED)
+    left_open = replace(verdict("noise"), is_open=True)
+    failed = result(verdict("communication"), closed(left_open, "communication changed"), reference=PAIRED)
     for results in (read_run_record(unpack("000", tmp_path)).results, [failed]):
         told = end_of(results, record="pytest")
         rest = "[ !?~+x] |what that means|Next steps|All numbers"

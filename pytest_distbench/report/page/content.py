@@ -22,7 +22,7 @@ import msgspec
 
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.stats import median_interval
-from pytest_distbench.judging.stored_rule import fast_value
+from pytest_distbench.judging.thresholds import fast_value
 from pytest_distbench.machine.secrets import mask_text
 from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.launch import LaunchRecord

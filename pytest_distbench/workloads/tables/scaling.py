@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median, variance
 
-from pytest_distbench.judging.stored_rule import STANDARD_ERRORS, variance_of_iterations
+from pytest_distbench.judging.thresholds import STANDARD_ERRORS, variance_of_iterations
 from pytest_distbench.records.case import CPUS, NETWORK, OVERSUBSCRIBED, Case
 from pytest_distbench.records.iteration import (
     COMMUNICATION,

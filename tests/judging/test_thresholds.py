@@ -8,15 +8,15 @@ import statistics
 from collections.abc import Callable, Sequence
 
 import pytest
-from support.metrics import STORED, baseline, baseline_of, metric, passed, rule, timed
-from support.stores import CASE, SOFTWARE
+from support.metrics import STORED, baseline, baseline_of, judge, metric, passed, rule, timed
+from support.stores import CASE, SOFTWARE, screened
 
+from pytest_distbench.judging.comparison import Circumstances
 from pytest_distbench.judging.confirmation import Sides, judge_in_turns
 from pytest_distbench.judging.entry import make_entry, stored_samples
-from pytest_distbench.judging.metric import Circumstances, judge
-from pytest_distbench.judging.screening import SCREENING_LAUNCHES, SUSPICIOUS, judge_screened
-from pytest_distbench.judging.stored_rule import by_whole, typical_noise, variance_of_iterations, whole
+from pytest_distbench.judging.screening import SCREENING_LAUNCHES, SUSPICIOUS
 from pytest_distbench.judging.terms import Terms
+from pytest_distbench.judging.thresholds import by_all_iterations, typical_noise, variance_of_iterations, whole
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, MetricKind
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Spread
@@ -25,7 +25,7 @@ from pytest_distbench.records.summaries import distribution, quantile
 
 
 def kind(current: list[float], stored: list[float], better: Better = "lower", **changes: object) -> str:
-    return judge([metric(v, better) for v in current], baseline(stored, better), rule(**changes)).verdict.kind
+    return judge([metric(v, better) for v in current], baseline(stored, better), rule(**changes)).kind
 
 
 def test_launches_are_added_while_the_answer_is_open() -> None:
@@ -42,12 +42,12 @@ def test_launches_are_added_while_the_answer_is_open() -> None:
 
     wild = [1.0, 4.0, 0.3, 2.5, 0.5, 6.0, 1.2, 0.2, 3.0, 1.5]
     judgement = judge([metric(1.2)], baseline(wild), rule())
-    assert (judgement.verdict.kind, judgement.is_open) == ("inconclusive", False)
-    assert "more than a doubling" in judgement.verdict.reason
+    assert (judgement.kind, judgement.is_open) == ("inconclusive", False)
+    assert "more than a doubling" in judgement.reason
 
     assert kind([1.5] * 5, STORED, tolerance=3.0) == "unchanged"
 
-    verdict = judge([metric(1.0)], baseline(STORED), rule(tolerance=0.0)).verdict
+    verdict = judge([metric(1.0)], baseline(STORED), rule(tolerance=0.0))
     assert verdict.threshold is not None
     assert verdict.mde is not None
     assert 0 < verdict.threshold < verdict.mde < 0.2
@@ -57,7 +57,7 @@ def test_launches_are_added_while_the_answer_is_open() -> None:
 
 def test_noise_widens_the_limit_as_that_of_its_siblings_does() -> None:
     noisy = [1.0, 1.6, 0.8, 1.3, 0.7, 1.9, 1.1, 0.9, 1.5, 1.2]
-    verdict = judge([metric(v) for v in (1.8, 1.2, 2.4, 1.7, 1.5)], baseline(noisy), rule()).verdict
+    verdict = judge([metric(v) for v in (1.8, 1.2, 2.4, 1.7, 1.5)], baseline(noisy), rule())
     assert verdict.kind == "inconclusive"
     assert "minimum detectable slowdown" in verdict.reason
 
@@ -71,8 +71,8 @@ def test_noise_widens_the_limit_as_that_of_its_siblings_does() -> None:
     metrics = {f"latency[message_bytes={i}]": noisy(0.1 * i) for i in range(1, 6)} | {"other": noisy(9.0)}
     assert typical_noise(metrics) == {"latency": pytest.approx(0.3 * 2**0.5)}
 
-    few = judge([metric(1.06)] * 5, baseline(STORED), rule(tolerance=0.0, comparisons=1)).verdict
-    many = judge([metric(1.06)] * 5, baseline(STORED), rule(tolerance=0.0, comparisons=10_000)).verdict
+    few = judge([metric(1.06)] * 5, baseline(STORED), rule(tolerance=0.0, comparisons=1))
+    many = judge([metric(1.06)] * 5, baseline(STORED), rule(tolerance=0.0, comparisons=10_000))
     assert few.threshold is not None
     assert many.threshold is not None
     assert few.threshold < many.threshold
@@ -80,18 +80,18 @@ def test_noise_widens_the_limit_as_that_of_its_siblings_does() -> None:
 
 def test_a_busier_machine_excuses_clocks_as_far_as_it_explains_them() -> None:
     judgement = judge([metric(1.5)] * 5, baseline(STORED), rule(busier_cores=0.9, cores=2))
-    assert judgement.verdict.kind == "inconclusive"
-    assert "0.9 cores more" in judgement.verdict.reason
-    assert "up to 3.6 times as slow" in judgement.verdict.reason
-    assert judgement.verdict.mde == pytest.approx(2 / 0.55 - 1)
+    assert judgement.kind == "inconclusive"
+    assert "0.9 cores more" in judgement.reason
+    assert "up to 3.6 times as slow" in judgement.reason
+    assert judgement.mde == pytest.approx(2 / 0.55 - 1)
 
-    verdict = judge([metric(9.0)] * 5, baseline(STORED), rule(busier_cores=0.9, cores=2)).verdict
+    verdict = judge([metric(9.0)] * 5, baseline(STORED), rule(busier_cores=0.9, cores=2))
     assert verdict.kind == "regressed"
     assert "0.9 cores more" in verdict.reason
     assert "up to 3.6 times as slow" in verdict.reason
 
     memory = replace(metric(1.5), unit="MiB")
-    verdict = judge([memory] * 5, baseline_of(STORED, unit="MiB"), rule(busier_cores=0.9, cores=2)).verdict
+    verdict = judge([memory] * 5, baseline_of(STORED, unit="MiB"), rule(busier_cores=0.9, cores=2))
     assert (verdict.kind, verdict.reason) == ("regressed", "")
     assert verdict.mde is not None
     assert verdict.mde < 0.2
@@ -102,7 +102,7 @@ def test_a_kind_whose_value_is_not_of_the_fast_side_is_judged_by_its_value(monke
     monkeypatch.setitem(METRIC_KINDS, "worst", worst)
     stored = stored_samples([replace(timed(v, fastest=0.02), better="worst") for v in STORED])
     slower = [replace(timed(1.3 * v, fastest=0.02 / 1.3), better="worst") for v in STORED[:5]]
-    verdict = judge(slower, stored, rule()).verdict
+    verdict = judge(slower, stored, rule())
 
     assert verdict.kind == "regressed"
     assert verdict.ratio == pytest.approx(1.3, rel=0.02)
@@ -119,7 +119,7 @@ def test_unchanged_code_is_rarely_called_a_regression() -> None:
             current.append(metric(random.lognormvariate(0, 0.1)))
             judgement = judge(current, baseline(stored), rule())
             if not judgement.is_open:
-                return judgement.verdict.kind
+                return judgement.kind
 
     assert [run() for _ in range(2000)].count("regressed") <= 3
 
@@ -134,20 +134,20 @@ TIMED = baseline_of(
 def test_the_fast_side_is_judged_and_a_stretched_slow_side_is_load() -> None:
     # The fastest iterations did not move: half of the change remains, +10 %, and a tolerance of 12 % holds
     raised = [timed(1.21 * v, fastest=0.9 / 1.21) for v in STORED]
-    verdict = judge(raised, TIMED, rule(tolerance=0.12, max_launches=10)).verdict
+    verdict = judge(raised, TIMED, rule(tolerance=0.12, max_launches=10))
     assert verdict.kind == "unchanged"
     assert verdict.ratio == pytest.approx(1.1)
 
-    assert judge([timed(1.2 * v) for v in STORED], TIMED, rule(max_launches=10)).verdict.kind == "regressed"
+    assert judge([timed(1.2 * v) for v in STORED], TIMED, rule(max_launches=10)).kind == "regressed"
 
     busy = [timed(1.2 * v, slow=1.5) for v in STORED]
-    verdict = judge(busy, TIMED, rule(max_launches=10)).verdict
+    verdict = judge(busy, TIMED, rule(max_launches=10))
     assert verdict.kind == "inconclusive"
     assert "busy machine" in verdict.reason
 
-    assert judge([timed(2 * v, slow=9) for v in STORED], TIMED, rule(max_launches=10)).verdict.kind == "regressed"
+    assert judge([timed(2 * v, slow=9) for v in STORED], TIMED, rule(max_launches=10)).kind == "regressed"
 
-    assert judge([timed(1.5)] * 5, baseline(STORED), rule()).verdict.kind == "regressed"
+    assert judge([timed(1.5)] * 5, baseline(STORED), rule()).kind == "regressed"
 
 
 @pytest.mark.parametrize("between", [0.0, 0.05])
@@ -227,7 +227,7 @@ def suspicion(shape: Shape, better: Better) -> float:
     entry = make_entry(CASE, launches(WHOLE_RULE_STORED, 1, better=better), SOFTWARE)
     new = launches(SCREENING_LAUNCHES, 2, shape, better)
     for count in range(1, SCREENING_LAUNCHES + 1):
-        judgements, found = judge_screened(terms, new[:count], entry, case=CASE, comparisons=20)
+        judgements, found = screened(terms, new[:count], entry, comparisons=20)
         if not any(judgement.is_open for judgement in judgements):
             break
     return found
@@ -240,7 +240,7 @@ def in_turns(shape: Shape, better: Better) -> tuple[str, str]:
         controls=launches(7, 5, better=better),
     )
     terms = Terms(default_tolerance=TOLERANCE, max_launches=SCREENING_LAUNCHES, cores=2)
-    verdict = judge_in_turns(terms, CASE, sides, tolerances={"step": TOLERANCE}, name="then", cases=1)["step"].verdict
+    verdict = judge_in_turns(terms, CASE, sides, tolerances={"step": TOLERANCE}, name="then", cases=1)["step"]
     return verdict.kind, verdict.reason
 
 
@@ -251,8 +251,8 @@ def stored_verdict(shape: Shape, better: Better) -> str:
     count = 1
     while (found := judge(now[:count], then, under)).is_open:
         count += 1
-    assert 0 < (found.verdict.threshold or 0.0) < 2
-    return found.verdict.kind
+    assert 0 < (found.threshold or 0.0) < 2
+    return found.kind
 
 
 @pytest.mark.parametrize("better", ["lower", "higher"])
@@ -285,4 +285,4 @@ def test_what_has_no_iterations_or_is_no_clock_has_no_such_number() -> None:
 
     assert whole(clock) == pytest.approx(statistics.geometric_mean(clock.values))
     assert [whole(m) for m in (alone, zero, exact)] == [None, None, None]
-    assert [m.name for m in by_whole(launch).measurements] == ["step"]
+    assert [m.name for m in map(by_all_iterations, (clock, alone, zero, exact)) if m] == ["step"]

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.metrics import STORED, baseline, baseline_of, metric, rule
+from support.metrics import STORED, baseline, baseline_of, judge, judge_pairs, metric, rule
 
+from pytest_distbench.judging.comparison import RULES, Comparison, why_nothing_was_timed
 from pytest_distbench.judging.entry import stored_samples
-from pytest_distbench.judging.metric import RULES, Circumstances, judge, why_nothing_was_timed
-from pytest_distbench.judging.pairs import PairCircumstances, judge_pairs
-from pytest_distbench.judging.terms import Draft, Judgement
+from pytest_distbench.judging.thresholds import Circumstances
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, MetricKind
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
@@ -34,8 +31,8 @@ def ranks(*mebibytes: float) -> Sample:
 def kinds(*mebibytes: float, stored: tuple[float, ...] = MEMORY_RULE_STORED, most: int = 10) -> tuple[str, bool]:
     rule = Circumstances(tolerance=0.2, comparisons=1, max_launches=most, busier_cores=2.0, cores=2)
     baseline = baseline_of([v * MIB for v in stored], "memory", "B")
-    verdict, is_open = judge([memory(v) for v in mebibytes], baseline, rule)
-    return verdict.kind, is_open
+    found = judge([memory(v) for v in mebibytes], baseline, rule)
+    return found.kind, found.is_open
 
 
 def test_twice_the_memory_is_red_after_three_launches_and_one_in_three_is_not() -> None:
@@ -48,14 +45,14 @@ def test_twice_the_memory_is_red_after_three_launches_and_one_in_three_is_not() 
     assert kinds(400, 400, 200) == ("inconclusive", False)
 
     # No test asks for it: one of bounds alone has no baseline, and older baselines have no memory
-    verdict = judge([memory(400)], (), Circumstances(tolerance=0.2, comparisons=1, max_launches=1)).verdict
+    verdict = judge([memory(400)], (), Circumstances(tolerance=0.2, comparisons=1, max_launches=1))
     assert (verdict.kind, verdict.is_judged) == ("unchanged", False)
 
 
 def test_the_message_names_the_rank_that_needs_most() -> None:
     rule = Circumstances(tolerance=0.2, comparisons=1, max_launches=1)
     baseline = baseline_of([200.0 * MIB], "memory", "B")
-    verdict = judge([memory(400)], baseline, rule).verdict
+    verdict = judge([memory(400)], baseline, rule)
 
     assert verdict.reason == "rank 1 needs the most memory"
     assert verdict.ratio == 2.0
@@ -87,9 +84,9 @@ def test_a_few_mebibytes_are_no_change_whatever_share_they_are(stored: float, no
 def test_a_rank_that_needs_less_than_another_is_judged_too(now: tuple[float, ...], kind: str) -> None:
     stored = stored_samples([ranks(150, 20), ranks(19, 149)])
     under = Circumstances(tolerance=0.2, comparisons=1, max_launches=3)
-    verdict = judge([ranks(*now)] * 3, stored, under).verdict
+    verdict = judge([ranks(*now)] * 3, stored, under)
 
-    assert judge([ranks(150, 150), ranks(150), ranks(150)], stored, under).verdict.kind == "unchanged"
+    assert judge([ranks(150, 150), ranks(150), ranks(150)], stored, under).kind == "unchanged"
     assert stored[0].values == [150 * MIB, 20 * MIB]
     assert verdict.kind == kind
     if kind == "regressed":
@@ -97,13 +94,13 @@ def test_a_rank_that_needs_less_than_another_is_judged_too(now: tuple[float, ...
 
 
 def test_beside_another_revision_the_same_holds() -> None:
-    rule = PairCircumstances(tolerance=0.05, comparisons=1, looks=(5,))
-    same = judge_pairs([(memory(200), memory(230))] * 5, rule).verdict
-    doubled = judge_pairs([(memory(200), memory(400))] * 5, rule).verdict
-    unknown = judge_pairs([(None, memory(400))] * 5, rule).verdict
+    rule = Circumstances(tolerance=0.2, comparisons=1, looks=(5,))
+    same = judge_pairs([(memory(200), memory(230))] * 5, rule)
+    doubled = judge_pairs([(memory(200), memory(400))] * 5, rule)
+    unknown = judge_pairs([(None, memory(400))] * 5, rule)
 
     assert (same.kind, doubled.kind) == ("unchanged", "regressed")
-    assert judge_pairs([(ranks(150, 20), ranks(150, 150))] * 5, rule).verdict.kind == "regressed"
+    assert judge_pairs([(ranks(150, 20), ranks(150, 150))] * 5, rule).kind == "regressed"
     assert not unknown.is_judged
 
 
@@ -113,12 +110,12 @@ CLOCK = {"cpu_s": 0.002, "waits": 0.0, "host_s": 0.0012, "exposed": 0.0}
 
 def against_stored(stored: list[float], now: list[float], better: Better = "lower", unit: str = "B") -> Finding:
     entry = baseline_of(stored, better, unit)
-    return judge([replace(metric(v, better), unit=unit) for v in now], entry, rule(max_launches=len(now))).verdict
+    return judge([replace(metric(v, better), unit=unit) for v in now], entry, rule(max_launches=len(now)))
 
 
 def in_turns(old: list[float], now: list[float], better: Better = "lower", unit: str = "B") -> Finding:
     pairs = [tuple(replace(metric(v, better), unit=unit) for v in pair) for pair in zip(old, now, strict=True)]
-    return judge_pairs(pairs, PairCircumstances(tolerance=0.05, comparisons=2, looks=(5, 10))).verdict  # type: ignore[arg-type]
+    return judge_pairs(pairs, Circumstances(tolerance=0.05, comparisons=2, looks=(5, 10)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("compare", [against_stored, in_turns])
@@ -145,7 +142,7 @@ def test_what_is_worse_in_every_launch_is_a_regression(
 
 def test_what_has_no_ratio_is_told_from_what_to_what_and_needs_more_than_order_where_it_scatters() -> None:
     entry = baseline([100.0] * 10, "higher")
-    assert judge([metric(0.0, "higher")] * 5, entry, rule(tolerance=3.0)).verdict.kind == "regressed"
+    assert judge([metric(0.0, "higher")] * 5, entry, rule(tolerance=3.0)).kind == "regressed"
 
     assert against_stored([0.0] * 10, [4 * GIB] * 5).reason == "0 B -> 4 GiB in every launch"
     assert against_stored([9.0] * 10, [-0.5, 1.0, 1.0, 1.0], unit="s").kind == "inconclusive", "no time is negative"
@@ -156,9 +153,9 @@ def test_what_has_no_ratio_is_told_from_what_to_what_and_needs_more_than_order_w
     assert "no ratio" in verdict.reason
 
     judgement = judge([metric(1.0)], baseline([0.0] * 10), rule())
-    assert (judgement.verdict.kind, judgement.is_open) == ("inconclusive", True)
+    assert (judgement.kind, judgement.is_open) == ("inconclusive", True)
 
-    verdict = judge([metric(1.0)] * 5, baseline([0.0] * 10), rule(busier_cores=0.9, cores=2)).verdict
+    verdict = judge([metric(1.0)] * 5, baseline([0.0] * 10), rule(busier_cores=0.9, cores=2))
     assert (verdict.kind, "0.9 cores more" in verdict.reason) == ("inconclusive", True)
 
 
@@ -181,7 +178,7 @@ def clock(value: float) -> Sample:
     [([0.0] * 10, "inconclusive"), (STORED, "missing"), ([0.0, *STORED[1:]], "missing"), ([1e-6], "missing")],
 )
 def test_a_clock_that_reads_nothing_is_lost_where_there_was_a_time(stored: list[float], kind: str) -> None:
-    verdict = judge([clock(0.0)] * 5, baseline(stored), rule()).verdict
+    verdict = judge([clock(0.0)] * 5, baseline(stored), rule())
 
     assert verdict.kind == kind
     assert "nothing ran on the device in this loop" in verdict.reason
@@ -190,8 +187,8 @@ def test_a_clock_that_reads_nothing_is_lost_where_there_was_a_time(stored: list[
 
 def test_a_clock_that_reads_nothing_matches_no_revision_and_other_numbers_may_be_nothing() -> None:
     pairs = [(clock(v), clock(0.0)) for v in STORED]
-    under = PairCircumstances(tolerance=0.05, comparisons=2, looks=(10,))
-    assert judge_pairs(pairs, under).verdict.kind == "missing"
+    under = Circumstances(tolerance=0.05, comparisons=2, looks=(10,))
+    assert judge_pairs(pairs, under).kind == "missing"
 
     assert why_nothing_was_timed(metric(0.0)) == ""
     assert why_nothing_was_timed(clock(1e-9)) == ""
@@ -201,11 +198,11 @@ wild = st.floats(min_value=-1.0, allow_nan=False, allow_infinity=False) | st.sam
 
 
 def kind(current: list[float], stored: list[float], better: Better = "lower", **changes: object) -> str:
-    return judge([metric(v, better) for v in current], baseline(stored, better), rule(**changes)).verdict.kind
+    return judge([metric(v, better) for v in current], baseline(stored, better), rule(**changes)).kind
 
 
 def test_a_change_beyond_the_tolerance_is_judged_by_its_direction() -> None:
-    verdict = judge([metric(1.5)] * 5, baseline(STORED), rule()).verdict
+    verdict = judge([metric(1.5)] * 5, baseline(STORED), rule())
     assert (verdict.kind, verdict.ratio, verdict.threshold) == (
         "regressed",
         pytest.approx(1.5, 1e-3),
@@ -217,7 +214,7 @@ def test_a_change_beyond_the_tolerance_is_judged_by_its_direction() -> None:
 
     # A number that never moves is stored as 1.234
     settled = judge([metric(1.2344449)], baseline([1.234] * 5), rule(tolerance=0.0, max_launches=1))
-    assert settled.verdict.kind == "unchanged"
+    assert settled.kind == "unchanged"
 
     assert rule(comparisons=1).alpha == rule(comparisons=20).alpha == 0.001
     assert rule(comparisons=50).alpha == pytest.approx(0.0004)
@@ -229,8 +226,8 @@ def test_exact_numbers_must_be_equal_digit_by_digit_under_the_same_software() ->
     assert kind([47], [52] * 10, "exact") == "changed"
 
     entry = msgspec.json.decode(msgspec.json.encode(baseline_of([2**60], "exact", "")), type=list[Sample])
-    assert judge([replace(metric(2**60, "exact"), unit="")], entry, rule()).verdict.kind == "unchanged"
-    verdict = judge([replace(metric(2**60 + 1, "exact"), unit="")], entry, rule()).verdict
+    assert judge([replace(metric(2**60, "exact"), unit="")], entry, rule()).kind == "unchanged"
+    verdict = judge([replace(metric(2**60 + 1, "exact"), unit="")], entry, rule())
     assert verdict.kind == "changed"
     assert verdict.reason == "exact: 1,152,921,504,606,846,976 -> 1,152,921,504,606,846,977"
 
@@ -240,21 +237,21 @@ def test_exact_numbers_must_be_equal_digit_by_digit_under_the_same_software() ->
     assert kind([52, 53], [52] * 10, "exact") == "changed"
     assert kind([52, 53], [52, 53], "exact") == "inconclusive"
 
-    assert judge([metric(None, "exact")], baseline([52.0] * 10, "exact"), rule()).verdict.kind == "regressed"
-    assert judge([metric(None, "exact")], (), rule()).verdict.kind == "regressed"
+    assert judge([metric(None, "exact")], baseline([52.0] * 10, "exact"), rule()).kind == "regressed"
+    assert judge([metric(None, "exact")], (), rule()).kind == "regressed"
 
 
 def test_what_cannot_be_compared_is_missing_or_incomparable_and_information_never_judged() -> None:
-    assert judge([metric(1.0)], (), rule()).verdict.kind == "new"
+    assert judge([metric(1.0)], (), rule()).kind == "new"
 
-    assert judge([metric(1.0, "higher")], baseline(STORED, "lower"), rule()).verdict.kind == "inconclusive"
+    assert judge([metric(1.0, "higher")], baseline(STORED, "lower"), rule()).kind == "inconclusive"
 
     assert kind([1.0], [1.0]) == "inconclusive"
 
-    verdict = judge([replace(metric(1.0), unit="ms")], baseline(STORED), rule()).verdict
+    verdict = judge([replace(metric(1.0), unit="ms")], baseline(STORED), rule())
     assert (verdict.kind, verdict.reason) == ("inconclusive", "the unit was 's', now it is 'ms'")
 
-    assert judge([metric(99.0, "info")], baseline(STORED), rule()).verdict.kind == "unchanged"
+    assert judge([metric(99.0, "info")], baseline(STORED), rule()).kind == "unchanged"
 
 
 @pytest.mark.parametrize(
@@ -267,7 +264,7 @@ def test_what_cannot_be_compared_is_missing_or_incomparable_and_information_neve
 )
 def test_of_an_exact_series_every_value_counts(series: list[float], reason: str) -> None:
     then = replace(metric(3, "exact"), values=[1, 2, 3])
-    verdict = judge([replace(then, values=series)], stored_samples([then, then]), rule()).verdict
+    verdict = judge([replace(then, values=series)], stored_samples([then, then]), rule())
 
     assert (verdict.kind, verdict.reason) == ("changed" if reason else "unchanged", reason)
 
@@ -287,30 +284,32 @@ def test_every_input_gets_a_verdict_and_the_loop_ends(
     found = judge([metric(v, better) for v in new], baseline(stored, better), given_rule)
 
     assert not found.is_open
-    for number in (found.verdict.threshold, found.verdict.mde):
+    for number in (found.threshold, found.mde):
         assert number is None or number >= 0
 
 
 def test_a_slowdown_that_may_be_the_cards_is_inconclusive_and_an_improvement_is_one() -> None:
     why = "GPU 0 was shared with python (pid 1)"
-    verdict = judge([metric(1.5)] * 5, baseline(STORED), rule(disturbance=why)).verdict
+    verdict = judge([metric(1.5)] * 5, baseline(STORED), rule(disturbance=why))
 
     assert (verdict.kind, verdict.reason) == ("inconclusive", f"slower, but {why}")
     assert kind([0.5] * 5, STORED, disturbance=why) == "improved"
     assert kind([1.0] * 5, STORED, disturbance=why) == "unchanged"
 
 
-def doubled(draft: Draft, current: Sequence[Sample], stored: Sequence[Sample], rule: Circumstances) -> Judgement:
-    """A rule from outside."""
-    del current, rule
-    is_so = draft.current[0] == 2 * (stored[0].value or 0)
-    return draft.settle("beyond-threshold", "it doubled") if is_so else draft.settle("within-threshold", is_open=True)
+def doubled(c: Comparison) -> Finding | None:
+    """A decider from outside."""
+    return c.finding("beyond-threshold", "it doubled") if c.new[0] == 2 * (c.old[0] or 0) else None
+
+
+def asks(c: Comparison) -> Finding:
+    return c.finding("within-threshold", is_open=True)
 
 
 @pytest.fixture
 def of_doubling(monkeypatch: pytest.MonkeyPatch) -> Sample:
     """A measurement of 2 s of a kind whose rule is ours."""
-    monkeypatch.setitem(RULES, "doubled", doubled)
+    monkeypatch.setitem(RULES, "doubled", (doubled, asks))
     monkeypatch.setitem(METRIC_KINDS, "mine", MetricKind(summary="s", reduce="max", rule="doubled", sign=1))
     return metric(2.0, "mine")
 
@@ -318,9 +317,9 @@ def of_doubling(monkeypatch: pytest.MonkeyPatch) -> Sample:
 def test_a_rule_from_outside_decides_and_asks_for_launches_as_long_as_there_may_be_one(
     of_doubling: Sample,
 ) -> None:
-    verdict = judge([of_doubling], baseline([1.0, 1.0], "mine"), rule()).verdict
+    verdict = judge([of_doubling], baseline([1.0, 1.0], "mine"), rule())
     assert (verdict.kind, verdict.reason, verdict.ratio) == ("regressed", "it doubled", 2.0)
-    assert judge([of_doubling], (), rule()).verdict.kind == "new"
+    assert judge([of_doubling], (), rule()).kind == "new"
 
     stored = baseline([2.0], "mine")
     assert judge([of_doubling], stored, rule(max_launches=2)).is_open

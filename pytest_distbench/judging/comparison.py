@@ -1,0 +1,637 @@
+"""One metric of both sides, and the deciders that make a finding of it: the first of its list that speaks wins. Pure.
+
+A decider looks at a :class:`Comparison` and returns a finding, or None where another one has to say it. First come
+those of every metric (:data:`FIRST`), then those of its kind's ``rule`` (:data:`RULES`). They are the same whether the
+launches of this run are held against stored ones or stand in pairs with another revision's; what differs, the
+differences and thresholds of either, is in ``thresholds``.
+
+Numbers that do not depend on the clock (``exact``) are compared exactly while the software is the same. The others are
+noisy. A regression seen while other processes kept the machine much busier than when the baseline was taken is
+*inconclusive*, unless it is more than they can explain: the clock cannot tell the two apart.
+
+Peak memory is no clock: no load of the machine changes it, and a launch of the same code needs what the last one
+needed, but for what allocators round and caches keep. So there is no statistics in its rule. With the tolerance, 20 %
+unless the test says otherwise, or :data:`LEAST_BYTES`, whichever is more:
+
+- *regressed*: every launch, three at least where there may be so many, is above the largest stored one by more;
+- *improved*: every one is below the smallest stored one by more;
+- else *unchanged*; *inconclusive* where more than half of the launches are above, and not all.
+
+A rank that needs less than another counts too: the second hungriest is held against the second hungriest, and so on.
+Ranks may change places between launches, so none is held against its own number.
+
+Noisy values that are zero or negative have no logarithm: 4 GiB are not so many per cent more than 0 B. That they are
+more is still beyond doubt where
+
+1. every new value is worse than every old one, beyond the tolerance where that says something, and
+2. the means differ by more than the noise allows, in the metric's own unit.
+
+Then the metric *regressed*; the other way round it *improved*. All else is *inconclusive*, so that nothing becomes
+green because it was zero once. A clock that reads 0 has timed nothing: that is no answer, and no baseline.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pytest_distbench.judging.losses import more_than_stored
+from pytest_distbench.judging.stats import BLIND_LIMIT, LARGEST_EXPONENT, student_t_quantile, worse_pairs
+from pytest_distbench.judging.terms import difference
+from pytest_distbench.judging.thresholds import (
+    BEYOND_DOUBT,
+    CONFIDENCE,
+    CONFIRMING_PAIRS,
+    LOAD_ERRORS,
+    LOAD_SHARE,
+    OBVIOUS_LAUNCHES,
+    OBVIOUS_LIMITS,
+    STANDARD_ERRORS,
+    Circumstances,
+    Difference,
+    are_timed,
+    both_by_all_iterations,
+    fast_logs,
+    fast_value,
+    noise_of_means,
+    of_pairs,
+    of_stored,
+    stretches,
+)
+from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.metric import PEAK_MEMORY, Sample
+from pytest_distbench.records.reasons import ReasonCode
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import Finding, Statistic
+from pytest_distbench.records.summaries import geometric_mean, median
+from pytest_distbench.units import format_bytes, format_change, format_quantity, format_values, is_size, why_impossible
+
+if TYPE_CHECKING:
+    from pytest_distbench.judging.neighbours import Run
+    from pytest_distbench.judging.screening import Screening
+
+LEAST_BYTES = 16 * 2**20
+"""A smaller change is none, whatever share it is: what a library loads or an allocator keeps for the next time."""
+
+AGREEING_LAUNCHES = 3
+
+Absence = tuple[ReasonCode, str]
+"""Why there is no baseline: a code and a sentence."""
+
+NO_BASELINE: Absence = ("no-baseline", "no baseline for this metric")
+
+MORE_LAUNCHES = "more launches are needed"
+
+Shown = tuple[Statistic, Sequence[float | None], Sequence[float | None]]
+"""A statistic, and what it is of: a value of each launch of this run, and of the other side."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One metric of both sides.
+
+    Attributes:
+        candidate: in each launch of this run; one that a launch lacks has no value.
+        baseline: in each stored launch, or in the other one of each pair; empty: there is none.
+        itself: of pairs whose other side ran twice, and has the mean of both: what it measured each time.
+        absent: why there is no baseline.
+        lost: what is measured no more of it, in a clause; empty: nothing.
+        neighbours: the runs of sizes that it belongs to, the shortest first, what each is as one number, and its sizes.
+        screening: of launches that can be followed by interleaved ones; None: they cannot.
+    """
+
+    candidate: Sequence[Sample]
+    baseline: Sequence[Sample] = ()
+    under: Circumstances
+    itself: Sequence[tuple[Sample, Sample]] = ()
+    absent: Absence = NO_BASELINE
+    lost: str = ""
+    neighbours: Sequence[tuple[Run, Finding, Sequence[Comparison]]] = ()
+    screening: Screening | None = None
+
+    @property
+    def metric(self) -> Sample:
+        return (self.candidate or self.baseline)[0]
+
+    @property
+    def sign(self) -> float:
+        """1 where a larger number is worse, -1 where a smaller one is."""
+        return METRIC_KINDS[self.metric.better].sign
+
+    @property
+    def is_paired(self) -> bool:
+        return bool(self.under.looks)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no launch will follow; those without a value count too."""
+        return len(self.candidate) >= self.under.most
+
+    @cached_property
+    def new(self) -> list[float | None]:
+        return [m.value for m in self.candidate]
+
+    @cached_property
+    def old(self) -> list[float | None]:
+        return [m.value for m in self.baseline]
+
+    @cached_property
+    def known(self) -> tuple[list[float], list[float]]:
+        """The values there are, of the baseline and of this run."""
+        return [v for v in self.old if v is not None], [v for v in self.new if v is not None]
+
+    @cached_property
+    def shown(self) -> Shown:
+        """What is judged of each launch, and the name of what stands for all of them."""
+        values = [v for side in self.known for v in side]
+        if not self.metric.is_noisy or min(values, default=0) <= 0:
+            return "median", self.new, self.old
+        if self.is_paired:
+            return "A/B", self.new, self.old
+        if not are_timed([m for m in self.candidate if m.value is not None]) or not are_timed(self.baseline):
+            return "geometric mean", self.new, self.old
+        return "sqrt(min x p25)", [fast_value(m) for m in self.candidate], [fast_value(m) for m in self.baseline]
+
+    @property
+    def ratio(self) -> float | None:
+        """This run over the baseline; None where one of them is missing, or the baseline is 0."""
+        now, then = map(_middle(self.shown[0]), self.shown[1:])
+        return now / then if now is not None and then else None
+
+    @property
+    def change(self) -> float:
+        """Logarithm of the ratio, towards worse positive; 0 where there is none."""
+        return self.sign * math.log(self.ratio) if self.ratio and self.ratio > 0 else 0.0
+
+    @cached_property
+    def logs(self) -> tuple[list[float], list[float]]:
+        """What is judged of the baseline and of this run, as logarithms; all values are above 0."""
+        timed = are_timed(self.baseline) and are_timed([m for m in self.candidate if m.value is not None])
+        return fast_logs(self.baseline, timed=timed), fast_logs(self.candidate, timed=timed)
+
+    @cached_property
+    def difference(self) -> Difference:
+        if not self.is_paired:
+            return of_stored(*self.logs, self.under, self.sign)
+        old, new = self.known
+        twice = [(a.value, b.value) for a, b in self.itself]
+        null = [math.log(b / a) for a, b in twice if a and b and min(a, b) > 0]
+        return of_pairs([self.sign * math.log(b / a) for a, b in zip(old, new, strict=True)], null, self.under)
+
+    @property
+    def mde(self) -> float:
+        excused = min(self.under.explained_by_others, LARGEST_EXPONENT)
+        return max(self.difference.mde, 0.0 if is_size(self.metric.unit) else math.expm1(excused))
+
+    def unexplained(self, direction: float) -> float:
+        """The change towards worse (1) or better (-1), less what a change of load explains of stored launches."""
+        change = direction * self.difference.worse_by
+        candidate = [m for m in self.candidate if m.value is not None]
+        if not are_timed(self.baseline) or not are_timed(candidate):
+            return change
+        old, new = stretches(self.baseline), stretches(candidate)
+        error = LOAD_ERRORS * statistics.stdev(old) * math.sqrt(1 / len(old) + 1 / len(new))
+        stretched = direction * (statistics.fmean(new) - statistics.fmean(old)) - error
+        return change - min(max(0.0, stretched), max(0.0, LOAD_SHARE * change))
+
+    def is_clear(self, direction: float) -> bool:
+        """Whether it is worse (1) or better (-1) beyond the limit, and nothing but the code can be the reason."""
+        if self.is_paired:
+            return direction * self.difference.worse_by > self.difference.limit
+        old, new = self.logs
+        if not self.is_last and len(new) < OBVIOUS_LAUNCHES:
+            return False
+        limits, pairs = (1.0, CONFIRMING_PAIRS) if self.is_last else (OBVIOUS_LIMITS, 1.0)
+        is_beyond = self.unexplained(direction) > limits * self.difference.limit
+        return is_beyond and worse_pairs(old, new, direction * self.sign) >= pairs
+
+    @property
+    def is_ruled_out(self) -> bool:
+        """Whether a change as large as the limit, or the tolerance of pairs, would have shown by now."""
+        found = self.difference
+        if self.is_paired:
+            df = len(self.candidate) - 1 + len(self.itself)
+            return found.worse_by + student_t_quantile(CONFIDENCE, df) * found.error < found.wanted
+        near = max(0.0, found.limit - STANDARD_ERRORS * found.error)
+        return -found.limit <= found.worse_by <= near
+
+    @cached_property
+    def of_all(self) -> Comparison | None:
+        """The same by all iterations of stored launches, beyond doubt; None where one side does not know them."""
+        known = both_by_all_iterations(self.baseline, [m for m in self.candidate if m.value is not None])
+        if self.is_paired or known is None:
+            return None
+        under = dataclasses.replace(self.under, tolerance=max(self.under.tolerance, BEYOND_DOUBT), noise_floor=0.0)
+        return dataclasses.replace(self, baseline=known[0], candidate=known[1], under=under)
+
+    @property
+    def companions(self) -> dict[str, tuple[float, float]]:
+        """The quieter witnesses of the clock, before and now."""
+        names = self.metric.companions.keys() & (self.baseline[0].companions.keys() if self.baseline else ())
+        return {
+            name: (_of_companion(self.baseline, name), _of_companion(self.candidate, name))
+            for name in self.metric.companions
+            if name in names and self.candidate
+        }
+
+    def finding(
+        self,
+        code: ReasonCode,
+        reason: str = "",
+        *,
+        threshold: float | None = None,
+        mde: float | None = None,
+        is_open: bool = False,
+        shown: Shown | None = None,
+    ) -> Finding:
+        """What a decider says.
+
+        Args:
+            is_open: one more launch could change it, as long as there may be one.
+            shown: what is judged, where that is another number.
+        """
+        statistic, now, then = shown or self.shown
+        middle, metric = _middle(statistic), self.metric
+        return Finding(
+            metric=metric.key,
+            code=code,
+            unit=metric.unit,
+            better=metric.better,
+            current=middle(now),
+            baseline=middle(then),
+            statistic=statistic,
+            threshold=threshold,
+            mde=mde,
+            launches=len(now),
+            baseline_launches=len(then),
+            reason=reason,
+            at=metric.at,
+            facts={**metric.identity, **metric.facts},
+            companions=self.companions,
+            is_open=is_open and not self.is_last,
+        )
+
+    def noisy(self, code: ReasonCode, reason: str = "", *, mde: float | None = None, is_open: bool = False) -> Finding:
+        """What a decider of a noisy metric says, with its threshold and what would have been found."""
+        threshold = math.expm1(min(self.difference.limit, LARGEST_EXPONENT))
+        return self.finding(code, reason, threshold=threshold, mde=self.mde if mde is None else mde, is_open=is_open)
+
+
+def _middle(statistic: Statistic) -> Callable[[Sequence[float | None]], float | None]:
+    return median if statistic in ("median", "one rank") else geometric_mean
+
+
+def _of_companion(launches: Sequence[Sample], name: str) -> float:
+    return statistics.median(m.companions.get(name, 0.0) for m in launches)
+
+
+Decider = Callable[[Comparison], Finding | None]
+
+
+def decide(c: Comparison) -> Finding:
+    """What the first decider says that speaks; one that nobody objects to is unchanged."""
+    found = precondition(c)
+    for decider in RULES.get(METRIC_KINDS[c.metric.better].rule, ()) if found is None else ():
+        if (found := decider(c)) is not None:
+            break
+    return found or c.finding("within-threshold")
+
+
+def precondition(c: Comparison) -> Finding | None:
+    """What one of the first deciders says; None: both sides have values that can be compared."""
+    return next((found for decider in FIRST if (found := decider(c)) is not None), None)
+
+
+def as_info(measurement: Sample) -> Sample:
+    return replace(measurement, better="info")
+
+
+def lost_in_part(c: Comparison) -> Finding | None:
+    if not c.lost:
+        return None
+    first = replace(c.metric, better=c.baseline[0].better)
+    return dataclasses.replace(c, candidate=[first, *c.candidate[1:]]).finding("not-measured", c.lost)
+
+
+def not_judged(c: Comparison) -> Finding | None:
+    return None if c.metric.is_judged else c.finding("not-judged", "recorded, not judged")
+
+
+def without_value(c: Comparison) -> Finding | None:
+    missed = c.new.count(None)
+    if not missed or None in c.old:
+        return None
+    return c.finding("no-value", f"no value in {missed} of {len(c.new)} launches")
+
+
+def without_baseline(c: Comparison) -> Finding | None:
+    """What is measured without being asked for, and has nothing to be compared with, is shown."""
+    if c.baseline:
+        return None
+    if c.metric.name == PEAK_MEMORY:
+        shown = dataclasses.replace(c, candidate=list(map(as_info, c.candidate)))
+        return shown.finding("not-judged", "recorded, not judged")
+    return c.finding(*c.absent)
+
+
+def of_other_definition(c: Comparison) -> Finding | None:
+    why = difference(c.baseline[0], c.metric)
+    return c.finding("other-definition", why) if why else None
+
+
+def of_unusable_baseline(c: Comparison) -> Finding | None:
+    if not all(c.known):
+        return c.finding("unusable-baseline", "the baseline has no value")
+    if c.is_paired and (lacking := c.old.count(None)):
+        return c.finding("unusable-baseline", f"no value in {lacking} of {len(c.old)} pairs")
+    return None
+
+
+FIRST: tuple[Decider, ...] = (
+    lost_in_part,
+    not_judged,
+    without_value,
+    without_baseline,
+    of_other_definition,
+    of_unusable_baseline,
+)
+"""Of every metric. The deciders that follow can rely on values of both sides, of one kind, unit and identity."""
+
+
+def exactly(c: Comparison) -> Finding:
+    new, old = set(c.new), set(c.old)
+    where = first_difference(c.baseline[0].values, c.candidate)
+    then, now = (format_values(values, c.metric.unit) for values in (c.old, c.new))
+    if new == old and not where and (c.is_paired or len(new) == 1):
+        return c.finding("equal", threshold=0.0)
+    if len(old) > 1 and c.is_paired:
+        return c.finding(
+            "unusable-baseline", f"differs between launches of the baseline commit ({then}), so it is not exact"
+        )
+    if len(old) > 1 and len(new) > 1:
+        return c.finding("unusable-baseline", "differs between launches, now and in the baseline, so it is not exact")
+    if len(new) > 1:
+        return c.finding("unstable-number", f"differs between launches of this run: {now}")
+    if not c.under.same_software:
+        told = f"{then} -> {now}, and the software versions differ"
+        told = told if c.is_paired else "the number changed, and so did the software versions"
+        return c.finding("other-software", told, threshold=0.0)
+    return c.finding("exact-number", f"exact: {where or f'{then} -> {now}'}", threshold=0.0)
+
+
+def first_difference(stored: Sequence[float], current: Sequence[Sample]) -> str:
+    """Where a series leaves the stored one; empty where none is stored, or none does. One that is longer does."""
+    for series in (m.values for m in current if stored):
+        at = next((i for i, (then, now) in enumerate(zip(stored, series, strict=False)) if then != now), len(stored))
+        if at < len(stored):
+            return f"value {at + 1} of {len(stored)} was {stored[at]:g} and is {series[at]:g}"
+        if len(series) > len(stored):
+            return f"{len(stored)} values became {len(series)}"
+    return ""
+
+
+def by_size(c: Comparison) -> Finding:
+    then, now = c.known
+    highest = max(then) + _margin(max(then), c.under.tolerance)
+    middle = statistics.median(then)
+    limit = highest / middle - 1 if middle > 0 else None
+    is_enough = len(now) >= AGREEING_LAUNCHES
+    above = sum(v > highest for v in now)
+    if above == len(now):
+        rank = c.metric.facts.get("rank")
+        whose = "" if rank is None else f"rank {rank} needs the most memory"
+        return c.finding("beyond-threshold", whose, threshold=limit, is_open=not is_enough)
+    if (found := _hungrier(c.candidate, most_of_ranks(c.baseline), c.under.tolerance)) is not None:
+        least, before, reason = found
+        limit = _margin(before, c.under.tolerance) / before if before else None
+        shown: Shown = "one rank", [least] * len(now), [before] * len(then)
+        return c.finding("beyond-threshold", reason, threshold=limit, is_open=not is_enough, shown=shown)
+    if above * 2 > len(now):
+        reason = f"above {format_bytes(highest)} in {above} of {len(now)} launches"
+        return c.finding("noise", reason, threshold=limit)
+    if all(v + _margin(v, c.under.tolerance) < min(then) for v in now):
+        return c.finding("better", threshold=limit, is_open=not is_enough)
+    return c.finding("within-threshold", threshold=limit)
+
+
+def most_of_ranks(launches: Sequence[Sample]) -> list[float]:
+    """What the ranks needed at most in any of the launches, the hungriest first; empty where they do not say it."""
+    ordered = [sorted(m.values, reverse=True) for m in launches]
+    return [max(place) for place in zip(*ordered, strict=True)] if len({len(o) for o in ordered}) == 1 else []
+
+
+def _hungrier(current: Sequence[Sample], stored: Sequence[float], tolerance: float) -> tuple[float, float, str] | None:
+    """The place among the ranks that needs more in every launch: the least of it now, what it was, and a sentence.
+
+    None: no place does, or the number of ranks is another one.
+    """
+    if not stored or any(len(m.values) != len(stored) for m in current):
+        return None
+    ordered = [sorted(m.values, reverse=True) for m in current]
+    for place, before in enumerate(stored):
+        if all(launch[place] > before + _margin(before, tolerance) for launch in ordered):
+            least = min(launch[place] for launch in ordered)
+            return least, before, f"{place + 1} ranks need {format_bytes(least)} or more; in the baseline {place} did"
+    return None
+
+
+def _margin(value: float, tolerance: float) -> float:
+    return max(value * tolerance, LEAST_BYTES)
+
+
+def nothing_timed(c: Comparison) -> Finding | None:
+    why = next(filter(None, map(why_nothing_was_timed, c.candidate)), "")
+    return c.finding("nothing-timed" if any(c.known[0]) else "invalid-value", why) if why else None
+
+
+def why_nothing_was_timed(measurement: Sample) -> str:
+    """Why a clock that reads 0 says nothing; empty: it reads more, or this is no clock."""
+    beside = measurement.companions
+    if measurement.unit != "s" or measurement.value != 0 or "cpu_s" not in beside:
+        return ""
+    if "host_s" not in beside:
+        return "the timing is 0 s: nothing was timed"
+    host = format_quantity(beside["host_s"], "s")
+    return (
+        "the timing is 0 s: nothing ran on the device in this loop, or only on streams that the current one does not "
+        f"wait for; the hosts of all ranks took {host} per iteration"
+    )
+
+
+def of_one_launch(c: Comparison) -> Finding | None:
+    if c.is_paired or len(c.known[0]) > 1:
+        return None
+    return c.finding("unusable-baseline", "the baseline has one launch, so its noise is unknown")
+
+
+_CONTINUOUS = ("s", "B", "B/s")
+"""Units of what is no count, whether a value is whole or not."""
+
+
+def by_order(c: Comparison) -> Finding | None:
+    """The rule of values of which one is 0 or negative."""
+    old, new = c.known
+    unit = c.metric.unit
+    if min(*old, *new) > 0:
+        return None
+    if len({*old, *new}) == 1:
+        return c.finding("equal", "equal in every launch")
+    direction = next((d for d in (1.0, -1.0) if _is_beyond(old, new, d * c.sign, c.under.tolerance)), 0.0)
+    if direction and (c.is_paired or c.is_last or len(new) >= OBVIOUS_LAUNCHES):
+        largest = max(map(abs, (*old, *new)))  # scaled by it no square overflows
+        then, now = [v / largest for v in old], [v / largest for v in new]
+        if abs(statistics.fmean(now) - statistics.fmean(then)) > noise_of_means(then, now, c.under):
+            told = f"{format_values(old, unit)} -> {format_values(new, unit)} in every launch"
+            if direction > 0:
+                code, excuse = c.under.excuse(unit, 0.0)
+                return c.finding(code or "all-launches-worse", excuse or told)
+            why = why_impossible(min(new), unit)
+            return c.finding("invalid-value", why) if why else _better(c, c.finding, told)
+    if direction and not c.is_last:
+        return c.finding("launches-used-up", MORE_LAUNCHES, is_open=True)
+    reason = "a value is zero or negative, so there is no ratio, and the launches are not clearly ordered"
+    is_count = unit not in _CONTINUOUS and all(float(v).is_integer() for v in (*old, *new))
+    return c.finding("noise", f"{reason}; record a count with better='exact'" if is_count else reason)
+
+
+def _is_beyond(old: Sequence[float], new: Sequence[float], sign: float, tolerance: float) -> bool:
+    worst = max(sign * v for v in old)
+    allowed = worst * (1 + tolerance) if worst > 0 else worst / (1 + tolerance)
+    return min(sign * v for v in new) > allowed
+
+
+def asked_by_screening(c: Comparison) -> Finding | None:
+    """It looks worse, while one more launch of this tree may tell that it is not."""
+    if c.screening is None or c.metric.key not in c.screening.asked:
+        return None
+    return None if c.is_last else c.noisy("launches-used-up", MORE_LAUNCHES, is_open=True)
+
+
+def slower(c: Comparison) -> Finding | None:
+    if not c.is_clear(1.0):
+        return None
+    code, why = c.under.excuse(c.metric.unit, c.difference.worse_by)
+    return None if code else c.noisy("beyond-threshold", why)
+
+
+def slower_in_all_iterations(c: Comparison) -> Finding | None:
+    of_all = None if c.is_clear(1.0) else c.of_all
+    if of_all is None or of_all.difference.worse_by <= of_all.difference.limit:
+        return None
+    if not of_all.is_clear(1.0):
+        return None if c.is_last else c.noisy("launches-used-up", MORE_LAUNCHES, is_open=True)
+    worse_by = of_all.difference.worse_by
+    told = f"{format_change(math.exp(c.sign * worse_by))} by the geometric mean of all iterations"
+    code, excuse = c.under.excuse(c.metric.unit, worse_by)
+    threshold = math.expm1(min(of_all.difference.limit, LARGEST_EXPONENT))
+    shown: Shown = "all iterations", of_all.new, of_all.old
+    return c.finding(code or "beyond-threshold", excuse or told, threshold=threshold, shown=shown)
+
+
+def better(c: Comparison) -> Finding | None:
+    return _better(c, c.noisy) if c.is_clear(-1.0) else None
+
+
+def _better(c: Comparison, say: Callable[[ReasonCode, str], Finding], told: str = "") -> Finding:
+    """An improvement; of a series that has become much longer it may be another number."""
+    why = more_than_stored(c.baseline, c.candidate)
+    return say("other-definition" if why else "better", why or told)
+
+
+def moved_with_neighbours(c: Comparison) -> Finding | None:
+    """A run that moved, and each of its sizes by more than its tolerance; the shortest that tells counts."""
+    for run, found, sizes in c.neighbours:
+        direction = -1.0 if found.kind == "improved" else 1.0
+        have_moved = all(direction * one.change > math.log1p(one.under.tolerance) for one in sizes)
+        if found.kind not in ("regressed", "improved") or not have_moved:
+            continue
+        moved = format_change(found.ratio) if found.ratio is not None else found.kind
+        limit = METRIC_KINDS[found.better].limit_text(found.threshold or 0.0)
+        where = f"{format_bytes(run.sizes[0])} to {format_bytes(run.sizes[-1])}"
+        told = f"with its neighbours: {moved} over {len(run.sizes)} sizes, {where}, threshold {limit}"
+
+        def say(code: ReasonCode, reason: str) -> Finding:
+            return c.finding(code, reason, threshold=c.under.tolerance, mde=c.mde)
+
+        return _better(c, say, told) if found.kind == "improved" else say(found.code, told)
+    return None
+
+
+def screened_as_healthy(c: Comparison) -> Finding | None:
+    """Not suspicious where interleaved launches are at hand: within the threshold as far as that would have shown."""
+    sees = c.screening.sees(c.metric.key) if c.screening is not None else None
+    if c.screening is None or sees is None or c.screening.is_suspicious(c.metric.key):
+        return None
+    return c.noisy("within-threshold" if sees <= c.under.tolerance else "low-power", mde=sees)
+
+
+def asked_by_neighbours(c: Comparison) -> Finding | None:
+    asks = any(found.is_open and all(one.change > 0 for one in sizes) for _, found, sizes in c.neighbours)
+    return c.noisy("launches-used-up", MORE_LAUNCHES, is_open=True) if asks and not c.is_last else None
+
+
+def slower_by_the_machine(c: Comparison) -> Finding | None:
+    code, why = c.under.excuse(c.metric.unit, c.difference.worse_by)
+    return c.noisy(code, why) if code and c.is_clear(1.0) else None
+
+
+def still_open(c: Comparison) -> Finding | None:
+    if c.is_last or c.is_ruled_out:
+        return None
+    return c.noisy("launches-used-up", "more pairs are needed" if c.is_paired else MORE_LAUNCHES, is_open=True)
+
+
+def blind(c: Comparison) -> Finding | None:
+    is_blind = not c.is_paired and c.difference.limit > max(c.difference.wanted, math.log1p(BLIND_LIMIT))
+    return too_noisy(c) if is_blind else None
+
+
+def within(c: Comparison) -> Finding | None:
+    found = c.difference
+    is_within = found.worse_by <= max(found.wanted, STANDARD_ERRORS * found.error)
+    return c.noisy("within-threshold") if (c.is_ruled_out if c.is_paired else is_within) else None
+
+
+def busy(c: Comparison) -> Finding | None:
+    if c.is_paired or not c.difference.worse_by > c.difference.limit >= c.unexplained(1.0):
+        return None
+    return c.noisy("machine-busy", "slower, but mostly in its slowest iterations, as on a busy machine")
+
+
+def too_noisy(c: Comparison) -> Finding:
+    mde = c.difference.mde
+    size = f"+{mde:.0%}" if mde <= BLIND_LIMIT else "more than a doubling"
+    if c.is_paired:
+        return c.noisy("noise", f"not clear after {len(c.new)} pairs; minimum detectable slowdown {size}")
+    return c.noisy("noise", f"too noisy; minimum detectable slowdown {size}")
+
+
+RULES: dict[str, tuple[Decider, ...]] = {
+    "noisy": (
+        nothing_timed,
+        of_one_launch,
+        by_order,
+        asked_by_screening,
+        slower,
+        slower_in_all_iterations,
+        better,
+        moved_with_neighbours,
+        screened_as_healthy,
+        asked_by_neighbours,
+        slower_by_the_machine,
+        still_open,
+        blind,
+        within,
+        busy,
+        too_noisy,
+    ),
+    "exact": (exactly,),
+    "memory": (by_size,),
+}
+"""Deciders in their order, by the name that a kind's ``rule`` has. Those of trainings judge all seeds at once:
+``training_rule``."""

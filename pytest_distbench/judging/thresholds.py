@@ -1,0 +1,421 @@
+"""How much worse one side of a noisy metric is, and every threshold it is held against. Pure, no I/O.
+
+One launch is one sample. What is judged of it is its *fast side*: the geometric mean of the fastest iteration and the
+25th percentile of the maximum over ranks; of a metric without iterations, its value. Differences are of logarithms,
+with "worse" positive.
+
+**Stored launches.** ``s`` is the standard deviation between launches, pooled over stored and new ones but no less than
+what is typical for the sibling metrics of the case (ten launches may look quiet by luck):
+
+1. ``d`` = mean of the new launches - mean of the stored ones.
+2. The *limit* is the larger of the user's tolerance and what the noise allows for the most launches there may be:
+   ``t(1 - alpha) * s * sqrt(1/stored + 1/most + drift)``. ``alpha`` is the run's error rate divided by its
+   comparisons, at most 0.1 %. ``drift`` is there because launches of one stretch of time agree better with each other
+   than with those of another; no number of launches averages that out.
+3. *First stage.* While ``d`` is two standard errors below the limit, ``limit - 2 s sqrt(1/stored + 1/new)``, a change
+   as large as the limit would have shown: no further launch is needed. Otherwise, or when better than the limit, the
+   answer is open, and another launch is asked for, up to the most.
+4. *Second stage.* A machine that became busy is slower too, but that also stretches the slow side of a launch, which
+   slower code moves by the same factor as the fast side. So what ``log(p95 / p25)`` grew by, beyond half its standard
+   error, is taken off ``d``, though half of ``d`` at most. What remains must exceed the limit, *and* the order of the
+   launches must confirm it: in 95 % of all pairs of a new and a stored launch the new one is worse. Then the metric
+   *regressed*. Twice the limit and every pair settle it after three launches already.
+5. The same in the other direction: *improved*. Otherwise ``d`` within the tolerance, or within two standard errors, is
+   *unchanged*, and all else is *inconclusive*, with the smallest slowdown that would have been found nine times in ten.
+   So is a comparison whose noise hides a doubling.
+
+**Pairs of launches** of two revisions, in alternation: a pair is one sample, ``d`` the logarithm of the candidate's
+value over the other's. What slows the machine slows both, and cancels. Judged after 5, 7, 10, 14, 20 and 28 pairs
+(:func:`looks`):
+
+1. The limit is the larger of the tolerance and what the noise allows, ``t(1 - alpha, n - 1) * s / sqrt(n)``;
+   ``alpha`` is the run's error rate divided by its comparisons, and shared over the looks, the later the more.
+2. Mean of ``d`` over the limit: *regressed*; below minus the limit: *improved*. Both end the question.
+3. The upper 95 % bound of ``d`` below the tolerance: *unchanged*: a slowdown of that size is ruled out.
+4. Otherwise more pairs; at the last look *inconclusive*.
+
+How often the rules err, and what they find, is in docs/dev/benchmarks.md; benchmarks/verdict_rules.py measures it.
+
+The fast side is quiet because it leaves out what is slow, and so it does not see that most iterations became slow.
+Beside it stands the geometric mean of all iterations, the quietest number that each of them moves: of the mean, the
+median and trimmed means none scatters less between recorded launches. Other processes move it more than the fast side:
+
+- a screening looks into it from :data:`LEAST_OF_ALL` on, and interleaved launches are judged by it at that tolerance,
+  where the fast side does not call a clock slower;
+- stored numbers alone make it *regressed* where it has more than doubled (:data:`BEYOND_DOUBT`), as no recorded change
+  of load did, and by more than its noise allows.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pytest_distbench.judging.stats import (
+    baseline_error_rate,
+    detectable_slowdown,
+    noise_limit,
+    pooled_stdev,
+    shared_error_rate,
+    student_t_quantile,
+)
+from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.metric import Sample, metric_name
+from pytest_distbench.records.record import replace
+from pytest_distbench.units import is_size
+
+DRIFT = 0.4
+"""Variance between the baseline's stretch of time and today's, in units of the variance between launches of one
+stretch. Chosen so that changing load raises few false alarms (benchmarks/verdict_rules.py)."""
+
+STANDARD_ERRORS = 2.0
+"""What lies this far below the limit needs no further launch; what lies this close to no change is none."""
+
+CONFIRMING_PAIRS = 0.95
+"""Share of the pairs of a new and a stored launch that must be worse: a Mann-Whitney test, said in words."""
+
+LOAD_ERRORS = 0.5
+"""Standard errors by which the stretch of a launch may grow before that is put down to load."""
+
+LOAD_SHARE = 0.5
+"""No more of a slowdown is put down to load: a doubling is a doubling, however it is spread."""
+
+OBVIOUS_LAUNCHES, OBVIOUS_LIMITS = 3, 2.0
+"""After this many launches a change of this many limits needs no more."""
+
+LAST_DIGIT = 5e-4
+"""What four stored digits hide: half a unit of the last one, of a number that begins with 1."""
+
+FEWEST_SIBLINGS = 5
+"""Fewer metrics of one name do not say what noise is typical."""
+
+LEAST_OF_ALL = 0.25
+"""The smallest change of all iterations that counts."""
+
+BEYOND_DOUBT = 1.0
+"""The same by stored numbers alone."""
+
+CAUTION = 5
+"""Interleaved it has so small a part of the error rate of the fast side: it is asked where that one says no."""
+
+FEWEST_STORED = 5
+"""Launches: of fewer nobody knows how much all of their iterations differ."""
+
+FIRST_LOOK, LAST_LOOK = 5, 28
+"""Pairs."""
+
+FEWEST_PAIRS = 3
+"""With fewer the noise between pairs is not known."""
+
+CONFIDENCE = 0.95
+POWER = 0.9
+
+ONE_AGAINST_TWO = 1.5
+"""Of a launch of noise ``s`` and the mean of two others the difference has so many times the variance ``s^2``."""
+_TWICE_OVER_MEAN = 2 / ONE_AGAINST_TWO
+"""That of two launches is ``2 s^2``."""
+
+_STEPS = 60
+_HALVINGS = 18
+_BEYOND = 20.0
+"""As a logarithm."""
+_WIDEST = 4.0
+"""Sample standard deviations beyond four times the true one do not happen."""
+
+BUSIER_SHARE = 0.15
+"""A machine is *busier than the baseline's* when other processes use this share of its cores more, or take this share
+of the ranks' time on them."""
+WAITS = 2.0
+"""Work takes as many times longer as its threads wait for a CPU, or as there are fewer cores left for it; where ranks
+wait for each other, and share caches with others, by this factor more at most. A choice, and a wide one: a change
+beyond it is the code's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """What a finding depends on besides the samples.
+
+    Attributes:
+        tolerance: of this metric, as a fraction, 0.1 is 10 %.
+        comparisons: noisy comparisons in this run; the error rate is shared over them.
+        max_launches: the most there may be of this run.
+        looks: of pairs: their numbers after which is judged, ascending; empty: launches are held against stored ones.
+        spending: a look's share of the error rate grows with this power of its pairs: the noise of five pairs looks
+            small by luck too easily for the first look to have an equal share.
+        noise_floor: standard deviation of the logarithm that is typical for this metric's siblings, see
+            :func:`typical_noise`.
+        same_software: whether both sides ran the same software on the same device model.
+        busier_cores: how many more cores other processes used now than when the baseline was taken.
+        crowding: how many times as long the ranks' work takes for others that want their CPUs, over what it was then;
+            None: nobody looked, then or now, and the cores that others left have to tell.
+        disturbance: why a slowdown may be the card's and not the code's, in a clause; empty: nothing speaks for it.
+        share: of the error rate of a comparison, see :mod:`~pytest_distbench.judging.neighbours`.
+        drift: reserve for what the machine drifts between the baseline and this run, see :data:`DRIFT`.
+    """
+
+    tolerance: float
+    comparisons: int
+    max_launches: int = 1
+    looks: tuple[int, ...] = ()
+    spending: int = 2
+    noise_floor: float = 0.0
+    same_software: bool = True
+    busier_cores: float = 0.0
+    crowding: float | None = None
+    cores: int = 1
+    disturbance: str = ""
+    share: float = 1.0
+    drift: float = DRIFT
+
+    @property
+    def most(self) -> int:
+        return self.looks[-1] if self.looks else self.max_launches
+
+    @property
+    def alpha(self) -> float:
+        """One-sided error rate of a comparison with stored launches."""
+        return baseline_error_rate(self.comparisons) * self.share
+
+    def alpha_of(self, pairs: int) -> float:
+        """The same of the look after so many pairs."""
+        spent = math.pow(pairs, self.spending) / sum(math.pow(n, self.spending) for n in self.looks)
+        return shared_error_rate(self.comparisons) * self.share * spent
+
+    @property
+    def explained_by_others(self) -> float:
+        """The slowdown, as logarithm of a ratio, that other processes may be the reason of; 0: none of it."""
+        if self.busier_cores <= BUSIER_SHARE * self.cores and not self._is_crowded:
+            return 0.0
+        if self.crowding is not None:
+            return math.log(WAITS * max(1.0, self.crowding))
+        left = 1.0 - self.busier_cores / self.cores
+        return math.log(WAITS / left) if left > 0.0 else math.inf
+
+    @property
+    def _is_crowded(self) -> bool:
+        return self.crowding is not None and self.crowding > 1.0 / (1.0 - BUSIER_SHARE)
+
+    @property
+    def others(self) -> str:
+        if self._is_crowded:
+            return (
+                "ranks waited for CPUs that other processes used: their work took "
+                f"{self.crowding:.1f} times as long as when the baseline was recorded"
+            )
+        return f"other processes used {self.busier_cores:.1f} cores more than when the baseline was recorded"
+
+    def excuse(self, unit: str, worse_by: float) -> tuple[str, str]:
+        """Why a slowdown may be the machine's: a code, or "" where it is the code's all the same, and a clause.
+
+        Args:
+            worse_by: as a logarithm, 0 where there is no ratio.
+        """
+        if is_size(unit):
+            return "", ""
+        held_back = ("gpu-throttled", f"slower, but {self.disturbance}") if self.disturbance else None
+        if self.explained_by_others == 0.0:
+            return held_back or ("", "")
+        if math.isinf(self.explained_by_others):
+            return "machine-busy", f"slower, but {self.others}, which explains any slowdown"
+        explained = f"{self.others}, which explains up to {math.exp(self.explained_by_others):.1f} times as slow"
+        if worse_by < self.explained_by_others:
+            return "machine-busy", f"slower, but {explained}"
+        return held_back or ("", f"{explained}; the slowdown is larger")
+
+
+class Difference(NamedTuple):
+    """By how much the candidate is worse, as a logarithm, and what that is held against.
+
+    Attributes:
+        error: standard error, by the noise between launches alone.
+        wanted: the user's tolerance, or what the stored digits hide.
+        limit: the larger of that and of what the noise allows.
+        mde: smallest slowdown found with 90 % power, as a fraction.
+    """
+
+    worse_by: float
+    error: float
+    wanted: float
+    limit: float
+    mde: float
+
+
+def of_stored(old: Sequence[float], new: Sequence[float], under: Circumstances, sign: float) -> Difference:
+    """From the logarithms of stored launches, at least two, and of new ones; ``sign``: 1 where larger is worse."""
+    sigma = max(pooled_stdev(old, new), under.noise_floor)
+    stored, most, tolerance, drift = len(old), max(under.most, len(new)), under.tolerance, under.drift
+    wanted = max(math.log1p(tolerance), LAST_DIGIT)
+    return Difference(
+        worse_by=sign * (statistics.fmean(new) - statistics.fmean(old)),
+        error=sigma * math.sqrt(1 / stored + 1 / len(new)),
+        wanted=wanted,
+        limit=max(wanted, noise_limit(sigma, stored, most, under.alpha, drift=drift)),
+        mde=detectable_slowdown(sigma, stored, most, under.alpha, drift=drift, tolerance=tolerance),
+    )
+
+
+def of_pairs(worse_by: Sequence[float], null: Sequence[float], under: Circumstances) -> Difference:
+    """From the differences in the pairs.
+
+    Args:
+        null: where the other side ran twice, and each pair has the mean of both, by how much these differ: the variance
+            of that difference is 4/3 of that of a pair, and its mean is known to be zero.
+    """
+    n, df = len(worse_by), len(worse_by) - 1 + len(null)
+    mean = statistics.fmean(worse_by)
+    sigma = math.sqrt((sum((d - mean) ** 2 for d in worse_by) + sum(d**2 for d in null) / _TWICE_OVER_MEAN) / df)
+    error, wanted = sigma / math.sqrt(n), math.log1p(under.tolerance)
+    limit = max(wanted, student_t_quantile(1 - under.alpha_of(n), df) * error)
+    return Difference(mean, error, wanted, limit, smallest_slowdown(sigma, under))
+
+
+def noise_of_means(old: Sequence[float], new: Sequence[float], under: Circumstances) -> float:
+    """The largest difference between the means of both sides that chance explains, in their unit."""
+    if not under.looks:
+        return noise_limit(pooled_stdev(old, new), len(old), max(under.most, len(new)), under.alpha, drift=under.drift)
+    scatter = statistics.stdev(b - a for a, b in zip(old, new, strict=True))
+    return student_t_quantile(1 - under.alpha_of(len(new)), len(new) - 1) * scatter / math.sqrt(len(new))
+
+
+def looks(first: int, most: int) -> tuple[int, ...]:
+    """Numbers of pairs after which is judged: the first, and two fifths more each time, up to the most."""
+    found = [max(first, FEWEST_PAIRS)]
+    while found[-1] < most:
+        found.append(min(math.ceil(found[-1] * 7 / 5), most))
+    return tuple(found)
+
+
+def power(slowdown: float, sigma: float, under: Circumstances) -> float:
+    """Chance that a true slowdown, as a fraction, is called a regression at the last look.
+
+    The mean of n normal differences has to exceed ``max(log(1 + tolerance), t s / sqrt(n))``, where the sample's
+    ``s`` is itself random: integrated over its distribution (chi with n - 1 degrees of freedom).
+
+    Args:
+        slowdown: the true one, 0.1 is 10 %.
+        sigma: true standard deviation of a pair's logarithm.
+    """
+    n = under.looks[-1]
+    df = n - 1
+    error = sigma / math.sqrt(n)
+    shift, least = math.log1p(slowdown), math.log1p(under.tolerance)
+    if error == 0:
+        return float(shift > least)
+    critical = student_t_quantile(1 - under.alpha_of(n), df)
+    normal = statistics.NormalDist()
+    return sum(
+        weight * normal.cdf((shift - max(least, critical * u * error)) / error) for u, weight in _sample_stdevs(df)
+    )
+
+
+def smallest_slowdown(sigma: float, under: Circumstances) -> float:
+    """Smallest slowdown, as a fraction, whose :func:`power` is :data:`POWER`; inf where that is beyond all measure."""
+    error = sigma / math.sqrt(under.looks[-1])
+    critical = student_t_quantile(1 - under.alpha_of(under.looks[-1]), under.looks[-1] - 1)
+    low = math.log1p(under.tolerance)
+    high = low + (_WIDEST * critical + _WIDEST) * error
+    if high > _BEYOND:
+        return math.inf
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if power(math.expm1(middle), sigma, under) < POWER:
+            low = middle
+        else:
+            high = middle
+    return math.expm1(high)
+
+
+@functools.cache
+def _sample_stdevs(df: int) -> list[tuple[float, float]]:
+    points = [(i + 0.5) * _WIDEST / _STEPS for i in range(_STEPS)]
+    density = [math.exp((df - 1) * math.log(u) - df * (u * u - 1) / 2) for u in points]
+    return [(u, d / sum(density)) for u, d in zip(points, density, strict=True)]
+
+
+def fast_value(launch: Sample) -> float | None:
+    """What is judged of a launch: sqrt(minimum x p25) of the iterations of a timing, the value of anything else."""
+    if launch.value is None or launch.spread is None or launch.value <= 0 or not are_timed([launch]):
+        return launch.value
+    return math.sqrt(launch.value) * math.sqrt(launch.spread.minimum)
+
+
+def are_timed(launches: Sequence[Sample]) -> bool:
+    """Whether all of them have a fast side, and say how their iterations were spread."""
+    return all(METRIC_KINDS[m.better].has_fast_side and m.spread is not None and m.spread.minimum > 0 for m in launches)
+
+
+def fast_logs(launches: Sequence[Sample], *, timed: bool | None = None) -> list[float]:
+    """What is judged of the launches that have a value, as logarithms.
+
+    Args:
+        timed: by their iterations, which all of them have; else by their values.
+    """
+    timed = are_timed(launches) if timed is None else timed
+    rows = [(m.value, m.spread if timed else None) for m in launches if m.value is not None]
+    return [(math.log(value) + math.log(value if s is None else s.minimum)) / 2 for value, s in rows]
+
+
+def stretches(launches: Sequence[Sample]) -> list[float]:
+    """``log(p95 / p25)`` of the iterations of each launch."""
+    return [math.log(m.spread.p95 / m.value) for m in launches if m.value is not None and m.spread is not None]
+
+
+def variance_of_iterations(measurement: Sample) -> float | None:
+    """Variance of the logarithm of a launch's 25th percentile that comes from timing only so many iterations.
+
+    The asymptotic variance of a sample quantile, ``q (1 - q) / (n f^2)``, with the density ``f`` taken from the quarter
+    of the iterations between it and the median. Iterations depend on each other, so the true one is rather larger.
+    None where no series was timed.
+    """
+    spread = measurement.spread
+    if spread is None or not METRIC_KINDS[measurement.better].has_fast_side or spread.p25 <= 0 or spread.n < 2:
+        return None
+    density = 0.25 / max(spread.median - spread.p25, 1e-12 * spread.p25)
+    return float(0.25 * 0.75 / (spread.n * density**2 * spread.p25**2))
+
+
+def typical_noise(metrics: Mapping[str, Sequence[Sample]]) -> dict[str, float]:
+    """The median noise of sibling metrics, by their common name: ``latency`` of a sweep over sizes.
+
+    The standard deviation of ten launches is itself uncertain by a quarter, and launches taken in one stretch agree
+    too well. Points of one sweep run on the same machine at the same time, so none is believed to be much quieter than
+    half of them. Names with fewer than :data:`FEWEST_SIBLINGS` metrics have no typical noise.
+    """
+    noise = {}
+    for key, metric in metrics.items():
+        known = [m.value for m in metric if m.value is not None]
+        if metric[0].is_noisy and len(known) >= 2 and min(known) > 0:
+            noise[key] = statistics.stdev(fast_logs(metric))
+    return typical_of_siblings(noise)
+
+
+def typical_of_siblings(noise: Mapping[str, float]) -> dict[str, float]:
+    """Name without point -> median noise of its metrics; from the noise by key, see :func:`typical_noise`."""
+    found: dict[str, list[float]] = {}
+    for key, sigma in noise.items():
+        found.setdefault(metric_name(key), []).append(sigma)
+    return {name: statistics.median(known) for name, known in found.items() if len(known) >= FEWEST_SIBLINGS}
+
+
+def whole(measurement: Sample) -> float | None:
+    """The geometric mean of a launch's series; None where there is none, or no series of times or rates."""
+    return measurement.spread.geometric_mean if measurement.spread is not None else None
+
+
+def by_all_iterations(launch: Sample) -> Sample | None:
+    """The metric by all of its iterations; None where nobody knows them."""
+    value = whole(launch)
+    return None if value is None else replace(launch, value=value, spread=None)
+
+
+def both_by_all_iterations(
+    stored: Sequence[Sample], current: Sequence[Sample]
+) -> tuple[list[Sample], list[Sample]] | None:
+    """The same of stored launches and of others; None where one side does not know enough of them."""
+    then, now = ([m for m in map(by_all_iterations, side) if m is not None] for side in (stored, current))
+    is_known = len(then) >= max(FEWEST_STORED, len(stored)) and len(now) == len(current) > 0
+    return (then, now) if is_known else None
