@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pytest_distbench.judging.losses import more_than_stored
+from pytest_distbench.judging.losses import more_than_stored, most_of_ranks, why_nothing_was_timed
 from pytest_distbench.judging.stats import BLIND_LIMIT, LARGEST_EXPONENT, student_t_quantile, worse_pairs
 from pytest_distbench.judging.terms import difference
 from pytest_distbench.judging.thresholds import (
@@ -69,7 +69,7 @@ from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding, Statistic
 from pytest_distbench.records.summaries import geometric_mean, median
-from pytest_distbench.units import format_bytes, format_change, format_quantity, format_values, is_size, why_impossible
+from pytest_distbench.units import format_bytes, format_change, format_values, is_size, why_impossible
 
 if TYPE_CHECKING:
     from pytest_distbench.judging.neighbours import Run
@@ -419,12 +419,6 @@ def by_size(c: Comparison) -> Finding:
     return c.finding("within-threshold", threshold=limit)
 
 
-def most_of_ranks(launches: Sequence[Sample]) -> list[float]:
-    """What the ranks needed at most in any of the launches, the hungriest first; empty where they do not say it."""
-    ordered = [sorted(m.values, reverse=True) for m in launches]
-    return [max(place) for place in zip(*ordered, strict=True)] if len({len(o) for o in ordered}) == 1 else []
-
-
 def _hungrier(current: Sequence[Sample], stored: Sequence[float], tolerance: float) -> tuple[float, float, str] | None:
     """The place among the ranks that needs more in every launch: the least of it now, what it was, and a sentence.
 
@@ -447,20 +441,6 @@ def _margin(value: float, tolerance: float) -> float:
 def nothing_timed(c: Comparison) -> Finding | None:
     why = next(filter(None, map(why_nothing_was_timed, c.candidate)), "")
     return c.finding("nothing-timed" if any(c.known[0]) else "invalid-value", why) if why else None
-
-
-def why_nothing_was_timed(measurement: Sample) -> str:
-    """Why a clock that reads 0 says nothing; empty: it reads more, or this is no clock."""
-    beside = measurement.companions
-    if measurement.unit != "s" or measurement.value != 0 or "cpu_s" not in beside:
-        return ""
-    if "host_s" not in beside:
-        return "the timing is 0 s: nothing was timed"
-    host = format_quantity(beside["host_s"], "s")
-    return (
-        "the timing is 0 s: nothing ran on the device in this loop, or only on streams that the current one does not "
-        f"wait for; the hosts of all ranks took {host} per iteration"
-    )
 
 
 def of_one_launch(c: Comparison) -> Finding | None:

@@ -7,9 +7,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from pytest_distbench.judging import golden_curve
-from pytest_distbench.judging.comparison import most_of_ranks, why_nothing_was_timed
 from pytest_distbench.judging.fingerprint_rule import fingerprints_of
-from pytest_distbench.judging.losses import norm_of, series_length
+from pytest_distbench.judging.losses import most_of_ranks, norm_of, series_length, why_nothing_was_timed
 from pytest_distbench.judging.terms import version_changes
 from pytest_distbench.records.case import BaselineEntry, Case
 from pytest_distbench.records.kinds import METRIC_KINDS

@@ -23,6 +23,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import PEAK_MEMORY, Sample, metric_name
 from pytest_distbench.records.run import Finding
 from pytest_distbench.records.summaries import median
+from pytest_distbench.units import format_quantity
 
 FEWEST_VALUES = 0.5
 """A series of fewer values than this share of the baseline's has lost some: loops that end by time vary by less."""
@@ -74,6 +75,26 @@ def more_than_stored(baseline: Sequence[Sample], current: Sequence[Sample]) -> s
     if before and values > before / FEWEST_VALUES:
         return f"better, but made of {values} values in a launch; the baseline has {before}: is it the same number?"
     return ""
+
+
+def why_nothing_was_timed(measurement: Sample) -> str:
+    """Why a clock that reads 0 says nothing; empty: it reads more, or this is no clock."""
+    beside = measurement.companions
+    if measurement.unit != "s" or measurement.value != 0 or "cpu_s" not in beside:
+        return ""
+    if "host_s" not in beside:
+        return "the timing is 0 s: nothing was timed"
+    host = format_quantity(beside["host_s"], "s")
+    return (
+        "the timing is 0 s: nothing ran on the device in this loop, or only on streams that the current one does not "
+        f"wait for; the hosts of all ranks took {host} per iteration"
+    )
+
+
+def most_of_ranks(launches: Sequence[Sample]) -> list[float]:
+    """What the ranks needed at most in any of the launches, the hungriest first; empty where they do not say it."""
+    ordered = [sorted(m.values, reverse=True) for m in launches]
+    return [max(place) for place in zip(*ordered, strict=True)] if len({len(o) for o in ordered}) == 1 else []
 
 
 def series_length(measurement: Sample) -> int:
