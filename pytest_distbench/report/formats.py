@@ -79,7 +79,7 @@ def summary(results: Sequence[CaseResult], head: str, *, max_bytes: int, notes: 
     if results:
         where = f"{results[0].environment.device}, {results[0].environment.platform}"
         lines += [escape_markdown(f"{len(rows)} metrics on {where}{counts and f': {counts}'}"), ""]
-    lines += _list([f"{r.case.title}: {r.headline}" for r in results if r.outcome == "failed"])
+    lines += _list([f"{r.case.title}: {r.headline}" for r in results if r.outcome == "failed" and not _has_rows(r)])
     lines += _list([f"{r.case.title}: {r.headline}" for r in results if r.outcome == "advisory"])
     lines += _list(flaky_lines(results))
     room = max_bytes - _size(lines) - _ROOM_AROUND
@@ -88,6 +88,12 @@ def summary(results: Sequence[CaseResult], head: str, *, max_bytes: int, notes: 
         name = "The other" if red else "All"
         folded = ["<details>", f"<summary>{name} {len(others)} metrics</summary>", "", *folded, "", "</details>"]
     return "\n".join([*lines, *table, "", *folded]) + "\n\n"
+
+
+def _has_rows(result: CaseResult) -> bool:
+    """Whether rows say all of why a case failed: numbers that changed, each in its row."""
+    failed = [v for v in result.verdicts if v.is_failure]
+    return bool(failed) and all(v.ratio is not None for v in failed)
 
 
 _ROOM_AROUND = 400

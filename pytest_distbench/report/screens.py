@@ -165,9 +165,10 @@ def why_failed(result: CaseResult) -> str:
     failed = [v for v in result.verdicts if v.is_failure]
     if not failed:
         return result.headline.rpartition("; --")[0] or result.headline or "not accepted"
-    if any(v.code == "communication" for v in failed):
-        return "communication changed"
-    first = worst(failed)
+    return _COMMUNICATION if any(v.code == "communication" for v in failed) else _why_number(worst(failed))
+
+
+def _why_number(first: Finding) -> str:
     kind = METRIC_KINDS[first.better]
     if first.code == "bound":
         return "beyond a bound"
@@ -180,8 +181,9 @@ def why_failed(result: CaseResult) -> str:
     return "more memory" if is_size(first.unit) else "slower" if is_clock(first, first.unit) else f"{first.name} worse"
 
 
+_COMMUNICATION = "communication changed"
 _SENTENCES = {
-    "communication changed": "the communication changed",
+    _COMMUNICATION: "the communication changed",
     "beyond a bound": "a number is beyond its bound",
     "numbers missing": "numbers of the baseline are missing",
     "losses changed": "the loss diverges from the baseline",
@@ -216,8 +218,11 @@ def headline(results: Sequence[CaseResult], *, besides: int = 0, was_interrupted
 def _reasons(count: str, failed: Sequence[CaseResult]) -> str:
     groups: dict[str, list[CaseResult]] = {}
     for result in failed:
-        why = why_failed(result)
-        groups.setdefault(_SENTENCES.get(why, why), []).append(result)
+        why = [why_failed(result)]
+        numbers = [v for v in result.verdicts if v.is_failure and v.code != "communication"]
+        if why == [_COMMUNICATION] and numbers:
+            why.append(_why_number(worst(numbers)))
+        groups.setdefault(" and ".join(_SENTENCES.get(words, words) for words in why), []).append(result)
     if len(groups) == 1 and len(failed) > 1:
         return f"{count}: {next(iter(groups))} in {'both' if len(failed) == 2 else f'all {len(failed)}'}"
     told = [f"{why} in {found[0].case.title if len(found) == 1 else len(found)}" for why, found in groups.items()]

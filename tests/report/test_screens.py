@@ -185,6 +185,8 @@ def test_a_run_is_a_sentence_that_says_why_cases_failed() -> None:
     assert in_words([]) == "nothing was measured"
     assert in_words([quiet, unknown]) == "none of 2 cases failed, 1 inconclusive"
     assert in_words([sent, quiet]) == "1 of 2 cases failed: the communication changed in test_a[ws2]"
+    both = in_words([failed(CHANGED, verdict("beyond-threshold")), quiet])
+    assert both == "1 of 2 cases failed: the communication changed and a timing regressed in test_a[ws2]"
     assert in_words([learned] * 2) == "2 of 2 cases failed: the loss diverges from the baseline in both"
     assert in_words([slower] * 3 + [sent]) == (
         "4 of 4 cases failed: a timing regressed in 3; the communication changed in test_a[ws2]"

@@ -22,6 +22,11 @@ def test_each_clock_is_a_row_with_what_was_planted_and_seen() -> None:
     assert section.table.rows[1][2:5] == [0.8, pytest.approx(0.9), False]
 
 
+def test_a_code_that_repeats_its_verdict_is_for_programs_alone() -> None:
+    [row] = VERDICTS.section([result(verdict("not-evaluated"))]).rows
+    assert row[:2] == [("not evaluated", "not evaluated"), ("not-evaluated", "")]
+
+
 def test_verdicts_come_the_gravest_first_beside_the_other_side() -> None:
     section = VERDICTS.section([result(verdict("within-threshold")), result(verdict("beyond-threshold"))])
     assert [row[0].value for row in section.rows] == ["regressed", "unchanged"]
