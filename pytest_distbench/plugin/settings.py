@@ -18,7 +18,7 @@ import pytest
 
 from pytest_distbench.errors import ConfigurationError, StoredFileError
 from pytest_distbench.extensions import Table
-from pytest_distbench.records.options import ADVANCED, BASIC, FAKE, NOTHING, OPTIONS, Option
+from pytest_distbench.records.options import ADVANCED, BASIC, FAKE, NOTHING, OPTIONS, SHORT, Option
 from pytest_distbench.records.wanted import ANY_PLATFORM
 
 if TYPE_CHECKING:
@@ -53,9 +53,6 @@ class Choice(NamedTuple):
 
 CHOICES: Table[str, Choice] = Table("choices", {})
 """By the name of the condition that a case has of it."""
-
-SHORT = ("world-size", "gpu")
-"""Options that have a spelling without our name, where nobody else has it."""
 
 
 def add_options(parser: pytest.Parser) -> None:

@@ -397,3 +397,6 @@ def _row(of: Field[Any]) -> Option:
 
 OPTIONS: Table[str, Option] = Table("options", {row.name: row for row in map(_row, fields(Options)[1:])})
 """By name, in the order of the help."""
+
+SHORT = ("world-size", "gpu")
+"""Options that have a spelling without our name, where nobody else has it."""

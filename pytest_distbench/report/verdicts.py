@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from pytest_distbench.extensions import Table
 from pytest_distbench.judging.outcome import detection, planted_ratio, telling
-from pytest_distbench.judging.words import change, current, metric_text, point_text, reference, threshold
+from pytest_distbench.judging.words import change, current, metric_text, reference, threshold
 from pytest_distbench.machine.secrets import mask_text
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.metric import PEAK_MEMORY
+from pytest_distbench.records.metric import PEAK_MEMORY, Sample
 from pytest_distbench.records.reasons import REASONS, ReasonCode, Severity
 from pytest_distbench.records.run import STATISTICS, CaseResult, Finding
 from pytest_distbench.report import (
@@ -58,7 +58,8 @@ def _text_of(result: CaseResult) -> CaseText | None:
 def case_table(result: CaseResult, *, show_all: bool) -> list[Line]:
     """The table of one case. Without ``show_all`` metrics within their thresholds are counted, not listed."""
     if not result.verdicts:
-        return _measured_table(result) if show_all else []
+        rows = [("", metric_text(v), current(v), str(v.launches)) for v in measured(result)] if show_all else []
+        return list(map(Line, layout(("", "metric", "this run", "n"), rows, left=2))) if rows else []
     text = _text_of(result)
     if text is not None and text.table is not None and result.reference.kind != "paired":
         lines = text.table(result, show_all=show_all)
@@ -72,13 +73,23 @@ def remarks_of(result: CaseResult) -> list[Line]:
     return [line for text in CASE_TEXTS.values() for line in text.remarks(result)]
 
 
-def _measured_table(result: CaseResult) -> list[Line]:
-    found: dict[tuple[str, str], list[float]] = {}
-    for measurement in (m for launch in result.launches for m in launch.measurements if m.value is not None):
-        name = point_text(measurement.name, measurement.at)
-        found.setdefault((name, measurement.unit), []).append(measurement.value or 0.0)
-    rows = [("", name, quantity(median(values), unit), str(len(values))) for (name, unit), values in found.items()]
-    return list(map(Line, layout(("", "metric", "this run", "n"), rows, left=2))) if rows else []
+def measured(result: CaseResult) -> list[Finding]:
+    """What was measured in a case without verdicts: of each metric the median of its launches."""
+    found: dict[str, list[Sample]] = {}
+    for m in (m for launch in result.launches for m in launch.measurements if m.value is not None):
+        found.setdefault(m.key, []).append(m)
+    return [
+        Finding(
+            metric=key,
+            code="not-judged",
+            unit=samples[-1].unit,
+            better=samples[-1].better,
+            at=samples[-1].at,
+            current=median(m.value for m in samples if m.value is not None),
+            launches=len(samples),
+        )
+        for key, samples in found.items()
+    ]
 
 
 def verdict_rows(
@@ -292,11 +303,7 @@ def _numbers(case: CaseResult) -> Iterator[tuple[int, str, str]]:
         )
         yield rank, verdict.metric, _text(case, verdict)
     if not case.verdicts and case.launches[-1].outcome == "passed":
-        values: dict[tuple[str, str], list[float]] = {}
-        for measurement in (m for launch in case.launches for m in launch.measurements if m.value is not None):
-            values.setdefault((measurement.key, measurement.unit), []).append(measurement.value or 0.0)
-        for (metric, unit), of_launches in values.items():
-            yield 2, metric, quantity(median(of_launches), unit)
+        yield from ((2, found.metric, current(found)) for found in measured(case))
 
 
 def _text(case: CaseResult, verdict: Finding) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape as quote
 from importlib.resources import files
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import fmean, stdev
 from typing import Any, BinaryIO
 
 import msgspec
@@ -26,7 +26,7 @@ from pytest_distbench.judging.thresholds import fast_value
 from pytest_distbench.machine.secrets import mask_text
 from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.options import OPTIONS
+from pytest_distbench.records.options import OPTIONS, SHORT
 from pytest_distbench.records.reasons import VERDICTS, Severity, severity_order
 from pytest_distbench.records.record import Record
 from pytest_distbench.records.run import CaseResult, Finding, History, RunRecord
@@ -39,7 +39,7 @@ from pytest_distbench.report.tables import TABLES, VerdictRow
 from pytest_distbench.report.tables import VERDICTS as VERDICT_TABLE
 from pytest_distbench.report.tables.table import Section
 from pytest_distbench.report.terminal import ending_lines, run_lines, trace_lines, updated_lines
-from pytest_distbench.report.verdicts import remarks_of
+from pytest_distbench.report.verdicts import measured, remarks_of
 from pytest_distbench.units import quantity
 
 MEASURED = "measured"
@@ -272,16 +272,12 @@ def _story(result: CaseResult, command: str) -> list[str]:
     return mask_text("\n".join([*cause_lines(result), *comparison_lines(result)])).split("\n")
 
 
-_SHORT = ("world-size", "gpu")
-"""Options that have another spelling, unless a conftest's are called so: as the run was given them."""
-
-
 def again(result: CaseResult, record: RunRecord) -> str:
     """The command, to be typed in the root of the repository, with those of our options that decide how it runs."""
     words = ["pytest", result.nodeid]
     for name, value in record.settings.items():
         if (option := OPTIONS.get(name)) is not None and option.is_repeated:
-            is_short = name in _SHORT and f" --{name}" in record.command
+            is_short = name in SHORT and f" --{name}" in record.command
             spelt = f"--{name}" if is_short else f"--distbench-{name}"
             given = [spelt, value] if is_short else [f"{spelt}={value}"]
             words += (
@@ -302,11 +298,7 @@ def _rows(result: CaseResult) -> Iterator[Row]:
         others = _compared_with(result, verdict, is_confirmed=is_confirmed)
         yield _row(result, verdict, own.get(verdict.metric, []), others)
     if not result.verdicts:
-        known = {m.key: m for launch in result.launches for m in launch.measurements if m.value is not None}
-        for key, m in known.items():
-            code, middle = "not-judged", median(values[key])
-            shown = Finding(metric=key, code=code, unit=m.unit, better=m.better, at=m.at, current=middle)
-            yield _row(result, shown, values[key], {}, is_measured=True)
+        yield from (_row(result, found, values[found.metric], {}, is_measured=True) for found in measured(result))
 
 
 def _row(
@@ -352,10 +344,10 @@ def _values(result: CaseResult, launches: Sequence[LaunchRecord]) -> dict[str, l
     by_value = result.reference.kind == "paired" or not result.verdicts
     found: dict[str, list[float]] = {}
     for launch in launches:
-        for measured in launch.measurements:
-            value = measured.value if by_value else fast_value(measured)
+        for m in launch.measurements:
+            value = m.value if by_value else fast_value(m)
             if value is not None:
-                for key in {measured.key, measured.key_over_seeds}:
+                for key in {m.key, m.key_over_seeds}:
                     found.setdefault(key, []).append(short(value))
     return found
 

@@ -8,9 +8,8 @@ itself stands there.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import NamedTuple
 
 from pytest_distbench.launch.starters import LAUNCHERS
 from pytest_distbench.machine.hardware import mask_addresses
@@ -18,7 +17,7 @@ from pytest_distbench.records.case import CPUS, OVERSUBSCRIBED, RANKS
 from pytest_distbench.records.environment import GpuHost
 from pytest_distbench.records.iteration import SAMPLES
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Sample, Scalar
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.tables.table import (
     LAUNCH,
@@ -31,22 +30,16 @@ from pytest_distbench.report.tables.table import (
     rows_of_launches,
     seconds,
 )
-from pytest_distbench.units import format_bytes
+from pytest_distbench.units import counted, format_bytes
 
 
-class Fact(NamedTuple):
-    name: str
-    value: str
-    planned: str
-
-
-def _facts(results: Sequence[CaseResult], run: RunRecord | None = None) -> list[Fact]:
-    """Each once, by their names in the order in which they are first told."""
+def _facts(results: Sequence[CaseResult], run: RunRecord | None = None) -> list[tuple[str, str, str]]:
+    """Name, value and what is planned, each once, by their names in the order in which they are first told."""
     planned = {} if run is None else run.experiment.planned
     facts = (fact for result in results for fact in _facts_of(result).items())
-    found = dict.fromkeys(Fact(name, value, planned.get(name, "")) for name, value in facts)
-    names = list(dict.fromkeys(fact.name for fact in found))
-    return sorted(found, key=lambda fact: names.index(fact.name))
+    found = dict.fromkeys((name, value, planned.get(name, "")) for name, value in facts)
+    names = list(dict.fromkeys(name for name, *_ in found))
+    return sorted(found, key=lambda fact: names.index(fact[0]))
 
 
 def _facts_of(result: CaseResult) -> dict[str, str]:
@@ -79,13 +72,13 @@ def _gpu_facts(host: GpuHost) -> dict[str, str]:
     return facts
 
 
-ENVIRONMENT: TableKind[Fact] = TableKind(
+ENVIRONMENT: TableKind[tuple[str, str, str]] = TableKind(
     summary="What the cases ran on.",
     rows=_facts,
     columns=[
-        Column("name", str, "Stack", lambda fact: fact.name),
-        Column("value", str, "current", lambda fact: fact.value),
-        Column("planned", str, "Future", lambda fact: fact.planned, if_any=True),
+        Column("name", str, "Stack", lambda fact: fact[0]),
+        Column("value", str, "current", lambda fact: fact[1]),
+        Column("planned", str, "Future", lambda fact: fact[2], if_any=True),
     ],
     takes=["run"],
 )
@@ -122,40 +115,28 @@ _NOT_SHOWN = ("communication", "data", "goal", "storage")
 """Parameters that are a row of their own, a path of this machine, or what a fixture sets."""
 
 
-class SetupRow(NamedTuple):
-    """A parameter of a test's training; its values at all world sizes, the smallest first."""
-
-    test: str
-    parameter: str
-    values: Sequence[str]
-
-
-def setup_rows(results: Sequence[CaseResult], run: RunRecord | None = None) -> list[SetupRow]:
-    """Of tests whose trainings have told how large their model is, or had a goal."""
+def setup_rows(results: Sequence[CaseResult], run: RunRecord | None = None) -> list[tuple[str, str, list[str]]]:
+    """A test whose training has told how large its model is or had a goal, a parameter, its values by world size."""
     tests: dict[str, list[CaseResult]] = {}
     for result in results:
         case = result.case
         if any(m.name == PARAMETERS or m.name.startswith(_GOAL) for m in _measured(result)):
             tests.setdefault(f"{case.shown_test}[{case.family}]" if case.family else case.shown_test, []).append(result)
+    hide = str if run is not None and "addresses" in run.settings else mask_addresses
     rows = []
     for test, sizes in tests.items():
         found: dict[str, dict[str, None]] = {}
         for result in sorted(sizes, key=lambda result: result.case.world_size):
             for parameter, value in _setup_of(result):
                 if value not in (None, ""):
-                    found.setdefault(parameter, {})[_text(value)] = None
-        rows += [SetupRow(test, parameter, [*values]) for parameter, values in found.items()]
-    if run is not None and "addresses" in run.settings:
-        return rows
-    return [row._replace(values=[mask_addresses(value) for value in row.values]) for row in rows]
+                    text = f"{value:,.6g}" if isinstance(value, float) else str(value)
+                    found.setdefault(parameter, {})[hide(text)] = None
+        rows += [(test, parameter, [*values]) for parameter, values in found.items()]
+    return rows
 
 
 def _measured(result: CaseResult) -> list[Sample]:
     return [m for launch in result.launches for m in launch.measurements]
-
-
-def _text(value: object) -> str:
-    return f"{value:,.6g}" if isinstance(value, float) else str(value)
 
 
 def _setup_of(result: CaseResult) -> Iterator[tuple[str, object]]:
@@ -182,158 +163,116 @@ def _setup_of(result: CaseResult) -> Iterator[tuple[str, object]]:
     yield "CPU cores", environment.cores
 
 
-SETUP: TableKind[SetupRow] = TableKind(
+SETUP: TableKind[tuple[str, str, list[str]]] = TableKind(
     summary="What each training consists of: model, batch, optimizer, goal, workers.",
     rows=setup_rows,
     columns=[
-        Column("test", str, "test", lambda row: row.test),
-        Column("parameter", str, "Experiment parameter", lambda row: row.parameter.replace("_", " ")),
-        Column("value", str, "Value", lambda row: ", ".join(row.values)),
+        Column("test", str, "test", lambda row: row[0]),
+        Column("parameter", str, "Experiment parameter", lambda row: row[1].replace("_", " ")),
+        Column("value", str, "Value", lambda row: ", ".join(row[2])),
     ],
     needs="a training that calls record_setup(...), or has a goal",
     takes=["run"],
 )
 
 
-class RecordRow(NamedTuple):
-    result: CaseResult
-    run: RunRecord
+_HEADINGS = {
+    "description": "Description",
+    "started": "Time (GMT)",
+    "storage": "Storage options",
+    "workload": "workload",
+    "cluster": "Cluster",
+    "behind_gateway": "Behind a gateway",
+    "servers": "# of servers",
+    "addresses": "IPs/DNS",
+    "cluster_info": "Pointer to cluster info",
+    "results": "Pointer to results",
+    "expected": "Expected results",
+    "storage_config": "s3fs config",
+    "data_set": "input data set",
+    "summary": "Brief summary and next steps",
+}
+"""What report 001 writes down of an experiment."""
 
-    @property
-    def identity(self) -> Mapping[str, Scalar]:
-        return {
-            name: value
-            for launch in self.result.launches
-            for measurement in launch.measurements
-            for name, value in measurement.identity.items()
-        }
-
-    @property
-    def stated(self) -> Mapping[str, str]:
-        return self.run.experiment.stated(self.result.case.test)
-
-    def parameters(self, names: str) -> str:
-        found = (f"{name}={value}" for name, value in self.result.case.params.items() if re.search(names, name))
-        text = ", ".join(found)
-        return text if "addresses" in self.run.settings else mask_addresses(text)
-
-
-def _rows(results: Sequence[CaseResult], run: RunRecord | None = None) -> list[RecordRow]:
-    return [] if run is None else [RecordRow(result, run) for result in results]
-
-
-def _description(row: RecordRow) -> str:
-    under = row.result.case.conditions
-    backend = f", {under.backend}" if under.backend else ""
-    ranks = f"{under.world_size} rank{'s' * (under.world_size != 1)}"
-    return f"{ranks}{backend}, {under.launcher}"
+_HEADINGS_IF_ANY = {
+    "instance": "instance type",
+    "schedule": "schedule",
+    "warm_up": "warm-up",
+    "multipliers": "multipliers",
+    "backup_dir": "backup folder",
+    "stated": "Also stated",
+}
+"""What report 000 does; seen where there is something to see. The last has what was stated under other keys."""
 
 
-def _workload(row: RecordRow) -> str:
-    return " at ".join(filter(None, [row.result.nodeid, row.run.commit]))
+def _records(results: Sequence[CaseResult], run: RunRecord | None = None) -> list[dict[str, str]]:
+    return [] if run is None else [_record(result, run) for result in results]
 
 
-def _servers(row: RecordRow) -> str:
-    """Hosts: one, unless a launcher of ranks has them on others, or is not known here."""
-    under = row.result.case.conditions
-    if under.kind != RANKS:
-        return "1"
+def _record(result: CaseResult, run: RunRecord) -> dict[str, str]:
+    """What was stated of a case, by key, else what the run knows of itself.
+
+    The description has the case before it, the summary what became of the test; the time is the run's own.
+    """
+    stated, known = run.experiment.stated(result.case.test), _known(result, run)
+    keys = [*_HEADINGS, *_HEADINGS_IF_ANY]
+    return {
+        **{key: stated.get(key, "") or known.get(key, "") for key in keys},
+        "description": f"{result.case.title}: {stated.get('description', '') or known['description']}",
+        "started": known["started"],
+        "summary": ". ".join(filter(None, [known["summary"], stated.get("summary", "")])),
+        "stated": "; ".join(f"{key}: {value}" for key, value in stated.items() if key not in keys),
+    }
+
+
+def _known(result: CaseResult, run: RunRecord) -> dict[str, str]:
+    under, environment, reference = result.case.conditions, result.environment, result.reference
+    identity = {name: value for m in _measured(result) for name, value in m.identity.items()}
+    ranks, out = counted(under.world_size, "rank"), run.settings.get("out", "")
+    machine = environment.system.get("machine", "")
     launcher = LAUNCHERS.get(under.launcher)
-    return "1" if launcher is not None and launcher.hosts == "one" else ""
+    on_one_host = under.kind != RANKS or (launcher is not None and launcher.hosts == "one")
+    # A path of this machine would tell whose it is.
+    stored = f"baseline {environment.platform}/{result.case.folder}"
+    jobs = (launch.elastic.job for launch in result.launches if launch.elastic is not None)
+    plans = (f"{job.nodes} nodes, {job.start} at the start, {job.plan}" for job in jobs)
+    hide = str if "addresses" in run.settings else mask_addresses
+
+    def parameters(names: str) -> str:
+        found = (f"{name}={value}" for name, value in result.case.params.items() if re.search(names, name))
+        return hide(", ".join(found))
+
+    return {
+        "description": ", ".join(filter(None, [ranks, under.backend, under.launcher])),
+        "started": run.started,
+        "storage": str(identity.get("storage", "")),
+        "workload": " at ".join(filter(None, [result.nodeid, run.commit])),
+        "cluster": environment.platform,
+        "servers": "1" if on_one_host else "",
+        "cluster_info": ", ".join(filter(None, [machine, environment.device, f"{environment.cores} cores"])),
+        "results": f"this run record{out and f'; logs in {out}/logs'}",
+        "expected": stored if reference.kind == "stored" and reference.software else reference.name,
+        "data_set": str(identity.get("data", "")),
+        "summary": result.headline or result.outcome,
+        "instance": machine,
+        "schedule": next(plans, ""),
+        "warm_up": parameters("warm_?up"),
+        "multipliers": parameters("multipliers"),
+        "backup_dir": parameters("backup|checkpoint_dir"),
+    }
 
 
-def _cluster_info(row: RecordRow) -> str:
-    environment = row.result.environment
-    cores = f"{environment.cores} cores"
-    return ", ".join(filter(None, [environment.system.get("machine"), environment.device, cores]))
+def _field(key: str, heading: str) -> Column[dict[str, str]]:
+    def cell(row: dict[str, str]) -> Cell:
+        text = f"{datetime.fromisoformat(row[key]):%Y-%m-%d %H:%M:%S} GMT" if key == "started" else row[key]
+        return Cell(row[key] or None, text or "-")
+
+    return Column(key, str, heading, cell, if_any=key in _HEADINGS_IF_ANY)
 
 
-def _results(row: RecordRow) -> str:
-    out = row.run.settings.get("out", "")
-    return f"this run record{out and f'; logs in {out}/logs'}"
-
-
-def _expected(row: RecordRow) -> str:
-    """What its launches were compared with, if there was anything; a path of this machine would tell whose it is."""
-    reference = row.result.reference
-    if reference.kind == "stored" and reference.software:
-        return f"baseline {row.result.environment.platform}/{row.result.case.folder}"
-    return reference.name
-
-
-def _schedule(row: RecordRow) -> str:
-    jobs = (launch.elastic.job for launch in row.result.launches if launch.elastic is not None)
-    return next((f"{job.nodes} nodes, {job.start} at the start, {job.plan}" for job in jobs), "")
-
-
-class Field(NamedTuple):
-    """What a report writes down of an experiment."""
-
-    key: str
-    heading: str
-    known: Callable[[RecordRow], str] = lambda row: ""
-    """What a run knows of itself where nothing was stated."""
-    is_always_seen: bool = True
-    """The fields of report 001; those of report 000 are seen where there is something to see."""
-
-    def value(self, row: RecordRow) -> str:
-        """What was stated; of the description with the case before it, of the summary with what became of the test."""
-        stated, known = row.stated.get(self.key, ""), self.known(row)
-        if self.key == "summary":
-            return ". ".join(filter(None, [known, stated]))
-        if self.key == "description":
-            return f"{row.result.case.title}: {stated or known}"
-        return stated or known
-
-    def column(self) -> Column[RecordRow]:
-        def cell(row: RecordRow) -> Cell:
-            return Cell(self.value(row) or None, self.value(row) or "-")
-
-        return Column(self.key, str, self.heading, cell, if_any=not self.is_always_seen)
-
-
-FIELDS = (
-    Field("description", "Description", _description),
-    Field("storage", "Storage options", lambda row: str(row.identity.get("storage", ""))),
-    Field("workload", "workload", _workload),
-    Field("cluster", "Cluster", lambda row: row.result.environment.platform),
-    Field("behind_gateway", "Behind a gateway"),
-    Field("servers", "# of servers", _servers),
-    Field("addresses", "IPs/DNS"),
-    Field("cluster_info", "Pointer to cluster info", _cluster_info),
-    Field("results", "Pointer to results", _results),
-    Field("expected", "Expected results", _expected),
-    Field("storage_config", "s3fs config"),
-    Field("data_set", "input data set", lambda row: str(row.identity.get("data", ""))),
-    Field("summary", "Brief summary and next steps", lambda row: row.result.headline or row.result.outcome),
-    Field(
-        "instance", "instance type", lambda row: row.result.environment.system.get("machine", ""), is_always_seen=False
-    ),
-    Field("schedule", "schedule", _schedule, is_always_seen=False),
-    Field("warm_up", "warm-up", lambda row: row.parameters("warm_?up"), is_always_seen=False),
-    Field("multipliers", "multipliers", lambda row: row.parameters("multipliers"), is_always_seen=False),
-    Field("backup_dir", "backup folder", lambda row: row.parameters("backup|checkpoint_dir"), is_always_seen=False),
-)
-"""The time is the run's own; what was stated under other keys stands in a column of its own."""
-
-
-def _other(row: RecordRow) -> str:
-    headings = [field.key for field in FIELDS]
-    return "; ".join(f"{key}: {value}" for key, value in row.stated.items() if key not in headings)
-
-
-def _time(row: RecordRow) -> Cell:
-    return Cell(row.run.started, f"{datetime.fromisoformat(row.run.started):%Y-%m-%d %H:%M:%S} GMT")
-
-
-RECORD: TableKind[RecordRow] = TableKind(
+RECORD: TableKind[dict[str, str]] = TableKind(
     summary="Every case as an experiment: when, where, on what data, with which result.",
-    rows=_rows,
-    columns=[
-        FIELDS[0].column(),
-        Column("started", str, "Time (GMT)", _time),
-        *(field.column() for field in FIELDS[1:]),
-        Field("stated", "Also stated", _other, is_always_seen=False).column(),
-    ],
+    rows=_records,
+    columns=[_field(key, heading) for key, heading in {**_HEADINGS, **_HEADINGS_IF_ANY}.items()],
     takes=["run"],
 )

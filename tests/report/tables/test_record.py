@@ -70,7 +70,7 @@ def trained(workers: int, *measured: Sample, told: bool = True, **params: object
 
 
 def values_of(*results: CaseResult) -> dict[str, str]:
-    return {row.parameter: ", ".join(row.values) for row in setup_rows(results)}
+    return {parameter: ", ".join(values) for _, parameter, values in setup_rows(results)}
 
 
 def test_a_set_up_says_what_was_told_what_was_measured_and_where_it_ran() -> None:
