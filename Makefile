@@ -1,9 +1,9 @@
-# `make suites` measures and takes about two minutes, `make suites-full` with all slow tests, `make structure` judges what needs no clock, `make lint` runs what needs no test, `make test` that and the tests of the plugin, `make thorough` and `make nightly` more of the same, `make durations` says which file of tests takes too long, `make gpu` on GPUs, `make docs` builds the site. Torch is installed once.
+# `make suites` measures and takes about two minutes, `make suites-full` with all slow tests, `make structure` judges what needs no clock, `make lint` runs what needs no test, `make test` that and the tests of the plugin, `make thorough` and `make nightly` more of the same, `make durations` says which file of tests takes too long, `make dist` builds the wheel and tries it, `make gpu` on GPUs, `make docs` builds the site. Torch is installed once.
 PYTHON ?= python3
 TOX = .venv/bin/tox
 UV = .venv/bin/uv
 
-.PHONY: suites suites-full structure lint test thorough nightly durations gpu docs
+.PHONY: suites suites-full structure lint test thorough nightly durations dist gpu docs
 
 SIDE_BY_SIDE = -n 4 --dist=loadgroup --no-loadscope-reorder
 
@@ -52,6 +52,11 @@ nightly: $(TOX)
 # After `make test` and `make thorough`, whose seconds it reads.
 durations:
 	.tox/py/bin/python tests/durations.py durations/*.xml
+
+# The sdist and the wheel in dist/, and the README's first test with the wheel in an empty environment.
+dist: $(TOX)
+	$(TOX) run -q -e py --notest
+	.tox/py/bin/python tests/wheel.py dist
 
 docs: $(TOX)
 	$(TOX) run -q -e docs

@@ -43,7 +43,7 @@ import psutil
 from pytest_distbench.machine.gpus import read_gpus
 from pytest_distbench.machine.hardware import installed_version
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.releases import __version__
+from pytest_distbench.releases import own_version
 from pytest_distbench.store.run_record import read_run_record
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -517,7 +517,7 @@ def main() -> int:
         "host": platform.platform(),
         "python": platform.python_version(),
         "torch": installed_version("torch"),
-        "distbench": __version__,
+        "distbench": own_version(),
     }
     print(", ".join(f"{name} {value}" for name, value in machine.items()))
     kept = options.json or (options.keep and options.keep / "seen.json")

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from pytest_distbench.instruments import phase as phase
     from pytest_distbench.instruments import record as record
     from pytest_distbench.instruments import timed as timed
-    from pytest_distbench.releases import __version__ as __version__
     from pytest_distbench.worker.context import RankContext as RankContext
 
 
@@ -19,9 +18,9 @@ def __getattr__(name: str) -> object:
     ``RankContext`` and ``ElasticRank`` import torch. Under ``TYPE_CHECKING`` they cost pytest's process nothing.
     """
     if name == "__version__":
-        from pytest_distbench.releases import __version__
+        from pytest_distbench.releases import own_version
 
-        return __version__
+        return own_version()
     if name == "RankContext":
         from pytest_distbench.worker.context import RankContext
 

@@ -7,6 +7,7 @@ The code that meets the differences between releases is ``worker/torch_internals
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import os
 import re
 import site
@@ -18,7 +19,11 @@ from types import MappingProxyType
 
 from pytest_distbench.errors import ConfigurationError
 
-__version__ = "0.1.0"
+
+@functools.cache
+def own_version() -> str:
+    """The version of pytest-distbench, as it was installed."""
+    return importlib.metadata.version("pytest-distbench")
 
 
 def is_installed_here(path: str) -> bool:

@@ -117,6 +117,15 @@ def runner(tmp_path: Path) -> Runner:
     return Runner(tmp_path)
 
 
+CHANGES = "# Changelog\n\n## 0.2.0\n\n- faster\n\n### Fixed\n\n- a hang\n\n## 0.1.0\n\nfirst\n"
+
+
+def made_by_make_dist(runner: Runner, version: str) -> None:
+    (runner.work / "dist").mkdir()
+    (runner.work / "dist" / f"pytest_distbench-{version}.tar.gz").write_text("")
+    (runner.work / "CHANGELOG.md").write_text(CHANGES)
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_runs_where_nothing_of_ours_is(runner: Runner, name: str) -> None:
     """After the steps before it: what these leave is there. The programs know the words that they are given."""
@@ -130,6 +139,7 @@ def test_every_command_runs_where_nothing_of_ours_is(runner: Runner, name: str) 
     runner.write("distbench-measured/comment.md", "first\nsecond\n")
     runner.write("distbench-measured/changes.md", "table\n")
     runner.write("distbench-history/records/1/run.json", "{}")
+    made_by_make_dist(runner, "main")
     _, calls = runner.run(name)
 
     for program, *words in calls:
@@ -447,10 +457,27 @@ def test_what_is_there_to_paste_calls_workflows_and_actions_with_inputs_that_the
     page = (ROOT / "docs" / "ci.md").read_text()
     blocks = [yaml.load(textwrap.dedent(text)) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
     calls = [row for block in blocks for row in (block["jobs"].values() if "jobs" in block else block)]
-    used = [(row["uses"].partition("/.github/")[2], row.get("with", {})) for row in calls if "uses" in row]
+    used = [(re.findall(r"/\.github/(.*)@v", row["uses"]), row.get("with", {})) for row in calls if "uses" in row]
 
-    assert {place for place, _ in used} >= {f"workflows/{name}.yml@COMMIT" for name in ("measure", "baselines")}
-    for place, given in used:
-        path = GITHUB / place.removesuffix("@COMMIT")
+    assert {place for [place], _ in used} >= {f"workflows/{name}.yml" for name in ("measure", "baselines")}
+    for [place], given in used:
+        path = GITHUB / place
         file = yaml.load((path if path.is_file() else path / "action.yml").read_text())
         assert set(given) <= set(file["inputs"] if "inputs" in file else file["on"]["workflow_call"]["inputs"])
+
+
+def test_a_tag_that_is_not_the_version_is_not_released(runner: Runner) -> None:
+    made_by_make_dist(runner, "0.1.0")
+    step = "workflows/release.yml/build/Is the tag their version?"
+    runner.run(step, GITHUB_REF_NAME="v0.1.0")
+    told, _ = runner.run(step, 1, GITHUB_REF_NAME="v0.2.0")
+
+    assert "::error::the tag is v0.2.0, and dist/ has pytest_distbench-0.1.0.tar.gz: set the version" in told
+
+
+def test_a_release_has_the_changes_of_its_version(runner: Runner) -> None:
+    made_by_make_dist(runner, "0.2.0")
+    _, [call] = runner.run("workflows/release.yml/notes/Publish the changes of this version", GITHUB_REF_NAME="v0.2.0")
+
+    assert call[:5] == ["gh", "release", "create", "v0.2.0", "dist/pytest_distbench-0.2.0.tar.gz"]
+    assert (runner.work / "notes.md").read_text() == "\n- faster\n\n### Fixed\n\n- a hang\n\n"

@@ -25,7 +25,8 @@ BUDGETS = {
     # how good a baseline is; screens; words of the field in messages; code that git does not know; the site's search;
     # every command of the workflows; baseline and outliers in the report; what a noise hides; what a comment is of;
     # merges, quotes, lost artifacts in the workflows; ini, .gitignore and branches that init finds
-    "tests": Budget(312, 57_400),
+    # the wheel in an empty environment; the release workflow
+    "tests": Budget(313, 57_440),
 }
 """A number that rises needs its reason in its line."""
 

@@ -58,6 +58,15 @@ def test_links_and_pictures_of_the_readme_lead_to_files_of_the_repository_from_a
     assert all(url.startswith(f"https://github.com/{name}") for url in project["project"]["urls"].values())
 
 
+def test_what_names_the_version_names_this_one() -> None:
+    """The changelog begins with it, and the workflows that docs/ci.md calls are those of its tag."""
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    tags = re.findall(r"pytest-distbench/pytest-distbench/\.github/\S+@v(\S+)", (ROOT / "docs" / "ci.md").read_text())
+
+    assert re.findall(r"^## (\S+)", changes, re.MULTILINE)[0] == pytest_distbench.__version__
+    assert {*tags} == {pytest_distbench.__version__}
+
+
 @pytest.mark.timeout(300)
 def test_a_type_checker_sees_the_types_of_the_installed_package(tmp_path: Path) -> None:
     """Installed as the wheel has it, every file of the package: without py.typed its types would not count."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pytest_distbench.commands import Command, NegativeError, add_commands, baseline, runs
 from pytest_distbench.errors import ConfigurationError, DistbenchError, tell
 from pytest_distbench.extensions import Table
-from pytest_distbench.releases import __version__
+from pytest_distbench.releases import own_version
 from pytest_distbench.report import escape
 
 COMMANDS: Table[str, Command] = Table(
@@ -95,7 +95,7 @@ def _import_modules(names: Sequence[str]) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="distbench", description="Baselines and run records of pytest-distbench.")
-    parser.add_argument("--version", action="version", version=f"pytest-distbench {__version__}")
+    parser.add_argument("--version", action="version", version=f"pytest-distbench {own_version()}")
     parser.add_argument(
         "-p",
         dest="modules",

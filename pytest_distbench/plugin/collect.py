@@ -311,7 +311,7 @@ class ResultsPlugin:
         from pytest_distbench.plugin.names import record_arguments
         from pytest_distbench.plugin.settings import given_options
         from pytest_distbench.records.run import RunRecord, number_hosts
-        from pytest_distbench.releases import __version__
+        from pytest_distbench.releases import own_version
         from pytest_distbench.store.run_record import SCHEMA
 
         given = mask_secrets(given_options(self._config))
@@ -324,7 +324,7 @@ class ResultsPlugin:
             commands = [mask_addresses(command) for command in commands]
         return RunRecord(
             schema=SCHEMA,
-            distbench=__version__,
+            distbench=own_version(),
             started=datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
             duration_s=time.time() - self._started,
             commit=git.describe_commit(self._config.rootpath),

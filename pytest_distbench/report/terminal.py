@@ -25,7 +25,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.reasons import REASONS, ReasonCode
 from pytest_distbench.records.run import CaseResult, Finding, RunRecord
 from pytest_distbench.records.wanted import ELASTIC_BASELINE_LAUNCHES
-from pytest_distbench.releases import __version__
+from pytest_distbench.releases import own_version
 from pytest_distbench.report import Line, layout, lines_of
 from pytest_distbench.report.screens import (
     about,
@@ -162,7 +162,7 @@ def header_lines(
     devices = counted(count, "GPU") if count else f"{environment.cores} CPU cores"
     torch = environment.software["torch"]
     where = f"{backend}, {devices} ({environment.device}), torch {torch}, {launcher} launcher"
-    first = f"distbench {__version__}: world size {sizes}, {where}"
+    first = f"distbench {own_version()}: world size {sizes}, {where}"
     missing = [f"distbench: not used: {reason}" for reason in gpus.unreadable]
     missing += [f"distbench: note: {remark}" for remark in gpus.remarks]
     if environment.shares_host:

@@ -36,7 +36,7 @@ from pytest_distbench.machine.gpus import VARIABLE, Driver, DriverError, Gpus, c
 from pytest_distbench.records.environment import Gpu
 from pytest_distbench.records.wanted import DEFAULT_TOLERANCE
 from pytest_distbench.records.wire import SESSION_VARIABLE
-from pytest_distbench.releases import TESTED, __version__, check_torch, lacking, nearest, release_of, text, untested
+from pytest_distbench.releases import TESTED, check_torch, lacking, nearest, own_version, release_of, text, untested
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.units import format_bytes
 
@@ -333,7 +333,7 @@ _IMPORT_TIMEOUT_S = 300.0
 def versions() -> Iterator[Finding]:
     names = ("torch", "numpy", "pytest", "pytest-benchmark", "msgspec", "psutil", "filelock", "nvidia-ml-py")
     found = ", ".join(f"{name} {hardware.installed_version(name)}" for name in names)
-    yield Finding("ok", "versions", f"distbench {__version__}, python {platform.python_version()}, {found}")
+    yield Finding("ok", "versions", f"distbench {own_version()}, python {platform.python_version()}, {found}")
 
 
 def torch_import() -> Iterator[Finding]:

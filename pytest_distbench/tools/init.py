@@ -19,7 +19,7 @@ from pytest_distbench import git
 from pytest_distbench.commands import Command
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.machine import gpus, hardware
-from pytest_distbench.releases import __version__
+from pytest_distbench.releases import own_version
 
 _TEMPLATE = Path(__file__).with_name("template")
 _PACKAGE = "pytest-distbench"
@@ -196,14 +196,14 @@ def _requirement() -> tuple[str, bool]:
     try:
         text = metadata.distribution(_PACKAGE).read_text("direct_url.json")
     except metadata.PackageNotFoundError:
-        return f"{_WANTED}=={__version__}", False
+        return f"{_WANTED}=={own_version()}", False
     origin = json.loads(text) if text else {}
     if "vcs_info" in origin:
         vcs = origin["vcs_info"]
         return f"{_WANTED} @ {vcs['vcs']}+{origin['url']}@{vcs['commit_id']}", True
     if origin.get("url", "").startswith("https://"):
         return f"{_WANTED} @ {origin['url']}", True
-    return f"{_WANTED}=={__version__}", not origin
+    return f"{_WANTED}=={own_version()}", not origin
 
 
 def _ask_git(folder: Path, *arguments: str) -> str:
