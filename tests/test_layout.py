@@ -26,7 +26,7 @@ BUDGETS = {
     # every command of the workflows; baseline and outliers in the report; what a noise hides; what a comment is of;
     # merges, quotes, lost artifacts in the workflows; ini, .gitignore and branches that init finds
     # the wheel in an empty environment; the release workflow
-    "tests": Budget(313, 57_440),
+    "tests": Budget(313, 57_560),
 }
 """A number that rises needs its reason in its line."""
 
