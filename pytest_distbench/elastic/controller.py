@@ -29,18 +29,9 @@ from pytest_distbench.elastic.progress import (
 from pytest_distbench.elastic.records import START, Change, ElasticJob, Job
 from pytest_distbench.elastic.schedule import changes_of, choose_slots, taken_after
 from pytest_distbench.elastic.script import ScriptWatch
-from pytest_distbench.elastic.timeline import (
-    AgentEnded,
-    Began,
-    Changed,
-    Line,
-    Stable,
-    Started,
-    TimelineReader,
-    WorkerEnded,
-    append,
-)
+from pytest_distbench.elastic.timeline import event
 from pytest_distbench.errors import ReadingError
+from pytest_distbench.records.event import Event, EventReader, append
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan
 
@@ -63,12 +54,12 @@ class RunningJob:
         self._job = job
         self._engine = engine
         self._path = timeline
-        self._reader = TimelineReader(timeline)
+        self._reader = EventReader(timeline)
         self._script = script
         self._ends = WorkerEnds(clock)
         self._clock = clock
         self._progress = Progress(job.most, stable_steps=STABLE_STEPS if script is None else STABLE_LINES)
-        self._just_ended: list[AgentEnded] = []
+        self._just_ended: list[Event] = []
         """Agents whose end was not yet asked about."""
 
     def let_end(self) -> None:
@@ -90,7 +81,7 @@ class RunningJob:
 
     def _begin(self, slots: Collection[int]) -> None:
         self._progress.taken = set(slots)
-        self._note([Began(t=self._clock(), slots=sorted(slots))])
+        self._note([event("began", t=self._clock(), slots=sorted(slots))])
         for slot in sorted(slots):
             self._engine.join(slot)
 
@@ -103,7 +94,8 @@ class RunningJob:
             "stop": self._engine.stop,
         }
         self._progress.taken = set(expected)
-        changed = Changed(
+        changed = event(
+            "changed",
             t=self._clock(),
             index=index,
             kind=change.kind,
@@ -120,7 +112,7 @@ class RunningJob:
         now = self._clock()
         found = self._progress.stable_generation
         if found is not None:
-            self._note([Stable(t=now, index=index, generation=found, world_size=len(self._progress.taken))])
+            self._note([event("stable", t=now, index=index, generation=found, world_size=len(self._progress.taken))])
             return True
         if now - since >= self._job.settle_s:
             said = f"\n{self._script.last_words()}" if self._script is not None else ""
@@ -131,7 +123,7 @@ class RunningJob:
         """Heed what has happened. The job cannot go on where a body failed, or a script's steps cannot be told."""
         told = self._engine.poll()
         self._note(told)
-        ended = [line for line in told if isinstance(line, AgentEnded)]
+        ended = [line for line in told if line.what == "agent_ended"]
         self._note(self._ends.poll())
         if self._script is not None:
             try:
@@ -143,11 +135,11 @@ class RunningJob:
                 raise CannotGoOn(str(error)) from None
         for line in self._reader.read():
             self._progress.heed(line)
-            if isinstance(line, Started):
+            if line.what == "started":
                 self._ends.watch(line)
         self._just_ended += ended
 
-    def _check(self) -> list[AgentEnded]:
+    def _check(self) -> list[Event]:
         """Agents that have ended since the last call. The job cannot go on split, or where one should not have."""
         ended, self._just_ended = self._just_ended, []
         if self._progress.split is not None:
@@ -160,7 +152,7 @@ class RunningJob:
             raise CannotGoOn(trouble)
         return ended
 
-    def _note(self, lines: Iterable[Line]) -> None:
+    def _note(self, lines: Iterable[Event]) -> None:
         for line in lines:
             append(self._path, line)
 
@@ -170,17 +162,17 @@ class WorkerEnds:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._alive: dict[int, Started] = {}
+        self._alive: dict[int, Event] = {}
         """Handle -> the worker it is of."""
-        self._gone: list[WorkerEnded] = []
+        self._gone: list[Event] = []
 
-    def watch(self, worker: Started) -> None:
+    def watch(self, worker: Event) -> None:
         try:
             self._alive[os.pidfd_open(worker.pid)] = worker
         except OSError:  # it has ended already
-            self._gone.append(WorkerEnded(t=self._clock(), slot=worker.slot, pid=worker.pid))
+            self._gone.append(event("worker_ended", t=self._clock(), slot=worker.slot, pid=worker.pid))
 
-    def poll(self) -> list[WorkerEnded]:
+    def poll(self) -> list[Event]:
         """Those that have ended since the last call. Never blocks."""
         poller = select.poll()
         for handle in self._alive:
@@ -188,7 +180,7 @@ class WorkerEnds:
         for handle, _ in poller.poll(0):
             worker = self._alive.pop(handle)
             os.close(handle)
-            self._gone.append(WorkerEnded(t=self._clock(), slot=worker.slot, pid=worker.pid))
+            self._gone.append(event("worker_ended", t=self._clock(), slot=worker.slot, pid=worker.pid))
         gone, self._gone = self._gone, []
         return gone
 

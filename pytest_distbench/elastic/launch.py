@@ -12,20 +12,7 @@ from pytest_distbench.elastic.measures.continuity import tell_wrong_resume
 from pytest_distbench.elastic.measures.history import History
 from pytest_distbench.elastic.progress import EXIT_S, tell_slow, tell_standstill
 from pytest_distbench.elastic.records import ElasticJob, ElasticResult, Job
-from pytest_distbench.elastic.timeline import (
-    AgentEnded,
-    Changed,
-    Finished,
-    Joined,
-    LeftOut,
-    Line,
-    Loaded,
-    Progress,
-    Raised,
-    Stable,
-    TimelineReader,
-    read_timeline,
-)
+from pytest_distbench.elastic.timeline import error_of
 from pytest_distbench.errors import ReadingError, RecordingError
 from pytest_distbench.launch.controlled import Controlled, TimelineFollower, tell_end
 from pytest_distbench.launch.diagnosis.fates import is_follower
@@ -37,6 +24,7 @@ from pytest_distbench.launch.supervise import Side
 from pytest_distbench.launch.workplace import error_tail
 from pytest_distbench.machine import hardware
 from pytest_distbench.records.environment import End
+from pytest_distbench.records.event import Event, EventReader, read_events
 from pytest_distbench.records.launch import LaunchRecord, RankFate, RankReport
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wanted import ELASTIC_BASELINE_LAUNCHES, ELASTIC_RUN_LAUNCHES
@@ -48,7 +36,7 @@ def launch_elastic(plan: LaunchPlan, side: Side) -> LaunchRecord:
     job = plan.expect(Job).job
     launch = Controlled(plan, side, observes=job.steps is not None, is_ours=True)
     side.on_progress(str(job))
-    shown = TimelineFollower(TimelineReader(plan.files.timeline).read, _text_of, side.on_progress)
+    shown = TimelineFollower(EventReader(plan.files.timeline).read, _text_of, side.on_progress)
     ended = launch.run_module("pytest_distbench.elastic.controller", shown)
     return launch.complete(make_record(launch.plan, ended), ended)
 
@@ -59,13 +47,13 @@ _NO_STEP = (
 )
 
 
-def _text_of(line: Line) -> str:
+def _text_of(line: Event) -> str:
     match line:
-        case Changed():
+        case Event():
             return f"{line.kind} of slot {', '.join(map(str, line.slots))}"
-        case Stable():
+        case Event():
             return f"{line.world_size} nodes train, generation {line.generation}"
-        case Progress():
+        case Event():
             return line.text
     return ""
 
@@ -73,7 +61,7 @@ def _text_of(line: Line) -> str:
 def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
     """What became of a job that is over, from the files it left."""
     job = plan.expect(Job).job
-    history = History(read_timeline(plan.files.timeline))
+    history = History(read_events(plan.files.timeline))
     reason = tell_end(plan, "elastic job", ended)
     reason += tell_standstill(history.lines) if ended.timed_out else ""
     result, measurements = measure(job, history)
@@ -107,13 +95,13 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
     )
 
 
-def last_reports(reports: Mapping[int, RankReport], lines: Sequence[Line]) -> dict[int, RankReport]:
+def last_reports(reports: Mapping[int, RankReport], lines: Sequence[Event]) -> dict[int, RankReport]:
     """What a script recorded in the generation that finished, by rank.
 
     Earlier generations have left theirs where the last one had fewer ranks.
     """
-    last = max((line.generation for line in lines if isinstance(line, Finished)), default=0)
-    size = max((line.world_size for line in lines if isinstance(line, Joined) and line.generation == last), default=0)
+    last = max((line.generation for line in lines if line.what == "finished"), default=0)
+    size = max((line.world_size for line in lines if line.what == "joined" and line.generation == last), default=0)
     found = {rank: report for rank, report in reports.items() if rank < size}
     for rank, report in found.items():
         if report.outcome != "passed":
@@ -121,9 +109,9 @@ def last_reports(reports: Mapping[int, RankReport], lines: Sequence[Line]) -> di
     return found
 
 
-def tell_torn(lines: Sequence[Line]) -> list[str]:
+def tell_torn(lines: Sequence[Event]) -> list[str]:
     """Of checkpoints that were passed over, because they are not whole."""
-    torn = sorted({name for line in lines if isinstance(line, Loaded) for name in line.torn})
+    torn = sorted({name for line in lines if line.what == "loaded" for name in line.torn})
     return [f"checkpoint {name} was incomplete, and the last complete one was used" for name in torn]
 
 
@@ -133,14 +121,14 @@ def software_of(reports: Iterable[RankReport]) -> dict[str, str]:
     return told[0] if told else {"python": platform.python_version(), "torch": hardware.installed_version("torch")}
 
 
-def _fates(plan: LaunchPlan, job: ElasticJob, lines: Sequence[Line]) -> list[RankFate]:
+def _fates(plan: LaunchPlan, job: ElasticJob, lines: Sequence[Event]) -> list[RankFate]:
     """How the worker of each slot ended, as far as it said; a slot takes a rank's place here.
 
     Nothing where the training came to its end: what was raised before is what its changes brought about.
     """
-    if any(isinstance(line, Finished) for line in lines):
+    if any(line.what == "finished" for line in lines):
         return []
-    raised = {line.slot: line.error for line in lines if isinstance(line, Raised)}
+    raised = {line.slot: error_of(line) for line in lines if line.what == "raised"}
     return [
         RankFate(
             rank=slot,
@@ -159,7 +147,7 @@ def _remarks(job: ElasticJob, history: History, result: ElasticResult | None) ->
     lines = history.lines
     remarks = [f"engine {job.engine} in place of {job.in_place_of}"] if job.in_place_of else []
     remarks += tell_torn(lines)
-    left_out = dict.fromkeys(part for line in lines if isinstance(line, LeftOut) for part in line.parts)
+    left_out = dict.fromkeys(part for line in lines if line.what == "left_out" for part in line.parts)
     if left_out and (job.plan.changes or job.plan.cycle is not None) and job.checkpoint_every is not None:
         remarks.append(
             f"not passed to rank.training, so no checkpoint saves it and no load of it is checked: "
@@ -175,12 +163,12 @@ def _remarks(job: ElasticJob, history: History, result: ElasticResult | None) ->
     return remarks
 
 
-def _exit_hang(lines: Sequence[Line]) -> list[str]:
+def _exit_hang(lines: Sequence[Event]) -> list[str]:
     """Of agents that did not end when their workers had finished, which users see as a job that hangs at its end."""
-    finished = [line for line in lines if isinstance(line, Finished)]
+    finished = [line for line in lines if line.what == "finished"]
     last = max((line.generation for line in finished), default=None)
     began = min((line.t for line in finished if line.generation == last), default=0.0)
-    ended = {line.slot for line in lines if isinstance(line, AgentEnded) and line.t >= began}
+    ended = {line.slot for line in lines if line.what == "agent_ended" and line.t >= began}
     left = sorted({line.slot for line in finished if line.generation == last} - ended)
     slots = ", ".join(map(str, left))
     return (

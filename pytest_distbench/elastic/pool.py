@@ -23,23 +23,9 @@ from pytest_distbench.elastic.engines.nodes import let_parent_end
 from pytest_distbench.elastic.engines.table import ENGINES
 from pytest_distbench.elastic.progress import EXIT_S
 from pytest_distbench.elastic.records import SERVING, START, Change, ChangeKind, Policy, Pool, PoolJob, Sharing
-from pytest_distbench.elastic.timeline import (
-    POOL_LINES,
-    Asked,
-    ClockBegan,
-    Demanded,
-    Ended,
-    Freed,
-    Granted,
-    LineReader,
-    PoolLine,
-    ServerFailed,
-    ServerReady,
-    Stepped,
-    Submitted,
-    append,
-)
+from pytest_distbench.elastic.timeline import event
 from pytest_distbench.launch.workplace import tail
+from pytest_distbench.records.event import Event, EventReader, append
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan
 
@@ -211,7 +197,7 @@ class SharingJob(RunningJob):
     def _look(self) -> set[int]:
         self._take_in()
         if self.first_step_t is None:
-            self.first_step_t = next((line.t for line in self._progress.lines if isinstance(line, Stepped)), None)
+            self.first_step_t = next((line.t for line in self._progress.lines if line.what == "stepped"), None)
         ended = {agent.slot for agent in self._check()}
         self._settle()
         freed = self.slots_left & ended if self._progress.is_ending else ended & set(self.leaving)
@@ -312,7 +298,7 @@ class PoolController:
         self._pool = pool
         self._jobs = jobs
         self._path = timeline
-        self._reader = LineReader(timeline, POOL_LINES)
+        self._reader = EventReader(timeline)
         self._servers = servers
         self._clock = clock
         self._sleep = sleep
@@ -353,17 +339,17 @@ class PoolController:
             if job.has_ended:
                 continue
             for slot in sorted(job.look()):
-                self._note(Freed(t=self._clock(), owner=job.name, slot=slot))
+                self._note(event("freed", t=self._clock(), owner=job.name, slot=slot))
             if job.has_ended:
-                self._note(Ended(t=self._clock(), job=job.name))
+                self._note(event("ended", t=self._clock(), job=job.name))
         if self._servers is not None:
             self._look_at_servers(self._servers)
 
     def _look_at_servers(self, servers: Servers) -> None:
         for line in self._reader.read():
-            if isinstance(line, ServerReady):
+            if line.what == "server_ready":
                 self._ready.add(line.slot)
-            if isinstance(line, ServerFailed):
+            if line.what == "server_failed":
                 raise CannotGoOn(f"the serving failed in slot {line.slot}: {line.error}")
         for slot, code in servers.poll().items():
             if slot not in self._stopping:
@@ -371,17 +357,17 @@ class PoolController:
                     f"the server in slot {slot} ended with exit code {code}; its log:\n{servers.log(slot)}"
                 )
             self._stopping.discard(slot)
-            self._note(Freed(t=self._clock(), owner=SERVING, slot=slot))
+            self._note(event("freed", t=self._clock(), owner=SERVING, slot=slot))
 
     def _submit(self) -> None:
         if self._began is None and self._submitted and (first := self._submitted[0].first_step_t) is not None:
             self._began = first
-            self._note(ClockBegan(t=first))
+            self._note(event("clock_began", t=first))
         for job in self._jobs[len(self._submitted) :]:
             if job.submit_s > 0 and self._seconds() < job.submit_s:
                 return
             self._submitted.append(job)
-            self._note(Submitted(t=self._clock(), job=job.name))
+            self._note(event("submitted", t=self._clock(), job=job.name))
 
     def _seconds(self) -> float:
         """By the pool's clock; it stands at 0 until the first step."""
@@ -396,7 +382,7 @@ class PoolController:
                 return
             self._demands += 1
             self._wanted = demand.slots
-            self._note(Demanded(t=self._clock(), slots=demand.slots))
+            self._note(event("demanded", t=self._clock(), slots=demand.slots))
 
     def _share(self) -> None:
         here = [job for job in self._submitted if not job.has_ended]
@@ -424,7 +410,7 @@ class PoolController:
 
     def _ask(self, owner: str, slots: Sequence[int]) -> None:
         for slot in slots:
-            self._note(Asked(t=self._clock(), owner=owner, slot=slot))
+            self._note(event("asked", t=self._clock(), owner=owner, slot=slot))
         if owner != SERVING:
             self._job(owner).give_back(slots)
             return
@@ -437,7 +423,7 @@ class PoolController:
 
     def _grant(self, owner: str, slots: Sequence[int]) -> None:
         for slot in slots:
-            self._note(Granted(t=self._clock(), owner=owner, slot=slot))
+            self._note(event("granted", t=self._clock(), owner=owner, slot=slot))
         if owner != SERVING:
             self._job(owner).take(slots)
             return
@@ -458,7 +444,7 @@ class PoolController:
                 f"so the pool did not show what it should. Train longer, or shorten the demand"
             )
 
-    def _note(self, line: PoolLine) -> None:
+    def _note(self, line: Event) -> None:
         append(self._path, line)
 
 

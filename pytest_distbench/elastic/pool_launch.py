@@ -5,20 +5,7 @@ from __future__ import annotations
 from pytest_distbench.elastic.launch import kind_of_jobs, software_of, tell_torn
 from pytest_distbench.elastic.measures.pool import measure_pool
 from pytest_distbench.elastic.records import Pool, Sharing
-from pytest_distbench.elastic.timeline import (
-    POOL_LINES,
-    Asked,
-    Demanded,
-    Ended,
-    Finished,
-    Freed,
-    Granted,
-    Line,
-    LineReader,
-    PoolLine,
-    Raised,
-    read_timeline,
-)
+from pytest_distbench.elastic.timeline import error_of
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.controlled import Controlled, TimelineFollower, tell_end
 from pytest_distbench.launch.diagnosis.fates import is_follower
@@ -27,6 +14,7 @@ from pytest_distbench.launch.reduce import largest, merge, peak_memory, recorded
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.launch.workplace import error_tail
 from pytest_distbench.records.environment import End
+from pytest_distbench.records.event import Event, EventReader, read_events
 from pytest_distbench.records.launch import LaunchRecord, RankFate
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
@@ -35,22 +23,22 @@ from pytest_distbench.records.record import replace
 def launch_pool(plan: LaunchPlan, side: Side) -> LaunchRecord:
     launch = Controlled(plan, side, observes=False, is_ours=True)
     side.on_progress(str(plan.expect(Pool).sharing))
-    shown = TimelineFollower(LineReader(plan.files.pool_timeline, POOL_LINES).read, _pool_text, side.on_progress)
+    shown = TimelineFollower(EventReader(plan.files.pool_timeline).read, _pool_text, side.on_progress)
     ended = launch.run_module("pytest_distbench.elastic.pool", shown)
     return launch.complete(make_pool_record(launch.plan, ended), ended)
 
 
-def _pool_text(line: PoolLine) -> str:
+def _pool_text(line: Event) -> str:
     match line:
-        case Granted():
+        case Event():
             return f"slot {line.slot} is for {line.owner}"
-        case Asked():
+        case Event():
             return f"{line.owner} is to give slot {line.slot} back"
-        case Freed():
+        case Event():
             return f"slot {line.slot} is free"
-        case Demanded():
+        case Event():
             return f"serving wants {line.slots}"
-        case Ended():
+        case Event():
             return f"{line.job} has ended"
     return ""
 
@@ -58,8 +46,8 @@ def _pool_text(line: PoolLine) -> str:
 def make_pool_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
     work = plan.expect(Pool)
     pool = work.sharing
-    timelines = {job.name: read_timeline(plan.files.job(i).timeline) for i, job in enumerate(pool.jobs)}
-    lines = sorted(LineReader(plan.files.pool_timeline, POOL_LINES).read(), key=lambda line: line.t)
+    timelines = {job.name: read_events(plan.files.job(i).timeline) for i, job in enumerate(pool.jobs)}
+    lines = sorted(EventReader(plan.files.pool_timeline).read(), key=lambda line: line.t)
     reason = tell_end(plan, "pool", ended)
     result, measurements = measure_pool(pool, lines, timelines)
     if not reason and result is None:
@@ -91,22 +79,22 @@ def make_pool_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
     )
 
 
-def _pool_fates(plan: LaunchPlan, pool: Sharing, timelines: dict[str, list[Line]]) -> list[RankFate]:
+def _pool_fates(plan: LaunchPlan, pool: Sharing, timelines: dict[str, list[Event]]) -> list[RankFate]:
     """How the jobs ended that did not finish, as far as their workers said; a job takes a rank's place here."""
     found = []
     for index, job in enumerate(pool.jobs):
         lines = timelines[job.name]
-        if any(isinstance(line, Finished) for line in lines):
+        if any(line.what == "finished" for line in lines):
             continue
-        raised = sorted((line for line in lines if isinstance(line, Raised)), key=lambda line: is_follower(line.error))
+        raised = sorted((line for line in lines if line.what == "raised"), key=lambda line: is_follower(error_of(line)))
         found.append(
             RankFate(
                 rank=index,
                 outcome="failed",
                 phase="body",
-                how=f"raised {raised[0].error.kind}" if raised else "was ended with the pool",
-                is_victim=not raised or is_follower(raised[0].error),
-                error=raised[0].error if raised else None,
+                how=f"raised {error_of(raised[0]).kind}" if raised else "was ended with the pool",
+                is_victim=not raised or is_follower(error_of(raised[0])),
+                error=error_of(raised[0]) if raised else None,
                 log_tail=error_tail(plan.files.job(index).log(raised[0].slot if raised else 0)),
             )
         )

@@ -13,21 +13,10 @@ from dataclasses import dataclass
 from pytest_distbench.elastic.engines import CannotGoOn
 from pytest_distbench.elastic.engines.table import ENGINES, Advice
 from pytest_distbench.elastic.records import Change, ChangeResult, ElasticJob
-from pytest_distbench.elastic.timeline import (
-    AgentEnded,
-    Changed,
-    Finished,
-    Joined,
-    Line,
-    Raised,
-    Rendezvous,
-    Saved,
-    Started,
-    Stepped,
-    WorkerEnded,
-)
+from pytest_distbench.elastic.timeline import error_of
 from pytest_distbench.errors import ConfigurationError, ReadingError, show
 from pytest_distbench.launch.diagnosis.fates import is_follower
+from pytest_distbench.records.event import Event
 from pytest_distbench.records.metric import Reader
 
 STABLE_STEPS = 3
@@ -56,9 +45,9 @@ class Progress:
 
     def __init__(self, most: int, *, stable_steps: int = STABLE_STEPS) -> None:
         self.taken: set[int] = set()
-        self.lines: list[Line] = []
+        self.lines: list[Event] = []
         self.step = self.saved = 0
-        self.split: tuple[Stepped, int] | None = None
+        self.split: tuple[Event, int] | None = None
         self._first: dict[int, float] = {}
         """Generation -> when its first step was over."""
         self._forgotten_at = 0.0
@@ -73,20 +62,20 @@ class Progress:
         self._finished: dict[int, set[int]] = {}
         self._attempts: dict[int, int] = {}
         """Slot -> workers that were started since the job last came further, or changed."""
-        self._reasons: list[Raised] = []
+        self._reasons: list[Event] = []
 
-    def heed(self, line: Line) -> None:
+    def heed(self, line: Event) -> None:
         """Take in a line.
 
         The job cannot go on where the body raised, and not because a peer had gone; or where a worker was started once
         more, and the job comes no further.
         """
         self.lines.append(line)
-        if isinstance(line, Started):
+        if line.what == "started":
             self._try(line)
-        elif isinstance(line, Joined):
+        elif line.what == "joined":
             self._worlds[line.generation] = line.world_size
-        elif isinstance(line, Stepped):
+        elif line.what == "stepped":
             if line.step > self.step:
                 self.step = line.step
                 self._attempts.clear()
@@ -97,19 +86,19 @@ class Progress:
             if line.t >= self._forgotten_at:
                 counts = self._steps.setdefault(line.generation, {})
                 counts[line.slot] = counts.get(line.slot, 0) + 1
-        elif isinstance(line, Saved):
+        elif line.what == "saved":
             self.saved = max(self.saved, line.step)
-        elif isinstance(line, Finished):
+        elif line.what == "finished":
             self._finished.setdefault(line.generation, set()).add(line.slot)
-        elif isinstance(line, Raised) and line.generation is None and not is_follower(line.error):
+        elif line.what == "raised" and line.generation is None and not is_follower(error_of(line)):
             self._reasons.append(line)
-        elif isinstance(line, Raised) and line.generation is not None and not is_follower(line.error):
+        elif line.what == "raised" and line.generation is not None and not is_follower(error_of(line)):
             raise CannotGoOn(
-                f"the body raised in slot {line.slot}, generation {line.generation}: {line.error.kind}: "
-                f"{line.error.message}\n{line.error.traceback}"
+                f"the body raised in slot {line.slot}, generation {line.generation}: {error_of(line).kind}: "
+                f"{error_of(line).message}\n{error_of(line).traceback}"
             )
 
-    def _try(self, line: Started) -> None:
+    def _try(self, line: Event) -> None:
         attempts = self._attempts[line.slot] = self._attempts.get(line.slot, 0) + 1
         if attempts <= ATTEMPTS:
             return
@@ -117,7 +106,7 @@ class Progress:
         if (first := self._gone_first()) is not None:
             why = f"; the last time the worker of slot {first} ended first{why}"
         if self._reasons:
-            error = self._reasons[-1].error
+            error = error_of(self._reasons[-1])
             why = f". Before they had a group they raised {error.kind}: {error.message}\n{error.traceback}"
         raise CannotGoOn(
             f"the job does not get beyond step {self.step}: the worker of slot {line.slot} was started {attempts} "
@@ -127,8 +116,8 @@ class Progress:
     def _gone_first(self) -> int | None:
         """The slot whose worker ended first in the newest generation; None: unseen."""
         newest = max(self._worlds, default=None)
-        members = {line.pid for line in self.lines if isinstance(line, Joined) and line.generation == newest}
-        gone = [line for line in self.lines if isinstance(line, WorkerEnded) and line.pid in members]
+        members = {line.pid for line in self.lines if line.what == "joined" and line.generation == newest}
+        gone = [line for line in self.lines if line.what == "worker_ended" and line.pid in members]
         return min(gone, key=lambda line: line.t).slot if gone else None
 
     def forget_steps(self, now: float, *, ends_generation: bool = False) -> None:
@@ -165,11 +154,11 @@ class Progress:
         return any(len(slots) >= self._worlds.get(g, self._most) for g, slots in self._finished.items())
 
 
-def tell_unstable(lines: Sequence[Line], expected: Collection[int], change: Change | None, job: ElasticJob) -> str:
+def tell_unstable(lines: Sequence[Event], expected: Collection[int], change: Change | None, job: ElasticJob) -> str:
     after = "its start" if change is None else str(change)
-    begin = max((line.t for line in lines if isinstance(line, Changed)), default=0.0)
+    begin = max((line.t for line in lines if line.what == "changed"), default=0.0)
     since = [line for line in lines if line.t >= begin]
-    stepped = {line.slot for line in since if isinstance(line, Stepped)}
+    stepped = {line.slot for line in since if line.what == "stepped"}
     missing = sorted(set(expected) - stepped)
     head = (
         f"not stable {job.settle_s:g} s after {after}: {len(expected)} nodes should train together, and of slot "
@@ -178,7 +167,7 @@ def tell_unstable(lines: Sequence[Line], expected: Collection[int], change: Chan
     return f"{head}. {_name(since, expected, change, job)}"
 
 
-def tell_split(line: Stepped, newest: int, job: ElasticJob) -> str:
+def tell_split(line: Event, newest: int, job: ElasticJob) -> str:
     timers = ", ".join(f"{name}={value:g}" for name, value in job.timers.items())
     return (
         f"The job is split: slot {line.slot} still trains in generation {line.generation}, while the others are in "
@@ -186,24 +175,24 @@ def tell_split(line: Stepped, newest: int, job: ElasticJob) -> str:
     )
 
 
-def tell_agent_end(lines: Sequence[Line], agent: AgentEnded, job: ElasticJob, *, log: str) -> str:
-    used = [line.restarts for line in lines if isinstance(line, Started) and line.slot == agent.slot]
+def tell_agent_end(lines: Sequence[Event], agent: Event, job: ElasticJob, *, log: str) -> str:
+    used = [line.restarts for line in lines if line.what == "started" and line.slot == agent.slot]
     head = f"the agent of slot {agent.slot} ended with exit code {agent.code} by itself"
     limit, told = job.timers.get("max_restarts"), _advice(job).restarts
     if told and limit is not None and used and agent.code > 0 and used[-1] >= limit:
-        changes = sum(isinstance(line, Changed) for line in lines)
+        changes = sum(line.what == "changed" for line in lines)
         head += f". Restarts used up: it had taken {used[-1]} of {told.format(limit=limit, changes=changes)}"
     return f"{head}; its log:\n{log}"
 
 
-def tell_standstill(lines: Sequence[Line]) -> str:
+def tell_standstill(lines: Sequence[Event]) -> str:
     """How long a job that was ended had come no further, and who stepped last; empty: it never stepped."""
-    steps = [line for line in lines if isinstance(line, Stepped)]
+    steps = [line for line in lines if line.what == "stepped"]
     if not steps:
         return ". It took no step"
     furthest = max(step.step for step in steps)
     reached = min(step.t for step in steps if step.step == furthest)
-    begun = len({line.generation for line in lines if isinstance(line, Joined) and line.t > reached})
+    begun = len({line.generation for line in lines if line.what == "joined" and line.t > reached})
     return (
         f". Its furthest step, {furthest}, came {max(line.t for line in lines) - reached:.0f} s before its last "
         f"action; {begun} generations have begun since, and the last step of all was one of slot {steps[-1].slot}"
@@ -235,12 +224,12 @@ def _advice(job: ElasticJob) -> Advice:
     return ENGINES[job.engine].advice
 
 
-def _name(since: Sequence[Line], expected: Collection[int], change: Change | None, job: ElasticJob) -> str:
-    began = {line.slot for line in since if isinstance(line, Started)}
-    joined = {line.slot for line in since if isinstance(line, Joined)}
-    met = {line.slot for line in since if isinstance(line, Rendezvous)}
-    raised = [line for line in since if isinstance(line, Raised)]
-    reasons = [line.error for line in raised if not is_follower(line.error)]
+def _name(since: Sequence[Event], expected: Collection[int], change: Change | None, job: ElasticJob) -> str:
+    began = {line.slot for line in since if line.what == "started"}
+    joined = {line.slot for line in since if line.what == "joined"}
+    met = {line.slot for line in since if line.what == "rendezvous"}
+    raised = [line for line in since if line.what == "raised"]
+    reasons = [error_of(line) for line in raised if not is_follower(error_of(line))]
     if reasons:
         return f"Workers raised {len(raised)} times, the last time {reasons[-1].kind}: {reasons[-1].message}"
     if change is not None and change.kind in ("leave", "kill") and not began and not met:
@@ -253,8 +242,9 @@ def _name(since: Sequence[Line], expected: Collection[int], change: Change | Non
     if not met:
         return _advice(job).no_meeting
     if raised:
-        return f"Workers raised {len(raised)} times, the last time {raised[-1].error.kind}: {raised[-1].error.message}"
-    if job.steps is not None and joined and not any(isinstance(line, Stepped) for line in since):
+        last = error_of(raised[-1])
+        return f"Workers raised {len(raised)} times, the last time {last.kind}: {last.message}"
+    if job.steps is not None and joined and not any(line.what == "stepped" for line in since):
         return (
             f"No step: workers have joined their group, and no line that rank {job.steps.rank} printed since matches "
             f"steps={job.steps.source!r}"

@@ -11,17 +11,14 @@ import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
 
-import msgspec
-
-from pytest_distbench.elastic.engines import NodeOutputs, Printed
+from pytest_distbench.elastic.engines import NodeOutputs
 from pytest_distbench.elastic.progress import ATTEMPTS, StepLine, StepLines
-from pytest_distbench.elastic.timeline import AgentEnded, Finished, Joined, Line, LineReader, Started, Stepped
+from pytest_distbench.elastic.timeline import event
 from pytest_distbench.launch.workplace import tail
+from pytest_distbench.records.event import Event, EventReader
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Reader
-from pytest_distbench.records.record import Record
 from pytest_distbench.worker.load import process_began
 
 _EVENT = re.compile(r'\{"name": "torchelastic\.')
@@ -29,24 +26,9 @@ _EVENT = re.compile(r'\{"name": "torchelastic\.')
 _SHOWN = 8
 
 
-class ScriptNote(Record, frozen=True, kw_only=True):
-    """A line that a worker's Python leaves."""
-
-    what: Literal["process", "torch", "call", "group"]
-    """It runs; it has imported ``torch.distributed``, amid others; it asks for a group; it has joined it."""
-    t: float
-    pid: int
-    slot: int
-    rank: int
-    world_size: int
-    restarts: int
-    address: str
-    """Where the workers of its generation meet: of each another one."""
-
-
 @dataclass
 class _Worker:
-    note: ScriptNote
+    note: Event
     process_t: float
     is_started: bool = False
     called_t: float | None = None
@@ -79,35 +61,34 @@ class ScriptWatch:
         self._reader = steps
         self._pattern = re.compile(steps.source)
         self._born = born
-        self._notes = LineReader(files.worker_notes, msgspec.json.Decoder(ScriptNote))
+        self._notes = EventReader(files.worker_notes)
         self._now: dict[int, _Worker] = {}
         """Slot -> its newest worker."""
         self._generations: list[_Generation] = []
         self._attempts: dict[int, int] = {}
         """Slot -> processes since a step."""
-        self._found: list[Line] = []
+        self._found: list[Event] = []
 
-    def poll(self) -> list[Line]:
+    def poll(self) -> list[Event]:
         """What has happened since the last call. Never blocks."""
         printed = self._outputs.take()  # before the notes: whoever has printed has left them already
-        both: list[ScriptNote | Printed] = [*self._notes.read(), *printed]
-        for seen in sorted(both, key=lambda one: one.t):
-            if isinstance(seen, Printed):
+        for seen in sorted([*self._notes.read(), *printed], key=lambda one: one.t):
+            if seen.what == "printed":
                 self._take_line(seen)
             else:
                 self._take_note(seen)
         found, self._found = self._found, []
         return found
 
-    def heed(self, ended: AgentEnded) -> list[Line]:
+    def heed(self, ended: Event) -> list[Event]:
         """What the end of an agent tells: with exit code 0 its worker has finished."""
         found = self.poll()
         worker = self._now.get(ended.slot)
         if ended.code == 0 and worker is not None and worker.generation is not None:
-            found.append(Finished(t=ended.t, slot=ended.slot, generation=worker.generation))
+            found.append(event("finished", t=ended.t, slot=ended.slot, generation=worker.generation))
         return found
 
-    def finish(self) -> list[Line]:
+    def finish(self) -> list[Event]:
         self._outputs.finish()
         return self.poll()
 
@@ -130,7 +111,7 @@ class ScriptWatch:
     def _rank(self) -> int:
         return 0 if self._reader.rank == "all" else self._reader.rank
 
-    def _take_note(self, note: ScriptNote) -> None:
+    def _take_note(self, note: Event) -> None:
         if note.what == "process":
             born = note.t
             with contextlib.suppress(OSError):
@@ -152,7 +133,7 @@ class ScriptWatch:
             worker.is_started = True
             note = worker.note
             self._found.append(
-                Started(t=t, slot=note.slot, pid=note.pid, process_t=worker.process_t, restarts=note.restarts)
+                event("started", t=t, slot=note.slot, pid=note.pid, process_t=worker.process_t, restarts=note.restarts)
             )
 
     def _join(self, worker: _Worker, t: float) -> _Generation:
@@ -168,7 +149,8 @@ class ScriptWatch:
         worker.generation = newest.number
         newest.members[note.slot] = worker
         self._found.append(
-            Joined(
+            event(
+                "joined",
                 t=t,
                 slot=note.slot,
                 pid=note.pid,
@@ -180,7 +162,7 @@ class ScriptWatch:
         )
         return newest
 
-    def _take_line(self, printed: Printed) -> None:
+    def _take_line(self, printed: Event) -> None:
         worker = self._now.get(printed.slot)
         if worker is None or _EVENT.search(printed.text):
             return
@@ -201,7 +183,8 @@ class ScriptWatch:
         for slot, worker in generation.members.items():
             self._attempts[slot] = 0
             self._found.append(
-                Stepped(
+                event(
+                    "stepped",
                     t=t,
                     slot=slot,
                     generation=generation.number,

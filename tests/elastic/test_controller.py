@@ -10,42 +10,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.timelines import ERROR, JOB, LOST
+from support.timelines import ERROR, JOB, LOST, but
 
 from pytest_distbench.elastic import crash, cycle, join, kill, leave, stop
 from pytest_distbench.elastic.controller import Controller, WorkerEnds
 from pytest_distbench.elastic.engines import CannotGoOn
 from pytest_distbench.elastic.progress import tell_agent_end, tell_slow, tell_unstable
 from pytest_distbench.elastic.records import Change, ChangeKind, ChangeResult, Cycle, ElasticJob, MembershipPlan
-from pytest_distbench.elastic.timeline import (
-    AgentEnded,
-    Began,
-    Changed,
-    Finished,
-    Joined,
-    Line,
-    Raised,
-    Rendezvous,
-    Saved,
-    Stable,
-    Started,
-    Stepped,
-    WorkerEnded,
-    append,
-    read_timeline,
-)
+from pytest_distbench.elastic.timeline import event
 from pytest_distbench.errors import ReadingError
 from pytest_distbench.read import stdout
+from pytest_distbench.records.event import Event, append, read_events
 from pytest_distbench.records.launch import ErrorReport
 from pytest_distbench.records.record import Number, replace
 
-CHANGED = Changed(t=10.0, index=0, kind="kill", slots=[1], expected=[0])
-MET = Rendezvous(t=11.0, slot=0, seconds=1.0)
-STARTED = Started(t=12.0, slot=0, pid=7, process_t=11.5, restarts=1)
-JOINED = Joined(t=13.0, slot=0, pid=7, generation=1, rank=0, world_size=1)
-RAISED = Raised(t=14.0, slot=0, pid=7, generation=1, error=ERROR)
+CHANGED = event("changed", t=10.0, index=0, kind="kill", slots=[1], expected=[0])
+MET = event("rendezvous", t=11.0, slot=0, seconds=1.0)
+STARTED = event("started", t=12.0, slot=0, pid=7, process_t=11.5, restarts=1)
+JOINED = event("joined", t=13.0, slot=0, pid=7, generation=1, rank=0, world_size=1)
+RAISED = event("raised", t=14.0, slot=0, pid=7, generation=1, error=ERROR)
 
-RAISED_EARLY = Raised(t=12.5, slot=0, pid=7, generation=None, error=ERROR)
+RAISED_EARLY = event("raised", t=12.5, slot=0, pid=7, generation=None, error=ERROR)
 
 
 @pytest.mark.parametrize(
@@ -60,9 +45,9 @@ RAISED_EARLY = Raised(t=12.5, slot=0, pid=7, generation=None, error=ERROR)
         ([MET, STARTED, JOINED], kill(at_s=1), "Slots that joined a group: 0"),
     ],
 )
-def test_a_job_that_does_not_come_to_rest_is_told_by_name(since: list[Line], change: Change, told: str) -> None:
+def test_a_job_that_does_not_come_to_rest_is_told_by_name(since: list[Event], change: Change, told: str) -> None:
     text = tell_unstable(
-        [STARTED.__class__(t=1.0, slot=0, pid=1, process_t=0.0, restarts=0), CHANGED, *since], {0}, change, JOB
+        [event("started", t=1.0, slot=0, pid=1, process_t=0.0, restarts=0), CHANGED, *since], {0}, change, JOB
     )
 
     assert text.startswith(f"not stable 120 s after {change}: 1 nodes should train together, and of slot 0 there is no")
@@ -72,8 +57,8 @@ def test_a_job_that_does_not_come_to_rest_is_told_by_name(since: list[Line], cha
 @pytest.mark.parametrize(("restarts", "code", "is_told"), [(3, 1, True), (2, 1, False), (3, -9, False)])
 def test_an_agent_that_has_no_restarts_left_is_told_who_uses_them_up(restarts: int, code: int, is_told: bool) -> None:
     job = replace(JOB, timers={**JOB.timers, "max_restarts": 3})
-    lines = [CHANGED, replace(STARTED, restarts=restarts)]
-    text = tell_agent_end(lines, AgentEnded(t=9.0, slot=0, code=code), job, log="the end")
+    lines = [CHANGED, but(STARTED, restarts=restarts)]
+    text = tell_agent_end(lines, event("agent_ended", t=9.0, slot=0, code=code), job, log="the end")
 
     assert text.startswith(f"the agent of slot 0 ended with exit code {code} by itself")
     assert text.endswith("; its log:\nthe end")
@@ -120,8 +105,8 @@ def test_a_recovery_of_minutes_is_told_by_its_largest_part_and_the_knob_it_hangs
     assert told in text
 
 
-def started(slot: int, pid: int) -> Started:
-    return Started(t=0.0, slot=slot, pid=pid, process_t=0.0, restarts=0)
+def started(slot: int, pid: int) -> Event:
+    return event("started", t=0.0, slot=slot, pid=pid, process_t=0.0, restarts=0)
 
 
 def test_a_worker_has_ended_once_and_one_that_was_gone_before_has_too() -> None:
@@ -130,9 +115,9 @@ def test_a_worker_has_ended_once_and_one_that_was_gone_before_has_too() -> None:
     ends.watch(started(0, process.pid))
     ends.watch(started(1, 2**22 + 1))
 
-    assert ends.poll() == [WorkerEnded(t=5.0, slot=1, pid=2**22 + 1)]
+    assert ends.poll() == [event("worker_ended", t=5.0, slot=1, pid=2**22 + 1)]
     process.communicate(b"\n")
-    assert ends.poll() == [WorkerEnded(t=5.0, slot=0, pid=process.pid)]
+    assert ends.poll() == [event("worker_ended", t=5.0, slot=0, pid=process.pid)]
     assert ends.poll() == []
     ends.close()
 
@@ -151,7 +136,7 @@ class MadeUp:
         self.generation = -1
         self.begins: float | None = None
         self.step = 0
-        self.events: list[Rendezvous | AgentEnded] = []
+        self.events: list[Event] = []
         self.raises: ErrorReport | None = None
         self.saves: dict[int, int] = {}
         """Step -> that of the checkpoint which is written with it."""
@@ -168,9 +153,15 @@ class MadeUp:
             self.begins = None
             self.generation += 1
             for rank, slot in enumerate(sorted(self.nodes)):
-                started = Started(t=self.now, slot=slot, pid=slot, process_t=self.now, restarts=0)
-                joined = Joined(
-                    t=self.now, slot=slot, pid=slot, generation=self.generation, rank=rank, world_size=len(self.nodes)
+                started = event("started", t=self.now, slot=slot, pid=slot, process_t=self.now, restarts=0)
+                joined = event(
+                    "joined",
+                    t=self.now,
+                    slot=slot,
+                    pid=slot,
+                    generation=self.generation,
+                    rank=rank,
+                    world_size=len(self.nodes),
                 )
                 for line in (started, joined):
                     append(self.timeline, line)
@@ -179,20 +170,22 @@ class MadeUp:
             for slot in self.nodes:
                 self._step(slot)
             if self.step in self.saves:
-                saved = Saved(t=self.now, slot=0, generation=self.generation, step=self.saves[self.step], seconds=0.0)
+                saved = event(
+                    "saved", t=self.now, slot=0, generation=self.generation, step=self.saves[self.step], seconds=0.0
+                )
                 append(self.timeline, saved)
 
     def _step(self, slot: int) -> None:
         t, g = self.now, self.generation
         append(
             self.timeline,
-            Stepped(t=t, slot=slot, generation=g, step=self.step, world_size=len(self.nodes), samples=1),
+            event("stepped", t=t, slot=slot, generation=g, step=self.step, world_size=len(self.nodes), samples=1),
         )
         if self.raises is not None:
-            append(self.timeline, Raised(t=t, slot=slot, pid=slot, generation=g, error=self.raises))
+            append(self.timeline, event("raised", t=t, slot=slot, pid=slot, generation=g, error=self.raises))
         if self.step == self.steps:
-            append(self.timeline, Finished(t=t, slot=slot, generation=g))
-            self.events.append(AgentEnded(t=t, slot=slot, code=0))
+            append(self.timeline, event("finished", t=t, slot=slot, generation=g))
+            self.events.append(event("agent_ended", t=t, slot=slot, code=0))
 
     def join(self, slot: int) -> None:
         self._change(f"join {slot}", {*self.nodes, slot})
@@ -202,7 +195,7 @@ class MadeUp:
 
     def kill(self, slot: int) -> None:
         self._change(f"kill {slot}", self.nodes - {slot})
-        self.events.append(AgentEnded(t=self.now, slot=slot, code=-9))
+        self.events.append(event("agent_ended", t=self.now, slot=slot, code=-9))
 
     def crash(self, slot: int) -> None:
         self._change(f"crash {slot}", self.nodes)
@@ -221,7 +214,7 @@ class MadeUp:
         if not self.deaf or call.startswith("join"):
             self.begins = self.now + 1.0
 
-    def poll(self) -> list[Rendezvous | AgentEnded]:
+    def poll(self) -> list[Event]:
         events, self.events = self.events, []
         return events
 
@@ -267,9 +260,9 @@ def test_a_plan_is_carried_out_and_the_job_waited_for(run: Callable[..., MadeUp]
 def test_seconds_of_a_plan_are_of_training_and_each_change_waits_until_the_job_is_stable(
     run: Callable[..., MadeUp],
 ) -> None:
-    lines = read_timeline(run([join(at_s=1), kill(at_s=2)]).timeline)
-    stables = [line for line in lines if isinstance(line, Stable)]
-    changes = [line for line in lines if isinstance(line, Changed)]
+    lines = read_events(run([join(at_s=1), kill(at_s=2)]).timeline)
+    stables = [line for line in lines if line.what == "stable"]
+    changes = [line for line in lines if line.what == "changed"]
 
     assert [(line.index, line.generation, line.world_size) for line in stables] == [(-1, 0, 1), (0, 1, 2), (1, 2, 1)]
     assert [changes[0].t - stables[0].t, changes[1].t - stables[1].t] == pytest.approx([1.0, 1.0], abs=0.25)
@@ -279,10 +272,10 @@ def test_seconds_of_a_plan_are_of_training_and_each_change_waits_until_the_job_i
 def test_a_change_waits_for_the_checkpoint_behind_which_nodes_hold(run: Callable[..., MadeUp], tmp_path: Path) -> None:
     engine = MadeUp(tmp_path / "timeline", steps=100)
     engine.saves = {33: 30, 46: 40}
-    lines = read_timeline(run([join(at_step=40)], engine, hold=True).timeline)
-    [at] = [line.t for line in lines if isinstance(line, Changed)]
+    lines = read_events(run([join(at_step=40)], engine, hold=True).timeline)
+    [at] = [line.t for line in lines if line.what == "changed"]
 
-    assert max(line.step for line in lines if isinstance(line, Stepped) and line.t <= at) in (46, 47)
+    assert max(line.step for line in lines if line.what == "stepped" and line.t <= at) in (46, 47)
 
 
 def test_a_node_may_join_at_once_in_the_place_of_one_that_was_lost(run: Callable[..., MadeUp]) -> None:
@@ -294,17 +287,17 @@ def test_a_node_may_join_at_once_in_the_place_of_one_that_was_lost(run: Callable
 
 def test_a_node_that_stands_still_goes_on_in_time(run: Callable[..., MadeUp]) -> None:
     engine = run([stop(at_s=1, for_s=2, slot=0)])
-    lines = read_timeline(engine.timeline)
-    [at] = [line.t for line in lines if isinstance(line, Changed)]
+    lines = read_events(engine.timeline)
+    [at] = [line.t for line in lines if line.what == "changed"]
 
     assert engine.calls == ["join 0", "stop 0", "go on 0"]
-    assert [line.t > at + 2 for line in lines if isinstance(line, Stable)] == [False, True]
+    assert [line.t > at + 2 for line in lines if line.what == "stable"] == [False, True]
 
 
 def test_a_worker_that_dies_is_awaited_in_a_generation_of_as_many(run: Callable[..., MadeUp]) -> None:
-    lines = read_timeline(run([crash(at_s=1)], start=2).timeline)
+    lines = read_events(run([crash(at_s=1)], start=2).timeline)
 
-    assert [(s.generation, s.world_size) for s in lines if isinstance(s, Stable)] == [(0, 2), (1, 2)]
+    assert [(s.generation, s.world_size) for s in lines if s.what == "stable"] == [(0, 2), (1, 2)]
 
 
 def test_a_training_that_ends_before_its_plan_has_failed(run: Callable[..., MadeUp]) -> None:
@@ -347,9 +340,9 @@ def test_a_step_from_before_a_crash_does_not_make_the_job_stable_after_it(
                 self.sleep(0.1)
             super().crash(slot)
 
-    lines = read_timeline(run([crash(at_s=1)], Slow(tmp_path / "timeline", steps=100)).timeline)
+    lines = read_events(run([crash(at_s=1)], Slow(tmp_path / "timeline", steps=100)).timeline)
 
-    assert [(line.index, line.generation) for line in lines if isinstance(line, Stable)] == [(-1, 0), (0, 1)]
+    assert [(line.index, line.generation) for line in lines if line.what == "stable"] == [(-1, 0), (0, 1)]
 
 
 def test_a_job_that_falls_into_two_is_told_by_name(run: Callable[..., MadeUp], tmp_path: Path) -> None:
@@ -359,7 +352,7 @@ def test_a_job_that_falls_into_two_is_told_by_name(run: Callable[..., MadeUp], t
         def sleep(self, seconds: float) -> None:
             super().sleep(seconds)
             if self.generation > 0:
-                line = Stepped(t=self.now, slot=1, generation=0, step=self.step, world_size=1, samples=1)
+                line = event("stepped", t=self.now, slot=1, generation=0, step=self.step, world_size=1, samples=1)
                 append(self.timeline, line)
 
     with pytest.raises(
@@ -370,7 +363,7 @@ def test_a_job_that_falls_into_two_is_told_by_name(run: Callable[..., MadeUp], t
 
 def test_an_engine_that_breaks_down_ends_the_job(run: Callable[..., MadeUp], tmp_path: Path) -> None:
     class Broken(MadeUp):
-        def poll(self) -> list[Rendezvous | AgentEnded]:
+        def poll(self) -> list[Event]:
             raise CannotGoOn("no forkserver")
 
     with pytest.raises(CannotGoOn, match="no forkserver"):
@@ -384,7 +377,7 @@ class MadeUpScript:
         self.trouble = trouble
         self.unreadable = unreadable
 
-    def poll(self) -> list[Line]:
+    def poll(self) -> list[Event]:
         if self.unreadable:
             raise ReadingError(self.unreadable)
         return []
@@ -429,13 +422,13 @@ def test_one_line_of_a_script_makes_a_job_stable_but_none_of_a_generation_that_a
     job = replace(JOB, most=3, start=2, plan=MembershipPlan(changes=[crash(at_s=1)]))
     watch: Any = MadeUpScript()
     Controller(job, engine, engine.timeline, script=watch, clock=engine.clock, sleep=engine.sleep).run()
-    lines = read_timeline(engine.timeline)
-    steps = [line for line in lines if isinstance(line, Stepped)]
+    lines = read_events(engine.timeline)
+    steps = [line for line in lines if line.what == "stepped"]
 
     assert [
         (stable.generation, len({s.step for s in steps if s.t <= stable.t and s.generation == stable.generation}))
         for stable in lines
-        if isinstance(stable, Stable)
+        if stable.what == "stable"
     ] == [(0, 1), (1, 1)]
 
 
@@ -443,14 +436,14 @@ def test_a_cycle_goes_on_until_the_training_ends(run: Callable[..., MadeUp]) -> 
     engine = run(cycle(period_s=1))
 
     assert engine.calls[:4] == ["join 0", "join 1", "leave 1", "join 1"]
-    assert isinstance(read_timeline(engine.timeline)[0], Began)
+    assert read_events(engine.timeline)[0].what == "began"
 
 
 def test_a_training_may_end_so_many_steps_behind_the_last_change(run: Callable[..., MadeUp]) -> None:
     engine = run([join(at_s=1), leave(at_s=1.5)], ends_after=30)
-    lines = read_timeline(engine.timeline)
-    last = [line.t for line in lines if isinstance(line, Stable)][-1]
-    then = max(line.step for line in lines if isinstance(line, Stepped) and line.t <= last)
+    lines = read_events(engine.timeline)
+    last = [line.t for line in lines if line.what == "stable"][-1]
+    then = max(line.step for line in lines if line.what == "stepped" and line.t <= last)
 
     assert int((engine.timeline.parent / "last_step").read_text()) == then + 30
 
@@ -469,18 +462,18 @@ def test_a_recovery_of_seconds_needs_no_words() -> None:
 
 
 def test_a_change_may_wait_for_a_step(run: Callable[..., MadeUp]) -> None:
-    lines = read_timeline(run([join(at_step=40)]).timeline)
-    [at] = [line.t for line in lines if isinstance(line, Changed)]
+    lines = read_events(run([join(at_step=40)]).timeline)
+    [at] = [line.t for line in lines if line.what == "changed"]
 
-    assert max(line.step for line in lines if isinstance(line, Stepped) and line.t <= at) in (40, 41)
+    assert max(line.step for line in lines if line.what == "stepped" and line.t <= at) in (40, 41)
 
 
 def test_a_change_that_overlaps_does_not_wait(run: Callable[..., MadeUp]) -> None:
-    lines = read_timeline(run([join(at_s=1), kill(at_s=1, slot=0, overlaps=True)]).timeline)
-    changes = [line for line in lines if isinstance(line, Changed)]
+    lines = read_events(run([join(at_s=1), kill(at_s=1, slot=0, overlaps=True)]).timeline)
+    changes = [line for line in lines if line.what == "changed"]
 
     assert changes[1].t - changes[0].t < 0.5
-    assert [line.index for line in lines if isinstance(line, Stable)] == [-1, 1]
+    assert [line.index for line in lines if line.what == "stable"] == [-1, 1]
 
 
 def test_a_training_that_ends_by_itself_is_not_told_when(run: Callable[..., MadeUp]) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 from support.results import result
-from support.timelines import JOB, Timeline, killed
+from support.timelines import JOB, Timeline, but, killed
 
 from pytest_distbench.elastic import cycle, kill
 from pytest_distbench.elastic.epochs import ACCURACY, EPOCHS, FINAL_ACCURACY, warm_up_mark
 from pytest_distbench.elastic.measures import measure
 from pytest_distbench.elastic.records import ElasticJob, MembershipPlan, RateChange
 from pytest_distbench.elastic.tables import setup_name
-from pytest_distbench.elastic.timeline import Stepped
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Scalar
 from pytest_distbench.records.record import replace
@@ -45,7 +44,7 @@ def test_an_epoch_has_a_row_and_a_run_a_column() -> None:
     ]
 
     timeline = killed()
-    timeline.lines = [replace(line, accuracy=0.5) if isinstance(line, Stepped) else line for line in timeline.lines]
+    timeline.lines = [but(line, accuracy=0.5) if line.what == "stepped" else line for line in timeline.lines]
     elastic, _ = measure(JOB, timeline.history)
     noted = run("cycle", [0.5, 0.75])
     noted = replace(noted, launches=[replace(noted.launches[0], elastic=elastic)])

@@ -17,8 +17,8 @@ from support.timelines import killed
 from pytest_distbench.elastic.engines.table import ENGINES, Timer
 from pytest_distbench.elastic.launch import make_record
 from pytest_distbench.elastic.records import SERVING, Job, Pool, Sharing
-from pytest_distbench.elastic.timeline import append
 from pytest_distbench.launch.supervise import Side
+from pytest_distbench.records.event import append
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan, Task
 from pytest_distbench.records.record import replace

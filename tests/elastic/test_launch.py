@@ -17,19 +17,11 @@ from pytest_distbench.elastic import kill
 from pytest_distbench.elastic.launch import launch_elastic, make_record
 from pytest_distbench.elastic.pool_launch import make_pool_record
 from pytest_distbench.elastic.records import ElasticJob, Job, MembershipPlan, Pool
-from pytest_distbench.elastic.timeline import (
-    AgentEnded,
-    Finished,
-    LeftOut,
-    Loaded,
-    Raised,
-    Saved,
-    append,
-    read_timeline,
-)
+from pytest_distbench.elastic.timeline import event
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.read import stdout
+from pytest_distbench.records.event import append, read_events
 from pytest_distbench.records.launch import LaunchRecord, RankReport
 from pytest_distbench.records.metric import Observation
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, Task
@@ -90,9 +82,9 @@ def test_a_job_that_passed_has_its_numbers_and_those_of_its_last_generation(plan
 def test_why_the_controller_gave_up_is_the_reason_and_each_slot_tells_what_it_raised(plan: LaunchPlan) -> None:
     plan.files.trouble.write_text("the training was over before kill(at_s=60)")
     timeline = killed()
-    timeline.lines = [line for line in timeline.lines if not isinstance(line, Finished)]
-    timeline.lines.append(Raised(t=27.0, slot=0, pid=100, generation=1, error=ERROR))
-    timeline.lines.append(Raised(t=27.1, slot=1, pid=101, generation=1, error=LOST))
+    timeline.lines = [line for line in timeline.lines if line.what != "finished"]
+    timeline.lines.append(event("raised", t=27.0, slot=0, pid=100, generation=1, error=ERROR))
+    timeline.lines.append(event("raised", t=27.1, slot=1, pid=101, generation=1, error=LOST))
     made = record(plan, timeline, code=1)
 
     assert (made.outcome, made.reason, made.measurements) == (
@@ -109,7 +101,7 @@ def test_why_the_controller_gave_up_is_the_reason_and_each_slot_tells_what_it_ra
 def test_what_changes_brought_about_is_no_reason_where_the_training_came_to_its_end(plan: LaunchPlan) -> None:
     plan.files.trouble.write_text("the training was over before kill(at_s=60)")
     timeline = killed()
-    timeline.lines.append(Raised(t=20.6, slot=0, pid=100, generation=0, error=LOST))
+    timeline.lines.append(event("raised", t=20.6, slot=0, pid=100, generation=0, error=LOST))
 
     assert record(plan, timeline, code=1).fates == []
 
@@ -142,7 +134,7 @@ def test_a_body_without_a_training_is_told_what_to_call(plan: LaunchPlan) -> Non
 
 def test_torn_checkpoints_a_recovery_of_minutes_and_too_few_cores_are_remarked(plan: LaunchPlan) -> None:
     timeline = killed(later_s=60.0)
-    timeline.lines.append(Loaded(t=84.9, slot=0, generation=1, began_t=84.8, step=6, torn=["step9.pt"]))
+    timeline.lines.append(event("loaded", t=84.9, slot=0, generation=1, began_t=84.8, step=6, torn=["step9.pt"]))
     torn, slow, cores = record(plan, timeline, most=10_000).remarks
 
     assert torn == "checkpoint step9.pt was incomplete, and the last complete one was used"
@@ -154,7 +146,7 @@ def test_what_a_body_did_not_hand_over_is_remarked_once(plan: LaunchPlan) -> Non
     timeline = killed()
     schedule = "the schedule: rank.training(schedule=...)"
     for slot, parts in ((0, [schedule]), (1, ["random streams: ...", schedule])):
-        timeline.lines.append(LeftOut(t=11.1, slot=slot, generation=0, parts=parts))
+        timeline.lines.append(event("left_out", t=11.1, slot=slot, generation=0, parts=parts))
 
     changed = replace(JOB, plan=MembershipPlan(changes=[kill(at_s=9.5)]))
 
@@ -165,7 +157,7 @@ def test_what_a_body_did_not_hand_over_is_remarked_once(plan: LaunchPlan) -> Non
 
 def test_a_training_that_went_on_at_the_wrong_place_has_failed(plan: LaunchPlan) -> None:
     timeline = killed()
-    timeline.lines.append(Saved(t=20.2, slot=0, generation=0, step=9, seconds=0.0))
+    timeline.lines.append(event("saved", t=20.2, slot=0, generation=0, step=9, seconds=0.0))
     made = record(plan, timeline)
 
     assert made.reason.startswith(
@@ -238,12 +230,12 @@ def test_one_that_failed_says_why_and_has_no_metric(
 def test_a_job_that_raised_is_named_and_one_that_finished_is_not(plan_of_launch_pool: LaunchPlan) -> None:
     """What it raised itself, not what followed from a change before it."""
     timeline = plan_of_launch_pool.files.job(1).timeline
-    whole = [line for line in read_timeline(timeline) if not isinstance(line, Finished)]
+    whole = [line for line in read_events(timeline) if line.what != "finished"]
     timeline.unlink()
-    lost = Raised(t=15.0, slot=0, pid=1, generation=0, error=LOST)
-    for line in [*whole, lost, Raised(t=16.0, slot=1, pid=1, generation=0, error=ERROR)]:
+    lost = event("raised", t=15.0, slot=0, pid=1, generation=0, error=LOST)
+    for line in [*whole, lost, event("raised", t=16.0, slot=1, pid=1, generation=0, error=ERROR)]:
         append(timeline, line)
-    append(plan_of_launch_pool.files.job(0).timeline, Finished(t=14.0, slot=0, generation=0))
+    append(plan_of_launch_pool.files.job(0).timeline, event("finished", t=14.0, slot=0, generation=0))
     [b] = record_of_launch_pool(plan_of_launch_pool, code=1).fates
 
     assert (b.rank, b.how, b.error, b.is_victim) == (1, "raised ValueError", ERROR, False)
@@ -272,7 +264,7 @@ def test_without_a_step_there_is_nothing_to_measure(tmp_path: Path) -> None:
 
 def test_agents_that_outlive_their_workers_are_remarked(plan: LaunchPlan) -> None:
     timeline = killed()
-    timeline.lines = [line for line in timeline.lines if not (isinstance(line, AgentEnded) and line.slot == 0)]
+    timeline.lines = [line for line in timeline.lines if not (line.what == "agent_ended" and line.slot == 0)]
 
     [told] = [remark for remark in record(plan, timeline).remarks if "agents" in remark]
     assert told == "the agents of slots 0 had not ended 30 s after their workers and were ended"

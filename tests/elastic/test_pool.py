@@ -11,29 +11,8 @@ from support.timelines import ERROR, JOB
 from pytest_distbench.elastic.engines import CannotGoOn
 from pytest_distbench.elastic.pool import EXIT_S, Decision, Holder, PoolController, SharingJob, decide
 from pytest_distbench.elastic.records import SERVING, Demand, Policy, PoolJob, Serving, Sharing
-from pytest_distbench.elastic.timeline import (
-    POOL_LINES,
-    AgentEnded,
-    Asked,
-    Changed,
-    ClockBegan,
-    Demanded,
-    Ended,
-    Finished,
-    Freed,
-    Granted,
-    Joined,
-    LineReader,
-    PoolLine,
-    Raised,
-    Rendezvous,
-    ServerFailed,
-    ServerReady,
-    Stable,
-    Stepped,
-    append,
-    read_timeline,
-)
+from pytest_distbench.elastic.timeline import event
+from pytest_distbench.records.event import Event, EventReader, append, read_events
 from pytest_distbench.records.record import replace
 
 
@@ -60,15 +39,22 @@ class Nodes:
             self.generation += 1
             for rank, slot in enumerate(sorted(self.nodes)):
                 self.note(
-                    Joined(
-                        t=now, slot=slot, pid=slot, generation=self.generation, rank=rank, world_size=len(self.nodes)
+                    event(
+                        "joined",
+                        t=now,
+                        slot=slot,
+                        pid=slot,
+                        generation=self.generation,
+                        rank=rank,
+                        world_size=len(self.nodes),
                     )
                 )
         elif self.begins is None and self.step < self.steps and self.nodes:
             self.step += 1
             for slot in sorted(self.nodes):
                 self.note(
-                    Stepped(
+                    event(
+                        "stepped",
                         t=now,
                         slot=slot,
                         generation=self.generation,
@@ -78,10 +64,10 @@ class Nodes:
                     )
                 )
                 if self.step == self.steps:
-                    self.note(Finished(t=now, slot=slot, generation=self.generation))
+                    self.note(event("finished", t=now, slot=slot, generation=self.generation))
                     self.ending.append((now + 0.2, slot))
 
-    def note(self, line: Joined | Stepped | Finished | Raised) -> None:
+    def note(self, line: Event) -> None:
         append(self.timeline, line)
 
     def join(self, slot: int) -> None:
@@ -102,11 +88,11 @@ class Nodes:
 
     def go_on(self, slot: int) -> None: ...
 
-    def poll(self) -> list[Rendezvous | AgentEnded]:
+    def poll(self) -> list[Event]:
         now = self.world.now
         over = [slot for t, slot in self.ending if t <= now]
         self.ending = [(t, slot) for t, slot in self.ending if t > now]
-        return [AgentEnded(t=now, slot=slot, code=0) for slot in over]
+        return [event("agent_ended", t=now, slot=slot, code=0) for slot in over]
 
     def log(self, slot: int) -> str:
         return f"log of {slot}"
@@ -126,7 +112,7 @@ class MadeUpServers:
 
     def start(self, slot: int) -> None:
         now = self.world.now
-        ready = ServerReady(t=now, slot=slot)
+        ready = event("server_ready", t=now, slot=slot)
         self.world.at.append((now + self.load_s, lambda: append(self.world.timeline, ready)))
 
     def stop(self, slot: int) -> None:
@@ -183,11 +169,11 @@ class World:
             act()
         assert self.now < 1000, "it never ends"
 
-    def run(self, policy: Policy, slots: int, *, serving: Serving | None = None) -> list[PoolLine]:
+    def run(self, policy: Policy, slots: int, *, serving: Serving | None = None) -> list[Event]:
         pool = Sharing(slots=slots, policy=policy, jobs=self.wanted, serving=serving)
         servers = None if serving is None else self.servers
         PoolController(pool, self.jobs, self.timeline, servers=servers, clock=lambda: self.now, sleep=self.sleep).run()
-        return LineReader(self.timeline, POOL_LINES).read()
+        return EventReader(self.timeline).read()
 
 
 @pytest.fixture
@@ -195,8 +181,8 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def held(lines: list[PoolLine], kind: type[Granted | Asked | Freed], owner: str) -> list[int]:
-    return [line.slot for line in lines if isinstance(line, kind) and line.owner == owner]
+def held(lines: list[Event], what: str, owner: str) -> list[int]:
+    return [line.slot for line in lines if line.what == what and line.owner == owner]
 
 
 def test_gang_lets_the_second_job_wait_until_all_its_slots_are_free(world: World) -> None:
@@ -204,8 +190,8 @@ def test_gang_lets_the_second_job_wait_until_all_its_slots_are_free(world: World
     world.job("B", 2, 2, submit_s=1)
     lines = world.run("gang", 2)
 
-    ended = next(line.t for line in lines if isinstance(line, Ended) and line.job == "A")
-    granted = [line.t for line in lines if isinstance(line, Granted) and line.owner == "B"]
+    ended = next(line.t for line in lines if line.what == "ended" and line.job == "A")
+    granted = [line.t for line in lines if line.what == "granted" and line.owner == "B"]
     assert len(granted) == 2
     assert min(granted) >= ended
     assert all(nodes.is_closed for nodes in world.nodes.values())
@@ -216,12 +202,12 @@ def test_elastic_starts_the_second_job_at_once_and_lets_it_grow(world: World) ->
     world.job("B", 1, 2, submit_s=1, steps=200)
     lines = world.run("elastic", 2)
 
-    began = next(line.t for line in lines if isinstance(line, ClockBegan))
-    first, second = (line.t - began for line in lines if isinstance(line, Granted) and line.owner == "B")
+    began = next(line.t for line in lines if line.what == "clock_began")
+    first, second = (line.t - began for line in lines if line.what == "granted" and line.owner == "B")
     assert first == pytest.approx(1.0, abs=0.3)
     assert second > 4
-    changed = [line for line in read_timeline(world.nodes["B"].timeline) if isinstance(line, Changed | Stable)]
-    assert [type(line) for line in changed] == [Stable, Changed, Stable]
+    changed = [line for line in read_events(world.nodes["B"].timeline) if line.what in ("changed", "stable")]
+    assert [type(line) for line in changed] == [Event, Event, Event]
     assert (changed[1].kind, changed[1].expected) == ("join", [0, 1])  # type: ignore[union-attr]
 
 
@@ -231,16 +217,16 @@ def test_a_serving_takes_slots_when_its_demand_rises_and_gives_them_back(world: 
     lines = world.run("elastic", 2, serving=serving)
 
     assert world.servers.is_closed
-    assert [line.slots for line in lines if isinstance(line, Demanded)] == [1, 0]
-    assert held(lines, Asked, "train") == [1]
-    assert held(lines, Granted, SERVING) == held(lines, Freed, SERVING) == [1]
-    assert held(lines, Granted, "train") == [0, 1, 1]
+    assert [line.slots for line in lines if line.what == "demanded"] == [1, 0]
+    assert held(lines, "asked", "train") == [1]
+    assert held(lines, "granted", SERVING) == held(lines, "freed", SERVING) == [1]
+    assert held(lines, "granted", "train") == [0, 1, 1]
 
 
 def test_a_body_that_raises_ends_the_pool(world: World) -> None:
     world.job("A", 1, 1)
     world.job("B", 1, 1)
-    raised = Raised(t=105, slot=1, pid=1, generation=0, error=ERROR)
+    raised = event("raised", t=105, slot=1, pid=1, generation=0, error=ERROR)
     world.at = [(105.0, lambda: world.nodes["B"].note(raised))]
 
     with pytest.raises(CannotGoOn, match="the body raised in slot 1, generation 0: ValueError: no"):
@@ -274,7 +260,7 @@ def test_a_node_that_nobody_asked_to_go_is_told(world: World) -> None:
 )
 def test_a_serving_that_fails_ends_the_pool(world: World, happens: str, told: str) -> None:
     world.job("train", 1, 2, steps=300)
-    failed = ServerFailed(t=106, slot=1, error="no such model")
+    failed = event("server_failed", t=106, slot=1, error="no such model")
     acts: dict[str, Callable[[], None]] = {
         "raises": lambda: append(world.timeline, failed),
         "ends": lambda: world.servers.ended.update({1: 3}),
@@ -300,7 +286,7 @@ def test_a_job_whose_agents_do_not_end_is_ended(world: World) -> None:
     lines = world.run("gang", 1)
 
     finished = 100 + 1 + 2
-    assert next(line.t for line in lines if isinstance(line, Ended)) == pytest.approx(finished + EXIT_S, abs=1)
+    assert next(line.t for line in lines if line.what == "ended") == pytest.approx(finished + EXIT_S, abs=1)
     assert world.nodes["A"].killed == {0}
 
 
@@ -309,18 +295,18 @@ def test_elastic_makes_room_for_a_job_that_could_not_start(world: World) -> None
     world.job("B", 1, 2, submit_s=2)
     lines = world.run("elastic", 2)
 
-    assert held(lines, Asked, "A") == [1]
-    assert held(lines, Freed, "A")[0] == 1
-    assert held(lines, Granted, "B") == [1, 0]
+    assert held(lines, "asked", "A") == [1]
+    assert held(lines, "freed", "A")[0] == 1
+    assert held(lines, "granted", "B") == [1, 0]
 
 
 def test_a_training_may_end_so_many_steps_after_the_last_demand_has_given_its_slots_back(world: World) -> None:
     world.job("train", 1, 2, steps=300, ends_after=40)
     serving = Serving(demand=[Demand(at_s=5, slots=1), Demand(at_s=10, slots=0)])
     world.run("elastic", 2, serving=serving)
-    lines = read_timeline(world.nodes["train"].timeline)
-    last = [line.t for line in lines if isinstance(line, Stable) and line.world_size == 2][-1]
-    then = max(line.step for line in lines if isinstance(line, Stepped) and line.t <= last)
+    lines = read_events(world.nodes["train"].timeline)
+    last = [line.t for line in lines if line.what == "stable" and line.world_size == 2][-1]
+    then = max(line.step for line in lines if line.what == "stepped" and line.t <= last)
 
     assert int((world.folder / "last_step").read_text()) == then + 40
 
@@ -331,8 +317,8 @@ def test_a_server_that_loads_is_not_asked_to_go_before_it_is_ready(world: World)
     world.servers.load_s = 40.0
     lines = world.run("elastic", 2, serving=Serving(demand=[Demand(at_s=2, slots=1), Demand(at_s=4, slots=0)]))
 
-    [ready] = [index for index, line in enumerate(lines) if isinstance(line, ServerReady)]
-    [asked] = [index for index, line in enumerate(lines) if isinstance(line, Asked) and line.owner == SERVING]
+    [ready] = [index for index, line in enumerate(lines) if line.what == "server_ready"]
+    [asked] = [index for index, line in enumerate(lines) if line.what == "asked" and line.owner == SERVING]
     assert ready < asked
 
 

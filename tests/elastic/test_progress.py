@@ -7,13 +7,14 @@ from support.timelines import ERROR, JOB, LOST, Timeline
 
 from pytest_distbench.elastic.engines import CannotGoOn
 from pytest_distbench.elastic.progress import ATTEMPTS, Progress, StepLines, check_pattern
-from pytest_distbench.elastic.timeline import Finished, Line, Raised, Started, WorkerEnded
+from pytest_distbench.elastic.timeline import event
 from pytest_distbench.errors import ConfigurationError, ReadingError
 from pytest_distbench.read import csv, stdout
+from pytest_distbench.records.event import Event
 from pytest_distbench.records.metric import Reader
 
 
-def progress(lines: list[Line], *taken: int) -> Progress:
+def progress(lines: list[Event], *taken: int) -> Progress:
     made = Progress(JOB.most)
     made.taken = set(taken)
     for line in sorted(lines, key=lambda line: line.t):
@@ -36,7 +37,7 @@ def test_it_is_stable_when_all_that_should_be_there_have_stepped(two: Timeline) 
 
 
 def test_it_is_over_when_all_of_a_generation_have_finished(two: Timeline) -> None:
-    ends: list[Line] = [Finished(t=14.0, slot=slot, generation=0) for slot in (0, 1)]
+    ends: list[Event] = [event("finished", t=14.0, slot=slot, generation=0) for slot in (0, 1)]
     one, both = progress(two.lines + ends[:1], 0, 1), progress(two.lines + ends, 0, 1)
 
     assert (one.is_ending, one.has_finished) == (True, False)
@@ -44,14 +45,14 @@ def test_it_is_over_when_all_of_a_generation_have_finished(two: Timeline) -> Non
 
 
 def test_a_body_that_raises_ends_it_unless_a_peer_was_lost(two: Timeline) -> None:
-    progress([*two.lines, Raised(t=14.0, slot=1, pid=1, generation=0, error=LOST)], 0, 1)
+    progress([*two.lines, event("raised", t=14.0, slot=1, pid=1, generation=0, error=LOST)], 0, 1)
 
     with pytest.raises(CannotGoOn, match="the body raised in slot 1, generation 0: ValueError: no"):
-        progress([*two.lines, Raised(t=14.0, slot=1, pid=1, generation=0, error=ERROR)], 0, 1)
+        progress([*two.lines, event("raised", t=14.0, slot=1, pid=1, generation=0, error=ERROR)], 0, 1)
 
 
-def started(count: int, slot: int = 1) -> list[Line]:
-    return [Started(t=20.0 + i, slot=slot, pid=500 + i, process_t=19.0 + i, restarts=i) for i in range(count)]
+def started(count: int, slot: int = 1) -> list[Event]:
+    return [event("started", t=20.0 + i, slot=slot, pid=500 + i, process_t=19.0 + i, restarts=i) for i in range(count)]
 
 
 def test_a_worker_that_is_started_again_and_again_and_comes_no_further_ends_the_job(two: Timeline) -> None:
@@ -63,15 +64,15 @@ def test_a_worker_that_is_started_again_and_again_and_comes_no_further_ends_the_
 
 
 def test_what_it_raised_before_it_had_a_group_is_told_with_it(two: Timeline) -> None:
-    raised = Raised(t=20.5, slot=1, pid=500, generation=None, error=ERROR)
-    lost = Raised(t=21.5, slot=1, pid=501, generation=None, error=LOST)
+    raised = event("raised", t=20.5, slot=1, pid=500, generation=None, error=ERROR)
+    lost = event("raised", t=21.5, slot=1, pid=501, generation=None, error=LOST)
     with pytest.raises(CannotGoOn, match="Before they had a group they raised ValueError: no"):
         progress([*two.lines, raised, lost, *started(ATTEMPTS + 1)], 0, 1)
 
 
 def test_whose_worker_is_gone_first_is_named(two: Timeline) -> None:
     pids = {worker.joined.slot: worker.joined.pid for worker in two.history.workers.values()}
-    gone: list[Line] = [WorkerEnded(t=15.0 + slot, slot=slot, pid=pid) for slot, pid in pids.items()]
+    gone: list[Event] = [event("worker_ended", t=15.0 + slot, slot=slot, pid=pid) for slot, pid in pids.items()]
     with pytest.raises(
         CannotGoOn, match="slot 1 was started 6 times since; the last time the worker of slot 0 ended f"
     ):

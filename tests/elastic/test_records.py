@@ -8,16 +8,8 @@ from support.pools import POOL, SERVED
 
 from pytest_distbench.elastic import cycle, join, kill, stop
 from pytest_distbench.elastic.records import ChangeResult, Demand, ElasticJob, MembershipPlan, Serving
-from pytest_distbench.elastic.timeline import (
-    POOL_LINES,
-    Granted,
-    LineReader,
-    Saved,
-    ServerReady,
-    TimelineReader,
-    append,
-    read_timeline,
-)
+from pytest_distbench.elastic.timeline import event
+from pytest_distbench.records.event import EventReader, append, read_events
 from pytest_distbench.records.record import replace
 
 
@@ -61,12 +53,12 @@ def test_plans_jobs_and_pools_are_told_in_words() -> None:
 SERVING = Serving(demand=[Demand(at_s=2, slots=1), Demand(at_s=52, slots=3), Demand(at_s=62, slots=0)])
 
 
-LATER = Saved(t=2.0, slot=0, generation=1, step=20, seconds=0.1)
+LATER = event("saved", t=2.0, slot=0, generation=1, step=20, seconds=0.1)
 
 
 def test_a_reader_gives_each_line_once_and_passes_over_what_is_none(tmp_path: Path) -> None:
     path = tmp_path / "timeline"
-    reader = TimelineReader(path)
+    reader = EventReader(path)
     assert reader.read() == []
     append(path, LATER)
     whole = path.read_bytes()
@@ -80,14 +72,14 @@ def test_a_reader_gives_each_line_once_and_passes_over_what_is_none(tmp_path: Pa
     path = tmp_path / "timeline"
     path.write_bytes(b'{"what":"sav\n')
     append(path, LATER)
-    assert read_timeline(path) == [LATER]
+    assert read_events(path) == [LATER]
 
 
 def test_lines_are_read_as_they_come_and_a_torn_one_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "pool.jsonl"
-    reader = LineReader(path, POOL_LINES)
-    granted = Granted(t=1.0, owner="A", slot=0)
-    ready = ServerReady(t=2.0, slot=1)
+    reader = EventReader(path)
+    granted = event("granted", t=1.0, owner="A", slot=0)
+    ready = event("server_ready", t=2.0, slot=1)
     append(path, granted)
     first = reader.read()
     path.write_bytes(path.read_bytes() + b'{"what":"granted","t":\n')

@@ -7,11 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pytest_distbench.elastic.engines import NodeOutputs, Printed
+from pytest_distbench.elastic.engines import NodeOutputs
 from pytest_distbench.elastic.measures.history import History
-from pytest_distbench.elastic.script import ATTEMPTS, ScriptNote, ScriptWatch
-from pytest_distbench.elastic.timeline import AgentEnded, Finished, Joined, Line, Started, Stepped
+from pytest_distbench.elastic.script import ATTEMPTS, ScriptWatch
+from pytest_distbench.elastic.timeline import event
 from pytest_distbench.read import stdout
+from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Reader
 
@@ -21,19 +22,19 @@ class Script:
 
     def __init__(self, folder: Path, steps: Reader) -> None:
         self.files = LaunchFiles(folder)
-        self.printed: list[Printed] = []
+        self.printed: list[Event] = []
         outputs = NodeOutputs(self.files)
         outputs.take = self.take  # type: ignore[method-assign]
         self.watch = ScriptWatch(self.files, outputs, steps, born=lambda pid: pid / 100)
-        self.lines: list[Line] = []
+        self.lines: list[Event] = []
 
-    def take(self) -> list[Printed]:
+    def take(self) -> list[Event]:
         printed, self.printed = self.printed, []
         return printed
 
     def note(self, what: str, t: float, slot: int, *, rank: int, of: int, port: int = 1, restarts: int = 0) -> None:
-        made = ScriptNote(
-            what=what, t=t, pid=100 * port + slot, slot=slot, rank=rank, world_size=of, restarts=restarts,
+        made = event(
+            what, t=t, pid=100 * port + slot, slot=slot, rank=rank, world_size=of, restarts=restarts,
             address=f"here:{port}",
         )  # type: ignore[arg-type] # fmt: skip
         with open(self.files.worker_notes, "ab") as file:
@@ -46,9 +47,9 @@ class Script:
                 self.note(what, t + step, slot, rank=rank, of=len(slots), port=port)
 
     def say(self, t: float, slot: int, text: str) -> None:
-        self.printed.append(Printed(slot, t, text))
+        self.printed.append(event("printed", t=t, slot=slot, text=text))
 
-    def poll(self) -> list[Line]:
+    def poll(self) -> list[Event]:
         found = self.watch.poll()
         self.lines += found
         return found
@@ -63,10 +64,10 @@ def test_a_worker_has_its_process_its_imports_and_its_group(script: Script) -> N
     script.come(10.0, 0, 1)
 
     assert script.poll() == [
-        Started(t=11.0, slot=0, pid=100, process_t=1.0, restarts=0),
-        Started(t=11.0, slot=1, pid=101, process_t=1.01, restarts=0),
-        Joined(t=12.0, slot=0, pid=100, generation=0, rank=0, world_size=2),
-        Joined(t=12.0, slot=1, pid=101, generation=0, rank=1, world_size=2),
+        event("started", t=11.0, slot=0, pid=100, process_t=1.0, restarts=0),
+        event("started", t=11.0, slot=1, pid=101, process_t=1.01, restarts=0),
+        event("joined", t=12.0, slot=0, pid=100, generation=0, rank=0, world_size=2),
+        event("joined", t=12.0, slot=1, pid=101, generation=0, rank=1, world_size=2),
     ]
 
 
@@ -85,7 +86,7 @@ def test_a_line_of_rank_0_is_a_step_of_all_workers_of_its_generation(script: Scr
     script.say(13.0, 0, "step 5 loss 0.25")
     script.say(13.1, 1, "step 5 loss 0.75")
     script.poll()
-    steps = [line for line in script.lines if isinstance(line, Stepped)]
+    steps = [line for line in script.lines if line.what == "stepped"]
 
     assert [(s.t, s.slot, s.generation, s.step, s.world_size, s.loss) for s in steps] == [
         (13.0, 0, 0, 5, 2, 0.25),
@@ -99,7 +100,7 @@ def test_workers_that_meet_elsewhere_are_another_generation_whose_rank_0_may_be_
     script.come(20.0, 1, port=2)
     script.say(23.0, 1, "step 4")
     script.poll()
-    steps = [line for line in script.lines if isinstance(line, Stepped)]
+    steps = [line for line in script.lines if line.what == "stepped"]
 
     assert [(s.slot, s.generation, s.step) for s in steps] == [(0, 0, 5), (1, 0, 5), (1, 1, 4)]
     assert script.files.log(0).read_text() == "step 5\nstep 4\n"
@@ -109,7 +110,7 @@ def test_a_script_that_makes_no_group_where_it_is_alone_has_joined_with_its_firs
     script.note("process", 10.0, 0, rank=0, of=1)
     script.say(13.0, 0, "step 1")
 
-    assert [type(line) for line in script.poll()] == [Started, Joined, Stepped]
+    assert [type(line) for line in script.poll()] == [Event, Event, Event]
 
 
 def test_events_of_torchrun_and_lines_of_nobody_are_no_output_of_a_rank(script: Script) -> None:
@@ -124,10 +125,10 @@ def test_events_of_torchrun_and_lines_of_nobody_are_no_output_of_a_rank(script: 
 
 def test_an_agent_that_ends_well_tells_that_its_worker_has_finished(script: Script) -> None:
     script.come(10.0, 0, 1)
-    ended = [AgentEnded(t=30.0, slot=0, code=0), AgentEnded(t=31.0, slot=1, code=1)]
+    ended = [event("agent_ended", t=30.0, slot=0, code=0), event("agent_ended", t=31.0, slot=1, code=1)]
     script.poll()
 
-    assert [script.watch.heed(one) for one in ended] == [[Finished(t=30.0, slot=0, generation=0)], []]
+    assert [script.watch.heed(one) for one in ended] == [[event("finished", t=30.0, slot=0, generation=0)], []]
 
 
 def test_a_script_that_never_comes_to_a_step_is_given_up_with_what_it_said(script: Script) -> None:

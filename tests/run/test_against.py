@@ -14,10 +14,10 @@ from support.timelines import killed
 
 from pytest_distbench.elastic.launch import make_record
 from pytest_distbench.elastic.records import Job
-from pytest_distbench.elastic.timeline import append
 from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.launch.starters.parent import read_at_start
 from pytest_distbench.launch.supervise import Side
+from pytest_distbench.records.event import append
 from pytest_distbench.records.launch import ErrorReport, LaunchRecord, RankFate
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.run.against import Variant, find_links, hint, link, outside

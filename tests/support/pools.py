@@ -6,18 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from pytest_distbench.elastic.measures.pool import measure_pool
 from pytest_distbench.elastic.records import SERVING, Demand, PoolJob, Serving, Sharing
-from pytest_distbench.elastic.timeline import (
-    Asked,
-    ClockBegan,
-    Demanded,
-    Ended,
-    Freed,
-    Granted,
-    Line,
-    PoolLine,
-    ServerReady,
-    Submitted,
-)
+from pytest_distbench.elastic.timeline import event
+from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from support.timelines import JOB, Timeline
@@ -36,7 +26,7 @@ SERVED = Sharing(
 )
 
 
-def shared() -> tuple[list[PoolLine], Mapping[str, Sequence[Line]]]:
+def shared() -> tuple[list[Event], Mapping[str, Sequence[Event]]]:
     """A trains in slot 0 from 10 to 19 s; B in slot 1 from 15 s on, in both from 24 s, until 29 s."""
     a, b = Timeline(), Timeline()
     a.begin(8.0, 0)
@@ -47,23 +37,23 @@ def shared() -> tuple[list[PoolLine], Mapping[str, Sequence[Line]]]:
     b.change(20.0, 0, "join", [0], [0, 1])
     b.generation(1, [0, 1], first=24.0, steps=6, resumed=6)
     b.stable(26.0, 0, 1, 2)
-    lines: list[PoolLine] = [
-        Submitted(t=8.0, job="A"),
-        Granted(t=8.0, owner="A", slot=0),
-        ClockBegan(t=10.0),
-        Submitted(t=12.0, job="B"),
-        Granted(t=12.0, owner="B", slot=1),
-        Freed(t=19.5, owner="A", slot=0),
-        Ended(t=19.5, job="A"),
-        Granted(t=20.0, owner="B", slot=0),
-        Freed(t=29.5, owner="B", slot=1),
-        Freed(t=30.0, owner="B", slot=0),
-        Ended(t=30.0, job="B"),
+    lines: list[Event] = [
+        event("submitted", t=8.0, job="A"),
+        event("granted", t=8.0, owner="A", slot=0),
+        event("clock_began", t=10.0),
+        event("submitted", t=12.0, job="B"),
+        event("granted", t=12.0, owner="B", slot=1),
+        event("freed", t=19.5, owner="A", slot=0),
+        event("ended", t=19.5, job="A"),
+        event("granted", t=20.0, owner="B", slot=0),
+        event("freed", t=29.5, owner="B", slot=1),
+        event("freed", t=30.0, owner="B", slot=0),
+        event("ended", t=30.0, job="B"),
     ]
     return lines, {"A": sorted(a.lines, key=lambda x: x.t), "B": sorted(b.lines, key=lambda x: x.t)}
 
 
-def served() -> tuple[list[PoolLine], Mapping[str, Sequence[Line]]]:
+def served() -> tuple[list[Event], Mapping[str, Sequence[Event]]]:
     """Trains in two slots from 10 s, in one from 15 s; the other serves from 14 to 17 s."""
     train = Timeline()
     train.begin(8.0, 0, 1)
@@ -72,21 +62,21 @@ def served() -> tuple[list[PoolLine], Mapping[str, Sequence[Line]]]:
     train.agent_ended(12.5, 1)
     train.generation(1, [0], first=15.0, steps=15, resumed=3)
     train.stable(17.0, 0, 1, 1)
-    lines: list[PoolLine] = [
-        Submitted(t=8.0, job="train"),
-        Granted(t=8.0, owner="train", slot=0),
-        Granted(t=8.0, owner="train", slot=1),
-        ClockBegan(t=10.0),
-        Demanded(t=12.0, slots=1),
-        Asked(t=12.0, owner="train", slot=1),
-        Freed(t=12.5, owner="train", slot=1),
-        Granted(t=12.5, owner=SERVING, slot=1),
-        ServerReady(t=14.0, slot=1),
-        Demanded(t=16.0, slots=0),
-        Asked(t=16.0, owner=SERVING, slot=1),
-        Freed(t=17.0, owner=SERVING, slot=1),
-        Freed(t=30.0, owner="train", slot=0),
-        Ended(t=30.0, job="train"),
+    lines: list[Event] = [
+        event("submitted", t=8.0, job="train"),
+        event("granted", t=8.0, owner="train", slot=0),
+        event("granted", t=8.0, owner="train", slot=1),
+        event("clock_began", t=10.0),
+        event("demanded", t=12.0, slots=1),
+        event("asked", t=12.0, owner="train", slot=1),
+        event("freed", t=12.5, owner="train", slot=1),
+        event("granted", t=12.5, owner=SERVING, slot=1),
+        event("server_ready", t=14.0, slot=1),
+        event("demanded", t=16.0, slots=0),
+        event("asked", t=16.0, owner=SERVING, slot=1),
+        event("freed", t=17.0, owner=SERVING, slot=1),
+        event("freed", t=30.0, owner="train", slot=0),
+        event("ended", t=30.0, job="train"),
     ]
     return lines, {"train": sorted(train.lines, key=lambda x: x.t)}
 

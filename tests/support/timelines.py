@@ -7,22 +7,10 @@ from collections.abc import Sequence
 from pytest_distbench.elastic.engines.table import ENGINES
 from pytest_distbench.elastic.measures.history import History
 from pytest_distbench.elastic.records import ChangeKind, ElasticJob, MembershipPlan
-from pytest_distbench.elastic.timeline import (
-    AgentEnded,
-    Batch,
-    Began,
-    Changed,
-    Finished,
-    Joined,
-    Line,
-    Loaded,
-    Rendezvous,
-    Saved,
-    Stable,
-    Started,
-    Stepped,
-)
+from pytest_distbench.elastic.timeline import event
+from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch import ErrorReport
+from pytest_distbench.records.record import replace
 
 JOB = ElasticJob(
     least=1, most=2, start=1, plan=MembershipPlan(), timers=ENGINES["stock"].all_timers({}), checkpoint_every=10
@@ -38,11 +26,16 @@ LOST = ErrorReport(
 )
 
 
+def but(event: Event, **facts: object) -> Event:
+    """The same with some facts changed."""
+    return replace(event, facts={**event.facts, **facts})
+
+
 class Timeline:
     """Lines as they are added; a sample is a number, and an epoch has twelve."""
 
     def __init__(self) -> None:
-        self.lines: list[Line] = []
+        self.lines: list[Event] = []
         self.seen: dict[int, tuple[int, int]] = {0: (0, 0)}
         """Step -> epoch and place in it behind that step."""
 
@@ -51,7 +44,7 @@ class Timeline:
         return History(sorted(self.lines, key=lambda line: line.t))
 
     def begin(self, t: float, *slots: int) -> None:
-        self.lines.append(Began(t=t, slots=list(slots)))
+        self.lines.append(event("began", t=t, slots=list(slots)))
 
     def change(
         self,
@@ -64,14 +57,14 @@ class Timeline:
         overlaps: bool = False,
     ) -> None:
         self.lines.append(
-            Changed(t=t, index=index, kind=kind, slots=list(slots), expected=list(expected), overlaps=overlaps)
+            event("changed", t=t, index=index, kind=kind, slots=list(slots), expected=list(expected), overlaps=overlaps)
         )
 
     def stable(self, t: float, index: int, generation: int, world_size: int) -> None:
-        self.lines.append(Stable(t=t, index=index, generation=generation, world_size=world_size))
+        self.lines.append(event("stable", t=t, index=index, generation=generation, world_size=world_size))
 
     def agent_ended(self, t: float, slot: int) -> None:
-        self.lines.append(AgentEnded(t=t, slot=slot, code=0))
+        self.lines.append(event("agent_ended", t=t, slot=slot, code=0))
 
     def generation(
         self,
@@ -96,10 +89,10 @@ class Timeline:
             pid = 100 * number + slot
             process = first - 1.0 if met is None else met + 0.1
             self.lines += [
-                Rendezvous(t=process - 0.1, slot=slot, seconds=0.4),
-                Started(t=process + 0.3, slot=slot, pid=pid, process_t=process, restarts=restarts),
-                Joined(t=first - 0.4, slot=slot, pid=pid, generation=number, rank=rank, world_size=len(slots)),
-                Loaded(t=first - 0.2, slot=slot, generation=number, began_t=first - 0.35, step=resumed),
+                event("rendezvous", t=process - 0.1, slot=slot, seconds=0.4),
+                event("started", t=process + 0.3, slot=slot, pid=pid, process_t=process, restarts=restarts),
+                event("joined", t=first - 0.4, slot=slot, pid=pid, generation=number, rank=rank, world_size=len(slots)),
+                event("loaded", t=first - 0.2, slot=slot, generation=number, began_t=first - 0.35, step=resumed),
             ]
         return self._take_steps(
             number, slots, first=first, steps=steps, step_s=step_s, behind=resumed, batch=batch, saved=saved
@@ -126,19 +119,19 @@ class Timeline:
             for rank, slot in enumerate(slots):
                 mine = samples[rank :: len(slots)]
                 self.lines += [
-                    Batch(t=t - 0.15, slot=slot, generation=number, step=step, epoch=epoch, samples=mine),
-                    Stepped(
+                    event("batch", t=t - 0.15, slot=slot, generation=number, step=step, epoch=epoch, samples=mine),
+                    event("stepped",
                         t=t, slot=slot, generation=number, step=step, world_size=len(slots), samples=count,
                         loss=1.0 / step,
                         lr=0.1 * len(slots),
                     ),
                 ]  # fmt: skip
             if step in saved:
-                self.lines.append(Saved(t=t + 0.01, slot=slots[0], generation=number, step=step, seconds=0.01))
+                self.lines.append(event("saved", t=t + 0.01, slot=slots[0], generation=number, step=step, seconds=0.01))
         return first + (steps - 1) * step_s
 
     def finish(self, t: float, generation: int, *slots: int) -> None:
-        self.lines += [Finished(t=t, slot=slot, generation=generation) for slot in slots]
+        self.lines += [event("finished", t=t, slot=slot, generation=generation) for slot in slots]
 
 
 def killed(*, later_s: float = 0.0) -> Timeline:

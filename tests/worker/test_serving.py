@@ -14,8 +14,8 @@ from support.processes import wait_for
 
 from pytest_distbench.elastic.pool import Servers
 from pytest_distbench.elastic.records import SERVING, Pool
-from pytest_distbench.elastic.timeline import POOL_LINES, LineReader, PoolLine, ServerFailed, ServerReady
 from pytest_distbench.elastic.worker.life import RAISED
+from pytest_distbench.records.event import Event, EventReader
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, Task
 
 pytestmark = pytest.mark.spawn
@@ -45,15 +45,15 @@ def servers(plan: LaunchPlan) -> Iterator[Servers]:
     made.close()
 
 
-def told(plan: LaunchPlan) -> list[PoolLine]:
-    return LineReader(plan.files.pool_timeline, POOL_LINES).read() if plan.files.pool_timeline.exists() else []
+def told(plan: LaunchPlan) -> list[Event]:
+    return EventReader(plan.files.pool_timeline).read() if plan.files.pool_timeline.exists() else []
 
 
 def test_it_says_that_it_is_ready_and_stays_until_it_is_asked_to_go(plan: LaunchPlan, servers: Servers) -> None:
     servers.start(1)
     wait_for(lambda: bool(told(plan)))
 
-    assert [(type(line), line.slot) for line in told(plan) if isinstance(line, ServerReady)] == [(ServerReady, 1)]
+    assert [(type(line), line.slot) for line in told(plan) if line.what == "server_ready"] == [(Event, 1)]
     assert servers.poll() == {}
     assert "loads" in servers.log(1)
 
@@ -71,5 +71,5 @@ def test_what_its_body_raises_is_told(plan: LaunchPlan, servers: Servers) -> Non
     [line] = told(plan)
 
     assert ended == {0: RAISED}
-    assert isinstance(line, ServerFailed)
+    assert line.what == "server_failed"
     assert (line.slot, line.error.splitlines()[0]) == (0, "MemoryError: 3 GB")

@@ -15,19 +15,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pytest_distbench.elastic.records import ElasticJob
-from pytest_distbench.elastic.timeline import AgentEnded, Rendezvous
+from pytest_distbench.elastic.timeline import event
+from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch_files import LaunchFiles
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _READ_BYTES = 2**16
 _END_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Printed:
-    slot: int
-    t: float
-    text: str
 
 
 class NodeOutputs:
@@ -36,7 +30,7 @@ class NodeOutputs:
     def __init__(self, files: LaunchFiles, clock: Callable[[], float] = time.monotonic) -> None:
         self._files = files
         self._clock = clock
-        self._lines: queue.SimpleQueue[Printed] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
 
     def open(self, slot: int) -> tuple[int, int]:
@@ -50,7 +44,7 @@ class NodeOutputs:
             self._threads.append(thread)
         return theirs[0], theirs[1]
 
-    def take(self) -> list[Printed]:
+    def take(self) -> list[Event]:
         """The whole lines since the last call. Never blocks."""
         found = []
         while not self._lines.empty():
@@ -71,9 +65,9 @@ class NodeOutputs:
                 log.write(data)
                 *lines, rest = _LINE_END.split(rest + data)
                 for line in lines:
-                    self._lines.put(Printed(slot, t, line.decode(errors="replace")))
+                    self._lines.put(event("printed", t=t, slot=slot, text=line.decode(errors="replace")))
         if rest:
-            self._lines.put(Printed(slot, self._clock(), rest.decode(errors="replace")))
+            self._lines.put(event("printed", t=self._clock(), slot=slot, text=rest.decode(errors="replace")))
 
 
 LOOPBACK = "127.0.0.1"
@@ -128,7 +122,7 @@ class Engine(Protocol):
     def go_on(self, slot: int) -> None:
         """Let them go on."""
 
-    def poll(self) -> list[Rendezvous | AgentEnded]:
+    def poll(self) -> list[Event]:
         """What has happened since the last call, and agents do not note themselves. Never blocks.
 
         An engine that has broken down raises :class:`CannotGoOn`.

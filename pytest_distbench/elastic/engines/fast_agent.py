@@ -37,10 +37,11 @@ from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRen
 
 from pytest_distbench.elastic.engines import LOOPBACK, MAX_RESTARTS, STORE_S
 from pytest_distbench.elastic.records import NODE_VARIABLE, SLOT_VARIABLE, ElasticJob
-from pytest_distbench.elastic.timeline import Rendezvous, append
+from pytest_distbench.elastic.timeline import event
 from pytest_distbench.elastic.worker import life
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.starters.parent import Parent
+from pytest_distbench.records.event import append
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.record import Number, Record
 from pytest_distbench.worker import forked
@@ -231,7 +232,7 @@ def run(encoded: str, descriptor: int) -> NoReturn:
             most=setup.job.most,
             timers=setup.job.timers,
             tell=lambda seconds: append(
-                files.timeline, Rendezvous(t=time.monotonic(), slot=setup.slot, seconds=seconds)
+                files.timeline, event("rendezvous", t=time.monotonic(), slot=setup.slot, seconds=seconds)
             ),
         )
         spec = WorkerSpec(

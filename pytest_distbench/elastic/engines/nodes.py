@@ -29,12 +29,13 @@ import psutil
 
 from pytest_distbench.elastic.engines import LOOPBACK, STORE_S, CannotGoOn, EngineSetup
 from pytest_distbench.elastic.records import NODE_VARIABLE, SLOT_VARIABLE
-from pytest_distbench.elastic.timeline import AgentEnded, Rendezvous
+from pytest_distbench.elastic.timeline import event
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.starters import NO_REVERSE_DNS
 from pytest_distbench.launch.starters.parent import PRELOAD, Parent, fork_parent
 from pytest_distbench.launch.workplace import tail
+from pytest_distbench.records.event import Event
 from pytest_distbench.worker.torch_internals import store_on
 
 _KILL_S = 10.0
@@ -99,13 +100,13 @@ class NodeEngine:
     def log(self, slot: int) -> str:
         return tail(self._files.agent_log(slot))
 
-    def _told_end(self, slot: int, code: int | None) -> list[AgentEnded]:
+    def _told_end(self, slot: int, code: int | None) -> list[Event]:
         """The end of the agent in a slot, once; None: it lives."""
         node = self._nodes[slot]
         if code is None or node.is_told:
             return []
         node.is_told = True
-        return [AgentEnded(t=self._clock(), slot=slot, code=code)]
+        return [event("agent_ended", t=self._clock(), slot=slot, code=code)]
 
 
 def _kill(members: Sequence[psutil.Process]) -> None:
@@ -221,8 +222,8 @@ class TorchrunEngine(NodeEngine):
     def kill(self, slot: int) -> None:
         _end(self._agents[slot], self._nodes[slot])
 
-    def poll(self) -> list[Rendezvous | AgentEnded]:
-        found: list[Rendezvous | AgentEnded] = []
+    def poll(self) -> list[Event]:
+        found: list[Event] = []
         for slot in self._nodes:
             code = self._agents[slot].poll()
             with open(self._files.agent_log(slot), "rb") as file:
@@ -232,7 +233,7 @@ class TorchrunEngine(NodeEngine):
             self._offsets[slot] += len(whole)
             now = self._clock()
             told = rendezvous_seconds(whole.decode(errors="replace"))
-            found += [Rendezvous(t=now, slot=slot, seconds=seconds) for seconds in told]
+            found += [event("rendezvous", t=now, slot=slot, seconds=seconds) for seconds in told]
             found += self._told_end(slot, code)
         return found
 
@@ -323,12 +324,12 @@ class FastEngine(NodeEngine):
     def kill(self, slot: int) -> None:
         self._nodes[slot].end()
 
-    def poll(self) -> list[Rendezvous | AgentEnded]:
+    def poll(self) -> list[Event]:
         try:
             self._parent.take()
         except LauncherError:
             raise CannotGoOn(_LOST) from None
-        found: list[Rendezvous | AgentEnded] = []
+        found: list[Event] = []
         for slot, node in self._nodes.items():
             found += self._told_end(slot, self._parent.ended.get(node.agent))
         return found

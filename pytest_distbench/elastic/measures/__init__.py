@@ -31,7 +31,6 @@ from pytest_distbench.elastic.measures.ledger import (
     shared_batches,
 )
 from pytest_distbench.elastic.records import PARTS, ChangeResult, ElasticJob, ElasticResult
-from pytest_distbench.elastic.timeline import AgentEnded, Began, Changed, Held, Loaded
 from pytest_distbench.records.metric import TOLD, Bound, Sample, Scalar
 from pytest_distbench.records.record import Number, replace
 
@@ -43,7 +42,7 @@ def measure(job: ElasticJob, history: History) -> tuple[ElasticResult | None, li
     first = history.first_step_t
     if first is None:
         return None, []
-    began = min((line.t for line in history.of(Began)), default=first)
+    began = min((line.t for line in history.of("began")), default=first)
     last = max(step.t for worker in history.workers.values() for step in worker.steps)
     end = max((line.t for line in history.finished), default=last)
     changes = change_results(history)
@@ -57,7 +56,7 @@ def measure(job: ElasticJob, history: History) -> tuple[ElasticResult | None, li
         end_s=end - last,
         lr=rate_changes(history),
     )
-    torn = {name for line in history.of(Loaded) for name in line.torn}
+    torn = {name for line in history.of("loaded") for name in line.torn}
     measurements = [*_of_run(job, history, result), *_of_changes(job, changes, torn=len(torn))]
     if job.cores is not None:  # nodes take turns on the cores: a clock is shown, and not judged
         clocks = ("s", "samples/s"), ("goodput", "lost_fraction")
@@ -130,7 +129,7 @@ def _losses(job: ElasticJob, history: History, result: ElasticResult) -> list[Sa
     losses = [epoch.loss for epoch in done if epoch.loss is not None]
     if not losses or len(losses) < len(done):
         return []
-    begun = next((line for line in history.of(Held) if line.at == "begin" and line.rank == 0), None)
+    begun = next((line for line in history.of("held") if line.at == "begin" and line.rank == 0), None)
     weights = "" if begun is None else ", ".join(f"{name} {digest[:8]}" for name, digest in begun.parameters.items())
     return [
         Sample(
@@ -150,7 +149,7 @@ def _of_loads(job: ElasticJob, history: History) -> list[Sample]:
     if job.checkpoint_every is None:
         return []
     found = mismatches(history)
-    has_loaded = any(line.step for line in history.of(Loaded))
+    has_loaded = any(line.step for line in history.of("loaded"))
     if not (has_loaded or job.plan.changes or job.plan.cycle):
         return [_none(REPLICAS, *count(found, REPLICAS))]
     metrics = [*LOADS, *([RANDOM] if keeps_random(history) else [])]
@@ -235,12 +234,12 @@ def _given_s(history: History) -> float:
     first = history.first_step_t
     assert first is not None
     last = max(step.t for worker in history.workers.values() for step in worker.steps)
-    taken = {slot: first for line in history.of(Began) for slot in line.slots}
+    taken = {slot: first for line in history.of("began") for slot in line.slots}
     total = 0.0
     for line in history.lines:
-        if isinstance(line, Changed) and line.kind == "join":
+        if line.what == "changed" and line.kind == "join":
             taken |= {slot: max(first, line.t) for slot in line.slots}
-        elif isinstance(line, AgentEnded) and line.slot in taken and line.t < last:
+        elif line.what == "agent_ended" and line.slot in taken and line.t < last:
             total += max(0.0, line.t - taken.pop(line.slot))
     return total + sum(max(0.0, last - begin) for begin in taken.values())
 

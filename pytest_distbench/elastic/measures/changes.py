@@ -11,18 +11,18 @@ from dataclasses import dataclass
 
 from pytest_distbench.elastic.measures.history import History, Worker, mean_of
 from pytest_distbench.elastic.records import START, ChangeResult, Moment
-from pytest_distbench.elastic.timeline import AgentEnded, Changed, Rendezvous, Stable
+from pytest_distbench.records.event import Event
 from pytest_distbench.records.record import replace
 
 
 def change_results(history: History) -> list[ChangeResult]:
-    changes = history.of(Changed)
+    changes = history.of("changed")
     first = history.first_step_t
     return [_result(history, change, changes, first) for change in changes] if first is not None else []
 
 
-def _result(history: History, change: Changed, changes: Sequence[Changed], first: float) -> ChangeResult:
-    stable = next((line for line in history.of(Stable) if line.t >= change.t and line.index >= change.index), None)
+def _result(history: History, change: Event, changes: Sequence[Event], first: float) -> ChangeResult:
+    stable = next((line for line in history.of("stable") if line.t >= change.t and line.index >= change.index), None)
     before = max((g for g in history.generations if _began(history, g) <= change.t), default=None)
     result = ChangeResult(
         index=change.index,
@@ -50,7 +50,7 @@ def _result(history: History, change: Changed, changes: Sequence[Changed], first
     ]
     old = [generation for generation in history.generations if generation < after]
     freed: dict[int, float] = {}  # from a request to go until the agents of all these nodes had ended
-    for line in history.of(AgentEnded):
+    for line in history.of("agent_ended"):
         if line.slot in change.slots and line.t >= change.t:
             freed.setdefault(line.slot, line.t)  # a later end is that of a node which has taken the slot since
     return replace(
@@ -89,17 +89,15 @@ def _began(history: History, generation: int) -> float:
     return min(w.steps[0].t for w in history.members(generation).values() if w.steps)
 
 
-def _is_overlapped(history: History, change: Changed, changes: Sequence[Changed]) -> bool:
-    stables = [line.t for line in history.of(Stable)]
+def _is_overlapped(history: History, change: Event, changes: Sequence[Event]) -> bool:
+    stables = [line.t for line in history.of("stable")]
     order = [c.t for c in changes]
     position = order.index(change.t)
     neighbours = [(order[i], order[i + 1]) for i in (position - 1, position) if 0 <= i < len(order) - 1]
     return any(not any(earlier <= t <= later for t in stables) for earlier, later in neighbours)
 
 
-def _cost(
-    history: History, change: Changed, before: int, after: int
-) -> tuple[float | None, float | None, Worker | None]:
+def _cost(history: History, change: Event, before: int, after: int) -> tuple[float | None, float | None, Worker | None]:
     here = {slot for slot, worker in history.members(before).items() if worker.steps}
     there = {slot for slot, worker in history.members(after).items() if worker.steps}
     survivors = sorted((here & there) - set(change.slots) or here & there)  # the change's own where there are no others
@@ -115,7 +113,7 @@ def _cost(
 
 
 def _cost_within(
-    history: History, change: Changed, generation: int, stable: Stable
+    history: History, change: Event, generation: int, stable: Event
 ) -> tuple[float | None, float | None, Worker | None]:
     """The same where nobody began anew: the longest wait for a step, and when it was over."""
     gaps = [
@@ -130,13 +128,13 @@ def _cost_within(
     return gap, end - change.t, None
 
 
-def _parts(history: History, change: Changed, worker: Worker) -> dict[str, float]:
+def _parts(history: History, change: Event, worker: Worker) -> dict[str, float]:
     """Seconds from the change to a worker's first step, cut where the timeline has seen something."""
     joined, started, loaded = worker.joined.t, worker.started, worker.loaded
     stepped = worker.steps[0].t
     ends = [
         line
-        for line in history.of(Rendezvous)
+        for line in history.of("rendezvous")
         if line.slot == worker.joined.slot and change.t <= line.t <= worker.joined.t
     ]
     met_from, met = (ends[-1].t - ends[-1].seconds, ends[-1].t) if ends else (None, None)
@@ -165,7 +163,7 @@ def _parts(history: History, change: Changed, worker: Worker) -> dict[str, float
     return found
 
 
-def _cut(history: History, change: Changed, worker: Worker) -> float | None:
+def _cut(history: History, change: Event, worker: Worker) -> float | None:
     """What lies between the parts *detect* and *stop*; None: it was not seen.
 
     Of a join it is the last step that the survivor's old worker took: from then on it was being stopped. Of other
@@ -218,8 +216,8 @@ class Unplanned:
 def unplanned(history: History) -> list[Unplanned]:
     """Those of a run, in their order. What happens from a change until the job is stable again is that change's."""
     first = history.first_step_t
-    stable = {line.index: line.t for line in history.of(Stable)}
-    begun = [(START, 0.0), *((line.index, line.t) for line in history.of(Changed))]
+    stable = {line.index: line.t for line in history.of("stable")}
+    begun = [(START, 0.0), *((line.index, line.t) for line in history.of("changed"))]
     found = []
     for before, after in itertools.pairwise(history.generations):
         met = min(worker.joined.t for worker in history.members(after).values())

@@ -22,7 +22,7 @@ from typing import Literal
 
 from pytest_distbench.elastic.measures.history import History, mean_of
 from pytest_distbench.elastic.records import ElasticJob
-from pytest_distbench.elastic.timeline import Stepped, Wanted
+from pytest_distbench.records.event import Event
 
 _NAMED = "Wrong epoch on resume"
 _TOGETHER = "Epoch and step must be saved and restored together, with the place in the epoch"
@@ -109,7 +109,8 @@ def _changed_epoch(history: History, before: list[int], after: int) -> str:
 
 
 def _highest(history: History, generations: Sequence[int]) -> int:
-    return max(s.step for g in generations for w in history.members(g).values() for s in w.steps)
+    steps = (s for g in generations for w in history.members(g).values() for s in w.steps)
+    return max(int(s.step) for s in steps)
 
 
 _DROPPED = 0.1
@@ -164,7 +165,7 @@ def _asked(history: History) -> tuple[int, int, str]:
     A generation that ends on purpose has the last word. One that asks for the epoch under way alone, as a body does
     that asks for one after the other, may have come further before it was lost than a later one has to.
     """
-    words = {(line.generation, line.slot): line for line in history.of(Wanted)}  # of each its last word
+    words = {(line.generation, line.slot): line for line in history.of("wanted")}  # of each its last word
     last = max((generation for generation, _ in words), default=None)
     asked = [line for (generation, _), line in words.items() if generation == last]
     epochs = max((line.epochs for line in asked), default=0)
@@ -333,7 +334,7 @@ def _noise(losses: Sequence[float | None]) -> float:
 
 
 def _first_of(history: History, generation: int, name: Literal["loss", "accuracy"]) -> list[float | None]:
-    steps: dict[int, list[Stepped]] = {}
+    steps: dict[int, list[Event]] = {}
     for worker in history.members(generation).values():
         for line in worker.steps[:_STEPS]:
             steps.setdefault(line.step, []).append(line)

@@ -8,27 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import fsum
 from statistics import median
-from typing import Literal, TypeVar
+from typing import Literal
 
 from pytest_distbench.elastic.records import ChangeResult, EpochResult, RateChange, WorkerResult
-from pytest_distbench.elastic.timeline import (
-    Batch,
-    Drew,
-    Finished,
-    Held,
-    HeldAt,
-    Joined,
-    Line,
-    Loaded,
-    Remembered,
-    Saved,
-    Started,
-    Stepped,
-    WorkerEnded,
-)
+from pytest_distbench.elastic.timeline import HeldAt
+from pytest_distbench.records.event import Event
 from pytest_distbench.records.metric import Scalar
-
-_Kind = TypeVar("_Kind", bound=Line)
 
 
 @dataclass
@@ -39,31 +24,33 @@ class Worker:
     ``remembered`` is what its optimizers had kept, ``held`` what it held when it went on, by when it was looked at.
     """
 
-    joined: Joined
-    started: Started | None = None
-    loaded: Loaded | None = None
-    batches: dict[int, Batch] = field(default_factory=dict)
-    steps: list[Stepped] = field(default_factory=list)
+    joined: Event
+    started: Event | None = None
+    loaded: Event | None = None
+    batches: dict[int, Event] = field(default_factory=dict)
+    steps: list[Event] = field(default_factory=list)
     ended: float | None = None
-    remembered: Remembered | None = None
+    remembered: Event | None = None
     drawn: dict[int, list[int]] = field(default_factory=dict)
-    held: dict[HeldAt, Held] = field(default_factory=dict)
+    held: dict[HeldAt, Event] = field(default_factory=dict)
 
     @property
     def imported_t(self) -> float | None:
         """When it had imported what it needs, and could join its group; None: unseen."""
         if self.started is None:
             return None
-        return self.started.t if self.joined.called_t is None else self.joined.called_t
+        called_t: float | None = self.joined.called_t
+        return self.started.t if called_t is None else called_t
 
     def samples(self, step: int) -> list[int]:
         """That it has trained on in a step, as far as anybody says."""
         batch = self.batches.get(step)
         return self.drawn.get(step, [] if batch is None else batch.samples)
 
-    def epoch(self, step: Stepped) -> int | None:
+    def epoch(self, step: Event) -> int | None:
         batch = self.batches.get(step.step)
-        return step.epoch if batch is None else batch.epoch
+        epoch: int | None = step.epoch if batch is None else batch.epoch
+        return epoch
 
     @property
     def tells_within_epochs(self) -> bool:
@@ -87,39 +74,39 @@ class History:
     Where none of them tells steps within epochs, numbers count epochs, of a script that prints one line for each.
     """
 
-    def __init__(self, lines: Sequence[Line]) -> None:
+    def __init__(self, lines: Sequence[Event]) -> None:
         self.lines = lines
         self.workers: dict[tuple[int, int], Worker] = {}
-        self.saved = self.of(Saved)
-        started = {line.pid: line for line in self.of(Started)}
-        ended = {line.pid: line.t for line in self.of(WorkerEnded)}
+        self.saved = self.of("saved")
+        started = {line.pid: line for line in self.of("started")}
+        ended = {line.pid: line.t for line in self.of("worker_ended")}
         for line in lines:
-            if isinstance(line, Joined):
+            if line.what == "joined":
                 self.workers[line.generation, line.slot] = Worker(
                     joined=line, started=started.get(line.pid), ended=ended.get(line.pid)
                 )
-            elif isinstance(line, Loaded | Batch | Drew | Stepped | Remembered | Held):
+            elif line.what in ("loaded", "batch", "drew", "stepped", "remembered", "held"):
                 self._add(self.workers.get((line.generation, line.slot)), line)
-        self.finished = self.of(Finished)
+        self.finished = self.of("finished")
         self._step_s: dict[int, float | None] = {}
         self.tells_within_epochs = any(worker.tells_within_epochs for worker in self.workers.values())
 
-    def of(self, kind: type[_Kind]) -> list[_Kind]:
-        return [line for line in self.lines if isinstance(line, kind)]
+    def of(self, what: str) -> list[Event]:
+        return [line for line in self.lines if line.what == what]
 
-    def _add(self, worker: Worker | None, line: Loaded | Batch | Drew | Stepped | Remembered | Held) -> None:
+    def _add(self, worker: Worker | None, line: Event) -> None:
         if worker is None:
             return
-        if isinstance(line, Loaded):
+        if line.what == "loaded":
             worker.loaded = line
-        elif isinstance(line, Remembered):
+        elif line.what == "remembered":
             worker.remembered = line
-        elif isinstance(line, Held):
+        elif line.what == "held":
             if line.at != "save":
                 worker.held[line.at] = line
-        elif isinstance(line, Batch):
+        elif line.what == "batch":
             worker.batches[line.step] = line
-        elif isinstance(line, Drew):
+        elif line.what == "drew":
             worker.drawn[line.step] = line.samples
         else:
             worker.steps.append(line)
@@ -195,9 +182,9 @@ class History:
             found.append(result)
         return found
 
-    def passes(self) -> Iterator[tuple[int, int, list[Stepped]]]:
+    def passes(self) -> Iterator[tuple[int, int, list[Event]]]:
         """Each step that counted: its number, its generation, and its lines, one per worker."""
-        by_step: dict[tuple[int, int], list[Stepped]] = {}
+        by_step: dict[tuple[int, int], list[Event]] = {}
         for (generation, _), worker in self.workers.items():
             for step in worker.steps:
                 by_step.setdefault((generation, step.step), []).append(step)
@@ -213,7 +200,7 @@ def epoch_results(history: History, changes: Sequence[ChangeResult]) -> list[Epo
     first = history.first_step_t
     if first is None:
         return []
-    steps: dict[int, list[tuple[int, list[Stepped]]]] = {}
+    steps: dict[int, list[tuple[int, list[Event]]]] = {}
     for _, generation, lines in history.passes():
         worker = history.workers[generation, lines[0].slot]
         if (epoch := worker.epoch(lines[0])) is not None:
@@ -241,7 +228,7 @@ def epoch_results(history: History, changes: Sequence[ChangeResult]) -> list[Epo
     return found
 
 
-def mean_of(name: Literal["loss", "accuracy", "top5"], lines: Sequence[Stepped]) -> float | None:
+def mean_of(name: Literal["loss", "accuracy", "top5"], lines: Sequence[Event]) -> float | None:
     """Mean over samples, of those steps that told: ranks have shares of a step's samples that differ by one at most.
 
     Steps whose samples nobody knows count alike.

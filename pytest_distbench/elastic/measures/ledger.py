@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from math import isclose
 
 from pytest_distbench.elastic.measures.history import History, Worker
-from pytest_distbench.elastic.timeline import OUTSIDE, RANDOM_PART, STEPS, Fed, Held, HeldAt
+from pytest_distbench.elastic.timeline import OUTSIDE, RANDOM_PART, STEPS, HeldAt
+from pytest_distbench.records.event import Event
 
 PARAMETERS = "parameters_changed_by_load"
 MOMENTS = "optimizer_moments_changed_by_load"
@@ -69,7 +70,7 @@ def mismatches(history: History) -> list[Mismatch]:
 
 
 def keeps_random(history: History) -> bool:
-    return any(line.at == "begin" and line.random for line in history.of(Held))
+    return any(line.at == "begin" and line.random for line in history.of("held"))
 
 
 def _of_loads(history: History) -> Iterator[Mismatch]:
@@ -108,7 +109,7 @@ def _drawing_the_same(newcomer: Worker, history: History) -> Iterator[tuple[str,
 
 
 def _compare(
-    held: Mapping[HeldAt, Held], writer: Held, own: Held | None, older: Sequence[Held]
+    held: Mapping[HeldAt, Event], writer: Event, own: Event | None, older: Sequence[Event]
 ) -> Iterator[tuple[str, str, int]]:
     """What differs: the metric, in words, and of which older checkpoint it is instead, or 0."""
 
@@ -151,7 +152,7 @@ def _compare(
                 yield RANDOM, f"the random stream of {stream} is not at the position that this rank's had", 0
 
 
-def _reset(held: Mapping[HeldAt, Held], writer: Held, own: Held | None) -> Iterator[tuple[str, str, int]]:
+def _reset(held: Mapping[HeldAt, Event], writer: Event, own: Event | None) -> Iterator[tuple[str, str, int]]:
     """Parts that came back as they were saved, and that begin as they were before the load: they were set anew.
 
     Others may change before the first batch: a sampler is told its epoch, a rule for the number of nodes sets the rates
@@ -167,7 +168,7 @@ def _reset(held: Mapping[HeldAt, Held], writer: Held, own: Held | None) -> Itera
             yield STATE, f"the state of {name} was loaded, but at the first batch it is as before the load", 0
 
 
-def _built_otherwise(worker: Worker, former: Worker, own: Held) -> Iterator[tuple[str, str, int]]:
+def _built_otherwise(worker: Worker, former: Worker, own: Event) -> Iterator[tuple[str, str, int]]:
     """Buffers that no checkpoint keeps, and that did not change in training, but for this generation.
 
     Built for another number of nodes, or for another rank, they may well be others.
@@ -187,7 +188,7 @@ def _of_fields(history: History) -> Iterator[Mismatch]:
     A count that is another one behind the first step than it was at the very beginning was set by the body.
     """
     saves = _saves(history)
-    first = {line.at: line for line in reversed(history.of(Held)) if line.rank == 0}
+    first = {line.at: line for line in reversed(history.of("held")) if line.rank == 0}
     for worker in history.workers.values():
         begin, step = worker.held.get("begin"), worker.held.get("step")
         if begin is None or worker.loaded is None or not worker.loaded.step:
@@ -215,7 +216,7 @@ def _of_fields(history: History) -> Iterator[Mismatch]:
                     yield Mismatch(STATE, generation, worker.joined.slot, told)
 
 
-def _field(line: Held | None, name: str, field: str) -> str:
+def _field(line: Event | None, name: str, field: str) -> str:
     return "" if line is None else line.fields.get(name, {}).get(field, "")
 
 
@@ -225,7 +226,7 @@ def _of_options(history: History) -> Iterator[Mismatch]:
     With another number of nodes it may be, by a rule. A schedule moves options within a generation: where one does,
     those of the same step are compared alone.
     """
-    lines = [line for line in history.of(Held) if line.options]
+    lines = [line for line in history.of("held") if line.options]
     firsts = [line for line in lines if line.rank == 0]
     for begin in (line for line in lines if line.at == "begin"):
         nodes = history.world_size(begin.generation)
@@ -289,7 +290,7 @@ def _of_movement(history: History) -> Iterator[Mismatch]:
     """Workers of which fewer tensors move between two checkpoints than between any two of earlier generations."""
     least: dict[str, int] = {}
     for generation in history.generations:
-        lines = [line for line in history.of(Held) if line.at == "save" and line.generation == generation]
+        lines = [line for line in history.of("held") if line.at == "save" and line.generation == generation]
         for slot in dict.fromkeys(line.slot for line in lines):
             for name, before in least.items():
                 moved = [line.moved[name] for line in lines if line.slot == slot and name in line.moved]
@@ -304,8 +305,8 @@ def _of_movement(history: History) -> Iterator[Mismatch]:
 def _of_samples(history: History) -> Iterator[Mismatch]:
     """Workers whose model was given what earlier generations gave it for samples of other batches, or one row twice."""
     known: dict[tuple[str, str], set[int]] = {}
-    by_generation: dict[int, list[Fed]] = {}
-    for line in history.of(Fed):
+    by_generation: dict[int, list[Event]] = {}
+    for line in history.of("fed"):
         by_generation.setdefault(line.generation, []).append(line)
     for generation, lines in sorted(by_generation.items()):
         wrong: dict[int, list[int]] = {}
@@ -376,8 +377,8 @@ def _as_before(history: History, worker: Worker) -> float | None:
 
 def _of_replicas(history: History) -> Iterator[Mismatch]:
     """Ranks that differ from rank 0 when they begin, or when it writes a checkpoint: what they have is not saved."""
-    together: dict[tuple[int, HeldAt, int], dict[int, Held]] = {}
-    for line in history.of(Held):
+    together: dict[tuple[int, HeldAt, int], dict[int, Event]] = {}
+    for line in history.of("held"):
         if line.parameters:
             together.setdefault((line.generation, line.at, line.step), {})[line.rank] = line
     told: set[tuple[int, int]] = set()
@@ -392,10 +393,10 @@ def _of_replicas(history: History) -> Iterator[Mismatch]:
             )
 
 
-def _saves(history: History) -> dict[tuple[int, int], dict[int, Held]]:
+def _saves(history: History) -> dict[tuple[int, int], dict[int, Event]]:
     """(generation, step) of each checkpoint -> rank -> what it held."""
-    found: dict[tuple[int, int], dict[int, Held]] = {}
-    for line in history.of(Held):
+    found: dict[tuple[int, int], dict[int, Event]] = {}
+    for line in history.of("held"):
         if line.at == "save":
             found.setdefault((line.generation, line.step), {})[line.rank] = line
     return found
@@ -408,7 +409,7 @@ def shared_batches(history: History) -> list[Mismatch]:
     """
     found = []
     fed: dict[int, dict[int, list[str]]] = {}
-    for line in sorted(history.of(Fed), key=lambda line: line.step):
+    for line in sorted(history.of("fed"), key=lambda line: line.step):
         fed.setdefault(line.generation, {}).setdefault(line.slot, []).append(line.digest)
     for generation, slots in fed.items():
         whole = {slot: inputs for slot, inputs in slots.items() if len(inputs) > 1 and len(set(inputs)) == len(inputs)}
@@ -428,7 +429,7 @@ def cut_batches(history: History) -> list[Mismatch]:
     or have its samples in another dimension than the first.
     """
     fed: dict[int, dict[int, list[tuple[int, Mapping[str, int]]]]] = {}
-    for line in history.of(Fed):
+    for line in history.of("fed"):
         worker = history.workers.get((line.generation, line.slot))
         samples = len(worker.samples(line.step)) if worker is not None else 0
         fed.setdefault(line.generation, {}).setdefault(line.slot, []).append((samples, line.rows))

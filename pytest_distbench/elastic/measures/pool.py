@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
 
 from pytest_distbench.elastic.measures import measure, number, useful_s
 from pytest_distbench.elastic.measures.history import History
@@ -19,18 +18,7 @@ from pytest_distbench.elastic.records import (
     Sharing,
     Stretch,
 )
-from pytest_distbench.elastic.timeline import (
-    Asked,
-    ClockBegan,
-    Demanded,
-    Ended,
-    Freed,
-    Granted,
-    Line,
-    PoolLine,
-    ServerReady,
-    Submitted,
-)
+from pytest_distbench.records.event import Event
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 
@@ -60,10 +48,10 @@ def stretches_of(serving: Serving, holds: Sequence[Hold], end_s: float) -> list[
     return found
 
 
-def preemptions_of(lines: Sequence[PoolLine], holds: Sequence[Hold], began: float) -> list[Preemption]:
+def preemptions_of(lines: Sequence[Event], holds: Sequence[Hold], began: float) -> list[Preemption]:
     """The demands for more slots than there were, and how soon they were free and their servers ready."""
     found = []
-    demands = [line for line in lines if isinstance(line, Demanded)]
+    demands = [line for line in lines if line.what == "demanded"]
     for index, demand in enumerate(demands):
         at_s = demand.t - began
         until_s = demands[index + 1].t - began if index + 1 < len(demands) else float("inf")
@@ -84,13 +72,10 @@ def preemptions_of(lines: Sequence[PoolLine], holds: Sequence[Hold], began: floa
     return found
 
 
-_Kind = TypeVar("_Kind", bound=PoolLine)
-
-
 def measure_pool(
-    pool: Sharing, lines: Sequence[PoolLine], jobs: Mapping[str, Sequence[Line]]
+    pool: Sharing, lines: Sequence[Event], jobs: Mapping[str, Sequence[Event]]
 ) -> tuple[PoolResult | None, list[Sample]]:
-    began = next((line.t for line in _of(lines, ClockBegan)), None)
+    began = next((line.t for line in _of(lines, "clock_began")), None)
     if began is None:
         return None, []
     histories = {name: History(told) for name, told in jobs.items()}
@@ -99,8 +84,8 @@ def measure_pool(
         result, found = _job(job, lines, histories[job.name], began)
         results.append(result)
         measurements += found
-    first = min((line.t for line in _of(lines, Submitted)), default=began)
-    ends = [line.t for line in _of(lines, Ended)]
+    first = min((line.t for line in _of(lines, "submitted")), default=began)
+    ends = [line.t for line in _of(lines, "ended")]
     if len(ends) < len(pool.jobs):  # it was ended
         ends = [line.t for told in (lines, *jobs.values()) for line in told]
     last = max(ends)
@@ -138,30 +123,28 @@ def measure_pool(
     return found_pool, measurements
 
 
-def holds_of(lines: Sequence[PoolLine], began: float, last: float) -> list[Hold]:
+def holds_of(lines: Sequence[Event], began: float, last: float) -> list[Hold]:
     """Who had which slot when, by their beginning; nobody has one after ``last``."""
     open_holds: dict[int, Hold] = {}
     found = []
     for line in lines:
-        if isinstance(line, Granted):
+        if line.what == "granted":
             open_holds[line.slot] = Hold(
                 slot=line.slot, owner=line.owner, begin_s=line.t - began, end_s=max(line.t, last) - began
             )
-        elif isinstance(line, Asked) and line.slot in open_holds:
+        elif line.what == "asked" and line.slot in open_holds:
             open_holds[line.slot] = replace(open_holds[line.slot], asked_s=line.t - began)
-        elif isinstance(line, ServerReady) and line.slot in open_holds:
+        elif line.what == "server_ready" and line.slot in open_holds:
             open_holds[line.slot] = replace(open_holds[line.slot], ready_s=line.t - began)
-        elif isinstance(line, Freed) and line.slot in open_holds:
+        elif line.what == "freed" and line.slot in open_holds:
             found.append(replace(open_holds.pop(line.slot), end_s=line.t - began))
     return sorted([*found, *open_holds.values()], key=lambda hold: (hold.begin_s, hold.slot))
 
 
-def _job(
-    wanted: PoolJob, lines: Sequence[PoolLine], history: History, began: float
-) -> tuple[PoolJobResult, list[Sample]]:
+def _job(wanted: PoolJob, lines: Sequence[Event], history: History, began: float) -> tuple[PoolJobResult, list[Sample]]:
     elastic, measurements = measure(wanted.job, history)
-    submitted = next((line.t for line in _of(lines, Submitted) if line.job == wanted.name), began)
-    ended = next((line.t for line in _of(lines, Ended) if line.job == wanted.name), None)
+    submitted = next((line.t for line in _of(lines, "submitted") if line.job == wanted.name), began)
+    ended = next((line.t for line in _of(lines, "ended") if line.job == wanted.name), None)
     firsts = {g: min(w.steps[0].t for w in history.members(g).values() if w.steps) for g in history.generations}
     started = min(firsts.values(), default=None)
     result = PoolJobResult(
@@ -178,7 +161,7 @@ def _job(
     if ended is not None:
         found.append(number("jct", ended - submitted, unit="s", better="lower"))
     if started is not None and ended is not None:
-        freed = max(line.t for line in _of(lines, Freed) if line.owner == wanted.name)
+        freed = max(line.t for line in _of(lines, "freed") if line.owner == wanted.name)
         trained = max(end for _, end in _spans(history))
         found.append(number("slots_kept", freed - trained, unit="s", better="lower"))
     most = max((workers for _, workers in result.workers), default=None)
@@ -200,5 +183,5 @@ def _spans(history: History) -> list[tuple[float, float]]:
     return found
 
 
-def _of(lines: Sequence[PoolLine], kind: type[_Kind]) -> list[_Kind]:
-    return [line for line in lines if isinstance(line, kind)]
+def _of(lines: Sequence[Event], what: str) -> list[Event]:
+    return [line for line in lines if line.what == what]

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.optim.optimizer import Optimizer
 
-from pytest_distbench.elastic.timeline import OUTSIDE, RANDOM_PART, STEPS, Fed, Held, HeldAt, LeftOut
+from pytest_distbench.elastic.timeline import OUTSIDE, RANDOM_PART, STEPS, HeldAt
 from pytest_distbench.worker import state
 from pytest_distbench.worker.checkpoints import left_out
 from pytest_distbench.worker.context import RankContext
@@ -123,7 +123,7 @@ class Ledger:
         drawn = [stream for stream, found in self._begun.items() if now.get(stream, found) != found]
         parts = left_out(self._parts, self._memory.optimizers, drawn_from=drawn, draws_samples=draws_samples)
         if parts:
-            self._tell(LeftOut, parts=parts)
+            self._tell("left_out", parts=parts)
 
     def at_first_step(self, place: Place) -> None:
         """When optimizers have stepped for the first time: what they were about to train, and what with."""
@@ -147,11 +147,11 @@ class Ledger:
         """Behind a step: what they were given."""
         digest, rows, of_samples = self._inputs.take()
         if digest:
-            self._tell(Fed, step=step, digest=digest, rows=rows, of_samples=of_samples)
+            self._tell("fed", step=step, digest=digest, rows=rows, of_samples=of_samples)
 
     def _write(self, at: HeldAt, place: Place, **found: Any) -> None:
         per_rank = [name for name, part in self._others.items() if is_per_rank(part)]
-        self._tell(Held, rank=self._rank, at=at, per_rank=per_rank, **place._asdict(), **found)
+        self._tell("held", rank=self._rank, at=at, per_rank=per_rank, **place._asdict(), **found)
 
     def _parameters(self) -> dict[str, str]:
         return {name: state.together(tensors) for name, tensors in self._tensors.items()}

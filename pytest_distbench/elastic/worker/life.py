@@ -20,9 +20,10 @@ import torch
 import torch.distributed as dist
 
 from pytest_distbench.elastic.records import IMPORTS_VARIABLE, SERVING, SLOT_VARIABLE, Job, Pool
-from pytest_distbench.elastic.timeline import Finished, Joined, Raised, ServerFailed, ServerReady, Started, append
+from pytest_distbench.elastic.timeline import event
 from pytest_distbench.elastic.worker.training import Node, Training
 from pytest_distbench.errors import RecordingError
+from pytest_distbench.records.event import append
 from pytest_distbench.records.launch import RankReport
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.worker import bodies
@@ -98,7 +99,9 @@ def main(plan_path: str) -> NoReturn:
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     append(
         plan.files.timeline,
-        Started(t=HostClock.monotonic(), slot=slot, pid=os.getpid(), process_t=process_began(), restarts=restarts),
+        event(
+            "started", t=HostClock.monotonic(), slot=slot, pid=os.getpid(), process_t=process_began(), restarts=restarts
+        ),
     )
     try:
         if plan.device == "cuda":
@@ -117,11 +120,11 @@ def main(plan_path: str) -> NoReturn:
         generation = None if context is None else context.generation
         append(
             plan.files.timeline,
-            Raised(t=HostClock.monotonic(), slot=slot, pid=os.getpid(), generation=generation, error=error),
+            event("raised", t=HostClock.monotonic(), slot=slot, pid=os.getpid(), generation=generation, error=error),
         )
         os._exit(RAISED)
     _report(plan, context, memory)
-    append(plan.files.timeline, Finished(t=HostClock.monotonic(), slot=slot, generation=context.generation))
+    append(plan.files.timeline, event("finished", t=HostClock.monotonic(), slot=slot, generation=context.generation))
     flush_output()
     leave(lambda what: None)
     leave_group()
@@ -150,7 +153,8 @@ def _join_generation(plan: LaunchPlan, slot: int) -> ElasticRank:
     generation = int(number.item())
     append(
         plan.files.timeline,
-        Joined(
+        event(
+            "joined",
             t=HostClock.monotonic(),
             slot=slot,
             pid=os.getpid(),
@@ -189,8 +193,8 @@ def serve(path: str, number: str) -> NoReturn:
         _loaded = load(**task.params)  # it keeps what it returns for as long as it lives
     except Exception as error:  # noqa: BLE001 whatever it raises is told
         told = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-5)}"
-        append(timeline, ServerFailed(t=HostClock.monotonic(), slot=slot, error=told))
+        append(timeline, event("server_failed", t=HostClock.monotonic(), slot=slot, error=told))
         os._exit(RAISED)
-    append(timeline, ServerReady(t=HostClock.monotonic(), slot=slot))
+    append(timeline, event("server_ready", t=HostClock.monotonic(), slot=slot))
     while True:
         signal.pause()

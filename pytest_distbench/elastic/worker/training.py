@@ -7,29 +7,17 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from pytest_distbench.elastic.records import ElasticJob, Job
-from pytest_distbench.elastic.timeline import (
-    Batch,
-    Changed,
-    Drew,
-    Line,
-    Loaded,
-    Progress,
-    Remembered,
-    Saved,
-    Stepped,
-    Wanted,
-    append,
-    read_timeline,
-)
+from pytest_distbench.elastic.timeline import event
 from pytest_distbench.elastic.worker.ledger import Ledger, Place, is_per_rank, objects_of
 from pytest_distbench.errors import RecordingError
+from pytest_distbench.records.event import append, read_events
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.worker import checkpoints
@@ -56,7 +44,7 @@ class _Timeline(RankLine):
 
     def progress(self, text: str) -> None:
         """Note a line that rank 0 wants to be shown."""
-        append(self._timeline, Progress(t=HostClock.monotonic(), slot=self._slot, text=text))
+        append(self._timeline, event("progress", t=HostClock.monotonic(), slot=self._slot, text=text))
 
 
 class Node(RankContext):
@@ -71,9 +59,12 @@ class Node(RankContext):
         self._job = plan.expect(Job).job
         self._files = plan.files
 
-    def tell(self, kind: Callable[..., Line], **told: Any) -> None:
+    def tell(self, what: str, **told: Any) -> None:
         """Note in the job's timeline what this worker has done now."""
-        append(self._files.timeline, kind(t=HostClock.monotonic(), slot=self.slot, generation=self.generation, **told))
+        append(
+            self._files.timeline,
+            event(what, t=HostClock.monotonic(), slot=self.slot, generation=self.generation, **told),
+        )
 
 
 class Training:
@@ -159,7 +150,7 @@ class Training:
             )
             step = slice(self.position, self.position + count)
             mine = checkpoints.share(order[step], rank=rank.rank, world_size=rank.world_size)
-            rank.tell(Batch, step=self.step + 1, epoch=self.epoch, samples=mine.tolist())
+            rank.tell("batch", step=self.step + 1, epoch=self.epoch, samples=mine.tolist())
             self._ledger.watch_inputs(self._since_saved, mine.tolist())
             yield checkpoints.share(sent[step], rank=rank.rank, world_size=rank.world_size)
             rank.synchronize()
@@ -167,7 +158,7 @@ class Training:
             self._ledger.note_inputs(self.step + 1)
             drawn, self._drawn = self._drawn, None
             if drawn is not None:
-                rank.tell(Drew, step=self.step + 1, samples=drawn)
+                rank.tell("drew", step=self.step + 1, samples=drawn)
             if self._taken == 0:  # the first step of a generation is none that is timed
                 self._ledger.note_left_out(draws_samples=drawn is not None)
             self._take_step(count, told, is_last=self.position + count == samples)
@@ -199,7 +190,7 @@ class Training:
 
     def _want(self, samples: int, epochs: int, *, is_end: bool = False) -> None:
         self._samples = samples
-        self._rank.tell(Wanted, samples=samples, epochs=epochs, epoch=self.epoch, is_end=is_end)
+        self._rank.tell("wanted", samples=samples, epochs=epochs, epoch=self.epoch, is_end=is_end)
 
     def drew(self, samples: torch.Tensor | Sequence[int]) -> None:
         """Report the samples that this rank has trained on in this step, instead of those of :meth:`batches`.
@@ -254,7 +245,7 @@ class Training:
         groups = groups or self._memory.param_groups
         read = {name: _finite(value, name, self.step) for name, value in told.items()}
         self._rank.tell(
-            Stepped,
+            "stepped",
             step=self.step,
             world_size=self._rank.world_size,
             samples=count,
@@ -267,7 +258,7 @@ class Training:
         )
         if (counts := self._memory.after_step()) is not None:
             before, after = counts
-            self._rank.tell(Remembered, before=before, after=after)
+            self._rank.tell("remembered", before=before, after=after)
             self._ledger.at_first_step(self._place)
 
     def _state(self) -> dict[str, Any]:
@@ -311,7 +302,7 @@ class Training:
         if self._rank.rank == 0:
             start = HostClock.monotonic()
             checkpoints.save(self._files.checkpoints, self.step, {**self._state(), **everybody})
-            self._rank.tell(Saved, step=self.step, seconds=HostClock.monotonic() - start)
+            self._rank.tell("saved", step=self.step, seconds=HostClock.monotonic() - start)
         while is_held:  # until the change ends this process, or another one's and with it the collective
             self._rank.barrier()
             time.sleep(_HOLD_S)
@@ -320,7 +311,7 @@ class Training:
         """Whether a change is due behind this step, and not made yet: a job that went back further comes here again."""
         if self.step not in self._holds:
             return False
-        made = sum(isinstance(line, Changed) for line in read_timeline(self._files.timeline))
+        made = sum(line.what == "changed" for line in read_events(self._files.timeline))
         return self._rank.agree(made) <= self._holds.index(self.step)
 
     def _restore(self) -> None:
@@ -332,7 +323,7 @@ class Training:
             self._ledger.before_load()
             self._take(checkpoints.load(self._files.checkpoints, step), f"the checkpoint of step {step}")
             self._ledger.at_load(self._place)
-        rank.tell(Loaded, began_t=began, step=step, torn=torn)
+        rank.tell("loaded", began_t=began, step=step, torn=torn)
 
 
 def _pack(state: object) -> bytes:

@@ -109,12 +109,14 @@ def _note_moment(what: str) -> None:
     line = {
         "what": what,
         "t": time.monotonic(),
-        "pid": os.getpid(),
         "slot": int(found(_SLOT, "0")),
-        "rank": int(found("RANK", "0")),
-        "world_size": int(found("WORLD_SIZE", "1")),
-        "restarts": int(found("TORCHELASTIC_RESTART_COUNT", "0")),
-        "address": "{}:{}".format(found("MASTER_ADDR"), found("MASTER_PORT")),
+        "facts": {
+            "pid": os.getpid(),
+            "rank": int(found("RANK", "0")),
+            "world_size": int(found("WORLD_SIZE", "1")),
+            "restarts": int(found("TORCHELASTIC_RESTART_COUNT", "0")),
+            "address": "{}:{}".format(found("MASTER_ADDR"), found("MASTER_PORT")),
+        },
     }
     _append("workers.jsonl", json.dumps(line).encode())
 

@@ -18,8 +18,8 @@ from pytest_distbench.elastic import crash, join, kill, leave, stop
 from pytest_distbench.elastic.engines.table import ENGINES
 from pytest_distbench.elastic.launch import launch_elastic
 from pytest_distbench.elastic.records import SLOT_VARIABLE, Change
-from pytest_distbench.elastic.timeline import Started, read_timeline
 from pytest_distbench.launch.supervise import Side
+from pytest_distbench.records.event import read_events
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
 
@@ -109,7 +109,7 @@ def agent_of(plan: LaunchPlan, *, slot: int) -> int:
     if forked := processes_of(plan, "pytest_distbench.elastic.controller")[
         3:
     ]:  # guardian, controller and parent are above
-        workers = {line.pid for line in read_timeline(plan.files.timeline) if isinstance(line, Started)}
+        workers = {line.pid for line in read_events(plan.files.timeline) if line.what == "started"}
         return [process.pid for process in forked if process.pid not in workers][slot]
     agents = [p for p in processes_of(plan, "torch.distributed.run") if p.environ()[SLOT_VARIABLE] == str(slot)]
     return agents[0].pid

@@ -10,7 +10,7 @@ import pytest
 from support.timelines import JOB
 
 from pytest_distbench.elastic import join, kill
-from pytest_distbench.elastic.engines import NodeOutputs, Printed
+from pytest_distbench.elastic.engines import NodeOutputs
 from pytest_distbench.elastic.engines.table import (
     DEFAULT_ENGINE,
     ENGINES,
@@ -21,15 +21,16 @@ from pytest_distbench.elastic.engines.table import (
 )
 from pytest_distbench.elastic.progress import tell_agent_end, tell_slow, tell_split, tell_unstable
 from pytest_distbench.elastic.records import PARTS, ChangeResult, ElasticJob
-from pytest_distbench.elastic.timeline import AgentEnded, Changed, Line, Rendezvous, Started, Stepped
+from pytest_distbench.elastic.timeline import event
 from pytest_distbench.machine.hardware import installed_version
+from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.record import replace
 
-CHANGED = Changed(t=10.0, index=0, kind="kill", slots=[1], expected=[0])
-MET = Rendezvous(t=11.0, slot=0, seconds=1.0)
-STARTED = Started(t=12.0, slot=0, pid=7, process_t=11.5, restarts=10_000)
-SPLIT = Stepped(t=12.0, slot=1, generation=0, step=3, world_size=2)
+CHANGED = event("changed", t=10.0, index=0, kind="kill", slots=[1], expected=[0])
+MET = event("rendezvous", t=11.0, slot=0, seconds=1.0)
+STARTED = event("started", t=12.0, slot=0, pid=7, process_t=11.5, restarts=10_000)
+SPLIT = event("stepped", t=12.0, slot=1, generation=0, step=3, world_size=2)
 
 
 def job_of(engine: str) -> ElasticJob:
@@ -46,11 +47,11 @@ def texts(job: ElasticJob) -> list[str]:
         for part in PARTS
         for seconds in (40.0, 400.0)
     ]
-    found: list[list[Line]] = [[CHANGED], [CHANGED, MET], [CHANGED, MET, STARTED]]
+    found: list[list[Event]] = [[CHANGED], [CHANGED, MET], [CHANGED, MET, STARTED]]
     return [
         *(tell_unstable(lines, {0}, change, job) for lines in found for change in (kill(at_s=1), join(at_s=1))),
         tell_split(SPLIT, 1, job),
-        tell_agent_end([CHANGED, STARTED], AgentEnded(t=13.0, slot=0, code=1), job, log=""),
+        tell_agent_end([CHANGED, STARTED], event("agent_ended", t=13.0, slot=0, code=1), job, log=""),
         *(tell_slow(change, job) for change in slow),
     ]
 
@@ -123,6 +124,8 @@ def test_lines_come_whole_with_their_slot_and_an_unfinished_one_at_the_end(tmp_p
         os.close(descriptor)
     outputs.finish()
 
-    assert outputs.take() == [Printed(1, 7.0, text) for text in ("step 1", "step 2", "50 %", "the end")]
+    assert outputs.take() == [
+        event("printed", slot=1, t=7.0, text=text) for text in ("step 1", "step 2", "50 %", "the end")
+    ]
     assert outputs.take() == []
     assert files.agent_log(1).read_bytes() == b"step 1\nstep 2\r50 %\nthe end"

@@ -9,7 +9,8 @@ from pytest_distbench.elastic.measures import measure
 from pytest_distbench.elastic.measures.changes import change_results, unplanned
 from pytest_distbench.elastic.measures.history import History
 from pytest_distbench.elastic.records import Moment
-from pytest_distbench.elastic.timeline import Batch, Changed, Loaded, Stable, WorkerEnded
+from pytest_distbench.elastic.timeline import event
+from pytest_distbench.records.event import Event
 
 
 def test_the_parts_of_a_recovery_are_cut_where_the_timeline_saw_something_and_sum_up_to_it() -> None:
@@ -57,7 +58,7 @@ def test_a_leave_stops_the_node_first_and_is_noticed_then_and_its_slot_is_free_w
     timeline.generation(0, [0, 1], first=10.0, steps=5)
     timeline.stable(12.1, -1, 0, 2)
     timeline.change(14.5, 0, "leave", [1], [0])
-    timeline.lines += [WorkerEnded(t=16.5, slot=1, pid=1), WorkerEnded(t=17.0, slot=0, pid=0)]
+    timeline.lines += [event("worker_ended", t=16.5, slot=1, pid=1), event("worker_ended", t=17.0, slot=0, pid=0)]
     timeline.agent_ended(16.75, 1)
     timeline.generation(1, [0], first=20.0, steps=3, met=18.9, resumed=3)
     timeline.stable(22.0, 0, 1, 1)
@@ -74,7 +75,7 @@ def test_a_join_stops_the_survivor_from_its_last_step_on() -> None:
     timeline.generation(0, [0], first=10.0, steps=11)
     timeline.stable(12.5, -1, 0, 1)
     timeline.change(14.5, 0, "join", [1], [0, 1])
-    timeline.lines.append(WorkerEnded(t=20.25, slot=0, pid=0))
+    timeline.lines.append(event("worker_ended", t=20.25, slot=0, pid=0))
     timeline.generation(1, [0, 1], first=23.0, steps=3, resumed=10)
     timeline.stable(25.1, 0, 1, 2)
     [change] = change_results(timeline.history)
@@ -104,12 +105,12 @@ def test_a_node_that_stood_still_cost_the_longest_wait_for_a_step() -> None:
     assert change.parts == {}
 
 
-def later_steps(*, first: float) -> list[object]:
+def later_steps(*, first: float) -> list[Event]:
     """Steps 4 to 6 of generation 0."""
     timeline = Timeline()
     timeline.seen[3] = (1, 0)
     timeline.generation(0, [0, 1], first=first, steps=3, resumed=3)
-    return [line for line in timeline.lines if type(line).__name__ in ("Stepped", "Batch")]
+    return [line for line in timeline.lines if line.what in ("stepped", "batch")]
 
 
 def test_changes_without_a_stable_moment_between_them_are_overlapped() -> None:
@@ -142,16 +143,14 @@ def died() -> Timeline:
     """The same as a lost node, but that nobody has asked for it; the worker of slot 1 was gone first."""
     timeline = killed()
     timeline.lines = [
-        line
-        for line in timeline.lines
-        if not isinstance(line, Changed) and not (isinstance(line, Stable) and line.index == 0)
+        line for line in timeline.lines if line.what != "changed" and not (line.what == "stable" and line.index == 0)
     ]
     pids = {
         slot: worker.started.pid for (g, slot), worker in timeline.history.workers.items() if g == 0 and worker.started
     }
     timeline.lines += [
-        WorkerEnded(t=20.5, slot=1, pid=pids[1]),
-        WorkerEnded(t=20.7, slot=0, pid=pids[0]),
+        event("worker_ended", t=20.5, slot=1, pid=pids[1]),
+        event("worker_ended", t=20.7, slot=0, pid=pids[0]),
     ]
     return timeline
 
@@ -212,7 +211,7 @@ def test_a_slot_is_free_when_its_agent_has_ended_whoever_takes_it_later_and_ends
 
 
 def test_a_script_that_says_nothing_of_checkpoints_went_on_where_its_first_line_is() -> None:
-    lines = [line for line in killed().history.lines if not isinstance(line, Loaded | Batch)]
+    lines = [line for line in killed().history.lines if line.what not in ("loaded", "batch")]
     [change] = change_results(History(lines))
 
     assert change.steps_redone == 4
@@ -237,7 +236,7 @@ def test_a_crash_stalls_those_who_did_not_crash_for_all_its_generations_together
 
 def test_a_torn_checkpoint_lets_the_job_go_back_one_interval_more() -> None:
     timeline = killed()
-    timeline.lines.append(Loaded(t=24.9, slot=0, generation=1, began_t=24.8, step=6, torn=["step9.pt"]))
+    timeline.lines.append(event("loaded", t=24.9, slot=0, generation=1, began_t=24.8, step=6, torn=["step9.pt"]))
     _, found = measure(JOB, timeline.history)
 
     [redone] = [m for m in found if m.name == "steps_redone"]

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from support.timelines import JOB, Timeline, killed
+from support.timelines import JOB, Timeline, but, killed
 
 from pytest_distbench.elastic.measures.continuity import (
     accuracy_lost,
@@ -17,8 +17,9 @@ from pytest_distbench.elastic.measures.continuity import (
     worst_relapse,
 )
 from pytest_distbench.elastic.measures.history import History
-from pytest_distbench.elastic.timeline import Batch, Drew, Joined, Line, Loaded, Remembered, Saved, Stepped, Wanted
+from pytest_distbench.elastic.timeline import event
 from pytest_distbench.read import stdout
+from pytest_distbench.records.event import Event
 from pytest_distbench.records.record import replace
 
 SCRIPT = replace(JOB, checkpoint_every=None, steps=stdout("step (.*)"))
@@ -30,10 +31,10 @@ def of_script(*generations: list[tuple[int, int | None]]) -> History:
     for number, steps in enumerate(generations):
         timeline.generation(number, [0], first=10.0 * number + 2, steps=1)
         timeline.lines = [
-            x for x in timeline.lines if not isinstance(x, Loaded | Batch | Stepped) or x.generation < number
+            x for x in timeline.lines if x.what not in ("loaded", "batch", "stepped") or x.generation < number
         ]
         timeline.lines += [
-            Stepped(t=10.0 * number + 2 + i, slot=0, generation=number, step=step, world_size=1, epoch=epoch)
+            event("stepped", t=10.0 * number + 2 + i, slot=0, generation=number, step=step, world_size=1, epoch=epoch)
             for i, (step, epoch) in enumerate(steps)
         ]
     return timeline.history
@@ -42,7 +43,7 @@ def of_script(*generations: list[tuple[int, int | None]]) -> History:
 def test_a_step_changes_its_epoch_only_as_the_training_goes_on() -> None:
     assert tell_wrong_resume(killed().history, JOB) == ""
 
-    lines = [replace(x, epoch=0) if isinstance(x, Batch) and x.generation else x for x in killed().history.lines]
+    lines = [but(x, epoch=0) if x.what == "batch" and x.generation else x for x in killed().history.lines]
     told = tell_wrong_resume(History(lines), JOB)
     assert told.startswith("Wrong epoch on resume: step 7 was of epoch 2, and after the change it is of epoch 0.")
 
@@ -57,9 +58,9 @@ def test_a_step_changes_its_epoch_only_as_the_training_goes_on() -> None:
 
 def test_a_body_that_went_on_behind_an_older_checkpoint_is_told_unless_the_newer_one_was_torn() -> None:
     timeline = killed()
-    timeline.lines.append(Saved(t=20.2, slot=0, generation=0, step=9, seconds=0.0))
+    timeline.lines.append(event("saved", t=20.2, slot=0, generation=0, step=9, seconds=0.0))
     told = tell_wrong_resume(timeline.history, JOB)
-    torn = [replace(x, torn=["step9.pt"]) if isinstance(x, Loaded) and x.generation else x for x in timeline.lines]
+    torn = [but(x, torn=["step9.pt"]) if x.what == "loaded" and x.generation else x for x in timeline.lines]
 
     assert told.startswith(
         "Wrong epoch on resume: generation 1 continued after step 6, and the newest checkpoint was of"
@@ -92,8 +93,8 @@ def test_a_script_goes_back_to_its_last_checkpoint_and_no_further(every: int | N
 def test_optimizers_that_begin_with_less_than_they_knew_have_forgotten(before: int, after: int, found: int) -> None:
     timeline = killed()
     timeline.lines += [
-        Remembered(t=11.0, slot=0, generation=0, before=0, after=after),
-        Remembered(t=25.0, slot=0, generation=1, before=before, after=after),
+        event("remembered", t=11.0, slot=0, generation=0, before=0, after=after),
+        event("remembered", t=25.0, slot=0, generation=1, before=before, after=after),
     ]
 
     assert optimizers_that_forgot(timeline.history) == found
@@ -104,23 +105,23 @@ def test_samples_that_no_generation_asked_for_are_skipped_but_for_the_remainder(
     assert found == ((0, ""), (0, ""))
 
     timeline = killed()
-    timeline.lines.append(Wanted(t=9.0, slot=0, generation=0, samples=14, epochs=3))
-    timeline.lines.append(Wanted(t=24.0, slot=0, generation=1, samples=12, epochs=3))
+    timeline.lines.append(event("wanted", t=9.0, slot=0, generation=0, samples=14, epochs=3))
+    timeline.lines.append(event("wanted", t=24.0, slot=0, generation=1, samples=12, epochs=3))
     found = count_samples(timeline.history)
     assert found[0][0] == 3 * 2
     assert found[0][1].startswith("training.batches was asked for 14 samples before, and for 12 in generation")
 
     timeline = killed()
-    timeline.lines.append(Wanted(t=9.0, slot=0, generation=0, samples=13, epochs=3))
-    timeline.lines.append(Wanted(t=24.0, slot=0, generation=1, samples=12, epochs=3))
+    timeline.lines.append(event("wanted", t=9.0, slot=0, generation=0, samples=13, epochs=3))
+    timeline.lines.append(event("wanted", t=24.0, slot=0, generation=1, samples=12, epochs=3))
     assert count_samples(timeline.history)[0][0] == 0
 
 
 def test_epochs_that_were_asked_for_and_never_begun_are_skipped_and_who_ends_on_purpose_says_how_many() -> None:
     timeline = killed()
-    timeline.lines.append(Wanted(t=9.0, slot=0, generation=0, samples=12, epochs=9))
-    timeline.lines.append(Wanted(t=24.0, slot=0, generation=1, samples=12, epochs=1000))
-    timeline.lines.append(Wanted(t=24.5, slot=0, generation=1, samples=12, epochs=5, is_end=True))
+    timeline.lines.append(event("wanted", t=9.0, slot=0, generation=0, samples=12, epochs=9))
+    timeline.lines.append(event("wanted", t=24.0, slot=0, generation=1, samples=12, epochs=1000))
+    timeline.lines.append(event("wanted", t=24.5, slot=0, generation=1, samples=12, epochs=5, is_end=True))
     found = count_samples(timeline.history)
 
     assert (found[0][0], found[1][0]) == (2 * 12, 0)
@@ -138,8 +139,8 @@ def test_a_wish_that_shrinks_from_one_generation_to_the_next_counts_as_it_was_be
     epochs: int, epoch: int, skipped: int, told: str
 ) -> None:
     timeline = killed()
-    timeline.lines.append(Wanted(t=9.0, slot=0, generation=0, samples=12, epochs=epochs, epoch=epoch))
-    timeline.lines.append(Wanted(t=24.0, slot=0, generation=1, samples=12, epochs=3, epoch=2))
+    timeline.lines.append(event("wanted", t=9.0, slot=0, generation=0, samples=12, epochs=epochs, epoch=epoch))
+    timeline.lines.append(event("wanted", t=24.0, slot=0, generation=1, samples=12, epochs=3, epoch=2))
     found = count_samples(timeline.history)
 
     assert found[0][0] == skipped * 12
@@ -148,10 +149,10 @@ def test_a_wish_that_shrinks_from_one_generation_to_the_next_counts_as_it_was_be
 
 def test_what_a_body_says_it_drew_counts_in_place_of_what_it_was_given() -> None:
     timeline = Timeline()
-    timeline.lines.append(Wanted(t=0.0, slot=0, generation=0, samples=12, epochs=1))
+    timeline.lines.append(event("wanted", t=0.0, slot=0, generation=0, samples=12, epochs=1))
     timeline.generation(0, [0, 1], first=1.0, steps=3)
     timeline.lines += [
-        Drew(t=0.9, slot=slot, generation=0, step=1, samples=[0, 2]) for slot in (0, 1)
+        event("drew", t=0.9, slot=slot, generation=0, step=1, samples=[0, 2]) for slot in (0, 1)
     ]  # both the batch of rank 0
     found = count_samples(timeline.history)
 
@@ -170,23 +171,23 @@ def trained(
     orders: Sequence[Sequence[int]], *, resumed: int, nodes: tuple[int, int] = (2, 2), batch: int = 4
 ) -> History:
     """Epochs in given orders; from the epoch ``resumed`` on by another generation, each of so many nodes."""
-    lines: list[Line] = []
+    lines: list[Event] = []
     step = 0
     for epoch, order in enumerate(orders):
         generation = int(epoch >= resumed)
         slots = range(nodes[generation])
         for slot in slots if epoch in (0, resumed) else ():
             lines += [
-                Joined(t=step, slot=slot, pid=slot, generation=generation, rank=slot, world_size=len(slots)),
-                Loaded(t=step, slot=slot, generation=generation, began_t=step, step=step),
+                event("joined", t=step, slot=slot, pid=slot, generation=generation, rank=slot, world_size=len(slots)),
+                event("loaded", t=step, slot=slot, generation=generation, began_t=step, step=step),
             ]
         for chosen in (order[i : i + batch * len(slots)] for i in range(0, SAMPLES, batch * len(slots))):
             step += 1
             for slot in slots:
                 of = {"t": float(step), "slot": slot, "generation": generation, "step": step}
                 lines += [
-                    Batch(**of, epoch=epoch, samples=list(chosen[slot :: len(slots)])),
-                    Stepped(**of, world_size=len(slots), samples=len(chosen)),
+                    event("batch", **of, epoch=epoch, samples=list(chosen[slot :: len(slots)])),
+                    event("stepped", **of, world_size=len(slots), samples=len(chosen)),
                 ]
     return History(lines)
 
@@ -216,11 +217,11 @@ def trained_of_learning(*, after: float, noise: float = 0.0) -> Timeline:
     timeline.generation(0, [0, 1], first=1.0, steps=24, saved=[20])
     timeline.generation(1, [0], first=50.0, steps=8, resumed=20)
 
-    def loss(line: Stepped) -> float:
+    def loss(line: Event) -> float:
         swing = noise if line.step % 2 else -noise
         return after if line.generation else max(1.0, 2.0 - 0.1 * max(0, line.step - 5)) + swing
 
-    timeline.lines = [replace(line, loss=loss(line)) if isinstance(line, Stepped) else line for line in timeline.lines]
+    timeline.lines = [but(line, loss=loss(line)) if line.what == "stepped" else line for line in timeline.lines]
     return timeline
 
 
@@ -240,7 +241,7 @@ def test_what_a_load_lost_is_told_with_its_numbers_where_it_is_more_than_chance(
     assert worst_relapse(trained_of_learning(after=2.0, noise=0.3).history)[0] == 0.0
 
     silent = trained_of_learning(after=2.0)
-    silent.lines = [replace(line, loss=None) if isinstance(line, Stepped) else line for line in silent.lines]
+    silent.lines = [but(line, loss=None) if line.what == "stepped" else line for line in silent.lines]
     timeline = Timeline()
     timeline.generation(0, [0], first=1.0, steps=8)
     timeline.generation(1, [0], first=50.0, steps=8, resumed=0)
@@ -261,7 +262,7 @@ def test_a_generation_that_begins_the_training_again_has_nothing_to_remember() -
     timeline = Timeline()
     for number in range(2):
         timeline.generation(number, [0], first=10.0 * number + 2, steps=2)
-        timeline.lines.append(Remembered(t=10.0 * number + 2, slot=0, generation=number, before=0, after=4))
+        timeline.lines.append(event("remembered", t=10.0 * number + 2, slot=0, generation=number, before=0, after=4))
 
     assert optimizers_that_forgot(timeline.history) == 0
 
@@ -280,9 +281,9 @@ def test_a_training_that_goes_on_at_the_beginning_of_its_epoch_repeats_samples()
 def test_a_share_that_nobody_was_given_is_skipped() -> None:
     timeline = Timeline()
     timeline.generation(0, [0, 1], first=1.0, steps=6)
-    timeline.lines.append(Wanted(t=0.0, slot=0, generation=0, samples=12, epochs=2))
+    timeline.lines.append(event("wanted", t=0.0, slot=0, generation=0, samples=12, epochs=2))
     timeline.lines = [
-        replace(line, samples=[]) if isinstance(line, Batch) and (line.slot, line.step) == (1, 5) else line
+        but(line, samples=[]) if line.what == "batch" and (line.slot, line.step) == (1, 5) else line
         for line in timeline.lines
     ]
     found = count_samples(timeline.history)
@@ -295,7 +296,7 @@ def test_a_share_that_nobody_was_given_is_skipped() -> None:
 def test_the_accuracy_that_a_load_lost_is_a_difference_of_means(after: float | None, lost: float | None) -> None:
     timeline = trained_of_learning(after=1.0)
     timeline.lines = [
-        replace(line, accuracy=after if line.generation else 0.75) if isinstance(line, Stepped) else line
+        but(line, accuracy=after if line.generation else 0.75) if line.what == "stepped" else line
         for line in timeline.lines
     ]
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 import pytest
-from support.timelines import JOB, Timeline
+from support.timelines import JOB, Timeline, but
 
 from pytest_distbench.elastic.measures import measure
 from pytest_distbench.elastic.measures.ledger import (
@@ -22,12 +22,14 @@ from pytest_distbench.elastic.measures.ledger import (
     mismatches,
     shared_batches,
 )
-from pytest_distbench.elastic.timeline import RANDOM_PART, Fed, Held, HeldAt, Line, Stepped
+from pytest_distbench.elastic.timeline import RANDOM_PART, HeldAt, event
+from pytest_distbench.records.event import Event
 from pytest_distbench.records.record import replace
 
 
-def held(at: HeldAt, rank: int, generation: int, model: str, *, step: int = 6, stream: str = "") -> Held:
-    return Held(
+def held(at: HeldAt, rank: int, generation: int, model: str, *, step: int = 6, stream: str = "") -> Event:
+    return event(
+        "held",
         t=20.0 + 20 * generation,
         slot=rank,
         generation=generation,
@@ -41,7 +43,7 @@ def held(at: HeldAt, rank: int, generation: int, model: str, *, step: int = 6, s
     )
 
 
-def changed(lines: Sequence[Line]) -> dict[str, int]:
+def changed(lines: Sequence[Event]) -> dict[str, int]:
     """Two nodes to step 10 with a checkpoint of step 6, and two behind it."""
     timeline = Timeline()
     timeline.generation(0, [0, 1], first=11.0, steps=10, saved=[6])
@@ -73,12 +75,12 @@ def test_optimizers_step_as_often_as_before_for_a_batch_or_for_as_many_samples(
     for generation, count_ in enumerate(nodes):
         timeline.generation(generation, range(count_), first=11.0 + 20 * generation, steps=10)
     timeline.lines = [
-        replace(
+        but(
             line,
             updates=int(line.step * updates[line.generation]) - int((line.step - 1) * updates[line.generation]),
             is_given_up=given_up and line.generation > 0 and line.step % 2 == 0,
         )
-        if isinstance(line, Stepped)
+        if line.what == "stepped"
         else line
         for line in timeline.lines
     ]
@@ -112,7 +114,7 @@ def test_options_are_those_of_rank_0_and_of_a_generation_of_as_many_nodes(
             mine = betas[generation].split(",")
             begun, saved = (mine[rank if len(mine) > 1 else 0] * 2)[:1], mine[rank if len(mine) > 1 else 0][-1]
             timeline.lines += [
-                replace(held(at, rank, generation, "a", step=step), options={"AdamW": [f"betas {value}", "eps 1e-08"]})
+                but(held(at, rank, generation, "a", step=step), options={"AdamW": [f"betas {value}", "eps 1e-08"]})
                 for at, step, value in (("begin", behind, begun), ("save", behind + 6, saved))
             ]
 
@@ -122,8 +124,8 @@ def test_options_are_those_of_rank_0_and_of_a_generation_of_as_many_nodes(
 
 
 def test_a_field_counts_where_all_ranks_have_it_and_it_moves_from_checkpoint_to_checkpoint() -> None:
-    def line(at: HeldAt, rank: int, generation: int, step: int, value: str) -> Held:
-        return replace(held(at, rank, generation, "a", step=step), fields={"clips": {"mean": value}})
+    def line(at: HeldAt, rank: int, generation: int, step: int, value: str) -> Event:
+        return but(held(at, rank, generation, "a", step=step), fields={"clips": {"mean": value}})
 
     begins = [line("begin", rank, generation, 0, "fresh") for generation in (0, 1) for rank in (0, 1)]
     alike = [line("save", rank, 0, step, f"of {step}") for rank in (0, 1) for step in (3, 6)]
@@ -178,7 +180,7 @@ def test_a_newcomer_that_had_random_numbers_of_its_own_keeps_them(
     fresh = [{RANDOM_PART: stream} if stream else {} for stream in before]
     timeline.lines += [
         held("save", 0, 0, "a", stream="r0"),
-        *(replace(held("load", rank, 1, "a", stream=behind[rank]), fresh=fresh[rank]) for rank in (0, 1)),
+        *(but(held("load", rank, 1, "a", stream=behind[rank]), fresh=fresh[rank]) for rank in (0, 1)),
         *(held("begin", rank, 1, "a", stream=behind[rank]) for rank in (0, 1)),
     ]
 
@@ -198,7 +200,7 @@ def test_a_part_that_came_back_and_is_as_before_the_load_in_the_middle_of_an_epo
     state: str, position: int, number: int
 ) -> None:
     lines = [
-        replace(held(at, 0, generation, "a"), states={"stopper": digest}, position=position, fresh={"stopper": "fresh"})
+        but(held(at, 0, generation, "a"), states={"stopper": digest}, position=position, fresh={"stopper": "fresh"})
         for at, generation, digest in (("save", 0, "saved"), ("load", 1, "saved"), ("begin", 1, state))
     ]
 
@@ -224,8 +226,8 @@ def test_a_rate_that_only_one_rank_has_or_that_a_redone_step_has_anew_is_wrong(
     timeline.generation(0, [0, 1], first=11.0, steps=10, saved=[6])
     timeline.generation(1, [0, 1], first=31.0, steps=6, resumed=6)
     timeline.lines = [
-        replace(line, lr=rate)
-        if isinstance(line, Stepped) and line.generation and line.step in steps and slot in (None, line.slot)
+        but(line, lr=rate)
+        if line.what == "stepped" and line.generation and line.step in steps and slot in (None, line.slot)
         else line
         for line in timeline.lines
     ]
@@ -234,9 +236,9 @@ def test_a_rate_that_only_one_rank_has_or_that_a_redone_step_has_anew_is_wrong(
 
 
 def test_a_rate_is_wrong_where_a_schedule_or_a_number_of_nodes_does_not_explain_it() -> None:
-    lines = [replace(held("step", rank, 1, "a"), rates={"that steps": [rate]}) for rank, rate in ((0, 0.2), (1, 0.3))]
+    lines = [but(held("step", rank, 1, "a"), rates={"that steps": [rate]}) for rank, rate in ((0, 0.2), (1, 0.3))]
     assert changed(lines) == {RATE: 1}
-    assert changed([lines[0], replace(lines[1], rates={"that steps": [0.2]})]) == {}
+    assert changed([lines[0], but(lines[1], rates={"that steps": [0.2]})]) == {}
 
     timeline = Timeline()
     timeline.generation(0, [0, 1], first=11.0, steps=10, saved=[6])
@@ -260,7 +262,7 @@ def test_ranks_whose_models_were_given_the_same_in_every_step_that_was_seen_shar
 ) -> None:
     timeline = Timeline()
     timeline.lines += [
-        Fed(t=float(step), slot=slot, generation=0, step=step, digest=digest)
+        event("fed", t=float(step), slot=slot, generation=0, step=step, digest=digest)
         for slot, digests in inputs.items()
         for step, digest in enumerate(digests)
     ]
@@ -287,7 +289,7 @@ def test_a_worker_whose_model_is_given_half_of_its_batches_behind_a_load_is_told
     timeline.generation(0, [0], first=1.0, steps=2, batch=6, saved=[2])
     timeline.generation(1, [0], first=21.0, steps=2, resumed=2, batch=batch)
     timeline.lines += [
-        Fed(t=50.0, slot=0, generation=generation, step=step, digest="", rows={"model": rows})
+        event("fed", t=50.0, slot=0, generation=generation, step=step, digest="", rows={"model": rows})
         for generation, first, given in ((0, 1, before), (1, 3, behind))
         for step, rows in enumerate(given, first)
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from support.timelines import JOB, Timeline, killed
+from support.timelines import JOB, Timeline, but, killed
 
 from pytest_distbench.elastic.measures import measure, useful_s
 from pytest_distbench.elastic.measures.continuity import ORDER
@@ -13,8 +13,9 @@ from pytest_distbench.elastic.measures.history import History
 from pytest_distbench.elastic.measures.ledger import LOADS
 from pytest_distbench.elastic.progress import StepLines
 from pytest_distbench.elastic.records import Change, MembershipPlan
-from pytest_distbench.elastic.timeline import Batch, Held, Joined, Line, Loaded, Remembered, Saved, Stepped
+from pytest_distbench.elastic.timeline import event
 from pytest_distbench.read import stdout
+from pytest_distbench.records.event import Event
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 
@@ -81,9 +82,9 @@ def test_what_nobody_told_is_no_time_lost_and_bounds_nothing() -> None:
 def test_of_a_script_that_tells_of_every_second_step_the_same_is_known_but_samples_and_checkpoints() -> None:
     """Its goodput is as of the whole training, but for the steps between its last line before the loss and the loss."""
     lines = [
-        replace(line, samples=None) if isinstance(line, Stepped) else line
+        but(line, samples=None) if line.what == "stepped" else line
         for line in killed().history.lines
-        if not isinstance(line, Batch | Loaded | Saved) and not (isinstance(line, Stepped) and line.step % 2 == 0)
+        if line.what not in ("batch", "loaded", "saved") and not (line.what == "stepped" and line.step % 2 == 0)
     ]
     _, measurements = measure(replace(JOB, checkpoint_every=None, steps=stdout("(.)")), History(lines))
     found = {m.key: m for m in measurements}
@@ -98,19 +99,19 @@ def test_of_a_script_that_tells_of_every_second_step_the_same_is_known_but_sampl
 
 def told_every_hundredth(
     *, steps: int, world_size: int, before: StepLines | None = None
-) -> tuple[list[Line], StepLines]:
+) -> tuple[list[Event], StepLines]:
     """Six epochs of steps of 10 ms, of a script that prints iterations 0, 100, ... of each."""
     told = StepLines(r"epoch (?P<epoch>\d+) step (?P<value>\d+)", before)
     begin, generation, earlier = (0.0, 0, 0) if before is None else (20.0, 1, 6)
-    lines: list[Line] = [
-        Joined(t=begin, slot=slot, pid=slot, generation=generation, rank=slot, world_size=world_size)
+    lines: list[Event] = [
+        event("joined", t=begin, slot=slot, pid=slot, generation=generation, rank=slot, world_size=world_size)
         for slot in range(world_size)
     ]
     for epoch, number in itertools.product(range(6), range(0, steps, 100)):
         step = told.take(f"epoch {earlier + epoch} step {number}")
         assert step is not None
         lines += [
-            Stepped(
+            event("stepped",
                 t=begin + 0.01 * (epoch * steps + number + 1), slot=slot, generation=generation, step=step.number,
                 is_laid=step.is_laid, world_size=world_size, epoch=step.epoch,
             )
@@ -122,7 +123,8 @@ def told_every_hundredth(
 def test_the_losses_of_a_fixed_runs_epochs_are_a_curve_that_is_known_by_the_weights_it_begins_with() -> None:
     timeline = Timeline()
     timeline.generation(0, [0, 1], first=11.0, steps=6)
-    begun = Held(
+    begun = event(
+        "held",
         t=12.0,
         slot=0,
         generation=0,
@@ -187,8 +189,8 @@ def test_a_kind_of_change_has_median_and_maximum_of_its_costs() -> None:
 def test_optimizers_that_forgot_and_places_that_became_free_are_numbers() -> None:
     timeline = killed()
     timeline.lines += [
-        Remembered(t=11.0, slot=0, generation=0, before=0, after=4),
-        Remembered(t=25.0, slot=0, generation=1, before=0, after=4),
+        event("remembered", t=11.0, slot=0, generation=0, before=0, after=4),
+        event("remembered", t=25.0, slot=0, generation=1, before=0, after=4),
     ]
     lost = measured(timeline)["optimizer_state_lost"]
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 from support.pools import POOL, SERVED, launch_of, served, shared
-from support.timelines import JOB, Timeline, killed
+from support.timelines import JOB, Timeline, but, killed
 
 from pytest_distbench.elastic.measures.changes import change_results
 from pytest_distbench.elastic.measures.history import History, Worker, epoch_results, rate_changes, rates_at
 from pytest_distbench.elastic.measures.pool import measure_pool
 from pytest_distbench.elastic.records import PoolJob, PoolResult, RateChange, Sharing
-from pytest_distbench.elastic.timeline import ClockBegan, PoolLine, Saved, Stepped
+from pytest_distbench.elastic.timeline import event
+from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.record import replace
 
 
 def test_a_demand_has_a_latency_once_its_server_is_ready() -> None:
@@ -27,7 +27,7 @@ def test_a_demand_has_a_latency_once_its_server_is_ready() -> None:
     # Three seconds of it, of two slots over 22 s: the training's steps are 1 s each, 3 of two and 15 of one
     found = {m.key: m.value for m in launch_of(SERVED).measurements}
     lines, jobs = served()
-    _, without = measure_pool(SERVED, [line for line in lines if type(line).__name__ != "ServerReady"], jobs)
+    _, without = measure_pool(SERVED, [line for line in lines if line.what != "server_ready"], jobs)
     idle = {m.key: m.value for m in without}
     assert round(((found["productive"] or 0) - (idle["productive"] or 0)) * 2 * 22, 6) == 3.0
 
@@ -67,7 +67,7 @@ def result(launch: LaunchRecord) -> PoolResult:
 )
 def test_no_gap_is_less_than_none(spans: list[tuple[float, float]], gap: float) -> None:
     """Of jobs whose generations train at the same time, in the middle of one another too."""
-    lines: list[PoolLine] = [ClockBegan(t=spans[0][0])]
+    lines: list[Event] = [event("clock_began", t=spans[0][0])]
     jobs = {}
     for slot, (begin, end) in enumerate(spans):
         job = Timeline()
@@ -140,7 +140,7 @@ def test_generations_count_where_they_took_steps() -> None:
     timeline.generation(1, [0], first=5.0, steps=0)
     assert timeline.history.generations == [0]
 
-    assert [line.step for line in killed().history.of(Saved)] == [3, 6, 9, 12]
+    assert [line.step for line in killed().history.of("saved")] == [3, 6, 9, 12]
 
     history = killed().history
     assert (history.step_s(2), history.step_s(1), history.step_s(3)) == (1.0, 0.5, None)
@@ -166,8 +166,8 @@ def test_epochs_have_their_time_their_loss_and_their_rates() -> None:
 def test_a_schedule_shows_step_by_step_and_a_body_without_a_rate_has_no_trace() -> None:
     timeline = Timeline()
     timeline.generation(0, [0], first=2.0, steps=3)
-    falling = [replace(x, lr=1 / x.step) if isinstance(x, Stepped) else x for x in timeline.history.lines]
-    untold = [replace(x, lr=None) if isinstance(x, Stepped) else x for x in timeline.history.lines]
+    falling = [but(x, lr=1 / x.step) if x.what == "stepped" else x for x in timeline.history.lines]
+    untold = [but(x, lr=None) if x.what == "stepped" else x for x in timeline.history.lines]
 
     assert [rate.step for rate in rate_changes(History(falling))] == [1, 2, 3]
     assert rate_changes(History(untold)) == []
@@ -180,7 +180,7 @@ def test_a_rate_is_kept_by_epoch_and_number_of_nodes_as_rules_are_of_both() -> N
     timeline.generation(1, [0], first=end + 2, steps=4, resumed=4)
     seen = timeline.seen
     lines = [
-        replace(x, lr=x.lr * (0.1 if seen[x.step - 1][0] else 1)) if isinstance(x, Stepped) and x.lr else x
+        but(x, lr=x.lr * (0.1 if seen[x.step - 1][0] else 1)) if x.what == "stepped" and x.lr else x
         for x in timeline.history.lines
     ]
     rates = [(at, round(rate, 9)) for at, rate in rates_at(History(lines))]

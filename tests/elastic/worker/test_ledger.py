@@ -18,9 +18,9 @@ from support.timelines import JOB
 from pytest_distbench.elastic.measures import measure
 from pytest_distbench.elastic.measures.history import History
 from pytest_distbench.elastic.records import Change, MembershipPlan
-from pytest_distbench.elastic.timeline import Fed, Joined, read_timeline
 from pytest_distbench.elastic.worker.life import ElasticRank
 from pytest_distbench.elastic.worker.training import Training
+from pytest_distbench.records.event import read_events
 from pytest_distbench.records.metric import TOLD, Sample
 from pytest_distbench.records.record import replace
 
@@ -90,7 +90,7 @@ def trained_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[
             torch.manual_seed(0)
             random.seed(generation)
             train(make_rank(tmp_path, generation), fault if generation else "", steps)
-        _, found = measure(CHANGED, History(read_timeline(tmp_path / "timeline.jsonl")))
+        _, found = measure(CHANGED, History(read_events(tmp_path / "timeline.jsonl")))
         return {m.key: m for m in found}
 
     return run
@@ -98,7 +98,7 @@ def trained_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[
 
 def make_rank(folder: Path, generation: int) -> ElasticRank:
     rank = ElasticRank(job_plan(folder, CHANGED, backend="fake"), 0, generation)
-    rank.tell(Joined, pid=1, rank=0, world_size=1)
+    rank.tell("joined", pid=1, rank=0, world_size=1)
     return rank
 
 
@@ -150,7 +150,7 @@ def test_a_training_that_goes_on_with_what_was_saved_is_within_every_bound(
     trained_twice: Callable[[str], dict[str, Sample]], tmp_path: Path
 ) -> None:
     found = trained_twice("")
-    fed = [line for line in read_timeline(tmp_path / "timeline.jsonl") if isinstance(line, Fed)]
+    fed = [line for line in read_events(tmp_path / "timeline.jsonl") if line.what == "fed"]
 
     assert beyond(found) == set()
     assert {name: found[name].value for name in ("random_state_changed_by_load", "samples_skipped")} == {
@@ -344,7 +344,7 @@ def test_what_a_generation_does_otherwise_than_those_before_is_beyond_a_row_of_i
     for generation in (0, 1):
         torch.manual_seed(0)
         train_otherwise(make_rank(tmp_path, generation), fault)
-    _, measured = measure(CHANGED, History(read_timeline(tmp_path / "timeline.jsonl")))
+    _, measured = measure(CHANGED, History(read_events(tmp_path / "timeline.jsonl")))
     found = {m.key: m for m in measured}
 
     assert beyond(found) == ({row} if row else set())

@@ -15,10 +15,10 @@ from support.timelines import JOB
 
 from pytest_distbench.elastic import kill
 from pytest_distbench.elastic.records import MembershipPlan
-from pytest_distbench.elastic.timeline import Batch, Loaded, Progress, Saved, Stepped, Wanted, read_timeline
 from pytest_distbench.elastic.worker.life import ElasticRank, count_generation
 from pytest_distbench.elastic.worker.training import Training
 from pytest_distbench.errors import RecordingError
+from pytest_distbench.records.event import read_events
 from pytest_distbench.records.record import replace
 from pytest_distbench.worker.load import process_began
 
@@ -60,7 +60,7 @@ def train(rank: ElasticRank, *, stop_after: int | None = None, **more: object) -
 def test_each_epoch_has_every_sample_once_and_the_rest_goes_to_the_last_step(make_rank: MakeRank) -> None:
     rank = make_rank()
     training, seen = train(rank)
-    batches = [line for line in read_timeline(timeline(rank)) if isinstance(line, Batch)]
+    batches = [line for line in read_events(timeline(rank)) if line.what == "batch"]
 
     assert (training.step, training.epoch, training.position) == (6, 2, 0)
     assert (sorted(seen[:10]), sorted(seen[10:])) == (list(range(10)), list(range(10)))
@@ -92,15 +92,15 @@ def test_the_timeline_has_steps_losses_and_checkpoints_by_slot_and_generation(ma
     training = rank.training(model=model, optimizer=optimizer)
     for _ in training.batches(samples=10, batch=5, epochs=2):
         training.note(loss=torch.tensor(0.25))
-    lines = read_timeline(timeline(rank))
-    steps = [line for line in lines if isinstance(line, Stepped)]
+    lines = read_events(timeline(rank))
+    steps = [line for line in lines if line.what == "stepped"]
 
-    assert [line.text for line in lines if isinstance(line, Progress)] == ["hello"]
+    assert [line.text for line in lines if line.what == "progress"] == ["hello"]
     assert [(s.slot, s.generation, s.step, s.samples, s.loss, s.lr) for s in steps[:2]] == [
         (1, 3, 1, 5, 0.25, 0.5),
         (1, 3, 2, 5, 0.25, 0.5),
     ]
-    assert [line.step for line in lines if isinstance(line, Saved)] == [4]
+    assert [line.step for line in lines if line.what == "saved"] == [4]
 
 
 @pytest.mark.parametrize(("last", "steps"), [(1, 3), (3, 3), (4, 6), (None, 12)])
@@ -113,7 +113,7 @@ def test_a_training_ends_with_the_epoch_of_the_step_that_the_plan_names(
     training = rank.training()
     for _ in training.batches(samples=10, batch=3, epochs=4):
         pass
-    asked = [line for line in read_timeline(timeline(rank)) if isinstance(line, Wanted)]
+    asked = [line for line in read_events(timeline(rank)) if line.what == "wanted"]
 
     assert training.step == steps
     assert (asked[-1].epochs, asked[-1].is_end) == (steps // 3, last is not None)
@@ -178,7 +178,7 @@ def test_indices_are_where_the_samples_are_and_the_timeline_has_them(make_rank: 
     rank.synchronize = lambda: None  # type: ignore[method-assign]
     first = next(rank.training().batches(samples=10, batch=3, epochs=2))
     on_cpu = next(make_rank(1).training().batches(samples=10, batch=3, epochs=2, device="cpu"))
-    noted = [line.samples for line in read_timeline(timeline(rank)) if isinstance(line, Batch)]
+    noted = [line.samples for line in read_events(timeline(rank)) if line.what == "batch"]
 
     assert (first.device.type, first.shape) == ("meta", (3,))
     assert noted == [on_cpu.tolist()] * 2
@@ -190,7 +190,7 @@ def test_a_torn_checkpoint_is_passed_over_and_told(make_rank: MakeRank) -> None:
     (folder / "step5.pt").write_bytes((folder / "step4.pt").read_bytes()[:-1])
     rank = make_rank(1)
     train(rank)
-    [_, loaded] = [line for line in read_timeline(timeline(rank)) if isinstance(line, Loaded)]
+    [_, loaded] = [line for line in read_events(timeline(rank)) if line.what == "loaded"]
 
     assert (loaded.step, loaded.torn) == (4, ["step5.pt"])
 
