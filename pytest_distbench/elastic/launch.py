@@ -48,13 +48,13 @@ _NO_STEP = (
 
 
 def _text_of(line: Event) -> str:
-    match line:
-        case Event():
+    match line.what:
+        case "changed":
             return f"{line.kind} of slot {', '.join(map(str, line.slots))}"
-        case Event():
+        case "stable":
             return f"{line.world_size} nodes train, generation {line.generation}"
-        case Event():
-            return line.text
+        case "progress":
+            return str(line.text)
     return ""
 
 

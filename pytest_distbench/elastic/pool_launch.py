@@ -29,16 +29,16 @@ def launch_pool(plan: LaunchPlan, side: Side) -> LaunchRecord:
 
 
 def _pool_text(line: Event) -> str:
-    match line:
-        case Event():
+    match line.what:
+        case "granted":
             return f"slot {line.slot} is for {line.owner}"
-        case Event():
+        case "asked":
             return f"{line.owner} is to give slot {line.slot} back"
-        case Event():
+        case "freed":
             return f"slot {line.slot} is free"
-        case Event():
+        case "demanded":
             return f"serving wants {line.slots}"
-        case Event():
+        case "ended":
             return f"{line.job} has ended"
     return ""
 
