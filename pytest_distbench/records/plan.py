@@ -297,11 +297,6 @@ class LaunchPlan(LaunchRequest, frozen=True, kw_only=True):
     """The working tree, from which a group with a ``tree`` of its own may import no module."""
 
     @classmethod
-    def of(cls, request: LaunchRequest, **ready: Any) -> Self:
-        """The plan of a request, and what makes it ready."""
-        return cls(**{**{name: getattr(request, name) for name in LaunchRequest.__struct_fields__}, **ready})
-
-    @classmethod
     def read_from(cls, path: str | Path) -> Self:
         return msgspec.json.decode(Path(path).read_bytes(), type=cls, dec_hook=read_work)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pytest_distbench import git
 from pytest_distbench.errors import ConfigurationError, LauncherError
-from pytest_distbench.launch.starters import Launcher, LauncherSetup
+from pytest_distbench.launch.starters import Launcher
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.machine.hardware import Interpreter, find_interpreter
 from pytest_distbench.records.launch import LaunchRecord
@@ -101,6 +101,8 @@ _BUILDS = "TORCH_EXTENSIONS_DIR"
 Triton keep is found by its content, and numba's lies beside the source: those are right for both, and save time."""
 
 VariantKey = tuple[str, Path | None, tuple[tuple[Path, Path], ...], bool]
+LauncherKey = tuple[Path | None, bool] | None
+"""Of the launchers of a side, or None for those of this tree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +125,13 @@ class Variant:
     @property
     def key(self) -> VariantKey:
         """What tells it from others: its commit, its Python, where the test was, and who is at which path."""
-        commit = "" if self.revision is None else self.revision.commit
-        return commit, None if self.interpreter is None else self.interpreter.executable, self.moved, self.is_exchanged
+        python, is_exchanged = self.launcher_key
+        return "" if self.revision is None else self.revision.commit, python, self.moved, is_exchanged
+
+    @property
+    def launcher_key(self) -> tuple[Path | None, bool]:
+        """Its Python, and who is at which path: what is started for it is for others of the same."""
+        return None if self.interpreter is None else self.interpreter.executable, self.is_exchanged
 
     def __str__(self) -> str:
         parts = [str(part) for part in (self.revision, self.interpreter) if part is not None]
@@ -289,23 +296,6 @@ class _Copy(ReferenceSide):
 
 def _may_hold(folder: str) -> bool:
     return "{" in folder or Path(folder).is_dir()
-
-
-def make_setup(variant: Variant, directory: Path, session: str, preload: Sequence[str], engine: str) -> LauncherSetup:
-    """What the launcher of the reference's ranks is made of.
-
-    Its session is its own: what ends on one side must not end on the other.
-    """
-    interpreter = variant.interpreter
-    if interpreter is None:
-        return LauncherSetup(directory=directory, session=session, preload=preload, engine=engine)
-    return LauncherSetup(
-        directory=directory,
-        session=session,
-        preload=preload,
-        interpreter=interpreter.executable,
-        python_path=python_path(interpreter, directory, []),
-    )
 
 
 def outside(modules: Sequence[str], variant: Variant) -> tuple[str, ...]:

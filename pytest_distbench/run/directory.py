@@ -116,10 +116,6 @@ class RunDirectory:
         self._launches = 0
         _sweep(self.path)
 
-    def is_whole(self) -> bool:
-        """Whether all of it is there: a body, or a cleaner of temporary files, may have removed it."""
-        return self.data.is_dir() and (self.path / _LOCK).exists()
-
     def next_launch(self) -> Path:
         self._launches += 1
         directory = self.path / f"launch{self._launches}"

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from pathlib import Path
 
+import msgspec
+
 from pytest_distbench.errors import ConfigurationError, ExtensionError, LauncherError, ReadingError, blame, line_of
 from pytest_distbench.launch.diagnosis import texts
 from pytest_distbench.launch.outcome import mask_record
@@ -28,7 +30,7 @@ from pytest_distbench.records.launch_files import is_of_a_group
 from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
-from pytest_distbench.run.against import ReferenceSide, Variant, VariantKey, make_setup, outside
+from pytest_distbench.run.against import LauncherKey, ReferenceSide, Variant, VariantKey, outside, python_path
 from pytest_distbench.run.around import AroundSetup, Surroundings, devices
 from pytest_distbench.run.directory import Outputs, RunDirectory
 from pytest_distbench.run.kinds import kind_of, run_launch
@@ -57,9 +59,8 @@ class Launching:
     test_ends_at: float | None = None
     cookie: str = field(default_factory=lambda: uuid.uuid4().hex)
     _directory: RunDirectory | None = None
-    _launcher: Launcher | None = None
+    _launchers: dict[LauncherKey, list[Launcher]] = field(default_factory=dict)
     _references: dict[VariantKey, ReferenceSide] = field(default_factory=dict)
-    _launchers_beside: dict[tuple[Path | None, bool], list[Launcher]] = field(default_factory=dict)
     _failed_launches: int = 0
     _unprepared: ExtensionError | None = None
 
@@ -85,9 +86,8 @@ class Launching:
         """Let the launchers warm up in the background. Where they cannot, the first launch says why."""
         try:
             with contextlib.suppress(LauncherError), self._blaming_launcher():
-                self.launcher.prepare(self._variables())
-                if self.compared_with is not None:
-                    self._launcher_beside(self.compared_with, 0).prepare(self._variables())
+                for side in [None] if self.compared_with is None else [None, self.compared_with]:
+                    self._launcher(side).prepare(self._variables())
         except ExtensionError as error:
             self._unprepared = error
 
@@ -98,25 +98,13 @@ class Launching:
     def hosting(self, work: Work) -> Hosting:
         return kind_of(work).hosted_by(self.launcher_kind)
 
-    @property
-    def launcher(self) -> Launcher:
-        if self._launcher is None:
-            setup = LauncherSetup(
-                directory=self.directory.path,
-                session=self.cookie,
-                preload=self.preload,
-                engine=self.settings.engine,
-            )
-            self._launcher = self._make_launcher(setup)
-        return self._launcher
-
     def reference(self, variant: Variant) -> ReferenceSide:
         if variant.key not in self._references:
             if variant.is_exchanged and (
                 first := self._references.pop(replaced(variant, is_exchanged=False).key, None)
             ):
                 first.close()  # its path is for this tree
-            launcher = functools.partial(self._launcher_beside, variant)
+            launcher = functools.partial(self._launcher, variant)
             self._references[variant.key] = ReferenceSide(variant, self.directory.path, launcher)
         return self._references[variant.key]
 
@@ -125,30 +113,36 @@ class Launching:
         with contextlib.ExitStack() as last:
             if (side := self._references.pop(variant.key, None)) is not None:
                 last.callback(side.close)
-            for launcher in self._launchers_beside.pop((variant.key[1], variant.is_exchanged), []):
+            for launcher in self._launchers.pop(variant.launcher_key, []):
                 last.callback(launcher.close)
 
-    def _launcher_beside(self, variant: Variant, number: int) -> Launcher:
-        """What starts the ranks of another side; sides of one Python share them."""
-        known = self._launchers_beside.setdefault((variant.key[1], variant.is_exchanged), [])
-        while len(known) <= number:
-            preload = outside(self.settings.preload, variant)
-            setup = make_setup(variant, self.directory.path, uuid.uuid4().hex, preload, self.settings.engine)
-            known.append(self._make_launcher(setup))
-        return known[number]
+    def _launcher(self, variant: Variant | None, number: int = 0) -> Launcher:
+        """What starts the ranks of this tree, or of another side; sides of one Python share them, by number.
 
-    def _make_launcher(self, setup: LauncherSetup) -> Launcher:
-        with self._blaming_launcher():
-            return self.launcher_kind.make(setup)
+        The session of each is its own: what ends in one must not end in another.
+        """
+        known = self._launchers.setdefault(None if variant is None else variant.launcher_key, [])
+        interpreter, folder = None if variant is None else variant.interpreter, self.directory.path
+        while len(known) <= number:
+            setup = LauncherSetup(
+                directory=folder,
+                session=self.cookie if variant is None else uuid.uuid4().hex,
+                preload=self._preload(variant or self.compared_with),
+                interpreter=None if interpreter is None else interpreter.executable,
+                python_path=None if interpreter is None else python_path(interpreter, folder, []),
+                engine=self.settings.engine,
+            )
+            with self._blaming_launcher():
+                known.append(self.launcher_kind.make(setup))
+        return known[number]
 
     def _blaming_launcher(self) -> contextlib._GeneratorContextManager[None]:
         """Whoever added its row is told what is wrong with it."""
         return blame(f"LAUNCHERS[{self.settings.launcher!r}]")
 
-    @property
-    def preload(self) -> tuple[str, ...]:
-        against = self.compared_with
-        return self.settings.preload if against is None else outside(self.settings.preload, against)
+    def _preload(self, variant: Variant | None) -> tuple[str, ...]:
+        """Modules that are imported once for both sides."""
+        return self.settings.preload if variant is None else outside(self.settings.preload, variant)
 
     def check_device(self) -> None:
         """Compute a number on the first GPU, in a rank: what would stop every test is told once, before the first."""
@@ -192,13 +186,15 @@ class Launching:
         """
         self.on_progress(f"pair {index + 1}")
         with self._room():
-            preload = outside(self.settings.preload, variant)
+            preload = self._preload(variant)
             plans = [self._plan(request, index, only=only) for _ in range(1 + times)]
             ours, *theirs = (replace(plan, preload=list(preload)) for plan in plans)
 
             def run(side: Side) -> list[LaunchRecord | None]:
-                if preload != self.preload or variant.is_exchanged:  # this tree's launcher holds what is not for this
-                    side = replaced(side, launcher=functools.partial(self._launcher_beside, variant, times))
+                if (
+                    preload != self._preload(self.compared_with) or variant.is_exchanged
+                ):  # this tree's launcher holds what is not for this
+                    side = replaced(side, launcher=functools.partial(self._launcher, variant, times))
                 return self.reference(variant).launch(side, ours, theirs)
 
             here, *there = self._surrounded(ours, run)
@@ -226,7 +222,7 @@ class Launching:
         with self._room():
             plan = self._plan(request, index, only=())
             if variant is not None:
-                plan = replace(plan, preload=list(outside(self.settings.preload, variant)))
+                plan = replace(plan, preload=list(self._preload(variant)))
             try:
                 reference = None if variant is None else self.reference(variant)
 
@@ -247,7 +243,6 @@ class Launching:
         """A place for launches; what the disk refuses them is told as what it is."""
         if self._unprepared is not None:
             raise self._unprepared
-        self._replace_what_is_gone()
         try:
             yield
         except OSError as error:
@@ -270,14 +265,16 @@ class Launching:
         return [record and describe(record) for record in records]
 
     def _side(self, plan: LaunchPlan) -> Side:
-        return Side(launcher=lambda: self.launcher, on_progress=self.on_progress, on_output=self._shown(plan))
+        return Side(
+            launcher=functools.partial(self._launcher, None), on_progress=self.on_progress, on_output=self._shown(plan)
+        )
 
     def _plan(self, request: LaunchRequest, index: int, *, only: Sequence[str]) -> LaunchPlan:
         variables = self._variables()
         place, working_dir = request.workplace, _working_dir()
         hosting = self.hosting(request.work)
-        plan = LaunchPlan.of(
-            replace(request, workplace=replace(place, folder=place.folder or working_dir)),
+        plan = LaunchPlan(
+            **msgspec.structs.asdict(replace(request, workplace=replace(place, folder=place.folder or working_dir))),
             index=index,
             test_ends_at=self.test_ends_at,
             directory=str(self.directory.next_launch()),
@@ -289,7 +286,7 @@ class Launching:
             numa_binding=self.settings.numa_binding,
             post_mortem=self.post_mortem,
             only=[] if PEAK_MEMORY in only else list(only),  # it is of all that a launch does
-            preload=list(self.preload),
+            preload=list(self._preload(self.compared_with)),
             reports_progress=self.reports_progress,
             set_threads=_threads(variables) if hosting.sets_threads else None,
         )
@@ -327,26 +324,18 @@ class Launching:
             variables.setdefault(name, value)
         return variables
 
-    def _replace_what_is_gone(self) -> None:
-        """Begin anew, launchers too, where somebody has removed the run directory: their sockets were in it."""
-        if self._directory is not None and not self._directory.is_whole():
-            self.close()
-
     def close(self) -> None:
         """End the launchers and remove the worktree; the run directory stays if a launch failed."""
         references, self._references = self._references, {}
-        beside, self._launchers_beside = self._launchers_beside, {}
-        launcher, self._launcher = self._launcher, None
+        launchers, self._launchers = self._launchers, {}
         directory, self._directory = self._directory, None
         with contextlib.ExitStack() as last:  # from below; what fails keeps nothing else from being closed
             if directory is not None:
                 last.callback(directory.close, keep=self._failed_launches > 0)
-            if launcher is not None:
-                last.callback(self._blaming_launcher()(launcher.close))
             for reference in references.values():
                 last.callback(reference.close)
-            for other in itertools.chain.from_iterable(beside.values()):
-                last.callback(other.close)
+            for launcher in itertools.chain.from_iterable(launchers.values()):
+                last.callback(self._blaming_launcher()(launcher.close))
             if "surroundings" in vars(self):
                 self.surroundings.close()
 

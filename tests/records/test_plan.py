@@ -16,7 +16,6 @@ from support.timelines import JOB
 
 import pytest_distbench
 from pytest_distbench.elastic.records import Job, Pool
-from pytest_distbench.read import stdout
 from pytest_distbench.records import launch_files
 from pytest_distbench.records.launch_files import (
     CONTRACT,
@@ -28,11 +27,9 @@ from pytest_distbench.records.plan import (
     BodyReference,
     Command,
     LaunchPlan,
-    LaunchRequest,
     Ranks,
     Task,
     Work,
-    Workplace,
 )
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import (
@@ -61,28 +58,6 @@ def test_a_plan_with_each_kind_is_read_back_as_it_was_written(tmp_path: Path, wo
     plan.files.plan.write_bytes(msgspec.json.encode(plan))
 
     assert LaunchPlan.read_from(plan.files.plan) == plan
-
-
-def test_a_plan_is_its_request_made_ready_and_leaves_out_nothing_of_it(tmp_path: Path) -> None:
-    request = LaunchRequest(
-        title="a/b",
-        work=Command(words=["true"]),
-        workplace=Workplace(folder="/x", is_mirrored=True, variables={"A": "1"}),
-        read={"loss": stdout("loss (.*)")},
-        world_size=3,
-        backend="nccl",
-        device="cuda",
-        timeout_s=2.0,
-    )
-    plan = LaunchPlan.of(
-        replace(request, title="b"), index=4, directory="d", data_dir="e", python_path=["p"], variables={"B": "2"}
-    )
-
-    assert {name: getattr(plan, name) for name in LaunchRequest.__struct_fields__} == {
-        **{name: getattr(request, name) for name in LaunchRequest.__struct_fields__},
-        "title": "b",
-    }
-    assert (plan.index, plan.files) == (4, LaunchFiles(Path("d")))
 
 
 def test_a_plan_tells_what_can_be_expected_of_its_kind(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import tempfile
 import time
@@ -140,14 +139,6 @@ def test_a_folder_of_that_name_without_a_lock_is_somebody_elses(tmp_path: Path) 
     assert all(path.exists() for path in foreign)
 
 
-def test_a_folder_that_somebody_removed_is_not_whole() -> None:
-    directory = RunDirectory(PROJECT)
-    assert directory.is_whole()
-    shutil.rmtree(directory.path)
-
-    assert not directory.is_whole()
-
-
 def test_runs_that_start_at_the_same_moment_do_not_trip_over_folders_that_go(tmp_path: Path) -> None:
     for _ in range(30):
         ended()
@@ -155,4 +146,4 @@ def test_runs_that_start_at_the_same_moment_do_not_trip_over_folders_that_go(tmp
         started = list(pool.map(lambda _: RunDirectory(PROJECT), range(40)))
 
     assert len({directory.path for directory in started}) == 40
-    assert all(directory.is_whole() for directory in started)
+    assert all(directory.data.is_dir() for directory in started)
