@@ -35,7 +35,6 @@ from pytest_distbench.plugin.names import BACKEND_ARGUMENT, RANKS, full_name, te
 if TYPE_CHECKING:
     from pytest_distbench.records.run import CaseResult
     from pytest_distbench.report.terminal import Awaited
-    from pytest_distbench.run.request import Settings
 
 
 _ATTEMPTS = pytest.StashKey[int]()
@@ -140,8 +139,8 @@ def _generate_sizes(metafunc: pytest.Metafunc, state: State) -> None:
     own = any("world_size" in str(m.args[:1]) for m in definition.iter_markers("parametrize"))
     if not own:
         params = [
-            pytest.param(s.ranks, id=f"ws{s.ranks}", marks=[pytest.mark.skip(reason=s.not_run)] if s.not_run else [])
-            for s in sizes
+            pytest.param(ranks, id=f"ws{ranks}", marks=[pytest.mark.skip(reason=not_run)] if not_run else [])
+            for ranks, not_run in sizes.items()
         ]
         metafunc.parametrize("world_size", params)
     if len(backends := settings_for(definition).backends) > 1:
@@ -229,6 +228,12 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
     from pytest_distbench.report.terminal import header_lines
 
     session, settings = session_of(config), settings_of(config)
+    control, launches = "", f"up to {settings.max_launches} launches a case, as its noise needs"
+    if settings.control is not None:
+        is_usual = settings.control == "tolerance"
+        control = "a third more than its tolerance" if is_usual else f"{float(settings.control) * 100:.3g} %"
+    if (count := settings.update_launches) is not None:
+        launches = f"{count} launch{'es' * (count != 1)} a case"
     try:
         hardware, store = session.hardware, session.store
     except DistbenchError as error:  # of hosts that do not say what they are
@@ -243,24 +248,11 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
         gpus=settings.gpus,
         backend=", ".join(settings.backends),
         launcher=settings.launcher,
-        update=f"{settings.update}, {_launches_of_update(settings)}" if settings.update else "",
+        update=f"{settings.update}, {launches}" if settings.update else "",
         against=str(session.launching.compared_with or ""),
-        control=_control_of(settings),
+        control=control,
         duration=duration,
     )
-
-
-def _control_of(settings: Settings) -> str:
-    if settings.control is None:
-        return ""
-    is_usual = settings.control == "tolerance"
-    return "a third more than its tolerance" if is_usual else f"{float(settings.control) * 100:.3g} %"
-
-
-def _launches_of_update(settings: Settings) -> str:
-    if settings.update_launches is None:
-        return f"up to {settings.max_launches} launches a case, as its noise needs"
-    return f"{settings.update_launches} launch{'es' * (settings.update_launches != 1)} a case"
 
 
 def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:

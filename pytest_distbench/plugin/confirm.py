@@ -17,7 +17,6 @@ from pytest_distbench.plugin.fixtures import FIXTURE, MADE
 
 if TYPE_CHECKING:
     from pytest_distbench.plugin.distbench import Distbench
-    from pytest_distbench.records.run import CaseResult
     from pytest_distbench.run.against import Variant
     from pytest_distbench.run.confirm import Again, Allowance
     from pytest_distbench.run.request import Settings
@@ -51,42 +50,31 @@ class Held:
 
     @property
     def most_s(self) -> float:
+        """What the first look at it may take whatever the budget is."""
         if not self.is_suspicious:
             return 0.0
         verdicts = (verdict for doubt in self.doubts.values() for verdict in doubt.result.verdicts)
         is_worse = any(verdict.row.may_be_confirmed for verdict in verdicts)
         return MOST_OF_A_REGRESSION_S if is_worse else MOST_BEYOND_BUDGET_S
 
-    @property
-    def takes_s(self) -> float:
-        return self.seconds(self.doubts)
-
-    @property
-    def likely_s(self) -> float:
-        return sum(doubt.likely_s for doubt in self.doubts.values())
-
-    def seconds(self, keys: Collection[str]) -> float:
-        """About how long the first look at these takes: what is begun has to fit."""
-        return sum(self.doubts[key].takes_s for key in keys)
+    def seconds(self, keys: Collection[str] | None = None) -> float:
+        """About how long the first look at these takes, or at all: what is begun has to fit."""
+        return sum(self.doubts[key].takes_s for key in (self.doubts if keys is None else keys))
 
     def that_fit(self, left_s: float, most_s: float) -> Collection[str]:
-        """The doubts that can be settled: all, those that look slower, or the loudest of them.
+        """The doubts that can be settled: all, those that look slower, or the loudest with what its number is made of.
 
         Args:
             left_s: of the budget. What is too noisy to tell takes nothing beyond it.
             most_s: that what looks slower may take.
         """
-        suspicious = {key: doubt for key, doubt in self.doubts.items() if doubt.is_suspicious}
+        suspicious = [key for key, doubt in self.doubts.items() if doubt.is_suspicious]
+        key = max(self.doubts, key=lambda key: self.doubts[key].result.suspicion)
+        loudest = [key, *(source for source in self.doubts[key].sources if source in self.doubts)]
         choices: list[tuple[Collection[str], float]] = [
-            (self.doubts, left_s), (suspicious, most_s), (self._loudest, most_s)
+            (self.doubts, left_s), (suspicious, most_s), (loudest, most_s)
         ]  # fmt: skip
         return next((keys for keys, limit_s in choices if keys and self.seconds(keys) <= limit_s), ())
-
-    @property
-    def _loudest(self) -> Collection[str]:
-        """The most suspicious case, and those in doubt that its number is made of."""
-        key = max(self.doubts, key=lambda key: self.doubts[key].result.suspicion)
-        return [key, *(source for source in self.doubts[key].sources if source in self.doubts)]
 
     def again(
         self,
@@ -129,15 +117,14 @@ class Held:
         )
 
     def log(self, *, why: str) -> None:
-        for report in self.reports:
-            if texts := carry.texts_of(report):
-                carry.attach_cases(report, [self._told(case, why) for case in carry.decode(texts)])
-            self.item.ihook.pytest_runtest_logreport(report=report)
-
-    def _told(self, case: CaseResult, why: str) -> CaseResult:
         from pytest_distbench.records.record import replace
 
-        return replace(case, unconfirmed=why) if case.case.key in self.doubts else case
+        for report in self.reports:
+            if texts := carry.texts_of(report):
+                cases = carry.decode(texts)
+                told = [replace(c, unconfirmed=why) if c.case.key in self.doubts else c for c in cases]
+                carry.attach_cases(report, told)
+            self.item.ihook.pytest_runtest_logreport(report=report)
 
 
 class ConfirmPlugin:
@@ -152,7 +139,7 @@ class ConfirmPlugin:
         """Run a test of ours; what it reports is held back where it is in doubt."""
         if FIXTURE not in getattr(item, "fixturenames", ()):
             return None
-        if self._is_run_again(item):
+        if self._config.getoption("reruns", None) or item.get_closest_marker("flaky") is not None:
             item.stash[carry.WHY_NOT_AGAIN] = "pytest-rerunfailures may run its test again, and only one of the two can"
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
@@ -165,9 +152,6 @@ class ConfirmPlugin:
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
-
-    def _is_run_again(self, item: pytest.Item) -> bool:
-        return bool(self._config.getoption("reruns", None)) or item.get_closest_marker("flaky") is not None
 
     def _doubted(self, item: pytest.Item, reports: Sequence[pytest.TestReport]) -> Held | None:
         """A test that ran to its end, or to a regression that only the clock tells of, with doubts."""
@@ -185,7 +169,9 @@ class ConfirmPlugin:
             result = yield
         except BaseException as stopped:
             try:
-                if isinstance(stopped, (session.Failed, session.Interrupted)) and self._has_failed_enough(session):
+                most = self._config.getoption("maxfail") or int(bool(self._config.getoption("stepwise", None)))
+                is_by_failures = isinstance(stopped, (session.Failed, session.Interrupted))
+                if is_by_failures and 0 < most <= session.testsfailed:  # and by no limit of its time
                     session._setupstate.teardown_exact(None)  # of the last test, which did not know that it was
                     self._confirm()
             finally:
@@ -195,11 +181,6 @@ class ConfirmPlugin:
         if session.shouldfail:
             raise session.Failed(session.shouldfail)
         return result
-
-    def _has_failed_enough(self, session: pytest.Session) -> bool:
-        """Whether failures are what stopped the run, which the user then waits for, and no limit of its time."""
-        most = self._config.getoption("maxfail") or int(bool(self._config.getoption("stepwise", None)))
-        return 0 < most <= session.testsfailed
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
@@ -212,7 +193,8 @@ class ConfirmPlugin:
     def _confirm(self) -> None:
         from pytest_distbench.run.confirm import Allowance
 
-        budget_s = self._settings.confirm_budget_s / self._workers
+        workers = getattr(self._config, "workerinput", {}).get("workercount", 1)
+        budget_s = self._settings.confirm_budget_s / int(workers)
         budget = Allowance(budget_s)
         self._announce(self._held)
         is_first = True
@@ -227,10 +209,10 @@ class ConfirmPlugin:
                     test.log(why="")
                     continue
                 left = f"the budget of {budget_s:g} s has {max(0.0, left_s):.0f} s left"
-                why_not = f"it would take about {test.takes_s:.0f} s, and {left}: --distbench-confirm=auto:SECONDS"
+                why_not = f"it would take about {test.seconds():.0f} s, and {left}: --distbench-confirm=auto:SECONDS"
                 is_first = False
                 cases = sum(len(other.doubts) for other in [test, *self._held])
-                others_s = sum(other.takes_s for other in self._held if other.is_suspicious)
+                others_s = sum(other.seconds() for other in self._held if other.is_suspicious)
                 test.item.stash[carry.AGAIN] = test.again(
                     Allowance(most_s), budget, cases=cases, settled=settled, why_not=why_not, others_s=others_s
                 )
@@ -242,20 +224,15 @@ class ConfirmPlugin:
         finally:
             self._log_all("the run was stopped")
 
-    @property
-    def _workers(self) -> int:
-        given = getattr(self._config, "workerinput", {})
-        return int(given.get("workercount", 1))
-
     def _announce(self, held: Sequence[Held]) -> None:
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
         if not held or reporter is None or hasattr(self._config, "workerinput"):
             return
         budget_s = self._settings.confirm_budget_s
-        begun = [test for test in held if test.is_suspicious or test.takes_s <= budget_s]
+        begun = [test for test in held if test.is_suspicious or test.seconds() <= budget_s]
         reporter.ensure_newline()
         if not begun:
-            cases, least_s = sum(len(test.doubts) for test in held), min(test.takes_s for test in held)
+            cases, least_s = sum(len(test.doubts) for test in held), min(test.seconds() for test in held)
             reporter.write_line(
                 f"distbench: {cases} case{'s' * (cases != 1)} too noisy to judge, and none can be confirmed by A/B: "
                 f"that would take about {least_s:.0f} s, and --distbench-confirm allows {budget_s:g} s"
@@ -264,7 +241,7 @@ class ConfirmPlugin:
         doubts = [doubt for test in begun for doubt in test.doubts.values()]
         loud = sum(doubt.is_suspicious for doubt in doubts)
         quiet = len(doubts) - loud
-        seconds = min(sum(test.likely_s for test in begun), max(budget_s, begun[0].takes_s))
+        seconds = min(sum(doubt.likely_s for doubt in doubts), max(budget_s, begun[0].seconds()))
         what = [f"{loud} suspicious"] if loud else []
         what += [f"{quiet} noisy"] if quiet else []
         reporter.write_line(

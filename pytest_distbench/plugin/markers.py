@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -139,7 +140,7 @@ class Requirement:
     """What a test's markers ask for. None: the run's setting applies.
 
     Attributes:
-        timeout_s: seconds that one launch may take.
+        timeout: seconds that one launch may take.
         launches: launches that are judged first.
         tolerance: accepted change for the worse: 0.1, "10 %", or one per metric name.
         metrics: names of the metrics that are judged; the others are shown only.
@@ -149,7 +150,7 @@ class Requirement:
         fake_rank: the rank that the backend ``fake`` stands for; negative: from the end.
     """
 
-    timeout_s: float | None = None
+    timeout: float | None = None
     launches: int | None = None
     tolerance: float | Mapping[str, float] | None = None
     metrics: tuple[str, ...] | None = None
@@ -159,52 +160,51 @@ class Requirement:
     fake_rank: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """One world size of a test, and why it does not run, if it does not."""
-
-    ranks: int
-    not_run: str = ""
-
-
 class UnfitClass(ConfigurationError):
     """The attribute ``world_size`` of a class of tests is no number of ranks: an error of those tests alone."""
 
 
-def sizes(markers: Iterable[pytest.Mark], settings: Settings, owner: type | None = None) -> list[Size]:
-    """The world sizes a test runs at, and those it would have run at with more ranks.
+def sizes(markers: Iterable[pytest.Mark], settings: Settings, owner: type | None = None) -> dict[int, str]:
+    """The world sizes a test runs at, and those it would have run at with more ranks; with why it does not, or "".
 
     Of its markers the closest is the first. The attribute ``world_size`` of its class, a number or a list, counts
     without a marker.
     """
     marks = list(markers)
-    wanted, least, most = _world_size(marks)
-    if not any(m.name == "world_size" for m in marks):
-        wanted = sizes_of_class(owner)
     names = {m.name for m in marks}
+    wanted, least, most = _world_size(marks)
+    if "world_size" not in names:
+        wanted = sizes_of_class(owner)
     if {"gpu", "cpu"} <= names:
         raise ConfigurationError("@pytest.mark.gpu and @pytest.mark.cpu: a test is on the one or on the other")
-    need = gpu_need(marks)
-    needs_gpu = "gpu" in names and not settings.gpu
-    given = settings.world_sizes
+    need, given = gpu_need(marks), settings.world_sizes
+    listed = ", ".join(map(str, given))
 
-    def size(ranks: int, obstacle: str = "") -> Size:
-        if needs_gpu:
-            return Size(ranks, "not run: needs a GPU: give --gpu")
-        return Size(ranks, obstacle or need.obstacle(settings.gpus, ranks))
+    def obstacle(ranks: int, why: str = "") -> str:
+        if "gpu" in names and not settings.gpu:
+            return "not run: needs a GPU: give --gpu"
+        return why or need.obstacle(settings.gpus, ranks)
 
     if wanted:
         if not any(least <= n <= most for n in wanted):
-            raise ConfigurationError(f"@pytest.mark.world_size: none of {_list(wanted)} lies within min and max")
-        return [size(n, _obstacle(n, settings)) for n in wanted if least <= n <= most]
-    fitting = [n for n in given if least <= n <= most]
+            named = ", ".join(map(str, wanted))
+            raise ConfigurationError(f"@pytest.mark.world_size: none of {named} lies within min and max")
+        found = {}
+        for ranks in (n for n in wanted if least <= n <= most):
+            why = f"not run: needs {ranks} ranks, {settings.largest} given" if ranks > settings.largest else ""
+            if settings.only_these_sizes and ranks not in given:
+                why = f"not run: {ranks} ranks are not among the given {listed}"
+            found[ranks] = obstacle(ranks, why)
+        return found
     if settings.only_these_sizes:
-        return [size(n) for n in fitting] or [
-            Size(given[-1], f"not run: wants {_range(least, most)} ranks, {_list(given)} given")
-        ]
+        span = f"at least {least:g}" if most == math.inf else f"{least:g} to {most:g}"
+        return {n: obstacle(n) for n in given if least <= n <= most} or {
+            given[-1]: f"not run: wants {span} ranks, {listed} given"
+        }
     if settings.largest < least:
-        return [Size(int(least), f"not run: needs {int(least)} ranks, {settings.largest} given")]
-    return [size(int(min(settings.largest, most)))]
+        return {int(least): f"not run: needs {int(least)} ranks, {settings.largest} given"}
+    ranks = int(min(settings.largest, most))
+    return {ranks: obstacle(ranks)}
 
 
 def sizes_of_class(owner: type | None) -> tuple[int, ...]:
@@ -232,7 +232,7 @@ def requirement(markers: Iterable[pytest.Mark]) -> Requirement:
                 raise ConfigurationError(f"@pytest.mark.distbench takes keywords only, found {mark.args!r}")
             options = {**mark.kwargs, **options}
     given = {
-        _FIELDS.get(name, name): wanted(f"@pytest.mark.distbench: {name}", options[name])
+        name: wanted(f"@pytest.mark.distbench: {name}", options[name])
         for name, wanted in _WANTED.items()
         if options.get(name) is not None
     }
@@ -252,10 +252,11 @@ def choose_ranks(item: pytest.Item, settings: Settings) -> None:
     requirement(own_markers(item))
     chosen_by(own_markers(item))
     wanted = sizes(own_markers(item), settings, getattr(item, "cls", None))
-    running = sorted(size.ranks for size in wanted if not size.not_run)
+    running = sorted(ranks for ranks, not_run in wanted.items() if not not_run)
+    last = [*wanted][-1]
     if not running:
-        item.add_marker(pytest.mark.skip(reason=wanted[-1].not_run))
-    item.stash[RANKS] = running[-1] if running else wanted[-1].ranks
+        item.add_marker(pytest.mark.skip(reason=wanted[last]))
+    item.stash[RANKS] = running[-1] if running else last
     left_out = [f"on {ranks} ranks" for ranks in running[:-1]] + [f"with {name}" for name in settings.backends[1:]]
     if left_out:
         ours = f"on {item.stash[RANKS]} ranks with {settings.backends[0]}"
@@ -301,7 +302,7 @@ def _world_size(marks: list[pytest.Mark]) -> tuple[tuple[int, ...], float, float
         if mark.name != "world_size":
             continue
         _check_keywords(mark)
-        least, most = mark.kwargs.get("min", 1), mark.kwargs.get("max", float("inf"))
+        least, most = mark.kwargs.get("min", 1), mark.kwargs.get("max", math.inf)
         if not _sizes([*mark.args, *mark.kwargs.values()]):
             raise ConfigurationError(
                 f"@pytest.mark.world_size: wants numbers of ranks, found {(*mark.args, *mark.kwargs.items())!r}"
@@ -309,7 +310,7 @@ def _world_size(marks: list[pytest.Mark]) -> tuple[tuple[int, ...], float, float
         if least > most:
             raise ConfigurationError(f"@pytest.mark.world_size: min={least} is more than max={most}")
         return tuple(dict.fromkeys(_sizes(mark.args))), least, most
-    return (), 1, float("inf")
+    return (), 1, math.inf
 
 
 def _sizes(numbers: Sequence[object]) -> tuple[int, ...]:
@@ -317,25 +318,9 @@ def _sizes(numbers: Sequence[object]) -> tuple[int, ...]:
     return found if len(found) == len(numbers) else ()
 
 
-def _obstacle(ranks: int, settings: Settings) -> str:
-    if settings.only_these_sizes and ranks not in settings.world_sizes:
-        return f"not run: {ranks} ranks are not among the given {_list(settings.world_sizes)}"
-    if ranks > settings.largest:
-        return f"not run: needs {ranks} ranks, {settings.largest} given"
-    return ""
-
-
 def _metrics(value: object) -> tuple[str, ...] | None:
     is_list = isinstance(value, list | tuple) and value and all(isinstance(name, str) for name in value)
     return tuple(value) if is_list else None  # type: ignore[arg-type] # it is one
-
-
-def _range(least: float, most: float) -> str:
-    return f"at least {least:g}" if most == float("inf") else f"{least:g} to {most:g}"
-
-
-def _list(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, numbers))
 
 
 _BOUNDS = {"latency[message_bytes=4096]": "200us"}
@@ -350,8 +335,6 @@ _WANTED: dict[str, Wanted[Any]] = {
     "fake_rank": Wanted("a rank, 0 or more, or -1 for the last", as_int),
 }
 """The keywords of the marker ``distbench``."""
-_FIELDS = {"timeout": "timeout_s"}
-"""Of the requirement, where they are called otherwise."""
 
 
 def keywords(marker: str) -> list[str]:

@@ -145,7 +145,7 @@ class RequestMaker:
                 given.refuse(f"read[{name!r}]: rank={reader.rank}, and {of}")
         timeout = wanted.timeout
         seconds = None if timeout is None else given.number("timeout", timeout, above=0.0, most=LONGEST_TIMEOUT_S)
-        seconds = seconds or self._wanted.timeout_s or self._settings.timeout_s
+        seconds = seconds or self._wanted.timeout or self._settings.timeout_s
         chosen = {
             name: choice.find(given, self._settings, wanted, world_size, self._chosen_by_test.get(name, ""))
             for name, choice in CHOICES.items()

@@ -187,7 +187,7 @@ def _lines() -> Iterator[str]:
         "",
         OF_MARKERS,
     ]
-    keywords = [(n.removesuffix("_s"), t) for n, t in _section(Requirement, "Attributes")]
+    keywords = [*_section(Requirement, "Attributes")]
     yield from ["", *_points(keywords)]
     seen = set(keywords)
     for heading, calls in CALLS.items():
