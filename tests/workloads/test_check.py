@@ -7,9 +7,8 @@ import torch
 from support.ranks import make_rank
 
 from pytest_distbench.workloads import calls
-from pytest_distbench.workloads.calls import CallMaker, count_wrong, count_wrong_sums
+from pytest_distbench.workloads.calls import CallMaker, Inputs, Pattern, count_wrong, count_wrong_sums
 from pytest_distbench.workloads.collectives import Buffers, Form, Operation
-from pytest_distbench.workloads.collectives.inputs import Inputs, Pattern
 from pytest_distbench.workloads.protocol import DTYPES
 
 

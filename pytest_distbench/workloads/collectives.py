@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
 
-    from pytest_distbench.workloads.collectives.inputs import Inputs, Pattern
+    from pytest_distbench.workloads.calls import Inputs, Pattern
+
+
+_OLDER = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_single": "reduce_scatter_tensor"}
+"""What torch before 2.13 calls it; later ones warn of that name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,13 @@ class Form:
         import torch.distributed as dist
 
         object.__setattr__(self, "op", getattr(dist.ReduceOp, REDUCTIONS[self.redop].torch_name))
+
+    def call(self, name: str, *buffers: object, **how: object) -> Any:
+        """One call of torch's of this name."""
+        import torch.distributed as dist
+
+        function = getattr(dist, name, None) or getattr(dist, _OLDER[name])
+        return function(*buffers, **how, group=self.group, async_op=self.is_async)
 
     @property
     def size(self) -> int:
@@ -139,17 +150,11 @@ def _own_part(inputs: Inputs) -> slice:
     return slice(inputs.rank * part, (inputs.rank + 1) * part)
 
 
-def _all_reduce(buffers: Buffers, form: Form) -> object:
-    import torch.distributed as dist
-
-    return dist.all_reduce(buffers.received, op=form.op, group=form.group, async_op=form.is_async)
-
-
 ALL_REDUCE = Operation(
     name="all_reduce",
     busbw_factor=lambda n: 2 * (n - 1) / n,
     source="nccl-tests src/all_reduce.cu",
-    call=_all_reduce,
+    call=lambda buffers, form: form.call("all_reduce", buffers.received, op=form.op),
     expected=lambda inputs: inputs.reduced(),
     in_place=(True, False),
     copies=True,
@@ -158,19 +163,11 @@ ALL_REDUCE = Operation(
 )
 
 
-def _all_gather(buffers: Buffers, form: Form) -> object:
-    import torch.distributed as dist
-
-    # since torch 2.13 by another name; the older one warns there
-    all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    return all_gather(buffers.received, buffers.sent, group=form.group, async_op=form.is_async)
-
-
 ALL_GATHER = Operation(
     name="all_gather",
     busbw_factor=lambda n: (n - 1) / n,
     source="nccl-tests src/all_gather.cu",
-    call=_all_gather,
+    call=lambda buffers, form: form.call("all_gather_single", buffers.received, buffers.sent),
     expected=lambda inputs: inputs.of_all(),
     counts=lambda elements, n: (elements // n, elements),
     granularity=lambda n: n,
@@ -180,19 +177,11 @@ ALL_GATHER = Operation(
 )
 
 
-def _reduce_scatter(buffers: Buffers, form: Form) -> object:
-    import torch.distributed as dist
-
-    # since torch 2.13 by another name; the older one warns there
-    reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-    return reduce_scatter(buffers.received, buffers.sent, op=form.op, group=form.group, async_op=form.is_async)
-
-
 REDUCE_SCATTER = Operation(
     name="reduce_scatter",
     busbw_factor=lambda n: (n - 1) / n,
     source="nccl-tests src/reduce_scatter.cu",
-    call=_reduce_scatter,
+    call=lambda buffers, form: form.call("reduce_scatter_single", buffers.received, buffers.sent, op=form.op),
     expected=lambda inputs: inputs.reduced()[_own_part(inputs)],
     counts=lambda elements, n: (elements, elements // n),
     granularity=lambda n: n,
@@ -203,33 +192,21 @@ REDUCE_SCATTER = Operation(
 )
 
 
-def _broadcast(buffers: Buffers, form: Form) -> object:
-    import torch.distributed as dist
-
-    return dist.broadcast(buffers.received, src=form.global_root, group=form.group, async_op=form.is_async)
-
-
 BROADCAST = Operation(
     name="broadcast",
     busbw_factor=lambda n: float(n > 1),
     source="nccl-tests src/broadcast.cu",
-    call=_broadcast,
+    call=lambda buffers, form: form.call("broadcast", buffers.received, src=form.global_root),
     expected=lambda inputs: inputs.of(inputs.root),
     is_rooted=True,
 )
-
-
-def _reduce(buffers: Buffers, form: Form) -> object:
-    import torch.distributed as dist
-
-    return dist.reduce(buffers.received, form.global_root, op=form.op, group=form.group, async_op=form.is_async)
 
 
 REDUCE = Operation(
     name="reduce",
     busbw_factor=lambda n: float(n > 1),
     source="nccl-tests src/reduce.cu",
-    call=_reduce,
+    call=lambda buffers, form: form.call("reduce", buffers.received, form.global_root, op=form.op),
     expected=lambda inputs: inputs.reduced() if inputs.rank == inputs.root else None,
     in_place=(True, False),
     copies=True,
@@ -238,18 +215,15 @@ REDUCE = Operation(
 )
 
 
-def _gather(buffers: Buffers, form: Form) -> object:
-    import torch.distributed as dist
-
-    parts = buffers.parts if form.rank == form.root else None
-    return dist.gather(buffers.sent, parts, dst=form.global_root, group=form.group, async_op=form.is_async)
+def _of_root(buffers: Buffers, form: Form) -> list[torch.Tensor] | None:
+    return buffers.parts if form.rank == form.root else None
 
 
 GATHER = Operation(
     name="gather",
     busbw_factor=lambda n: (n - 1) / n,
     source="nccl-tests src/gather.cu",
-    call=_gather,
+    call=lambda buffers, form: form.call("gather", buffers.sent, _of_root(buffers, form), dst=form.global_root),
     expected=lambda inputs: inputs.of_all() if inputs.rank == inputs.root else None,
     counts=lambda elements, n: (elements // n, elements),
     granularity=lambda n: n,
@@ -259,18 +233,11 @@ GATHER = Operation(
 )
 
 
-def _scatter(buffers: Buffers, form: Form) -> object:
-    import torch.distributed as dist
-
-    parts = buffers.parts if form.rank == form.root else None
-    return dist.scatter(buffers.received, parts, src=form.global_root, group=form.group, async_op=form.is_async)
-
-
 SCATTER = Operation(
     name="scatter",
     busbw_factor=lambda n: (n - 1) / n,
     source="nccl-tests src/scatter.cu",
-    call=_scatter,
+    call=lambda buffers, form: form.call("scatter", buffers.received, _of_root(buffers, form), src=form.global_root),
     expected=lambda inputs: inputs.of(inputs.root)[_own_part(inputs)],
     counts=lambda elements, n: (elements, elements // n),
     granularity=lambda n: n,
@@ -280,17 +247,11 @@ SCATTER = Operation(
 )
 
 
-def _all_to_all(buffers: Buffers, form: Form) -> object:
-    import torch.distributed as dist
-
-    return dist.all_to_all_single(buffers.received, buffers.sent, group=form.group, async_op=form.is_async)
-
-
 ALL_TO_ALL = Operation(
     name="all_to_all",
     busbw_factor=lambda n: (n - 1) / n,
     source="nccl-tests src/alltoall.cu",
-    call=_all_to_all,
+    call=lambda buffers, form: form.call("all_to_all_single", buffers.received, buffers.sent),
     expected=lambda inputs: inputs.of_each(lambda rank: _own_part(inputs)),
     granularity=lambda n: n,
     alignment=16,
@@ -312,12 +273,8 @@ def _all_shares(size: int) -> int:
 
 
 def _all_to_all_v(buffers: Buffers, form: Form) -> object:
-    import torch.distributed as dist
-
     splits = _splits(buffers.sent.numel(), form.rank, form.size)
-    return dist.all_to_all_single(
-        buffers.received, buffers.sent, splits, splits, group=form.group, async_op=form.is_async
-    )
+    return form.call("all_to_all_single", buffers.received, buffers.sent, splits, splits)
 
 
 def _unequal_parts(inputs: Inputs) -> Pattern:
@@ -370,17 +327,11 @@ SEND_RECV = Operation(
 )
 
 
-def _barrier(_buffers: Buffers, form: Form) -> object:
-    import torch.distributed as dist
-
-    return dist.barrier(group=form.group, async_op=form.is_async)
-
-
 BARRIER = Operation(
     name="barrier",
     busbw_factor=lambda n: 0.0,
     source="nothing is sent",
-    call=_barrier,
+    call=lambda buffers, form: form.call("barrier"),
     expected=None,
     granularity=lambda n: 0,
 )
