@@ -166,6 +166,13 @@ class Arguments:
         self._call = call
         self.file = file
 
+    def __enter__(self) -> None:
+        """What is checked inside, and raises ConfigurationError, is refused."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, ConfigurationError):
+            self.refuse(str(error))
+
     def refuse(self, problem: str) -> NoReturn:
         """Fail the test: with the call, the problem, and the line of the test that made the call."""
         line = self.line
@@ -173,10 +180,8 @@ class Arguments:
 
     def take(self, wanted: Wanted[T], name: str, value: object) -> T:
         """The value of an argument as it is used; the test fails where it is not what is wanted."""
-        try:
+        with self:
             return wanted(name, value)
-        except ConfigurationError as error:
-            self.refuse(str(error))
 
     def whole(self, name: str, value: object, *, least: int, most: int = LARGEST_WHOLE) -> int:
         return self.take(whole(least, most), name, value)

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 import pytest
 
 from pytest_distbench import workloads
-from pytest_distbench.errors import ConfigurationError, show
+from pytest_distbench.errors import show
 from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments, Called, ShapeKeywords, several
 from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.outcomes import Run
@@ -66,11 +66,9 @@ class Communication:
         chosen = self._each_once(given, "calls", calls)
         if unknown := [name for name in chosen if not isinstance(name, str) or name not in gradients.CALLS]:
             given.refuse(f"unknown calls {show(unknown[0])}: known are {', '.join(gradients.CALLS)}")
-        try:
+        with given:
             elements = gradients.elements_of(message_bytes, given.text("dtype", dtype))
             gradients.tensor_lengths(elements, max(counts))
-        except ConfigurationError as error:
-            given.refuse(str(error))
         params = {"message_bytes": message_bytes, "tensors": counts, "calls": chosen, "dtype": dtype}
         return self._run("gradients.py::bucket_sweep", given, params, iterations, warmup, options)
 
@@ -99,10 +97,8 @@ class Communication:
         if not isinstance(dtype, str) or dtype not in gradients.MATRIX_DTYPES:
             given.refuse(f"dtype={show(dtype)}; matrices have one of {', '.join(gradients.MATRIX_DTYPES)}")
         message_bytes = given.whole("message_bytes", message_bytes, least=1, most=LARGEST_BYTES)
-        try:
+        with given:
             gradients.elements_of(message_bytes, dtype)
-        except ConfigurationError as error:
-            given.refuse(str(error))
         params = {
             "message_bytes": message_bytes,
             "matrix": given.whole("matrix", matrix, least=1, most=_LARGEST_MATRIX),
@@ -138,10 +134,8 @@ class Communication:
             warmup: untimed iterations.
         """
         given = self._arguments("compression", options)
-        try:
+        with given:
             gradients.hook_named(hook)
-        except ConfigurationError as error:
-            given.refuse(str(error))
         params = {
             "hook": hook,
             "width": given.whole("width", width, least=1, most=_LARGEST_MATRIX),
@@ -175,10 +169,8 @@ class Communication:
         given = self._arguments("links", options)
         if given.ranks(options.get("world_size"), self._distbench.world_size) < 2:
             given.refuse("a link needs two ranks, and this test has 1: run it with --world-size 2 or more")
-        try:
+        with given:
             links.pairs(2, pattern)
-        except ConfigurationError as error:
-            given.refuse(str(error))
         params = {
             "latency_bytes": given.whole("latency_bytes", latency_bytes, least=1, most=LARGEST_BYTES),
             "bandwidth_bytes": given.whole("bandwidth_bytes", bandwidth_bytes, least=1, most=LARGEST_BYTES),

@@ -1,12 +1,12 @@
-"""The fixtures ``collective_sweep`` and ``time_to_accuracy``: the two common shapes of a distbench test."""
+"""The fixture ``collective_sweep``: one collective over message sizes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, get_args
+from typing import Unpack, get_args
 
 import pytest
 
@@ -29,16 +29,12 @@ from pytest_distbench.workloads.protocol import (
     TOGETHER,
     TRANSPORTS,
     Preset,
-    Transport,
     dtype_of,
     groups_of,
     preset,
     reduction,
     transport_of,
 )
-
-if TYPE_CHECKING:
-    from pytest_distbench.worker.context import RankContext
 
 LARGEST_BYTES = 2**45
 MOST_PARTS = 10**4
@@ -111,53 +107,47 @@ class CollectiveSweep:
         given = self._distbench.arguments("collective_sweep")
         given.keywords(options, self.__call__, ShapeKeywords)
         ranks = given.ranks(options.get("world_size"), self._distbench.world_size)
-        try:
+        with given:
             row, body, called_by = _find(collective)
             usual = preset(sizes) if isinstance(sizes, str) else _UNNAMED
             dtypes = _names(given, "dtype", dtype, DTYPES, dtype_of)
             redops = _names(given, "redop", redop, REDUCTIONS, reduction)
-            item = max(dtype_of(name).item_bytes for name in ([dtypes] if isinstance(dtypes, str) else dtypes))
+            largest = max([dtypes] if isinstance(dtypes, str) else dtypes, key=lambda name: dtype_of(name).item_bytes)
+            item = dtype_of(largest).item_bytes
             chosen = _sizes(given, sizes, usual, item)
             group = number if (number := as_int(group)) is not None else group
             groups = groups_of(group, ranks)
-        except ConfigurationError as error:
-            given.refuse(str(error))
-        if isinstance(sizes, str):
-            iterations = usual.iterations if iterations is None else iterations
-            warmup = usual.warmup if warmup is None else warmup
-        if not isinstance(root, str) or root != SHIFT:
-            root = given.whole("root", root, least=0, most=len(groups[0]) - 1)
         in_place = found if isinstance(found := as_scalar(in_place), bool) else in_place
         if in_place is not None and not isinstance(in_place, bool):
             given.refuse(f"in_place={show(in_place)}; wanted True, False, or None for the usual way")
-        choices = _Choices(
-            redop=redops,
-            mode=given.choice("mode", usual.mode if mode is None else mode, MODES),
-            over_ranks=given.choice(
+        parts = given.whole("parts", parts, least=1, most=MOST_PARTS)
+        choices = {
+            "redop": redops,
+            "mode": given.choice("mode", usual.mode if mode is None else mode, MODES),
+            "over_ranks": given.choice(
                 "over_ranks", usual.over_ranks if over_ranks is None else over_ranks, get_args(OverRanks)
             ),
-            in_place=in_place,
-            root=root,
-            group=group,
-            parts=given.whole("parts", parts, least=1, most=MOST_PARTS),
-            together=given.choice("together", together, TOGETHER),
-            buffers=given.choice("buffers", buffers, MEMORY_KINDS),
-            as_memory_allows=usual.as_memory_allows,
-        )
+            "in_place": in_place,
+            "root": root if root == SHIFT else given.whole("root", root, least=0, most=len(groups[0]) - 1),
+            "group": group,
+            "parts": parts,
+            "together": given.choice("together", together, TOGETHER),
+            "buffers": given.choice("buffers", buffers, MEMORY_KINDS),
+            "as_memory_allows": usual.as_memory_allows,
+        }
         cache = given.choice("cache", cache, CACHES)
         self._check_machine(given, choices, cache)
+        iterations = usual.iterations if iterations is None else iterations
         if iterations is not None:
             iterations = given.whole("iterations", iterations, least=1, most=MOST_ITERATIONS)
-        warmup = given.whole("warmup", 5 if warmup is None else warmup, least=0, most=MOST_ITERATIONS)
-        if choices.mode != "per-iteration" and not warmup:
-            given.refuse(f"mode={choices.mode!r} needs a warm-up, which gives the fingerprint: warmup=1 or more")
-        kept = self._kept(given, chosen, max_bytes, item=item, dtype=_last(dtypes))
+        warmup = given.whole("warmup", usual.warmup if warmup is None else warmup, least=0, most=MOST_ITERATIONS)
+        if choices["mode"] != "per-iteration" and not warmup:
+            given.refuse(f"mode={choices['mode']!r} needs a warm-up, which gives the fingerprint: warmup=1 or more")
+        kept = self._kept(given, chosen, max_bytes, item=item, dtype=largest)
         if row is not None:
             _check_fits(given, row, choices)
-            try:
-                row.message_sizes(kept, item_bytes=item, world_size=len(groups[0]), parts=choices.parts)
-            except ConfigurationError as error:  # it can send none of them
-                given.refuse(str(error))
+            with given:  # it can send none of them
+                row.message_sizes(kept, item_bytes=item, world_size=len(groups[0]), parts=parts)
         params = {
             "collective": collective,
             "dtype": dtypes,
@@ -165,7 +155,7 @@ class CollectiveSweep:
             "iterations": iterations,
             "warmup": warmup,
             "cache": cache,
-            **choices.unusual(),
+            **{name: value for name, value in choices.items() if value != _USUAL[name]},
         }
         wanted = Called(body=body, called_by=called_by, params=params, argument="collective", **options)
         return self._run(given, wanted, transport)
@@ -173,10 +163,10 @@ class CollectiveSweep:
     def _run(self, given: Arguments, wanted: Called, transport: str | Sequence[str]) -> Run | list[Run]:
         if transport == "":
             return self._distbench.run_wanted(given, wanted)
-        try:
-            names = _names(given, "transport", transport, _fitting(wanted), transport_of)
-        except ConfigurationError as error:
-            given.refuse(str(error))
+        collective = (wanted.params or {})["collective"]
+        fitting = [name for name, row in TRANSPORTS.items() if not row.collectives or collective in row.collectives]
+        with given:
+            names = _names(given, "transport", transport, fitting, transport_of)
         if isinstance(names, str):
             return self._distbench.run_wanted(given, self._sent_by(given, wanted, names))
         each = [replace(self._sent_by(given, wanted, name), name=f"{wanted.name} {name}".strip()) for name in names]
@@ -191,12 +181,12 @@ class CollectiveSweep:
             pytest.skip(f"not run: {' and '.join(row.variables)} can use {name!r}, and {backend} cannot choose")
         return replace(wanted, params={**params, "transport": name}, env=row.variables[backend])
 
-    def _check_machine(self, given: Arguments, choices: _Choices, cache: str) -> None:
+    def _check_machine(self, given: Arguments, choices: Mapping[str, object], cache: str) -> None:
         """Refuse choices that these ranks, or what is timed, have no place for."""
         on_gpus = self._distbench.device == "cuda"
-        if choices.buffers == "registered" and (not on_gpus or choices.group != "all"):
+        if choices["buffers"] == "registered" and (not on_gpus or choices["group"] != "all"):
             given.refuse("buffers='registered' needs NCCL on GPUs, and the group of all ranks: give --gpu")
-        if choices.mode == "graph" and (cache != "hot" or choices.root == SHIFT or not on_gpus):
+        if choices["mode"] == "graph" and (cache != "hot" or choices["root"] == SHIFT or not on_gpus):
             given.refuse("mode='graph' replays one call: it needs --gpu, cache='hot', and a root that stays")
 
     def _kept(self, given: Arguments, chosen: Sequence[int], max_bytes: object, *, item: int, dtype: str) -> list[int]:
@@ -217,65 +207,19 @@ class CollectiveSweep:
         return kept
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Choices:
-    """How messages are sent and timed. What is as usual is not stored, so that cases outlive new choices."""
-
-    redop: str | list[str] = "sum"
-    mode: str = "per-iteration"
-    over_ranks: str = "max"
-    in_place: bool | None = None
-    root: int | str = 0
-    group: str | int = "all"
-    parts: int = 1
-    together: str = "turns"
-    buffers: str = "plain"
-    as_memory_allows: bool = False
-
-    def unusual(self) -> dict[str, Any]:
-        """Those that differ from what they are by default."""
-        chosen = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
-        return {name: value for name, (value, usual) in chosen.items() if value != usual}
-
-
-class TimeToAccuracy:
-    """The ``time_to_accuracy`` fixture: short trainings to a goal, once per seed, in one process group."""
-
-    def __init__(self, distbench: Distbench) -> None:
-        self._distbench = distbench
-
-    def __call__(
-        self,
-        train: Callable[[RankContext], object] | str,
-        *,
-        goal: float,
-        seeds: Sequence[int] = (0,),
-        params: Mapping[str, Any] | None = None,
-        **options: Unpack[ShapeKeywords],
-    ) -> Run:
-        """Train and judge steps, final accuracy, time and step time; fail if the goal is never reached.
-
-        Args:
-            train: body that drives ``rank.goal(..., target=rank.params["goal"])``.
-            goal: the target that the metric must reach.
-            seeds: one training each, with ``rank.seed`` set.
-            params: parameters of the body, besides ``goal``.
-        """
-        given = self._distbench.arguments("time_to_accuracy")
-        given.keywords(options, self.__call__, ShapeKeywords)
-        target = given.number("goal", goal)
-        parameters = given.mapping("params", params if params is not None else {})
-        if "goal" in parameters:
-            given.refuse("params contains 'goal', which is an argument of its own")
-        params = {**parameters, "goal": target}
-        wanted = Called(body=train, params=params, seeds=seeds, argument="train", **options)
-        return self._distbench.run_wanted(given, wanted)
-
-
-def _fitting(wanted: Called) -> dict[str, Transport]:
-    collective = (wanted.params or {})["collective"]
-    return {name: row for name, row in TRANSPORTS.items() if not row.collectives or collective in row.collectives}
-
+_USUAL: dict[str, object] = {
+    "redop": "sum",
+    "mode": "per-iteration",
+    "over_ranks": "max",
+    "in_place": None,
+    "root": 0,
+    "group": "all",
+    "parts": 1,
+    "together": "turns",
+    "buffers": "plain",
+    "as_memory_allows": False,
+}
+"""How messages are sent and timed. What is as usual is not stored, so that cases outlive new choices."""
 
 _UNNAMED = Preset(summary="a list", sizes=lambda item: [])
 
@@ -291,7 +235,7 @@ def _find(collective: object) -> tuple[Operation | None, str, str]:
 
 
 def _names(
-    given: Arguments, argument: str, value: object, table: Mapping[str, object], look_up: Callable[[str], object]
+    given: Arguments, argument: str, value: object, table: Iterable[str], look_up: Callable[[str], object]
 ) -> str | list[str]:
     if isinstance(value, str):
         if value == "all":
@@ -305,8 +249,8 @@ def _names(
     return list(dict.fromkeys(value))
 
 
-def _check_fits(given: Arguments, row: Operation, choices: _Choices) -> None:
-    redop, root, in_place = choices.redop, choices.root, choices.in_place
+def _check_fits(given: Arguments, row: Operation, choices: Mapping[str, object]) -> None:
+    redop, root, in_place = (choices[name] for name in ("redop", "root", "in_place"))
     if not row.reduces and redop != "sum":
         given.refuse(f"redop={show(redop)}: {row.name} reduces nothing; those that do: {_that(lambda o: o.reduces)}")
     if not row.is_rooted and root != 0:
@@ -314,16 +258,12 @@ def _check_fits(given: Arguments, row: Operation, choices: _Choices) -> None:
     if in_place is not None and in_place not in row.in_place:
         had = " or ".join(map(str, row.in_place))
         given.refuse(f"in_place={show(in_place)}: torch has {row.name} with in_place={had}")
-    if choices.together == "coalesced" and not row.coalesces:
+    if choices["together"] == "coalesced" and not row.coalesces:
         given.refuse(f"together='coalesced': torch coalesces {_that(lambda o: o.coalesces)}, and not {row.name}")
 
 
 def _that(has: Callable[[Operation], bool]) -> str:
     return ", ".join(name for name, row in OPERATIONS.items() if has(row))
-
-
-def _last(names: str | list[str]) -> str:
-    return names if isinstance(names, str) else max(names, key=lambda name: dtype_of(name).item_bytes)
 
 
 def _sizes(given: Arguments, sizes: object, usual: Preset, item: int) -> list[int]:

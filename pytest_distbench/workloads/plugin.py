@@ -15,8 +15,8 @@ from pytest_distbench.records.wanted import Wanted
 if TYPE_CHECKING:
     from pytest_distbench.plugin.distbench import Distbench
     from pytest_distbench.workloads.communication import Communication
-    from pytest_distbench.workloads.fixtures import CollectiveSweep, TimeToAccuracy
-    from pytest_distbench.workloads.scaling import Scaling
+    from pytest_distbench.workloads.fixtures import CollectiveSweep
+    from pytest_distbench.workloads.scaling import Scaling, TimeToAccuracy
 
 
 def _read_place(text: str) -> str:
@@ -55,7 +55,7 @@ def collective_sweep(request: pytest.FixtureRequest, distbench: Distbench) -> Co
 @pytest.fixture
 def time_to_accuracy(distbench: Distbench) -> TimeToAccuracy:
     """Train to a goal: ``time_to_accuracy(train, goal=0.97)``."""
-    from pytest_distbench.workloads.fixtures import TimeToAccuracy
+    from pytest_distbench.workloads.scaling import TimeToAccuracy
 
     return TimeToAccuracy(distbench)
 

@@ -1,4 +1,7 @@
-"""The fixture ``scaling``: how well do n workers do beside one, and how much of a step waits for communication?"""
+"""The fixtures of trainings. ``time_to_accuracy``: how long does one take to its goal?
+
+``scaling``: how well do n workers do beside one, and how much of a step waits for communication?
+"""
 
 from __future__ import annotations
 
@@ -127,6 +130,40 @@ class Scaling:
                     tolerance=own.get(metric),
                 )
         return [runs[size, "on"] for size in sizes]
+
+
+class TimeToAccuracy:
+    """The ``time_to_accuracy`` fixture: short trainings to a goal, once per seed, in one process group."""
+
+    def __init__(self, distbench: Distbench) -> None:
+        self._distbench = distbench
+
+    def __call__(
+        self,
+        train: Callable[[RankContext], object] | str,
+        *,
+        goal: float,
+        seeds: Sequence[int] = (0,),
+        params: Mapping[str, Any] | None = None,
+        **options: Unpack[ShapeKeywords],
+    ) -> Run:
+        """Train and judge steps, final accuracy, time and step time; fail if the goal is never reached.
+
+        Args:
+            train: body that drives ``rank.goal(..., target=rank.params["goal"])``.
+            goal: the target that the metric must reach.
+            seeds: one training each, with ``rank.seed`` set.
+            params: parameters of the body, besides ``goal``.
+        """
+        given = self._distbench.arguments("time_to_accuracy")
+        given.keywords(options, self.__call__, ShapeKeywords)
+        target = given.number("goal", goal)
+        parameters = given.mapping("params", params if params is not None else {})
+        if "goal" in parameters:
+            given.refuse("params contains 'goal', which is an argument of its own")
+        params = {**parameters, "goal": target}
+        wanted = Called(body=train, params=params, seeds=seeds, argument="train", **options)
+        return self._distbench.run_wanted(given, wanted)
 
 
 def _sizes(most: int) -> list[int]:

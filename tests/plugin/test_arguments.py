@@ -24,7 +24,8 @@ from pytest_distbench.read import csv, jsonl, mllog, stdout
 from pytest_distbench.records.iteration import Collective, Fingerprint
 from pytest_distbench.records.metric import Reader
 from pytest_distbench.workloads.communication import Communication
-from pytest_distbench.workloads.fixtures import CollectiveSweep, TimeToAccuracy
+from pytest_distbench.workloads.fixtures import CollectiveSweep
+from pytest_distbench.workloads.scaling import TimeToAccuracy
 
 HERE = Path(__file__)
 

@@ -32,8 +32,8 @@ from pytest_distbench.tools.explain import entries
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.goal import Goal
 from pytest_distbench.workloads.communication import Communication
-from pytest_distbench.workloads.fixtures import CollectiveSweep, TimeToAccuracy
-from pytest_distbench.workloads.scaling import Scaling
+from pytest_distbench.workloads.fixtures import CollectiveSweep
+from pytest_distbench.workloads.scaling import Scaling, TimeToAccuracy
 
 DOCS = Path(__file__).parents[2] / "docs"
 
