@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_distbench.errors import ConfigurationError, look_up
 from pytest_distbench.records.metric import Scalar
-from pytest_distbench.workloads.protocol import REDUCTIONS
+from pytest_distbench.workloads.protocol import REDUCTIONS, Inputs, Pattern
 
 if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
-
-    from pytest_distbench.workloads.calls import Inputs, Pattern
 
 
 _OLDER = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_single": "reduce_scatter_tensor"}

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.workloads.calls import Inputs, Pattern
 from pytest_distbench.workloads.collectives import OPERATIONS, operation
-from pytest_distbench.workloads.protocol import DTYPES, REDUCTIONS, reduction
+from pytest_distbench.workloads.protocol import DTYPES, REDUCTIONS, Inputs, Pattern, reduction
 
 
 def inputs(count: int, *, world_size: int, **options: object) -> Inputs:

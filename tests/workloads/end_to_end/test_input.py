@@ -134,11 +134,11 @@ def test_scaling_has_a_row_for_each_kind_of_data_and_number_of_workers(
     run_inside("--distbench-data=data", "--distbench-json=run.json").assert_outcomes(passed=3)
     rows = scaling_rows(read_run_record(project.path / "run.json").results)
 
-    assert [(row.sized.result.case.params["kind"], row.sized.workers, row.sized.communicates) for row in rows] == [
+    assert [(row.result.case.params["kind"], row.workers, row.communicates) for row in rows] == [
         (kind, *size) for kind in ("synthetic", "generated", "real") for size in ((1, False), (1, True), (2, True))
     ]
-    assert all(row.efficiency and row.sized.rate > 0 for row in rows)
-    assert [row.sized.samples for row in rows] == 3 * [8, 8, 16]
+    assert all(row.efficiency and row.rate > 0 for row in rows)
+    assert [row.samples for row in rows] == 3 * [8, 8, 16]
 
 
 @pytest.mark.spawn

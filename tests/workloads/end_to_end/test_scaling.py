@@ -45,7 +45,7 @@ def test_the_page_runs_as_it_says(example: Path, run_inside: RunInside) -> None:
         "scaling_efficiency[workers=2]", "computing_share[workers=2]",
     ]  # fmt: skip
     assert all(label in PAGE.read_text() for label in labels[:4])
-    assert [(row.sized.workers, row.sized.communicates) for row in rows] == [(1, False), (1, True), (2, True)]
+    assert [(row.workers, row.communicates) for row in rows] == [(1, False), (1, True), (2, True)]
     assert rows[0].efficiency == 1.0
     assert [row.exposed is None for row in rows] == [True, False, False]
     [launch, *_] = results[2].launches
