@@ -1,4 +1,4 @@
-"""Commands that read the record of a run: report, explain and verdict."""
+"""Commands that read the record of a run: compare and report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from pytest_distbench.commands.cli import main
 from pytest_distbench.elastic.measures import measure
 from pytest_distbench.records.iteration import Collective, Fingerprint
 from pytest_distbench.records.metric import Sample
-from pytest_distbench.records.reasons import VERDICTS
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.formats import FORMATS, Format
@@ -107,7 +106,6 @@ def test_report_writes_a_table_of_the_run(tmp_path: Path, capsys: pytest.Capture
         ),
         (["--format", "parquet"], "is no text: give -o FILE"),
         (["--format", "trace", "--table", "verdicts"], "--format trace is for the whole run: leave out --table"),
-        (["--format", "github-action-benchmark-bigger"], "this run has no judged number that is better higher"),
     ],
 )
 def test_report_says_what_there_is(
@@ -235,25 +233,3 @@ class TestTrace:
         assert len(json.loads((tmp_path / "trace.json").read_text())["traceEvents"]) > 10
         told = f"trace written to {tmp_path / 'trace.json'}: open it in chrome://tracing or ui.perfetto.dev\n"
         assert capsys.readouterr().out == told
-
-
-def told(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
-    assert main(["explain", *words]) == 0
-    return capsys.readouterr().out.splitlines()
-
-
-def test_words_are_explained_or_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    name, means, next_step, page = told(capsys, "regressed")
-    assert name == "regressed (verdict)"
-    assert means == f"  {VERDICTS['regressed'].means}"
-    assert next_step.startswith("  next: ")
-    assert page == "  more: verdicts.html#verdicts of the documentation"
-
-    lines = told(capsys, "rank 1 killed by SIGKILL", "2 missing")
-    assert [line for line in lines if line.endswith(")")] == ["rank N killed by ... (failure)", "missing (verdict)"]
-
-    lines = told(capsys)
-    assert {"verdicts", "reasons", "metrics", "failures", "  regressed", "  busbw", "  deadlock: ..."} <= set(lines)
-
-    assert main(["explain", "peak_memroy"]) == 2
-    assert "'peak_memroy' is unknown; did you mean 'peak_memory'?" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""From a case in a run record, or from numbers of nccl-tests, to the entry it proposes for the store."""
+"""From a case in a run record to the entry it proposes for the store."""
 
 from __future__ import annotations
 
@@ -11,67 +11,14 @@ from support.fingerprints import BARRIER, of
 from support.results import verdict
 from support.stores import HUNG, PLATFORM, entry, environment, result
 
-from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.iteration import Course, Fingerprint, Kind
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Sample, terms_of
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord
-from pytest_distbench.store.accept import (
-    NotABaseline,
-    propose_entry,
-    why_test_did_not_pass,
-)
-from pytest_distbench.tools.transfer import PerfOutput, PerfRow, Rows, baselines_of, bounds_of
-
-
-def row(size: int = 4096, time_s: float = 2e-4, **changes: Any) -> PerfRow:
-    made = {"dtype": "float", "redop": "sum", "root": "-1", "in_place": True, "busbw": 100.0}
-    return PerfRow(size=size, time_s=time_s, **(made | changes))
-
-
-def output(*rows: PerfRow) -> PerfOutput:
-    return PerfOutput(program="all_reduce_perf", ranks=8, device="", rows=rows, is_whole=True)
-
-
-def test_bounds_are_made_of_rows_of_one_kind_with_a_margin() -> None:
-    run = output(row(8), row(4096), row(8192), row(in_place=False), row(dtype="half"), row(redop="max"))
-    assert [r.size for r in Rows(in_place=True, dtype="float32", redop="sum", least=9, most=4096).of(run)] == [4096]
-
-    runs = [[row(time_s=time)] for time in (1e-4, 2e-4, 9e-4)]
-    assert bounds_of(runs, metric="latency", margin=0.1) == {"latency[message_bytes=4096]": "<= 220 us"}
-    assert bounds_of(runs, metric="busbw", margin=0.1) == {"busbw[message_bytes=4096]": ">= 90 GB/s"}
-
-    assert bounds_of([[row(8, busbw=0.0), row()]], metric="busbw", margin=0.0).keys() == {"busbw[message_bytes=4096]"}
-    assert bounds_of([[row(8, time_s=0.0)]], metric="latency", margin=0.0) == {}
-    assert baselines_of([[row(8, time_s=0.0)], [row(8)]], in_place=True) == {}
-
-    for time in (1e-9, 3.3e-7, 0.123456, 7.0):
-        for value in bounds_of([[row(time_s=time)]], metric="latency", margin=0.07).values():
-            assert terms_of(value)[0].side == "most"
-
-    runs = [[row(time_s=1.23456e-4), row(8)], [row(time_s=1e-4), row(time_s=3e-4)]]
-    found = baselines_of(runs, in_place=True)
-    assert found.keys() == {"latency[message_bytes=4096]"}
-    [metric] = found.values()
-    assert ([m.value for m in metric], metric[0].identity) == ([1.235e-4, 2e-4], {"in_place": True, "redop": "sum"})
-
-
-@pytest.mark.parametrize(
-    ("rows", "chosen", "message"),
-    [
-        ([row(), row(dtype="half")], {}, "the rows are of float, half: give --dtype"),
-        ([row(), row(redop="max")], {}, "the rows are of max, sum: give --redop"),
-        ([row(), row(root="3")], {}, "the rows are of root -1, root 3: give a file of one"),
-        ([row()], {"dtype": "half"}, "no row is in place and as asked for; there are float sum of 4096 to 4096 B"),
-    ],
-)
-def test_rows_of_several_kinds_or_none_are_an_error(rows: list[PerfRow], chosen: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        Rows(in_place=True, **chosen).of(output(*rows))
-
+from pytest_distbench.store.accept import NotABaseline, propose_entry, why_test_did_not_pass
 
 FIVE = (0.004, 0.004, 0.004, 0.004, 0.004)
 

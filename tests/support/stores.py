@@ -1,4 +1,7 @@
-"""A store with one entry, and run records to compare it with, as the commands meet them."""
+"""A store with one entry, and run records to compare it with, as the commands meet them.
+
+The fixtures are those of a conftest.py that imports them.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from pytest_distbench.commands.cli import main
 from pytest_distbench.judging.case import compare
 from pytest_distbench.judging.screening import screen
 from pytest_distbench.judging.terms import Terms
@@ -16,6 +22,7 @@ from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord, RunRecord
+from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.store.run_record import SCHEMA, write_run_record
 from support.cases import ON_TWO
 from support.metrics import baseline_of
@@ -103,3 +110,27 @@ def screened(
     screening = screen(terms, CASE, launches, entry, comparisons=comparisons)
     found = compare(terms, CASE, launches, entry, comparisons=comparisons, screening=screening)
     return found, screening.suspicion_after(found)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    BaselineStore(tmp_path / "b", PLATFORM).write(TEST, KEY, entry(0.001, 0.002, 0.003))
+    return tmp_path / "b"
+
+
+@pytest.fixture
+def store(folder: Path) -> BaselineStore:
+    return BaselineStore(folder, PLATFORM)
+
+
+@pytest.fixture
+def run(folder: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run ``distbench baseline`` on the store: exit code and everything printed."""
+
+    def call(*arguments: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = main(["baseline", *arguments, "--baselines", str(folder)])
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    return call

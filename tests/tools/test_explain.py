@@ -13,6 +13,7 @@ from support.recorded import unpack
 from support.results import PAIRED, end_of, result, verdict
 
 from pytest_distbench import judging
+from pytest_distbench.commands.cli import main
 from pytest_distbench.judging.terms import closed
 from pytest_distbench.launch.diagnosis.texts import SIGNS
 from pytest_distbench.records.reasons import REASONS, VERDICTS, because
@@ -153,3 +154,25 @@ def test_a_reason_of_a_conftest_is_explained(monkeypatch: pytest.MonkeyPatch) ->
     [entry] = explain("odd")
 
     assert (entry.means, entry.next_step) == ("Odd in a way. Verdict: regressed.", "")
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+    assert main(["explain", *words]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_words_are_explained_or_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    name, means, next_step, page = told(capsys, "regressed")
+    assert name == "regressed (verdict)"
+    assert means == f"  {VERDICTS['regressed'].means}"
+    assert next_step.startswith("  next: ")
+    assert page == "  more: verdicts.html#verdicts of the documentation"
+
+    lines = told(capsys, "rank 1 killed by SIGKILL", "2 missing")
+    assert [line for line in lines if line.endswith(")")] == ["rank N killed by ... (failure)", "missing (verdict)"]
+
+    lines = told(capsys)
+    assert {"verdicts", "reasons", "metrics", "failures", "  regressed", "  busbw", "  deadlock: ..."} <= set(lines)
+
+    assert main(["explain", "peak_memroy"]) == 2
+    assert "'peak_memroy' is unknown; did you mean 'peak_memory'?" in capsys.readouterr().err

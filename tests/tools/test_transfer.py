@@ -1,17 +1,25 @@
-"""What nccl-tests and rccl-tests print, of several releases, and their JSON: files written after their formats."""
+"""Numbers of nccl-tests and rccl-tests: what they print, of several releases, and whose numbers they become."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from support.documents import documents
+from support.stores import PLATFORM, TEST, Run
 
-from pytest_distbench.errors import StoredFileError
+from pytest_distbench.errors import ConfigurationError, StoredFileError
+from pytest_distbench.records.metric import terms_of
+from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.tools import transfer
 from pytest_distbench.tools.transfer import (
     PerfOutput,
+    PerfRow,
+    Rows,
+    baselines_of,
+    bounds_of,
     looks_like_text,
     read_perf_json,
     read_perf_output,
@@ -154,3 +162,140 @@ def test_any_other_document_is_refused(document: object) -> None:
         read_json(msgspec.json.encode({"results": document, "config": document}).decode())
     with pytest.raises(StoredFileError):
         read_json(msgspec.json.encode(document).decode())
+
+
+def row(size: int = 4096, time_s: float = 2e-4, **changes: Any) -> PerfRow:
+    made = {"dtype": "float", "redop": "sum", "root": "-1", "in_place": True, "busbw": 100.0}
+    return PerfRow(size=size, time_s=time_s, **(made | changes))
+
+
+def output(*rows: PerfRow) -> PerfOutput:
+    return PerfOutput(program="all_reduce_perf", ranks=8, device="", rows=rows, is_whole=True)
+
+
+def test_bounds_are_made_of_rows_of_one_kind_with_a_margin() -> None:
+    run = output(row(8), row(4096), row(8192), row(in_place=False), row(dtype="half"), row(redop="max"))
+    assert [r.size for r in Rows(in_place=True, dtype="float32", redop="sum", least=9, most=4096).of(run)] == [4096]
+
+    runs = [[row(time_s=time)] for time in (1e-4, 2e-4, 9e-4)]
+    assert bounds_of(runs, metric="latency", margin=0.1) == {"latency[message_bytes=4096]": "<= 220 us"}
+    assert bounds_of(runs, metric="busbw", margin=0.1) == {"busbw[message_bytes=4096]": ">= 90 GB/s"}
+
+    assert bounds_of([[row(8, busbw=0.0), row()]], metric="busbw", margin=0.0).keys() == {"busbw[message_bytes=4096]"}
+    assert bounds_of([[row(8, time_s=0.0)]], metric="latency", margin=0.0) == {}
+    assert baselines_of([[row(8, time_s=0.0)], [row(8)]], in_place=True) == {}
+
+    for time in (1e-9, 3.3e-7, 0.123456, 7.0):
+        for value in bounds_of([[row(time_s=time)]], metric="latency", margin=0.07).values():
+            assert terms_of(value)[0].side == "most"
+
+    runs = [[row(time_s=1.23456e-4), row(8)], [row(time_s=1e-4), row(time_s=3e-4)]]
+    found = baselines_of(runs, in_place=True)
+    assert found.keys() == {"latency[message_bytes=4096]"}
+    [metric] = found.values()
+    assert ([m.value for m in metric], metric[0].identity) == ([1.235e-4, 2e-4], {"in_place": True, "redop": "sum"})
+
+
+@pytest.mark.parametrize(
+    ("rows", "chosen", "message"),
+    [
+        ([row(), row(dtype="half")], {}, "the rows are of float, half: give --dtype"),
+        ([row(), row(redop="max")], {}, "the rows are of max, sum: give --redop"),
+        ([row(), row(root="3")], {}, "the rows are of root -1, root 3: give a file of one"),
+        ([row()], {"dtype": "half"}, "no row is in place and as asked for; there are float sum of 4096 to 4096 B"),
+    ],
+)
+def test_rows_of_several_kinds_or_none_are_an_error(rows: list[PerfRow], chosen: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Rows(in_place=True, **chosen).of(output(*rows))
+
+
+WHOSE = ("--test", f"{TEST}[float32-ws8]", "--platform", PLATFORM)
+KEY = "float32-ws8.nccl.warm"
+
+
+def test_numbers_become_bounds_with_a_margin(run: Run, store: BaselineStore) -> None:
+    code, text = run("import", str(DATA / "nccl-tests-2020.txt"), "--as", "bounds", "--margin", "10%", *WHOSE)
+
+    assert (code, text.splitlines()) == (
+        0,
+        [
+            "1 run: 8 ranks, Tesla V100-SXM2-32GB, float, sum, in-place",
+            f"new  {PLATFORM}  {TEST}[{KEY}]: 4 bounds",
+        ],
+    )
+    entry = store.entry(TEST, KEY)
+    assert entry is not None
+    assert (entry.conditions.world_size, entry.workload, entry.metrics) == (8, "", {})
+    assert entry.bounds["latency[message_bytes=67108864]"] == "<= 442.1 us"
+
+
+def test_bandwidths_can_be_bounded(run: Run, store: BaselineStore) -> None:
+    sizes = ("--min-size", "64KiB", "--max-size", "1MiB")
+    text = run("import", str(DATA / "rccl-tests.json"), "--as", "bounds", "--metric", "busbw", *sizes, *WHOSE)[1]
+
+    assert "2 bounds" in text
+    entry = store.entry(TEST, KEY)
+    assert entry is not None
+    assert entry.bounds == {
+        "busbw[message_bytes=65536]": ">= 5.7 GB/s",
+        "busbw[message_bytes=1048576]": ">= 24.01 GB/s",
+    }
+
+
+def test_several_runs_become_a_baseline(run: Run, store: BaselineStore) -> None:
+    files = (str(DATA / "nccl-tests.json"), str(DATA / "rccl-tests-mpirun.txt"), str(DATA / "rccl-tests.json"))
+    text = run("import", *files, "--as", "baseline", *WHOSE)[1]
+
+    assert "these tools time calls in a loop" in text
+    assert "1 size left out: printed as 0, or not in every run" in text
+    entry = store.entry(TEST, KEY)
+    assert entry is not None
+    assert [m.value for m in entry.metrics["latency[message_bytes=65536]"]] == [2.012e-05] * 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nccl-tests-2020.txt", "--as", "bounds"), "give --test and --platform; 'distbench baseline list' shows both"),
+        (("nccl-tests-2020.txt", "--as", "bounds", "--test", "x", "--platform", "p"), "--test 'x': wanted a node id"),
+        (("nccl-tests-2020.txt", "--as", "baseline", *WHOSE), "the noise of one run is unknown"),
+        (("nccl-tests-2020.txt", "--as", "bounds", "--world-size", "4", *WHOSE), "the numbers are of 8 ranks"),
+        (("nccl-tests-2020.txt", "--as", "bounds", "--margin", "2", *WHOSE), "--margin '2': wanted a fraction"),
+        (("nccl-tests-2020.txt", "--as", "bounds", "--margin", "2us", *WHOSE), "--margin '2us': wanted a fraction"),
+        (("nccl-tests-2022.txt", "--as", "bounds", *WHOSE), "the rows are of float, half: give --dtype"),
+        (("nccl-tests-2020.txt", "nccl-tests-2026.txt", "--as", "bounds", *WHOSE), "several numbers of ranks, 4, 8"),
+        (("nccl-tests-2020.txt",), "with --as bounds or --as baseline the output of nccl-tests or rccl-tests"),
+    ],
+)
+def test_what_does_not_fit_is_refused(run: Run, store: BaselineStore, arguments: tuple[str, ...], message: str) -> None:
+    code, text = run("import", *(str(DATA / a) if a.endswith(".txt") else a for a in arguments))
+
+    assert (code, message in text) == (2, True), text
+    assert store.entry(TEST, KEY) is None
+
+
+def test_a_file_that_does_not_say_its_ranks_is_asked_about(run: Run, tmp_path: Path) -> None:
+    lines = text_of("nccl-tests-2020.txt").splitlines()
+    (tmp_path / "bare.txt").write_text("\n".join(line for line in lines if " Rank " not in line))
+    command = ("import", str(tmp_path / "bare.txt"), "--as", "bounds", *WHOSE)
+
+    assert "give --world-size N" in run(*command)[1]
+    assert run(*command, "--world-size", "8")[0] == 0
+    assert "is stored with 8 ranks; these numbers are of 4" in run(*command, "--world-size", "4")[1]
+
+
+def test_what_is_there_stays_unless_it_is_to_be_replaced(run: Run, store: BaselineStore) -> None:
+    run("import", str(DATA / "nccl-tests-2020.txt"), "--as", "bounds", *WHOSE)
+    again = ("import", str(DATA / "nccl-tests-2020.txt"), "--as", "bounds", "--margin", "0.5", *WHOSE)
+    kept, replaced = run(*again)[1], run(*again, "--existing", "replace")[1]
+
+    assert kept.splitlines()[-1].startswith("kept  ")
+    assert "0 bounds, 4 there already were kept (--existing replace)" in kept
+    assert replaced.splitlines()[-1] == f"changed  {PLATFORM}  {TEST}[{KEY}]: 4 bounds"
+
+
+def test_a_run_without_its_end_is_remarked(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "cut.txt").write_text(text_of("nccl-tests-2020.txt").partition("# Out of")[0])
+
+    assert "? a run has no summary at its end" in run("import", str(tmp_path / "cut.txt"), "--as", "bounds", *WHOSE)[1]

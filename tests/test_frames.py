@@ -1,65 +1,19 @@
-"""The store, and records, as flat rows: JSON lines, CSV and Parquet."""
+"""Records of runs as flat rows, and rows as CSV and Parquet."""
 
 from __future__ import annotations
 
 import io
 import sys
-from pathlib import Path
 
 import pytest
-from support.metrics import baseline_of
 from support.results import result, run
-from support.stores import KEY, PLATFORM, TEST, entry
 
-from pytest_distbench.errors import DistbenchError, StoredFileError
+from pytest_distbench.errors import DistbenchError
 from pytest_distbench.frames import run_rows
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Bound, Sample
-from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 from pytest_distbench.report.tables.table import Table, write_csv, write_parquet
-from pytest_distbench.store.baselines import SCHEMA, BaselineFile, BaselineStore
-from pytest_distbench.tools.transfer import entries_of, entry_rows, write_json
-
-FILE = BaselineFile(schema=SCHEMA, test=TEST, platform=PLATFORM, key=KEY, entry=entry(1.0, 2.0, tolerance=0.5))
-
-
-def test_json_lines_are_read_back_whole_up_to_one_that_is_no_entry(tmp_path: Path) -> None:
-    with (tmp_path / "all.json").open("wb") as out:
-        write_json([FILE, FILE], out)
-        out.write(b"{}\n")
-    entries = entries_of(tmp_path / "all.json")
-
-    assert [next(entries) for _ in range(2)] == [(f"{tmp_path / 'all.json'}:{n}", FILE) for n in (1, 2)]
-    with pytest.raises(StoredFileError, match=r"all\.json:3.*Give the output of 'distbench baseline export"):
-        next(entries)
-
-
-def test_a_folder_is_read_platform_by_platform(tmp_path: Path) -> None:
-    for platform in ("b", "a"):
-        BaselineStore(tmp_path, platform).write(TEST, KEY, FILE.entry)
-
-    assert [file.platform for _, file in entries_of(tmp_path)] == ["a", "b"]
-
-
-def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(StoredFileError, match="cannot read: No such file"):
-        list(entries_of(tmp_path / "none.json"))
-
-
-def test_an_entry_has_a_row_per_metric_and_launch() -> None:
-    metrics = {
-        "latency[message_bytes=8]": baseline_of([0.1, 0.2], at={"message_bytes": 8}),
-        "steps": baseline_of([None], "steps", "", name="steps"),
-    }
-    table = entry_rows([replace(FILE, entry=entry(1.0, metrics=metrics))])
-
-    assert list(table.columns)[-5:] == ["metric", "unit", "better", "launch", "value"]
-    assert [row[-5:] for row in table.rows] == [
-        ("latency[message_bytes=8]", "s", "lower", 0, 0.1),
-        ("latency[message_bytes=8]", "s", "lower", 1, 0.2),
-        ("steps", "", "steps", 0, None),
-    ]
 
 
 def test_a_run_has_a_column_per_axis_and_a_verdict_over_seeds_stands_beside_each_seed() -> None:
