@@ -21,10 +21,11 @@ from pytest_distbench.judging.entry import FEWEST_LAUNCHES, impossible_value
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.references import compare_runs
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.run import USUAL_LAST, Finding, RunRecord
+from pytest_distbench.records.run import Finding, RunRecord
 from pytest_distbench.records.wanted import DEFAULT_TOLERANCE, FRACTION
 from pytest_distbench.report import layout
 from pytest_distbench.report.formats import FORMATS, write_as
+from pytest_distbench.report.page.charts import PAGE_FILES
 from pytest_distbench.report.page.content import UNKNOWN_COMMAND, other_of, page_of, write_page
 from pytest_distbench.report.screens import sentence
 from pytest_distbench.report.tables import TABLES, section_of, sections_of
@@ -32,7 +33,7 @@ from pytest_distbench.report.tables.table import Section
 from pytest_distbench.report.terminal import ending_lines, summary_lines
 from pytest_distbench.report.verdicts import verdict_rows
 from pytest_distbench.store.files import PAGE_SIGN, check_target, replace_file
-from pytest_distbench.store.run_record import read_history, read_prices, read_run_record
+from pytest_distbench.store.run_record import read_prices, read_run_record
 
 
 def _add_compare(parser: argparse.ArgumentParser) -> None:
@@ -69,9 +70,8 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write the HTML report, as --format html -o FILE")
     parser.add_argument("--against", metavar="RUN2.json", type=Path, help="with --html: another run to compare with")
-    parser.add_argument(
-        "--history", metavar="DIR", type=Path, help="with --html: run records for the history of changed metrics"
-    )
+    for name, row in PAGE_FILES.items():
+        parser.add_argument(f"--{name}", metavar=row.metavar, type=Path, help=f"with --html: {row.help}")
 
 
 def _compare(options: argparse.Namespace) -> Iterator[str]:
@@ -124,7 +124,7 @@ def _report(options: argparse.Namespace) -> Iterator[str]:
         check_target(options.html, PAGE_SIGN, option="report --html")
     if options.output is not None and options.output.exists() and options.output.samefile(options.run):
         raise ConfigurationError(f"report -o {options.output} is the run record itself, which would be overwritten")
-    if any(path is not None for path in (options.html, options.against, options.history)):
+    if any(path is not None for path in (options.html, options.against, *_page_files(options).values())):
         yield from _write_page(record, options)
         return
     if not options.table and options.format == "text" and options.output is None and options.prices is None:
@@ -162,21 +162,26 @@ def _write(record: RunRecord, sections: Mapping[str, Section], out: BinaryIO, op
 
 def _write_page(record: RunRecord, options: argparse.Namespace) -> Iterator[str]:
     others = (options.table, options.output, options.format != "text")
+    adding = ["--against RUN", *(f"--{name} {row.metavar}" for name, row in PAGE_FILES.items())]
     if options.html is None or any(others):
         raise ConfigurationError(
-            "report --html FILE writes the HTML report of the whole run (--against RUN and --history DIR add to it): "
+            f"report --html FILE writes the HTML report of the whole run ({' and '.join(adding)} add to it): "
             "leave out --table, --format and --output"
         )
     other = None if options.against is None else other_of(read_run_record(options.against))
-    history = None if options.history is None else read_history(options.history, last=USUAL_LAST)
+    charts = {name: PAGE_FILES[name].charts(path) for name, path in _page_files(options).items()}
     prices = None if options.prices is None else read_prices(options.prices)
     sections, errors = sections_of(record, {} if prices is None else {"prices": prices})
-    page = page_of(record, sections, other=other, history=history, prices=prices)
+    page = page_of(record, sections, other=other, charts=charts, prices=prices)
     with replace_file(options.html, next_step="Give --html a writable place") as out:
         write_page(page, out)
     yield f"HTML report written to {options.html}: open it in a browser"
     if errors:
         raise DistbenchError(f"written without the parts that failed: {'; '.join(map(str, errors))}")
+
+
+def _page_files(options: argparse.Namespace) -> dict[str, Path]:
+    return {name: path for name in PAGE_FILES if (path := getattr(options, name)) is not None}
 
 
 def _chosen(record: RunRecord, options: argparse.Namespace) -> dict[str, Section]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
@@ -165,70 +164,6 @@ class Control(Record, frozen=True, kw_only=True):
 def is_found(verdict: Finding) -> bool:
     """Whether it would have failed its test."""
     return verdict.kind == "regressed" or verdict.row.may_be_confirmed
-
-
-USUAL_LAST = 500
-"""So many runs are looked at where nobody says another number: the last ones."""
-
-
-class Point(NamedTuple):
-    """The metric at one time.
-
-    Attributes:
-        at: UTC, ISO 8601: the run's start.
-        commit: that was measured; empty where nobody knows.
-        value: median over launches, in the metric's unit.
-    """
-
-    at: str
-    commit: str
-    value: float
-
-
-@dataclass(slots=True, kw_only=True)
-class Trend:
-    """A metric of a case on one class of hardware.
-
-    Attributes:
-        test: node id of the test's function.
-        case: name of its entry in a store.
-        title: for people: ``test_all_reduce[float32-ws2]``.
-        nodeid: that pytest takes.
-        world_size: of the case, which a run is to be given for its id to be there.
-        is_slow: nothing but runs with the slow tests measured it.
-        points: oldest first.
-    """
-
-    platform: str
-    test: str
-    case: str
-    title: str
-    nodeid: str
-    world_size: int
-    metric: str
-    unit: str
-    better: Better
-    is_slow: bool = False
-    points: list[Point] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class History:
-    """The metrics of many runs.
-
-    Attributes:
-        records: how many were looked at, the last ones.
-        first: time of the first of these, UTC, ISO 8601; empty: there is none.
-        last: of the last.
-        trends: in the order of platforms, tests, cases and metrics.
-        problems: what is wrong with files that are none.
-    """
-
-    records: int
-    first: str = ""
-    last: str = ""
-    trends: list[Trend] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
 
 
 CaseOutcome = Literal["passed", "failed", "skipped", "xfailed", "advisory"]

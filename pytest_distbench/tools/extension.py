@@ -15,5 +15,6 @@ ROWS = {
         "github-action-benchmark-bigger": "exports:BIGGER",
         "pytorch-benchmark": "exports:PYTORCH",
     },
+    "page files": {"history": "history:CHARTS"},
     "baseline commands": {"export": "transfer:EXPORT", "import": "transfer:IMPORT"},
 }

@@ -1,31 +1,148 @@
-"""``distbench history``: metrics over many run records, and where their level changed."""
+"""Metrics over many run records, and where their level changed: ``distbench history``, and charts of a page.
+
+A trend is a metric of a case on one platform, a point for each run: the median of the launches that passed.
+"""
 
 from __future__ import annotations
 
 import argparse
 import math
+import os
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from pytest_distbench.commands import Command, choose_names
-from pytest_distbench.errors import ConfigurationError, DistbenchError
-from pytest_distbench.judging.stats import LEAST_RUNS, ChangePoint, change_points, fewest_runs
-from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.run import USUAL_LAST, History, Point, Trend
+from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFileError
+from pytest_distbench.records.kinds import METRIC_KINDS, Better
+from pytest_distbench.records.metric import Sample
+from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report import escape_markdown, layout, row_line, table_head
 from pytest_distbench.report.formats import BINARY, TABLE_FORMATS
+from pytest_distbench.report.page import Axis, Chart, Choice, Lines, Series, short
+from pytest_distbench.report.page.charts import PageFiles
 from pytest_distbench.report.tables.table import Cell, Column, Section, section_of_rows
 from pytest_distbench.store.files import replace_file
-from pytest_distbench.store.run_record import read_history
+from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.tools.change_points import LEAST_RUNS, ChangePoint, change_points, fewest_runs
 from pytest_distbench.units import format_change, format_quantity
 
 MOST_LAST = 10_000
 MOST_COMMANDS = 5
 """That find the commits: the largest changes for the worse come first."""
+
+
+USUAL_LAST = 500
+"""So many runs are looked at where nobody says another number: the last ones."""
+
+
+class Point(NamedTuple):
+    """The metric at one time.
+
+    Attributes:
+        at: UTC, ISO 8601: the run's start.
+        commit: that was measured; empty where nobody knows.
+        value: median over launches, in the metric's unit.
+    """
+
+    at: str
+    commit: str
+    value: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Trend:
+    """A metric of a case on one class of hardware.
+
+    Attributes:
+        test: node id of the test's function.
+        case: name of its entry in a store.
+        title: for people: ``test_all_reduce[float32-ws2]``.
+        nodeid: that pytest takes.
+        world_size: of the case, which a run is to be given for its id to be there.
+        is_slow: nothing but runs with the slow tests measured it.
+        points: oldest first.
+    """
+
+    platform: str
+    test: str
+    case: str
+    title: str
+    nodeid: str
+    world_size: int
+    metric: str
+    unit: str
+    better: Better
+    is_slow: bool = False
+    points: list[Point] = field(default_factory=list)
+
+
+def read_history(folder: Path, *, last: int = USUAL_LAST) -> tuple[list[Trend], list[str], list[str]]:
+    """Read the last run records of a folder and the folders below.
+
+    Returns:
+        The trends of their metrics; when each run started, the oldest first; what is wrong with files that are no
+        records.
+
+    Raises:
+        DistbenchError: it is no folder.
+    """
+    if not folder.is_dir():
+        raise DistbenchError(f"{folder} is not a folder: give one that holds run records, written by --distbench-json")
+    runs: list[tuple[str, str, RunRecord]] = []
+    problems = []
+    for path in sorted(_files(folder)):
+        try:
+            record = read_run_record(path)
+        except StoredFileError as error:
+            problems.append(str(error))
+        else:
+            runs.append((record.started, str(path), record))
+    runs = sorted(runs, key=lambda run: run[:2])[-last:]
+    trends: dict[tuple[str, ...], Trend] = {}
+    for at, _, record in runs:
+        is_slow = "full" in record.settings
+        for trend, value in (value for result in record.results for value in _values(result)):
+            key = (trend.platform, trend.test, trend.case, trend.metric, trend.unit, trend.better)
+            known = trends.setdefault(key, trend)
+            known.is_slow = is_slow and (known.is_slow or not known.points)
+            known.points.append(Point(at, record.commit, value))
+    return [trends[key] for key in sorted(trends)], [run[0] for run in runs], problems
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Every ``.json`` below, but for hidden folders."""
+    for where, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(where, name) for name in names if name.endswith(".json"))
+
+
+def _values(result: CaseResult) -> Iterator[tuple[Trend, float]]:
+    """The median of the launches that passed, of each metric."""
+    measured: dict[str, list[Sample]] = {}
+    for launch in result.launches:
+        for measurement in launch.measurements if launch.outcome == "passed" else ():
+            measured.setdefault(measurement.key, []).append(measurement)
+    for metric, found in measured.items():
+        if values := [m.value for m in found if m.value is not None]:
+            case = result.case
+            trend = Trend(
+                platform=result.environment.platform,
+                test=case.test,
+                case=case.key,
+                title=case.title,
+                nodeid=result.nodeid,
+                world_size=case.world_size,
+                metric=metric,
+                unit=found[0].unit,
+                better=found[0].better,
+            )
+            yield trend, float(statistics.median(values))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +282,53 @@ _POINT_COLUMNS: list[Column[_OfTrend]] = [
 ]
 
 
+def charts_of_history(folder: Path) -> Callable[[CaseResult], Iterator[Chart]]:
+    return charts_of_trends(read_history(folder)[0])
+
+
+def charts_of_trends(trends: Sequence[Trend]) -> Callable[[CaseResult], Iterator[Chart]]:
+    """Charts of a case: each metric that changed, or of which nobody knows, over runs before and after this one."""
+
+    def charts(result: CaseResult) -> Iterator[Chart]:
+        case = (result.environment.platform, result.case.test, result.case.key)
+        told = {verdict.metric for verdict in result.verdicts if verdict.is_judged and not verdict.row.is_quiet}
+        for trend in trends:
+            if case == (trend.platform, trend.test, trend.case) and trend.metric in told and len(trend.points) > 1:
+                yield trend_chart(trend, change_points([point.value for point in trend.points]))
+
+    return charts
+
+
+def trend_chart(trend: Trend, changes: Sequence[ChangePoint]) -> Choice:
+    """Each run as a dot, and the levels between changes as lines with what changed beside them.
+
+    By the date of a run, or by its commit, of which each has the same room.
+    """
+    commits = list(dict.fromkeys(point.commit[:10] for point in trend.points))
+    by_date = [datetime.fromisoformat(point.at).timestamp() for point in trend.points]
+    by_commit = [float(commits.index(point.commit[:10])) for point in trend.points]
+    ways = {"by date": (Axis(name="date", unit="date"), by_date)}
+    if len(commits) > 1:
+        ways["by commit"] = (Axis(name="commit", ticks=[commit or "unknown" for commit in commits]), by_commit)
+    charts = [_trend_chart(trend, changes, axis, places) for axis, places in ways.values()]
+    return Choice(names=[*ways], charts=charts)
+
+
+def _trend_chart(trend: Trend, changes: Sequence[ChangePoint], axis: Axis, places: Sequence[float]) -> Lines:
+    names = [" ".join(filter(None, [point.at[:10], point.commit[:10]])) for point in trend.points]
+    runs = [(place, short(point.value)) for place, point in zip(places, trend.points, strict=True)]
+    series = [Series(name="a run", points=runs, names=names, look="dots")]
+    if changes:
+        begins = [0, *(change.index for change in changes)]
+        levels = [changes[0].before, *(change.after for change in changes)]
+        labels = ["", *(format_change(change.ratio) for change in changes)]
+        level = [(places[begin], short(value)) for begin, value in zip(begins, levels, strict=True)]
+        of = [names[begin] for begin in begins]
+        series.append(Series(name="level", points=level, names=of, labels=labels, look="steps"))
+    y = Axis(name=trend.metric, unit=trend.unit)
+    return Lines(title=f"History of {trend.metric}", x=axis, y=y, series=series)
+
+
 def _add_history(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folder", metavar="DIR", type=Path, help="folder of run records, written by pytest --distbench-json"
@@ -184,12 +348,12 @@ def _add_history(parser: argparse.ArgumentParser) -> None:
 
 
 def _history(options: argparse.Namespace) -> Iterator[str]:
-    history = read_history(options.folder, last=options.last)
-    if not history.records:
-        raise DistbenchError("; ".join([f"{options.folder} contains no run record", *history.problems[:1]]))
-    chosen = [trend for trend in history.trends if _is_chosen(trend, options)]
+    trends, starts, problems = read_history(options.folder, last=options.last)
+    if not starts:
+        raise DistbenchError("; ".join([f"{options.folder} contains no run record", *problems[:1]]))
+    chosen = [trend for trend in trends if _is_chosen(trend, options)]
     if options.parts and not chosen:
-        shown = ", ".join(sorted({trend.title for trend in history.trends})[:5])
+        shown = ", ".join(sorted({trend.title for trend in trends})[:5])
         raise DistbenchError(f"history -k {' -k '.join(options.parts)} matches nothing; there are {shown}, ...")
     if options.output is None and options.format in BINARY:
         raise ConfigurationError(f"history --format {options.format} is no text: give -o FILE")
@@ -203,11 +367,11 @@ def _history(options: argparse.Namespace) -> Iterator[str]:
     elif options.points or options.format not in ("text", "markdown"):
         write(section, sys.stdout.buffer)
     elif options.format == "markdown":
-        yield from map(escape_markdown, _head(history, chosen, rows))
+        yield from map(escape_markdown, _head(starts, problems, chosen, rows))
         if rows:
             yield from ["", *table_head(section.header, left=3), *map(row_line, section.texts)]
     else:
-        yield from _head(history, chosen, rows)
+        yield from _head(starts, problems, chosen, rows)
         yield from _told(rows)
 
 
@@ -231,17 +395,17 @@ def _rows(trend: Trend, options: argparse.Namespace) -> list[TrendRow]:
     return [TrendRow(trend=trend, change=change) for change in changes]
 
 
-def _head(history: History, chosen: list[Trend], rows: list[TrendRow]) -> Iterator[str]:
-    span = f"{history.first[:10]} to {history.last[:10]}"
+def _head(starts: list[str], problems: list[str], chosen: list[Trend], rows: list[TrendRow]) -> Iterator[str]:
+    span = f"{starts[0][:10]} to {starts[-1][:10]}"
     changed = len({id(row.trend) for row in rows if row.change is not None})
     unknown = Counter(why for trend in chosen if (why := why_unknown(trend)))
     told = [f"{changed} changed"] if unknown.total() < len(chosen) else []
     told += [f"{'' if number == len(chosen) else f'{number} '}{why}" for why, number in unknown.most_common(2)]
     counted = ", ".join([f"{len(chosen)} metric{'s' * (len(chosen) != 1)}", *told])
-    yield f"{history.records} run{'s' * (history.records != 1)}, {span}: {counted}"
-    if history.problems:
-        number = len(history.problems)
-        yield f"{number} file{'s' * (number != 1)} not read, such as {history.problems[0]}"
+    yield f"{len(starts)} run{'s' * (len(starts) != 1)}, {span}: {counted}"
+    if problems:
+        number = len(problems)
+        yield f"{number} file{'s' * (number != 1)} not read, such as {problems[0]}"
 
 
 def _told(rows: list[TrendRow]) -> Iterator[str]:
@@ -258,3 +422,4 @@ def _told(rows: list[TrendRow]) -> Iterator[str]:
 
 
 HISTORY = Command("show metrics over many runs, and where their level changed", _add_history, _history)
+CHARTS = PageFiles("DIR", "run records for the history of changed metrics", charts_of_history)

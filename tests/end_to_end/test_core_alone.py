@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -35,34 +35,20 @@ def test_step(distbench):
 """
 
 
-@pytest.fixture
-def checkout() -> Iterator[Path]:
-    """An empty folder, beside one for temporary files: names short enough for the sockets below them."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        for name in ("core", "tmp"):
-            Path(folder, name).mkdir()
-        yield Path(folder, "core")
-
-
 def copy_without(names: Sequence[str], folder: Path) -> None:
     """Copy the package, its tests and what these read, but for the folders and the lines of these extensions."""
     for name in ("pytest_distbench", "tests", "docs", "suites", "benchmarks", ".github"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for extension in names:
+            shutil.rmtree(folder / name / extension, ignore_errors=True)
     for name in ("pyproject.toml", "conftest.py", "README.md", "Makefile", "tox.ini", "CHANGELOG.md"):
         shutil.copy(ROOT / name, folder)
-    for name in names:
-        shutil.rmtree(folder / "pytest_distbench" / name)
-        shutil.rmtree(folder / "tests" / name)
     table = folder / "pytest_distbench/extensions.py"
     left = [name for name in EXTENSIONS if name not in names]
     table.write_text(re.sub(r"EXTENSIONS = \[.*?\]", f"EXTENSIONS = {left}", table.read_text(), count=1))
-    remove_support_of(names, folder / "tests/support")
-
-
-def remove_support_of(names: Sequence[str], folder: Path) -> None:
-    """Remove what tests of these extensions share: what imports one of them, or from there."""
     gone = [rf"pytest_distbench(\.| import .*\b){name}\b" for name in names]
-    while found := [path for path in folder.glob("*.py") if re.search("|".join(gone), path.read_text())]:
+    support = folder / "tests/support"  # of it goes what imports one of them, or from there
+    while found := [path for path in support.glob("*.py") if re.search("|".join(gone), path.read_text())]:
         for path in found:
             path.unlink()
             gone.append(rf"support(\.| import .*\b){path.stem}\b")
@@ -82,12 +68,13 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("names", [*([name] for name in EXTENSIONS), EXTENSIONS], ids=[*EXTENSIONS, "all"])
-def test_the_core_passes_its_tests_without(names: list[str], checkout: Path) -> None:
-    copy_without(names, checkout)
-    (checkout / "test_launch.py").write_text(LAUNCH)
+def test_the_core_passes_its_tests_without(names: list[str]) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:  # a name that is short enough for sockets
+        Path(place, "tmp").mkdir()
+        copy_without(names, core := Path(place, "core"))
+        (core / "test_launch.py").write_text(LAUNCH)
+        launched = run(core, "test_launch.py", "--world-size=2")
+        rooms = [f"tests/{room}" for room in ROOMS]
+        tested = run(core, "-x", "-m", "not spawn and not thorough and not nightly", *rooms)
 
-    launched = run(checkout, "test_launch.py", "--world-size=2")
-    assert launched.returncode == 0, launched.stdout
-
-    tested = run(checkout, "-x", "-m", "not spawn and not thorough and not nightly", *(f"tests/{r}" for r in ROOMS))
-    assert tested.returncode == 0, tested.stdout
+    assert (launched.returncode, tested.returncode) == (0, 0), launched.stdout + tested.stdout

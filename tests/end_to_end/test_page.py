@@ -12,15 +12,16 @@ from support.browser import NAMES, Tab, browser, find_browser
 from support.cases import ON_TWO
 from support.fingerprints import MIB, of, reduce
 from support.results import point, result, run, verdict
-from support.trends import steps, trend
+from support.trends import daily, steps
 
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, History, RunRecord
+from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.page.content import other_of, page_of, write_page
 from pytest_distbench.report.tables import sections_of
+from pytest_distbench.tools.history import charts_of_trends
 
 pytestmark = pytest.mark.skipif(
     find_browser() is None,
@@ -177,11 +178,11 @@ def test_an_outlier_is_marked_with_its_value_and_flattens_nothing(tab: Tab, tmp_
 
 
 def test_a_history_is_drawn_by_date_and_at_a_click_by_commit(tab: Tab, tmp_path: Path) -> None:
-    way = trend(steps(20, 0.02, 0.03), case=RED.case.key)
+    way = daily(steps(20, 0.02, 0.03), case=RED.case.key)
     way.test = RED.case.test
     record = run(RED)
     with (tmp_path / "page.html").open("wb") as out:
-        write_page(page_of(record, sections_of(record)[0], history=History(records=40, trends=[way])), out)
+        write_page(page_of(record, sections_of(record)[0], charts={"history": charts_of_trends([way])}), out)
     ticks = "[...document.querySelectorAll('.charts svg text[text-anchor=middle]')].map(t => t.textContent)"
     tab.open(tmp_path / "page.html")
     tab.wait(f"{ticks}.length")

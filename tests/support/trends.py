@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from pytest_distbench.records.run import Point, Trend
+from pytest_distbench.tools.history import Point, Trend
 
 
 def steps(runs: int, *levels: float) -> list[float]:
@@ -12,7 +12,7 @@ def steps(runs: int, *levels: float) -> list[float]:
     return [level * (1 + 1e-6 * i) for level in levels for i in range(runs)]
 
 
-def trend(values: list[float], *, metric: str = "step", case: str = "ws2.gloo.warm") -> Trend:
+def daily(values: list[float], *, metric: str = "step", case: str = "ws2.gloo.warm") -> Trend:
     """A time that had these values, a run a day."""
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     points = [
@@ -20,7 +20,6 @@ def trend(values: list[float], *, metric: str = "step", case: str = "ws2.gloo.wa
         for i, value in enumerate(values)
     ]
     return Trend(
-        platform="cpu-x", test="suites/test_a.py::test_a", case=case, title=f"test_a[{case}]",
-        nodeid=f"suites/test_a.py::test_a[{case}]", world_size=2, metric=metric, unit="s", better="lower",
-        points=points,
+        platform="cpu-x", test="suites/test_a.py::test_a", case=case, title="test_a[ws2]",
+        nodeid="suites/test_a.py::test_a[ws2]", world_size=2, metric=metric, unit="s", better="lower", points=points,
     )  # fmt: skip

@@ -38,11 +38,6 @@ def test_a_folder_is_read_platform_by_platform(tmp_path: Path) -> None:
     assert [file.platform for _, file in entries_of(tmp_path)] == ["a", "b"]
 
 
-def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(StoredFileError, match="cannot read: No such file"):
-        list(entries_of(tmp_path / "none.json"))
-
-
 def test_an_entry_has_a_row_per_metric_and_launch() -> None:
     metrics = {
         "latency[message_bytes=8]": baseline_of([0.1, 0.2], at={"message_bytes": 8}),

@@ -6,19 +6,34 @@ import dataclasses
 import math
 import random
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from support.results import result, run
+from support.results import result, run, verdict
+from support.stores import launches
+from support.trends import daily, steps
 
 from pytest_distbench.commands.cli import main
-from pytest_distbench.judging.stats import ChangePoint
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
-from pytest_distbench.records.run import Point, Trend
-from pytest_distbench.store.run_record import write_run_record
-from pytest_distbench.tools.history import TrendRow, points_section, trends_section
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.report.page import Choice
+from pytest_distbench.report.page.content import page_of
+from pytest_distbench.store.run_record import read_run_record, write_run_record
+from pytest_distbench.tools.change_points import ChangePoint, change_points
+from pytest_distbench.tools.history import (
+    Point,
+    Trend,
+    TrendRow,
+    charts_of_trends,
+    points_section,
+    read_history,
+    trend_chart,
+    trends_section,
+)
 
 AT = 25
 """The first run after the change."""
@@ -101,6 +116,7 @@ def test_runs_that_did_not_change_are_one_line(tmp_path: Path, capsys: pytest.Ca
     write(tmp_path, 50)
 
     assert history(capsys, tmp_path) == ["50 runs, 2026-01-01 to 2026-02-22: 1 metric, 0 changed"]
+    assert "is not a folder: give one that holds run records" in history(capsys, tmp_path / "nowhere", code=2)[0]
 
 
 def test_metrics_that_changed_together_have_one_command_the_worst_ones(
@@ -114,12 +130,10 @@ def test_metrics_that_changed_together_have_one_command_the_worst_ones(
     assert "--metric 'load'" in command
 
 
-def trend(*commits: str, better: str = "lower", unit: str = "s") -> Trend:
-    points = [Point(f"2026-01-{i + 1:02}T00:00:00+00:00", commit, 1.0 + i) for i, commit in enumerate(commits)]
-    return Trend(
-        platform="cpu-x", test="test_a.py::test_a", case="ws2.gloo.warm", title="test_a[ws2]",
-        nodeid="test_a.py::test_a[ws2]", world_size=2, metric="step", unit=unit, better=better, points=points,
-    )  # fmt: skip
+def trend(*commits: str, better: str = "lower") -> Trend:
+    made = daily([1.0 + i for i in range(len(commits))])
+    points = [point._replace(commit=commit) for point, commit in zip(made.points, commits, strict=True)]
+    return dataclasses.replace(made, better=better, points=points)
 
 
 def changed(made: Trend, index: int, after: float = 2.0) -> TrendRow:
@@ -133,7 +147,7 @@ def test_a_change_lies_between_two_commits_and_has_the_command_that_finds_it() -
     assert row.commits == ("b" * 40, "c" * 40)
     assert row.bisect == (
         "git bisect start cccccccccc bbbbbbbbbb && git bisect run distbench verdict --metric 'step' "
-        "'test_a.py::test_a[ws2]' --world-size 2 --distbench-against bbbbbbbbbb"
+        "'suites/test_a.py::test_a[ws2]' --world-size 2 --distbench-against bbbbbbbbbb"
     )
     assert section.texts == [
         ["test_a[ws2]", "step", "3", "1 s", "2 s", "+100.0 %", "worse", "2026-01-03", "bbbbbbbbbb", "cccccccccc"]
@@ -186,3 +200,89 @@ def test_trends_are_points_with_commits_and_without_a_change_the_first_beside_th
         ["test_a[ws2]", "step", "2026-01-01T00:00:00+00:00", "aaaaaaaaaa", "1 s"],
         ["test_a[ws2]", "step", "2026-01-02T00:00:00+00:00", "bbbbbbbbbb-dirty", "2 s"],
     ]
+
+
+def write_day(folder: Path, day: int, *values: float) -> Path:
+    """A record of that day whose launches measured these."""
+    made = run(result(launches=launches(*values)), started=f"2026-01-{day:02}T00:00:00+00:00", commit=f"c{day}")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{day}.json"
+    write_run_record(path, made)
+    return path
+
+
+def values(folder: Path, last: int = 100) -> dict[str, list[float]]:
+    return {trend.metric: [point.value for point in trend.points] for trend in read_history(folder, last=last)[0]}
+
+
+def test_a_metric_has_the_median_of_each_run_by_their_start(tmp_path: Path) -> None:
+    write_day(tmp_path, 2, 2.0)
+    write_day(tmp_path / "below", 1, 1.0, 1.5, 1.25)
+    [found], starts, _ = read_history(tmp_path)
+
+    assert [(point.at[:10], point.commit, point.value) for point in found.points] == [
+        ("2026-01-01", "c1", 1.25), ("2026-01-02", "c2", 2.0),
+    ]  # fmt: skip
+    assert (found.title, found.nodeid, found.unit) == ("test_a[ws2]", "suites/test_a.py::test_a[ws2]", "s")
+    assert [start[:10] for start in starts] == ["2026-01-01", "2026-01-02"]
+
+
+def test_what_is_no_run_record_is_told_and_the_others_count(tmp_path: Path) -> None:
+    write_day(tmp_path, 1, 1.0)
+    write_day(tmp_path / ".hidden", 2, 2.0)
+    truncated = write_day(tmp_path, 3, 3.0)
+    truncated.write_bytes(truncated.read_bytes()[:-100])
+    (tmp_path / "later.json").write_text('{"schema": 99}')
+    _, _, problems = read_history(tmp_path)
+
+    assert values(tmp_path) == {"step": [1.0]}
+    assert [str(tmp_path / name) in problem for name, problem in zip(["3", "later"], problems, strict=True)]
+    assert "schema" in problems[1]
+
+
+def test_a_test_is_slow_that_nothing_but_runs_with_the_slow_ones_measured(tmp_path: Path) -> None:
+    path = write_day(tmp_path, 3, 1.0)
+    write_run_record(path, replace(read_run_record(path), settings={"full": "true"}))
+    assert [trend.is_slow for trend in read_history(tmp_path)[0]] == [True]
+    write_day(tmp_path, 2, 1.0)
+    assert [trend.is_slow for trend in read_history(tmp_path)[0]] == [False]
+
+
+def test_only_the_last_runs_count_where_that_is_asked_for(tmp_path: Path) -> None:
+    for day in (3, 1, 2):
+        write_day(tmp_path, day, float(day))
+
+    assert values(tmp_path, last=2) == {"step": [2.0, 3.0]}
+
+
+def test_a_trend_is_a_dot_per_run_and_a_line_per_level_by_date_and_by_commit() -> None:
+    values = steps(20, 1.0, 1.2, 3.0)
+    made = daily(values)
+    choice = trend_chart(made, change_points(values))
+    assert choice.names == ["by date", "by commit"]
+    by_date, by_commit = choice.charts
+    begin = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+    runs, level = by_date.series
+    assert (runs.points[1], runs.names[0], runs.look) == ((begin + 86400, 1.0), "2026-01-01 cccccccc00", "dots")
+    assert level.points == [(begin, 1.0), (begin + 20 * 86400, 1.2), (begin + 40 * 86400, 3.0)]
+    assert level.labels == ["", "+20.0 %", "+150.0 %"]
+    assert (by_date.x.unit, by_commit.x.ticks[:2]) == ("date", ["cccccccc00", "cccccccc01"])
+    assert [x for x, _ in by_commit.series[1].points] == [0, 20, 40]
+
+    again = dataclasses.replace(made, points=[point._replace(commit="c" * 40) for point in made.points])
+    choice = trend_chart(again, [])
+    assert choice.names == ["by date"]
+    assert [series.name for series in choice.charts[0].series] == ["a run"]
+
+
+def test_with_a_history_what_moved_has_its_way_and_what_did_not_has_none() -> None:
+    moved = result(verdict("beyond-threshold"), outcome="failed")
+    way = daily(steps(20, 0.02, 0.03), case=moved.case.key)
+    charts = charts_of_trends([way, daily(steps(20, 1.0), case="another")])
+
+    def titles(made: CaseResult) -> list[str]:
+        [case] = page_of(run(made), {}, charts={"history": charts}).cases
+        return [chart.title for choice in case.charts if isinstance(choice, Choice) for chart in choice.charts]
+
+    assert titles(moved) == ["History of step"] * 2
+    assert titles(result(verdict())) == []

@@ -7,24 +7,23 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from itertools import accumulate, pairwise
+from pathlib import Path
 from statistics import median
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from pytest_distbench.errors import tell
 from pytest_distbench.extensions import Table
 from pytest_distbench.judging.collective_text import alike_told, count, payload_bytes
 from pytest_distbench.judging.fingerprint_rule import compared_fingerprints, ranks_of
-from pytest_distbench.judging.stats import ChangePoint, change_points
 from pytest_distbench.judging.words import point_text
 from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.iteration import Collective, of_rank, rank_ranges
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import EVALUATED, EVALUATION_ENDS, EVERY, PEAK_MEMORY, PHASE, Sample, without
-from pytest_distbench.records.run import CaseResult, History, Trend
-from pytest_distbench.report.page import Axis, Chart, Choice, Grid, Lines, Point, Series, points, short
-from pytest_distbench.units import format_bytes, format_change
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.report.page import Axis, Chart, Grid, Lines, Point, Series, points, short
+from pytest_distbench.units import format_bytes
 
 MOST_POINTS = 300
 """Of a curve: a screen has not many more."""
@@ -243,71 +242,39 @@ def utilisation(result: CaseResult) -> Iterator[Chart]:
         yield Lines(title="Utilisation over time", x=x, y=Axis(name="busy", unit="%", from_zero=True), series=series)
 
 
-Trends = Mapping[tuple[str, str, str], Sequence[Trend]]
-"""Those of a case by hardware class, test and the name of its entry in a store."""
-
-
-def trends_of(history: History | None) -> Trends:
-    found: dict[tuple[str, str, str], list[Trend]] = {}
-    for trend in () if history is None else history.trends:
-        found.setdefault((trend.platform, trend.test, trend.case), []).append(trend)
-    return found
-
-
-def trends_of_case(result: CaseResult, trends: Trends) -> Iterator[Chart]:
-    """The way of each metric of a case that moved, or of which nobody knows, through runs before and after this one."""
-    told = {verdict.metric for verdict in result.verdicts if verdict.is_judged and not verdict.row.is_quiet}
-    for trend in trends.get((result.environment.platform, result.case.test, result.case.key), ()):
-        if trend.metric in told and len(trend.points) > 1:
-            yield trend_chart(trend, change_points([point.value for point in trend.points]))
-
-
-def trend_chart(trend: Trend, changes: Sequence[ChangePoint]) -> Choice:
-    """Each run as a dot, and the levels between changes as lines with what changed beside them.
-
-    By the date of a run, or by its commit, of which each has the same room.
-    """
-    commits = list(dict.fromkeys(point.commit[:10] for point in trend.points))
-    by_date = [datetime.fromisoformat(point.at).timestamp() for point in trend.points]
-    by_commit = [float(commits.index(point.commit[:10])) for point in trend.points]
-    ways = {"by date": (Axis(name="date", unit="date"), by_date)}
-    if len(commits) > 1:
-        ways["by commit"] = (Axis(name="commit", ticks=[commit or "unknown" for commit in commits]), by_commit)
-    charts = [_trend_chart(trend, changes, axis, places) for axis, places in ways.values()]
-    return Choice(names=[*ways], charts=charts)
-
-
-def _trend_chart(trend: Trend, changes: Sequence[ChangePoint], axis: Axis, places: Sequence[float]) -> Lines:
-    names = [" ".join(filter(None, [point.at[:10], point.commit[:10]])) for point in trend.points]
-    runs = [(place, short(point.value)) for place, point in zip(places, trend.points, strict=True)]
-    series = [Series(name="a run", points=runs, names=names, look="dots")]
-    if changes:
-        begins = [0, *(change.index for change in changes)]
-        levels = [changes[0].before, *(change.after for change in changes)]
-        labels = ["", *(format_change(change.ratio) for change in changes)]
-        level = [(places[begin], short(value)) for begin, value in zip(begins, levels, strict=True)]
-        of = [names[begin] for begin in begins]
-        series.append(Series(name="level", points=level, names=of, labels=labels, look="steps"))
-    y = Axis(name=trend.metric, unit=trend.unit)
-    return Lines(title=f"History of {trend.metric}", x=axis, y=y, series=series)
-
+Charts = Mapping[str, Callable[[CaseResult], Iterable[Chart]]]
 
 OF_CASE: Table[str, Callable[[CaseResult], Iterable[Chart]]] = Table(
     "charts", {"communication": communication, "curves": curves, "epochs": epochs}
 )
-"""In the order in which they stand below a case, before those that any case may have: utilisation and history."""
+"""In the order in which they stand below a case, before utilisation and what :data:`PAGE_FILES` add."""
 
 OF_RUN: Table[str, Callable[[Sequence[CaseResult], Prices | None], Iterable[Chart]]] = Table("charts above tables", {})
 """By the name of the table that they stand above; they are made of all cases, and of prices if the user gave them."""
 
 
+class PageFiles(NamedTuple):
+    """Files that a page may be made of besides its run: an option of ``report``.
+
+    Attributes:
+        charts: reads them, and returns what draws the charts of a case.
+    """
+
+    metavar: str
+    help: str
+    charts: Callable[[Path], Callable[[CaseResult], Iterable[Chart]]]
+
+
+PAGE_FILES: Table[str, PageFiles] = Table("page files", {})
+"""By the name of the option, and of the chart that it adds."""
+
+
 _Given = TypeVar("_Given")
 
 
-def charts_of(result: CaseResult, trends: Trends) -> tuple[list[Chart], list[str]]:
-    """The charts of a case, which may be found in a history; and what is wrong with those that cannot be made."""
-    history = {"history": lambda given: trends_of_case(given, trends)} if trends else {}
-    return _charts({**OF_CASE, "utilisation": utilisation, **history}, result)
+def charts_of(result: CaseResult, more: Charts) -> tuple[list[Chart], list[str]]:
+    """The charts of a case, with those of other files; and what is wrong with those that cannot be made."""
+    return _charts({**OF_CASE, "utilisation": utilisation, **more}, result)
 
 
 def charts_above(

@@ -29,11 +29,11 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.options import OPTIONS, SHORT
 from pytest_distbench.records.reasons import VERDICTS, Severity, severity_order
 from pytest_distbench.records.record import Record
-from pytest_distbench.records.run import CaseResult, Finding, History, RunRecord
+from pytest_distbench.records.run import CaseResult, Finding, RunRecord
 from pytest_distbench.report import Line, escape
 from pytest_distbench.report.failures import accept_command, cause_lines, comparison_lines, launch_text
 from pytest_distbench.report.page import Chart, Grid, short
-from pytest_distbench.report.page.charts import Trends, charts_above, charts_of, trends_of
+from pytest_distbench.report.page.charts import Charts, charts_above, charts_of
 from pytest_distbench.report.screens import headline, next_steps
 from pytest_distbench.report.tables import TABLES, VerdictRow
 from pytest_distbench.report.tables import VERDICTS as VERDICT_TABLE
@@ -154,13 +154,13 @@ def page_of(
     sections: Mapping[str, Section],
     *,
     other: OtherRun | None = None,
-    history: History | None = None,
+    charts: Charts | None = None,
     prices: Prices | None = None,
 ) -> Page:
     """The page of a run with these tables.
 
     Args:
-        history: of runs like it: the way of each metric that moved is drawn with its case.
+        charts: of a case, made of other files: rows of :data:`PAGE_FILES`.
     """
     kinds: dict[str, tuple[Severity, str]] = {
         BROKEN: ("failure", "A rank failed, so nothing was judged."),
@@ -168,8 +168,7 @@ def page_of(
         MEASURED: ("plain", "Recorded for information, not judged."),
     }
     order = list(kinds)
-    trends = trends_of(history)
-    cases = [_case(result, record, trends) for result in record.results]
+    cases = [_case(result, record, charts or {}) for result in record.results]
     cases.sort(key=lambda case: (not case.is_first, order.index(case.state)))
     failed = sum(case.is_first for case in cases)
     found = Counter(case.state for case in cases)
@@ -221,12 +220,12 @@ def _key(result: CaseResult) -> str:
     return "|".join(words)
 
 
-def _case(result: CaseResult, record: RunRecord, trends: Trends) -> PageCase:
+def _case(result: CaseResult, record: RunRecord, more: Charts) -> PageCase:
     under, number = result.case.conditions, len(result.launches)
     failed = result.outcome in ("failed", "xfailed", "advisory")
     command = again(result, record)
     mark, severity = _most_severe(result)
-    charts, problems = charts_of(result, trends)
+    charts, problems = charts_of(result, more)
     ranks = f"{under.world_size} rank{'s' * (under.world_size != 1)}"
     how = [ranks, under.backend, under.launcher, f"{number} launch{'es' * (number != 1)}"]
     return PageCase(

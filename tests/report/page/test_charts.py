@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-from datetime import UTC, datetime
-
 import pytest
 from support.fingerprints import BARRIER, MIB, reduce
 from support.fingerprints import of as of_collectives
 from support.metrics import baseline_of
 from support.results import PAIRED, STORED, point, result
-from support.trends import steps, trend
 
-from pytest_distbench.judging.stats import change_points
 from pytest_distbench.records.environment import GpuWitness
 from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, History
+from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.page import Grid, Lines, Point, points, short
 from pytest_distbench.report.page.charts import (
     MOST_POINTS,
@@ -31,8 +26,6 @@ from pytest_distbench.report.page.charts import (
     median_curve,
     over_time,
     target_of,
-    trend_chart,
-    trends_of,
     unit_of,
     utilisation,
 )
@@ -221,29 +214,3 @@ def test_cpus_and_gpus_have_their_course_of_the_first_launches() -> None:
     assert chart.y.unit == "%"
     assert chart.series[1].points[0] == (0.1, 0.83)
     assert not list(utilisation(result(launches=[launch(cpu_course=course[:2])])))
-
-
-def test_a_trend_is_a_dot_per_run_and_a_line_per_level_by_date_and_by_commit() -> None:
-    values = steps(20, 1.0, 1.2, 3.0)
-    made = trend(values)
-    choice = trend_chart(made, change_points(values))
-    assert choice.names == ["by date", "by commit"]
-    by_date, by_commit = choice.charts
-    begin = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
-    runs, level = by_date.series
-    assert (runs.points[1], runs.names[0], runs.look) == ((begin + 86400, 1.0), "2026-01-01 cccccccc00", "dots")
-    assert level.points == [(begin, 1.0), (begin + 20 * 86400, 1.2), (begin + 40 * 86400, 3.0)]
-    assert level.labels == ["", "+20.0 %", "+150.0 %"]
-    assert (by_date.x.unit, by_commit.x.ticks[:2]) == ("date", ["cccccccc00", "cccccccc01"])
-    assert [x for x, _ in by_commit.series[1].points] == [0, 20, 40]
-
-    again = dataclasses.replace(made, points=[point._replace(commit="c" * 40) for point in made.points])
-    choice = trend_chart(again, [])
-    assert choice.names == ["by date"]
-    assert [series.name for series in choice.charts[0].series] == ["a run"]
-
-    first, second = trend([1.0]), trend([2.0], metric="other")
-    assert trends_of(History(records=1, trends=[first, second])) == {
-        ("cpu-x", "suites/test_a.py::test_a", "ws2.gloo.warm"): [first, second]
-    }
-    assert trends_of(None) == {}

@@ -8,15 +8,14 @@ from support.fingerprints import MIB, of, reduce
 from support.metrics import baseline_of
 from support.results import PAIRED, STORED, point, result, run, verdict
 from support.stores import HUNG
-from support.trends import steps, trend
 
 from pytest_distbench.judging.causes import find_causes
 from pytest_distbench.records.iteration import CaseTrace
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, Confirmation, History, ReferenceRecord
-from pytest_distbench.report.page import Choice, Grid
+from pytest_distbench.records.run import Confirmation, ReferenceRecord
+from pytest_distbench.report.page import Grid
 from pytest_distbench.report.page.content import BROKEN, MEASURED, Page, PageCase, Row, name_of, other_of, page_of
 from pytest_distbench.report.tables import sections_of
 
@@ -179,17 +178,3 @@ def test_cases_under_other_conditions_are_others(changes: dict[str, object]) -> 
     other = replace(made, case=replace(made.case, conditions=replace(ON_TWO, **changes)))
 
     assert only_case(made).key != only_case(other).key
-
-
-def test_with_a_history_what_moved_has_its_way_and_what_did_not_has_none() -> None:
-    moved = result(verdict("beyond-threshold"), outcome="failed")
-    way = trend(steps(20, 0.02, 0.03), case=moved.case.key)
-    history = History(records=40, trends=[way, trend(steps(20, 1.0), case="another")])
-
-    def titles(made: CaseResult) -> list[str]:
-        record = run(made)
-        [case] = page_of(record, sections_of(record)[0], history=history).cases
-        return [chart.title for choice in case.charts if isinstance(choice, Choice) for chart in choice.charts]
-
-    assert titles(moved) == ["History of step"] * 2
-    assert titles(result(verdict())) == []
