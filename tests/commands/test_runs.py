@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import gzip
-import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 from support.stores import HUNG, named, record, result
-from support.timelines import JOB, killed
 
 from pytest_distbench.commands.cli import main
-from pytest_distbench.elastic.measures import measure
 from pytest_distbench.records.iteration import Collective, Fingerprint
-from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.formats import FORMATS, Format
@@ -100,12 +92,9 @@ def test_report_writes_a_table_of_the_run(tmp_path: Path, capsys: pytest.Capture
     ("arguments", "message"),
     [
         (["--table", "collectives"], "has no table 'collectives'; it has verdicts, record, environment, launches"),
-        (
-            ["--table", "growth"],
-            "no table 'growth', which needs tests that ran at several world sizes; it has verdicts",
-        ),
+        (["--table", "control"], "no table 'control', which needs a run with --distbench-control; it has verdicts"),
         (["--format", "parquet"], "is no text: give -o FILE"),
-        (["--format", "trace", "--table", "verdicts"], "--format trace is for the whole run: leave out --table"),
+        (["--format", "html", "--table", "verdicts"], "--format html is for the whole run: leave out --table"),
     ],
 )
 def test_report_says_what_there_is(
@@ -152,84 +141,8 @@ def test_a_table_is_made_without_those_that_cannot_be(
     assert capsys.readouterr().err == ""
     assert main(["report", run, "--table", "launches"]) == 2
     assert capsys.readouterr() == ("", f"distbench: {told}")
-    assert main(["report", run, "--table", "links"]) == 2
+    assert main(["report", run, "--table", "control"]) == 2
     assert capsys.readouterr().err.endswith(f"it has verdicts, record, environment; {told}")
     assert main(["report", run, "--format", "names", "-o", str(tmp_path / "names")]) == 2
     assert (tmp_path / "names").read_text() == "verdictsrecordenvironment"
     assert capsys.readouterr().err == f"distbench: written without the parts that failed: {told}"
-
-
-def table_of(page: Path, name: str) -> dict[str, Any]:
-    """A table of a page that was written."""
-    [packed] = re.findall(r'<script id="data" type="application/octet-stream">([^<]*)</script>', page.read_text())
-    found = [table for _, table, _ in json.loads(gzip.decompress(base64.b64decode(packed)))["tables"]]
-    return next(table for table in found if table["title"] == name)
-
-
-class TestPrices:
-    LIST = (
-        'currency = "USD"\nper = "hour"\ndate = 2020-10-05\nsource = "a page"\n[machine.small]\nregular = 3.6\n'
-        "ranks_per_node = 1\n"
-    )
-
-    @staticmethod
-    def throughput(tmp_path: Path) -> str:
-        rate = Sample(name="samples_per_second", unit="samples/s", better="higher", value=1000.0)
-        made = result(1.0)
-        return record(tmp_path / "a.json", replace(made, launches=[replace(made.launches[0], measurements=[rate])]))
-
-    def test_the_table_of_costs_takes_a_price_list(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        run = self.throughput(tmp_path)
-        (tmp_path / "prices.toml").write_text(self.LIST)
-
-        assert main(["report", run, "--table", "cost", "--prices", str(tmp_path / "prices.toml")]) == 0
-        told = capsys.readouterr().out
-        assert "prices by the hour in USD, of 2020-10-05: a page" in told
-        assert re.search(r"million samples +2 +2 .* 2 +- +1\.00\n", told), told  # 2 nodes, 1000 s at 3.6 an hour each
-        assert "these prices are" in told
-
-    def test_the_page_takes_one(self, tmp_path: Path) -> None:
-        (tmp_path / "prices.toml").write_text(self.LIST)
-        page = tmp_path / "page.html"
-        told = ["report", self.throughput(tmp_path), "--html", str(page)]
-
-        assert main([*told, "--prices", str(tmp_path / "prices.toml")]) == 0
-        table = table_of(page, "cost")
-        assert "regular (USD)" in table["head"]
-        assert any("prices by the hour in USD" in line for line in table["foot"])
-        assert main(told) == 0
-        table = table_of(page, "cost")
-        assert "regular (USD)" not in table["head"]
-
-    @pytest.mark.parametrize(
-        "arguments", [[], ["--table", "verdicts"], ["--format", "trace"], ["--table", "none"], ["-o", "a"]]
-    )
-    def test_no_other_table_takes_one(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
-    ) -> None:
-        (tmp_path / "prices.toml").write_text(self.LIST)
-
-        assert main(["report", self.throughput(tmp_path), "--prices", str(tmp_path / "prices.toml"), *arguments]) == 2
-        assert "report --prices is for --html and for --table cost in a format of tables" in capsys.readouterr().err
-
-
-class TestTrace:
-    def test_a_run_without_an_elastic_job_has_no_timeline(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        run = record(tmp_path / "a.json", result(1.0))
-
-        assert main(["report", run, "--format", "trace", "-o", str(tmp_path / "trace.json")]) != 0
-        assert "has no elastic job, and so no timeline: --format trace writes nothing else" in capsys.readouterr().err
-
-    def test_the_timeline_of_an_elastic_job_is_written(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        elastic, _ = measure(JOB, killed().history)
-        made = result(1.0)
-        run = record(tmp_path / "a.json", replace(made, launches=[replace(made.launches[0], elastic=elastic)]))
-
-        assert main(["report", run, "--format", "trace", "-o", str(tmp_path / "trace.json")]) == 0
-        assert len(json.loads((tmp_path / "trace.json").read_text())["traceEvents"]) > 10
-        told = f"trace written to {tmp_path / 'trace.json'}: open it in chrome://tracing or ui.perfetto.dev\n"
-        assert capsys.readouterr().out == told

@@ -25,6 +25,7 @@ from pytest_distbench.elastic.tables import (
     serving_charts,
     write_trace,
 )
+from pytest_distbench.errors import DistbenchError
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
@@ -190,3 +191,8 @@ def test_slots_are_drawn_with_their_workers_of_jobs_pools_and_servings() -> None
     assert {f"{SERVING} has it", f"{SERVING} is ready"} <= {
         what for chart in pool_charts(made) if isinstance(chart, Spans) for *_, what in chart.spans
     }
+
+
+def test_a_run_without_an_elastic_job_has_no_timeline() -> None:
+    with pytest.raises(DistbenchError, match="has no elastic job, and so no timeline: --format trace writes nothing"):
+        write_trace(run(result()), io.BytesIO())

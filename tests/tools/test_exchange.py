@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -138,15 +136,3 @@ def test_errors_name_what_was_found(run: Run, arguments: list[str], message: str
     code, text = run(*arguments)
 
     assert (code, message in text) == (2, True), text
-
-
-def test_an_export_imports_nothing_that_frames_are_made_of(folder: Path) -> None:
-    code = (
-        "import sys, pytest_distbench.commands.cli as c;"
-        "c.main(['baseline', 'export', '--format', 'csv', '--baselines', sys.argv[1]]);"
-        "print(sorted({'torch', 'pytest', 'numpy', 'pandas', 'scipy', 'pyarrow'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)
-
-    assert f"{PLATFORM}," in done.stdout
-    assert done.stdout.splitlines()[-1] == "[]"

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
+import re
 from collections.abc import Mapping
 from datetime import date
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.results import result, run
 
+from pytest_distbench.commands.cli import main
 from pytest_distbench.records.case import Conditions
 from pytest_distbench.records.environment import Machine, Prices, Term
 from pytest_distbench.records.launch import LaunchRecord
@@ -15,6 +22,7 @@ from pytest_distbench.records.metric import Sample, Scalar
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.tables.table import Section
+from pytest_distbench.store.run_record import write_run_record
 from pytest_distbench.workloads.tables.cost import COST, CostRow, cost_rows
 
 T4: Mapping[Term, float] = {"regular": 0.5592, "preemptible": 0.154}
@@ -172,3 +180,57 @@ def test_ranks_with_a_cpu_quota_are_priced_as_whole_nodes_and_that_is_told() -> 
     section = COST.section([limited], {"prices": prices()})
 
     assert section.footer[-1] == "cpus=0.3: priced as whole nodes, of which each rank may use 0.3 cores"
+
+
+def table_of(page: Path, name: str) -> dict[str, Any]:
+    """A table of a page that was written."""
+    [packed] = re.findall(r'<script id="data" type="application/octet-stream">([^<]*)</script>', page.read_text())
+    found = [table for _, table, _ in json.loads(gzip.decompress(base64.b64decode(packed)))["tables"]]
+    return next(table for table in found if table["title"] == name)
+
+
+PRICE_LIST = (
+    'currency = "USD"\nper = "hour"\ndate = 2020-10-05\nsource = "a page"\n[machine.small]\nregular = 3.6\n'
+    "ranks_per_node = 1\n"
+)
+
+
+def throughput(tmp_path: Path) -> str:
+    """A record of a run on two ranks that measured one."""
+    rate = Sample(name="samples_per_second", unit="samples/s", better="higher", value=1000.0)
+    write_run_record(tmp_path / "a.json", run(at(2, [rate])))
+    return str(tmp_path / "a.json")
+
+
+def test_the_table_of_costs_takes_a_price_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "prices.toml").write_text(PRICE_LIST)
+
+    assert main(["report", throughput(tmp_path), "--table", "cost", "--prices", str(tmp_path / "prices.toml")]) == 0
+    told = capsys.readouterr().out
+    assert "prices by the hour in USD, of 2020-10-05: a page" in told
+    assert re.search(r"million samples +2 +2 .* 2 +- +1\.00\n", told), told  # 2 nodes, 1000 s at 3.6 an hour each
+    assert "these prices are" in told
+
+
+def test_the_page_takes_one(tmp_path: Path) -> None:
+    (tmp_path / "prices.toml").write_text(PRICE_LIST)
+    page = tmp_path / "page.html"
+    told = ["report", throughput(tmp_path), "--html", str(page)]
+
+    assert main([*told, "--prices", str(tmp_path / "prices.toml")]) == 0
+    table = table_of(page, "cost")
+    assert "regular (USD)" in table["head"]
+    assert any("prices by the hour in USD" in line for line in table["foot"])
+    assert main(told) == 0
+    table = table_of(page, "cost")
+    assert "regular (USD)" not in table["head"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--table", "verdicts"], ["--format", "html"], ["--table", "none"], ["-o", "a"]]
+)
+def test_no_other_table_takes_one(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    (tmp_path / "prices.toml").write_text(PRICE_LIST)
+
+    assert main(["report", throughput(tmp_path), "--prices", str(tmp_path / "prices.toml"), *arguments]) == 2
+    assert "report --prices is for --html and for --table cost in a format of tables" in capsys.readouterr().err
