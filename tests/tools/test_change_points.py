@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.tools.change_points import LEAST_RUNS, change_points, fewest_runs
+from pytest_distbench.tools.history import LEAST_RUNS, change_points, fewest_runs
 
 RUNS = 200
 

@@ -23,11 +23,12 @@ from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.page import Choice
 from pytest_distbench.report.page.content import page_of
 from pytest_distbench.store.run_record import read_run_record, write_run_record
-from pytest_distbench.tools.change_points import ChangePoint, change_points
 from pytest_distbench.tools.history import (
+    ChangePoint,
     Point,
     Trend,
     TrendRow,
+    change_points,
     charts_of_trends,
     points_section,
     read_history,
