@@ -13,7 +13,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, tightest
 from pytest_distbench.records.run import CaseResult, RunRecord
-from pytest_distbench.report.tables.table import ColumnType, Table
+from pytest_distbench.report.tables.table import ColumnType, DataTable
 from pytest_distbench.store.run_record import read_run_record
 
 _OF_LAUNCH: Mapping[str, ColumnType] = {
@@ -70,17 +70,19 @@ def _read(caller: str, path: str | Path) -> RunRecord:
     return read_run_record(Path(path))
 
 
-def _frame(table: Table) -> pd.DataFrame:
+def _frame(table: DataTable) -> pd.DataFrame:
     return pd.DataFrame([list(row) for row in table.rows], columns=list(table.columns))
 
 
-def run_rows(record: RunRecord) -> Table:
+def run_rows(record: RunRecord) -> DataTable:
     """A run's launches as a table, with one column per axis of its metrics: ``message_bytes``, ``seed``."""
     axes = _axes_of(record)
-    return Table({**RUN_COLUMNS, **axes}, [row for result in record.results for row in _rows_of_result(result, axes)])
+    return DataTable(
+        {**RUN_COLUMNS, **axes}, [row for result in record.results for row in _rows_of_result(result, axes)]
+    )
 
 
-def distribution_rows(record: RunRecord) -> Table:
+def distribution_rows(record: RunRecord) -> DataTable:
     """The iterations of its launches as a table, as far as they are kept, with the same columns for axes."""
     axes = _axes_of(record)
     rows = [
@@ -91,7 +93,7 @@ def distribution_rows(record: RunRecord) -> Table:
         if m.spread is not None and m.spread.n and not METRIC_KINDS[m.better].keeps_series
         for place, value in enumerate(m.values)
     ]
-    return Table({**_OF_LAUNCH, "quantile": float, "value": float, **axes}, rows)
+    return DataTable({**_OF_LAUNCH, "quantile": float, "value": float, **axes}, rows)
 
 
 def _axes_of(record: RunRecord) -> dict[str, ColumnType]:

@@ -13,7 +13,7 @@ from pytest_distbench.frames import run_rows
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Bound, Sample
 from pytest_distbench.records.run import Finding
-from pytest_distbench.report.tables.table import Table, write_csv, write_parquet
+from pytest_distbench.report.tables.table import DataTable, write_csv, write_parquet
 
 
 def test_a_run_has_a_column_per_axis_and_a_verdict_over_seeds_stands_beside_each_seed() -> None:
@@ -38,7 +38,7 @@ def test_a_run_has_a_column_per_axis_and_a_verdict_over_seeds_stands_beside_each
     ]
 
 
-TABLE = Table({"name": str, "n": int, "x": float, "ok": bool}, [("a,b", 1, 0.5, True), ("ü", None, None, None)])
+TABLE = DataTable({"name": str, "n": int, "x": float, "ok": bool}, [("a,b", 1, 0.5, True), ("ü", None, None, None)])
 
 
 def test_csv_has_a_header_and_empty_cells_and_its_texts_are_made_safe() -> None:
@@ -53,7 +53,7 @@ def test_parquet_keeps_the_types_also_of_an_empty_table() -> None:
 
     full, empty = io.BytesIO(), io.BytesIO()
     write_parquet(TABLE, full)
-    write_parquet(Table(TABLE.columns, []), empty)
+    write_parquet(DataTable(TABLE.columns, []), empty)
 
     assert pyarrow.parquet.read_table(full).to_pylist() == [
         {"name": "a,b", "n": 1, "x": 0.5, "ok": True},

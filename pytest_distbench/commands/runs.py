@@ -28,8 +28,8 @@ from pytest_distbench.report.formats import FORMATS, write_as
 from pytest_distbench.report.page.charts import PAGE_FILES
 from pytest_distbench.report.page.content import UNKNOWN_COMMAND, other_of, page_of, write_page
 from pytest_distbench.report.screens import sentence
-from pytest_distbench.report.tables import TABLES, section_of, sections_of
-from pytest_distbench.report.tables.table import Section
+from pytest_distbench.report.tables import TABLES, table_of, tables_of
+from pytest_distbench.report.tables.table import DataTable
 from pytest_distbench.report.terminal import ending_lines, summary_lines
 from pytest_distbench.report.verdicts import verdict_rows
 from pytest_distbench.store.files import PAGE_SIGN, check_target, replace_file
@@ -138,11 +138,11 @@ def _report(options: argparse.Namespace) -> Iterator[str]:
         )
     if chosen.is_whole and options.table:
         raise ConfigurationError(f"report --format {options.format} is for the whole run: leave out --table")
-    sections, errors = sections_of(record) if chosen.is_whole else (_chosen(record, options), [])
+    sections, errors = tables_of(record) if chosen.is_whole else (_chosen(record, options), [])
     if options.output is not None:
         with replace_file(options.output, next_step="Give -o a writable place") as out:
             _write(record, sections, out, options)
-        rows = sum(len(section.rows) for section in sections.values())
+        rows = sum(len(section.texts) for section in sections.values())
         what = options.format if chosen.is_whole else f"{rows} row{'s' * (rows != 1)}"
         yield f"{what} written to {options.output}{chosen.opens_in and f': open it in {chosen.opens_in}'}"
     elif chosen.is_text:
@@ -153,7 +153,7 @@ def _report(options: argparse.Namespace) -> Iterator[str]:
         raise DistbenchError(f"written without the parts that failed: {'; '.join(map(str, errors))}")
 
 
-def _write(record: RunRecord, sections: Mapping[str, Section], out: BinaryIO, options: argparse.Namespace) -> None:
+def _write(record: RunRecord, sections: Mapping[str, DataTable], out: BinaryIO, options: argparse.Namespace) -> None:
     try:
         write_as(options.format, record, sections, out)
     except TableError as error:
@@ -171,7 +171,7 @@ def _write_page(record: RunRecord, options: argparse.Namespace) -> Iterator[str]
     other = None if options.against is None else other_of(read_run_record(options.against))
     charts = {name: PAGE_FILES[name].charts(path) for name, path in _page_files(options).items()}
     prices = None if options.prices is None else read_prices(options.prices)
-    sections, errors = sections_of(record, {} if prices is None else {"prices": prices})
+    sections, errors = tables_of(record, {} if prices is None else {"prices": prices})
     page = page_of(record, sections, other=other, charts=charts, prices=prices)
     with replace_file(options.html, next_step="Give --html a writable place") as out:
         write_page(page, out)
@@ -184,12 +184,12 @@ def _page_files(options: argparse.Namespace) -> dict[str, Path]:
     return {name: path for name in PAGE_FILES if (path := getattr(options, name)) is not None}
 
 
-def _chosen(record: RunRecord, options: argparse.Namespace) -> dict[str, Section]:
+def _chosen(record: RunRecord, options: argparse.Namespace) -> dict[str, DataTable]:
     name = options.table or "verdicts"
     given = {} if options.prices is None else {"prices": read_prices(options.prices)}
-    if name in TABLES and (section := section_of(name, record, given)).rows:
+    if name in TABLES and (section := table_of(name, record, given)).rows:
         return {name: section}
-    sections, errors = sections_of(record)
+    sections, errors = tables_of(record)
     needs = TABLES[name].needs if name in TABLES else ""
     has = ", ".join(sections) or "none"
     told = f"{options.run} has no table {name!r}{needs and f', which needs {needs}'}; it has {has}"

@@ -294,10 +294,10 @@ class ResultsPlugin:
 
     def _write_page(self, path: Path, record: RunRecord) -> None:
         from pytest_distbench.report.page.content import page_of, write_page
-        from pytest_distbench.report.tables import sections_of
+        from pytest_distbench.report.tables import tables_of
         from pytest_distbench.store.files import replace_file
 
-        sections, errors = sections_of(record)
+        sections, errors = tables_of(record)
         self._trouble += map(str, errors)
         with replace_file(path, next_step="Give --distbench-report or --distbench-out a writable place") as out:
             write_page(page_of(record, sections), out)

@@ -31,7 +31,7 @@ from pytest_distbench.report.failures import accept_command
 from pytest_distbench.report.page.content import again, headline_of, page_of, write_page
 from pytest_distbench.report.screens import headline
 from pytest_distbench.report.tables import VERDICTS, VerdictRow
-from pytest_distbench.report.tables.table import Section, as_text, section_of_rows, write_csv, write_parquet
+from pytest_distbench.report.tables.table import DataTable, as_text, table_of_rows, write_csv, write_parquet
 
 MAX_SUMMARY_BYTES = 900 * 1024
 """GitHub drops a step's whole summary above 1024 KiB."""
@@ -106,7 +106,7 @@ def _size(lines: Sequence[str]) -> int:
 
 def _fitting(rows: Sequence[VerdictRow], room: int) -> list[str]:
     """A table of as many rows as there is room for, and how many more there are."""
-    section = section_of_rows(rows, VERDICTS.columns)
+    section = table_of_rows(rows, VERDICTS.columns)
     head = table_head(section.header, left=4)
     ends = accumulate((_size([row_line(texts)]) for texts in section.texts), initial=_size(head))
     fitting = sum(end <= room for end in ends) - 1
@@ -217,16 +217,16 @@ class Format:
         opens_in: what shows the file, for people; empty: they know.
     """
 
-    write: Callable[[RunRecord, Mapping[str, Section], BinaryIO], None]
+    write: Callable[[RunRecord, Mapping[str, DataTable], BinaryIO], None]
     is_text: bool = True
     is_whole: bool = False
     opens_in: str = ""
 
 
 def _of_table(
-    write: Callable[[Section, BinaryIO], None],
-) -> Callable[[RunRecord, Mapping[str, Section], BinaryIO], None]:
-    def write_tables(_record: RunRecord, sections: Mapping[str, Section], out: BinaryIO) -> None:
+    write: Callable[[DataTable, BinaryIO], None],
+) -> Callable[[RunRecord, Mapping[str, DataTable], BinaryIO], None]:
+    def write_tables(_record: RunRecord, sections: Mapping[str, DataTable], out: BinaryIO) -> None:
         for section in sections.values():
             write(section, out)
 
@@ -237,24 +237,24 @@ def of_run(write: Callable[[RunRecord, BinaryIO], None]) -> Format:
     return Format(write=lambda record, _sections, out: write(record, out), is_whole=True)
 
 
-def _write_text(section: Section, out: BinaryIO) -> None:
+def _write_text(section: DataTable, out: BinaryIO) -> None:
     with as_text(out) as text:
         text.writelines(f"{escape(line)}\n" for line in layout(section.header, section.texts, left=3))
         text.writelines(f"{escape(line)}\n" for line in section.footer)
 
 
-def _write_markdown(section: Section, out: BinaryIO) -> None:
+def _write_markdown(section: DataTable, out: BinaryIO) -> None:
     with as_text(out) as text:
         text.writelines(f"{line}\n" for line in [*table_head(section.header, left=3), *map(row_line, section.texts)])
         if section.footer:
             text.writelines(["\n", *(f"{escape_markdown(line)}<br>\n" for line in section.footer)])
 
 
-TABLE_FORMATS: dict[str, Callable[[Section, BinaryIO], None]] = {
+TABLE_FORMATS: dict[str, Callable[[DataTable, BinaryIO], None]] = {
     "text": _write_text,
     "markdown": _write_markdown,
-    "csv": lambda section, out: write_csv(section.table, out, show=escape_cell),
-    "parquet": lambda section, out: write_parquet(section.table, out),
+    "csv": lambda section, out: write_csv(section, out, show=escape_cell),
+    "parquet": lambda section, out: write_parquet(section, out),
 }
 """Those of a table, whether it is of a run or of many."""
 
@@ -276,7 +276,7 @@ FORMATS: Table[str, Format] = Table(
 """By the name that ``--format`` takes."""
 
 
-def write_as(name: str, record: RunRecord, sections: Mapping[str, Section], out: BinaryIO) -> None:
+def write_as(name: str, record: RunRecord, sections: Mapping[str, DataTable], out: BinaryIO) -> None:
     """Write a run in a format: a row of :data:`FORMATS`.
 
     Raises:

@@ -35,7 +35,7 @@ from pytest_distbench.report import escape_markdown, layout, row_line, table_hea
 from pytest_distbench.report.formats import BINARY, TABLE_FORMATS
 from pytest_distbench.report.page import Axis, Chart, Choice, Lines, Series, short
 from pytest_distbench.report.page.charts import PageFiles
-from pytest_distbench.report.tables.table import Cell, Column, Section, section_of_rows
+from pytest_distbench.report.tables.table import Cell, Column, DataTable, table_of_rows
 from pytest_distbench.store.files import replace_file
 from pytest_distbench.store.run_record import read_run_record
 from pytest_distbench.units import format_change, format_quantity
@@ -325,15 +325,15 @@ def why_unknown(trend: Trend) -> str:
     return "not compared: values of 0" if len(values) > 1 and min(values) <= 0 else ""
 
 
-def trends_section(rows: Sequence[TrendRow]) -> Section:
+def trends_section(rows: Sequence[TrendRow]) -> DataTable:
     machines = {row.trend.platform for row in rows}
-    return section_of_rows(rows, _COLUMNS if len(machines) < 2 else [_MACHINE, *_COLUMNS[1:]])
+    return table_of_rows(rows, _COLUMNS if len(machines) < 2 else [_MACHINE, *_COLUMNS[1:]])
 
 
-def points_section(trends: Sequence[Trend]) -> Section:
+def points_section(trends: Sequence[Trend]) -> DataTable:
     machines = {trend.platform for trend in trends}
     rows = [(trend, point) for trend in trends for point in trend.points]
-    return section_of_rows(rows, _POINT_COLUMNS if len(machines) < 2 else [_POINT_MACHINE, *_POINT_COLUMNS[1:]])
+    return table_of_rows(rows, _POINT_COLUMNS if len(machines) < 2 else [_POINT_MACHINE, *_POINT_COLUMNS[1:]])
 
 
 def _value(row: TrendRow, value: float) -> Cell:
@@ -468,7 +468,7 @@ def _history(options: argparse.Namespace) -> Iterator[str]:
     if options.output is not None:
         with replace_file(options.output, next_step="Give -o a writable place") as out:
             write(section, out)
-        yield f"{len(section.rows)} row{'s' * (len(section.rows) != 1)} written to {options.output}"
+        yield f"{len(section.texts)} row{'s' * (len(section.texts) != 1)} written to {options.output}"
     elif options.points or options.format not in ("text", "markdown"):
         write(section, sys.stdout.buffer)
     elif options.format == "markdown":

@@ -23,7 +23,7 @@ from pytest_distbench.records.case import BaselineEntry, Conditions, EntryName, 
 from pytest_distbench.records.metric import BoundValue, Sample, Scalar, metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.report import escape_cell
-from pytest_distbench.report.tables.table import ColumnType, Table, write_csv, write_parquet
+from pytest_distbench.report.tables.table import ColumnType, DataTable, write_csv, write_parquet
 from pytest_distbench.store.baselines import BASELINE_FILES, MAX_FILE_BYTES, BaselineFile, BaselineStore, encode
 from pytest_distbench.store.entries import selection
 from pytest_distbench.store.files import open_regular, read_limited, replace_file
@@ -63,8 +63,8 @@ ENTRY_COLUMNS: Mapping[str, ColumnType] = {
 """Of stored entries; ``metric`` is the metric's name and point."""
 
 
-def entry_rows(files: Iterable[BaselineFile]) -> Table:
-    return Table(ENTRY_COLUMNS, (row for file in files for row in _rows_of_entry(file)))
+def entry_rows(files: Iterable[BaselineFile]) -> DataTable:
+    return DataTable(ENTRY_COLUMNS, (row for file in files for row in _rows_of_entry(file)))
 
 
 def _rows_of_entry(file: BaselineFile) -> Iterator[tuple[object, ...]]:

@@ -15,7 +15,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Scalar
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.tables.table import Section
+from pytest_distbench.report.tables.table import DataTable
 
 
 def run(name: str, *launches: list[float]) -> CaseResult:
@@ -35,7 +35,7 @@ def run(name: str, *launches: list[float]) -> CaseResult:
 
 
 def test_an_epoch_has_a_row_and_a_run_a_column() -> None:
-    section = ACCURACY.section([run("gang2", [0.5, 0.75]), run("elastic", [0.25, 0.5, 0.9]), result()])
+    section = ACCURACY.table([run("gang2", [0.5, 0.75]), run("elastic", [0.25, 0.5, 0.9]), result()])
     assert [*section.columns] == ["test", "epoch", "gang2", "elastic"]
     assert [row[1:] for row in section.texts] == [
         ["0", "0.5000", "0.2500"],
@@ -48,13 +48,13 @@ def test_an_epoch_has_a_row_and_a_run_a_column() -> None:
     elastic, _ = measure(JOB, timeline.history)
     noted = run("cycle", [0.5, 0.75])
     noted = replace(noted, launches=[replace(noted.launches[0], elastic=elastic)])
-    section = ACCURACY.section([run("gang2", [0.25, 0.5]), noted])
+    section = ACCURACY.table([run("gang2", [0.25, 0.5]), noted])
     assert [*section.columns] == ["test", "epoch", "gang2", "cycle, in training"]
 
-    section = ACCURACY.section([run("gang2", [0.5], [0.75], [0.5]), run("gang4", [0.25])])
+    section = ACCURACY.table([run("gang2", [0.5], [0.75], [0.5]), run("gang4", [0.25])])
     assert section.texts == [["test_a", "0", "0.5000", "0.2500"]]
 
-    assert ACCURACY.section([result(), run("gang2", [0.5])]).rows == []
+    assert ACCURACY.table([result(), run("gang2", [0.5])]).rows == []
 
 
 def trained(ranks: int, *launches: dict[str, float]) -> CaseResult:
@@ -80,7 +80,7 @@ def test_a_training_has_its_rate_and_its_last_accuracies_in_one_row() -> None:
         for rate, top1 in ((100.0, 0.5), (200.0, 0.75), (300.0, 1.0))
     ]
     four = {"samples_per_second": 90.0, "final_accuracy": 0.875, "final_top5": 0.96875}
-    section = FINAL_ACCURACY.section([trained(2, *two), trained(4, four), trained(1, {"final_accuracy": 0.5})])
+    section = FINAL_ACCURACY.table([trained(2, *two), trained(4, four), trained(1, {"final_accuracy": 0.5})])
 
     assert section.header[1:] == [
         "Workers", "batch of each", "processing rate (samples/s)", "top-1", "top-5", "note"
@@ -110,17 +110,17 @@ def fixed() -> CaseResult:
     return case(timeline, replace(JOB, least=2, start=2))
 
 
-def cycled(section: Section) -> list[list[str]]:
+def cycled(section: DataTable) -> list[list[str]]:
     """The first six cells of the rows of the run behind the fixed one, but for its learning rates."""
     return [row[:6] for row in section.texts if not row[3].startswith("Learning rate")][-9:]
 
 
-def rows(section: Section) -> list[dict[str, object]]:
-    return [dict(zip(section.columns, (cell.value for cell in row), strict=True)) for row in section.rows]
+def rows(section: DataTable) -> list[dict[str, object]]:
+    return [dict(zip(section.columns, row, strict=True)) for row in section.rows]
 
 
 def test_rows_are_those_of_the_report_with_events_before_the_epoch_they_cost(fixed: CaseResult) -> None:
-    section = EPOCHS.section([fixed, case(killed(), CYCLED)])
+    section = EPOCHS.table([fixed, case(killed(), CYCLED)])
 
     assert section.header[:6] == [
         "Epoch", "Ondemand 2", "Perf", "Elastic Cycle 9.5 s on and off 1 on demand 1 elastic", "Perf", "Difference (s)",
@@ -154,7 +154,7 @@ def test_changes_and_rates_of_an_epoch_stand_in_the_order_of_their_steps() -> No
     rates = [RateChange(step=step, epoch=2, nodes=1, lr=lr) for step, lr in ((again - 1, 0.2), (again, 0.1))]
     told = replace(launch, elastic=replace(launch.elastic, lr=rates))
 
-    found = [str(row["elastic"]) for row in rows(EPOCHS.section([replace(made, launches=[told])]))]
+    found = [str(row["elastic"]) for row in rows(EPOCHS.table([replace(made, launches=[told])]))]
     assert [text.split(" took ")[0] for text in found[3:-2]] == [
         f"Learning rate 0.2 from step {again - 1}", "initialize_workers", "Script setup",
         "Epoch time lost 9.00000 (kill)", f"Learning rate 0.1 from step {again}", "Epoch 2",
@@ -162,11 +162,11 @@ def test_changes_and_rates_of_an_epoch_stand_in_the_order_of_their_steps() -> No
 
 
 def test_epochs_and_what_is_unaccounted_sum_up_without_the_cold_start(fixed: CaseResult) -> None:
-    *_, last = (row for row in rows(EPOCHS.section([fixed, case(killed(), CYCLED)])) if row["epoch"] == 2)
+    *_, last = (row for row in rows(EPOCHS.table([fixed, case(killed(), CYCLED)])) if row["epoch"] == 2)
     assert (last["elastic_s"], last["ondemand_s"], last["difference_s"]) == (11.5, 3.0, 8.5)
     assert (last["nodes"], last["changes"], last["stall_s"], last["steps_redone"]) == ("1", "kill to 1", 5.0, 4)
 
-    found = rows(EPOCHS.section([case(killed(), CYCLED)]))
+    found = rows(EPOCHS.table([case(killed(), CYCLED)]))
     epochs = [row["elastic_s"] for row in found if str(row["elastic"]).startswith(("Epoch 0", "Epoch 1", "Epoch 2"))]
     *_, unaccounted, total = (row["elastic_s"] for row in found)
     assert sum([*epochs, unaccounted]) == pytest.approx(total)  # type: ignore[list-item]
@@ -175,11 +175,11 @@ def test_epochs_and_what_is_unaccounted_sum_up_without_the_cold_start(fixed: Cas
     [launch] = fixed.launches
     assert launch.elastic is not None
     cold = replace(launch, elastic=replace(launch.elastic, start_s=launch.elastic.start_s + 10))
-    section = EPOCHS.section([replace(fixed, launches=[cold]), case(killed(), CYCLED)])
+    section = EPOCHS.table([replace(fixed, launches=[cold]), case(killed(), CYCLED)])
     assert cycled(section)[0][5] == "-10.00000"
     assert cycled(section)[-1][5] == "+8.50000"
 
-    section = EPOCHS.section([case(killed(), CYCLED)])
+    section = EPOCHS.table([case(killed(), CYCLED)])
     assert section.header[:3] == ["Epoch", "Elastic Cycle 9.5 s on and off 1 on demand 1 elastic", "Perf"]
 
 
@@ -198,7 +198,7 @@ def test_a_training_that_records_its_rate_has_the_steps_from_which_on_it_is_anot
     rate = Sample(name="learning_rate", unit="", better="info", value=series[-1], values=series, at={"seed": 0})
     again = replace(rate, values=[9.0], at={"seed": 1})
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=[rate, again])
-    section = EPOCHS.section([result(launches=[launch, launch])])
+    section = EPOCHS.table([result(launches=[launch, launch])])
 
     assert [(row["step"], row["lr"]) for row in rows(section)] == changes
     assert section.header == ["Training", "ranks", "from step", "lr", "test", "launch"]

@@ -30,7 +30,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.page import Lines, Spans
-from pytest_distbench.report.tables.table import Section
+from pytest_distbench.report.tables.table import DataTable
 
 
 def case(timeline: Timeline, name: str, plan: str) -> CaseResult:
@@ -53,17 +53,17 @@ def results() -> list[CaseResult]:
     return [case(fixed, "ws2:fixed", ""), case(killed(), "ws2:cycle", "kill"), result()]
 
 
-def rows(section: Section) -> list[dict[str, object]]:
-    return [dict(zip(section.columns, (cell.value for cell in row), strict=True)) for row in section.rows]
+def rows(section: DataTable) -> list[dict[str, object]]:
+    return [dict(zip(section.columns, row, strict=True)) for row in section.rows]
 
 
 def test_a_launch_and_a_change_have_their_cost_and_quality(results: list[CaseResult]) -> None:
-    [row] = rows(EVENTS.section(results))
+    [row] = rows(EVENTS.table(results))
     assert (row["kind"], row["before"], row["after"], row["stall_s"], row["steps_redone"]) == ("kill", 2, 1, 5.0, 4)
     assert row["detect_s"] == pytest.approx(3.0)
-    assert "kill of slot 1" in EVENTS.section(results).texts[0]
+    assert "kill of slot 1" in EVENTS.table(results).texts[0]
 
-    fixed, cycled = rows(JOBS.section(results))
+    fixed, cycled = rows(JOBS.table(results))
     assert (fixed["setup"], cycled["setup"]) == ("1:0", "1:1 (kill(at_s=9.5))")
     assert (cycled["epochs"], cycled["seconds"], cycled["start_s"], cycled["accuracy"]) == (3, 17.0, 3.0, None)
     assert cycled["lost_fraction"] == pytest.approx(5 / 16.5)
@@ -76,7 +76,7 @@ def results_of_pool() -> list[CaseResult]:
 
 
 def test_a_pool_has_a_row_per_job_and_per_stretch_of_its_serving(results_of_pool: list[CaseResult]) -> None:
-    _, row, _ = rows(POOLS.section(results_of_pool))
+    _, row, _ = rows(POOLS.table(results_of_pool))
     assert (row["policy"], row["job"]) == ("elastic", "B")
     assert (row["submitted_s"], row["started_s"], row["ended_s"]) == (2.0, 5.0, 20.0)
     assert (row["queue_wait_s"], row["jct_s"]) == (3.0, 18.0)
@@ -88,22 +88,22 @@ def test_a_pool_has_a_row_per_job_and_per_stretch_of_its_serving(results_of_pool
     launch = launch_of(POOL)
     assert launch.pool is not None
     made = replace(launch.pool, pool=replace(POOL, slots=6, compute="synthetic", cores=2))
-    assert rows(POOLS.section([result(launches=[replace(launch, pool=made)])]))[0]["policy"] == (
+    assert rows(POOLS.table([result(launches=[replace(launch, pool=made)])]))[0]["policy"] == (
         "elastic, synthetic, 6 slots on 2 cores"
     )
 
-    section = SERVINGS.section(results_of_pool)
+    section = SERVINGS.table(results_of_pool)
     names = ("begin_s", "wanted", "serving", "training", "total", "capacity")
     found = [tuple(row[name] for name in names) for row in rows(section)]
     assert found[1:4] == [(2.0, 1, 0, 2, 2, 2), (2.5, 1, 1, 1, 2, 2), (4.0, 1, 1, 1, 2, 2)]
     assert section.footer == ["at 2.00 s 1 more requested: slots free after 500 ms, serving ready after 2 s"]
 
-    assert [row[-2].text for row in JOBS.section(results_of_pool).rows] == [
+    assert [row[-2] for row in JOBS.table(results_of_pool).texts] == [
         "test_a[ws2 A]",
         "test_a[ws2 B]",
         "test_a[ws2 train]",
     ]
-    [joined, left] = rows(EVENTS.section(results_of_pool))
+    [joined, left] = rows(EVENTS.table(results_of_pool))
     assert (joined["kind"], joined["stall_s"], left["kind"], left["stall_s"]) == ("join", 4.0, "leave", 3.0)
 
 

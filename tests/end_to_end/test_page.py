@@ -20,7 +20,7 @@ from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.page.content import other_of, page_of, write_page
-from pytest_distbench.report.tables import sections_of
+from pytest_distbench.report.tables import tables_of
 from pytest_distbench.tools.history import charts_of_trends
 
 pytestmark = pytest.mark.skipif(
@@ -61,7 +61,7 @@ def page(folder: Path, *results: CaseResult, against: RunRecord | None = None, n
     path = folder / f"{name}.html"
     with path.open("wb") as out:
         other = None if against is None else other_of(against)
-        write_page(page_of(record, sections_of(record)[0], other=other), out)
+        write_page(page_of(record, tables_of(record)[0], other=other), out)
     return path
 
 
@@ -182,7 +182,7 @@ def test_a_history_is_drawn_by_date_and_at_a_click_by_commit(tab: Tab, tmp_path:
     way.test = RED.case.test
     record = run(RED)
     with (tmp_path / "page.html").open("wb") as out:
-        write_page(page_of(record, sections_of(record)[0], charts={"history": charts_of_trends([way])}), out)
+        write_page(page_of(record, tables_of(record)[0], charts={"history": charts_of_trends([way])}), out)
     ticks = "[...document.querySelectorAll('.charts svg text[text-anchor=middle]')].map(t => t.textContent)"
     tab.open(tmp_path / "page.html")
     tab.wait(f"{ticks}.length")

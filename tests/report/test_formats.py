@@ -20,12 +20,12 @@ from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.formats import FORMATS, Format, write_as
 from pytest_distbench.report.tables import VERDICTS
 from pytest_distbench.report.tables.record import LAUNCHES
-from pytest_distbench.report.tables.table import Section
+from pytest_distbench.report.tables.table import DataTable
 
-SECTION = VERDICTS.section([result(verdict("beyond-threshold", metric="a|\x1bb"))])
+SECTION = VERDICTS.table([result(verdict("beyond-threshold", metric="a|\x1bb"))])
 
 
-def written(name: str, section: Section) -> bytes:
+def written(name: str, section: DataTable) -> bytes:
     out = io.BytesIO()
     FORMATS[name].write(run(), {"one": section}, out)
     return out.getvalue()
@@ -47,14 +47,14 @@ def test_a_table_is_written_so_that_its_readers_are_safe(name: str, first: str, 
 
 
 def test_people_get_aligned_text_and_markdown_and_parquet_is_for_files() -> None:
-    section = LAUNCHES.section([result()])
+    section = LAUNCHES.table([result()])
     assert written("text", section).decode().splitlines() == [
         "test         launch  outcome   time  memory  cores of others  reason",
         "test_a[ws2]  1       passed   1.5 s       -                -",
     ]
     assert written("markdown", section).decode().splitlines()[1] == "|---|---|---|---:|---:|---:|---:|"
 
-    table = pyarrow.parquet.read_table(io.BytesIO(written("parquet", LAUNCHES.section([result()]))))
+    table = pyarrow.parquet.read_table(io.BytesIO(written("parquet", LAUNCHES.table([result()]))))
     assert table.to_pylist()[0]["wall_s"] == 1.5
 
     assert [name for name, row in FORMATS.items() if not row.is_text] == ["parquet"]

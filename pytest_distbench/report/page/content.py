@@ -37,7 +37,7 @@ from pytest_distbench.report.page.charts import Charts, charts_above, charts_of
 from pytest_distbench.report.screens import headline, next_steps
 from pytest_distbench.report.tables import TABLES, VerdictRow
 from pytest_distbench.report.tables import VERDICTS as VERDICT_TABLE
-from pytest_distbench.report.tables.table import Section
+from pytest_distbench.report.tables.table import DataTable
 from pytest_distbench.report.terminal import ending_lines, run_lines, trace_lines, updated_lines
 from pytest_distbench.report.verdicts import measured, remarks_of
 from pytest_distbench.units import quantity
@@ -151,7 +151,7 @@ class Page(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 def page_of(
     record: RunRecord,
-    sections: Mapping[str, Section],
+    sections: Mapping[str, DataTable],
     *,
     other: OtherRun | None = None,
     charts: Charts | None = None,
@@ -386,7 +386,7 @@ def _places(record: RunRecord) -> dict[str, str]:
     return {"branch": record.branch, "pull request": f"#{number}" if number else "", "host": record.host}
 
 
-def _table(name: str, section: Section, record: RunRecord, prices: Prices | None) -> tuple[str, Grid, list[Chart]]:
+def _table(name: str, section: DataTable, record: RunRecord, prices: Prices | None) -> tuple[str, Grid, list[Chart]]:
     charts, problems = charts_above(name, record.results, prices)
     summary = re.sub(r"[`*]", "", TABLES[name].summary) if name in TABLES else ""
     types = zip(section.columns.values(), section.headings, strict=True)
@@ -394,7 +394,7 @@ def _table(name: str, section: Section, record: RunRecord, prices: Prices | None
         title=name.replace("_", " "),
         head=section.header,
         right=[kind in (int, float) for kind, heading in types if heading is not None],
-        rows=section.texts,
+        rows=[[*texts] for texts in section.texts],
         foot=[*section.footer, *problems],
     )
     return summary, grid, charts

@@ -16,7 +16,7 @@ from pytest_distbench.records.metric import tightest
 from pytest_distbench.records.reasons import severity_order
 from pytest_distbench.records.run import CaseResult, Control, Finding, RunRecord, is_found
 from pytest_distbench.report.tables.record import ENVIRONMENT, LAUNCHES, RECORD, SETUP
-from pytest_distbench.report.tables.table import TEST, Cell, Column, Section, TableKind, seconds
+from pytest_distbench.report.tables.table import TEST, Cell, Column, DataTable, TableKind, seconds
 from pytest_distbench.units import format_change
 
 
@@ -117,7 +117,7 @@ TABLES: Table[str, TableKind[Any]] = Table(
 """By the name that ``--table`` takes."""
 
 
-def section_of(name: str, record: RunRecord, given: Mapping[str, object] = MappingProxyType({})) -> Section:
+def table_of(name: str, record: RunRecord, given: Mapping[str, object] = MappingProxyType({})) -> DataTable:
     """One table of a run; without rows: the run does not have it.
 
     Args:
@@ -127,20 +127,20 @@ def section_of(name: str, record: RunRecord, given: Mapping[str, object] = Mappi
         TableError: it cannot be made.
     """
     try:
-        return TABLES[name].section(record.results, {**given, "run": record})
+        return TABLES[name].table(record.results, {**given, "run": record})
     except Exception as error:
         told = str(error) if isinstance(error, TableError) else tell(error)
         raise TableError(f"the table {name!r} cannot be made: {told}") from error
 
 
-def sections_of(
+def tables_of(
     record: RunRecord, given: Mapping[str, object] = MappingProxyType({})
-) -> tuple[dict[str, Section], list[TableError]]:
+) -> tuple[dict[str, DataTable], list[TableError]]:
     """The tables that a run has, those with a row; and what is wrong with those that cannot be made."""
     sections, errors = {}, []
     for name in TABLES:
         try:
-            if (section := section_of(name, record, given)).rows:
+            if (section := table_of(name, record, given)).rows:
                 sections[name] = section
         except TableError as error:
             errors.append(error)

@@ -20,16 +20,26 @@ ColumnType = type[str] | type[int] | type[float] | type[bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """Rows of plain values.
+class DataTable:
+    """A table as it is written.
 
     Attributes:
-        columns: name -> what it holds; any cell may be None.
+        columns: name -> what it holds; values are in base units, and any may be None.
         rows: as long as there are columns each. May be an iterator: a large store is never in memory whole.
+        headings: for people, one per column; None where the texts of others say it.
+        texts: of each row, under the headings that are there.
+        footer: lines for people below the table.
     """
 
     columns: Mapping[str, ColumnType]
     rows: Iterable[Sequence[object]]
+    headings: Sequence[str | None] = ()
+    texts: Sequence[Sequence[str]] = ()
+    footer: Sequence[str] = ()
+
+    @property
+    def header(self) -> list[str]:
+        return [heading for heading in self.headings if heading is not None]
 
 
 Row = TypeVar("Row")
@@ -82,38 +92,6 @@ class Column(Generic[Row]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """One table of a run as it is written.
-
-    Attributes:
-        columns: for machines: name -> what it holds. Values are in base units.
-        headings: for people, one per column; None where the texts of others say it.
-        rows: as many cells as columns.
-        footer: lines for people below the table.
-    """
-
-    columns: Mapping[str, ColumnType]
-    headings: Sequence[str | None]
-    rows: Sequence[Sequence[Cell]]
-    footer: Sequence[str] = ()
-
-    @property
-    def table(self) -> Table:
-        return Table(self.columns, [[cell.value for cell in row] for row in self.rows])
-
-    @property
-    def header(self) -> list[str]:
-        return [heading for heading in self.headings if heading is not None]
-
-    @property
-    def texts(self) -> list[list[str]]:
-        return [
-            [cell.text for cell, heading in zip(row, self.headings, strict=True) if heading is not None]
-            for row in self.rows
-        ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TableKind(Generic[Row]):
     """A table that runs may have.
 
@@ -135,20 +113,26 @@ class TableKind(Generic[Row]):
     needs: str = ""
     takes: Sequence[str] = ()
 
-    def section(self, results: Sequence[CaseResult], given: Mapping[str, object] = MappingProxyType({})) -> Section:
+    def table(self, results: Sequence[CaseResult], given: Mapping[str, object] = MappingProxyType({})) -> DataTable:
         rows = self.rows(results, **{name: given[name] for name in self.takes if name in given})
-        return section_of_rows(rows, [*self.columns, *self.further(rows)], footer=self.footer(rows))
+        return table_of_rows(rows, [*self.columns, *self.further(rows)], footer=self.footer(rows))
 
 
-def section_of_rows(rows: Sequence[Row], columns: Sequence[Column[Row]], *, footer: Sequence[str] = ()) -> Section:
+def table_of_rows(rows: Sequence[Row], columns: Sequence[Column[Row]], *, footer: Sequence[str] = ()) -> DataTable:
     """The table that these rows make."""
     made = [[column.make_cell(row) for column in columns] for row in rows]
     headings = [column.heading(rows) if callable(column.heading) else column.heading for column in columns]
     for i, column in enumerate(columns):
         if column.if_any and all(cells[i].value in (None, "") for cells in made):
             headings[i] = None
-    types = {column.name: column.type for column in columns}
-    return Section(columns=types, headings=headings, rows=made, footer=footer)
+    shown = [heading is not None for heading in headings]
+    return DataTable(
+        columns={column.name: column.type for column in columns},
+        rows=[[cell.value for cell in row] for row in made],
+        headings=headings,
+        texts=[[cell.text for cell, is_shown in zip(row, shown, strict=True) if is_shown] for row in made],
+        footer=footer,
+    )
 
 
 def number(value: float | None, spec: str, *, unit: str = "", nothing: str = "-") -> Cell:
@@ -206,7 +190,7 @@ def as_text(out: BinaryIO) -> Iterator[TextIO]:
         text.detach()
 
 
-def write_csv(table: Table, out: BinaryIO, *, show: Callable[[str], str]) -> None:
+def write_csv(table: DataTable, out: BinaryIO, *, show: Callable[[str], str]) -> None:
     """Write CSV; ``show`` makes text safe for a spreadsheet."""
 
     def shown(cells: Iterable[object]) -> list[object]:
@@ -218,7 +202,7 @@ def write_csv(table: Table, out: BinaryIO, *, show: Callable[[str], str]) -> Non
         writer.writerows(map(shown, table.rows))
 
 
-def write_parquet(table: Table, out: BinaryIO) -> None:
+def write_parquet(table: DataTable, out: BinaryIO) -> None:
     """Write Parquet, in batches of rows."""
     try:
         import pyarrow

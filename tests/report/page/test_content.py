@@ -17,7 +17,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Confirmation, ReferenceRecord
 from pytest_distbench.report.page import Grid
 from pytest_distbench.report.page.content import BROKEN, MEASURED, Page, PageCase, Row, name_of, other_of, page_of
-from pytest_distbench.report.tables import sections_of
+from pytest_distbench.report.tables import tables_of
 
 
 def launches(*values: float, name: str = "step") -> list[LaunchRecord]:
@@ -34,7 +34,7 @@ def launches(*values: float, name: str = "step") -> list[LaunchRecord]:
 
 def page(*results: object, **changes: object) -> Page:
     record = run(*results, **changes)
-    return page_of(record, sections_of(record)[0])
+    return page_of(record, tables_of(record)[0])
 
 
 def only_case(*results: object, **changes: object) -> PageCase:

@@ -16,7 +16,7 @@ from support.results import result, run, verdict
 
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.page.content import WITHOUT_SCRIPT, other_of, page_of, write_page
-from pytest_distbench.report.tables import sections_of
+from pytest_distbench.report.tables import tables_of
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\x1b[31m\u202e`*_[a](http://b)&\"'"
 
@@ -24,7 +24,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>\x1b[31m\u202e`*_[a](http://b)&\
 def written(record: RunRecord, against: RunRecord | None = None) -> str:
     out = io.BytesIO()
     other = None if against is None else other_of(against)
-    write_page(page_of(record, sections_of(record)[0], other=other), out)
+    write_page(page_of(record, tables_of(record)[0], other=other), out)
     return out.getvalue().decode()
 
 

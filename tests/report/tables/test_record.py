@@ -20,7 +20,7 @@ from pytest_distbench.report.tables.record import ENVIRONMENT, RECORD, SETUP, se
 def test_the_environment_tells_what_cases_differ_in() -> None:
     first = result()
     other = replace(first, environment=replace(first.environment, software={"torch": "2.15.0"}))
-    values = [cells[0].value for cells in ENVIRONMENT.section([first, other]).rows]
+    values = [cells[0] for cells in ENVIRONMENT.table([first, other]).rows]
 
     assert values == ["platform", "device", "cores", "torch", "torch"]
 
@@ -32,7 +32,7 @@ def test_the_environment_of_a_run_on_gpus_has_each_of_them_and_what_joins_them()
         unreadable=["GPU 0: lost"],
     )  # fmt: skip
     on_gpus = replace(result(), environment=replace(result().environment, gpu_host=host))
-    rows = {cells[0].value: cells[1].value for cells in ENVIRONMENT.section([on_gpus]).rows}
+    rows = {cells[0]: cells[1] for cells in ENVIRONMENT.table([on_gpus]).rows}
 
     assert rows["GPU 2"] == "NVIDIA H200, 700 W, ECC on, GPU-2"
     assert rows["links of GPU 3"] == "GPU 2 nvlink4x18"
@@ -44,7 +44,7 @@ def test_the_environment_has_the_system_first_and_what_is_planned_for_it() -> No
     system = {"OS": "Ubuntu 24.04", "kernel": "Linux 6.8"}
     there = replace(made, environment=replace(made.environment, system=system))
     planned = run(there, experiment=Experiment(planned={"torch": "2.15", "OS": "26.04"}))
-    section = ENVIRONMENT.section([there], {"run": planned})
+    section = ENVIRONMENT.table([there], {"run": planned})
 
     assert section.header == ["Stack", "current", "Future"]
     assert section.texts[3:] == [
@@ -52,7 +52,7 @@ def test_the_environment_has_the_system_first_and_what_is_planned_for_it() -> No
         ["kernel", "Linux 6.8", ""],
         ["torch", "2.14.0", "2.15"],
     ]
-    assert ENVIRONMENT.section([there]).header == ["Stack", "current"]
+    assert ENVIRONMENT.table([there]).header == ["Stack", "current"]
 
 
 TOLD = {"model": "ResNet", "optimizer": "SGD(lr=0.02)", "schedule": "halved on a plateau", "batch": 128}
@@ -105,7 +105,7 @@ def test_set_ups_stand_by_world_size_and_only_of_what_trains() -> None:
     measured = trained(1, told=False, url="tcp://10.11.12.13:80")
     assert not setup_rows([result()])
     assert "10.11.12.13" not in values_of(measured)["url"]
-    assert ["test_a", "trainable tensors", "214"] in SETUP.section([measured], {"run": run(measured)}).texts
+    assert ["test_a", "trainable tensors", "214"] in SETUP.table([measured], {"run": run(measured)}).texts
 
 
 REPORT_001 = [
@@ -117,7 +117,7 @@ REPORT_001 = [
 
 
 def row_of(record: RunRecord) -> dict[str, str]:
-    section = RECORD.section(record.results, {"run": record})
+    section = RECORD.table(record.results, {"run": record})
     [texts] = section.texts
     return dict(zip(section.header, texts, strict=True))
 

@@ -9,7 +9,7 @@ from support.results import result, run, verdict
 
 from pytest_distbench.errors import TableError
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.tables import TABLES, section_of, sections_of
+from pytest_distbench.report.tables import TABLES, table_of, tables_of
 from pytest_distbench.report.tables.table import (
     LAUNCH,
     TEST,
@@ -40,16 +40,16 @@ KIND: TableKind[CaseResult] = TableKind(
 
 
 def test_machines_get_values_and_people_texts() -> None:
-    table = KIND.section([result()]).table
+    table = KIND.table([result()])
     assert table.columns == {"name": str, "cores": int, "wall_s": float, "unit": str, "third": float, "no": int}
     assert list(table.rows) == [["test_a[ws2]", 2, 1.5, "s", 1 / 3, None]]
 
-    section = KIND.section([result()])
+    section = KIND.table([result()])
     assert section.header == ["name", "of 1", "time", "third", "no"]
     assert section.texts == [["test_a[ws2]", "2", "short", "0.3333", "-"]]
     assert section.footer == ["the end"]
 
-    assert KIND.section([]).header == ["name", "of 0", "time", "third", "no"]
+    assert KIND.table([]).header == ["name", "of 0", "time", "third", "no"]
 
     assert number(0.5, ".2f", unit=" s") == (0.5, "0.50 s")
     assert number(None, ".2f", nothing="N/A") == (None, "N/A")
@@ -75,7 +75,7 @@ def test_a_table_that_cannot_be_made_is_told_and_takes_no_other_down(monkeypatch
     monkeypatch.setitem(TABLES, "launches", dataclasses.replace(TABLES["launches"], columns=[broken]))
     broken_rows = dataclasses.replace(TABLES["environment"], rows=lambda results, run: {}[0])
     monkeypatch.setitem(TABLES, "environment", broken_rows)
-    sections, errors = sections_of(run(result(verdict())))
+    sections, errors = tables_of(run(result(verdict())))
 
     assert list(sections) == ["verdicts", "record"]
     assert [str(error) for error in errors] == [
@@ -101,5 +101,5 @@ def test_a_table_is_given_the_run_and_what_the_user_gave_where_it_takes_them(mon
     monkeypatch.setitem(TABLES, "named", named)
     record = run(result(), command="pytest")
 
-    assert section_of("named", record).texts == [["pytest none"]]
-    assert section_of("named", record, {"prices": "some", "others": 1}).texts == [["pytest some"]]
+    assert table_of("named", record).texts == [["pytest none"]]
+    assert table_of("named", record, {"prices": "some", "others": 1}).texts == [["pytest some"]]

@@ -30,13 +30,13 @@ def bucket(calls: str, tensors: int, seconds: float | None) -> Finding:
 
 def test_each_way_is_told_beside_its_own_fewest_tensors_and_other_cases_not() -> None:
     made = result(bucket("each", 214, 0.04), bucket("each", 2, 0.01), bucket("coalesced", 2, 0.02))
-    assert [row[1:] for row in BUCKETS.section([made]).texts] == [
+    assert [row[1:] for row in BUCKETS.table([made]).texts] == [
         ["each", "2", "976.6 KiB", "10000.0", "1.00", "0.100", "unchanged"],
         ["each", "214", "976.6 KiB", "40000.0", "4.00", "0.025", "unchanged"],
         ["coalesced", "2", "976.6 KiB", "20000.0", "1.00", "0.050", "unchanged"],
     ]
 
-    assert BUCKETS.section([result(point(8), bucket("each", 1, None))]).rows == []
+    assert BUCKETS.table([result(point(8), bucket("each", 1, None))]).rows == []
 
 
 def latency(link: Link, seconds: float) -> Finding:
@@ -78,7 +78,7 @@ def test_each_link_is_a_row() -> None:
         for pair, seconds in (((0, 1), 1e-4), ((0, 2), 5e-4), ((1, 2), 1e-4))
     ]
 
-    assert LINKS.section([result(*links)]).texts[1] == [
+    assert LINKS.table([result(*links)]).texts[1] == [
         "test_a[ws2]", "0", "2", "500.0", "-", "5.00", "this link", "unchanged",
     ]  # fmt: skip
 
@@ -100,7 +100,7 @@ def test_sizes_of_one_test_stand_together_with_the_factor_to_the_smallest() -> N
         at("fsdp", 8, of(reduce(1024), facts={"parameter_bytes": {"0": 1024}})),
     ]
 
-    assert GROWTH.section(results).texts == [
+    assert GROWTH.table(results).texts == [
         ["test_a[fsdp]", "step", "8", "1", "1 KiB", "1 KiB", "0 B"],
         ["test_a[fsdp]", "step", "64", "1 (x1)", "1 KiB (x1)", "128 B (x0.125)", "0 B"],
         ["test_a[ddp]", "step", "8", "1", "4 B", "0 B", "0 B"],

@@ -21,7 +21,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Scalar
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.tables.table import Section
+from pytest_distbench.report.tables.table import DataTable
 from pytest_distbench.store.run_record import write_run_record
 from pytest_distbench.workloads.tables.cost import COST, CostRow, cost_rows
 
@@ -58,13 +58,13 @@ ON_ONE = at(1, trained(0, steps=100, step_s=0.09, time_s=10.0), wall_s=16.0)
 ON_FOUR = at(4, trained(0, steps=50, step_s=0.075, time_s=4.0), wall_s=8.0)
 
 
-def rows_of(section: Section, of: str) -> list[dict[str, object]]:
-    found = [dict(zip(section.columns, row, strict=True)) for row in section.table.rows]
+def rows_of(section: DataTable, of: str) -> list[dict[str, object]]:
+    found = [dict(zip(section.columns, row, strict=True)) for row in section.rows]
     return [row for row in found if row["of"] == of]
 
 
 def test_a_goal_costs_its_nodes_for_the_time_of_the_run() -> None:
-    one, four = rows_of(COST.section([ON_ONE, ON_FOUR], {"prices": prices()}), "accuracy 0.97")
+    one, four = rows_of(COST.table([ON_ONE, ON_FOUR], {"prices": prices()}), "accuracy 0.97")
     assert (one["nodes"], four["nodes"]) == (1, 4)
     assert one["cost_regular"] == pytest.approx(0.5592 * 10 / 3600)
     assert four["cost_regular"] == pytest.approx(0.5592 * 4 * 4 / 3600)
@@ -77,21 +77,21 @@ def test_a_goal_costs_its_nodes_for_the_time_of_the_run() -> None:
     # Task 4b: about 5.5 $ on 1 node, about 9.3 $ on 8 and 4.36 times faster: an index below 1
     node = prices({"regular": 5.5 / 8})
     hours = [trained(0, steps=1, step_s=1, time_s=3600 * 8 / speedup) for speedup in (1, 4.36)]
-    one, eight = rows_of(COST.section([at(1, hours[0]), at(8, hours[1])], {"prices": node}), "accuracy 0.97")
+    one, eight = rows_of(COST.table([at(1, hours[0]), at(8, hours[1])], {"prices": node}), "accuracy 0.97")
     assert one["cost_regular"] == pytest.approx(5.5)
     assert eight["cost_regular"] == pytest.approx(10.1, abs=0.05)  # the task's page rounds
     assert eight["price_index"] == pytest.approx(8 / 4.36**2)
 
-    one, four = rows_of(COST.section([ON_ONE, ON_FOUR], {"prices": prices()}), "run")
+    one, four = rows_of(COST.table([ON_ONE, ON_FOUR], {"prices": prices()}), "run")
     assert four["cost_regular"] == pytest.approx(0.5592 * 4 * 8 / 3600)
     assert (one["time_s"], four["speedup"], four["steps"], four["met"]) == (16.0, 2.0, None, None)
 
     launch = replace(ON_ONE.launches[0], phases={"launcher": 3.0, "body": 10.0})
-    [row] = rows_of(COST.section([replace(ON_ONE, launches=[launch])]), "run")
+    [row] = rows_of(COST.table([replace(ON_ONE, launches=[launch])]), "run")
     assert row["time_s"] == 13.0
 
     missed = at(2, trained(0, steps=None, step_s=1))
-    _, row = rows_of(COST.section([ON_ONE, missed], {"prices": prices()}), "accuracy 0.97")
+    _, row = rows_of(COST.table([ON_ONE, missed], {"prices": prices()}), "accuracy 0.97")
     assert (row["met"], row["time_s"], row["cost_regular"], row["speedup"], row["price_index"]) == (
         "0 of 1", None, None, None, None,
     )  # fmt: skip
@@ -100,7 +100,7 @@ def test_a_goal_costs_its_nodes_for_the_time_of_the_run() -> None:
 def test_bases_are_of_a_test_a_run_and_a_backend() -> None:
     conditions = replace(ON_FOUR.case.conditions, around={"oversubscribed": "2-cores"})
     crowded = replace(ON_FOUR, case=replace(ON_FOUR.case, conditions=conditions))
-    _, four = rows_of(COST.section([ON_ONE, crowded], {"prices": prices()}), "accuracy 0.97")
+    _, four = rows_of(COST.table([ON_ONE, crowded], {"prices": prices()}), "accuracy 0.97")
     assert four["speedup"] == 2.5
 
     cases = [at(n, trained(0, steps=1, step_s=1, time_s=1.0 * n), run=r, backend=b)
@@ -115,12 +115,12 @@ def test_bases_are_of_a_test_a_run_and_a_backend() -> None:
         [*trained(0, steps=40, step_s=1, time_s=4.0), *trained(1, steps=None, step_s=1)],
         [*trained(0, steps=60, step_s=3, time_s=8.0), *trained(1, steps=50, step_s=5, time_s=5.0)],
     ]
-    [row] = rows_of(COST.section([at(1, *launches)]), "accuracy 0.97")
+    [row] = rows_of(COST.table([at(1, *launches)]), "accuracy 0.97")
     assert (row["met"], row["steps"], row["time_s"], row["step_s"]) == ("3 of 4", 50, 5.0, 2.0)
 
 
 def test_statistical_and_hardware_efficiency_stand_apart_and_need_no_price() -> None:
-    section = COST.section([ON_ONE, ON_FOUR])
+    section = COST.table([ON_ONE, ON_FOUR])
     [_, four] = rows_of(section, "accuracy 0.97")
 
     assert four["statistical_efficiency"] == 2.0
@@ -138,7 +138,7 @@ def test_rates_are_bought_and_what_has_none_has_no_row() -> None:
     def rate(ranks: int, value: float) -> CaseResult:
         return at(ranks, [number("samples_per_second", value, unit="samples/s")])
 
-    one, two = COST.section([rate(2, 4000.0), rate(1, 2500.0)], {"prices": prices()}).table.rows
+    one, two = COST.table([rate(2, 4000.0), rate(1, 2500.0)], {"prices": prices()}).rows
     assert (one[1], one[2], one[5]) == ("million samples", 1, 400.0)
     assert (two[2], two[6]) == (2, 1.6)
     assert two[11] == pytest.approx(0.5592 * 2 * 250 / 3600)
@@ -152,24 +152,24 @@ def test_rates_are_bought_and_what_has_none_has_no_row() -> None:
     ]
 
     failed = replace(ON_ONE, launches=[replace(ON_ONE.launches[0], outcome="failed")])
-    assert COST.section([result(), failed]).rows == []
+    assert COST.table([result(), failed]).rows == []
 
 
 def test_the_footer_has_the_day_of_the_prices_and_what_is_without_one() -> None:
-    section = COST.section([ON_FOUR], {"prices": prices(), "run": run(started="2026-06-01T10:00:00+00:00")})
+    section = COST.table([ON_FOUR], {"prices": prices(), "run": run(started="2026-06-01T10:00:00+00:00")})
     assert section.footer == [
         "test_a: relative to 4 ranks, the fewest that it ran on",
         "prices by the hour in USD, of 2026-01-01: a page",
         "n1-standard-4: 0.5592 regular, 0.154 preemptible; ranks per node: 1",
     ]
 
-    section = COST.section([ON_ONE], {"prices": prices(), "run": run(started="2026-09-01T10:00:00+00:00")})
+    section = COST.table([ON_ONE], {"prices": prices(), "run": run(started="2026-09-01T10:00:00+00:00")})
     assert (
         section.footer[-1] == "these prices are 243 days older or newer than the run of 2026-09-01: look them up again"
     )
     assert rows_of(section, "run")[0]["cost_regular"] is not None
 
-    section = COST.section([ON_ONE], {"prices": prices(platforms=("nvidia-*",))})
+    section = COST.table([ON_ONE], {"prices": prices(platforms=("nvidia-*",))})
     assert section.footer[-1] == "no price for the platform cpu-x: add it to platforms of a machine"
     assert rows_of(section, "run")[0]["cost_regular"] is None
 
@@ -177,7 +177,7 @@ def test_the_footer_has_the_day_of_the_prices_and_what_is_without_one() -> None:
 def test_ranks_with_a_cpu_quota_are_priced_as_whole_nodes_and_that_is_told() -> None:
     conditions = replace(ON_ONE.case.conditions, around={"cpus": "0.3"})
     limited = replace(ON_ONE, case=replace(ON_ONE.case, conditions=conditions))
-    section = COST.section([limited], {"prices": prices()})
+    section = COST.table([limited], {"prices": prices()})
 
     assert section.footer[-1] == "cpus=0.3: priced as whole nodes, of which each rank may use 0.3 cores"
 

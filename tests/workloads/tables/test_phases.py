@@ -28,7 +28,7 @@ def on(*breakdowns: Breakdown | None) -> CaseResult:
 
 
 def texts(made: CaseResult) -> list[list[str]]:
-    return [row[2:] for row in PHASES.section([made]).texts]
+    return [row[2:] for row in PHASES.table([made]).texts]
 
 
 STEP = Breakdown(
@@ -54,25 +54,25 @@ def test_the_parts_and_what_is_unaccounted_are_the_step_also_of_a_script() -> No
 
     script = Breakdown(times_s=[4.0], parts=[part("load", "read", times=[0.5]), part("load", times=[1.0])])
     launch = LaunchRecord(index=0, outcome="passed", wall_s=5.0, breakdowns={WALL_TIME: script})
-    assert [row[1:5] for row in PHASES.section([result(verdict(), launches=[launch])]).texts] == [
+    assert [row[1:5] for row in PHASES.table([result(verdict(), launches=[launch])]).texts] == [
         [WALL_TIME, "script", "2", "4 s"],
         [WALL_TIME, "· load", "2", "1 s"],
         [WALL_TIME, "· · read", "2", "500 ms"],
         [WALL_TIME, "· unaccounted", "2", "3 s"],
     ]
 
-    assert PHASES.section([on(None)]).rows == []
+    assert PHASES.table([on(None)]).rows == []
 
     kernels = Breakdown(times_s=[2 * MS], parts=[part("forward", times=[2 * MS], hosts_s=[0.5 * MS])])
-    section = PHASES.section([on(kernels)])
+    section = PHASES.table([on(kernels)])
     assert section.header[-2] == "host"
     assert [row[-2] for row in section.texts] == ["-", "500 us", "-"]
-    assert "host" not in PHASES.section([on(STEP)]).header
+    assert "host" not in PHASES.table([on(STEP)]).header
 
 
 def test_machines_read_the_parent_and_base_units() -> None:
-    section = PHASES.section([on(STEP)])
-    communication = dict(zip(section.columns, section.table.rows[3], strict=True))
+    section = PHASES.table([on(STEP)])
+    communication = dict(zip(section.columns, section.rows[3], strict=True))
 
     assert communication == {
         "test": "suites/test_a.py::test_a[ws2]",
@@ -118,7 +118,7 @@ def test_a_task_is_all_the_steps_that_a_launch_timed(steps: list[int], totals: l
         )
         for launch, n in zip(made.launches, steps, strict=False)
     ]
-    section = PHASES.section([replace(made, launches=launches or made.launches)])
+    section = PHASES.table([replace(made, launches=launches or made.launches)])
     column = section.header.index("total") if "total" in section.header else None
 
     assert (None if column is None else [row[column] for row in section.texts]) == totals
@@ -130,7 +130,7 @@ def test_seeds_and_launches_are_told_in_the_mean() -> None:
              for seed, time_s in enumerate((10 * MS, 30 * MS))}  # fmt: skip
     measured = [Sample(name="step", unit="s", better="lower", value=MS, at={"seed": seed}) for seed in range(2)]
     launch = replace(made.launches[0], breakdowns=seeds, measurements=measured)
-    section = PHASES.section([replace(made, launches=[launch])])
+    section = PHASES.table([replace(made, launches=[launch])])
     assert [row[1:6] for row in section.texts] == [
         ["step", "step", "2", "20 ms", "100.0%"],
         ["step", "· load", "2", "4 ms", "20.0%"],
@@ -162,11 +162,11 @@ def test_communication_inside_communication_counts_once_and_without_any_there_is
 def test_busy_communication_stands_beside_a_step_of_which_there_is_a_trace() -> None:
     busy = BusyCommunication(ranks_s=[6 * MS, 8 * MS], totals_s={}, iterations=10, iteration_s=28 * MS)
     trace = CaseTrace(path="a.gz", sides=[TracedSide(name=CANDIDATE, busy={"step": busy})])
-    section = PHASES.section([replace(on(STEP), trace=trace)])
-    step = dict(zip(section.columns, section.table.rows[0], strict=True))
+    section = PHASES.table([replace(on(STEP), trace=trace)])
+    step = dict(zip(section.columns, section.rows[0], strict=True))
 
     assert section.header[-1] == "busy communication"
     assert [row[-1] for row in section.texts] == ["7 ms of 28 ms", "", "", "", "", ""]
     assert step["busy_communication_s"] == pytest.approx(7 * MS)
     assert step["profiled_step_s"] == pytest.approx(28 * MS)
-    assert "busy communication" not in PHASES.section([on(STEP)]).header
+    assert "busy communication" not in PHASES.table([on(STEP)]).header

@@ -52,7 +52,7 @@ MOBILENET = [
 
 
 def test_report_003s_table_comes_of_its_numbers() -> None:
-    section = SCALING.section(MOBILENET)
+    section = SCALING.table(MOBILENET)
     columns = {heading: i for i, heading in enumerate(section.header)}
     wanted = ["Workers", "communication", "Speed (samples/s)", "Speedup Ratio", "gain per doubling", "note"]
 
@@ -83,16 +83,16 @@ def test_communication_below_the_noise_is_told_as_what_it_is_at_most() -> None:
 
     # Two standard errors of the difference: of logarithms, sqrt(2) of those of a side alone
     apart, beside = sized(2, 0.98, 1.02, communication="off"), sized(2, 1.0, 1.0)
-    section = SCALING.section([apart, beside])
+    section = SCALING.table([apart, beside])
     place = section.header.index("communication")
     noise = 2 * stdev([math.log(0.98), math.log(1.02)]) / math.sqrt(2)
     assert section.texts[0][place - 1 : place + 1] == [f"10 : < {10 * noise / (1 - noise):.1f}", f"< {noise:.1%}"]
-    row = dict(zip(section.columns, section.table.rows[0], strict=True))
+    row = dict(zip(section.columns, section.rows[0], strict=True))
     assert (row["communication"], row["communication_at_most"]) == (None, pytest.approx(noise))
     [told] = section.footer
     assert told.startswith("communication < N%: below the noise of the two steps that it is computed from")
 
-    section = SCALING.section([sized(2, 0.79, 0.81, communication="off"), sized(2, 1.0, 1.0)])
+    section = SCALING.table([sized(2, 0.79, 0.81, communication="off"), sized(2, 1.0, 1.0)])
     assert section.texts[0][section.header.index("communication")] == "20.0%"
     assert section.footer == []
 
@@ -135,9 +135,9 @@ def test_with_a_quota_and_without_are_compared_each_by_itself() -> None:
 def test_busy_communication_stands_beside_the_exposed_where_there_is_a_trace() -> None:
     busy = BusyCommunication(ranks_s=[0.3, 0.5], totals_s={}, iterations=10, iteration_s=0.5)
     trace = CaseTrace(path="a.gz", sides=[TracedSide(name=CANDIDATE, busy={"step": busy})])
-    section = SCALING.section([MOBILENET[0], replace(MOBILENET[1], trace=trace)])
+    section = SCALING.table([MOBILENET[0], replace(MOBILENET[1], trace=trace)])
     place = section.header.index("busy communication")
 
     assert [row[place] for row in section.texts] == ["-", "80.0%"]
     assert section.header[place - 1] == "communication"
-    assert "busy communication" not in SCALING.section(MOBILENET).header
+    assert "busy communication" not in SCALING.table(MOBILENET).header
