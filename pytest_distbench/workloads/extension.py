@@ -12,15 +12,15 @@ ROWS = {
         "communication": "plugin:communication",
     },
     "charts": {
-        "bandwidth": "charts:bandwidth",
-        "change": "charts:change_by_size",
-        "phases": "charts:phases_by_rank",
-        "links": "charts:links",
+        "bandwidth": "tables.collectives:bandwidth",
+        "change": "tables.collectives:change_by_size",
+        "phases": "tables.phases:phases_by_rank",
+        "links": "tables.communication:link_charts",
     },
     "charts above tables": {
-        "scaling": "charts:scaling",
-        "phases": "charts:phases_by_size",
-        "cost": "charts:cost",
+        "scaling": "tables.scaling:scaling_charts",
+        "phases": "tables.phases:phases_by_size",
+        "cost": "tables.cost:cost_charts",
     },
     "case texts": {"links": "tables.communication:LINK_TEXT", "sweep": "tables.collectives:SWEEP"},
     "tables": {

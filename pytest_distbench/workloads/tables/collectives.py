@@ -1,4 +1,4 @@
-"""The tables of sweeps: as nccl-tests tells them, out of place and in place side by side; and one sweep beside others.
+"""Sweeps in tables, on the terminal and in charts: as nccl-tests tells them, and one sweep beside others.
 
 Sweeps side by side are as MLBench's task 0a draws backends: a row per message, a column for each way it was sent.
 """
@@ -15,6 +15,7 @@ from pytest_distbench.records.metric import LINK_PEAK, PEAK_MEMORY, Scalar
 from pytest_distbench.records.reasons import REASONS, VERDICTS, ReasonCode, severity_order
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.report import Line
+from pytest_distbench.report.page import Axis, Chart, Lines, Point, Series, points, short
 from pytest_distbench.report.tables.table import Cell, Column, TableKind, microseconds, number
 from pytest_distbench.report.verdicts import CaseText, coded_lines, statistics_of, words_of_unchanged
 from pytest_distbench.units import GIGABYTE, counted, format_bytes, quantity
@@ -49,19 +50,26 @@ def is_sweep(result: CaseResult) -> bool:
     return any(_AXIS in v.at for v in result.verdicts)
 
 
-def sweep_points(result: CaseResult) -> Iterator[SweepPoint]:
-    """The points that have a time, the smallest size first; of several dtypes one after the other."""
-    series: dict[tuple[Scalar, ...], dict[int, dict[str, Finding]]] = {}
+def sweeps(result: CaseResult) -> dict[str, list[SweepPoint]]:
+    """The points that have a time, by what tells those of one size apart; the smallest size first."""
+    series: dict[str, dict[int, dict[str, Finding]]] = {}
     for verdict in result.verdicts:
         if _AXIS in verdict.at:
-            others = tuple(value for axis, value in verdict.at.items() if axis != _AXIS)
-            point = series.setdefault(others, {}).setdefault(int(verdict.at[_AXIS]), {})
-            point[verdict.name] = verdict
-    for points in series.values():
-        for size, found in sorted(points.items()):
-            time = found.get("latency")
-            if time is not None and time.current is not None:
-                yield _point(size, time, time.current, found)
+            name = " ".join(str(value) for axis, value in verdict.at.items() if axis != _AXIS)
+            series.setdefault(name, {}).setdefault(int(verdict.at[_AXIS]), {})[verdict.name] = verdict
+    return {
+        name: [
+            _point(size, time, time.current, found)
+            for size, found in sorted(sizes.items())
+            if (time := found.get("latency")) is not None and time.current is not None
+        ]
+        for name, sizes in series.items()
+    }
+
+
+def sweep_points(result: CaseResult) -> list[SweepPoint]:
+    """Those of several dtypes one after the other."""
+    return [point for found in sweeps(result).values() for point in found]
 
 
 def _point(size: int, time: Finding, time_s: float, found: dict[str, Finding]) -> SweepPoint:
@@ -90,7 +98,7 @@ _HEADER = ("", "size", "time us", "algbw GB/s", "busbw GB/s", "#wrong", "baselin
 
 
 def _sweep_table(result: CaseResult, *, show_all: bool) -> list[Line]:
-    points = list(sweep_points(result))
+    points = sweep_points(result)
     shown = [point for point in points if show_all or not REASONS[point.gravest].is_quiet]
     _, note = statistics_of([point.time for point in shown])
     rows = [
@@ -441,3 +449,48 @@ NETWORKS = _side_by_side(
     needs="a sweep over several networks: network=",
     has_ratios=True,
 )
+
+
+_MESSAGE = Axis(name="message size", unit="B", scale="log2")
+
+
+def bandwidth(result: CaseResult) -> Iterator[Chart]:
+    """Bus bandwidth against message size; algorithm bandwidth where a collective has no factor."""
+    found_by_name = {name: found for name, found in sweeps(result).items() if found}
+    if not any(len(found) > 1 for found in found_by_name.values()):
+        return
+    has_factor = all(point.busbw is not None for found in found_by_name.values() for point in found)
+    series = []
+    for name, found in found_by_name.items():
+        rates = [(point.busbw if has_factor else point.algbw) or 0.0 for point in found]
+        series.append(Series(name=name or "this run", points=_rates(found, rates)))
+        before = [
+            rate * point.time_s / point.time.baseline if point.time.baseline else None
+            for point, rate in zip(found, rates, strict=True)
+        ]
+        if any(before):
+            called = f"{name} baseline".strip()
+            series.append(Series(name=called, points=_rates(found, before), look="reference"))
+    title = "Bus bandwidth by message size" if has_factor else "Bandwidth by message size"
+    yield Lines(title=title, x=_MESSAGE, y=Axis(name="bandwidth", unit="B/s", scale="log"), series=series)
+
+
+def _rates(found: Sequence[SweepPoint], rates: Sequence[float | None]) -> list[Point]:
+    pairs = zip(found, rates, strict=True)
+    return points((point.message_bytes, rate * GIGABYTE) for point, rate in pairs if rate)
+
+
+def change_by_size(result: CaseResult) -> Iterator[Chart]:
+    """The time of each message size as a share of the baseline's: a loss that no axis of decades shows."""
+    found_by_name = {name: found for name, found in sweeps(result).items() if found}
+    series: list[Series] = []
+    allowed: list[tuple[float, float, float]] = []
+    for name, found in found_by_name.items():
+        judged = [(p.message_bytes, p.time.ratio, p.time.threshold) for p in found if p.time.ratio is not None]
+        if len(judged) > 1:
+            series.append(Series(name=name or "this run", points=points((size, ratio) for size, ratio, _ in judged)))
+            limits = [(size, limit) for size, _, limit in judged if limit is not None]
+            allowed = allowed or [(float(size), short(1 / (1 + limit)), short(1 + limit)) for size, limit in limits]
+    if series:
+        y = Axis(name="time, % of the baseline", unit="%")
+        yield Lines(title="Time as % of the baseline", x=_MESSAGE, y=y, series=series, allowed=allowed)

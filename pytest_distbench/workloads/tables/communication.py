@@ -1,4 +1,4 @@
-"""The tables of communication: bytes in few tensors and in many, each link, and what grows with the world size."""
+"""Tables of communication, and the chart of links: bytes in few tensors and in many, each link, and growth with ranks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pytest_distbench.judging.fingerprint_rule import UNITS, structure_of
 from pytest_distbench.judging.links import Link, by_link, find_slow, link_at, outliers, times_of, typical_time
 from pytest_distbench.records.reasons import REASONS, ReasonCode, severity_order
 from pytest_distbench.records.run import CaseResult, Finding
+from pytest_distbench.report.page import Chart, Heat
 from pytest_distbench.report.tables.table import TEST, Cell, Column, TableKind, microseconds, num_bytes, number
 from pytest_distbench.report.verdicts import CaseText
 from pytest_distbench.units import GIGABYTE, quantity
@@ -129,6 +130,19 @@ LINKS: TableKind[LinkPoint] = TableKind(
         Column("verdict", str, "verdict", lambda point: REASONS[point.gravest].verdict),
     ],
 )
+
+
+def link_charts(result: CaseResult) -> Iterator[Chart]:
+    """Latency and bandwidth of each link, from rank to rank."""
+    found = list(link_points(result))
+    ranks = 1 + max((max(point.link) for point in found), default=0)
+    latencies = {point.link: point.latency_s for point in found}
+    rates = {p.link: None if p.bandwidth is None else p.bandwidth * GIGABYTE for p in found}
+    for title, unit, values in (("Latency of links", "s", latencies), ("Bandwidth of links", "B/s", rates)):
+        if any(value is not None for value in values.values()):
+            cells = [[values.get(Link(source, target)) for target in range(ranks)] for source in range(ranks)]
+            labels = [f"rank {rank}" for rank in range(ranks)]
+            yield Heat(title=title, unit=unit, down="from", across="to", labels=labels, cells=cells)
 
 
 _Size = tuple[str, str, int, dict[str, int], dict[str, int]]

@@ -6,9 +6,10 @@ Statistical and hardware efficiency as Zhang and Ré (DimmWitted, PVLDB 7, 2014)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from functools import partial
 from statistics import median
 
 from pytest_distbench.records.case import CPUS, NODES, OVERSUBSCRIBED
@@ -16,7 +17,17 @@ from pytest_distbench.records.environment import TERMS, Machine, Prices, Term
 from pytest_distbench.records.iteration import COMMUNICATION, RATE_COMMUNICATION
 from pytest_distbench.records.metric import Sample, metric_key, without
 from pytest_distbench.records.run import CaseResult, RunRecord
+from pytest_distbench.report.page import Axis, Chart, Lines, Series, points
+from pytest_distbench.report.page.charts import (
+    curves_of,
+    median_curve,
+    over_time,
+    target_of,
+    unit_of,
+    without_first_losses,
+)
 from pytest_distbench.report.tables.table import Cell, Column, TableKind, number, seconds
+from pytest_distbench.units import counted
 
 STALE_DAYS = 180
 """Between the day of the prices and that of the run: beyond it the table says so."""
@@ -217,3 +228,84 @@ COST: TableKind[CostRow] = TableKind(
     needs="trainings to a goal, or a rate such as samples_per_second",
     takes=["prices", "run"],
 )
+
+
+def cost_charts(results: Sequence[CaseResult], prices: Prices | None = None) -> Iterator[Chart]:
+    """What more ranks bring: speed-up, fewer and faster steps; its cost; and every training over time, size by size."""
+    found: dict[str, dict[str, list[CostRow]]] = {}
+    for row in cost_rows(results, prices):
+        if row.speedup is not None and row.time_s:
+            found.setdefault(row.result.case.series, {}).setdefault(row.what, []).append(row)
+    for test, bought in found.items():
+        sizes = {what: rows for what, rows in bought.items() if len(rows) > 1}
+        for what, rows in sizes.items():
+            if any(row.statistical is not None for row in rows):
+                yield _speedup(f"Speed-up to {what}: {test}", rows)
+        goals = {what: rows for what, rows in sizes.items() if rows[0].met}
+        yield from _costs(f"Speed-up and its cost: {test}", goals or sizes, prices)
+    yield from _courses(results)
+
+
+def _costs(title: str, bought: Mapping[str, Sequence[CostRow]], prices: Prices | None) -> Iterator[Chart]:
+    """A line for each thing that was bought, and with prices for each of their terms."""
+    ways: list[tuple[str, Callable[[CostRow], float | None]]] = [("", _of_ranks)]
+    if prices is not None:
+        ways = [(f", {term}", partial(CostRow.cost, term=term)) for term in TERMS]
+    series = [
+        Series(
+            name=f"{what}{way}",
+            points=points((cost_of(row) or 0.0, row.speedup) for row in rows),
+            labels=[counted(row.ranks, "rank") for row in rows],
+        )
+        for what, rows in bought.items()
+        for way, cost_of in ways
+        if all(cost_of(row) for row in rows)
+    ]
+    if series:
+        name, unit = ("cost: ranks x time", "s") if prices is None else ("cost", prices.currency)
+        x, y = Axis(name=name, unit=unit, scale="log"), Axis(name="speed-up", scale="log2")
+        yield Lines(title=title, x=x, y=y, series=series)
+
+
+def _of_ranks(row: CostRow) -> float:
+    return row.ranks * (row.time_s or 0.0)
+
+
+def _speedup(title: str, rows: Sequence[CostRow]) -> Lines:
+    """As the product of its two: fewer steps, and faster ones."""
+    parts: dict[str, Callable[[CostRow], float | None]] = {
+        "speed-up": lambda row: row.speedup,
+        "fewer steps (statistical)": lambda row: row.statistical,
+        "faster steps (hardware)": lambda row: row.hardware,
+    }
+    series = [Series(name=name, points=points((r.ranks, of(r)) for r in rows)) for name, of in parts.items()]
+    least = rows[0].ranks
+    ideal = Series(name="ideal", points=points((r.ranks, r.ranks / least) for r in rows), look="reference")
+    x = Axis(name="ranks", scale="log2")
+    return Lines(title=title, x=x, y=Axis(name="speed-up", scale="log2"), series=[*series, ideal])
+
+
+def _courses(results: Sequence[CaseResult]) -> Iterator[Chart]:
+    """Losses and evaluations of a training by time, a line for each world size: medians over launches and seeds."""
+    tests: dict[str, list[CaseResult]] = {}
+    for result in results:
+        if any(m.name.startswith("steps_to_") for launch in result.launches for m in launch.measurements):
+            tests.setdefault(result.case.series, []).append(result)
+    for test, sizes in tests.items():
+        sizes.sort(key=lambda result: result.case.world_size)
+        curves = [(result, without_first_losses(curves_of(result.launches))) for result in sizes]
+        for name in dict.fromkeys(name for _, found in curves for name in found):
+            lines = [
+                Series(name=counted(result.case.world_size, "rank"), points=over_time(result, middle))
+                for result, found in curves
+                if (middle := median_curve([drawn for _, drawn in found.get(name, [])]))
+            ]
+            drawn = [line for line in lines if line.points]
+            if drawn:
+                yield Lines(
+                    title=f"{name} by time: {test}",
+                    x=Axis(name="time from the first step, evaluations included", unit="s"),
+                    y=Axis(name=name, unit=unit_of(sizes, name)),
+                    series=drawn,
+                    target=target_of(sizes, name),
+                )

@@ -1,4 +1,4 @@
-"""The table of phases: where the steps of a loop go, and scripts.
+"""The table and the charts of phases: where the steps of a loop go, and scripts.
 
 Means over steps, launches and seeds, and sums over a script, so that the parts and what is unaccounted are the whole.
 """
@@ -9,11 +9,13 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Literal, NamedTuple
 
+from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.iteration import UNACCOUNTED, Breakdown, BusyCommunication
 from pytest_distbench.records.metric import WALL_TIME
 from pytest_distbench.records.run import CaseResult
+from pytest_distbench.report.page import Bars, Chart, short
 from pytest_distbench.report.tables.table import TEST, Cell, Column, TableKind, number, seconds
-from pytest_distbench.units import format_seconds
+from pytest_distbench.units import counted, format_seconds
 
 COMMUNICATION = ("communication", "all_reduce")
 """Phases of these names are communication; the rest of a step is compute."""
@@ -182,11 +184,6 @@ def _busy(row: PhaseRow) -> Cell:
     return Cell(row.busy.time_s, f"{format_seconds(row.busy.time_s)} of {format_seconds(row.busy.iteration_s)}")
 
 
-def whole_of(loop: str) -> str:
-    """What the parts of a loop are parts of, in words."""
-    return "a script" if loop == WALL_TIME else f"an iteration of {loop}"
-
-
 def _mean_or_none(values: Sequence[float]) -> float | None:
     return fmean(values) if values else None
 
@@ -218,3 +215,46 @@ PHASES: TableKind[PhaseRow] = TableKind(
     ],
     needs="phases in a timed loop (rank.phase), or anywhere in a script (phase of pytest_distbench)",
 )
+
+
+def _tops(results: Sequence[CaseResult]) -> Iterator[tuple[str, PhaseRow]]:
+    """The outermost parts of each loop, and what is in none, by name."""
+    for row in _rows(results):
+        if (row.kind == "phase" and len(row.path) == 1) or row.kind == UNACCOUNTED:
+            yield row.path[0] if row.path else UNACCOUNTED, row
+
+
+def _whole_of(loop: str) -> str:
+    """What the parts of a loop are parts of, in words."""
+    return "a script" if loop == WALL_TIME else f"an iteration of {loop}"
+
+
+def phases_by_rank(result: CaseResult) -> Iterator[Chart]:
+    """Where a step of each rank goes: its outermost phases, and what is in none."""
+    loops: dict[str, dict[str, Sequence[float]]] = {}
+    for name, row in _tops([result]):
+        loops.setdefault(row.loop, {})[name] = row.times_s
+    for loop, parts in loops.items():
+        rows = [
+            (f"rank {rank}", [short(max(0.0, times_s[rank])) for times_s in parts.values()])
+            for rank in range(min(map(len, parts.values())))
+        ]
+        yield Bars(title=f"Where {_whole_of(loop)} goes, by rank", unit="s", parts=[*parts], rows=rows)
+
+
+def phases_by_size(results: Sequence[CaseResult], prices: Prices | None = None) -> Iterator[Chart]:
+    """Where a step goes by world size, of tests that ran at several: means over ranks."""
+    del prices
+    groups: dict[tuple[str, str], dict[int, dict[str, float]]] = {}
+    for name, row in _tops(results):
+        sizes = groups.setdefault((row.result.case.series, row.loop), {})
+        sizes.setdefault(row.result.case.world_size, {})[name] = row.time_s
+    for (test, loop), sizes in groups.items():
+        if len(sizes) > 1:
+            names = list(dict.fromkeys(name for parts in sizes.values() for name in parts))
+            names.append(names.pop(names.index(UNACCOUNTED)))
+            rows = [
+                (counted(size, "rank"), [short(max(0.0, parts.get(name, 0.0))) for name in names])
+                for size, parts in sorted(sizes.items())
+            ]
+            yield Bars(title=f"Where {_whole_of(loop)} goes: {test}", unit="s", parts=names, rows=rows)

@@ -1,4 +1,4 @@
-"""The table of scaling tests: n workers beside one, as reports 001 and 003 print them."""
+"""The table and the charts of scaling tests: n workers beside one, as reports 001 and 003 print them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from statistics import median, variance
 
 from pytest_distbench.judging.thresholds import STANDARD_ERRORS, variance_of_iterations
 from pytest_distbench.records.case import CPUS, NETWORK, OVERSUBSCRIBED, Case
+from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.iteration import (
     COMMUNICATION,
     EFFICIENCY,
@@ -23,6 +24,7 @@ from pytest_distbench.records.iteration import (
 )
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.run import CaseResult, Finding
+from pytest_distbench.report.page import Axis, Chart, Lines, Series, points
 from pytest_distbench.report.tables.table import Cell, Column, TableKind, number, seconds
 
 NEGATIVE = "negative scaling"
@@ -264,3 +266,32 @@ SCALING: TableKind[ScalingRow] = TableKind(
     footer=lambda rows: list(_footer(rows)),
     needs="a test that uses the fixture scaling, and whose body calls record_rate(...) or record_input_rate(...)",
 )
+
+
+_WORKERS = Axis(name="workers", scale="log2")
+
+
+def scaling_charts(results: Sequence[CaseResult], prices: Prices | None = None) -> Iterator[Chart]:
+    """Speed-up and efficiency by workers: a line for each test, dotted what is ideal, or what the baseline was."""
+    del prices
+    found: dict[str, list[ScalingRow]] = {}
+    for row in scaling_rows(results):
+        if row.speedup is not None and row.communicates:
+            found.setdefault(_test(row).text, []).append(row)
+    if not found:
+        return
+    speedups = [
+        Series(name=name, points=points((row.workers, row.speedup) for row in rows)) for name, rows in found.items()
+    ]
+    sizes = sorted({row.workers for rows in found.values() for row in rows})
+    ideal = Series(name="ideal", points=points((size, size) for size in sizes), look="reference")
+    speedup = Axis(name="speed-up", scale="log2")
+    yield Lines(title="Speed-up over one worker", x=_WORKERS, y=speedup, series=[*speedups, ideal])
+    shares = []
+    for name, rows in found.items():
+        shares.append(Series(name=name, points=points((row.workers, row.efficiency) for row in rows)))
+        before = points((r.workers, r.verdict.baseline if r.verdict is not None else None) for r in rows)
+        if before:
+            shares.append(Series(name=f"{name}, baseline", points=before, look="reference"))
+    efficiency = Axis(name="scaling efficiency", unit="%")
+    yield Lines(title="Scaling efficiency", x=_WORKERS, y=efficiency, series=shares)

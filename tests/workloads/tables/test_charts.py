@@ -18,15 +18,11 @@ from pytest_distbench.report.page import Bars, Heat, Lines
 from pytest_distbench.report.page.charts import (
     charts_of,
 )
-from pytest_distbench.workloads.charts import (
-    bandwidth,
-    change_by_size,
-    cost,
-    links,
-    phases_by_rank,
-    phases_by_size,
-    scaling,
-)
+from pytest_distbench.workloads.tables.collectives import bandwidth, change_by_size
+from pytest_distbench.workloads.tables.communication import link_charts
+from pytest_distbench.workloads.tables.cost import cost_charts
+from pytest_distbench.workloads.tables.phases import phases_by_rank, phases_by_size
+from pytest_distbench.workloads.tables.scaling import scaling_charts
 
 
 def launch(*measured: Sample, **changes: object) -> LaunchRecord:
@@ -119,15 +115,15 @@ def test_links_are_a_matrix_with_holes_where_none_was_measured() -> None:
     link = Finding(
         metric=metric_key("latency", at), code="within-threshold", unit="s", better="lower", current=1e-4, at=at
     )
-    [chart] = links(result(link))
+    [chart] = link_charts(result(link))
 
     assert isinstance(chart, Heat)
     assert chart.cells == [[None, 1e-4], [None, None]]
-    assert not list(links(result()))
+    assert not list(link_charts(result()))
 
 
 def test_speed_up_has_the_ideal_beside_it_and_efficiency_is_a_share() -> None:
-    speedup, efficiency = scaling([trained(1, 1.0, "off"), trained(1, 1.0), trained(2, 1.25), trained(4, 2.0)])
+    speedup, efficiency = scaling_charts([trained(1, 1.0, "off"), trained(1, 1.0), trained(2, 1.25), trained(4, 2.0)])
 
     assert isinstance(speedup, Lines)
     assert isinstance(efficiency, Lines)
@@ -148,7 +144,7 @@ def test_phases_of_a_test_stand_below_each_other_by_world_size() -> None:
 
 
 def test_trainings_of_all_sizes_stand_in_one_chart() -> None:
-    charts = {chart.title: chart for chart in cost([to_accuracy(1, 8, 1.0), to_accuracy(2, 4, 0.5)])}
+    charts = {chart.title: chart for chart in cost_charts([to_accuracy(1, 8, 1.0), to_accuracy(2, 4, 0.5)])}
     accuracy, loss = charts["accuracy by time: test_a"], charts["loss by time: test_a"]
     assert isinstance(accuracy, Lines)
     assert isinstance(loss, Lines)
@@ -160,7 +156,7 @@ def test_trainings_of_all_sizes_stand_in_one_chart() -> None:
     assert [x for x, _ in loss.series[1].points] == [0.5, 1.0, 1.5, 2.0]
     assert "learning_rate by time: test_a" in charts
 
-    charts = {chart.title: chart for chart in cost([to_accuracy(1, 8, 1.0), to_accuracy(2, 4, 0.8)])}
+    charts = {chart.title: chart for chart in cost_charts([to_accuracy(1, 8, 1.0), to_accuracy(2, 4, 0.8)])}
     speedup = charts["Speed-up to accuracy 0.9: test_a"]
     assert isinstance(speedup, Lines)
     assert {s.name: s.points[-1] for s in speedup.series} == {
@@ -172,18 +168,18 @@ def test_trainings_of_all_sizes_stand_in_one_chart() -> None:
 
 
 def test_cost_is_ranks_times_time_or_money_where_prices_are_known() -> None:
-    [chart] = cost([trained(1, 1.0), trained(4, 2.0)])
+    [chart] = cost_charts([trained(1, 1.0), trained(4, 2.0)])
     assert isinstance(chart, Lines)
     assert chart.series[0].labels == ["1 rank", "4 ranks"]
     assert [y for _, y in chart.series[0].points] == [1.0, 2.0]
     assert chart.series[0].points[1][0] == pytest.approx(2 * chart.series[0].points[0][0])
-    assert not list(cost([trained(1, 1.0)]))
+    assert not list(cost_charts([trained(1, 1.0)]))
 
     machine = Machine(
         name="n1", platforms=["cpu-*"], ranks_per_node=1, per_hour={"regular": 3600.0, "preemptible": 360.0}
     )
     prices = Prices(currency="USD", date=date(2020, 10, 5), source="a page", machines=[machine])
-    [chart] = cost([trained(1, 1.0), trained(4, 2.0)], prices)
+    [chart] = cost_charts([trained(1, 1.0), trained(4, 2.0)], prices)
     assert isinstance(chart, Lines)
     assert (chart.x.name, chart.x.unit) == ("cost", "USD")
     priced, cheaper = chart.series
@@ -192,5 +188,5 @@ def test_cost_is_ranks_times_time_or_money_where_prices_are_known() -> None:
     assert cheaper.points[0][0] == pytest.approx(priced.points[0][0] / 10)
 
     other = [replace(made, case=replace(made.case, test="a.py::test_b")) for made in (trained(1, 1.0), trained(2, 1.0))]
-    charts = list(cost([trained(1, 1.0), trained(2, 2.0), *other]))
+    charts = list(cost_charts([trained(1, 1.0), trained(2, 2.0), *other]))
     assert [chart.title for chart in charts] == [f"Speed-up and its cost: {name}[on]" for name in ("test_a", "test_b")]
