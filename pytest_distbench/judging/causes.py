@@ -10,13 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from pytest_distbench.judging.entry import phases_of
-from pytest_distbench.judging.links import Slow, by_link, find_slow, outliers, times_of
+from pytest_distbench.judging.links import FEWEST_SIZES, Slow, by_link, find_slow, fit_link_terms, outliers, times_of
 from pytest_distbench.judging.losses import norm_of
 from pytest_distbench.judging.terms import severity
 from pytest_distbench.judging.thresholds import BUSIER_SHARE
 from pytest_distbench.records.iteration import TRAINING_STEP
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.link_terms import FEWEST_SIZES, fit_link_terms
 from pytest_distbench.records.metric import WALL_TIME, metric_name, tightest
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.units import format_bytes, format_change, format_seconds
@@ -82,10 +81,10 @@ def _sizes(result: CaseResult) -> Iterator[Finding]:
     for name, verdicts in sweeps.items():
         hit = [_size(v) for v in verdicts if v.row.may_be_confirmed]
         if hit and len(verdicts) >= FEWEST_SIZES:
-            then = fit_link_terms({_size(v): v.baseline or 0.0 for v in verdicts})
-            now = fit_link_terms({_size(v): v.current or 0.0 for v in verdicts})
-            latency = _movement(then.latency_s, now.latency_s, format_seconds)
-            bandwidth = _movement(then.s_per_byte, now.s_per_byte, lambda rate: f"{rate * 1e9:.3g} s/GB")
+            latency_then, rate_then = fit_link_terms({_size(v): v.baseline or 0.0 for v in verdicts})
+            latency_now, rate_now = fit_link_terms({_size(v): v.current or 0.0 for v in verdicts})
+            latency = _movement(latency_then, latency_now, format_seconds)
+            bandwidth = _movement(rate_then, rate_now, lambda rate: f"{rate * 1e9:.3g} s/GB")
             told = f"{name} is slower {which(hit, [_size(v) for v in verdicts])}"
             terms = [f"latency term {latency}, bandwidth term {bandwidth}"]
             yield Finding(code="slower-sizes", metric=name, reason=told, differences=terms)

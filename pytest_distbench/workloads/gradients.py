@@ -204,32 +204,25 @@ class Hook:
     """One way to send gradients.
 
     Attributes:
-        register: gives it to a model; the second argument is PowerSGD's rank.
+        register: gives it to a model; the second argument is PowerSGD's rank. None: DDP's own all_reduce.
         dtype: that the backend has to reduce; empty: the gradients' own.
         takes_rank: whether it approximates matrices by some of a rank.
-        no_cpu: why it cannot be used on a CPU in this process; empty: it can.
+        waits_for: why it cannot be used on a CPU beside a CUDA device; empty: it can.
     """
 
-    register: Callable[[DistributedDataParallel, int], None]
+    register: Callable[[DistributedDataParallel, int], None] | None
     dtype: str = ""
     takes_rank: bool = False
-    no_cpu: Callable[[], str] = lambda: ""
+    waits_for: str = ""
 
 
-def _none(_model: DistributedDataParallel, _rank: int) -> None:
-    """DDP's own all_reduce."""
+def _default(name: str) -> Callable[[DistributedDataParallel, int], None]:
+    def register(model: DistributedDataParallel, _rank: int) -> None:
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
+        model.register_comm_hook(None, getattr(default_hooks, name))
 
-def _fp16(model: DistributedDataParallel, _rank: int) -> None:
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-
-    model.register_comm_hook(None, default_hooks.fp16_compress_hook)
-
-
-def _bf16(model: DistributedDataParallel, _rank: int) -> None:
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-
-    model.register_comm_hook(None, default_hooks.bf16_compress_hook)
+    return register
 
 
 def _power_sgd(model: DistributedDataParallel, rank: int) -> None:
@@ -239,20 +232,15 @@ def _power_sgd(model: DistributedDataParallel, rank: int) -> None:
     model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
 
-def _waits_for_cuda() -> str:
-    import torch
-
-    found = torch.cuda.is_available()
-    return (
-        "torch's PowerSGD waits for a CUDA device where there is one, and the gradients are on a CPU" if found else ""
-    )
-
-
 HOOKS = {
-    "none": Hook(register=_none),
-    "fp16": Hook(register=_fp16, dtype="float16"),
-    "bf16": Hook(register=_bf16, dtype="bfloat16"),
-    "powersgd": Hook(register=_power_sgd, takes_rank=True, no_cpu=_waits_for_cuda),
+    "none": Hook(register=None),
+    "fp16": Hook(register=_default("fp16_compress_hook"), dtype="float16"),
+    "bf16": Hook(register=_default("bf16_compress_hook"), dtype="bfloat16"),
+    "powersgd": Hook(
+        register=_power_sgd,
+        takes_rank=True,
+        waits_for="torch's PowerSGD waits for a CUDA device where there is one, and the gradients are on a CPU",
+    ),
 }
 """By the name that a test gives."""
 
@@ -314,7 +302,7 @@ def compressed_training(rank: RankContext) -> None:
     _register(params["hook"], model, params["approximation_rank"])
     for _ in range(_WHOLE_STEPS + 1):
         step(model)
-    if hook.register is not _none:
+    if hook.register is not None:
         distance = float((_gradient(model) - exact).norm() / exact.norm())
         rank.record("gradient_error", distance, better="lower", at=at, identity=identity)
     warmup, iterations = params["warmup"], params["iterations"]
@@ -328,18 +316,23 @@ def compressed_training(rank: RankContext) -> None:
 
 def expect_support(rank: RankContext, name: str) -> None:
     """Skip in all ranks where the hook of this name cannot work. A collective call."""
+    import torch
+
     from pytest_distbench.workloads.calls import expect_sums
 
     hook = hook_named(name)
-    if rank.device.type == "cpu" and (reason := hook.no_cpu()):
-        raise unittest.SkipTest(f"{name}: {reason}")
+    if hook.waits_for and rank.device.type == "cpu" and torch.cuda.is_available():
+        raise unittest.SkipTest(f"{name}: {hook.waits_for}")
     if hook.dtype:
         expect_sums(rank, hook.dtype)
 
 
 def _register(name: str, model: DistributedDataParallel, approximation_rank: int = 1) -> None:
+    register = HOOKS[name].register
+    if register is None:
+        return
     try:
-        HOOKS[name].register(model, approximation_rank)
+        register(model, approximation_rank)
     except TypeError as error:  # what DDP refuses a hook with
         raise unittest.SkipTest(f"{name}: {error}") from None
 

@@ -14,7 +14,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import psutil
 import torch
@@ -39,34 +39,14 @@ _LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuseblk"}
 """Of file systems outside of the kernel those that are known to lie on a disk; s3fs, sshfs and their like do not."""
 
 
-class Storage(Protocol):
-    """A folder of files, the same to all processes that read it: it can be taken to another one.
+class Folder:
+    """A folder of files that this host has mounted, the same to all processes that read it.
 
     Attributes:
         where: as it was given.
         kind: a disk of this host (memory counts as one), a mount, or an object store.
         file_system: what the system, or the URL, calls it: ``ext4``, ``nfs4``, ``s3``.
     """
-
-    where: str
-    kind: StorageKind
-    file_system: str
-
-    def below(self, name: str) -> Storage:
-        """The folder of that name in it, which need not exist."""
-
-    def sizes(self) -> dict[str, int]:
-        """Bytes of each file in it, by name; none where there is no such folder."""
-
-    def read(self, name: str, start: int, length: int) -> bytes:
-        """So many bytes of a file; fewer where it ends before."""
-
-    def write(self, name: str, content: bytes) -> None:
-        """Make or replace a file. Who reads meanwhile sees the old one, or the new one, as a whole."""
-
-
-class Folder:
-    """A folder that this host has mounted."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -79,18 +59,22 @@ class Folder:
         self.kind: StorageKind = "network" if is_fuse or self.file_system in _NETWORK else "local"
 
     def below(self, name: str) -> Folder:
+        """The folder of that name in it, which need not exist."""
         return Folder(self._path / name)
 
     def sizes(self) -> dict[str, int]:
+        """Bytes of each file in it, by name; none where there is no such folder."""
         if not self._path.is_dir():
             return {}
         return {path.name: path.stat().st_size for path in self._path.iterdir() if path.is_file()}
 
     def read(self, name: str, start: int, length: int) -> bytes:
+        """So many bytes of a file; fewer where it ends before."""
         with (self._path / name).open("rb", buffering=0) as file:
             return os.pread(file.fileno(), length, start)
 
     def write(self, name: str, content: bytes) -> None:
+        """Make or replace a file. Who reads meanwhile sees the old one, or the new one, as a whole."""
         self._path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self._path, prefix=f".{name}-") as folder:
             whole = Path(folder, name)
@@ -164,6 +148,9 @@ class ObjectStore:
         except (ImportError, ValueError) as error:
             raise RecordingError(f"{self.where}: {error}; {TO_INSTALL}") from None
         return system, str(root)
+
+
+Storage = Folder | ObjectStore
 
 
 def storage_at(place: str | os.PathLike[str]) -> Storage:
@@ -325,7 +312,7 @@ def _real(place: str | os.PathLike[str] | None) -> Storage:
             'pass storage=rank.params["data"] with params={"data": distbench.data}'
         )
     given = storage_at(place)
-    inner = map(given.below, ("cifar10", cifar10.FOLDER))
+    inner = [given.below(name) for name in ("cifar10", cifar10.FOLDER)]
     return next((folder for folder in inner if folder.sizes()), given)
 
 

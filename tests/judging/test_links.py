@@ -12,6 +12,7 @@ from pytest_distbench.judging.links import (
     Slow,
     by_link,
     find_slow,
+    fit_link_terms,
     imbalance,
     outliers,
     times_of,
@@ -91,3 +92,26 @@ def test_a_low_rate_is_a_long_time() -> None:
         "latency": {Link(0, 1): 0.5},
         "bandwidth": {Link(0, 1): 0.25},
     }
+
+
+SIZES = [4 * 2**n for n in range(25)]
+
+
+@pytest.mark.parametrize(("latency_s", "s_per_byte"), [(2e-4, 1e-9), (1e-8, 1e-9), (2e-4, 1e-12)])
+def test_the_terms_a_sweep_was_made_of_are_found(latency_s: float, s_per_byte: float) -> None:
+    terms = fit_link_terms({size: latency_s + s_per_byte * size for size in SIZES})
+
+    assert terms == (pytest.approx(latency_s, rel=1e-6), pytest.approx(s_per_byte, rel=1e-6))
+
+
+def test_disturbed_sizes_and_slower_calls_move_their_own_term_alone() -> None:
+    before = fit_link_terms({size: 2e-4 + 1e-9 * size for size in SIZES})
+    after = fit_link_terms({size: 3e-4 + 1e-9 * size for size in SIZES})
+    assert after == (pytest.approx(1.5 * before[0]), pytest.approx(before[1]))
+
+    times = {size: 2e-4 + 1e-9 * size for size in SIZES}
+    disturbed = fit_link_terms({**times, 4 * 2**3: 5e-3, 2**24: 1.0})
+    assert disturbed == (pytest.approx(2e-4, rel=0.02), pytest.approx(1e-9, rel=0.02))
+
+    assert min(fit_link_terms({4: 2.0, 64: 1.0, 1024: 0.5, 4096: 0.1})) > 0
+    assert min(fit_link_terms({4: 1e-9, 64: 1e-6, 1024: 1e-2, 4096: 1.0})) > 0

@@ -1,4 +1,4 @@
-"""Tables of communication, and the chart of links: bytes in few tensors and in many, each link, and growth with ranks."""
+"""Tables of communication, and the chart of links: bytes in few tensors and in many, links, growth with ranks."""
 
 from __future__ import annotations
 
