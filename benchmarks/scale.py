@@ -39,6 +39,7 @@ from pytest_distbench.launch.site import Exit
 from pytest_distbench.launch.site.stream import Message
 from pytest_distbench.launch.starters import NO_REVERSE_DNS
 from pytest_distbench.launch.supervise import Side, supervise
+from pytest_distbench.records.iteration import Fingerprint, rank_ranges
 from pytest_distbench.records.launch import HostReport, RankReport
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks, Workplace
@@ -89,6 +90,14 @@ class SimulatedLauncher:
         """Nothing."""
 
 
+def _of(ranks: range, fingerprint: Fingerprint) -> Fingerprint:
+    """The fingerprint of one rank as that of several, all alike."""
+    who = rank_ranges(ranks)
+    [rows] = fingerprint.collectives.values()
+    facts = {name: {who: value} for name, of in fingerprint.facts.items() for value in of.values()}
+    return replace(fingerprint, collectives={who: rows}, facts=facts, groups={}, beyond={}, course={})
+
+
 class Relays:
     """All relays, which answer as real ones do; their ranks do at once what they are told."""
 
@@ -122,16 +131,17 @@ class Relays:
         begins = dict.fromkeys(("begin", "end"), time.monotonic())
         if len(ranks) not in self._of_host:
             own = replace(self._report, group_size=0)
-            found = {rank: replace(own, rank=rank) for rank in range(len(ranks))}
+            found = {rank: replace(own, rank=rank, fingerprints={}, entered={}) for rank in range(len(ranks))}
             self._of_host[len(ranks)] = reduce_host(found, lived_here=len(ranks), are_all=False)
         host = self._of_host[len(ranks)]
         return replace(
             host,
             ranks=[replace(r, rank=r.rank + ranks.start, phases={**r.phases, **begins}) for r in host.ranks],
-            observations=[replace(part, ranks=[*ranks]) for part in host.observations],
-            fingerprints={
-                key: [replace(common, ranks=[*ranks]) for common in found] for key, found in host.fingerprints.items()
-            },
+            observations=[
+                replace(part, of_ranks={ranks.start + rank: means for rank, means in part.of_ranks.items()})
+                for part in host.observations
+            ],
+            fingerprints={key: _of(ranks, one) for key, one in self._report.fingerprints.items()},
         )
 
     def _obey(self, line: bytes, ranks: range) -> Iterator[Message]:

@@ -305,7 +305,7 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
                 reduce="max",
                 values=[ended.wall_s],
                 is_series=False,
-                companions={"cpu_s": [ended.cpu_s]},
+                witnesses={"cpu_s": [ended.cpu_s]},
             )
         ],
         peak_memory_bytes=ended.peak_memory_bytes,

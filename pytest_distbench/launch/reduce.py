@@ -1,11 +1,10 @@
-"""From what each rank recorded to one measurement per metric: reduction over ranks, element by element.
+"""From what each rank recorded to one sample per metric, and where loops go: reduction over ranks, element by element.
 
 It goes in two steps, on each host and over hosts, so that what travels is as much for many ranks as for one.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import statistics
 from collections import Counter
@@ -14,57 +13,135 @@ from typing import TypeVar
 
 from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.environment import Load
-from pytest_distbench.records.iteration import Fingerprint, RankFingerprint, rank_ranges
+from pytest_distbench.records.iteration import Breakdown, Fingerprint, PartShare, named_ranks, rank_ranges
 from pytest_distbench.records.kinds import FAST_SIDE, METRIC_KINDS
-from pytest_distbench.records.launch import CommonPrint, Entered, HostReport, LaunchRecord, RankReport
+from pytest_distbench.records.launch import Entered, HostReport, LaunchRecord, RankReport
 from pytest_distbench.records.metric import (
     LARGEST_NUMBER,
     PEAK_MEMORY,
     PHASE,
+    WALL_TIME,
     Observation,
     Sample,
     Scalar,
     Spread,
-    metric_key,
 )
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.summaries import FEWEST_OF_SERIES, distribution, nearest_rank, quantile
 
 _Part = TypeVar("_Part")
 
+_DIGITS = 9
+"""Behind the comma of a second: finer than any clock, and sums over parts are right to a microsecond."""
+
+
+def join(reports: Sequence[HostReport], *, is_one_clock: bool = False) -> HostReport:
+    """What the ranks of several hosts recorded, reduced over all of them; each rank may be a host of its own.
+
+    Args:
+        is_one_clock: they are all ranks, whose stamps can be compared, so that it is known who waited for whom.
+    """
+    keys = dict.fromkeys(key for report in reports for key in report.fingerprints)
+    return HostReport(
+        ranks=sorted((rank for report in reports for rank in report.ranks), key=lambda rank: rank.rank),
+        observations=reduce_partials((o for report in reports for o in report.observations), is_one_clock=is_one_clock),
+        fingerprints={
+            key: join_fingerprints([report.fingerprints[key] for report in reports if key in report.fingerprints])
+            for key in keys
+        },
+        entered={
+            key: _join_entered([report.entered[key] for report in reports])
+            for key in (reports[0].entered if reports else ())
+            if len({len(r.entered[key].firsts) if key in r.entered else 0 for r in reports}) == 1
+        },
+    )
+
 
 def of_rank(rank: int, observation: Observation) -> Observation:
-    """What one rank recorded, to be reduced with that of others; where it lies in a loop is told in the loops."""
+    """What one rank recorded, to be reduced with that of others."""
     is_compared = observation.is_series and observation.reduce == "max"
-    slowest = [rank] * len(observation.values) if is_compared else []
-    return replace(observation, place=None, ranks=[rank], slowest=slowest)
+    values, place = observation.values, observation.place
+    means = {"time_s": values} if values else {}
+    if place is not None and place.host_s:
+        means["host_s"] = place.host_s
+    return replace(
+        observation,
+        of_ranks={rank: {name: statistics.fmean(series) for name, series in means.items()}},
+        slowest=[rank] * len(values) if is_compared else [],
+    )
 
 
 def recorded(reports: Iterable[RankReport]) -> list[Observation]:
     return [of_rank(report.rank, observation) for report in reports for observation in report.observations]
 
 
-def reduce_partials(found: Iterable[Observation]) -> list[Observation]:
+def reduce_partials(found: Iterable[Observation], *, is_one_clock: bool = False) -> list[Observation]:
     """Reduce over ranks those of one key that are the same metric, in the order they were first recorded."""
     by_key: dict[str, list[list[Observation]]] = {}
-    for part in sorted(found, key=lambda part: part.ranks[0]):
-        same = by_key.setdefault(metric_key(part.name, part.at), [])
+    for part in sorted(found, key=lambda part: min(part.of_ranks)):
+        same = by_key.setdefault(part.key, [])
         group = next((group for group in same if _is_alike(group[0], part)), None)
         if group is None:
             same.append([part])
         else:
             group.append(part)
-    return [_reduce(group) for same in by_key.values() for group in same]
+    return [_reduce(group, is_one_clock=is_one_clock) for same in by_key.values() for group in same]
 
 
 def merge(found: Iterable[Observation]) -> list[Sample]:
     """Raises :class:`RecordingError` where ranks do not agree about a metric."""
     by_key: dict[str, list[Observation]] = {}
     for part in reduce_partials(found):
-        by_key.setdefault(metric_key(part.name, part.at), []).append(part)
+        by_key.setdefault(part.key, []).append(part)
     for key, parts in by_key.items():
         _expect_agreement(key, parts)
     return [_measure(part) for [part] in by_key.values()]
+
+
+def breakdowns(launch: HostReport) -> dict[str, Breakdown]:
+    """Where the iterations of each loop with phases go that all ranks of a launch ran, by the key of its metric.
+
+    A rank that does not enter a phase has spent no time there. A script as a whole, whose key is that of its wall time,
+    is one iteration, and a part of it has all the times that it was entered, at whatever points.
+    """
+    ranks = [report.rank for report in launch.ranks]
+    parts: dict[str, dict[tuple[str, ...], list[Observation]]] = {}
+    for one in launch.observations:
+        if one.place is not None:
+            parts.setdefault(one.place.loop, {}).setdefault(tuple(one.place.path), []).append(one)
+    return {
+        whole.key: Breakdown(
+            times_s=_by_rank(ranks, [whole], "time_s"),
+            parts=[
+                PartShare(
+                    path=list(path),
+                    times_s=_by_rank(ranks, seen, "time_s"),
+                    waits_s=_by_rank(ranks, seen, "wait_s"),
+                    late_s=_by_rank(ranks, seen, "late_s"),
+                    hosts_s=_by_rank(ranks, seen, "host_s"),
+                    is_apart=any(one.place.is_apart for one in seen if one.place is not None),
+                )
+                for path, seen in parts[whole.key].items()
+            ],
+        )
+        for whole in launch.observations
+        if whole.place is None
+        and whole.key in parts
+        and all("time_s" in whole.of_ranks.get(rank, ()) for rank in ranks)
+    }
+
+
+def _by_rank(ranks: Sequence[int], seen: Sequence[Observation], name: str) -> list[float]:
+    """What each rank has of a name; empty where none has it."""
+    if not any(name in means for one in seen for means in one.of_ranks.values()):
+        return []
+    is_script = any(one.place is not None and one.place.loop == WALL_TIME for one in seen)
+    return [
+        round(
+            sum(one.of_ranks.get(r, {}).get(name, 0.0) * (len(one.values) if is_script else 1) for one in seen), _DIGITS
+        )
+        for r in ranks
+    ]
 
 
 def peak_memory(bytes_of: Mapping[int, int | None]) -> list[Sample]:
@@ -100,121 +177,67 @@ def with_load(record: LaunchRecord, load: Load | None) -> LaunchRecord:
     return replace(record, foreign_cores=load.foreign_cores, foreign_wanted=wanted, crowding=crowding)
 
 
-def merge_fingerprints(
-    of_hosts: Iterable[Mapping[str, Sequence[CommonPrint]]], *, world_size: int, stands_for: int | None = None
-) -> dict[str, Fingerprint]:
-    """The ranks' fingerprints by key, equal parts of them told once.
-
-    Args:
-        stands_for: the rank that the only process stands for; None: each stands for itself.
-    """
-    by_key: dict[str, list[CommonPrint]] = {}
-    for prints in of_hosts:
-        for key, found in prints.items():
-            by_key.setdefault(key, []).extend(found)
-    return {
-        key: _merge_prints(sorted(prints, key=lambda common: common.ranks[0]), world_size, stands_for)
-        for key, prints in by_key.items()
-    }
-
-
-def common_prints(reports: Sequence[RankReport]) -> dict[str, list[CommonPrint]]:
-    """The ranks' fingerprints by key, equal ones of them once, without their stamps."""
-    found: dict[str, list[tuple[RankFingerprint, list[int]]]] = {}
-    for report in reports:
-        for key, stamped in report.fingerprints.items():
-            mine = replace(stamped, entered=[], began=0.0)
-            same = found.setdefault(key, [])
-            who = next((ranks for other, ranks in same if other == mine), None)
-            if who is None:
-                same.append((mine, [report.rank]))
-            else:
-                who.append(report.rank)
-    return {
-        key: [CommonPrint(ranks=ranks, fingerprint=fingerprint) for fingerprint, ranks in same]
-        for key, same in found.items()
-    }
-
-
-def _merge_prints(prints: Sequence[CommonPrint], world_size: int, stands_for: int | None) -> Fingerprint:
-    def by_ranks(part: Callable[[RankFingerprint], _Part | None]) -> dict[str, _Part]:
-        same: list[tuple[_Part, list[int]]] = []
-        for common in prints:
-            mine = part(common.fingerprint)
-            who = next((ranks for other, ranks in same if other == mine), None)
-            if who is not None:
-                who += common.ranks
-            elif mine is not None:
-                same.append((mine, [*common.ranks]))
-        if stands_for is not None:
-            return {str(stands_for): mine for mine, _ in same}
-        return {rank_ranges(sorted(who), world_size): mine for mine, who in same}
-
-    if missing := next((common.fingerprint.missing for common in prints if common.fingerprint.missing), ""):
+def join_fingerprints(found: Sequence[Fingerprint], world_size: int | None = None) -> Fingerprint:
+    """The fingerprint of all ranks that these are of, equal parts told once."""
+    if missing := next((f.missing for f in found if f.missing), ""):
         return Fingerprint(missing=missing)
-    facts = sorted({name for c in prints for name, value in c.fingerprint.facts.items() if value})
-    totals = sorted({name for c in prints for name, value in c.fingerprint.totals.items() if value})
     return Fingerprint(
-        collectives=by_ranks(lambda p: p.collectives),
-        groups=by_ranks(lambda p: p.groups or None),
-        facts={name: by_ranks(functools.partial(_fact, name)) for name in facts},
-        totals={name: sum(c.fingerprint.totals.get(name, 0) * len(c.ranks) for c in prints) for name in totals},
-        beyond=by_ranks(lambda p: p.beyond),
-        course=by_ranks(lambda p: p.course),
-        is_full=all(c.fingerprint.is_full for c in prints),
+        collectives=_join_parts([f.collectives for f in found], world_size),
+        groups=_join_parts([f.groups for f in found], world_size),
+        facts={
+            name: _join_parts([f.facts.get(name, {}) for f in found], world_size)
+            for name in sorted({name for f in found for name in f.facts})
+        },
+        totals={
+            name: sum(f.totals.get(name, 0) for f in found)
+            for name in sorted({name for f in found for name in f.totals})
+        },
+        beyond=_join_parts([f.beyond for f in found], world_size),
+        course=_join_parts([f.course for f in found], world_size),
+        is_full=all(f.is_full for f in found),
     )
 
 
-def _fact(name: str, fingerprint: RankFingerprint) -> int:
-    return fingerprint.facts.get(name, 0)
+def _join_parts(parts: Iterable[Mapping[str, _Part]], world_size: int | None) -> dict[str, _Part]:
+    same: list[tuple[_Part, list[int]]] = []
+    for who, mine in (item for part in parts for item in part.items()):
+        ranks = next((ranks for other, ranks in same if other == mine), None)
+        if ranks is None:
+            same.append((mine, named_ranks([who])))
+        else:
+            ranks += named_ranks([who])
+    return {rank_ranges(ranks, world_size): mine for mine, ranks in sorted(same, key=lambda each: min(each[1]))}
 
 
-def entered_on(reports: Sequence[RankReport], *, ahead_s: float) -> dict[str, Entered]:
-    """When the ranks of a host entered the same collectives, by the keys of their fingerprints.
+def _join_entered(parts: Sequence[Entered]) -> Entered:
+    """When some ranks entered the same collectives.
 
-    Args:
-        reports: of all ranks of the host, ascending.
-        ahead_s: of CLOCK_REALTIME there, which their stamps are of, before CLOCK_MONOTONIC.
+    A rank that came latest to another collective than others of its host, whose host came latest to a third, is told
+    less than that: a host keeps one of each rank.
     """
-    found = {}
-    for key in reports[0].fingerprints if reports else ():
-        prints = [report.fingerprints.get(key) for report in reports]
-        stamps = [[p.began - ahead_s + at for at in p.entered] for p in prints if p is not None and p.entered]
-        if len(stamps) < len(reports) or len({len(each) for each in stamps}) > 1:
-            continue
-        firsts = [min(column) for column in zip(*stamps, strict=True)]
-        late = [[at - first for at, first in zip(each, firsts, strict=True)] for each in stamps]
-        latest = [max(range(len(each)), key=each.__getitem__) for each in late]
-        found[key] = Entered(firsts=firsts, latest=[(i, each[i]) for i, each in zip(latest, late, strict=True)])
-    return found
+    firsts = [min(column) for column in zip(*(part.firsts for part in parts), strict=True)]
+    latest = {}
+    for part in parts:
+        own = [(at - first, i) for i, (at, first) in enumerate(zip(part.firsts, firsts, strict=True))]
+        for rank, (i, after) in part.latest.items():
+            late_s, which = max([*own, (own[i][0] + after, i)], key=lambda each: each[0])
+            latest[rank] = which, late_s
+    return Entered(firsts=firsts, latest=latest)
 
 
-def late_s(hosts: Sequence[HostReport], *, doubt_s: float) -> dict[str, list[float]]:
+def late_s(launch: HostReport, *, doubt_s: float) -> dict[str, list[float]]:
     """How long after the first of all each rank entered the collective that it came latest to, by key and rank.
 
-    Only where all entered equally many. A rank that came latest to another collective than others of its host, whose
-    host came latest to a third, is told less than that: a host keeps one of each rank.
-
     Args:
-        hosts: with the stamps of one clock.
         doubt_s: how far two moments of different hosts may be apart that are told as one: who is late by less is not
             known.
     """
-    found = {}
-    for key in hosts[0].entered if hosts else ():
-        each = [host.entered[key] for host in hosts if key in host.entered]
-        if len(each) < len(hosts) or len({len(e.firsts) for e in each}) > 1 or sum(len(e.latest) for e in each) < 2:
-            continue
-        firsts = [min(column) for column in zip(*(e.firsts for e in each), strict=True)]
-        late = {
-            report.rank: round(max(0.0, *own, own[i] + after), 7)
-            for host, e in zip(hosts, each, strict=True)
-            for own in [[at - first for at, first in zip(e.firsts, firsts, strict=True)]]
-            for report, (i, after) in zip(host.ranks, e.latest, strict=True)
-        }
-        if max(late.values()) > doubt_s:
-            found[key] = [late[rank] for rank in sorted(late)]
-    return found
+    found = {
+        key: [round(after, 7) for _, (_, after) in sorted(entered.latest.items())]
+        for key, entered in launch.entered.items()
+        if len(entered.latest) > 1
+    }
+    return {key: late for key, late in found.items() if max(late) > doubt_s}
 
 
 def _is_alike(one: Observation, other: Observation) -> bool:
@@ -256,7 +279,7 @@ def _by_ranks(
 ) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for part in parts:
-        found.setdefault(spell(of(part)), []).extend(part.ranks)
+        found.setdefault(spell(of(part)), []).extend(part.of_ranks)
     return found
 
 
@@ -264,10 +287,17 @@ def _tell(found: Mapping[str, Sequence[int]]) -> str:
     return ", ".join(f"rank{'s' * (len(ranks) > 1)} {rank_ranges(ranks)}: {what}" for what, ranks in found.items())
 
 
-def _reduce(group: Sequence[Observation]) -> Observation:
+def _reduce(group: Sequence[Observation], *, is_one_clock: bool) -> Observation:
     first, *others = group
+    of_ranks = {rank: means for part in group for rank, means in part.of_ranks.items()}
+    place = first.place
+    if place is not None:
+        if is_one_clock:
+            _add_waits(group, of_ranks)
+        is_apart = any(part.place is not None and part.place.is_apart for part in group)
+        place = replace(place, began_at=[], host_s=[], is_apart=is_apart)
     if not others:
-        return first
+        return replace(first, of_ranks=of_ranks, place=place)
     columns = [*zip(*(part.values for part in group), strict=True)]
     slowest: list[int] = []
     if first.slowest:  # of equal ones the first rank, on whichever host it lives
@@ -278,11 +308,29 @@ def _reduce(group: Sequence[Observation]) -> Observation:
         first,
         values=[_combine(column, first) for column in columns],
         slowest=slowest,
-        companions=_sum_companions(group),
+        witnesses=_sum_witnesses(group),
         taken_from=[],
         squares=_sum_squares(group) if is_hiding else [],
-        ranks=sorted(rank for part in group for rank in part.ranks),
+        of_ranks=dict(sorted(of_ranks.items())),
+        place=place,
     )
+
+
+def _add_waits(group: Sequence[Observation], of_ranks: dict[int, dict[str, float]]) -> None:
+    """How long each rank waited for the last one to come into a phase, and how long after the first it came.
+
+    A rank waits no longer than it is in the phase. An iteration that only some of the ranks enter has no waiting.
+    """
+    came = [(part, part.place.began_at) for part in group if part.place is not None and part.place.began_at]
+    if len(came) < 2:
+        return
+    whole = [moments if all(moments) else () for moments in zip(*(began_at for _, began_at in came), strict=True)]
+    for part, began_at in came:
+        each = list(zip(began_at, part.values, whole, strict=True))
+        waits = [min(max(moments) - at, seconds) if moments else 0.0 for at, seconds, moments in each]
+        late = [at - min(moments) if moments else 0.0 for at, _, moments in each]
+        for rank, means in part.of_ranks.items():
+            of_ranks[rank] = means | {"wait_s": statistics.fmean(waits), "late_s": statistics.fmean(late)}
 
 
 def _sum_squares(group: Sequence[Observation]) -> list[float]:
@@ -291,7 +339,7 @@ def _sum_squares(group: Sequence[Observation]) -> list[float]:
     for i in range(len(group[0].values)):
         count, mean, squares = 0, 0.0, 0.0
         for part in group:
-            n = len(part.ranks)
+            n = len(part.of_ranks)
             apart = part.values[i] / n - mean
             squares += (part.squares[i] if part.squares else 0.0) + apart * apart * count * n / (count + n)
             mean += apart * n / (count + n)
@@ -300,21 +348,21 @@ def _sum_squares(group: Sequence[Observation]) -> list[float]:
     return found
 
 
-def _sum_companions(group: Sequence[Observation]) -> dict[str, list[float]]:
+def _sum_witnesses(group: Sequence[Observation]) -> dict[str, list[float]]:
     """Summed over ranks: their noise is independent, so the sum is quieter than the largest.
 
     One that some ranks have not, or not of each iteration, is left out.
     """
     found = {}
-    for name, own in group[0].companions.items():
-        series = [part.companions.get(name, []) for part in group]
+    for name, own in group[0].witnesses.items():
+        series = [part.witnesses.get(name, []) for part in group]
         if all(len(each) == len(own) for each in series):
             found[name] = [sum(column) for column in zip(*series, strict=True)]
     return found
 
 
 def _measure(part: Observation) -> Sample:
-    values = [value / len(part.ranks) for value in part.values] if part.reduce == "mean" else part.values
+    values = [value / len(part.of_ranks) for value in part.values] if part.reduce == "mean" else part.values
     kind = METRIC_KINDS[part.better]
     kept = part.taken_from
     if part.is_series:
@@ -332,10 +380,10 @@ def _measure(part: Observation) -> Sample:
         spread=_spread(values, kept, part) if part.is_series or part.squares else None,
         companions={
             name: quantile(sums, FAST_SIDE) if name.endswith("_s") else statistics.fmean(sums)
-            for name, sums in part.companions.items()
+            for name, sums in part.witnesses.items()
             if sums
         },
-        ranks=len(part.ranks),
+        ranks=len(part.of_ranks),
         reduce=None if part.reduce == kind.reduce else part.reduce,
         bounds=part.bounds,
     )
@@ -364,13 +412,13 @@ def _launch_value(values: list[float], observation: Observation) -> float | None
 
 
 def _spread(values: list[float], kept: Sequence[float], part: Observation) -> Spread:
-    over_ranks = [math.sqrt(squares / len(part.ranks)) for squares in part.squares]
+    over_ranks = [math.sqrt(squares / len(part.of_ranks)) for squares in part.squares]
     over_ranks = over_ranks if any(over_ranks) else over_ranks[:1]
     if not part.is_series:
         return Spread(over_ranks=over_ranks)
     slowest: int | None = None
     share = 0.0
-    if len(part.ranks) > 1 and part.slowest:
+    if len(part.of_ranks) > 1 and part.slowest:
         slowest, times = Counter(part.slowest).most_common(1)[0]
         share = times / len(values)
     is_noisy = METRIC_KINDS[part.better].rule == "noisy"

@@ -190,27 +190,6 @@ class Course(Record, frozen=True, kw_only=True, omit_defaults=True):
     """It is a script from its beginning to its end, whose number of steps is its own."""
 
 
-class RankFingerprint(Record, frozen=True, kw_only=True):
-    collectives: list[Collective] = []
-    groups: list[Group] = []
-    """That it belonged to at the end, besides that of all ranks."""
-    facts: dict[str, int] = {}
-    """Of the rank, by the names in ``worker.fingerprint.FACTS``."""
-    totals: dict[str, int] = {}
-    """To be added over all ranks, by the names in ``worker.fingerprint.TOTALS``."""
-    beyond: Beyond | None = None
-    """None: each timed iteration had as many collectives, or nobody counted."""
-    course: Course | None = None
-    """None: nobody counted, or not by steps."""
-    is_full: bool = False
-    """See :attr:`Fingerprint.is_full`."""
-    entered: list[float] = []
-    """When it entered each collective, seconds since its first; of the first few hundred."""
-    began: float = 0.0
-    """When it entered the first, CLOCK_REALTIME seconds."""
-    missing: str = ""
-
-
 class Fingerprint(Record, frozen=True, kw_only=True, omit_defaults=True):
     """What one iteration or training step does, in whole numbers that no noise can move."""
 
@@ -219,7 +198,7 @@ class Fingerprint(Record, frozen=True, kw_only=True, omit_defaults=True):
     groups: dict[_RankKey, list[Group]] = {}
     """Besides that of all ranks, by the same ranks."""
     facts: dict[str, dict[_RankKey, int]] = {}
-    """Of a step, by name and ranks; :data:`pytest_distbench.worker.fingerprint.FACTS` counts them."""
+    """Of a step, by name and ranks, but for those of 0; ``FACTS`` of ``worker.fingerprint`` counts them."""
     totals: dict[str, int] = {}
     """The same of all ranks together: the step that one of them skips is seen."""
     beyond: dict[_RankKey, Beyond] = {}

@@ -12,7 +12,7 @@ import msgspec
 
 from pytest_distbench.elastic.records import ElasticResult, PoolResult
 from pytest_distbench.records.environment import GpuWitness, Load
-from pytest_distbench.records.iteration import Breakdown, Fingerprint, RankFingerprint
+from pytest_distbench.records.iteration import Breakdown, Fingerprint
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Observation, Sample
 from pytest_distbench.records.record import Record
@@ -53,7 +53,9 @@ class RankReport(Record, frozen=True, kw_only=True):
     reason: str = ""
     error: ErrorReport | None = None
     observations: list[Observation] = []
-    fingerprints: dict[str, RankFingerprint] = {}
+    fingerprints: dict[str, Fingerprint] = {}
+    entered: dict[str, list[float]] = {}
+    """By the same keys, when it entered each collective, the first few hundred; CLOCK_MONOTONIC of its host."""
     unseen_collectives: int = 0
     """That a body entered which has no fingerprint: it has no loop of ``rank.timed`` or ``rank.goal``."""
     peak_memory_bytes: int | None = None
@@ -112,22 +114,13 @@ class RankFate(Record, frozen=True, kw_only=True):
         return self.how == HUNG
 
 
-class CommonPrint(Record, frozen=True, kw_only=True):
-    """A fingerprint that several ranks have."""
-
-    ranks: list[int]
-    """Ascending."""
-    fingerprint: RankFingerprint
-    """Without its stamps."""
-
-
 class Entered(Record, frozen=True, kw_only=True):
-    """When the ranks of a host entered the collectives of an iteration."""
+    """When some ranks entered the collectives of an iteration."""
 
     firsts: list[float]
     """The first of them each, CLOCK_MONOTONIC seconds of the host; where its site has read the report, the
     controller's."""
-    latest: list[tuple[int, float]]
+    latest: dict[int, tuple[int, float]]
     """By rank the collective that it came latest to, from 0, and how long after that first."""
 
 
@@ -138,9 +131,7 @@ class HostReport(Record, frozen=True, kw_only=True):
     """Of those that left a report, ascending, without what the other fields tell."""
     observations: list[Observation] = []
     """In the order they were first recorded; of one key there are several where ranks do not agree what it is."""
-    fingerprints: dict[str, list[CommonPrint]] = {}
-    loops: dict[str, Breakdown] = {}
-    """By the key of a metric that all ranks of the host recorded; most are no loops, and have no parts."""
+    fingerprints: dict[str, Fingerprint] = {}
     entered: dict[str, Entered] = {}
     """By the same key as fingerprints, where all ranks of the host entered equally many collectives."""
 

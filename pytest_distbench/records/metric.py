@@ -187,35 +187,6 @@ def tightest(bounds: Sequence[Bound], side: Side) -> float | None:
     return (min(values) if side == "most" else max(values)) if values else None
 
 
-class Observation(OfKind, frozen=True, kw_only=True):
-    """What ranks recorded under one name: the value or series of one of them, or reduced over those of a host.
-
-    What has yet to be divided by the number of ranks, a mean, is their sum; companions are, too.
-    """
-
-    name: str
-    unit: str
-    at: dict[str, Scalar] = {}
-    identity: dict[str, Scalar] = {}
-    facts: dict[str, Scalar] = {}
-    beside: list[str] = []
-    bounds: list[Bound] = []
-    taken_from: list[Number] = []
-    reduce: Reduce
-    values: list[Number]
-    is_series: bool
-    companions: dict[str, list[float]] = {}
-    """Witnesses of a clock, one value per iteration: ``cpu_s``, ``waits``; on a GPU what the host did, too."""
-    place: PhasePlace | None = None
-    """Of a phase in a loop, or in a script."""
-    ranks: list[int] = []
-    """That recorded it, ascending; empty in the report of a rank."""
-    squares: list[Number] = []
-    """Of a mean: the sum over these ranks of the squared deviation of each value from theirs; none where it is one."""
-    slowest: list[int] = []
-    """Of a series whose largest values are taken: the rank that each is of."""
-
-
 class Spread(Record, frozen=True, kw_only=True, omit_defaults=True):
     """How far the values of one launch are apart: those of its series, and those of its ranks.
 
@@ -284,6 +255,31 @@ class Sample(OfKind, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def is_phase(self) -> bool:
         return self.name.startswith(PHASE)
+
+
+class Observation(Sample, frozen=True, kw_only=True, omit_defaults=True):
+    """A sample while it is reduced over ranks: the value or series of one of them, or of all those of a host.
+
+    What has yet to be divided by the number of ranks, a mean, is their sum; witnesses are, too.
+    """
+
+    value: Number | None = None
+    """Not known yet."""
+    reduce: Reduce
+    values: list[Number]
+    is_series: bool
+    taken_from: list[Number] = []
+    witnesses: dict[str, list[float]] = {}
+    """Of a clock, one value per iteration: ``cpu_s``, ``waits``; on a GPU what the host did, too."""
+    place: PhasePlace | None = None
+    """Of a phase in a loop, or in a script."""
+    of_ranks: dict[int, dict[str, float]] = {}
+    """By the rank that recorded it, ascending, means over its iterations: ``time_s``; of a phase ``host_s`` and, where
+    the ranks have one clock, ``wait_s`` and ``late_s``. Empty in the report of a rank."""
+    squares: list[Number] = []
+    """Of a mean: the sum over these ranks of the squared deviation of each value from theirs; none where it is one."""
+    slowest: list[int] = []
+    """Of a series whose largest values are taken: the rank that each is of."""
 
 
 def is_name(value: object) -> bool:

@@ -42,7 +42,7 @@ from pytest_distbench.errors import LauncherError, show
 from pytest_distbench.launch.site import Exit
 from pytest_distbench.launch.site.local import LocalSite
 from pytest_distbench.launch.starters import LAUNCHERS, LauncherKind, LauncherSetup
-from pytest_distbench.records.iteration import Collective, RankFingerprint
+from pytest_distbench.records.iteration import Collective, Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import ErrorReport, RankReport
 from pytest_distbench.records.metric import LARGEST_NUMBER, Observation, Scalar, is_name
@@ -138,7 +138,7 @@ def _report(plan: LaunchPlan, rank: int) -> RankReport:
         phases={"begin": now, "end": now, "body": 0.0},
         error=error if message else None,
         observations=list(_observations(_description(plan), plan.index, factor)),
-        fingerprints=_fingerprints(_setting("COLLECTIVES")),
+        fingerprints=_fingerprints(_setting("COLLECTIVES"), rank),
         software={**SOFTWARE, **given} if rank == 0 else {},
     )
 
@@ -226,11 +226,12 @@ def _parse_key(key: str) -> tuple[str, dict[str, Scalar]]:
     return key[: found.start()], {axis: int(text) if text.isdecimal() else text for axis, text in pairs}
 
 
-def _fingerprints(text: str) -> dict[str, RankFingerprint]:
+def _fingerprints(text: str, rank: int) -> dict[str, Fingerprint]:
     if not text:
         return {}
     found = re.fullmatch(r"(\d+)x(\d+)", text)
     if found is None:
         raise LauncherError(f"{VARIABLE}_COLLECTIVES={text!r}; wanted how many of how many bytes, such as 2x26214400")
     count, size = map(int, found.groups())
-    return {"step": RankFingerprint(collectives=[Collective("all_reduce", "float32", size, "default", count)])}
+    rows = [Collective("all_reduce", "float32", size, "default", count)]
+    return {"step": Fingerprint(collectives={str(rank): rows})}

@@ -15,6 +15,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import msgspec
 import torch
@@ -26,20 +27,21 @@ from pytest_distbench.records.iteration import (
     PICKLE,
     Beyond,
     Collective,
+    Fingerprint,
     FlightEntry,
     FlightRecording,
-    RankFingerprint,
 )
 from pytest_distbench.records.record import replace
 from pytest_distbench.releases import PARTS, RECORDER_SIZE_VARIABLES, text
 from pytest_distbench.worker import torch_internals
 from pytest_distbench.worker.clock import HostClock
-from pytest_distbench.worker.observer import Count, Follower, Note, Observer, groups_here
+from pytest_distbench.worker.observer import Count, Follower, Observer, groups_here
 
 _DEFAULT_CAPACITY = 2000
 _MOST_STAMPS = 300
 _CLOCK_STEP_NS = 5_000_000
 
+_Part = TypeVar("_Part")
 _Message = tuple[str, int, str]
 """Dtype, bytes, group."""
 _Recorded = tuple[str, str, int, str]
@@ -57,14 +59,17 @@ class _Window:
 
 
 class Watch:
-    """The fingerprints of one rank, by key. Where it is off every method does nothing.
+    """The fingerprints of one rank, by key, and when it entered what they describe. Where it is off every method does
+    nothing.
 
     ``sees_all``: the backend moves no data, and the observer looks all the time.
     """
 
-    def __init__(self, *, is_on: bool, sees_all: bool = False) -> None:
+    def __init__(self, *, is_on: bool, sees_all: bool = False, rank: int = 0) -> None:
         self.is_on = is_on
-        self.found: dict[str, RankFingerprint] = {}
+        self.found: dict[str, Fingerprint] = {}
+        self.times: dict[str, list[float]] = {}
+        self._who = str(rank)
         self._sees_all = sees_all
         self._observer = Observer(completes=sees_all)
         self._open: _Window | None = None
@@ -98,7 +103,7 @@ class Watch:
             return
         if self._sees_all:
             notes = self._observer.notes[self._marked_note :]
-            self.found[key] = RankFingerprint(collectives=_rows(n.told for n in notes), groups=groups_here())
+            self.found[key] = self._made(_rows(n.told for n in notes), groups=self._of_me(groups_here()))
         else:
             self.found[key] = self._read_since(self._mark_ns, HostClock.time_ns())
 
@@ -140,7 +145,25 @@ class Watch:
         number = _difference(self.entered(), window.entered_before)
         is_gone = number is not None and number < 0  # a group, with its count
         self._per_iteration[window.key] = sum(note.is_counted for note in notes) if is_gone else number
-        self.found[window.key] = _fingerprint(window, notes)
+        self.times[window.key] = [(note.at_ns - self._clock_offset_ns) / 1e9 for note in notes[:_MOST_STAMPS]]
+        self.found[window.key] = self._made(
+            _rows(note.told for note in notes),
+            groups=self._of_me(groups_here()),
+            facts={name: {self._who: value} for name, count in FACTS.items() if (value := count(window))},
+            totals={name: value for name, count in TOTALS.items() if (value := count(window))},
+            is_full=True,
+        )
+
+    def sends(self, key: str) -> list[Collective]:
+        """The collectives of what is described under a key."""
+        return self.found[key].collectives[self._who]
+
+    def _made(self, rows: list[Collective], **parts: Any) -> Fingerprint:
+        return Fingerprint(collectives={self._who: rows}, **parts)
+
+    def _of_me(self, part: _Part | None) -> dict[str, _Part]:
+        """A part of a fingerprint that this rank alone has; of nothing there is none."""
+        return {self._who: part} if part else {}
 
     def entered(self) -> int | None:
         """Collectives of the workload so far, without send and recv; None where nobody counts them."""
@@ -172,15 +195,14 @@ class Watch:
         """Note what the iterations of a loop did beside the described one, since what :meth:`entered` said before."""
         number, each = _difference(self.entered(), since), self._per_iteration.get(key)
         if number is not None and each is not None and iterations and (more := number - iterations * each):
-            self.found[key] = replace(self.found[key], beyond=Beyond(more, iterations))
+            self.found[key] = replace(self.found[key], beyond={self._who: Beyond(more, iterations)})
         if course is not None:
             self.note_course(key, course)
 
     def note_course(self, key: str, course: Follower) -> None:
         """Put the kinds of steps beside the description."""
         if key in self.found:
-            found = self.found[key]
-            self.found[key] = replace(found, course=course.made(found.collectives))
+            self.found[key] = replace(self.found[key], course=self._of_me(course.made(self.sends(key))))
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
@@ -227,15 +249,15 @@ class Watch:
             for begin_ns, end_ns in stretches
         ]
 
-    def _read_since(self, begin_ns: int, end_ns: int) -> RankFingerprint:
+    def _read_since(self, begin_ns: int, end_ns: int) -> Fingerprint:
         rings = [recording.entries for recording in _read() if recording.entries]  # oldest first
         # A script that is one process, and makes no group, sends nothing: that is its fingerprint.
         is_alone = not dist.is_initialized() and torch_internals.has_recorder()
         if not self._capacity or not (rings or is_alone):
-            return RankFingerprint(missing=_why_not_recorded(self._capacity))
+            return Fingerprint(missing=_why_not_recorded(self._capacity))
         if why := self._why_not_remembered(rings, begin_ns):
-            return RankFingerprint(missing=why)
-        return RankFingerprint(collectives=_rows(self._inside(rings, begin_ns, end_ns)))
+            return Fingerprint(missing=why)
+        return self._made(_rows(self._inside(rings, begin_ns, end_ns)))
 
     def _why_not_remembered(self, rings: Sequence[Sequence[FlightEntry]], begin_ns: int) -> str:
         if abs(_clock_offset_ns() - self._clock_offset_ns) > _CLOCK_STEP_NS:
@@ -303,19 +325,6 @@ TOTALS: dict[str, Callable[[_Window], int]] = {
     "optimizer_steps": lambda window: window.optimizer_steps,
 }
 """The same, added over all ranks."""
-
-
-def _fingerprint(window: _Window, notes: Sequence[Note]) -> RankFingerprint:
-    began = notes[0].at_ns if notes else 0
-    return RankFingerprint(
-        collectives=_rows(note.told for note in notes),
-        groups=groups_here(),
-        facts={name: count(window) for name, count in FACTS.items()},
-        totals={name: count(window) for name, count in TOTALS.items()},
-        is_full=True,
-        began=began / 1e9,
-        entered=[(note.at_ns - began) / 1e9 for note in notes[:_MOST_STAMPS]],
-    )
 
 
 _OF_OBJECTS = frozenset({"broadcast", "all_gather", "gather", "scatter", "send", "recv"})

@@ -261,6 +261,7 @@ class _Life:
             error=error,
             observations=self.context.notebook.observations,
             fingerprints=self.context.watch.found,
+            entered=self.context.watch.times,
             unseen_collectives=self.unseen_collectives,
             peak_memory_bytes=self.memory.num_bytes(),
             load=self.window.load,

@@ -64,7 +64,7 @@ class Member:
         self.launch = plan.index
         self.data_dir = Path(plan.data_dir)
         is_watched = plan.backend != "fake" or self.only_structure
-        self.watch = watch or Watch(is_on=is_watched, sees_all=self.only_structure)
+        self.watch = watch or Watch(is_on=is_watched, sees_all=self.only_structure, rank=self.rank)
         self.notebook = Notebook()
         self._waited_s = 0.0
         self.delay = Delay(plan.delay, self.own_clock)
@@ -160,7 +160,7 @@ class Member:
         **options: Any,
     ) -> None:
         """Record a clock's series with the witnesses of the same iterations."""
-        options |= {"unit": "s", "better": "lower", "reduce": over_ranks, "companions": meter.witnesses()}
+        options |= {"unit": "s", "better": "lower", "reduce": over_ranks, "witnesses": meter.witnesses()}
         self.notebook.note(name, seconds, at={**self._common_at, **(at or {})}, **options)
 
     def record_wall_time(self, seconds: float, cpu_s: float) -> None:
@@ -171,7 +171,7 @@ class Member:
             better="lower",
             reduce="max",
             at=self._common_at,
-            companions={"cpu_s": [cpu_s]},
+            witnesses={"cpu_s": [cpu_s]},
         )
 
     def loop(self, name: str) -> AbstractContextManager[Loop]:

@@ -46,7 +46,7 @@ class Notebook:
         at: Mapping[str, Scalar],
         identity: Mapping[str, Scalar] | None = None,
         facts: Mapping[str, Scalar] | None = None,
-        companions: Mapping[str, list[float]] | None = None,
+        witnesses: Mapping[str, list[float]] | None = None,
         bounds: Sequence[Bound] = (),
         place: PhasePlace | None = None,
     ) -> None:
@@ -63,7 +63,7 @@ class Notebook:
         if reduce is not None:
             check_choice(call, "reduce", reduce, get_args(Reduce))
         values, is_series = check_values(f"record({key!r})", value)
-        is_own_clock = bool(companions) or name.startswith(PHASE)
+        is_own_clock = bool(witnesses) or name.startswith(PHASE)
         why = "" if is_own_clock else kind.why_impossible(values, unit, is_series=is_series)
         if why and (kind.is_judged or bounds):
             raise RecordingError(f"record({key!r}): {why}: was the time read, and in this order? (info is not judged)")
@@ -82,7 +82,7 @@ class Notebook:
                 at=point,
                 identity=identity,
                 facts=facts,
-                companions=dict(companions or {}),
+                witnesses=dict(witnesses or {}),
                 bounds=list(bounds),
                 place=place,
             )

@@ -216,7 +216,7 @@ def watched_steps(watch: Watch) -> Iterator[None]:
     if watch.open_key == TRAINING_STEP:  # that step was the last
         watch.end()
     if TRAINING_STEP in watch.found:
-        course.end_last(steps, watch.found[TRAINING_STEP].collectives)
+        course.end_last(steps, watch.sends(TRAINING_STEP))
         watch.note_course(TRAINING_STEP, course)
     elif steps < _STEADY_STEP:
         watch.since_mark(WHOLE)

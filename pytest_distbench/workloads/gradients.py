@@ -308,9 +308,9 @@ def compressed_training(rank: RankContext) -> None:
     warmup, iterations = params["warmup"], params["iterations"]
     for _ in rank.timed("step_time", warmup=warmup, iterations=iterations, at=at, identity=identity):
         step(model)
-    fingerprint = rank.watch.found.get(metric_key("step_time", at))
-    if fingerprint is not None and not fingerprint.missing:
-        sent = sum(row.message_bytes * row.count for row in fingerprint.collectives)
+    key = metric_key("step_time", at)
+    if key in rank.watch.found and not rank.watch.found[key].missing:
+        sent = sum(row.message_bytes * row.count for row in rank.watch.sends(key))
         rank.record("gradient_bytes", sent, unit="B", better="exact", reduce="max", at=at, identity=identity)
 
 

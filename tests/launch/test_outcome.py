@@ -13,13 +13,14 @@ from support.documents import documents
 from support.fingerprints import BARRIER
 from support.plans import make_plan
 
+from pytest_distbench.launch import reduce
 from pytest_distbench.launch.diagnosis.fates import Ending
-from pytest_distbench.launch.outcome import breakdowns as join
-from pytest_distbench.launch.outcome import loops_on, make_record, mask_record, read_reports, report_host
+from pytest_distbench.launch.outcome import make_record, mask_record, read_reports, reduce_host, report_host
+from pytest_distbench.launch.reduce import join
 from pytest_distbench.launch.site import Exit, Heard
 from pytest_distbench.read import stdout
-from pytest_distbench.records.iteration import Breakdown, PartShare, PhasePlace, RankFingerprint
-from pytest_distbench.records.launch import CommonPrint, ErrorReport, HostReport, LaunchRecord, RankFate, RankReport
+from pytest_distbench.records.iteration import Breakdown, Fingerprint, PartShare, PhasePlace
+from pytest_distbench.records.launch import ErrorReport, HostReport, LaunchRecord, RankFate, RankReport
 from pytest_distbench.records.metric import WALL_TIME, Observation
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks
 from pytest_distbench.records.record import replace
@@ -43,12 +44,11 @@ def report(rank: int, *observations: Observation) -> RankReport:
 def breakdowns(reports: Sequence[RankReport], *, is_one_clock: bool) -> dict[str, Breakdown]:
     """Of all ranks, on one host where they have one clock, else each on its own."""
     hosts = [reports] if is_one_clock else [[report] for report in reports]
-    return join([on_host(there, is_one_clock=is_one_clock) for there in hosts])
+    return reduce.breakdowns(join([on_host(there, is_one_clock=is_one_clock) for there in hosts]))
 
 
 def on_host(reports: Sequence[RankReport], *, is_one_clock: bool = False) -> HostReport:
-    ordered = sorted(reports, key=lambda report: report.rank)
-    return HostReport(ranks=ordered, loops=loops_on(reports, is_one_clock=is_one_clock))
+    return reduce_host({report.rank: report for report in reports}, lived_here=len(reports), are_all=is_one_clock)
 
 
 def test_each_number_is_a_mean_over_iterations_by_rank() -> None:
@@ -137,14 +137,14 @@ def test_ranks_of_several_hosts_are_told_in_their_order_wherever_each_lives() ->
         on_host([steps(2, phase("load", values=[4.0], is_apart=True))]),
     ]
 
-    assert join(hosts)["step"] == Breakdown(
+    assert reduce.breakdowns(join(hosts))["step"] == Breakdown(
         times_s=[10.0, 11.0, 12.0, 13.0],
         parts=[
             PartShare(path=["save"], times_s=[2.0, 0.0, 0.0, 0.0], hosts_s=[1.0, 0.0, 0.0, 0.0]),
             PartShare(path=["load"], times_s=[0.0, 0.0, 4.0, 0.0], is_apart=True),
         ],
     )
-    assert join([*hosts, on_host([report(4)])]) == {}
+    assert reduce.breakdowns(join([*hosts, on_host([report(4)])])) == {}
 
 
 REPORT = RankReport(rank=0, outcome="passed", phase="body", phases={"begin": 1.0})
@@ -183,8 +183,11 @@ def test_a_damaged_report_is_none(folder: Path, data: bytes) -> None:
 
 def observed(rank: int, **ended: object) -> RankReport:
     step = Observation(name="step", unit="s", better="lower", reduce="max", values=[1.0 + rank], is_series=True)
-    mine = RankFingerprint(collectives=[BARRIER], entered=[0.0, 0.5 + rank], began=9.0)
-    own = replace(REPORT, rank=rank, observations=[step], fingerprints={"step": mine}, gpu=f"GPU-{rank}")
+    mine = Fingerprint(collectives={str(rank): [BARRIER]})
+    entered = {"step": [9.0, 9.5 + rank]}
+    own = replace(
+        REPORT, rank=rank, observations=[step], fingerprints={"step": mine}, entered=entered, gpu=f"GPU-{rank}"
+    )
     return replace(own, **ended)
 
 
@@ -201,11 +204,9 @@ def test_of_the_ranks_of_a_host_what_they_recorded_is_told_once(tmp_path: Path) 
         (2, "GPU-2", [], {}),
         (3, "GPU-3", [], {}),
     ]
-    assert [(part.ranks, part.values, part.slowest) for part in found.observations] == [([2, 3], [4.0], [3])]
-    assert found.fingerprints == {
-        "step": [CommonPrint(ranks=[2, 3], fingerprint=RankFingerprint(collectives=[BARRIER]))]
-    }
-    assert found.entered["step"].latest == [(0, 0.0), (1, 1.0)]
+    assert [([*part.of_ranks], part.values, part.slowest) for part in found.observations] == [([2, 3], [4.0], [3])]
+    assert found.fingerprints == {"step": Fingerprint(collectives={"2-3": [BARRIER]})}
+    assert found.entered["step"].latest == {2: (0, 0.0), 3: (1, 1.0)}
 
 
 @pytest.mark.parametrize(

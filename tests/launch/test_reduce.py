@@ -12,16 +12,9 @@ from hypothesis import strategies as st
 from support.fingerprints import BARRIER
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.launch.reduce import (
-    common_prints,
-    entered_on,
-    late_s,
-    merge,
-    merge_fingerprints,
-    recorded,
-    reduce_partials,
-)
-from pytest_distbench.records.iteration import Collective, Fingerprint, RankFingerprint
+from pytest_distbench.launch.outcome import reduce_host
+from pytest_distbench.launch.reduce import join, join_fingerprints, late_s, merge, recorded, reduce_partials
+from pytest_distbench.records.iteration import Collective, Fingerprint
 from pytest_distbench.records.kinds import Better, Reduce
 from pytest_distbench.records.launch import HostReport, RankReport
 from pytest_distbench.records.metric import Bound, Observation
@@ -108,35 +101,26 @@ def test_ranks_that_must_agree_and_do_not_are_an_error_that_shows_them() -> None
 
 
 def fingerprinted(rank: int, *rows: Collective, entered: tuple[float, ...] = (), missing: str = "") -> RankReport:
-    fingerprint = RankFingerprint(collectives=list(rows), entered=list(entered), missing=missing)
-    return RankReport(rank=rank, outcome="passed", phase="body", phases={}, fingerprints={"m": fingerprint})
+    fingerprint = Fingerprint(collectives={str(rank): list(rows)}, missing=missing)
+    stamps = {"m": list(entered)}
+    return RankReport(
+        rank=rank, outcome="passed", phase="body", phases={}, fingerprints={"m": fingerprint}, entered=stamps
+    )
 
 
-def fingerprints_of(reports: list[RankReport]) -> dict[str, Fingerprint]:
-    """Of ranks that each live on a host of their own."""
-    return merge_fingerprints([common_prints([report]) for report in reports], world_size=len(reports))
+def fingerprint_of(*reports: RankReport) -> Fingerprint:
+    return join_fingerprints([report.fingerprints["m"] for report in reports], len(reports))
 
 
 def test_fingerprints_of_equal_ranks_are_stored_once_and_others_apart() -> None:
-    found = fingerprints_of([fingerprinted(1, BARRIER), fingerprinted(0, BARRIER), fingerprinted(2)])["m"]
+    found = fingerprint_of(fingerprinted(1, BARRIER), fingerprinted(0, BARRIER), fingerprinted(2))
 
     assert found.collectives == {"0-1": [BARRIER], "2": []}
-
-    assert fingerprints_of([fingerprinted(0, BARRIER), fingerprinted(1, missing="off")])["m"] == Fingerprint(
-        missing="off"
-    )
-
-    reports = [
-        replace(fingerprinted(rank), fingerprints={"m": RankFingerprint(facts={"parameter_bytes": held})})
-        for rank, held in ((0, 84), (1, 0))
-    ]
-
-    assert fingerprints_of(reports)["m"].facts == {"parameter_bytes": {"0": 84, "1": 0}}
-    assert fingerprints_of([fingerprinted(0), fingerprinted(1)])["m"].facts == {}
+    assert fingerprint_of(fingerprinted(0, BARRIER), fingerprinted(1, missing="off")) == Fingerprint(missing="off")
 
 
-def hosts_of(*lives: list[RankReport], ahead_s: float = 0.0) -> list[HostReport]:
-    return [HostReport(ranks=there, entered=entered_on(there, ahead_s=ahead_s)) for there in lives]
+def hosts_of(*lives: list[RankReport]) -> HostReport:
+    return join([reduce_host({r.rank: r for r in there}, lived_here=len(there), are_all=False) for there in lives])
 
 
 def test_ranks_are_as_late_as_they_come_to_the_collective_that_they_come_latest_to() -> None:
@@ -157,10 +141,6 @@ def test_ranks_are_as_late_as_they_come_to_the_collective_that_they_come_latest_
     assert late_s(hosts, doubt_s=0.25)["m"] == pytest.approx([0.0, 0.2, 0.2, 0.3])
     assert late_s(hosts, doubt_s=0.35) == {}
 
-    [host] = hosts_of([fingerprinted(0, entered=(100.0, 101.0))], ahead_s=90.0)
-
-    assert host.entered["m"].firsts == [10.0, 11.0]
-
 
 def test_cpu_time_and_waits_are_summed_over_ranks() -> None:
     times = [1.0, 1.0, 1.0, 9.0]
@@ -178,7 +158,7 @@ def test_cpu_time_and_waits_are_summed_over_ranks() -> None:
                     reduce="max",
                     values=times,
                     is_series=True,
-                    companions={"cpu_s": times, "waits": times},
+                    witnesses={"cpu_s": times, "waits": times},
                 )
             ],
         )
@@ -239,7 +219,7 @@ def test_it_is_the_same_however_the_ranks_lie_on_hosts(data: st.DataObject) -> N
                     reduce=reduce,
                     values=same if reduce == "all" else data.draw(small),
                     is_series=is_series,
-                    companions={"waits": data.draw(small)},
+                    witnesses={"waits": data.draw(small)},
                 )
                 for better, reduce in KINDS
                 if reduce == "max" or data.draw(st.booleans())
@@ -257,20 +237,18 @@ def test_it_is_the_same_however_the_ranks_lie_on_hosts(data: st.DataObject) -> N
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=8), st.data())
 def test_fingerprints_are_the_same_however_the_ranks_lie_on_hosts(kinds: list[int], data: st.DataObject) -> None:
     prints = [
-        RankFingerprint(
-            collectives=[BARRIER] * kind,
+        Fingerprint(
+            collectives={str(rank): [BARRIER] * kind},
             totals={"parameters": 1 + kind},
-            facts={"parameter_bytes": 4 * kind},
-            entered=[0.1 * rank],
+            facts={"parameter_bytes": {str(rank): 4 * kind}},
         )
         for rank, kind in enumerate(kinds)
     ]
     reports = [replace(fingerprinted(rank), fingerprints={"m": one}) for rank, one in enumerate(prints)]
-    hosts = on_some_hosts(reports, data)
-    of_hosts = [common_prints(there) for there in hosts]
+    of_hosts = [join_fingerprints([r.fingerprints["m"] for r in there]) for there in on_some_hosts(reports, data)]
 
-    assert merge_fingerprints(of_hosts, world_size=len(reports)) == fingerprints_of(reports)
-    assert all(len(prints.get("m", [])) <= len(set(kinds)) for prints in of_hosts)
+    assert join_fingerprints([f for f in of_hosts if f.collectives], len(reports)) == fingerprint_of(*reports)
+    assert all(len(f.collectives) <= len(set(kinds)) for f in of_hosts)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterator
 
@@ -11,18 +12,14 @@ import torch.distributed as dist
 from support.fake_world import fake_rank
 
 from pytest_distbench.judging.fingerprint_rule import differences
-from pytest_distbench.launch.reduce import common_prints, merge_fingerprints
 from pytest_distbench.records.iteration import Beyond, Fingerprint
-from pytest_distbench.records.launch import RankReport
 from pytest_distbench.worker.context import RankContext
 
 ROOT_OF_FSDP = "ignore:FSDP2-wrapped module:UserWarning"
 
 
 def told(rank: RankContext) -> dict[str, Fingerprint]:
-    """The launch's fingerprints, as pytest gets them."""
-    report = RankReport(rank=0, outcome="passed", phase="body", phases={}, fingerprints=rank.watch.found)
-    return merge_fingerprints([common_prints([report])], world_size=64, stands_for=rank.rank)
+    return rank.watch.found
 
 
 @pytest.fixture(scope="module")
@@ -161,3 +158,14 @@ def test_pickles_are_compared_by_their_number_and_not_by_their_sizes(rank: RankC
     assert next(iter(one.collectives.values()))[1].dtype == "pickle"
     assert differences(one, longer) == ["1 broadcast of 1 B became 1 of 100 B", "9 B sent per rank became 108 B"]
     assert differences(one, two)[0] == "2 broadcast of 8 B int64 and pickle were added"
+
+
+def test_what_is_described_was_entered_on_the_clock_that_the_ranks_of_a_host_share(rank: RankContext) -> None:
+    began = time.monotonic()
+    for _ in rank.timed("step", warmup=1, iterations=1):
+        dist.all_reduce(torch.ones(1))
+        dist.all_reduce(torch.ones(1))
+
+    assert [began, *rank.watch.times["step"], time.monotonic()] == pytest.approx(
+        sorted([began, *rank.watch.times["step"], time.monotonic()]), abs=1e-3
+    )

@@ -141,11 +141,11 @@ def test_a_replay_has_the_fingerprint_that_it_was_given() -> None:
         rank.params = params
         replay(rank)
 
-    groups = {"mesh_dp": rank.watch.found["replay"].groups[0].name}
-    told = [(c.op, c.dtype, c.message_bytes, c.count, c.how) for c in rank.watch.found["replay"].collectives]
+    groups = {"mesh_dp": rank.watch.found["replay"].groups["0"][0].name}
+    told = [(c.op, c.dtype, c.message_bytes, c.count, c.how) for c in rank.watch.sends("replay")]
     assert told[:-1] == [(c.op, c.dtype, c.message_bytes, c.count, c.how) for c in ROWS[:-1]]
     assert told[-1] == ("broadcast", "uint8", 1, 1, "root 0")
-    assert [g[1:] for g in map(msgspec.to_builtins, rank.watch.found["replay"].groups)] == [[2, 2]]
-    assert {c.group for c in rank.watch.found["replay"].collectives} == {"default", groups["mesh_dp"]}
-    assert len(rank.watch.found["replay[op=all_reduce]"].collectives) == 1
-    assert [c.op for c in rank.watch.found["replay[op=send and recv]"].collectives] == ["send", "recv"]
+    assert [g[1:] for g in map(msgspec.to_builtins, rank.watch.found["replay"].groups["0"])] == [[2, 2]]
+    assert {c.group for c in rank.watch.sends("replay")} == {"default", groups["mesh_dp"]}
+    assert len(rank.watch.sends("replay[op=all_reduce]")) == 1
+    assert [c.op for c in rank.watch.sends("replay[op=send and recv]")] == ["send", "recv"]

@@ -61,7 +61,7 @@ def test_the_device_is_waited_for_once_a_block_and_the_host_gets_ahead_with_ever
     assert waits == 3 + 6 + 1 + 2  # the first three steps, blocks of ten, the last; before and after the evaluation
     assert times[10:20] == [times[10]] * 10
 
-    lead_s = train(cuda, make_rank(device="cuda"))["step_time"].companions["lead_s"]
+    lead_s = train(cuda, make_rank(device="cuda"))["step_time"].witnesses["lead_s"]
 
     assert [b - a for a, b in itertools.pairwise(lead_s[9:19])] == [pytest.approx(2e-3, rel=0.01)] * 9
 
@@ -75,10 +75,10 @@ def test_the_hosts_share_and_its_lead_stand_beside(
 ) -> None:
     step_time = train(cuda, make_rank(device="cuda"), **options)["step_time"]  # type: ignore[arg-type]
 
-    assert set(step_time.companions) == {"cpu_s", "waits", "host_s", "lead_s"}
-    assert {len(values) for values in step_time.companions.values()} == {60}
-    assert quantile(step_time.companions["host_s"], 0.5) == pytest.approx(host_s, rel=0.01)
-    assert min(step_time.companions["lead_s"]) == pytest.approx(lead_s, abs=1e-5)
+    assert set(step_time.witnesses) == {"cpu_s", "waits", "host_s", "lead_s"}
+    assert {len(values) for values in step_time.witnesses.values()} == {60}
+    assert quantile(step_time.witnesses["host_s"], 0.5) == pytest.approx(host_s, rel=0.01)
+    assert min(step_time.witnesses["lead_s"]) == pytest.approx(lead_s, abs=1e-5)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -146,7 +146,7 @@ def test_a_batch_is_timed_in_one_breath_on_the_cpu_too() -> None:
     assert timed.identity == {"layers": 1, "mode": "batch"}
     assert len(timed.values) == 2
     assert all(1e-4 <= value < 1e-2 for value in timed.values)
-    assert [len(values) for values in timed.companions.values()] == [2, 2]
+    assert [len(values) for values in timed.witnesses.values()] == [2, 2]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_kernel_of_10_us_reads_10_us_however_long_the_host_needs(cuda: Virtual
     kernel = measure(cuda, host_s, mode=mode)
 
     assert kernel.values == [pytest.approx(KERNEL_S, abs=1e-9)] * (3 if mode == "batch" else 60)
-    assert max(kernel.companions["exposed"]) == 0
+    assert max(kernel.witnesses["exposed"]) == 0
 
 
 @pytest.mark.parametrize("warmup", [1, 3, 5])
@@ -194,7 +194,7 @@ def test_a_host_that_is_interrupted_once_in_the_warm_up_is_in_no_value(
     [found] = rank.notebook.observations
 
     assert found.values == [pytest.approx(50e-6, abs=1e-9)] * len(found.values)
-    assert max(found.companions["exposed"]) == 0
+    assert max(found.witnesses["exposed"]) == 0
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 2, 5])
@@ -316,7 +316,7 @@ def test_on_a_cpu_each_step_has_its_own_time(cuda: VirtualCuda) -> None:
     [step_time] = [o for o in rank.notebook.observations if o.name == "step_time"]
 
     assert step_time.values == [pytest.approx(step * 1e-3, abs=1e-5) for step in (1, 2, 3, 4)]
-    assert set(step_time.companions) == {"cpu_s", "waits"}
+    assert set(step_time.witnesses) == {"cpu_s", "waits"}
 
 
 def test_the_made_up_clock_is_its_threads_alone(cuda: VirtualCuda) -> None:
@@ -347,8 +347,8 @@ def test_warm_up_counts_up_to_nought_and_only_the_rest_is_timed(warmup: int, ite
     assert seen == list(range(-warmup, iterations))
     assert len(timed.values) == iterations
     assert timed.identity == {}
-    assert set(timed.companions) == {"cpu_s", "waits"}
-    assert [len(values) for values in timed.companions.values()] == [iterations] * 2
+    assert set(timed.witnesses) == {"cpu_s", "waits"}
+    assert [len(values) for values in timed.witnesses.values()] == [iterations] * 2
 
 
 def test_the_usual_mode_may_be_named_in_the_identity() -> None:
@@ -362,15 +362,15 @@ def test_the_usual_mode_may_be_named_in_the_identity() -> None:
 def test_the_hosts_share_stands_beside_the_devices_time(cuda: VirtualCuda, mode: str) -> None:
     kernel = measure(cuda, 80e-6, mode=mode)
 
-    assert kernel.companions["host_s"] == [pytest.approx(80e-6, abs=1e-6)] * len(kernel.values)
-    assert set(kernel.companions) == {"cpu_s", "waits", "host_s", "exposed"}
+    assert kernel.witnesses["host_s"] == [pytest.approx(80e-6, abs=1e-6)] * len(kernel.values)
+    assert set(kernel.witnesses) == {"cpu_s", "waits", "host_s", "exposed"}
 
 
 def test_what_takes_the_host_long_or_waits_for_the_device_has_the_host_in_all_its_values(cuda: VirtualCuda) -> None:
     kernel = measure(cuda, 80e-6, waits=True)
 
     assert kernel.values[-1] == pytest.approx(90e-6, abs=2e-6)
-    assert kernel.companions["exposed"] == [1.0] * 60
+    assert kernel.witnesses["exposed"] == [1.0] * 60
 
     kernel = measure(cuda, 5e-3, mode="batch")
 
