@@ -19,7 +19,7 @@ from pytest_distbench.records.launch_files import NOTES_VARIABLE
 if TYPE_CHECKING:
     from pytest_distbench.records.kinds import Better
     from pytest_distbench.records.metric import Scalar
-    from pytest_distbench.worker.script import ScriptNotes
+    from pytest_distbench.worker.context import RankContext
 
 
 def record(
@@ -44,8 +44,8 @@ def record(
     Raises:
         RecordingError: below the plugin, where an argument is not what is wanted.
     """
-    if (notes := _notes()) is not None:
-        notes.record(name, value, unit=unit, better=better, **options)
+    if (rank := _rank()) is not None:
+        rank.record(name, value, unit=unit, better=better, **options)
 
 
 def timed(name: str, *, warmup: int, iterations: int, **options: Any) -> Iterator[int]:
@@ -60,8 +60,8 @@ def timed(name: str, *, warmup: int, iterations: int, **options: Any) -> Iterato
     Raises:
         RecordingError: below the plugin, where an argument is not what is wanted.
     """
-    if (notes := _notes()) is not None:
-        return notes.timed(name, warmup=warmup, iterations=iterations, **options)
+    if (rank := _rank()) is not None:
+        return rank.timed(name, warmup=warmup, iterations=iterations, **options)
     return iter(range(-warmup, iterations))
 
 
@@ -80,15 +80,15 @@ def phase(
     Raises:
         RecordingError: below the plugin, where an argument is not what is wanted.
     """
-    if (notes := _notes()) is not None:
-        return notes.phase(name, better=better, at=at)
+    if (rank := _rank()) is not None:
+        return rank.phase_at(name, better, at)
     return contextlib.nullcontext()
 
 
-def _notes() -> ScriptNotes | None:
-    """The notes of this rank; a process that is none has not imported their module."""
+def _rank() -> RankContext | None:
+    """The rank that this process is; one that is none has not imported the module of scripts."""
     module = sys.modules.get("pytest_distbench.worker.script")
-    found: ScriptNotes | None = getattr(module, "CURRENT", None)
+    found: RankContext | None = getattr(module, "CURRENT", None)
     if found is None and module is None and (plan := os.environ.get(NOTES_VARIABLE)):
         from pytest_distbench.worker.script import begin_apart
 

@@ -172,7 +172,8 @@ class _Life:
             join_fake_groups_only(rank=work.stands_for, world_size=plan.world_size)
             self.context.watch.look()
         if work.is_program:
-            notes = script.CURRENT = script.ScriptNotes(self.context)
+            script.CURRENT = self.context
+            self.context.notebook.is_of_script = True
             with self._turn(), self.phase("body"), watched_steps(self.context.watch), self._window(), profiled:
                 self.memory.begin()
                 self.window.begin()
@@ -182,7 +183,7 @@ class _Life:
                 self.context.wait_for_queued()
                 self.context.delay.wait(mark)
                 computed_s = own_cpu_s() - began_s
-            notes.finish()
+            self.context.finish()
             self.context.record_wall_time(self.window.wall_s, computed_s)
             return
         with self.phase("import"):

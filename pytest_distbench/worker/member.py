@@ -33,7 +33,7 @@ from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.line import Line
 from pytest_distbench.worker.membership import SideGroup
 from pytest_distbench.worker.notebook import Notebook
-from pytest_distbench.worker.phases import Loop, Phases, parts_on
+from pytest_distbench.worker.phases import Loop, Phase, Phases, parts_on
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.profiler import Profiler
@@ -137,7 +137,8 @@ class Member:
         """
         call = f"record({show(name)})"
         name = check_metric(call, name)
-        bounds = check_bounds(call, at_least, at_most, unit=unit, by="rank.record")
+        by = "record" if self.notebook.is_of_script else "rank.record"
+        bounds = check_bounds(call, at_least, at_most, unit=unit, by=by)
         self.record_bounded(
             name, value, bounds, unit=unit, better=better, reduce=reduce, at=at, identity=identity, facts=facts
         )
@@ -209,7 +210,14 @@ class Member:
         Raises:
             RecordingError: an argument is not what is wanted, or the phase was recorded before.
         """
-        phase = self.phases.phase(check_phase(name, better), better=better, at=self._common_at)
+        return self.phase_at(name, better, None)
+
+    def phase_at(
+        self, name: str, better: Literal["info", "lower"], at: Mapping[str, Scalar] | None
+    ) -> AbstractContextManager[None]:
+        """As :meth:`phase`, outside of loops at a point of its own."""
+        name = check_phase(name, better)
+        phase = Phase(self.phases, name, better, {**self._common_at, **check_point(f"phase({name!r})", at)})
         return phase if self.profiler is None else self.profiler.phase(name, phase)
 
     def point(self, **at: Scalar) -> AbstractContextManager[None]:
@@ -289,6 +297,11 @@ class Member:
         """Wait until the device has done what it was given."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+    def finish(self) -> None:
+        """A script is over: what it recorded again and again is noted as series."""
+        self.notebook.finish()
+        self.check_complete()
 
     def check_complete(self) -> None:
         """Raise RecordingError if a ``timed`` loop was left early: its times would be missing silently."""

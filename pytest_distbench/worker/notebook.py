@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import get_args
+from typing import Any, get_args
 
 from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.iteration import PhasePlace
@@ -19,11 +19,17 @@ from pytest_distbench.worker.checks import check_choice, check_scalars, check_te
 
 
 class Notebook:
-    """What one rank has recorded so far, each metric once, in the order they were noted."""
+    """What one rank has recorded so far, each metric once, in the order they were noted.
+
+    A script has loops of its own: numbers that it records under one name again and again are a series, which is noted
+    when it is over.
+    """
 
     def __init__(self) -> None:
         self.observations: list[Observation] = []
+        self.is_of_script = False
         self._keys: set[str] = set()
+        self._collected: dict[str, tuple[str, list[float], dict[str, Any]]] = {}
 
     def expect_new(self, name: str, at: Mapping[str, Scalar]) -> str:
         """The key of a metric that is about to be measured, and was not before."""
@@ -63,6 +69,10 @@ class Notebook:
         if reduce is not None:
             check_choice(call, "reduce", reduce, get_args(Reduce))
         values, is_series = check_values(f"record({key!r})", value)
+        if self.is_of_script and values and not is_series:
+            given = {"unit": unit, "reduce": reduce, "at": point, "identity": identity, "facts": facts}
+            self._collect(key, name, values[0], {**given, "better": better, "bounds": bounds, "place": place})
+            return
         is_own_clock = bool(witnesses) or name.startswith(PHASE)
         why = "" if is_own_clock else kind.why_impossible(values, unit, is_series=is_series)
         if why and (kind.is_judged or bounds):
@@ -88,6 +98,26 @@ class Notebook:
             )
         )
         self._keys.add(key)
+
+    def finish(self) -> None:
+        """Note the series of a script."""
+        self.is_of_script = False
+        for name, values, options in self._collected.values():
+            is_series = len(values) > 1 or METRIC_KINDS[options["better"]].shape == "series"
+            self.note(name, values if is_series else values[0], **options)
+
+    def _collect(self, key: str, name: str, value: float, options: dict[str, Any]) -> None:
+        _, values, known = self._collected.setdefault(key, (name, [], options))
+        if known != options:
+            raise RecordingError(
+                f"{key!r} is recorded with {_differing(options, known)}, and with {_differing(known, options)} before"
+            )
+        values.append(value)
+
+
+def _differing(these: Mapping[str, Any], those: Mapping[str, Any]) -> str:
+    found = {name: value for name, value in these.items() if value and those[name] != value}
+    return ", ".join(f"{name}={value!r}" for name, value in found.items()) or "fewer arguments"
 
 
 def _check_training(

@@ -14,7 +14,7 @@ import torch
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.iteration import PhasePlace
 from pytest_distbench.records.kinds import Better
-from pytest_distbench.records.metric import PHASE, Scalar, metric_key
+from pytest_distbench.records.metric import PHASE, WALL_TIME, Scalar, metric_key
 from pytest_distbench.worker.clock import Delay, HostClock
 from pytest_distbench.worker.clock.clocks import recorded, stream_occupier
 from pytest_distbench.worker.notebook import Notebook
@@ -303,16 +303,15 @@ class Phases:
         finally:
             self._is_apart = False
 
-    def phase(self, name: str, *, better: Better, at: Mapping[str, Scalar]) -> Phase:
-        """Time a part of the body, where it is entered.
-
-        Outside a loop a name is used once, and a phase that raises is not recorded. In a loop the phase is always
-        judged in the same way and ends in its iteration; a captured loop has none.
-        """
-        return Phase(self, name, better, at)
-
     def enter(self, phase: Phase) -> None:
-        """Raises :class:`RecordingError` in another thread, or where :meth:`phase` excludes it."""
+        """Begin to time a part of the body.
+
+        Outside a loop a name is used once, but for scripts, and a phase that raises is not recorded. In a loop the
+        phase is always judged in the same way and ends in its iteration; a captured loop has none.
+
+        Raises:
+            RecordingError: it is none of these, or entered in another thread.
+        """
         if threading.get_ident() != self._thread:
             raise RecordingError(
                 f"phase({phase.name!r}) was entered in the thread {threading.current_thread().name!r}; wanted the one "
@@ -320,7 +319,8 @@ class Phases:
             )
         phase.path, loop = self._path(phase.name), self._loop
         if loop is None:
-            self._notebook.expect_new(phase.path, phase.at)
+            if not self._notebook.is_of_script:
+                self._notebook.expect_new(phase.path, phase.at)
             self._open.append(phase)
             self._synchronize()
             phase.part = self._outside.begin()
@@ -352,7 +352,10 @@ class Phases:
                 self._synchronize()
                 phase.part.end(0.0)
                 seconds = phase.part.read().seconds
-                self._notebook.note(phase.path, seconds, unit="s", better=phase.better, reduce="max", at=phase.at)
+                place = None
+                if self._notebook.is_of_script:
+                    place = PhasePlace(loop=WALL_TIME, path=[*(o.name for o in self._open), phase.name])
+                self._record(phase.path, phase.better, phase.at, seconds, place)
             return
         loop, of_loop = phase.place
         # a loop goes on where the body catches what it raised: when a loader is empty, for example
@@ -393,4 +396,9 @@ class Phases:
             host_s=phase.host_s if loop.parts.is_device else [],
             is_apart=phase.is_apart,
         )
-        self._notebook.note(path, phase.seconds, unit="s", better=phase.better, reduce="max", at=loop.at, place=place)
+        self._record(path, phase.better, loop.at, phase.seconds, place)
+
+    def _record(
+        self, path: str, better: Better, at: Mapping[str, Scalar], value: object, place: PhasePlace | None
+    ) -> None:
+        self._notebook.note(path, value, unit="s", better=better, reduce="max", at=at, place=place)

@@ -1,7 +1,6 @@
 """A training script, run as ``torchrun`` would: as ``__main__``, with its command line; and what it records itself.
 
-It records as a body does, with ``pytest_distbench.record``, ``timed`` and ``phase``; but a script has loops of its own,
-so what it records under one name again and again becomes a series.
+It records as a body does, with ``pytest_distbench.record``, ``timed`` and ``phase``.
 """
 
 from __future__ import annotations
@@ -13,115 +12,24 @@ import importlib.util
 import io
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, Literal
 
 import msgspec
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from pytest_distbench.errors import BodyError, RecordingError, show
-from pytest_distbench.records.iteration import TRAINING_STEP, PhasePlace
-from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.errors import BodyError
+from pytest_distbench.records.iteration import TRAINING_STEP
 from pytest_distbench.records.launch import RankReport
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.metric import PHASE, WALL_TIME, Scalar, metric_key
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
-from pytest_distbench.worker.checks import (
-    check_bounds,
-    check_choice,
-    check_metric,
-    check_phase,
-    check_point,
-    check_values,
-)
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.line import Line
 
-CURRENT: ScriptNotes | None = None
-"""Of the rank that this process is; None outside of ranks that run a script."""
-
-
-class ScriptNotes:
-    """The notes of one rank that runs a script; its context takes them, at the end those that were collected."""
-
-    def __init__(self, context: RankContext) -> None:
-        self._context = context
-        self._collected: dict[str, tuple[str, dict[str, Any], list[float]]] = {}
-        self._open: list[str] = []
-
-    def record(self, name: str, value: Any, **options: Any) -> None:
-        """As ``rank.record``; called again with the same options it gives the next value of a series."""
-        call = f"record({show(name)})"
-        name = check_metric(call, name)
-        options["at"] = check_point(call, options.get("at"))
-        key = metric_key(name, options["at"])
-        values, is_series = check_values(call, value)
-        given = options.pop("at_least", None), options.pop("at_most", None)
-        options["bounds"] = check_bounds(call, *given, unit=options.get("unit", ""), by="record")
-        if is_series or not values:
-            self._context.record_bounded(name, value, **options)
-            return
-        self._collect(key, name, options, values[0])
-
-    def timed(self, name: str, **options: Any) -> Iterator[int]:
-        """As ``rank.timed``."""
-        return self._context.timed(name, **options)
-
-    @contextlib.contextmanager
-    def phase(
-        self, name: str, *, better: Literal["info", "lower"] = "info", at: Mapping[str, Scalar] | None = None
-    ) -> Iterator[None]:
-        """As ``rank.phase``; entered again with the same options it gives the next value of a series.
-
-        Outside of a timed loop it is a part of the whole script.
-        """
-        if self._context.phases.in_loop:
-            with self._context.phase(name, better=better):
-                yield
-            return
-        names = [*self._open, check_phase(name, better)]
-        path = PHASE + "/".join(names)
-        point = check_point(f"phase({name!r})", at)
-        self._open.append(name)
-        try:
-            self._context.synchronize()
-            mark = self._context.delay.mark()
-            start = self._context.own_clock()
-            profiler, inside = self._context.profiler, contextlib.nullcontext()
-            with inside if profiler is None else profiler.phase(name, inside):
-                yield
-        finally:
-            self._open.remove(name)
-        self._context.synchronize()
-        self._context.delay.wait(mark)
-        place = PhasePlace(loop=WALL_TIME, path=names)
-        options = {"unit": "s", "better": better, "reduce": "max", "at": point, "bounds": (), "place": place}
-        self._collect(metric_key(path, point), path, options, self._context.own_clock() - start)
-
-    def finish(self) -> None:
-        for name, options, values in self._collected.values():
-            is_series = len(values) > 1 or METRIC_KINDS[options.get("better", "info")].shape == "series"
-            self._context.record_bounded(name, values if is_series else values[0], **options)
-        self._context.check_complete()
-
-    def _collect(self, key: str, name: str, options: dict[str, Any], value: float) -> None:
-        if key not in self._collected:
-            check_choice(f"record({name!r})", "better", options.get("better", "info"), METRIC_KINDS)
-            self._collected[key] = name, options, []
-        _, known, values = self._collected[key]
-        if known != options:
-            raise RecordingError(
-                f"{key!r} is recorded with {_differing(options, known)}, and with {_differing(known, options)} before"
-            )
-        values.append(value)
-
-
-def _differing(these: Mapping[str, Any], those: Mapping[str, Any]) -> str:
-    found = {name: value for name, value in these.items() if those.get(name) != value}
-    return ", ".join(f"{name}={value!r}" for name, value in found.items()) or "fewer arguments"
+CURRENT: RankContext | None = None
+"""The rank that this process is; None outside of ranks that run a script."""
 
 
 WHOLE = "script"
@@ -230,7 +138,7 @@ _WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 UNFINISHED = "it recorded numbers, and ended before it could write them down: by os._exit, or by a signal?"
 
 
-def begin_apart(plan_path: str) -> ScriptNotes:
+def begin_apart(plan_path: str) -> RankContext:
     """Begin to note what this process records; it is written when the process ends.
 
     Some other launcher has started it (``accelerate launch``, ``mpirun``), below a command that we measure. It is no
@@ -244,18 +152,18 @@ def begin_apart(plan_path: str) -> ScriptNotes:
         "WORLD_SIZE": _first(_WORLD_SIZE, "1"),
         "GROUP_RANK": os.environ.get("GROUP_RANK", "0"),
     }
-    context = RankContext(plan, Line(), environment, watch=Watch(is_on=False))
-    notes = CURRENT = ScriptNotes(context)
+    context = CURRENT = RankContext(plan, Line(), environment, watch=Watch(is_on=False))
+    context.notebook.is_of_script = True
     owner = os.getpid()
     _write(plan.files, context, UNFINISHED)
 
     def finish() -> None:
         if os.getpid() == owner:  # not in a child that was forked
-            notes.finish()
+            context.finish()
             _write(plan.files, context, "")
 
     atexit.register(finish)
-    return notes
+    return context
 
 
 def _first(names: tuple[str, ...], otherwise: str) -> str:

@@ -11,30 +11,26 @@ from support.ranks import make_rank
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.metric import WALL_TIME, Observation
 from pytest_distbench.worker.context import RankContext
-from pytest_distbench.worker.script import ScriptNotes
 
 
 @pytest.fixture
 def rank() -> RankContext:
-    return make_rank()
-
-
-@pytest.fixture
-def notes(rank: RankContext) -> ScriptNotes:
-    return ScriptNotes(rank)
+    made = make_rank()
+    made.notebook.is_of_script = True
+    return made
 
 
 def found(rank: RankContext) -> dict[str, Observation]:
     return {o.name: o for o in rank.notebook.observations}
 
 
-def test_what_is_recorded_again_and_again_is_a_series(rank: RankContext, notes: ScriptNotes) -> None:
+def test_what_is_recorded_again_and_again_is_a_series(rank: RankContext) -> None:
     for loss in (3.0, 2.0):
-        notes.record("loss", loss, better="curve")
-    notes.record("parameters", 7, better="exact")
-    notes.record("first", 0.5, better="curve")
-    notes.record("losses", [1, 2])
-    notes.finish()
+        rank.record("loss", loss, better="curve")
+    rank.record("parameters", 7, better="exact")
+    rank.record("first", 0.5, better="curve")
+    rank.record("losses", [1, 2])
+    rank.finish()
 
     assert {name: (o.values, o.is_series) for name, o in found(rank).items()} == {
         "losses": ([1.0, 2.0], True),
@@ -44,21 +40,21 @@ def test_what_is_recorded_again_and_again_is_a_series(rank: RankContext, notes: 
     }
 
 
-def test_a_point_tells_series_apart(rank: RankContext, notes: ScriptNotes) -> None:
+def test_a_point_tells_series_apart(rank: RankContext) -> None:
     for seed in (1, 2, 1, 2):
-        notes.record("loss", float(seed), at={"seed": seed})
-    notes.finish()
+        rank.record("loss", float(seed), at={"seed": seed})
+    rank.finish()
 
     assert [(o.at, o.values) for o in rank.notebook.observations] == [({"seed": 1}, [1, 1]), ({"seed": 2}, [2, 2])]
 
 
-def test_outside_of_timed_loops_phases_are_parts_of_the_script(rank: RankContext, notes: ScriptNotes) -> None:
-    with notes.phase("load"), notes.phase("read", at={"file": 1}):
+def test_outside_of_timed_loops_phases_are_parts_of_the_script(rank: RankContext) -> None:
+    with rank.phase("load"), rank.phase_at("read", "info", {"file": 1}):
         pass
-    for _ in notes.timed("step", warmup=0, iterations=1):
-        with notes.phase("forward"):
+    for _ in rank.timed("step", warmup=0, iterations=1):
+        with rank.phase("forward"):
             pass
-    notes.finish()
+    rank.finish()
     places = [o.place for o in rank.notebook.observations if o.place is not None]
 
     assert {(place.loop, *place.path) for place in places} == {
@@ -80,37 +76,37 @@ def test_outside_of_timed_loops_phases_are_parts_of_the_script(rank: RankContext
     ],
 )
 def test_an_error_says_at_its_own_line_what_was_wanted(
-    use: Callable[[ScriptNotes], object], said: str, notes: ScriptNotes
+    use: Callable[[RankContext], object], said: str, rank: RankContext
 ) -> None:
     with pytest.raises(RecordingError) as error:
-        use(notes)
+        use(rank)
 
     assert said in str(error.value)
 
 
-def test_a_timed_loop_that_was_left_is_told_at_the_end(notes: ScriptNotes) -> None:
-    for _ in notes.timed("step", warmup=0, iterations=2):
+def test_a_timed_loop_that_was_left_is_told_at_the_end(rank: RankContext) -> None:
+    for _ in rank.timed("step", warmup=0, iterations=2):
         break
 
     with pytest.raises(RecordingError, match="was left before its last iteration"):
-        notes.finish()
+        rank.finish()
 
 
-def test_a_bound_is_of_the_line_that_recorded_first(rank: RankContext, notes: ScriptNotes) -> None:
+def test_a_bound_is_of_the_line_that_recorded_first(rank: RankContext) -> None:
     for loss in (3.0, 2.0):
-        notes.record("loss", loss, at_most="2.5")
-    notes.finish()
+        rank.record("loss", loss, at_most="2.5")
+    rank.finish()
 
     [bound] = found(rank)["loss"].bounds
     assert (bound.side, bound.value) == ("most", 2.5)
     assert re.fullmatch(r"record at test_script\.py:\d+", bound.where)
 
 
-def test_phases_nest_and_are_series(rank: RankContext, notes: ScriptNotes) -> None:
+def test_phases_nest_and_are_series(rank: RankContext) -> None:
     for _ in range(3):
-        with notes.phase("step", better="lower"), notes.phase("forward"):
+        with rank.phase("step", better="lower"), rank.phase("forward"):
             pass
-    notes.finish()
+    rank.finish()
 
     assert {name: (len(o.values), o.better, o.unit) for name, o in found(rank).items()} == {
         "phase/step/forward": (3, "info", "s"),
