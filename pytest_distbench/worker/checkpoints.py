@@ -1,8 +1,7 @@
-"""What of an elastic training survives a change: checkpoints, the order of samples, and what was left out.
+"""What of a training survives a restart: checkpoints, and the order of samples.
 
 Each file is whole or known to be torn, and the newest good one is what counts. There is one permutation of the samples
-per epoch, which goes on at the same place after a change of ranks. What takes part in a training and was not handed
-over to it no checkpoint keeps, and nobody can compare it.
+per epoch, which goes on at the same place after a change of ranks.
 """
 
 from __future__ import annotations
@@ -11,13 +10,10 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler
-from torch.optim.optimizer import Optimizer
 
 from pytest_distbench.errors import RecordingError
 
@@ -41,39 +37,6 @@ def next_count(left: int, *, batch: int, world_size: int, most: int) -> int:
 def share(chosen: torch.Tensor, *, rank: int, world_size: int) -> torch.Tensor:
     """A rank's part of a step's samples; those of two ranks differ by one sample at most."""
     return chosen[rank::world_size]
-
-
-_SCHEDULED = "initial_lr"
-"""Key of the parameter groups of an optimizer that has a schedule of torch."""
-
-
-def left_out(
-    parts: Mapping[str, Any], optimizers: Iterable[Optimizer], *, drawn_from: Iterable[str], draws_samples: bool
-) -> list[str]:
-    """What was seen in a step and is none of the parts, nor held by one of them; each with the call that keeps it.
-
-    ``drawn_from`` are the random streams that the step has drawn from, where the body does not keep them.
-    """
-    kept = [held for part in parts.values() for held in (part, *getattr(part, "__dict__", {}).values())]
-    known = {id(held) for held in kept}
-    owned = {id(p) for held in kept if isinstance(held, torch.nn.Module) for p in held.parameters()}
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    trained = [parameter for group in groups for parameter in group["params"]]
-    found = [
-        f"the optimizer {type(optimizer).__name__}, which steps: rank.training(optimizer=...)"
-        for optimizer in optimizers
-        if id(optimizer) not in known
-    ]
-    if foreign := sum(id(parameter) not in owned for parameter in trained):
-        found.append(f"{foreign} of the {len(trained)} tensors that are trained: rank.training(model=...)")
-    if any(_SCHEDULED in group for group in groups) and not any(isinstance(held, LRScheduler) for held in kept):
-        found.append("the schedule of the learning rate: rank.training(schedule=...)")
-    if streams := list(drawn_from):
-        found.append(f"random streams ({', '.join(streams)}): rank.training(random=rank.random_streams())")
-    others = [part for part in parts.values() if not isinstance(part, torch.nn.Module | Optimizer | LRScheduler)]
-    if draws_samples and not others:
-        found.append("what chooses the samples: rank.training(sampler=...), which has state_dict and load_state_dict")
-    return found
 
 
 _KEPT = 3

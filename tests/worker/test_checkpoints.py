@@ -1,16 +1,15 @@
-"""What of an elastic training survives a change: checkpoints, order of samples, what was left out."""
+"""What of a training survives a restart: checkpoints, and the order of samples."""
 
 from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.worker.checkpoints import find_good, left_out, load, next_count, permutation, save, share
+from pytest_distbench.worker.checkpoints import find_good, load, next_count, permutation, save, share
 
 
 def test_no_rank_is_ever_without_a_sample_and_every_sample_is_given_once() -> None:
@@ -39,61 +38,6 @@ def test_the_order_of_an_epoch_is_that_of_its_seed(seed: int, epoch: int) -> Non
     own = torch.Generator().manual_seed(1000 * seed + epoch)
 
     assert permutation(9, seed=seed, epoch=epoch).tolist() == torch.randperm(9, generator=own).tolist()
-
-
-class Wrapper:
-    """A part of the body's own, which keeps what it holds."""
-
-    def __init__(self, held: object) -> None:
-        self.held = held
-
-
-MODEL = torch.nn.Linear(2, 1)
-OPTIMIZER = torch.optim.SGD(MODEL.parameters(), lr=0.1)
-SCHEDULED = torch.optim.SGD(MODEL.parameters(), lr=0.1)
-SCHEDULE = torch.optim.lr_scheduler.StepLR(SCHEDULED, 1)
-
-
-@pytest.mark.parametrize(
-    ("parts", "optimizer", "more", "told"),
-    [
-        ({"model": MODEL, "optimizer": OPTIMIZER}, OPTIMIZER, {}, []),
-        ({"model": Wrapper(MODEL), "optimizer": Wrapper(OPTIMIZER)}, OPTIMIZER, {}, []),
-        (
-            {"model": MODEL},
-            OPTIMIZER,
-            {},
-            ["the optimizer SGD, which steps: rank.training(optimizer=...)"],
-        ),
-        (
-            {"model": torch.nn.Linear(2, 1), "optimizer": OPTIMIZER},
-            OPTIMIZER,
-            {},
-            ["2 of the 2 tensors that are trained: rank.training(model=...)"],
-        ),
-        (
-            {"model": MODEL, "optimizer": SCHEDULED},
-            SCHEDULED,
-            {},
-            ["the schedule of the learning rate: rank.training(schedule=...)"],
-        ),
-        ({"model": MODEL, "optimizer": SCHEDULED, "schedule": SCHEDULE}, SCHEDULED, {}, []),
-        (
-            {"model": MODEL, "optimizer": OPTIMIZER},
-            OPTIMIZER,
-            {"drawn_from": ["torch"], "draws_samples": True},
-            [
-                "random streams (torch): rank.training(random=rank.random_streams())",
-                "what chooses the samples: rank.training(sampler=...), which has state_dict and load_state_dict",
-            ],
-        ),
-        ({"model": MODEL, "optimizer": OPTIMIZER, "loader": Wrapper(0)}, OPTIMIZER, {"draws_samples": True}, []),
-    ],
-)
-def test_what_was_not_handed_over_is_told_with_the_call(
-    parts: dict[str, Any], optimizer: torch.optim.Optimizer, more: dict[str, Any], told: list[str]
-) -> None:
-    assert left_out(parts, [optimizer], **{"drawn_from": [], "draws_samples": False, **more}) == told
 
 
 @pytest.mark.parametrize(

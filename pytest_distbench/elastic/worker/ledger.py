@@ -17,10 +17,9 @@ import torch
 from torch.optim.optimizer import Optimizer
 
 from pytest_distbench.elastic.timeline import OUTSIDE, RANDOM_PART, STEPS, HeldAt
-from pytest_distbench.worker import state
-from pytest_distbench.worker.checkpoints import left_out
+from pytest_distbench.elastic.worker import state
+from pytest_distbench.elastic.worker.state import OptimizerMemory, left_out
 from pytest_distbench.worker.context import RankContext
-from pytest_distbench.worker.state import OptimizerMemory
 
 _WATCHED_STEPS = 2
 """Behind a checkpoint, whose inputs are looked at: two, to see that they differ from step to step. A generation that

@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 from pytest_distbench.elastic.records import IMPORTS_VARIABLE, SERVING, SLOT_VARIABLE, Job, Pool
 from pytest_distbench.elastic.timeline import event
+from pytest_distbench.elastic.worker.state import RandomStreams
 from pytest_distbench.elastic.worker.training import Node, Training
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.event import append
@@ -34,7 +35,7 @@ from pytest_distbench.worker.leaving import classify, flush_output, leave
 from pytest_distbench.worker.load import process_began
 from pytest_distbench.worker.membership import join_group, leave_group
 from pytest_distbench.worker.process import MemoryPeak, arm_nccl, software, take_output, take_program, take_signals
-from pytest_distbench.worker.state import RandomStreams, note_autocast
+from pytest_distbench.worker.state import note_autocast
 
 
 class ElasticRank(Node):

@@ -16,6 +16,7 @@ import torch
 from pytest_distbench.elastic.records import ElasticJob, Job
 from pytest_distbench.elastic.timeline import event
 from pytest_distbench.elastic.worker.ledger import Ledger, Place, is_per_rank, objects_of
+from pytest_distbench.elastic.worker.state import OptimizerMemory
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.event import append, read_events
 from pytest_distbench.records.launch_files import LaunchFiles
@@ -26,7 +27,6 @@ from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.line import Line as RankLine
-from pytest_distbench.worker.state import OptimizerMemory
 
 _COUNTERS = "distbench"
 """Part of what survives: step, epoch and place in it."""
