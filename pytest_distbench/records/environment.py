@@ -6,14 +6,15 @@ which is printed under the headings of reports 000 and 001.
 
 from __future__ import annotations
 
+import datetime
 import fnmatch
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import date
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
-from pytest_distbench.records.record import Record
+import msgspec
+
+from pytest_distbench.records.record import Record, replace
 
 
 class Gpu(Record, frozen=True, kw_only=True):
@@ -236,21 +237,43 @@ Term = Literal["regular", "preemptible"]
 TERMS: tuple[Term, ...] = ("regular", "preemptible")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """A kind of machine that nodes are of.
+_Amount = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+_Count = Annotated[int, msgspec.Meta(ge=1)]
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
 
-    Attributes:
-        name: as its owner calls it: ``n1-standard-4``.
-        per_hour: the price of a node with its accelerators, by term, in the currency of the list.
-        ranks_per_node: so many ranks share a node, and its price.
-        platforms: hardware classes of runs that count as this machine; ``*`` stands for anything.
-    """
 
-    name: str
-    per_hour: Mapping[Term, float]
-    ranks_per_node: int
-    platforms: Sequence[str] = ("*",)
+class Price(Record, frozen=True, kw_only=True):
+    """What something costs by the hour, in the currency of its list, by term."""
+
+    regular: _Amount | None = None
+    preemptible: _Amount | None = None
+
+    def __post_init__(self) -> None:
+        if not self.per_hour:
+            raise ValueError(f"Expected a price, {' or '.join(TERMS)}, got neither")
+
+    @property
+    def per_hour(self) -> dict[Term, float]:
+        return {term: price for term in TERMS if (price := getattr(self, term)) is not None}
+
+
+class Machine(Price, frozen=True, kw_only=True):
+    """A kind of machine that nodes are of."""
+
+    name: str = ""
+    """As its owner calls it: ``n1-standard-4``."""
+    ranks_per_node: _Count
+    """So many share a node, and its price."""
+    platforms: Annotated[list[_Text], msgspec.Meta(min_length=1)] = msgspec.field(default_factory=lambda: ["*"])
+    """Hardware classes of runs that count as this machine; ``*`` stands for anything."""
+    accelerator: str | None = None
+    """That a node has, by its name in the list; its price is not in the machine's."""
+    accelerators_per_node: _Count | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.accelerator is None) != (self.accelerators_per_node is None):
+            raise ValueError("Expected `accelerator` and `accelerators_per_node` together, got one of them")
 
     def nodes(self, ranks: int) -> int:
         return -(-ranks // self.ranks_per_node)
@@ -260,19 +283,45 @@ class Machine:
         price = self.per_hour.get(term)
         return None if price is None else self.nodes(ranks) * seconds / 3600 * price
 
+    def whole(self, name: str, accelerators: Mapping[str, Price]) -> Machine:
+        """The machine with its accelerators, at a price by each term that both have."""
+        if self.accelerator is None or self.accelerators_per_node is None:
+            return replace(self, name=name)
+        if (each := accelerators.get(self.accelerator)) is None:
+            known = ", ".join(accelerators) or "none"
+            raise ValueError(f"Expected an `accelerator` of {known}, got {self.accelerator!r}")
+        own, number = self.per_hour, self.accelerators_per_node
+        found = {term: own[term] + number * price for term, price in each.per_hour.items() if term in own}
+        if not found:
+            raise ValueError(f"Expected an `accelerator` with a price that is {' or '.join(own)}, as the machine's")
+        return replace(self, name=name, **{term: found.get(term) for term in TERMS})
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
-    """A price list.
 
-    Attributes:
-        currency: of all prices, as ISO 4217 spells it: ``USD``.
-    """
+class Prices(Record, frozen=True, kw_only=True):
+    """A price list, as a user writes it down."""
 
-    currency: str
-    date: date
-    source: str
-    machines: Sequence[Machine] = field(default=())
+    currency: Annotated[str, msgspec.Meta(pattern="^[A-Z]{3}$")]
+    """Of all prices, as ISO 4217 spells it: ``USD``."""
+    date: datetime.date
+    """On which they were read."""
+    source: _Text
+    per: Literal["hour"] = "hour"
+    accelerator: dict[str, Price] = {}
+    listed: Annotated[dict[str, Machine], msgspec.Meta(min_length=1)] = msgspec.field(name="machine")
+
+    def __post_init__(self) -> None:
+        tomorrow = datetime.datetime.now(tz=datetime.UTC).date() + datetime.timedelta(days=1)
+        if self.date > tomorrow:  # it is today already where the day begins earlier than here
+            raise ValueError(f"Expected a `date` on which the prices were read, got {self.date}")
+        for name, machine in self.listed.items():
+            try:
+                machine.whole(name, self.accelerator)
+            except ValueError as error:
+                raise ValueError(f"{error} - at `$.machine[{name}]`") from None
+
+    @property
+    def machines(self) -> list[Machine]:
+        return [machine.whole(name, self.accelerator) for name, machine in self.listed.items()]
 
     def machine(self, platform: str) -> Machine | None:
         named = (m for m in self.machines if any(fnmatch.fnmatchcase(platform, known) for known in m.platforms))

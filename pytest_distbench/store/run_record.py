@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import datetime
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from pytest_distbench.errors import StoredFileError
 from pytest_distbench.machine.hardware import host_name, mask_addresses
 from pytest_distbench.machine.secrets import mask_secrets
-from pytest_distbench.records.environment import TERMS, Experiment, Machine, Prices, Statement, Term
-from pytest_distbench.records.record import Record
+from pytest_distbench.records.environment import Experiment, Prices, Statement
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.store.files import FileKind, name_keys, read_limited
 
@@ -59,85 +57,13 @@ def read_toml(path: Path, kind: type[_Kind], *, next_step: str) -> _Kind:
         raise StoredFileError(path, f"is no TOML: {error}", next_step) from None
 
 
-_Price = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
-_Count = Annotated[int, msgspec.Meta(ge=1)]
-_Text = Annotated[str, msgspec.Meta(min_length=1)]
-
-
-class _Prices(Record, frozen=True, kw_only=True):
-    regular: _Price | None = None
-    preemptible: _Price | None = None
-
-    def __post_init__(self) -> None:
-        if not self.per_hour:
-            raise ValueError(f"Expected a price, {' or '.join(TERMS)}, got neither")
-
-    @property
-    def per_hour(self) -> dict[Term, float]:
-        return {term: price for term in TERMS if (price := getattr(self, term)) is not None}
-
-
-class _Machine(_Prices, frozen=True, kw_only=True):
-    ranks_per_node: _Count
-    platforms: Annotated[list[_Text], msgspec.Meta(min_length=1)] = msgspec.field(default_factory=lambda: ["*"])
-    accelerator: str | None = None
-    accelerators_per_node: _Count | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if (self.accelerator is None) != (self.accelerators_per_node is None):
-            raise ValueError("Expected `accelerator` and `accelerators_per_node` together, got one of them")
-
-    def with_accelerators(self, accelerators: Mapping[str, _Prices]) -> dict[Term, float]:
-        """What an hour of it costs, by each term that both have."""
-        if self.accelerator is None or self.accelerators_per_node is None:
-            return self.per_hour
-        if (each := accelerators.get(self.accelerator)) is None:
-            known = ", ".join(accelerators) or "none"
-            raise ValueError(f"Expected an `accelerator` of {known}, got {self.accelerator!r}")
-        own, number = self.per_hour, self.accelerators_per_node
-        found = {term: own[term] + number * price for term, price in each.per_hour.items() if term in own}
-        if not found:
-            raise ValueError(f"Expected an `accelerator` with a price that is {' or '.join(own)}, as the machine's")
-        return found
-
-
-class _PriceList(Record, frozen=True, kw_only=True):
-    currency: Annotated[str, msgspec.Meta(pattern="^[A-Z]{3}$")]
-    date: datetime.date
-    source: _Text
-    per: Literal["hour"]
-    accelerator: dict[str, _Prices] = {}
-    machine: Annotated[dict[str, _Machine], msgspec.Meta(min_length=1)]
-
-    def __post_init__(self) -> None:
-        tomorrow = datetime.datetime.now(tz=datetime.UTC).date() + datetime.timedelta(days=1)
-        if self.date > tomorrow:  # it is today already where the day begins earlier than here
-            raise ValueError(f"Expected a `date` on which the prices were read, got {self.date}")
-        for name, machine in self.machine.items():
-            try:
-                machine.with_accelerators(self.accelerator)
-            except ValueError as error:
-                raise ValueError(f"{error} - at `$.machine[{name}]`") from None
-
-
 def read_prices(path: Path) -> Prices:
     """Read a price list.
 
     Raises:
         StoredFileError: there is no such file, or it is none; the message has file, key, what was wanted and found.
     """
-    found = read_toml(path, _PriceList, next_step="distbench explain prices shows a price list")
-    machines = [
-        Machine(
-            name=name,
-            per_hour=machine.with_accelerators(found.accelerator),
-            ranks_per_node=machine.ranks_per_node,
-            platforms=machine.platforms,
-        )
-        for name, machine in found.machine.items()
-    ]
-    return Prices(currency=found.currency, date=found.date, source=found.source, machines=machines)
+    return read_toml(path, Prices, next_step="distbench explain prices shows a price list")
 
 
 _ADDRESSES = "addresses"

@@ -157,7 +157,7 @@ def test_others_delay_what_wants_a_cpu_by_their_share_and_the_hosts() -> None:
     assert load(ran_s=0.0).crowding is None
 
 
-T4 = Machine(name="n1-standard-4", per_hour={"regular": 0.5592, "preemptible": 0.154}, ranks_per_node=1)
+T4 = Machine(name="n1-standard-4", regular=0.5592, preemptible=0.154, ranks_per_node=1)
 
 
 def test_a_cost_is_nodes_times_hours_times_the_price_of_the_first_machine_of_its_class() -> None:
@@ -165,22 +165,20 @@ def test_a_cost_is_nodes_times_hours_times_the_price_of_the_first_machine_of_its
     assert T4.cost("regular", ranks=1, seconds=407) == pytest.approx(0.5592 * 407 / 3600)
     assert T4.cost("preemptible", ranks=4, seconds=7200) == pytest.approx(0.154 * 4 * 2)
 
-    assert (
-        Machine(name="a", per_hour={"preemptible": 2.0}, ranks_per_node=8).cost("regular", ranks=1, seconds=1) is None
-    )
+    assert Machine(name="a", preemptible=2.0, ranks_per_node=8).cost("regular", ranks=1, seconds=1) is None
 
-    machines = [
-        Machine(name=name, per_hour={"regular": 1.0}, ranks_per_node=1, platforms=platforms)
+    machines = {
+        name: Machine(regular=1.0, ranks_per_node=1, platforms=platforms)
         for name, platforms in {"intel": ["cpu-intel-*"], "two": ["cpu-x-2c", "cpu-y-2c"], "cpu": ["cpu-*"]}.items()
-    ]
-    prices = Prices(currency="USD", date=date(2020, 10, 5), source="a page", machines=machines)
+    }
+    prices = Prices(currency="USD", date=date(2020, 10, 5), source="a page", listed=machines)
     found = [prices.machine(platform) for platform in ("cpu-intel-xeon-2c", "cpu-y-2c", "cpu-z", "nvidia-t4")]
     assert [machine and machine.name for machine in found] == ["intel", "two", "cpu", None]
 
 
 @pytest.mark.parametrize(("ranks", "nodes"), [(1, 1), (8, 1), (9, 2), (16, 2)])
 def test_a_node_that_is_begun_is_paid_whole(ranks: int, nodes: int) -> None:
-    assert Machine(name="a", per_hour={"regular": 2.0}, ranks_per_node=8).nodes(ranks) == nodes
+    assert Machine(name="a", regular=2.0, ranks_per_node=8).nodes(ranks) == nodes
 
 
 STATED = Experiment(

@@ -175,10 +175,8 @@ def test_cost_is_ranks_times_time_or_money_where_prices_are_known() -> None:
     assert chart.series[0].points[1][0] == pytest.approx(2 * chart.series[0].points[0][0])
     assert not list(cost_charts([trained(1, 1.0)]))
 
-    machine = Machine(
-        name="n1", platforms=["cpu-*"], ranks_per_node=1, per_hour={"regular": 3600.0, "preemptible": 360.0}
-    )
-    prices = Prices(currency="USD", date=date(2020, 10, 5), source="a page", machines=[machine])
+    machine = Machine(platforms=["cpu-*"], ranks_per_node=1, regular=3600.0, preemptible=360.0)
+    prices = Prices(currency="USD", date=date(2020, 10, 5), source="a page", listed={"n1": machine})
     [chart] = cost_charts([trained(1, 1.0), trained(4, 2.0)], prices)
     assert isinstance(chart, Lines)
     assert (chart.x.name, chart.x.unit) == ("cost", "USD")

@@ -30,8 +30,8 @@ T4: Mapping[Term, float] = {"regular": 0.5592, "preemptible": 0.154}
 
 
 def prices(per_hour: Mapping[Term, float] = T4, *, platforms: tuple[str, ...] = ("cpu-*",)) -> Prices:
-    machine = Machine(name="n1-standard-4", per_hour=per_hour, ranks_per_node=1, platforms=platforms)
-    return Prices(currency="USD", date=date(2026, 1, 1), source="a page", machines=[machine])
+    machine = Machine(**per_hour, ranks_per_node=1, platforms=list(platforms))
+    return Prices(currency="USD", date=date(2026, 1, 1), source="a page", listed={"n1-standard-4": machine})
 
 
 def number(name: str, value: float | None, *, unit: str = "s", **at: Scalar) -> Sample:
