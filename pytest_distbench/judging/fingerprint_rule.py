@@ -234,13 +234,11 @@ def ranks_of(fingerprint: Fingerprint) -> list[int]:
     return named_ranks([who for part in parts for who in part]) or [0]
 
 
-UNITS = {"collectives": "", "sent_bytes": "B", "parameter_bytes": "B", "optimizer_bytes": "B"}
-"""The numbers, by the names of their metrics, and their units: collectives are of one iteration, sends and receives
-among them, and optimizers keep their bytes beside the parameters."""
-
-
 def structure_of(fingerprint: Fingerprint) -> dict[str, int]:
-    """Of the first rank that it tells of."""
+    """The numbers of the first rank that it tells of, by the names of their metrics, which end in their unit.
+
+    Collectives are of one iteration, sends and receives among them; optimizers keep their bytes beside the parameters.
+    """
     rank = ranks_of(fingerprint)[0]
     rows = of_rank(fingerprint.collectives, rank) or []
     return {
@@ -253,7 +251,7 @@ def structure_of(fingerprint: Fingerprint) -> dict[str, int]:
 def structure_metrics(fingerprints: Mapping[str, Fingerprint]) -> list[Sample]:
     """A metric of each number, ``parameter_bytes[of=step_time]``; but for collectives those of 0 are left out."""
     return [
-        Sample(name=name, unit=UNITS[name], better="exact", value=value, at={"of": key})
+        Sample(name=name, unit=unit_of(name), better="exact", value=value, at={"of": key})
         for key, fingerprint in fingerprints.items()
         if not fingerprint.missing
         for name, value in structure_of(fingerprint).items()
@@ -289,3 +287,8 @@ def _calls(fingerprint: Fingerprint) -> str:
     found = structure_of(fingerprint)
     calls = found["collectives"]
     return f"{calls} call{'s' * (calls != 1)}, {format_bytes(found['sent_bytes'])}" if calls else "no calls"
+
+
+def unit_of(name: str) -> str:
+    """The unit of such a number."""
+    return "B" if name.endswith("_bytes") else ""

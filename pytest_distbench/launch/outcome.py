@@ -14,10 +14,10 @@ from pytest_distbench.launch.readers import readings
 from pytest_distbench.launch.reduce import (
     breakdowns,
     join,
-    join_fingerprints,
     largest,
     late_s,
     merge,
+    of_launch,
     of_rank,
     peak_memory,
     with_load,
@@ -120,8 +120,7 @@ def make_record(
     has_passed = outcome == "passed"
     told = list(reports.values())
     size = len(told) if plan.work.stands_for is None else None
-    prints = whole.fingerprints if has_passed else {}
-    fingerprints = {key: join_fingerprints([one], size) for key, one in prints.items()}
+    fingerprints = {key: of_launch(one, size) for key, one in whole.fingerprints.items()} if has_passed else {}
     if plan.work.stands_for is not None:  # what it computed, and how fast, is nobody's
         measurements = structure_metrics(fingerprints)
     record = LaunchRecord(

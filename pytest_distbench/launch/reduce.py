@@ -177,8 +177,18 @@ def with_load(record: LaunchRecord, load: Load | None) -> LaunchRecord:
     return replace(record, foreign_cores=load.foreign_cores, foreign_wanted=wanted, crowding=crowding)
 
 
+def of_launch(fingerprint: Fingerprint, world_size: int | None) -> Fingerprint:
+    """The fingerprint of all ranks, without what is 0 on each of them.
+
+    Args:
+        world_size: None: it is of one process that stands for a rank.
+    """
+    facts = {name: by_ranks for name, by_ranks in fingerprint.facts.items() if any(by_ranks.values())}
+    return join_fingerprints([replace(fingerprint, facts=facts)], world_size)
+
+
 def join_fingerprints(found: Sequence[Fingerprint], world_size: int | None = None) -> Fingerprint:
-    """The fingerprint of all ranks that these are of, equal parts told once."""
+    """The fingerprint of several ranks, equal parts told once."""
     if missing := next((f.missing for f in found if f.missing), ""):
         return Fingerprint(missing=missing)
     return Fingerprint(

@@ -198,7 +198,7 @@ class Fingerprint(Record, frozen=True, kw_only=True, omit_defaults=True):
     groups: dict[_RankKey, list[Group]] = {}
     """Besides that of all ranks, by the same ranks."""
     facts: dict[str, dict[_RankKey, int]] = {}
-    """Of a step, by name and ranks, but for those of 0; ``FACTS`` of ``worker.fingerprint`` counts them."""
+    """Of a step, by name and ranks; :data:`pytest_distbench.worker.fingerprint.FACTS` counts them."""
     totals: dict[str, int] = {}
     """The same of all ranks together: the step that one of them skips is seen."""
     beyond: dict[_RankKey, Beyond] = {}

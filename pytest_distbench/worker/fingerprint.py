@@ -56,6 +56,7 @@ class _Window:
     entered_before: int | None
     optimizers: dict[int, Optimizer] = field(default_factory=dict)
     optimizer_steps: int = 0
+    sent: list[Collective] = field(default_factory=list)
 
 
 class Watch:
@@ -145,11 +146,12 @@ class Watch:
         number = _difference(self.entered(), window.entered_before)
         is_gone = number is not None and number < 0  # a group, with its count
         self._per_iteration[window.key] = sum(note.is_counted for note in notes) if is_gone else number
+        window.sent = _rows(note.told for note in notes)
         self.times[window.key] = [(note.at_ns - self._clock_offset_ns) / 1e9 for note in notes[:_MOST_STAMPS]]
         self.found[window.key] = self._made(
-            _rows(note.told for note in notes),
+            window.sent,
             groups=self._of_me(groups_here()),
-            facts={name: {self._who: value} for name, count in FACTS.items() if (value := count(window))},
+            facts={name: {self._who: count(window)} for name, count in FACTS.items()},
             totals={name: value for name, count in TOTALS.items() if (value := count(window))},
             is_full=True,
         )
@@ -315,9 +317,10 @@ FACTS: dict[str, Callable[[_Window], int]] = {
     "parameter_bytes": lambda window: _bytes_of(_held(window)),
     "optimizer_bytes": lambda window: _bytes_of(_kept(window)),
 }
-"""What is counted of a step on each rank, of the optimizers that stepped in it; of what is sharded, its own shard.
+"""What is counted of a step on each rank, of what it sent and of the optimizers that stepped in it; of what is sharded,
+its own shard.
 
-``judging.fingerprint_rule.FACTS`` says how a change of it is told.
+``judging.fingerprint_rule.FACTS`` says how a change of it is told. Names of bytes end in ``_bytes``.
 """
 
 TOTALS: dict[str, Callable[[_Window], int]] = {

@@ -19,7 +19,6 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TypeVar
 
 import torch
 
@@ -41,8 +40,6 @@ _TORCH = f"{Path(torch.__file__).parent}/"
 _LONGEST_CHAIN = 100
 """Causes of causes: a class may invent them without end."""
 
-_Answer = TypeVar("_Answer")
-
 
 def classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
     """Tell a skip or xfail (of pytest or unittest, neither imported here) from a failure, whatever its class does."""
@@ -55,24 +52,27 @@ def classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
 
 
 def _classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
-    kind, module = _name_of(raised), _module_of(raised)
+    kind, module = type(raised).__name__, type(raised).__module__
     reason = ""
-    if issubclass(type(raised), SystemExit):
+    if isinstance(raised, SystemExit) and type(raised.code) is int:
         # A test of torch's own that is skipped ends a rank with an exit code of torch's table. A body that has not
         # imported that table means another thing by such a code.
-        code = _asked(lambda: getattr(raised, "code", None), None)
-        reason = skips_of_torchs_tests().get(code, "") if type(code) is int else ""
+        reason = skips_of_torchs_tests().get(raised.code, "")
     is_skip = kind in ("Skipped", "SkipTest", XFAILED) and module in ("builtins", "_pytest.outcomes", "unittest.case")
     skipped = is_skip or bool(reason)
     chain = _chain(raised)
     # A ``finally`` that meets a collective raises on top of what went wrong: that is what must be told.
     told = chain[-1] if _is_torchs(raised) and not _is_torchs(chain[-1]) else raised
     text = _text_of(told)
-    trace = _trace_of(raised)
+    frames = user_frames(raised)
+    try:
+        trace = "".join(traceback.format_exception(type(raised), raised, frames))
+    except Exception:  # noqa: BLE001 a class that does not let itself be printed, or causes of causes without end
+        trace = "".join(traceback.format_exception(type(raised), raised, frames, chain=False))
     with contextlib.suppress(BaseException):  # a full disk, a stream the body has closed or replaced
         sys.stderr.write(trace)
     report = ErrorReport(
-        kind=_name_of(told),
+        kind=type(told).__name__,
         message=_cut(reason or text),
         traceback=_cut(trace),
         raised_at=HostClock.monotonic(),
@@ -91,7 +91,7 @@ def without_values(raised: BaseException, error: ErrorReport) -> tuple[Outcome, 
     said, _, rest = error.message.partition("\n")
     trace = _innermost(raised)
     is_users = trace is not None and not _LIBRARY.search(trace.tb_frame.f_code.co_filename)
-    if is_users and issubclass(type(raised), AssertionError):
+    if is_users and isinstance(raised, AssertionError):
         told = f"needs values, and the backend fake has none: {said or 'an assert'}"
         return "skipped", replace(error, message=told)
     told = f"{said} (the backend fake transfers no data; does the body need what it received?)"
@@ -100,46 +100,23 @@ def without_values(raised: BaseException, error: ErrorReport) -> tuple[Outcome, 
 
 def describe(raised: BaseException) -> str:
     """Its class and its text, in a line or few."""
-    return _cut(f"{_name_of(raised)}: {_text_of(raised)}")
-
-
-def _asked(question: Callable[[], _Answer], otherwise: _Answer) -> _Answer:
-    """What an exception says of itself. Its class may answer anything with an exception of its own."""
-    try:
-        return question()
-    except BaseException:  # noqa: BLE001 SystemExit too, from a property
-        return otherwise
-
-
-def _name_of(raised: BaseException) -> str:
-    return _asked(lambda: str(type(raised).__name__), "an exception without a name")
-
-
-def _module_of(raised: BaseException) -> str:
-    return _asked(lambda: str(type(raised).__module__), "")
+    return _cut(f"{type(raised).__name__}: {_text_of(raised)}")
 
 
 def _chain(raised: BaseException) -> list[BaseException]:
     """An exception, what it came from, and so on to the first. Compared by identity: equality is the class's own."""
-    found, known = [raised], {id(raised)}
-    while len(found) < _LONGEST_CHAIN:
-        before = _before(found[-1])
-        if not issubclass(type(before), BaseException) or id(before) in known:
-            break
-        found.append(before)  # type: ignore[arg-type] # it is one
-        known.add(id(before))
+    found: list[BaseException] = []
+    before: BaseException | None = raised
+    while before is not None and len(found) < _LONGEST_CHAIN and all(before is not one for one in found):
+        found.append(before)
+        before = before.__cause__ if before.__cause__ is not None else before.__context__  # not "or": that asks it
     return found
-
-
-def _before(raised: BaseException) -> object:
-    cause = _asked(lambda: raised.__cause__, None)
-    return cause if cause is not None else _asked(lambda: raised.__context__, None)  # not "or": that asks its class
 
 
 def _is_torchs(raised: BaseException) -> bool:
     """Whether torch raised it: by its class, or by where it was raised, in its Python or in C++ at the user's line."""
     trace = _innermost(raised)
-    if _module_of(raised).partition(".")[0] == "torch":
+    if type(raised).__module__.partition(".")[0] == "torch":
         return True
     if trace is None:
         return False
@@ -147,38 +124,22 @@ def _is_torchs(raised: BaseException) -> bool:
     return trace.tb_frame.f_code.co_filename.startswith(_TORCH) or (type(raised) is RuntimeError and is_from_c)
 
 
-def _traceback_of(raised: BaseException) -> TracebackType | None:
-    found = _asked(lambda: raised.__traceback__, None)
-    return found if isinstance(found, TracebackType) else None
-
-
 def _innermost(raised: BaseException) -> TracebackType | None:
-    trace = _traceback_of(raised)
+    trace = raised.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return trace
 
 
-def _trace_of(raised: BaseException) -> str:
-    """As Python prints it; without its causes where its class does not let itself be printed."""
-
-    def whole() -> str:
-        return "".join(traceback.format_exception(type(raised), raised, user_frames(raised)))
-
-    def plain() -> str:
-        return "".join([*traceback.format_tb(user_frames(raised)), f"{_name_of(raised)}: {_text_of(raised)}\n"])
-
-    return _asked(whole, "") or _asked(plain, "") or f"{_name_of(raised)}: {_text_of(raised)}\n"
-
-
 def _text_of(raised: BaseException) -> str:
-    code = _asked(lambda: getattr(raised, "code", 1), 1)
-    if issubclass(type(raised), SystemExit) and _asked(lambda: not code, otherwise=False):
-        return f"{code}: a body returns when it is done; a script that exits is run with distbench.run('script.py')"
+    if isinstance(raised, SystemExit) and not raised.code:
+        return (
+            f"{raised.code}: a body returns when it is done; a script that exits is run with distbench.run('script.py')"
+        )
     try:
-        return str.__str__(str(raised))  # of a subclass of str, a plain copy
-    except BaseException as broken:  # noqa: BLE001 an exception whose __str__ raises must not hide the failure
-        return f"<{_name_of(raised)} whose text cannot be made: {_name_of(broken)}>"
+        return str(raised)
+    except Exception as broken:  # noqa: BLE001 an exception whose __str__ raises must not hide the failure
+        return f"<{type(raised).__name__} whose text cannot be made: {type(broken).__name__}>"
 
 
 def _cut(text: str) -> str:
@@ -191,7 +152,7 @@ def _cut(text: str) -> str:
 
 def user_frames(raised: BaseException) -> TracebackType | None:
     """The traceback from the first frame that is not ours; none for a body's file that could not even be compiled."""
-    trace = _traceback_of(raised)
+    trace = raised.__traceback__
     here = str(Path(__file__).parent)
     first = trace
     while trace is not None:
@@ -199,7 +160,7 @@ def user_frames(raised: BaseException) -> TracebackType | None:
         if not name.startswith((here, "<frozen ", *_MACHINERY)) and _REWRITING not in name:
             return trace
         trace = trace.tb_next
-    return None if issubclass(type(raised), SyntaxError) else first
+    return None if isinstance(raised, SyntaxError) else first
 
 
 LEAVING_S = 10.0

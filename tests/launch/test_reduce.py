@@ -13,7 +13,7 @@ from support.fingerprints import BARRIER
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.outcome import reduce_host
-from pytest_distbench.launch.reduce import join, join_fingerprints, late_s, merge, recorded, reduce_partials
+from pytest_distbench.launch.reduce import join, join_fingerprints, late_s, merge, of_launch, recorded, reduce_partials
 from pytest_distbench.records.iteration import Collective, Fingerprint
 from pytest_distbench.records.kinds import Better, Reduce
 from pytest_distbench.records.launch import HostReport, RankReport
@@ -117,6 +117,13 @@ def test_fingerprints_of_equal_ranks_are_stored_once_and_others_apart() -> None:
 
     assert found.collectives == {"0-1": [BARRIER], "2": []}
     assert fingerprint_of(fingerprinted(0, BARRIER), fingerprinted(1, missing="off")) == Fingerprint(missing="off")
+
+    def held(*numbers: int) -> Fingerprint:
+        each = [Fingerprint(facts={"parameter_bytes": {str(rank): number}}) for rank, number in enumerate(numbers)]
+        return of_launch(join_fingerprints(each), len(numbers))
+
+    assert held(84, 0).facts == {"parameter_bytes": {"0": 84, "1": 0}}
+    assert held(0, 0).facts == {}
 
 
 def hosts_of(*lives: list[RankReport]) -> HostReport:

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from support.fake_world import fake_rank
 
 from pytest_distbench.judging.fingerprint_rule import differences
+from pytest_distbench.launch.reduce import of_launch
 from pytest_distbench.records.iteration import Beyond, Fingerprint
 from pytest_distbench.worker.context import RankContext
 
@@ -19,7 +20,7 @@ ROOT_OF_FSDP = "ignore:FSDP2-wrapped module:UserWarning"
 
 
 def told(rank: RankContext) -> dict[str, Fingerprint]:
-    return rank.watch.found
+    return {key: of_launch(one, None) for key, one in rank.watch.found.items()}
 
 
 @pytest.fixture(scope="module")

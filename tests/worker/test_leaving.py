@@ -232,54 +232,15 @@ def test_long_texts_and_chains_of_causes_are_cut() -> None:
     class Empty(RuntimeError):
         __module__ = "torch.distributed"
 
-        def __bool__(self) -> bool:
-            raise RuntimeError
+        def __len__(self) -> int:
+            return 0
 
     error = ValueError("bad")
     error.__cause__ = Empty("connection closed")
     assert told(error).torch_errors == ["Empty: connection closed"]
 
 
-class Hostile(Exception):
-    """Answers every question with an exception of its own."""
-
-    __module__ = 7  # type: ignore[assignment]
-
-    def __eq__(self, other: object) -> bool:
-        raise RuntimeError("compared")
-
-    __hash__ = None  # type: ignore[assignment]
-
-    @property
-    def __cause__(self) -> None:  # type: ignore[override]
-        raise SystemExit(3)
-
-    def __str__(self) -> str:
-        raise KeyboardInterrupt
-
-
-class Nameless(type):
-    @property
-    def __name__(cls) -> str:  # type: ignore[override]
-        raise RuntimeError
-
-
-def test_an_exception_is_told_whatever_its_class_does() -> None:
-    report = told(Hostile())
-    assert report.kind == "Hostile"
-    assert report.message == "<Hostile whose text cannot be made: KeyboardInterrupt>"
-    assert "test_leaving.py" in report.traceback
-
-    # As of a dataclass that holds a tensor: == gives no truth value
-    first, second = Hostile(), ValueError("then")
-    second.__context__ = first
-    assert told(second).message == "then"
-
-    assert told(Nameless("Odd", (Exception,), {})("bad")).kind == "an exception without a name"
-
-    report = told(Endless())
-    assert (report.kind, report.message) == ("Endless", "the text")
-
+def test_an_exception_without_a_text_is_told() -> None:
     assert told(Unspeakable()).message == "<Unspeakable whose text cannot be made: RuntimeError>"
 
 
@@ -291,26 +252,6 @@ def test_a_stream_that_ends_the_process_does_not_hide_the_failure(monkeypatch: p
     monkeypatch.setattr("sys.stderr", Stream())
 
     assert classify(ValueError("bad"))[2].message == "bad"
-
-
-class Slippery(str):
-    def encode(self, *args: object, **options: object) -> bytes:
-        raise SystemExit(6)
-
-
-class Endless(Exception):
-    """Has a new cause each time it is asked."""
-
-    @property
-    def __cause__(self) -> Exception:  # type: ignore[override]
-        return Endless("more")
-
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
-        raise RuntimeError
-
-    def __str__(self) -> str:
-        return Slippery("the text")
 
 
 def test_what_nobody_thought_of_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_distbench.judging.fingerprint_rule import UNITS, structure_of
+from pytest_distbench.judging.fingerprint_rule import structure_of, unit_of
 from pytest_distbench.judging.links import Link, by_link, find_slow, link_at, outliers, times_of, typical_time
 from pytest_distbench.records.reasons import REASONS, ReasonCode, severity_order
 from pytest_distbench.records.run import CaseResult, Finding
@@ -168,7 +168,7 @@ def _column(name: str, heading: str) -> Column[_Size]:
     def cell(row: _Size) -> Cell:
         *_, structure, least = row
         value, base = structure[name], least[name]
-        text = quantity(value, UNITS[name])
+        text = quantity(value, unit_of(name))
         return Cell(value, text if least is structure or not base else f"{text} (x{value / base:.3g})")
 
     return Column(name, int, heading, cell)
