@@ -36,6 +36,7 @@ from pytest_distbench.worker.process import (
     enter_namespaces,
     forbid_breakpoints,
     gpu_in_use,
+    note_autocast,
     own_cpu_s,
     software,
     take_environment,
@@ -46,7 +47,6 @@ from pytest_distbench.worker.process import (
     tell_of_threads,
 )
 from pytest_distbench.worker.script import run_script, watched_steps
-from pytest_distbench.worker.state import note_autocast
 from pytest_distbench.worker.torch_internals import join_fake_groups_only, stand_around_rebuilds
 
 BODY = "body"

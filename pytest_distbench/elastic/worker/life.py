@@ -34,8 +34,15 @@ from pytest_distbench.worker.forked import check_fork
 from pytest_distbench.worker.leaving import classify, flush_output, leave
 from pytest_distbench.worker.load import process_began
 from pytest_distbench.worker.membership import join_group, leave_group
-from pytest_distbench.worker.process import MemoryPeak, arm_nccl, software, take_output, take_program, take_signals
-from pytest_distbench.worker.state import note_autocast
+from pytest_distbench.worker.process import (
+    MemoryPeak,
+    arm_nccl,
+    note_autocast,
+    software,
+    take_output,
+    take_program,
+    take_signals,
+)
 
 
 class ElasticRank(Node):
