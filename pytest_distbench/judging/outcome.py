@@ -5,11 +5,9 @@ The line tells the story in about 100 characters; JUnit and summaries show only 
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from pytest_distbench.judging.causes import find_causes
 from pytest_distbench.judging.entry import why_not_stored
@@ -20,14 +18,12 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseOutcome, CaseResult, Control, Finding, is_found
+from pytest_distbench.records.run import CaseOutcome, CaseResult, Control, Decision, Finding, is_found
 from pytest_distbench.records.wanted import NoBaseline
 from pytest_distbench.units import counted, format_change, quantity
 
 LONGEST_LINE = 500
 """Characters of what a launch says of its end."""
-
-Decision = Literal["", "launch", "nothing_judged", "bound", "refused", "failed", "unaccepted", "new", "not_found"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,18 +33,7 @@ class Strictness:
     no_baseline: NoBaseline = "warn"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conclusion:
-    """What a case makes of its test."""
-
-    outcome: CaseOutcome
-    reason: Decision = ""
-    verdicts: tuple[Finding, ...] = ()
-    headline: str = ""
-    """One line that says why; empty where it simply passed."""
-
-
-def conclude(result: CaseResult, strictness: Strictness, *, stood_down: CaseOutcome = "skipped") -> Conclusion:
+def conclude(result: CaseResult, strictness: Strictness, *, stood_down: CaseOutcome = "skipped") -> CaseResult:
     """Decide about a case.
 
     The first of these that holds: a rank failed; all ranks skipped; a planted slowdown was not found, and the run
@@ -58,55 +43,50 @@ def conclude(result: CaseResult, strictness: Strictness, *, stood_down: CaseOutc
     there is no baseline, and the run does not accept that. Ranks that all skipped say how the test stands down. The
     verdicts of an advisory case are decided likewise, and fail nothing.
     """
-    found = _decide(result, strictness, stood_down)
-    advisory = f" (advisory: {result.advisory})" if found.outcome == "advisory" else ""
-    return dataclasses.replace(found, headline=_headline(result, found) + advisory)
+    outcome, decision, verdicts = _decide(result, strictness, stood_down)
+    advisory = f" (advisory: {result.advisory})" if outcome == "advisory" else ""
+    found = replace(result, outcome=outcome, decision=decision)
+    causes = find_causes(result) if decision in ("failed", "bound", "unaccepted") else []
+    return replace(found, headline=_headline(found, verdicts) + advisory, causes=causes)
 
 
-def _decide(result: CaseResult, strictness: Strictness, stood_down: CaseOutcome) -> Conclusion:
+def _decide(
+    result: CaseResult, strictness: Strictness, stood_down: CaseOutcome
+) -> tuple[CaseOutcome, Decision, Sequence[Finding]]:
+    """The outcome, what decided it, and the verdicts that did."""
     last = result.launches[-1]
     if last.outcome != "passed":
-        return Conclusion(outcome="failed" if last.outcome == "failed" else stood_down, reason="launch")
-    judged = tuple(v for v in result.verdicts if v.is_judged)
+        return "failed" if last.outcome == "failed" else stood_down, "launch", ()
+    judged = [v for v in result.verdicts if v.is_judged]
     is_lost = result.control is not None and not result.control.why_not and not result.control.found
     if is_lost and "distbench-strict" in strictness.options:
-        return Conclusion(outcome="failed", reason="not_found")
-    if result.update in ("new", "changed", "rewritten", "kept") or (
-        result.reference.kind == "nothing" and not result.verdicts
-    ):
-        return Conclusion(outcome="passed")
-    if not judged and OVERSUBSCRIBED in result.case.conditions.around:
-        return Conclusion(outcome="passed")
+        return "failed", "not_found", ()
+    is_stored = result.update in ("new", "changed", "rewritten", "kept")
+    if is_stored or (result.reference.kind == "nothing" and not result.verdicts):
+        return "passed", "", ()
     if not judged:
-        return Conclusion(outcome="failed", reason="nothing_judged")
-    failing = tuple(v for v in judged if v.is_failure)
+        is_meant = OVERSUBSCRIBED in result.case.conditions.around
+        return ("passed", "", ()) if is_meant else ("failed", "nothing_judged", ())
+    failing = [v for v in judged if v.is_failure]
     unwanted: CaseOutcome = "advisory" if result.advisory else "failed"
     expected: CaseOutcome = "xfailed" if result.xfail_perf else unwanted
     if any(v.code == "bound" for v in failing):
-        return Conclusion(outcome=expected, reason="bound", verdicts=failing)
+        return expected, "bound", failing
     if result.update == "refused":
-        return Conclusion(outcome="failed", reason="refused")
+        return "failed", "refused", ()
     if failing:
-        return Conclusion(outcome=expected, reason="failed", verdicts=failing)
-    if unaccepted := tuple(v for v in judged if v.row.fails_under in strictness.options):
-        return Conclusion(outcome=unwanted, reason="unaccepted", verdicts=unaccepted)
+        return expected, "failed", failing
+    if unaccepted := [v for v in judged if v.row.fails_under in strictness.options]:
+        return unwanted, "unaccepted", unaccepted
     stored = (v for v in judged if v.kind != "new" and (v.baseline is not None or not v.is_undecided))
     if not any(stored) and strictness.no_baseline != "warn":
-        outcome: CaseOutcome = "skipped" if strictness.no_baseline == "skip" else unwanted
-        return Conclusion(outcome=outcome, reason="new", verdicts=judged)
-    return Conclusion(outcome="passed")
+        return "skipped" if strictness.no_baseline == "skip" else unwanted, "new", judged
+    return "passed", "", ()
 
 
-def concluded(result: CaseResult, conclusion: Conclusion) -> CaseResult:
-    """The case with its outcome, and with what may explain it where a number failed."""
-    has_causes = conclusion.reason in ("failed", "bound", "unaccepted")
-    causes = find_causes(result) if has_causes else []
-    return replace(result, outcome=conclusion.outcome, headline=conclusion.headline, causes=causes)
-
-
-def _headline(result: CaseResult, found: Conclusion) -> str:
+def _headline(result: CaseResult, verdicts: Sequence[Finding]) -> str:
     launch = result.launches[-1]
-    match found.reason:
+    match result.decision:
         case "launch" if launch.outcome == "skipped":
             return launch.reason or "all ranks skipped"
         case "launch":
@@ -115,12 +95,12 @@ def _headline(result: CaseResult, found: Conclusion) -> str:
             return _nothing_judged(result)
         case "refused":
             return f"not stored: {why_not_stored(result.launches, result.verdicts)}"
-        case "failed" | "bound" if found.outcome == "xfailed":
+        case "failed" | "bound" if result.outcome == "xfailed":
             return result.xfail_perf
         case "failed" | "bound":
             return _regression(result)
         case "unaccepted":
-            return _unaccepted(found.verdicts)
+            return _unaccepted(verdicts)
         case "new" if result.reference.kind == "paired":
             return f"{result.verdicts[0].reason or 'nothing to compare with'}: measured, not judged"
         case "new":

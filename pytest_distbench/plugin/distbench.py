@@ -19,7 +19,7 @@ from pytest_distbench.errors import (
     show,
 )
 from pytest_distbench.judging.bounds import check_measured, plausible
-from pytest_distbench.judging.outcome import conclude, concluded
+from pytest_distbench.judging.outcome import conclude
 from pytest_distbench.judging.sensitivity import why_implausible
 from pytest_distbench.plugin.arguments import Arguments, Called, RunKeywords, ShapeKeywords
 from pytest_distbench.plugin.carry import AGAIN, CASES, WHY_NOT_AGAIN
@@ -453,14 +453,13 @@ class Distbench:
     def _finish(self, result: CaseResult) -> CaseResult:
         launch = result.launches[-1]
         xfailed = launch.outcome == "skipped" and all(f.error and f.error.kind == XFAILED for f in launch.fates)
-        conclusion = conclude(result, self._session.settings.policy, stood_down="xfailed" if xfailed else "skipped")
-        result = concluded(result, conclusion)
+        result = conclude(result, self._session.settings.policy, stood_down="xfailed" if xfailed else "skipped")
         self._record(result)
         self._used.append(result.case)
-        failed_by_number = conclusion.outcome == "failed" and conclusion.reason in ("failed", "unaccepted")
+        failed_by_number = result.outcome == "failed" and result.decision in ("failed", "unaccepted")
         self.failed_in_doubt = failed_by_number and result.case.key in self.doubts
         try:
-            end_test(self._node, self._session, result, conclusion)
+            end_test(self._node, self._session, result)
         except Failure as failure:
             if result.reference.kind != "nothing":  # a check that has to fail may be expected to
                 self._told = self._told or failure

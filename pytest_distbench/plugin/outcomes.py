@@ -10,7 +10,6 @@ import pytest
 
 from pytest_distbench import git
 from pytest_distbench.errors import DistbenchWarning
-from pytest_distbench.judging.outcome import Conclusion
 from pytest_distbench.plugin.names import rerun_command
 from pytest_distbench.records.iteration import CaseTrace
 from pytest_distbench.records.launch import LaunchRecord
@@ -74,7 +73,7 @@ _FAILURES = {
     "new": MissingBaseline,
     "not_found": NotFound,
 }
-"""By the reason of a conclusion."""
+"""By what decided."""
 
 CAUGHT = (
     "the test caught this failure and went on, but it fails all the same; if the failure is expected, use "
@@ -82,9 +81,9 @@ CAUGHT = (
 )
 
 
-def end_test(item: pytest.Item, session: Session, result: CaseResult, conclusion: Conclusion) -> None:
-    """Raise what the conclusion about a case ends its test with; nothing where the test goes on."""
-    match conclusion.outcome:
+def end_test(item: pytest.Item, session: Session, result: CaseResult) -> None:
+    """Raise what a case ends its test with; nothing where the test goes on."""
+    match result.outcome:
         case "skipped":
             pytest.skip(escape(result.headline))
         case "xfailed":
@@ -92,12 +91,11 @@ def end_test(item: pytest.Item, session: Session, result: CaseResult, conclusion
         case "failed":
             text = explanation(
                 result,
-                conclusion,
                 command=rerun_command(item.config, item),
-                platforms=session.store.platforms() if conclusion.reason == "new" else [],
+                platforms=session.store.platforms() if result.decision == "new" else [],
                 recorded_at=git.last_commit(Path(result.reference.path)) if result.reference.path else "",
             )
-            raise _FAILURES[conclusion.reason](text)
+            raise _FAILURES[result.decision](text)
 
 
 def tell(item: pytest.Item, line: str) -> None:

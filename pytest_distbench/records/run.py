@@ -167,6 +167,7 @@ def is_found(verdict: Finding) -> bool:
 
 
 CaseOutcome = Literal["passed", "failed", "skipped", "xfailed", "advisory"]
+Decision = Literal["", "launch", "nothing_judged", "bound", "refused", "failed", "unaccepted", "new", "not_found"]
 
 
 class ReferenceRecord(Record, frozen=True, kw_only=True):
@@ -261,6 +262,8 @@ class CaseResult(Record, frozen=True, kw_only=True):
     """Why its verdicts do not fail its test: the marker's reason, or the option; empty: they do."""
     outcome: CaseOutcome = "passed"
     """What this case made of its test; *advisory*: it would have failed it."""
+    decision: Decision = ""
+    """What decided that; empty where it simply passed."""
     headline: str = ""
     """One line that says why; empty where it simply passed."""
     causes: list[Finding] = []

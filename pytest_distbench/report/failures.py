@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_distbench.judging.outcome import LONGEST_LINE, Conclusion, launch_headline, planted_ratio
+from pytest_distbench.judging.outcome import LONGEST_LINE, launch_headline, planted_ratio
 from pytest_distbench.judging.terms import software_changes
 from pytest_distbench.judging.words import metric_text
 from pytest_distbench.launch.starters import LAUNCHERS
@@ -34,27 +34,25 @@ _LONGEST_TEXT = 8000
 _MOST_REASONS = 8
 
 
-def explanation(
-    result: CaseResult, conclusion: Conclusion, *, command: str, platforms: Sequence[str], recorded_at: str = ""
-) -> str:
+def explanation(result: CaseResult, *, command: str, platforms: Sequence[str], recorded_at: str = "") -> str:
     """The text of a failed test; ``platforms`` are the hardware classes that have baselines.
 
     ``recorded_at`` is the commit that the baseline is of; empty: nobody knows.
     """
-    if conclusion.reason == "launch":
+    if result.decision == "launch":
         return launch_text(result, rerun_command=command)
-    lines = [escape(conclusion.headline)]
+    lines = [escape(result.headline)]
     table = [line.text for line in case_table(result, show_all=False)]
-    match conclusion.reason:
+    match result.decision:
         case "failed" | "bound" | "unaccepted":
-            reasons = [
-                f"{metric_text(v)}: {v.reason}" for v in conclusion.verdicts if v.reason and v.code != "communication"
-            ]
-            told = [escape(text) for text in reasons if text != conclusion.headline]
+            is_number = result.decision != "unaccepted"
+            found = [v for v in result.verdicts if v.is_judged and (v.is_failure if is_number else v.row.fails_under)]
+            reasons = [f"{metric_text(v)}: {v.reason}" for v in found if v.reason and v.code != "communication"]
+            told = [escape(text) for text in reasons if text != result.headline]
             if any(v.code not in ("communication", "not-evaluated") and not v.row.is_quiet for v in result.verdicts):
                 lines += ["", *table]
             lines += ["", *told[:_MOST_REASONS]]
-            lines += cause_lines(result) if conclusion.reason != "unaccepted" else []
+            lines += cause_lines(result) if is_number else []
             lines += [*_not_timed(result), *comparison_lines(result, recorded_at=recorded_at)]
             lines += _next_steps(result, command)
         case "refused":

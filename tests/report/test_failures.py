@@ -53,7 +53,7 @@ def test_one_line_says_what_decided(made: CaseResult, told: str) -> None:
 )
 def test_the_whole_text_begins_with_that_line(made: CaseResult) -> None:
     conclusion = conclude(made, STRICT)
-    text = explanation(made, conclusion, command="pytest x", platforms=["cpu-y"])
+    text = explanation(conclusion, command="pytest x", platforms=["cpu-y"])
 
     assert conclusion.outcome == "failed"
     assert text.startswith(conclusion.headline)
@@ -61,17 +61,17 @@ def test_the_whole_text_begins_with_that_line(made: CaseResult) -> None:
 
 
 def told(made: CaseResult, strictness: Strictness = STRICT, **given: Any) -> str:
-    return explanation(made, conclude(made, strictness), **{"command": "pytest x", "platforms": [], **given})
+    return explanation(conclude(made, strictness), **{"command": "pytest x", "platforms": [], **given})
 
 
 def test_no_update_is_advised_that_would_be_refused() -> None:
     lacking = result(verdict("beyond-threshold", current=None, reason="no value in 1 of 1 launches"))
-    text = explanation(lacking, conclude(lacking, STRICT), command="pytest x", platforms=[])
+    text = explanation(conclude(lacking, STRICT), command="pytest x", platforms=[])
     assert "no update accepts a metric without a value" in text
     assert "--distbench-update" not in text
 
     other = result(verdict("communication", metric="fingerprint", better="exact", current=None, baseline=None))
-    assert "--distbench-update" in explanation(other, conclude(other, STRICT), command="pytest x", platforms=[])
+    assert "--distbench-update" in explanation(conclude(other, STRICT), command="pytest x", platforms=[])
 
 
 def fate(rank: int, **changes: Any) -> RankFate:
