@@ -30,7 +30,7 @@ from pytest_distbench.report import (
 from pytest_distbench.report.failures import accept_command
 from pytest_distbench.report.page.content import again, headline_of, page_of, write_page
 from pytest_distbench.report.screens import headline
-from pytest_distbench.report.tables import VERDICTS, VerdictRow
+from pytest_distbench.report.tables import VERDICTS, OfCase
 from pytest_distbench.report.tables.table import DataTable, as_text, table_of_rows, write_csv, write_parquet
 
 MAX_SUMMARY_BYTES = 900 * 1024
@@ -70,8 +70,8 @@ def append_summary(path: Path, results: Sequence[CaseResult], *, besides: int = 
 def summary(results: Sequence[CaseResult], head: str, *, max_bytes: int, notes: Sequence[str] = ()) -> str:
     """What failed in words, its numbers, and folded all others; rows that do not fit are counted in the last line."""
     rows = VERDICTS.rows(results)
-    red, others = ([row for row in rows if row.verdict.is_failure is wanted] for wanted in (True, False))
-    kinds = Counter(row.verdict.kind for row in rows)
+    red, others = ([row for row in rows if row[1].is_failure is wanted] for wanted in (True, False))
+    kinds = Counter(row[1].kind for row in rows)
     counts = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
     lines = [f"### distbench: {escape_markdown(head)}", "", *notes]
     if _without_baseline(results):
@@ -104,7 +104,7 @@ def _size(lines: Sequence[str]) -> int:
     return sum(len(line.encode()) + 1 for line in lines)
 
 
-def _fitting(rows: Sequence[VerdictRow], room: int) -> list[str]:
+def _fitting(rows: Sequence[OfCase], room: int) -> list[str]:
     """A table of as many rows as there is room for, and how many more there are."""
     section = table_of_rows(rows, VERDICTS.columns)
     head = table_head(section.header, left=4)

@@ -35,7 +35,7 @@ from pytest_distbench.report.failures import accept_command, cause_lines, compar
 from pytest_distbench.report.page import Chart, Grid, short
 from pytest_distbench.report.page.charts import Charts, charts_above, charts_of
 from pytest_distbench.report.screens import headline, next_steps
-from pytest_distbench.report.tables import TABLES, VerdictRow
+from pytest_distbench.report.tables import TABLES
 from pytest_distbench.report.tables import VERDICTS as VERDICT_TABLE
 from pytest_distbench.report.tables.table import DataTable
 from pytest_distbench.report.terminal import ending_lines, run_lines, trace_lines, updated_lines
@@ -314,7 +314,7 @@ def _row(
     interval = median_interval(values) if verdict.is_noisy else None
     mean = fmean(values) if len(values) > 1 and verdict.is_noisy else 0.0
     cells = {
-        **{column.name: column.make_cell(VerdictRow(result, verdict)).text for column in VERDICT_TABLE.columns},
+        **{column.name: column.make_cell((result, verdict)).text for column in VERDICT_TABLE.columns},
         "mark": verdict.row.mark if verdict.is_judged else "",
         "verdict": kind if is_judged else MEASURED,
         "interval": "" if interval is None else " to ".join(quantity(end, verdict.unit) for end in interval),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from pytest_distbench.errors import TableError, tell
 from pytest_distbench.extensions import Table
@@ -16,32 +16,37 @@ from pytest_distbench.records.metric import tightest
 from pytest_distbench.records.reasons import severity_order
 from pytest_distbench.records.run import CaseResult, Control, Finding, RunRecord, is_found
 from pytest_distbench.report.tables.record import ENVIRONMENT, LAUNCHES, RECORD, SETUP
-from pytest_distbench.report.tables.table import TEST, Cell, Column, DataTable, TableKind, seconds
+from pytest_distbench.report.tables.table import Cell, Column, DataTable, TableKind, seconds
 from pytest_distbench.units import format_change
 
+OfCase = tuple[CaseResult, Finding]
+"""A row: a finding beside its case."""
 
-class ControlRow(NamedTuple):
-    result: CaseResult
-    control: Control
-    verdict: Finding
+
+_TEST: Column[OfCase] = Column("test", str, "test", lambda row: Cell(row[0].nodeid, row[0].case.title))
+
+
+def _slowdown(row: OfCase) -> Control:
+    assert row[0].control is not None
+    return row[0].control
 
 
 def _change(ratio: float | None) -> Cell:
     return Cell(ratio, "-" if ratio is None else format_change(ratio))
 
 
-CONTROL: TableKind[ControlRow] = TableKind(
+CONTROL: TableKind[OfCase] = TableKind(
     summary="Injected slowdowns (positive control): which were detected.",
-    rows=lambda results: [ControlRow(r, r.control, v) for r in results if r.control for v in r.control.verdicts],
+    rows=lambda results: [(r, v) for r in results if r.control is not None for v in r.control.verdicts],
     columns=[
-        TEST,
-        Column("metric", str, "metric", lambda row: Cell(row.verdict.metric, metric_text(row.verdict))),
-        Column("injected", float, "injected", lambda row: _change(planted_ratio(row.control, row.verdict))),
-        Column("measured", float, "measured", lambda row: _change(row.verdict.ratio)),
-        Column("detected", bool, "detected", lambda row: Cell(yes := is_found(row.verdict), "yes" if yes else "no")),
-        Column("step", str, "step", lambda row: row.control.step),
-        Column("launches", int, "launches", lambda row: row.control.launches),
-        Column("seconds", float, "time", lambda row: seconds(row.control.took_s)),
+        _TEST,
+        Column("metric", str, "metric", lambda row: Cell(row[1].metric, metric_text(row[1]))),
+        Column("injected", float, "injected", lambda row: _change(planted_ratio(_slowdown(row), row[1]))),
+        Column("measured", float, "measured", lambda row: _change(row[1].ratio)),
+        Column("detected", bool, "detected", lambda row: Cell(yes := is_found(row[1]), "yes" if yes else "no")),
+        Column("step", str, "step", lambda row: _slowdown(row).step),
+        Column("launches", int, "launches", lambda row: _slowdown(row).launches),
+        Column("seconds", float, "time", lambda row: seconds(_slowdown(row).took_s)),
     ],
     needs="a run with --distbench-control",
 )
@@ -64,26 +69,21 @@ COLUMNS: list[Column[Finding]] = [
 """A verdict as every reader sees it, in a terminal, on a page, in a pull request and in a file."""
 
 
-class VerdictRow(NamedTuple):
-    result: CaseResult
-    verdict: Finding
-
-
-def _of_case(column: Column[Finding]) -> Column[VerdictRow]:
+def _of_case(column: Column[Finding]) -> Column[OfCase]:
     """The same beside its case; of the communication, which is no number, both sides are what is sent."""
 
-    def cell(row: VerdictRow) -> object:
-        if row.verdict.metric == FINGERPRINT and column.name in ("current", "baseline"):
-            now, then = communication_texts(row.result)
+    def cell(row: OfCase) -> object:
+        if row[1].metric == FINGERPRINT and column.name in ("current", "baseline"):
+            now, then = communication_texts(row[0])
             return Cell(None, now if column.name == "current" else then)
-        return column.cell(row.verdict)
+        return column.cell(row[1])
 
     return Column(column.name, column.type, column.heading if isinstance(column.heading, str) else None, cell)
 
 
-def _rows(results: Sequence[CaseResult]) -> list[VerdictRow]:
-    judged = [VerdictRow(result, v) for result in results for v in result.verdicts if v.is_judged]
-    return sorted(judged, key=lambda row: severity_order(row.verdict.code))
+def _rows(results: Sequence[CaseResult]) -> list[OfCase]:
+    judged = [(result, v) for result in results for v in result.verdicts if v.is_judged]
+    return sorted(judged, key=lambda row: severity_order(row[1].code))
 
 
 def _code(verdict: Finding) -> Cell:
@@ -91,13 +91,13 @@ def _code(verdict: Finding) -> Cell:
     return Cell(verdict.code, "" if verdict.code.replace("-", " ") == verdict.kind else verdict.code)
 
 
-VERDICTS: TableKind[VerdictRow] = TableKind(
+VERDICTS: TableKind[OfCase] = TableKind(
     summary="Every judged metric.",
     rows=_rows,
     columns=[
-        Column("verdict", str, "verdict", lambda row: row.verdict.kind),
-        Column("code", str, "reason", lambda row: _code(row.verdict)),
-        Column("test", str, "test", lambda row: Cell(row.result.nodeid, row.result.test_name)),
+        Column("verdict", str, "verdict", lambda row: row[1].kind),
+        Column("code", str, "reason", lambda row: _code(row[1])),
+        Column("test", str, "test", lambda row: Cell(row[0].nodeid, row[0].test_name)),
         *map(_of_case, COLUMNS),
     ],
 )
