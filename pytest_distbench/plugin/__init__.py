@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ from pytest_distbench.plugin.names import BACKEND_ARGUMENT, RANKS, full_name, te
 if TYPE_CHECKING:
     from pytest_distbench.records.run import CaseResult
     from pytest_distbench.report.terminal import Awaited
+    from pytest_distbench.store.baselines import BaselineStore
 
 
 _ATTEMPTS = pytest.StashKey[int]()
@@ -258,27 +259,28 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
 def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
     from pytest_distbench.errors import DistbenchError
     from pytest_distbench.plugin.progress import read_history
-    from pytest_distbench.report.terminal import duration_text, estimate
+    from pytest_distbench.report.terminal import duration_text
 
     settings, state = settings_of(config), config.stash[STATE]
     if settings.control is not None:
         return ""  # nobody knows: a case whose slowdown is lost early costs little
     try:
-        awaited = [_awaited(item) for item in items if _is_measured(item)]
-        slow = [_awaited(item) for item in state.slow]
         store, ran = session_of(config).store, read_history(config)
-        found, more = (estimate(store, tests, ran, launcher=settings.launcher) for tests in (awaited, slow))
+        tests, slow = (
+            [_awaited(item, store, ran) for item in found]
+            for found in ([item for item in items if _is_measured(item)], state.slow)
+        )
     except DistbenchError:
         return ""  # a marker that cannot be used ends the run, and a baseline that cannot be read the test whose it is
     confirm = session_of(config).recorders
     confirm_s = confirm.settings.confirm_budget_s if confirm is not None and settings.update is None else 0.0
-    return duration_text(found, slow=more, confirm_s=confirm_s)
+    return duration_text(tests, slow=slow, confirm_s=confirm_s)
 
 
-def _awaited(item: pytest.Item) -> Awaited:
+def _awaited(item: pytest.Item, store: BaselineStore, ran: Mapping[str, Sequence[float]]) -> Awaited:
     from pytest_distbench.judging.entry import only_judges
     from pytest_distbench.plugin.progress import confirming, name_in_history
-    from pytest_distbench.report.terminal import Awaited
+    from pytest_distbench.report.terminal import awaited
 
     settings, (test, case_id), backend = settings_for(item), test_and_id(item), backend_of(item)
     launches: int | None = settings.first_launches
@@ -287,12 +289,14 @@ def _awaited(item: pytest.Item) -> Awaited:
         if not only_judges(settings.update, next(iter(entries.values()), None)):
             launches = settings.update_launches
     name = name_in_history(full_name(item), backend, settings, launches)
-    return Awaited(
+    return awaited(
+        store,
+        ran,
         name=name,
         confirming=confirming(name),
         test=test,
         case_id=case_id,
-        backend=backend,
+        conditions=(backend, settings.launcher),
         launches=2 * settings.pairs[0] if settings.is_paired else launches,
     )
 

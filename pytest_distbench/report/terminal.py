@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES
 from pytest_distbench.judging.sensitivity import sensitivity_lines
@@ -43,96 +43,81 @@ _NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?")
 _SHOWN_NAMES = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Awaited:
-    """A test that will be measured.
+class Awaited(NamedTuple):
+    """How long a test will take, as far as anybody knows."""
 
-    Attributes:
-        name: its full name, which a renamed test has not, and what else decides how long it takes.
-        test: path and function.
-        case_id: its id.
-        backend: of its process groups.
-        launches: of each of its cases; None: as many as an update needs.
-        confirming: name of what confirming it took.
-    """
-
-    name: str
-    confirming: str
-    test: str
-    case_id: str
-    backend: str
-    launches: int | None = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """What is known of a run.
-
-    Attributes:
-        tests: how many will be measured.
-        seconds: what all of them take, those of which nothing is known as long as the others; None: nothing is known.
-        unknown: of how many nothing is known.
-        elsewhere: how many are known from another class of machines only.
-        confirmable: how many have a baseline: nobody knows which of them have to be confirmed this time.
-    """
-
-    tests: int
     seconds: float | None
-    unknown: int = 0
-    elsewhere: int = 0
-    confirmable: int = 0
+    """None: nothing is known."""
+    is_elsewhere: bool = False
+    """It is known from another class of machines alone."""
+    again_s: float = 0.0
+    """What confirming it took, the mean of its last runs."""
+    has_baseline: bool = False
+    """So it may have to be confirmed this time."""
 
 
-def estimate(
-    store: BaselineStore, awaited: Sequence[Awaited], ran: Mapping[str, Sequence[float]], *, launcher: str
-) -> Estimate:
-    """Add up what is known of each test: its last runs here, by its name, its baseline here, or one elsewhere."""
-    known: list[float] = []
-    elsewhere = 0
-    others = [BaselineStore(store.folder, name) for name in store.platforms() if name != store.platform]
-    for test in awaited:
-        seconds = statistics.median(ran[test.name]) if ran.get(test.name) else _launches_s([store], test, launcher)
-        if seconds is None and (seconds := _launches_s(others, test, launcher)) is not None:
-            elsewhere += 1
-        if seconds is not None:
-            known.append(seconds)
-    unknown = len(awaited) - len(known)
-    seconds = sum(known) + unknown * statistics.median(known) if known else None
-    again = [ran[test.confirming] for test in awaited if ran.get(test.confirming)]
+def awaited(
+    store: BaselineStore,
+    ran: Mapping[str, Sequence[float]],
+    *,
+    name: str,
+    confirming: str,
+    test: str,
+    case_id: str,
+    conditions: tuple[str, str],
+    launches: int | None = 1,
+) -> Awaited:
+    """What is known of a test: by its last runs here, by its baseline here, or by one of another class of machines.
+
+    Args:
+        name: of its runs, which a renamed test has not, and ``confirming`` of what confirming it took.
+        conditions: backend and launcher.
+        launches: of each of its cases; None: as many as an update needs.
+    """
+
+    def of_baseline(store: BaselineStore) -> float | None:
+        found = store.entries(test, test_ids=[case_id]).values()
+        entries = [e for e in found if (e.conditions.backend, e.conditions.launcher) == conditions]
+        stored = max((len(metric) for entry in entries for metric in entry.metrics.values()), default=1)
+        return sum(entry.launch_s or 0.0 for entry in entries) * (stored if launches is None else launches) or None
+
+    here = of_baseline(store)
+    seconds = statistics.median(ran[name]) if ran.get(name) else here
+    again_s = statistics.fmean(ran[confirming]) if ran.get(confirming) else 0.0
     if seconds is not None:
-        seconds += sum(map(statistics.fmean, again))
-    confirmable = sum(_launches_s([store], test, launcher) is not None for test in awaited)
-    return Estimate(tests=len(awaited), seconds=seconds, unknown=unknown, elsewhere=elsewhere, confirmable=confirmable)
+        return Awaited(seconds, again_s=again_s, has_baseline=here is not None)
+    others = (of_baseline(BaselineStore(store.folder, other)) for other in store.platforms() if other != store.platform)
+    elsewhere = next((found for found in others if found is not None), None)
+    return Awaited(elsewhere, is_elsewhere=elsewhere is not None, again_s=again_s)
 
 
-def _launches_s(stores: Iterable[BaselineStore], test: Awaited, launcher: str) -> float | None:
-    for store in stores:
-        entries = [
-            entry
-            for entry in store.entries(test.test, test_ids=[test.case_id]).values()
-            if entry.conditions.backend == test.backend and entry.conditions.launcher == launcher
-        ]
-        if launch_s := sum(entry.launch_s or 0.0 for entry in entries):
-            stored = max((len(metric) for entry in entries for metric in entry.metrics.values()), default=1)
-            return launch_s * (stored if test.launches is None else test.launches)
-    return None
+def duration_text(tests: Sequence[Awaited], *, slow: Sequence[Awaited] = (), confirm_s: float = 0.0) -> str:
+    """How long the tests take; ``confirm_s`` is the most that confirming suspicious ones adds, 0: nothing is.
 
-
-def duration_text(found: Estimate, *, slow: Estimate, confirm_s: float = 0.0) -> str:
-    """How long the tests take; ``confirm_s`` is the most that confirming suspicious ones adds, 0: nothing is."""
-    told = [slow_text(slow.tests, None if slow.unknown else slow.seconds)] if slow.tests else []
-    count = counted(found.tests, "test")
-    if found.seconds is not None:
-        told.insert(0, f"{count}, about {about(found.seconds)}")
-        if found.confirmable and confirm_s:
+    Those of which nothing is known take as long as the others.
+    """
+    told = []
+    unknown, seconds = sum(test.seconds is None for test in tests), _total(tests)
+    if seconds is not None:
+        told = [f"{counted(len(tests), 'test')}, about {about(seconds)}"]
+        if confirm_s and any(test.has_baseline for test in tests):
             told[0] += f", and up to {about(confirm_s)} to confirm suspicious timings"
-        if found.elsewhere:
+        if any(test.is_elsewhere for test in tests):
             told[0] += ", as on other machines"
-        if found.unknown:
-            told[0] += f"; {found.unknown} of them never timed, and taken for as long as the others"
-    elif found.unknown:
-        told.insert(0, f"{count}; the first run shows how long that takes")
+        if unknown:
+            told[0] += f"; {unknown} of them never timed, and taken for as long as the others"
+    elif unknown:
+        told = [f"{counted(len(tests), 'test')}; the first run shows how long that takes"]
+    if slow:
+        told.append(slow_text(len(slow), None if any(test.seconds is None for test in slow) else _total(slow)))
     return "; ".join(told)
+
+
+def _total(tests: Sequence[Awaited]) -> float | None:
+    known = [test.seconds for test in tests if test.seconds is not None]
+    unknown = len(tests) - len(known)
+    again_s = sum(test.again_s for test in tests)
+    return sum(known) + unknown * statistics.median(known) + again_s if known else None
 
 
 def slow_text(tests: int, seconds: float | None = None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from support.stores import KEY, TEST, entry
 from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.records.environment import Gpu
 from pytest_distbench.records.record import replace
-from pytest_distbench.report.terminal import Awaited, Estimate, duration_text, estimate, header_lines
+from pytest_distbench.report.terminal import Awaited, awaited, duration_text, header_lines
 from pytest_distbench.store.baselines import BaselineStore
 
 
@@ -50,28 +50,32 @@ def test_clocks_on_a_shared_host_are_told_to_be_others_too(tmp_path: Path, again
 
 
 @pytest.mark.parametrize(
-    ("found", "slow", "text"),
+    ("tests", "slow", "text"),
     [
-        (Estimate(tests=2, seconds=170.0), 0, "2 tests, about 2.8 min"),
-        (Estimate(tests=1, seconds=0.2), 0, "1 test, about 1 s"),
-        (Estimate(tests=1, seconds=9.0), 2, "1 test, about 9 s; 2 slow tests deselected (--distbench-full runs them)"),
-        (Estimate(tests=1, seconds=400.0), 0, "1 test, about 7 min"),
+        ([Awaited(100.0), Awaited(70.0)], [], "2 tests, about 2.8 min"),
+        ([Awaited(0.2)], [], "1 test, about 1 s"),
         (
-            Estimate(tests=2, seconds=60.0, unknown=1, elsewhere=1),
-            0,
+            [Awaited(9.0)],
+            [Awaited(None), Awaited(9.0)],
+            "1 test, about 9 s; 2 slow tests deselected (--distbench-full runs them)",
+        ),
+        ([Awaited(400.0)], [], "1 test, about 7 min"),
+        (
+            [Awaited(30.0, is_elsewhere=True), Awaited(None)],
+            [],
             "2 tests, about 60 s, as on other machines; 1 of them never timed, and taken for as long as the others",
         ),
+        ([Awaited(None)], [], "1 test; the first run shows how long that takes"),
+        ([], [Awaited(9.0)], "1 slow test deselected (--distbench-full runs them in about 9 s)"),
         (
-            Estimate(tests=1, seconds=None, unknown=1),
-            0,
-            "1 test; the first run shows how long that takes",
+            [Awaited(1.0), Awaited(2.0), Awaited(98.0), Awaited(None)],
+            [],
+            "4 tests, about 1.7 min; 1 of them never timed, and taken for as long as the others",
         ),
-        (Estimate(tests=0, seconds=None), 1, "1 slow test deselected (--distbench-full runs them in about 9 s)"),
     ],
 )
-def test_how_long_it_will_take_and_what_is_deselected(found: Estimate, slow: int, text: str) -> None:
-    unknown = slow > 1
-    assert duration_text(found, slow=Estimate(tests=slow, seconds=9.0 * slow, unknown=unknown)) == text
+def test_how_long_it_will_take_and_what_is_deselected(tests: list[Awaited], slow: list[Awaited], text: str) -> None:
+    assert duration_text(tests, slow=slow) == text
 
 
 @pytest.fixture
@@ -79,38 +83,28 @@ def store(tmp_path: Path) -> BaselineStore:
     return BaselineStore(tmp_path, "cpu-x")
 
 
-def awaited(name: str = "a", **changes: object) -> Awaited:
-    return Awaited(
-        **{"name": name, "confirming": f"{name}2", "test": f"t.py::{name}", "case_id": "ws2", "backend": "gloo"}
-        | changes
-    )  # type: ignore[arg-type]
+def known(
+    store: BaselineStore, name: str = "a", ran: Mapping[str, list[float]] | None = None, **changes: Any
+) -> Awaited:
+    given = {"test": f"t.py::{name}", "case_id": "ws2", "conditions": ("gloo", "warm")}
+    return awaited(store, ran or {}, name=name, confirming=f"{name}2", **given | changes)
 
 
-def found(store: BaselineStore, *tests: Awaited, **ran: list[float]) -> Estimate:
-    """What is known; that nobody knows what confirming takes is a test of its own."""
-    return dataclasses.replace(estimate(store, tests, ran, launcher="warm"), confirmable=0)
+def test_a_test_takes_the_median_of_its_last_runs(store: BaselineStore) -> None:
+    runs = {"a": [1.5, 9.0, 1.2], "b": [2.5]}
 
-
-def test_a_test_takes_the_median_of_its_last_runs_and_one_of_which_nothing_is_known_as_long_as_the_others(
-    store: BaselineStore,
-) -> None:
-    runs = {"a": [1.5, 9.0, 1.2], "b": [2.5], "c": [100.0]}
-
-    assert found(store, awaited("a"), awaited("b"), **runs) == Estimate(tests=2, seconds=4.0)
-    assert found(store, awaited("new"), *map(awaited, "abc"), **runs) == Estimate(tests=4, seconds=106.5, unknown=1)
-    assert found(store, awaited()) == Estimate(tests=1, seconds=None, unknown=1)
-    assert found(store) == Estimate(tests=0, seconds=None)
+    assert known(store, "a", runs) == Awaited(1.5)
+    assert known(store, "new", runs) == Awaited(None)
 
 
 def test_what_confirming_took_is_added_as_often_as_it_was_needed(store: BaselineStore) -> None:
     runs = {"a": [2.0, 2.0], "a2": [0.0, 30.0]}
     store.write(TEST, KEY, entry(1.0, launch_s=3.0))
-    known = estimate(store, [awaited("a"), awaited("b", test=TEST)], runs, launcher="warm")
+    tests = [known(store, "a", runs), known(store, "b", runs, test=TEST)]
 
-    assert (known.seconds, known.confirmable) == (20.0, 1)
-    told = duration_text(known, slow=Estimate(tests=0, seconds=None), confirm_s=60.0)
-    assert told == "2 tests, about 20 s, and up to 60 s to confirm suspicious timings"
-    assert duration_text(known, slow=Estimate(tests=0, seconds=None)) == "2 tests, about 20 s"
+    assert tests == [Awaited(2.0, again_s=15.0), Awaited(3.0, has_baseline=True)]
+    assert duration_text(tests, confirm_s=60.0) == "2 tests, about 20 s, and up to 60 s to confirm suspicious timings"
+    assert duration_text(tests) == "2 tests, about 20 s"
 
 
 def test_the_cases_of_a_baseline_are_added_and_multiplied_by_the_launches(store: BaselineStore) -> None:
@@ -118,17 +112,17 @@ def test_the_cases_of_a_baseline_are_added_and_multiplied_by_the_launches(store:
     store.write(TEST, f"ws2:one.{KEY.partition('.')[2]}", entry(1.0, launch_s=2.0))
     store.write(TEST, "ws4.gloo.warm", entry(1.0, launch_s=50.0))
 
-    assert found(store, awaited(test=TEST)).seconds == 5.0
-    assert found(store, awaited(test=TEST, launches=10)).seconds == 50.0
-    assert found(store, awaited(test=TEST, launches=None)).seconds == 15.0, "as many as are stored"
-    assert found(store, awaited(test=TEST, backend="mpi")).unknown == 1
-    assert estimate(store, [awaited(test=TEST)], {}, launcher="torchrun").unknown == 1
-    assert found(store, awaited(test=TEST), a=[7.0]).seconds == 7.0, "what it took is nearer"
+    assert known(store, test=TEST) == Awaited(5.0, has_baseline=True)
+    assert known(store, test=TEST, launches=10).seconds == 50.0
+    assert known(store, test=TEST, launches=None).seconds == 15.0, "as many as are stored"
+    assert known(store, test=TEST, conditions=("mpi", "warm")).seconds is None
+    assert known(store, test=TEST, conditions=("gloo", "torchrun")).seconds is None
+    assert known(store, "a", {"a": [7.0]}, test=TEST).seconds == 7.0, "what it took is nearer"
 
 
 def test_another_class_of_machines_is_better_than_nothing(store: BaselineStore) -> None:
     BaselineStore(store.folder, "cpu-y").write(TEST, KEY, entry(1.0, launch_s=3.0))
 
-    assert found(store, awaited(test=TEST)) == Estimate(tests=1, seconds=3.0, elsewhere=1)
+    assert known(store, test=TEST) == Awaited(3.0, is_elsewhere=True)
     store.write(TEST, KEY, entry(1.0, launch_s=2.0))
-    assert found(store, awaited(test=TEST)) == Estimate(tests=1, seconds=2.0)
+    assert known(store, test=TEST) == Awaited(2.0, has_baseline=True)
