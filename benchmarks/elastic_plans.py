@@ -112,7 +112,7 @@ class Trial:
 
     def row(self) -> list[str]:
         """As :data:`HEADINGS` says."""
-        changes = self.record.elastic.changes if self.record.elastic is not None else []
+        changes = [event for event in self.record.events if event.what == "change"]
         stalls = [change.stall_s for change in changes if change.stall_s is not None]
         return [
             str(self.seed),

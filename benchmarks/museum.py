@@ -316,7 +316,7 @@ def show(exhibit: Exhibit, folder: Path) -> Shown:
     """Run an exhibit, and see who names it."""
     record = run(exhibit, folder, planted=exhibit.name)
     red = red_rows(record)
-    changes = len(record.elastic.changes) if record.elastic is not None else 0
+    changes = sum(event.what == "change" for event in record.events)
     words, trouble = words_of(record, exhibit.row), trouble_with(exhibit, red)
     return Shown(exhibit.name, exhibit.thread, red, record.wall_s, words, changes, trouble)
 
@@ -341,7 +341,7 @@ def go_through(job: Exhibit, folder: Path, seed: int) -> Shown:
     record = run(job, folder, planted="", seed=seed)
     red = red_rows(record)
     kinds = Counter(change.kind for change in job.changes)
-    changes = len(record.elastic.changes) if record.elastic is not None else 0
+    changes = sum(event.what == "change" for event in record.events)
     words = record.reason or ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
     return Shown(job.name, "", red, record.wall_s, words, changes, "alarm" if red else "")
 

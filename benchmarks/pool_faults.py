@@ -17,6 +17,7 @@ from pathlib import Path
 
 from elastic_faults import told
 
+from pytest_distbench.elastic.records import pool_of
 from pytest_distbench.elastic.tables import picture
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report import layout
@@ -145,9 +146,9 @@ def main() -> int:
         is_found &= (outcome == "failed") is not fault.startswith("none")
         rows.append((fault, FAULTS[fault], outcome, "; ".join(dict.fromkeys(said))[:100]))
         print(*layout(header, rows[-1:], left=4), sep="\n", flush=True)
-        for launch in (launch for result in results for launch in result.launches if launch.pool is not None):
-            assert launch.pool is not None
-            print(*picture(launch.pool), "", sep="\n", flush=True)
+        for pool in (pool_of(launch.events) for result in results for launch in result.launches):
+            if pool is not None:
+                print(*picture(pool), "", sep="\n", flush=True)
     print(*layout(header, rows, left=4), sep="\n")
     return 0 if is_found else 1
 

@@ -8,9 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from pytest_distbench.elastic.records import ChangeResult, ElasticJob, ElasticResult, EpochResult, RateChange
+from pytest_distbench.elastic.records import ElasticJob, JobRun, runs_of
 from pytest_distbench.elastic.tables import is_fixed, jobs_of, setup_name
+from pytest_distbench.elastic.timeline import event
 from pytest_distbench.records.case import OVERSUBSCRIBED
+from pytest_distbench.records.event import Event
 from pytest_distbench.records.iteration import RATE
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import CaseResult
@@ -68,7 +70,7 @@ ACCURACY: TableKind[AccuracyRow] = TableKind(
 
 
 def _is_noted(launch: LaunchRecord) -> bool:
-    return launch.elastic is not None and any(epoch.accuracy is not None for epoch in launch.elastic.epochs)
+    return any(each.what == "epoch" and each.accuracy is not None for each in launch.events)
 
 
 _TOP1, _TOP5 = "final_accuracy", "final_top5"
@@ -132,9 +134,9 @@ class _Did(NamedTuple):
     text: str
     seconds: float | None = None
     name: str = ""
-    epoch: EpochResult | None = None
-    changes: Sequence[ChangeResult] = ()
-    rate: RateChange | None = None
+    epoch: Event | None = None
+    changes: Sequence[Event] = ()
+    rate: Event | None = None
 
 
 class EpochRow(NamedTuple):
@@ -147,24 +149,24 @@ class EpochRow(NamedTuple):
     sides: tuple[str, str] | None = None
 
     @property
-    def epoch(self) -> EpochResult | None:
+    def epoch(self) -> Event | None:
         return self.mine.epoch
 
     @property
-    def changed(self) -> EpochResult | None:
+    def changed(self) -> Event | None:
         """The epoch, if the membership changed in it."""
         return self.epoch if self.mine.changes else None
 
     @property
-    def fixed(self) -> EpochResult | None:
+    def fixed(self) -> Event | None:
         """The same epoch of the fixed run."""
         return None if self.other is None else self.other.epoch
 
     @property
     def number(self) -> int | None:
-        if self.mine.rate is not None:
-            return self.mine.rate.epoch
-        return None if self.mine.epoch is None else self.mine.epoch.epoch
+        told = self.mine.rate or self.mine.epoch
+        epoch: int | None = None if told is None else told.epoch
+        return epoch
 
     @property
     def nodes(self) -> str:
@@ -194,7 +196,8 @@ def _rows(results: Sequence[CaseResult]) -> Iterator[EpochRow]:
         result.nodeid: job
         for result in reversed(results)
         for launch in reversed(result.launches)
-        if (job := launch.elastic) is not None and is_fixed(job.job)
+        for job in runs_of(launch.events)
+        if not job.name and is_fixed(job.job)
     }
     for result, launch, job in jobs_of(results):
         if is_fixed(job.job):
@@ -210,7 +213,7 @@ def _rows(results: Sequence[CaseResult]) -> Iterator[EpochRow]:
             before = None
             for step, rate in enumerate(measured.values, 1):
                 if rate != before:
-                    change = RateChange(step=step, epoch=None, nodes=result.case.world_size, lr=rate)
+                    change = event("rate", t=0.0, step=step, nodes=result.case.world_size, lr=rate)
                     yield EpochRow(result, launch, _of_rate(change))
                 before = rate
 
@@ -222,33 +225,33 @@ def _elastic_name(job: ElasticJob) -> str:
     return f"Elastic Cycle {cycle.period_s:g} s on and off {job.least} on demand {job.most - job.least} elastic"
 
 
-def _told(job: ElasticResult) -> Iterator[_Did]:
+def _told(job: JobRun) -> Iterator[_Did]:
     """Where all the time of a launch went; what a change took is in its epoch's time, and stands before it."""
-    yield _Did(f"Script setup took {job.start_s:.5f}", job.start_s, "start")
+    yield _Did(f"Script setup took {job.told.start_s:.5f}", job.told.start_s, "start")
     numbers = {epoch.epoch for epoch in job.epochs}
     for epoch in job.epochs:
         changes = [job.changes[index] for index in epoch.changes]
         before = [(_step_of(change), 0, list(_of_change(change))) for change in changes]
-        before += [(rate.step, 1, [_of_rate(rate)]) for rate in job.lr if rate.epoch == epoch.epoch]
+        before += [(rate.step, 1, [_of_rate(rate)]) for rate in job.rates if rate.epoch == epoch.epoch]
         for *_, did in sorted(before, key=lambda each: each[:2]):
             yield from did
         text = _epoch_text(epoch, warm_up_mark(job, epoch))
         yield _Did(text, epoch.seconds, str(epoch.epoch), epoch=epoch, changes=changes)
-    yield from (_of_rate(rate) for rate in job.lr if rate.epoch not in numbers)
-    whole = job.start_s + job.training_s + job.end_s
-    told = job.start_s + sum(epoch.seconds for epoch in job.epochs)
+    yield from (_of_rate(rate) for rate in job.rates if rate.epoch not in numbers)
+    whole = job.told.start_s + job.told.training_s + job.told.end_s
+    told = job.told.start_s + sum(epoch.seconds for epoch in job.epochs)
     yield _Did(f"unaccounted {whole - told:.5f}", whole - told, "unaccounted")
-    training = whole - job.start_s  # a warm machine starts in half the time, and that is no training
+    training = whole - job.told.start_s  # a warm machine starts in half the time, and that is no training
     yield _Did(f"Total train time is {training:.5f} without the start", training, "total")
 
 
-def _step_of(change: ChangeResult) -> float:
+def _step_of(change: Event) -> float:
     """The first step after it: what was lost is done again, and may be at another rate."""
-    before = math.inf if change.before_it is None else change.before_it.step + 1
-    return before if change.after_it is None else min(before, change.after_it.step)
+    before: float = math.inf if change.before_it is None else change.before_it["step"] + 1
+    return before if change.after_it is None else min(before, change.after_it["step"])
 
 
-def _of_change(change: ChangeResult) -> Iterator[_Did]:
+def _of_change(change: Event) -> Iterator[_Did]:
     workers = sum(change.parts.get(part, 0.0) for part in WORKER_PARTS)
     setup = sum(change.parts.get(part, 0.0) for part in SETUP_PARTS)
     lost = (change.stall_s or 0.0) + change.redone_s
@@ -258,14 +261,14 @@ def _of_change(change: ChangeResult) -> Iterator[_Did]:
     yield _Did(f"Epoch time lost {lost:.5f} ({change.kind})", lost)
 
 
-def _of_rate(rate: RateChange) -> _Did:
+def _of_rate(rate: Event) -> _Did:
     return _Did(f"Learning rate {rate.lr:.4g} from step {rate.step}", rate=rate)
 
 
-def warm_up_mark(job: ElasticResult, epoch: EpochResult) -> str:
+def warm_up_mark(job: JobRun, epoch: Event) -> str:
     """Behind an epoch in which the learning rate of the same nodes rises or after which it does, until it falls."""
     epochs: set[int | None] = set()
-    for before, after in itertools.pairwise(job.lr):
+    for before, after in itertools.pairwise(job.rates):
         if before.nodes == after.nodes and after.lr < before.lr:
             break
         if before.nodes == after.nodes:
@@ -274,7 +277,7 @@ def warm_up_mark(job: ElasticResult, epoch: EpochResult) -> str:
     return " (warm-up)" if epoch.epoch in epochs else ""
 
 
-def _epoch_text(epoch: EpochResult, mark: str) -> str:
+def _epoch_text(epoch: Event, mark: str) -> str:
     told = [("loss", epoch.loss), ("accuracy", epoch.accuracy), ("top_5_accuracy", epoch.top5)]
     numbers = "".join(f" {name}: {value:.4f}" for name, value in told if value is not None)
     return f"Epoch {epoch.epoch} took {epoch.seconds:.2f}{mark}{numbers}"

@@ -11,7 +11,7 @@ from pytest_distbench.elastic.measures.changes import unplanned
 from pytest_distbench.elastic.measures.continuity import tell_wrong_resume
 from pytest_distbench.elastic.measures.history import History
 from pytest_distbench.elastic.progress import EXIT_S, tell_slow, tell_standstill
-from pytest_distbench.elastic.records import ElasticJob, ElasticResult, Job
+from pytest_distbench.elastic.records import ElasticJob, Job
 from pytest_distbench.elastic.timeline import error_of
 from pytest_distbench.errors import ReadingError, RecordingError
 from pytest_distbench.launch.controlled import Controlled, TimelineFollower, tell_end
@@ -64,9 +64,9 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
     history = History(read_events(plan.files.timeline))
     reason = tell_end(plan, "elastic job", ended)
     reason += tell_standstill(history.lines) if ended.timed_out else ""
-    result, measurements = measure(job, history)
+    events, measurements = measure(job, history)
     if not reason:
-        reason = _NO_STEP if result is None else tell_wrong_resume(history, job)
+        reason = _NO_STEP if not events else tell_wrong_resume(history, job)
     reports = read_reports(plan)
     if not reason:
         try:
@@ -89,8 +89,8 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
         measurements=[] if reason else measurements,
         peak_memory_bytes=largest(reports.values()),
         software=software_of(reports.values()),
-        elastic=result,
-        remarks=_remarks(job, history, result),
+        events=events,
+        remarks=_remarks(job, history, events),
         logs=plan.directory,
     )
 
@@ -143,7 +143,7 @@ def _fates(plan: LaunchPlan, job: ElasticJob, lines: Sequence[Event]) -> list[Ra
     ]
 
 
-def _remarks(job: ElasticJob, history: History, result: ElasticResult | None) -> list[str]:
+def _remarks(job: ElasticJob, history: History, events: Sequence[Event]) -> list[str]:
     lines = history.lines
     remarks = [f"engine {job.engine} in place of {job.in_place_of}"] if job.in_place_of else []
     remarks += tell_torn(lines)
@@ -155,7 +155,7 @@ def _remarks(job: ElasticJob, history: History, result: ElasticResult | None) ->
         )
     remarks += map(str, unplanned(history))
     remarks += _exit_hang(lines)
-    remarks += [told for change in (result.changes if result is not None else []) if (told := tell_slow(change, job))]
+    remarks += [told for event in events if event.what == "change" and (told := tell_slow(event, job))]
     if job.most > hardware.cores() and job.cores is None:
         remarks.append(
             f"{job.most} nodes compute on {hardware.cores()} cores: larger world sizes give no speed-up here"

@@ -49,8 +49,8 @@ def make_pool_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
     timelines = {job.name: read_events(plan.files.job(i).timeline) for i, job in enumerate(pool.jobs)}
     lines = sorted(EventReader(plan.files.pool_timeline).read(), key=lambda line: line.t)
     reason = tell_end(plan, "pool", ended)
-    result, measurements = measure_pool(pool, lines, timelines)
-    if not reason and result is None:
+    events, measurements = measure_pool(pool, lines, timelines)
+    if not reason and not events:
         reason = "no body made a step: a job of a pool must loop over rank.training(...).batches(...)"
     reports = {job.name: read_reports(work.part(plan, index)) for index, job in enumerate(pool.jobs)}
     if not reason:
@@ -73,7 +73,7 @@ def make_pool_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
         measurements=[] if reason else measurements,
         peak_memory_bytes=largest(known),
         software=software_of(known),
-        pool=result,
+        events=events,
         remarks=[f"job {name}: {told}" for name, lines in timelines.items() for told in tell_torn(lines)],
         logs=plan.directory,
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pytest_distbench.elastic.engines import CannotGoOn
 from pytest_distbench.elastic.engines.table import ENGINES, Advice
-from pytest_distbench.elastic.records import Change, ChangeResult, ElasticJob
+from pytest_distbench.elastic.records import Change, ElasticJob
 from pytest_distbench.elastic.timeline import error_of
 from pytest_distbench.errors import ConfigurationError, ReadingError, show
 from pytest_distbench.launch.diagnosis.fates import is_follower
@@ -203,7 +203,7 @@ SLOW_S = 30.0
 """A recovery that takes longer is explained."""
 
 
-def tell_slow(change: ChangeResult, job: ElasticJob) -> str:
+def tell_slow(change: Event, job: ElasticJob) -> str:
     """Why a recovery took so long, by its largest part, and which knob it hangs on; empty: it did not."""
     if change.recovery_s is None or change.recovery_s < SLOW_S or not change.parts:
         return ""
@@ -215,7 +215,7 @@ def tell_slow(change: ChangeResult, job: ElasticJob) -> str:
     else:
         knob = _advice(job).knobs[part]
     return (
-        f"recovery of {change.recovery_s:.0f} s after the {change.kind} at {change.at_s:.1f} s, of which "
+        f"recovery of {change.recovery_s:.0f} s after the {change.kind} at {change.t:.1f} s, of which "
         f"{part.replace('_', ' ')} took {seconds:.0f} s: {knob}"
     )
 

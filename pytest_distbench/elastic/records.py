@@ -7,11 +7,14 @@ with the first step of the first job. What came before it is negative.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Reader
 from pytest_distbench.records.plan import LaunchPlan, Task, Work
@@ -132,10 +135,14 @@ class ElasticJob(Record, frozen=True, kw_only=True):
         timers = ", ".join(f"{name}={value:g}" for name, value in self.timers.items())
         end = f", to its end {self.ends_after} steps later" if self.ends_after is not None else ""
         return (
-            f"{self.nodes} nodes, {self.start} at the start, {self.plan}{', held' if self.hold else ''}{end}; "
+            f"{self.schedule}{', held' if self.hold else ''}{end}; "
             f"{self._checkpoints}; engine {engine}, {timers}"
             + (f"; oversubscribed: {self.cores} cores" if self.cores is not None else "")
         )
+
+    @property
+    def schedule(self) -> str:
+        return f"{self.nodes} nodes, {self.start} at the start, {self.plan}"
 
     @property
     def _checkpoints(self) -> str:
@@ -150,134 +157,6 @@ PARTS = (
     "detect", "stop", "rendezvous", "process_start", "import", "group_init", "build", "checkpoint_load", "first_step",
 )  # fmt: skip
 """Of a recovery, in their order."""
-
-
-class Moment(Record, frozen=True, kw_only=True):
-    """One step of a training, as it stood: nothing is smoothed."""
-
-    step: int
-    epoch: int | None = None
-    loss: float | None = None
-    """Mean over the workers that told of it."""
-    accuracy: float | None = None
-    lr: float | None = None
-
-
-class ChangeResult(Record, frozen=True, kw_only=True):
-    index: int
-    kind: ChangeKind
-    slots: list[int]
-    at_s: float
-    """Since the first step of the run, by the clock on the wall."""
-    before: int
-    """Workers that stepped before it."""
-    after: int | None = None
-    """The same when the job was stable again; None: it never was."""
-    overlapped: bool = False
-    """Another change came before it was over: its cost cannot be told from that one's."""
-    stall_s: float | None = None
-    """From the last step before it was interrupted to the first one after; of the survivor that waited longest."""
-    recovery_s: float | None = None
-    """From the change itself to that step. Of a join it holds the newcomer's start, while others still train."""
-    parts: dict[str, float] = {}
-    """Seconds of the recovery in each of :data:`PARTS`, as far as seen, on that survivor."""
-    steps_redone: int = 0
-    redone_s: float = 0.0
-    """Median steps of the world size before, as many as were redone."""
-    rounds: int = 0
-    """Generations it took; more than one: the job flapped."""
-    restarts_used: int = 0
-    """Of torchrun's ``--max-restarts``, by the survivor that used most."""
-    joiner_ready_s: float | None = None
-    """From the change to the newcomer's first step."""
-    slot_free_s: float | None = None
-    """Of a leave: from the change until the agents of its nodes have ended, and their places are free."""
-    before_it: Moment | None = None
-    """The last step before it that anybody took."""
-    after_it: Moment | None = None
-    """The first one after it; None: there was none, or nobody began anew."""
-
-    @property
-    def unaccounted_s(self) -> float | None:
-        return None if self.recovery_s is None else self.recovery_s - sum(self.parts.values())
-
-
-class RateChange(Record, frozen=True, kw_only=True):
-    step: int
-    epoch: int | None
-    nodes: int
-    lr: float
-
-
-class EpochResult(Record, frozen=True, kw_only=True):
-    """One epoch, as its last pass through each step left it."""
-
-    epoch: int
-    seconds: float
-    """From the end of the epoch before, stalls and redone steps included."""
-    nodes: list[int]
-    """World sizes in it, in their order."""
-    loss: float | None = None
-    """Mean over its samples."""
-    accuracy: float | None = None
-    """The same, where the body or the script tells of it; of few steps of the epoch, over those."""
-    top5: float | None = None
-    lr: float | None = None
-    """Of its last step."""
-    changes: list[int] = []
-    """Indices of the changes that happened in it."""
-    stall_s: float = 0.0
-    steps_redone: int = 0
-
-
-class WorkerResult(Record, frozen=True, kw_only=True):
-    """One worker: a slot in a generation. Seconds are since the run's first step, by the clock on the wall."""
-
-    slot: int
-    generation: int
-    rank: int
-    world_size: int
-    process_s: float | None
-    """When its process was made; None: unseen."""
-    imported_s: float | None
-    joined_s: float
-    loaded_s: float | None
-    """When it had what the checkpoint held; None: it did not come so far."""
-    resumed_at: int | None
-    first_step_s: float | None
-    last_step_s: float | None
-    steps: int
-
-    @property
-    def spans(self) -> list[tuple[str, float, float]]:
-        """What it did, each with its begin and end, as far as seen."""
-        if self.loaded_s is None:  # of a script, or it did not come so far
-            start = [("to the first step", self.joined_s, self.first_step_s)]
-        else:
-            start = [("build and load", self.joined_s, self.loaded_s), ("first step", self.loaded_s, self.first_step_s)]
-        spans = [
-            ("import", self.process_s, self.imported_s),
-            ("group init", self.imported_s, self.joined_s),
-            *start,
-            (f"train on {self.world_size}", self.first_step_s, self.last_step_s),
-        ]
-        return [(what, begin, max(begin, end)) for what, begin, end in spans if begin is not None and end is not None]
-
-
-class ElasticResult(Record, frozen=True, kw_only=True):
-    job: ElasticJob
-    changes: list[ChangeResult]
-    epochs: list[EpochResult]
-    workers: list[WorkerResult]
-    """By generation and slot."""
-    lr: list[RateChange] = []
-    """The trace of the learning rate: its first step, and those where it changes."""
-    start_s: float
-    """From the start of the agents to the end of the first step."""
-    training_s: float
-    """From there to the end of the last one."""
-    end_s: float
-    """From there until all workers had finished."""
 
 
 Policy = Literal["gang", "elastic"]
@@ -384,68 +263,74 @@ class Pool(Work, frozen=True, kw_only=True):
         )
 
 
-class Hold(Record, frozen=True, kw_only=True):
-    """A slot, for as long as somebody had it."""
+class JobRun:
+    """What became of an elastic job, as the events in the record of its launch tell. In a pool it has a name.
 
-    slot: int
-    owner: str
-    """A job, or :data:`SERVING`."""
-    begin_s: float
-    end_s: float
-    asked_s: float | None = None
-    """When its owner was asked to give it back; None: nobody asked."""
-    ready_s: float | None = None
-    """Of a server: when it was ready."""
+    Seconds are since its own first step. When it was submitted, took that step and ended is since the pool's clock
+    began.
+    """
 
+    def __init__(self, told: Event, events: Sequence[Event]) -> None:
+        self.told = told
+        self.name: str = told.name
+        self.job = msgspec.convert(told.job, ElasticJob)
+        mine = [event for event in events if event.facts.get("of") == self.name]
+        self.changes, self.epochs, self.workers, self.rates = (
+            [event for event in mine if event.what == what] for what in ("change", "epoch", "worker", "rate")
+        )
 
-class PoolJobResult(Record, frozen=True, kw_only=True):
-    name: str
-    submitted_s: float
-    started_s: float | None = None
-    """Its first step; None: it took none."""
-    ended_s: float | None = None
-    workers: list[tuple[float, int]] = []
-    """From when on how many trained together."""
-    elastic: ElasticResult | None = None
-    """Its changes, epochs and workers, whose seconds are since its own first step."""
+    @property
+    def has_stepped(self) -> bool:
+        return self.told.training_s is not None
 
-
-class Preemption(Record, frozen=True, kw_only=True):
-    """A demand for more slots than the serving had."""
-
-    at_s: float
-    slots: int
-    """More, that it needed."""
-    free_s: float | None = None
-    """Until they were free; None: they never were."""
-    ready_s: float | None = None
-    """Until the last of its servers was ready."""
+    @property
+    def sizes(self) -> list[tuple[float, int]]:
+        """From when on how many trained together, by the pool's clock."""
+        found: dict[int, tuple[float, int]] = {}
+        for worker in self.workers:
+            if worker.first_step_s is not None:
+                since, size = found.get(worker.generation, (math.inf, 0))
+                begin = worker.first_step_s + self.told.started_s
+                found[worker.generation] = min(since, begin), max(size, worker.world_size)
+        return list(found.values())
 
 
-class Stretch(Record, frozen=True, kw_only=True):
-    """A stretch of time in which the slots and the demand were the same."""
-
-    begin_s: float
-    end_s: float
-    wanted: int
-    """Slots that the serving should have."""
-    serving: int
-    """That it had."""
-    training: int
+def runs_of(events: Sequence[Event]) -> list[JobRun]:
+    """The jobs of a launch that have taken steps."""
+    runs = [JobRun(event, events) for event in events if event.what == "job"]
+    return [run for run in runs if run.has_stepped]
 
 
-class PoolResult(Record, frozen=True, kw_only=True):
-    pool: Sharing
-    makespan_s: float
-    """From the first submission to the end of the last job."""
-    idle_gap_s: float
-    """The longest time between two steps in which no job trained."""
-    allocated: float
-    """Share of the slots' seconds that somebody had them."""
-    productive: float
-    """Share that went into steps that counted, and into servers that were ready."""
-    jobs: list[PoolJobResult]
-    holds: list[Hold]
-    stretches: list[Stretch] = msgspec.field(default_factory=list, name="moments")
-    """Of a pool with a serving."""
-    preemptions: list[Preemption] = []
+class PoolRun:
+    """What became of a pool, as the events in the record of its launch tell. Seconds are since its clock began."""
+
+    def __init__(self, told: Event, events: Sequence[Event]) -> None:
+        self.told = told
+        self.sharing = msgspec.convert(told.sharing, Sharing)
+        self.jobs = [JobRun(event, events) for event in events if event.what == "job"]
+        self.holds = [event for event in events if event.what == "hold"]
+        self.preemptions = [event for event in events if event.what == "preemption"]
+        self.stretches = [event for event in events if event.what == "stretch"]
+
+
+def pool_of(events: Sequence[Event]) -> PoolRun | None:
+    return next((PoolRun(event, events) for event in events if event.what == "pool"), None)
+
+
+def unaccounted_s(change: Event) -> float | None:
+    return None if change.recovery_s is None else change.recovery_s - sum(change.parts.values())
+
+
+def spans_of(worker: Event) -> list[tuple[str, float, float]]:
+    """What a worker did, each with its begin and end, as far as seen."""
+    if worker.loaded_s is None:  # of a script, or it did not come so far
+        start = [("to the first step", worker.t, worker.first_step_s)]
+    else:
+        start = [("build and load", worker.t, worker.loaded_s), ("first step", worker.loaded_s, worker.first_step_s)]
+    spans = [
+        ("import", worker.process_s, worker.imported_s),
+        ("group init", worker.imported_s, worker.t),
+        *start,
+        (f"train on {worker.world_size}", worker.first_step_s, worker.last_step_s),
+    ]
+    return [(what, begin, max(begin, end)) for what, begin, end in spans if begin is not None and end is not None]

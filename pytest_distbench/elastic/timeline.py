@@ -110,6 +110,50 @@ EVENTS: dict[str, dict[str, Any]] = {
     "demanded": {"slots": ...},
     "server_ready": {},
     "server_failed": {"error": ...},
+    # In the record of a launch: a job, and when it was submitted to its pool, took its first step there, and ended. Its
+    # start lasts from that of the agents to the end of the first step, its training to that of the last one, its end
+    # until all workers had finished. What follows is of a job: of its name, where a pool has several.
+    "job": {
+        "job": ..., "schedule": ..., "name": "", "start_s": None, "training_s": None, "end_s": None,
+        "submitted_s": None, "started_s": None, "ended_s": None,
+    },
+    # A change of membership, between so many workers that stepped before it and after, None: it never was stable again.
+    # Another one came before it was over: its cost cannot be told from that one's (overlapped).
+    "change": {
+        "of": "", "index": ..., "kind": ..., "slots": ..., "before": ..., "after": None, "overlapped": False,
+        "stall_s": None,  # from the last step before it was interrupted to the first one after; the longest wait
+        "recovery_s": None,  # from the change itself to that step; of a join it holds the newcomer's start
+        "parts": {},  # seconds of the recovery in each of PARTS, as far as seen, on that survivor
+        "steps_redone": 0, "redone_s": 0.0,  # median steps of the world size before
+        "rounds": 0,  # generations it took; more than one: the job flapped
+        "restarts_used": 0,  # of torchrun's --max-restarts, by the survivor that used most
+        "joiner_ready_s": None,  # from the change to the newcomer's first step
+        "slot_free_s": None,  # of a leave: until the agents of its nodes have ended, and their places are free
+        "before_it": None, "after_it": None,  # the step before it and behind it; None: nobody began anew
+    },
+    # An epoch, as its last pass through each step left it: from the end of the one before, stalls and redone steps
+    # included. Nodes are world sizes in it, changes the indices of those that happened in it. Loss, accuracy and top5
+    # are means over its samples, as far as told; the learning rate is that of its last step.
+    "epoch": {
+        "of": "", "epoch": ..., "seconds": ..., "nodes": ..., "loss": None, "accuracy": None, "top5": None, "lr": None,
+        "changes": [], "stall_s": 0.0, "steps_redone": 0,
+    },
+    # A worker, when it had joined; what is None was not seen, or it did not come so far.
+    "worker": {
+        "of": "", "generation": ..., "rank": ..., "world_size": ..., "process_s": None, "imported_s": None,
+        "loaded_s": None, "resumed_at": None, "first_step_s": None, "last_step_s": None, "steps": 0,
+    },
+    # From a step on the learning rate is another one, or the nodes are more or less.
+    "rate": {"of": "", "step": ..., "epoch": None, "nodes": ..., "lr": ...},
+    # A pool: from the first submission to the end of the last job; the longest time between two steps in which no job
+    # trained; shares of the slots' seconds that somebody had them, and that went into steps that counted and servers.
+    "pool": {"sharing": ..., "makespan_s": ..., "idle_gap_s": ..., "allocated": ..., "productive": ...},
+    # A slot, for as long as somebody had it; asked: when its owner was to give it back; ready: of a server.
+    "hold": {"owner": ..., "end_s": ..., "asked_s": None, "ready_s": None},
+    # A demand for more slots than the serving had, and how long until they were free, and the last server was ready.
+    "preemption": {"slots": ..., "free_s": None, "ready_s": None},
+    # A stretch of time in which the slots and the demand were the same, of a pool with a serving.
+    "stretch": {"end_s": ..., "wanted": ..., "serving": ..., "training": ...},
 }  # fmt: skip
 """By what happens: its facts, and what they are where nobody says; ``...``: somebody has to."""
 

@@ -255,7 +255,7 @@ def impossible_value(launches: Sequence[LaunchRecord]) -> str:
 
     A clock of ours may be 0, and whatever is computed of a timeline.
     """
-    for m in (m for launch in launches if not launch.has_jobs for m in launch.measurements if m.is_judged):
+    for m in (m for launch in launches if not launch.events for m in launch.measurements if m.is_judged):
         is_own_clock = bool(m.companions) or m.is_phase
         if m.value is not None and (m.value < 0 or not is_own_clock) and (why := why_impossible(m.value, m.unit)):
             return f"{m.key}: {why}"

@@ -123,7 +123,7 @@ def missing_finding(
     steps = key.replace("time_to_", "steps_to_", 1)
     if not why and metric_name(key).startswith("time_to_") and any(m.value is None for m in found.get(steps, ())):
         why = "the goal was missed, so there is no time to it"
-    elif not why and stored[0].is_noisy and "[" in key and any(launch.has_jobs for launch in launches):
+    elif not why and stored[0].is_noisy and "[" in key and any(launch.events for launch in launches):
         why = "what it times did not happen in this run"
     return Finding(
         metric=key,

@@ -231,8 +231,7 @@ def _unjudged_learning(results: Sequence[CaseResult]) -> Iterator[Finding]:
 
 def _steps(result: CaseResult) -> list[str]:
     last = result.launches[-1]
-    is_job = last.elastic is not None or last.pool is not None
-    is_left_out = is_job or result.case.conditions.fake_rank is not None
+    is_left_out = last.events or result.case.conditions.fake_rank is not None
     return [key for key, seen in last.fingerprints.items() if seen.totals.get("optimizer_steps") and not is_left_out]
 
 

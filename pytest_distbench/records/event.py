@@ -26,7 +26,7 @@ class Event(Record, frozen=True, kw_only=True):
         try:
             return self.facts[name]
         except KeyError:
-            raise AttributeError(f"{self.what!r} tells of {', '.join(self.facts)}, and not of {name}") from None
+            raise AttributeError(f"{self.what} has no fact {name}; it has {', '.join(self.facts)}") from None
 
 
 def append(path: Path, event: Event) -> None:

@@ -10,8 +10,8 @@ from typing import Literal
 
 import msgspec
 
-from pytest_distbench.elastic.records import ElasticResult, PoolResult
 from pytest_distbench.records.environment import GpuWitness, Load
+from pytest_distbench.records.event import Event
 from pytest_distbench.records.iteration import Breakdown, Fingerprint
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Observation, Sample
@@ -181,19 +181,12 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     software: dict[str, str] = {}
     delayed_s: float = 0.0
     """By which a slowdown that was planted made it longer: its clocks are no measurements."""
-    elastic: ElasticResult | None = None
-    """Of an elastic job: its changes and epochs."""
-    pool: PoolResult | None = None
-    """Of jobs that share slots: who had which, and what became of each."""
+    events: list[Event] = []
+    """What happened in it, of a kind that keeps that: then what it measured is computed of a timeline."""
     remarks: list[str] = []
     """What the user should know of it besides: that a thread of his kept a rank from ending, for example."""
     logs: str = ""
     """Folder of what the ranks printed."""
-
-    @property
-    def has_jobs(self) -> bool:
-        """Whether it ran elastic jobs: what it measured is computed of their timelines."""
-        return self.elastic is not None or self.pool is not None
 
     def output(self, rank: int = 0) -> str:
         """What a rank printed, on stdout and stderr. Of a launch that passed it is there until its test is over.

@@ -16,7 +16,7 @@ from pytest_distbench.elastic import crash, cycle, join, kill, leave, stop
 from pytest_distbench.elastic.controller import Controller, WorkerEnds
 from pytest_distbench.elastic.engines import CannotGoOn
 from pytest_distbench.elastic.progress import tell_agent_end, tell_slow, tell_unstable
-from pytest_distbench.elastic.records import Change, ChangeKind, ChangeResult, Cycle, ElasticJob, MembershipPlan
+from pytest_distbench.elastic.records import Change, ChangeKind, Cycle, ElasticJob, MembershipPlan
 from pytest_distbench.elastic.timeline import event
 from pytest_distbench.errors import ReadingError
 from pytest_distbench.read import stdout
@@ -65,9 +65,17 @@ def test_an_agent_that_has_no_restarts_left_is_told_who_uses_them_up(restarts: i
     assert ("Restarts used up: it had taken 3 of --max-restarts=3, in 1 changes of membership" in text) is is_told
 
 
-def slow(kind: ChangeKind, part: str, seconds: float, *, after: int = 1) -> ChangeResult:
-    return ChangeResult(
-        index=0, kind=kind, slots=[1], at_s=5.0, before=2, after=after, recovery_s=seconds + 1, parts={part: seconds}
+def slow(kind: ChangeKind, part: str, seconds: float, *, after: int = 1) -> Event:
+    return event(
+        "change",
+        t=5.0,
+        index=0,
+        kind=kind,
+        slots=[1],
+        before=2,
+        after=after,
+        recovery_s=seconds + 1,
+        parts={part: seconds},
     )
 
 
@@ -97,7 +105,7 @@ def slow(kind: ChangeKind, part: str, seconds: float, *, after: int = 1) -> Chan
     ],
 )
 def test_a_recovery_of_minutes_is_told_by_its_largest_part_and_the_knob_it_hangs_on(
-    change: ChangeResult, timers: dict[str, Number], told: str
+    change: Event, timers: dict[str, Number], told: str
 ) -> None:
     text = tell_slow(change, replace(JOB, timers={**JOB.timers, **timers}))
 

@@ -9,8 +9,9 @@ from support.timelines import JOB, Timeline, but, killed
 from pytest_distbench.elastic import cycle, kill
 from pytest_distbench.elastic.epochs import ACCURACY, EPOCHS, FINAL_ACCURACY, warm_up_mark
 from pytest_distbench.elastic.measures import measure
-from pytest_distbench.elastic.records import ElasticJob, MembershipPlan, RateChange
+from pytest_distbench.elastic.records import ElasticJob, MembershipPlan, runs_of
 from pytest_distbench.elastic.tables import setup_name
+from pytest_distbench.elastic.timeline import event
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Scalar
 from pytest_distbench.records.record import replace
@@ -47,7 +48,7 @@ def test_an_epoch_has_a_row_and_a_run_a_column() -> None:
     timeline.lines = [but(line, accuracy=0.5) if line.what == "stepped" else line for line in timeline.lines]
     elastic, _ = measure(JOB, timeline.history)
     noted = run("cycle", [0.5, 0.75])
-    noted = replace(noted, launches=[replace(noted.launches[0], elastic=elastic)])
+    noted = replace(noted, launches=[replace(noted.launches[0], events=elastic)])
     section = ACCURACY.table([run("gang2", [0.25, 0.5]), noted])
     assert [*section.columns] == ["test", "epoch", "gang2", "cycle, in training"]
 
@@ -97,7 +98,7 @@ CYCLED = replace(JOB, plan=MembershipPlan(cycle=cycle(period_s=9.5)))
 def case(timeline: Timeline, job: ElasticJob) -> CaseResult:
     elastic, measurements = measure(job, timeline.history)
     return result(
-        launches=[LaunchRecord(index=0, outcome="passed", wall_s=20.0, elastic=elastic, measurements=measurements)]
+        launches=[LaunchRecord(index=0, outcome="passed", wall_s=20.0, events=elastic, measurements=measurements)]
     )
 
 
@@ -147,12 +148,10 @@ def test_rows_are_those_of_the_report_with_events_before_the_epoch_they_cost(fix
 def test_changes_and_rates_of_an_epoch_stand_in_the_order_of_their_steps() -> None:
     made = case(killed(), CYCLED)
     [launch] = made.launches
-    assert launch.elastic is not None
-    [change] = launch.elastic.changes
-    assert change.after_it is not None
-    again = change.after_it.step
-    rates = [RateChange(step=step, epoch=2, nodes=1, lr=lr) for step, lr in ((again - 1, 0.2), (again, 0.1))]
-    told = replace(launch, elastic=replace(launch.elastic, lr=rates))
+    [change] = [each for each in launch.events if each.what == "change"]
+    again = change.after_it["step"]
+    rates = [event("rate", t=1.0, step=step, epoch=2, nodes=1, lr=lr) for step, lr in ((again - 1, 0.2), (again, 0.1))]
+    told = replace(launch, events=[*(each for each in launch.events if each.what != "rate"), *rates])
 
     found = [str(row["elastic"]) for row in rows(EPOCHS.table([replace(made, launches=[told])]))]
     assert [text.split(" took ")[0] for text in found[3:-2]] == [
@@ -173,8 +172,8 @@ def test_epochs_and_what_is_unaccounted_sum_up_without_the_cold_start(fixed: Cas
     assert total == 17.0
 
     [launch] = fixed.launches
-    assert launch.elastic is not None
-    cold = replace(launch, elastic=replace(launch.elastic, start_s=launch.elastic.start_s + 10))
+    told, *others = launch.events
+    cold = replace(launch, events=[but(told, start_s=told.start_s + 10), *others])
     section = EPOCHS.table([replace(fixed, launches=[cold]), case(killed(), CYCLED)])
     assert cycled(section)[0][5] == "-10.00000"
     assert cycled(section)[-1][5] == "+8.50000"
@@ -229,9 +228,10 @@ def test_epochs_whose_rate_rises_are_marked_as_warm_up(
     fixed: CaseResult, trace: list[tuple[int, int, float]], marked: list[int]
 ) -> None:
     [launch] = fixed.launches
-    assert launch.elastic is not None
-    lr = [RateChange(step=i + 1, epoch=epoch, nodes=nodes, lr=rate) for i, (epoch, nodes, rate) in enumerate(trace)]
-    job = replace(launch.elastic, lr=lr)
-    epochs = [replace(job.epochs[0], epoch=number) for number in range(7)]
+    rates = [
+        event("rate", t=i, step=i + 1, epoch=epoch, nodes=nodes, lr=lr) for i, (epoch, nodes, lr) in enumerate(trace)
+    ]
+    [job] = runs_of([*(each for each in launch.events if each.what != "rate"), *rates])
+    epochs = [but(job.epochs[0], epoch=number) for number in range(7)]
 
     assert [epoch.epoch for epoch in epochs if warm_up_mark(job, epoch)] == marked

@@ -292,9 +292,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[LaunchPlan]:
     def launch(plan: LaunchPlan, side: Side) -> LaunchRecord:
         found.append(plan)
         sharing = plan.expect(Pool).sharing
-        record = launch_of(replace(sharing, cores=None))
-        assert record.pool is not None
-        return replace(record, pool=replace(record.pool, pool=sharing), logs=plan.directory)
+        return replace(launch_of(replace(sharing, cores=None), told_as=sharing), logs=plan.directory)
 
     monkeypatch.setitem(LAUNCH_KINDS, Pool, dataclasses.replace(LAUNCH_KINDS[Pool], run=launch))
     return found

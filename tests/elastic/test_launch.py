@@ -16,7 +16,7 @@ from support.timelines import ERROR, JOB, LOST, Timeline, killed
 from pytest_distbench.elastic import kill
 from pytest_distbench.elastic.launch import launch_elastic, make_record
 from pytest_distbench.elastic.pool_launch import make_pool_record
-from pytest_distbench.elastic.records import ElasticJob, Job, MembershipPlan, Pool
+from pytest_distbench.elastic.records import ElasticJob, Job, MembershipPlan, Pool, pool_of, runs_of
 from pytest_distbench.elastic.timeline import event
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.supervise import Side
@@ -75,8 +75,8 @@ def test_a_job_that_passed_has_its_numbers_and_those_of_its_last_generation(plan
 
     assert (made.outcome, made.reason, made.fates, made.software) == ("passed", "", [], {"torch": "2.13.0"})
     assert (values["accuracy"], values["samples_skipped"]) == (0.9, 0)
-    assert made.elastic is not None
-    assert len(made.elastic.changes) == 1
+    [run] = runs_of(made.events)
+    assert len(run.changes) == 1
 
 
 def test_why_the_controller_gave_up_is_the_reason_and_each_slot_tells_what_it_raised(plan: LaunchPlan) -> None:
@@ -205,7 +205,7 @@ def test_a_pool_that_passed_has_its_tables_and_its_metrics(plan_of_launch_pool: 
     made = record_of_launch_pool(plan_of_launch_pool)
 
     assert (made.outcome, made.reason) == ("passed", "")
-    assert made.pool is not None
+    assert pool_of(made.events) is not None
     assert {m.key: m.value for m in made.measurements}["makespan"] == 22.0
 
 
@@ -224,7 +224,7 @@ def test_one_that_failed_says_why_and_has_no_metric(
     made = record_of_launch_pool(plan_of_launch_pool, **ended)
 
     assert (made.outcome, made.reason, made.measurements) == ("failed", reason, [])
-    assert made.pool is not None
+    assert pool_of(made.events) is not None
 
 
 def test_a_job_that_raised_is_named_and_one_that_finished_is_not(plan_of_launch_pool: LaunchPlan) -> None:

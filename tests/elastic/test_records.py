@@ -7,7 +7,7 @@ from pathlib import Path
 from support.pools import POOL, SERVED
 
 from pytest_distbench.elastic import cycle, join, kill, stop
-from pytest_distbench.elastic.records import ChangeResult, Demand, ElasticJob, MembershipPlan, Serving
+from pytest_distbench.elastic.records import Demand, ElasticJob, MembershipPlan, Serving, unaccounted_s
 from pytest_distbench.elastic.timeline import event
 from pytest_distbench.records.event import EventReader, append, read_events
 from pytest_distbench.records.record import replace
@@ -43,11 +43,11 @@ def test_plans_jobs_and_pools_are_told_in_words() -> None:
 
     assert [SERVING.slots(at_s) for at_s in (0, 2, 51.9, 52, 99)] == [0, 1, 1, 3, 0]
 
-    change = ChangeResult(
-        index=0, kind="kill", slots=[1], at_s=1.0, before=2, recovery_s=5.0, parts={"detect": 1.0, "import": 3.5}
+    change = event(
+        "change", t=1.0, index=0, kind="kill", slots=[1], before=2, recovery_s=5.0, parts={"detect": 1.0, "import": 3.5}
     )
-    assert change.unaccounted_s == 0.5
-    assert ChangeResult(index=0, kind="kill", slots=[1], at_s=1.0, before=2).unaccounted_s is None
+    assert unaccounted_s(change) == 0.5
+    assert unaccounted_s(event("change", t=1.0, index=0, kind="kill", slots=[1], before=2)) is None
 
 
 SERVING = Serving(demand=[Demand(at_s=2, slots=1), Demand(at_s=52, slots=3), Demand(at_s=62, slots=0)])

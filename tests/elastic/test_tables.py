@@ -12,7 +12,7 @@ from support.results import result, run
 from support.timelines import JOB, Timeline, killed
 
 from pytest_distbench.elastic.measures import measure
-from pytest_distbench.elastic.records import SERVING, MembershipPlan
+from pytest_distbench.elastic.records import SERVING, MembershipPlan, pool_of
 from pytest_distbench.elastic.tables import (
     EVENTS,
     JOBS,
@@ -38,7 +38,7 @@ def case(timeline: Timeline, name: str, plan: str) -> CaseResult:
 
     job = replace(JOB, plan=MembershipPlan(changes=[kill(at_s=9.5)]) if plan else MembershipPlan())
     elastic, measurements = measure(job, timeline.history)
-    launch = LaunchRecord(index=0, outcome="passed", wall_s=20.0, elastic=elastic, measurements=measurements)
+    launch = LaunchRecord(index=0, outcome="passed", wall_s=20.0, events=elastic, measurements=measurements)
     made = result(launches=[launch])
     return replace(made, case=replace(made.case, id=name))
 
@@ -83,14 +83,8 @@ def test_a_pool_has_a_row_per_job_and_per_stretch_of_its_serving(results_of_pool
     assert row["workers"] == "1 from 5.0, 2 from 14.0"
     assert (row["makespan_s"], row["idle_gap_s"]) == (22.0, 4.0)
 
-    from pytest_distbench.records.record import replace
-
-    launch = launch_of(POOL)
-    assert launch.pool is not None
-    made = replace(launch.pool, pool=replace(POOL, slots=6, compute="synthetic", cores=2))
-    assert rows(POOLS.table([result(launches=[replace(launch, pool=made)])]))[0]["policy"] == (
-        "elastic, synthetic, 6 slots on 2 cores"
-    )
+    launch = launch_of(POOL, told_as=replace(POOL, slots=6, compute="synthetic", cores=2))
+    assert rows(POOLS.table([result(launches=[launch])]))[0]["policy"] == ("elastic, synthetic, 6 slots on 2 cores")
 
     section = SERVINGS.table(results_of_pool)
     names = ("begin_s", "wanted", "serving", "training", "total", "capacity")
@@ -109,9 +103,9 @@ def test_a_pool_has_a_row_per_job_and_per_stretch_of_its_serving(results_of_pool
 
 def test_the_picture_has_a_line_per_slot() -> None:
     """22 s in 72 columns: 3.3 a second."""
-    launch = launch_of(POOL)
-    assert launch.pool is not None
-    first, second, _, legend = picture(launch.pool)
+    pool = pool_of(launch_of(POOL).events)
+    assert pool is not None
+    first, second, _, legend = picture(pool)
 
     assert first == "slot 0 " + "-" * 7 + "A" * 29 + "-" * 2 + "." * 1 + "-" * 13 + "B" * 17 + "-" * 3
     assert second.startswith("slot 1 " + "." * 13 + "-" * 10 + "B" * 16)
@@ -134,7 +128,7 @@ def test_the_trace_of_a_pool_has_who_had_a_slot_and_what_ran_in_it(results_of_po
 def events() -> list[dict[str, Any]]:
     """Of two launches of a job that lost a node."""
     elastic, _ = measure(JOB, killed().history)
-    launches = [LaunchRecord(index=i, outcome="passed", wall_s=20.0, elastic=elastic) for i in (0, 1)]
+    launches = [LaunchRecord(index=i, outcome="passed", wall_s=20.0, events=elastic) for i in (0, 1)]
     out = io.BytesIO()
     write_trace(run(result(), result(launches=launches)), out)
     found: list[dict[str, Any]] = json.loads(out.getvalue())["traceEvents"]
@@ -156,7 +150,7 @@ def test_a_trace_has_a_process_per_launch_and_a_row_per_slot(events: list[dict[s
 
 def lost_a_node(launches: int) -> list[LaunchRecord]:
     found, _ = measure(JOB, killed().history)
-    return [LaunchRecord(index=i, outcome="passed", wall_s=20.0, elastic=found) for i in range(launches)]
+    return [LaunchRecord(index=i, outcome="passed", wall_s=20.0, events=found) for i in range(launches)]
 
 
 def test_slots_are_drawn_with_their_workers_of_jobs_pools_and_servings() -> None:

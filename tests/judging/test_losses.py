@@ -8,11 +8,11 @@ import pytest
 from support.metrics import metric, timed
 from support.stores import SOFTWARE, entry, result
 
-from pytest_distbench.elastic.records import ElasticJob, ElasticResult
 from pytest_distbench.judging.case import compare
 from pytest_distbench.judging.entry import stored_samples
 from pytest_distbench.judging.losses import lost_part
 from pytest_distbench.judging.terms import Terms
+from pytest_distbench.records.event import Event
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Spread
@@ -140,16 +140,7 @@ def test_a_clock_of_a_change_that_did_not_come_about_is_not_lost_and_a_count_of_
         workload=result(1.0).case.workload,
         metrics={m.key: stored_samples([m, m]) for m in (stall, skipped)},
     )
-    job = ElasticResult(
-        job=ElasticJob(least=1, most=2, start=2, timers={}),
-        changes=[],
-        epochs=[],
-        workers=[],
-        start_s=1.0,
-        training_s=1.0,
-        end_s=1.0,
-    )
-    made = [launch([metric(1.0)], elastic=job)]
+    made = [launch([metric(1.0)], events=[Event(t=0.0, what="job")])]
     terms = Terms(default_tolerance=0.1, max_launches=10, cores=2)
     found = {j.name: j.kind for j in compare(terms, result(1.0).case, made, kept, comparisons=1)}
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from pytest_distbench.elastic.measures.pool import measure_pool
 from pytest_distbench.elastic.records import SERVING, Demand, PoolJob, Serving, Sharing
 from pytest_distbench.elastic.timeline import event
 from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
-from support.timelines import JOB, Timeline
+from support.timelines import JOB, Timeline, but
 
 ONE = replace(JOB, least=1, most=1)
 POOL = Sharing(
@@ -81,7 +83,9 @@ def served() -> tuple[list[Event], Mapping[str, Sequence[Event]]]:
     return lines, {"train": sorted(train.lines, key=lambda x: x.t)}
 
 
-def launch_of(pool: Sharing) -> LaunchRecord:
-    """A launch of :data:`POOL` or :data:`SERVED`."""
-    result, measurements = measure_pool(pool, *(served() if pool.serving is not None else shared()))
-    return LaunchRecord(index=0, outcome="passed", wall_s=25.0, pool=result, measurements=measurements)
+def launch_of(pool: Sharing, *, told_as: Sharing | None = None) -> LaunchRecord:
+    """A launch of :data:`POOL` or :data:`SERVED`; its record may tell of another one in its place."""
+    events, measurements = measure_pool(pool, *(served() if pool.serving is not None else shared()))
+    if told_as is not None:
+        events[0] = but(events[0], sharing=msgspec.to_builtins(told_as))
+    return LaunchRecord(index=0, outcome="passed", wall_s=25.0, events=events, measurements=measurements)

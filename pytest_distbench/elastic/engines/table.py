@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import get_args
 
 from pytest_distbench.elastic.engines import Engine, EngineSetup
-from pytest_distbench.elastic.records import ChangeKind, ChangeResult, ElasticJob
+from pytest_distbench.elastic.records import ChangeKind, ElasticJob
 from pytest_distbench.launch.starters import by_name
 from pytest_distbench.machine import hardware
+from pytest_distbench.records.event import Event
 from pytest_distbench.records.record import Number
 from pytest_distbench.releases import release_of, text
 
@@ -59,7 +60,7 @@ class Advice:
     unnoticed: str
     hang_on_join: str
     no_meeting: str
-    in_rendezvous: Callable[[ChangeResult, ElasticJob], Causes]
+    in_rendezvous: Callable[[Event, ElasticJob], Causes]
     restarts: str = ""
     knobs: Mapping[str, str] = field(default_factory=lambda: _KNOBS)
 
@@ -68,7 +69,7 @@ _STORE_S = 60
 """Timeout of the store of torch's rendezvous, by default."""
 
 
-def _of_torchs_rendezvous(change: ChangeResult, job: ElasticJob) -> Causes:
+def _of_torchs_rendezvous(change: Event, job: ElasticJob) -> Causes:
     last_call = job.timers["last_call_s"]
     silent = job.timers["keep_alive_s"] * job.timers["keep_alive_attempts"]
     is_below_most = change.after is not None and change.after < job.most

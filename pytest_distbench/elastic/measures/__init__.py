@@ -30,49 +30,53 @@ from pytest_distbench.elastic.measures.ledger import (
     mismatches,
     shared_batches,
 )
-from pytest_distbench.elastic.records import PARTS, ChangeResult, ElasticJob, ElasticResult
+from pytest_distbench.elastic.records import PARTS, ElasticJob
+from pytest_distbench.elastic.timeline import event
+from pytest_distbench.records.event import Event
 from pytest_distbench.records.metric import TOLD, Bound, Sample, Scalar
 from pytest_distbench.records.record import Number, replace
 
 _WHERE = "elastic(...)"
 
 
-def measure(job: ElasticJob, history: History) -> tuple[ElasticResult | None, list[Sample]]:
-    """What a run showed: its tables, and its metrics. There are none where nobody took a step."""
+def measure(job: ElasticJob, history: History) -> tuple[list[Event], list[Sample]]:
+    """What a run showed: events for its record, and its metrics. There are none where nobody took a step."""
     first = history.first_step_t
     if first is None:
-        return None, []
+        return [], []
     began = min((line.t for line in history.of("began")), default=first)
     last = max(step.t for worker in history.workers.values() for step in worker.steps)
     end = max((line.t for line in history.finished), default=last)
-    changes = change_results(history)
-    result = ElasticResult(
+    told = event(
+        "job",
+        t=began - first,
         job=job,
-        changes=changes,
-        epochs=epoch_results(history, changes),
-        workers=history.worker_results(first),
+        schedule=job.schedule,
         start_s=first - began,
         training_s=last - first,
         end_s=end - last,
-        lr=rate_changes(history),
     )
+    changes = change_results(history)
+    epochs = epoch_results(history, changes)
     torn = {name for line in history.of("loaded") for name in line.torn}
-    measurements = [*_of_run(job, history, result), *_of_changes(job, changes, torn=len(torn))]
+    measurements = [*_of_run(job, history, told, changes, epochs), *_of_changes(job, changes, torn=len(torn))]
     if job.cores is not None:  # nodes take turns on the cores: a clock is shown, and not judged
         clocks = ("s", "samples/s"), ("goodput", "lost_fraction")
         is_clock = [m.unit in clocks[0] or m.name in clocks[1] for m in measurements]
         measurements = [replace(m, better="info") if it else m for m, it in zip(measurements, is_clock, strict=True)]
-    return result, measurements
+    return [told, *changes, *epochs, *history.worker_results(first), *rate_changes(history)], measurements
 
 
-def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Sample]:
+def _of_run(
+    job: ElasticJob, history: History, told: Event, changes: Sequence[Event], epochs: Sequence[Event]
+) -> list[Sample]:
     given_s = _given_s(history)
-    stall_s = sum(c.stall_s or 0.0 for c in result.changes) + sum(u.stall_s for u in unplanned(history))
+    stall_s = sum(c.stall_s or 0.0 for c in changes) + sum(u.stall_s for u in unplanned(history))
     found = [
-        number("training_time", result.training_s, unit="s", better="lower"),
-        number("start_time", result.start_s, unit="s"),
+        number("training_time", told.training_s, unit="s", better="lower"),
+        number("start_time", told.start_s, unit="s"),
         number("goodput", min(1.0, useful_s(history) / given_s) if given_s > 0 else None, better="higher"),
-        number("lost_fraction", stall_s / result.training_s if result.training_s else None, better="lower"),
+        number("lost_fraction", stall_s / told.training_s if told.training_s else None, better="lower"),
     ]
     if job.steps is None:  # nobody sees from outside what a script trains on and keeps
         skipped, repeated = count_samples(history)
@@ -88,11 +92,11 @@ def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Sa
         if every is not None and (interval := _longest_interval(history, every)) is not None:
             claimed = Bound(side="most", value=every, where=_WHERE)
             found.append(number("checkpoint_interval", interval, unit="steps", better="exact", bounds=[claimed]))
-    found += _losses(job, history, result)
-    for epoch in result.epochs:
+    found += _losses(job, history, epochs)
+    for epoch in epochs:
         for name in ("loss", "accuracy", "top5"):
-            if (told := getattr(epoch, name)) is not None:
-                found.append(number(name, told, at={"epoch": epoch.epoch}))
+            if (mean := epoch.facts[name]) is not None:
+                found.append(number(name, mean, at={"epoch": epoch.epoch}))
     found += [number("lr", rate, at=at) for at, rate in rates_at(history)]
     for world_size in sorted({history.world_size(g) for g in history.generations}):
         rate = _samples_per_second(history, world_size)
@@ -104,7 +108,7 @@ def _of_run(job: ElasticJob, history: History, result: ElasticResult) -> list[Sa
     return found
 
 
-def _losses(job: ElasticJob, history: History, result: ElasticResult) -> list[Sample]:
+def _losses(job: ElasticJob, history: History, epochs: Sequence[Event]) -> list[Sample]:
     """The losses of the epochs as a golden curve: of a fixed run all, and of one whose nodes hold at each change.
 
     Of others those that no change can have touched: of a change at a step the newest checkpoint before that step is
@@ -124,8 +128,8 @@ def _losses(job: ElasticJob, history: History, result: ElasticResult) -> list[Sa
         epoch = history.workers[generation, lines[0].slot].epoch(lines[0])
         if epoch is not None:
             last_steps[epoch] = number
-    done = [epoch for epoch in result.epochs if last_steps[epoch.epoch] <= until and epoch.epoch + 1 in last_steps]
-    done += [epoch for epoch in result.epochs[-1:] if is_whole]
+    done = [epoch for epoch in epochs if last_steps[epoch.epoch] <= until and epoch.epoch + 1 in last_steps]
+    done += [epoch for epoch in epochs[-1:] if is_whole]
     losses = [epoch.loss for epoch in done if epoch.loss is not None]
     if not losses or len(losses) < len(done):
         return []
@@ -173,12 +177,12 @@ def _learning_lost(history: History) -> list[Sample]:
     return [*found, share]
 
 
-def _of_changes(job: ElasticJob, changes: Sequence[ChangeResult], *, torn: int) -> list[Sample]:
+def _of_changes(job: ElasticJob, changes: Sequence[Event], *, torn: int) -> list[Sample]:
     """Of each kind of change the median and the largest; those that another change disturbed do not count.
 
     ``torn`` checkpoints were passed over: so much further a job may have gone back.
     """
-    kinds: dict[tuple[str, int, int], list[ChangeResult]] = {}
+    kinds: dict[tuple[str, int, int], list[Event]] = {}
     for change in changes:
         if change.after is not None and not change.overlapped:
             kinds.setdefault((change.kind, change.before, change.after), []).append(change)

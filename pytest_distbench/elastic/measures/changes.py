@@ -10,30 +10,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_distbench.elastic.measures.history import History, Worker, mean_of
-from pytest_distbench.elastic.records import START, ChangeResult, Moment
+from pytest_distbench.elastic.records import START
+from pytest_distbench.elastic.timeline import event
 from pytest_distbench.records.event import Event
-from pytest_distbench.records.record import replace
 
 
-def change_results(history: History) -> list[ChangeResult]:
+def change_results(history: History) -> list[Event]:
     changes = history.of("changed")
     first = history.first_step_t
     return [_result(history, change, changes, first) for change in changes] if first is not None else []
 
 
-def _result(history: History, change: Event, changes: Sequence[Event], first: float) -> ChangeResult:
+def _result(history: History, change: Event, changes: Sequence[Event], first: float) -> Event:
     stable = next((line for line in history.of("stable") if line.t >= change.t and line.index >= change.index), None)
     before = max((g for g in history.generations if _began(history, g) <= change.t), default=None)
-    result = ChangeResult(
-        index=change.index,
-        kind=change.kind,
-        slots=change.slots,
-        at_s=change.t - first,
-        before=0 if before is None else history.world_size(before),
-        overlapped=_is_overlapped(history, change, changes),
-    )
+    result = {
+        "t": change.t - first,
+        "index": change.index,
+        "kind": change.kind,
+        "slots": change.slots,
+        "before": 0 if before is None else history.world_size(before),
+        "overlapped": _is_overlapped(history, change, changes),
+    }
     if stable is None or before is None:
-        return result
+        return event("change", **result)
     after = stable.generation
     stall_s, recovery_s, worker = (
         _cost_within(history, change, after, stable) if after == before else _cost(history, change, before, after)
@@ -53,8 +53,9 @@ def _result(history: History, change: Event, changes: Sequence[Event], first: fl
     for line in history.of("agent_ended"):
         if line.slot in change.slots and line.t >= change.t:
             freed.setdefault(line.slot, line.t)  # a later end is that of a node which has taken the slot since
-    return replace(
-        result,
+    return event(
+        "change",
+        **result,
         after=stable.world_size,
         stall_s=stall_s,
         recovery_s=recovery_s,
@@ -70,19 +71,20 @@ def _result(history: History, change: Event, changes: Sequence[Event], first: fl
     )
 
 
-def moment(history: History, generations: Sequence[int], *, last: bool) -> Moment | None:
+def moment(history: History, generations: Sequence[int], *, last: bool) -> dict[str, float | None] | None:
+    """The first or the last step that anybody took in generations, as it stood: nothing is smoothed."""
     lines = [step for g in generations for worker in history.members(g).values() for step in worker.steps]
     if not lines:
         return None
     chosen = max(lines, key=lambda s: (s.generation, s.step)) if last else min(lines, key=lambda s: s.step)
     same = [line for line in lines if (line.generation, line.step) == (chosen.generation, chosen.step)]
-    return Moment(
-        step=chosen.step,
-        epoch=history.workers[chosen.generation, chosen.slot].epoch(chosen),
-        loss=mean_of("loss", same),
-        accuracy=mean_of("accuracy", same),
-        lr=chosen.lr,
-    )
+    return {
+        "step": chosen.step,
+        "epoch": history.workers[chosen.generation, chosen.slot].epoch(chosen),
+        "loss": mean_of("loss", same),
+        "accuracy": mean_of("accuracy", same),
+        "lr": chosen.lr,
+    }
 
 
 def _began(history: History, generation: int) -> float:

@@ -10,8 +10,7 @@ from math import fsum
 from statistics import median
 from typing import Literal
 
-from pytest_distbench.elastic.records import ChangeResult, EpochResult, RateChange, WorkerResult
-from pytest_distbench.elastic.timeline import HeldAt
+from pytest_distbench.elastic.timeline import HeldAt, event
 from pytest_distbench.records.event import Event
 from pytest_distbench.records.metric import Scalar
 
@@ -160,19 +159,20 @@ class History:
             self._step_s[world_size] = median(found) if found else None
         return self._step_s[world_size]
 
-    def worker_results(self, first: float) -> list[WorkerResult]:
+    def worker_results(self, first: float) -> list[Event]:
         """What became of each worker, in seconds from the run's first step."""
         found = []
         for _, worker in sorted(self.workers.items()):
             joined, started, loaded, steps = worker.joined, worker.started, worker.loaded, worker.steps
-            result = WorkerResult(
+            result = event(
+                "worker",
+                t=joined.t - first,
                 slot=joined.slot,
                 generation=joined.generation,
                 rank=joined.rank,
                 world_size=joined.world_size,
                 process_s=None if started is None else started.process_t - first,
                 imported_s=None if worker.imported_t is None else worker.imported_t - first,
-                joined_s=joined.t - first,
                 loaded_s=None if loaded is None else loaded.t - first,
                 resumed_at=None if loaded is None else loaded.step,
                 first_step_s=steps[0].t - first if steps else None,
@@ -192,7 +192,7 @@ class History:
             yield number, generation, sorted(by_step[generation, number], key=lambda line: line.slot)
 
 
-def epoch_results(history: History, changes: Sequence[ChangeResult]) -> list[EpochResult]:
+def epoch_results(history: History, changes: Sequence[Event]) -> list[Event]:
     """One per epoch. Together they hold all the time between the run's first step and its last.
 
     A change belongs to the epoch in which the job stepped again.
@@ -209,9 +209,11 @@ def epoch_results(history: History, changes: Sequence[ChangeResult]) -> list[Epo
     begin = first
     for epoch, passes in sorted(steps.items()):
         end = max(line.t for _, lines in passes for line in lines)
-        mine = [c for c in changes if begin < first + c.at_s + (c.recovery_s or 0.0) <= end]
+        mine = [c for c in changes if begin < first + c.t + (c.recovery_s or 0.0) <= end]
         found.append(
-            EpochResult(
+            event(
+                "epoch",
+                t=end - first,
                 epoch=epoch,
                 seconds=end - begin,
                 nodes=list(dict.fromkeys(lines[0].world_size for _, lines in passes)),
@@ -257,15 +259,16 @@ _MOST_CHANGES = 10_000
 """So many changes of it are kept: a schedule may change it at every step."""
 
 
-def rate_changes(history: History) -> list[RateChange]:
+def rate_changes(history: History) -> list[Event]:
     """The first step that told of a rate, and each with another one than the step before."""
-    found: list[RateChange] = []
+    found: list[Event] = []
+    first = history.first_step_t or 0.0
     for step, generation, lines in history.passes():
         told = next((line for line in lines if line.lr is not None), None)
         if told is None or told.lr is None or (found and (found[-1].lr, found[-1].nodes) == (told.lr, told.world_size)):
             continue
         epoch = history.workers[generation, told.slot].epoch(told)
-        found.append(RateChange(step=step, epoch=epoch, nodes=told.world_size, lr=told.lr))
+        found.append(event("rate", t=told.t - first, step=step, epoch=epoch, nodes=told.world_size, lr=told.lr))
         if len(found) == _MOST_CHANGES:
             break
     return found

@@ -234,8 +234,7 @@ def _known(result: CaseResult, run: RunRecord) -> dict[str, str]:
     on_one_host = under.kind != RANKS or (launcher is not None and launcher.hosts == "one")
     # A path of this machine would tell whose it is.
     stored = f"baseline {environment.platform}/{result.case.folder}"
-    jobs = (launch.elastic.job for launch in result.launches if launch.elastic is not None)
-    plans = (f"{job.nodes} nodes, {job.start} at the start, {job.plan}" for job in jobs)
+    plans = (event.schedule for launch in result.launches for event in launch.events if "schedule" in event.facts)
     hide = str if "addresses" in run.settings else mask_addresses
 
     def parameters(names: str) -> str:

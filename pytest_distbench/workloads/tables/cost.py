@@ -130,7 +130,7 @@ def _group(result: CaseResult) -> tuple[object, ...]:
 def _purchases(result: CaseResult) -> Iterator[CostRow]:
     """Nobody buys steps without communication: a scaling test has them to compare with."""
     passed = (launch for launch in result.launches if launch.outcome == "passed")
-    launches = [launch for launch in passed if not launch.only and not launch.has_jobs]
+    launches = [launch for launch in passed if not launch.only and not launch.events]
     found: dict[tuple[str, str], list[Sample]] = {}
     for launch in launches:
         for measurement in launch.measurements:

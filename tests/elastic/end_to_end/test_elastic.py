@@ -12,6 +12,7 @@ from support.processes import wait_for
 
 from pytest_distbench.commands.cli import main
 from pytest_distbench.elastic.engines.nodes import tells_events
+from pytest_distbench.elastic.records import runs_of, unaccounted_s
 from pytest_distbench.store.run_record import read_run_record
 
 pytestmark = pytest.mark.spawn
@@ -60,8 +61,8 @@ def test_a_training_loses_a_node_and_every_sample_is_trained_on_once(
     [case] = read_run_record(pytester.path / "run.json").results
     [launch] = case.launches
     values = {m.key: m.value for m in launch.measurements}
-    assert launch.elastic is not None
-    [change] = launch.elastic.changes
+    [run] = runs_of(launch.events)
+    [change] = run.changes
     assert (change.kind, change.slots, change.before, change.after, change.rounds) == ("kill", [1], 2, 1, 1)
     assert change.stall_s is not None
     assert change.recovery_s is not None
@@ -69,8 +70,8 @@ def test_a_training_loses_a_node_and_every_sample_is_trained_on_once(
     assert {"import", "group_init", "build", "checkpoint_load", "first_step"} <= change.parts.keys()
     if tells_events():
         assert {"detect", "rendezvous", "process_start"} <= change.parts.keys()
-        assert abs(change.unaccounted_s or 0.0) < 0.1 * change.recovery_s
-    assert [epoch.epoch for epoch in launch.elastic.epochs] == [0, 1, 2, 3]
+        assert abs(unaccounted_s(change) or 0.0) < 0.1 * change.recovery_s
+    assert [epoch.epoch for epoch in run.epochs] == [0, 1, 2, 3]
     assert (values["samples_skipped"], values["samples_repeated"], values["checkpoint_interval"]) == (0, 0, 20)
     assert 0 < (values["goodput"] or 0) < 1
     assert case.case.key == "ws2.gloo.elastic-stock"
@@ -137,16 +138,16 @@ def test_an_unchanged_script_that_keeps_a_snapshot_is_measured_from_outside(pyte
     [case] = read_run_record(pytester.path / "run.json").results
     [launch] = case.launches
     values = {m.key: m.value for m in launch.measurements}
-    assert launch.elastic is not None
-    [change] = launch.elastic.changes
+    [run] = runs_of(launch.events)
+    [change] = run.changes
     assert (change.kind, change.before, change.after, change.rounds) == ("kill", 2, 1, 1)
     assert change.before_it is not None
     assert change.after_it is not None
-    assert change.after_it.step == 10 * (change.after_it.epoch or 0)
-    assert 0 <= (change.after_it.epoch or 0) - (change.before_it.epoch or 0) <= 1
-    assert change.steps_redone == change.before_it.step - change.after_it.step + 1
+    assert change.after_it["step"] == 10 * (change.after_it["epoch"] or 0)
+    assert 0 <= (change.after_it["epoch"] or 0) - (change.before_it["epoch"] or 0) <= 1
+    assert change.steps_redone == change.before_it["step"] - change.after_it["step"] + 1
     assert {"import", "group_init", "first_step"} <= change.parts.keys()
-    assert [epoch.epoch for epoch in launch.elastic.epochs] == list(range(8))
+    assert [epoch.epoch for epoch in run.epochs] == list(range(8))
     assert (values["final_loss"] or 0) == pytest.approx(values["final"], abs=1e-4)
     assert 0 < (values["goodput"] or 0) < 1
     assert values["stall[change=kill 2 to 1]"] == change.stall_s

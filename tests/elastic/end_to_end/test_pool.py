@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_distbench.commands.cli import main
+from pytest_distbench.elastic.records import pool_of
 from pytest_distbench.store.run_record import read_run_record
 
 pytestmark = pytest.mark.spawn
@@ -65,11 +66,11 @@ def test_a_training_yields_to_a_serving_by_its_timetable(
     [case] = read_run_record(pytester.path / "run.json").results
     [launch] = case.launches
     values = {m.key: m.value for m in launch.measurements}
-    assert launch.pool is not None
-    [preemption] = launch.pool.preemptions
-    [job] = launch.pool.jobs
-    assert job.elastic is not None
-    left = job.elastic.changes[0]
+    pool = pool_of(launch.events)
+    assert pool is not None
+    [preemption] = pool.preemptions
+    [job] = pool.jobs
+    left = job.changes[0]
     assert (left.kind, left.slots, left.before, left.after) == ("leave", [1], 2, 1)
     assert preemption.ready_s is not None
     assert preemption.free_s is not None

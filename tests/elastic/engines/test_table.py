@@ -20,7 +20,7 @@ from pytest_distbench.elastic.engines.table import (
     torch_release,
 )
 from pytest_distbench.elastic.progress import tell_agent_end, tell_slow, tell_split, tell_unstable
-from pytest_distbench.elastic.records import PARTS, ChangeResult, ElasticJob
+from pytest_distbench.elastic.records import PARTS, ElasticJob
 from pytest_distbench.elastic.timeline import event
 from pytest_distbench.machine.hardware import installed_version
 from pytest_distbench.records.event import Event
@@ -40,8 +40,16 @@ def job_of(engine: str) -> ElasticJob:
 def texts(job: ElasticJob) -> list[str]:
     """All that can be told of a job's failures that hangs on its engine."""
     slow = [
-        ChangeResult(
-            index=0, kind=kind, slots=[1], at_s=1.0, before=2, after=1, recovery_s=seconds + 1, parts={part: seconds}
+        event(
+            "change",
+            t=1.0,
+            index=0,
+            kind=kind,
+            slots=[1],
+            before=2,
+            after=1,
+            recovery_s=seconds + 1,
+            parts={part: seconds},
         )
         for kind in ("kill", "join")
         for part in PARTS

@@ -67,7 +67,7 @@ def test_what_nobody_told_is_no_time_lost_and_bounds_nothing() -> None:
 
     timeline = Timeline()
     timeline.begin(0.0, 0)
-    assert measure(JOB, timeline.history) == (None, [])
+    assert measure(JOB, timeline.history) == ([], [])
 
     history = History(told_every_hundredth(steps=150, world_size=1)[0])
     assert history.step_s(1) == pytest.approx(0.01)

@@ -9,7 +9,7 @@ from support.timelines import JOB, Timeline, but, killed
 from pytest_distbench.elastic.measures.changes import change_results
 from pytest_distbench.elastic.measures.history import History, Worker, epoch_results, rate_changes, rates_at
 from pytest_distbench.elastic.measures.pool import measure_pool
-from pytest_distbench.elastic.records import PoolJob, PoolResult, RateChange, Sharing
+from pytest_distbench.elastic.records import PoolJob, PoolRun, Sharing, pool_of
 from pytest_distbench.elastic.timeline import event
 from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch import LaunchRecord
@@ -33,10 +33,10 @@ def test_a_demand_has_a_latency_once_its_server_is_ready() -> None:
 
 
 def test_a_row_for_each_stretch_in_which_slots_and_demand_were_the_same() -> None:
-    pool = launch_of(SERVED).pool
+    pool = pool_of(launch_of(SERVED).events)
     assert pool is not None
 
-    assert [(m.begin_s, m.end_s, m.wanted, m.serving, m.training) for m in pool.stretches] == [
+    assert [(m.t, m.end_s, m.wanted, m.serving, m.training) for m in pool.stretches] == [
         (0.0, 2.0, 0, 0, 2),
         (2.0, 2.5, 1, 0, 2),
         (2.5, 4.0, 1, 1, 1),
@@ -50,9 +50,10 @@ def values(launch: LaunchRecord) -> dict[str, float | None]:
     return {m.key: m.value for m in launch.measurements}
 
 
-def result(launch: LaunchRecord) -> PoolResult:
-    assert launch.pool is not None
-    return launch.pool
+def result(events: list[Event]) -> PoolRun:
+    pool = pool_of(events)
+    assert pool is not None
+    return pool
 
 
 @pytest.mark.parametrize(
@@ -76,9 +77,8 @@ def test_no_gap_is_less_than_none(spans: list[tuple[float, float]], gap: float) 
         jobs[f"job{slot}"] = job.lines
     pool = Sharing(slots=len(spans), policy="gang", jobs=[PoolJob(name=name, submit_s=0, job=JOB) for name in jobs])
     found, _ = measure_pool(pool, lines, jobs)
-    assert found is not None
 
-    assert found.idle_gap_s == gap
+    assert result(found).told.idle_gap_s == gap
 
 
 def test_slots_are_held_until_they_are_free_or_the_pool_ends() -> None:
@@ -91,17 +91,16 @@ def test_slots_are_held_until_they_are_free_or_the_pool_ends() -> None:
     assert found["allocated"] == pytest.approx(39 / 44)
     assert found["productive"] == pytest.approx(28 / 44)
 
-    holds = [(hold.slot, hold.owner, hold.begin_s, hold.end_s) for hold in result(launch_of(POOL)).holds]
+    holds = [(hold.slot, hold.owner, hold.t, hold.end_s) for hold in result(launch_of(POOL).events).holds]
     assert holds == [(0, "A", -2.0, 9.5), (1, "B", 2.0, 19.5), (0, "B", 10.0, 20.0)]
 
     lines, jobs = shared()
-    found, _ = measure_pool(POOL, lines[:5], jobs)
-    assert found is not None
-    assert [hold.end_s for hold in found.holds] == [19.0, 19.0]  # of the last step
-    assert [job.ended_s for job in found.jobs] == [None, None]
+    cut = result(measure_pool(POOL, lines[:5], jobs)[0])
+    assert [hold.end_s for hold in cut.holds] == [19.0, 19.0]  # of the last step
+    assert [job.told.ended_s for job in cut.jobs] == [None, None]
 
     lines, _ = shared()
-    assert measure_pool(POOL, lines[:2], {"A": [], "B": []}) == (None, [])
+    assert measure_pool(POOL, lines[:2], {"A": [], "B": []}) == ([], [])
 
 
 def test_times_of_a_pool_and_its_jobs() -> None:
@@ -116,10 +115,10 @@ def test_times_of_a_pool_and_its_jobs() -> None:
 
 def test_workers_over_time_and_what_a_job_measured_itself() -> None:
     launch = launch_of(POOL)
-    a, b = result(launch).jobs
+    a, b = result(launch.events).jobs
 
-    assert a.workers == [(0.0, 1)]
-    assert b.workers == [(5.0, 1), (14.0, 2)]
+    assert a.sizes == [(0.0, 1)]
+    assert b.sizes == [(5.0, 1), (14.0, 2)]
     assert values(launch)["most_workers[job=B]"] == 2
     assert values(launch)["stall[change=join 1 to 2,job=B]"] == 4.0
     assert values(launch)["samples_per_second[job=B,nodes=2]"] == 4.0
@@ -158,8 +157,8 @@ def test_epochs_have_their_time_their_loss_and_their_rates() -> None:
     assert [epoch.lr for epoch in epochs] == [0.2, 0.2, 0.1]
 
     assert rate_changes(killed().history) == [
-        RateChange(step=1, epoch=0, nodes=2, lr=0.2),
-        RateChange(step=7, epoch=2, nodes=1, lr=0.1),
+        event("rate", t=0.0, step=1, epoch=0, nodes=2, lr=0.2),
+        event("rate", t=14.0, step=7, epoch=2, nodes=1, lr=0.1),
     ]
 
 

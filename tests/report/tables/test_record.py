@@ -176,7 +176,7 @@ def test_what_report_000_writes_down_is_seen_where_there_is_some() -> None:
         made,
         case=replace(made.case, params=params),
         environment=replace(made.environment, system={"machine": "Amazon EC2 p3.16xlarge"}),
-        launches=[replace(made.launches[0], elastic=measure(JOB, killed().history)[0])],
+        launches=[replace(made.launches[0], events=measure(JOB, killed().history)[0])],
     )
     row = row_of(of(case))
 
