@@ -17,7 +17,7 @@ from scipy.special import ndtr
 
 from pytest_distbench.judging.case import compare
 from pytest_distbench.judging.comparison import Comparison, decide
-from pytest_distbench.judging.confirmation import LOOKS, Known, Sides, confirm
+from pytest_distbench.judging.confirmation import LOOKS, Known, confirm
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.screening import LEAST, SCREENING_LAUNCHES, SUSPICIOUS, are_enough, screen
 from pytest_distbench.judging.terms import Terms
@@ -167,7 +167,7 @@ def whole(
     for look in numbers:
         there = [[turns[ARMS * i + (i + arm) % ARMS] for i in range(look)] for arm in range(ARMS)]
         here = [launch.shaped(shape) if shape else launch.slowed(factor) for launch in there[0]]
-        sides = Sides(launches=_records(here), references=_records(there[1]), controls=_records(there[2]))
+        sides = _records(here), _records(there[1]), _records(there[2])
         known = Known(verdicts=findings, entry=entry, tolerances={"t": TOLERANCE}, comparisons=COMPARISONS)
         findings = confirm(terms, CASE, known, sides, revision="then", cases=1)
         if not any(finding.is_open for finding in findings):

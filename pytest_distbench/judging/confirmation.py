@@ -74,16 +74,15 @@ _UNDECIDED = ("new", "missing")
 _BY_THE_MACHINE = "the machine or its software is slower, not the code; --distbench-update records new baselines"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sides:
-    """Launches in turns; those of one index ran beside each other."""
+Turns = tuple[Sequence[LaunchRecord], Sequence[LaunchRecord], Sequence[LaunchRecord]]
+"""Launches of this tree, of the revision, and of it once more; those of one index ran beside each other."""
 
-    launches: Sequence[LaunchRecord]
-    references: Sequence[LaunchRecord]
-    controls: Sequence[LaunchRecord]
+Evaluated = tuple[Sequence[str], bool]
+"""Files that pytest itself evaluates, so that both sides have them, and that differ from the revision; and whether they
+are the test's module, a conftest.py, a plugin or the ini file, and not what those import."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Known:
     """What is stored of a case in doubt, and what was said of it.
 
@@ -130,22 +129,6 @@ class Known:
         return max(0.0, METRIC_KINDS[now[0].better].sign * (means[0] - means[1]))
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluated:
-    """Files that pytest itself evaluates, so that both sides have them, and that differ from the revision.
-
-    Attributes:
-        are_of_the_test: they are the test's module, a conftest.py, a plugin or the ini file, not what those import.
-    """
-
-    names: Sequence[str] = ()
-    are_of_the_test: bool = True
-
-    def __str__(self) -> str:
-        others = f" and {len(self.names) - 1} more" if len(self.names) > 1 else ""
-        return f"{self.names[0]}{others}"
-
-
 def can_be_confirmed(verdicts: Sequence[Finding]) -> bool:
     """Whether nothing speaks against a case but clocks and digits of a training: then turns can decide it."""
     failed = [v for v in verdicts if v.is_failure]
@@ -156,31 +139,29 @@ def confirm(
     terms: Terms,
     case: Case,
     known: Known,
-    sides: Sides,
+    turns: Turns,
     *,
     revision: str,
     cases: int,
-    evaluated: Callable[[], Evaluated] = Evaluated,
+    evaluated: Callable[[], Evaluated] = lambda: ((), True),
 ) -> list[Finding]:
     """Judge a case again whose stored comparison was in doubt.
 
     Args:
-        sides: what ran in turns, at least three launches each.
+        turns: what ran in turns, at least three launches each.
         revision: what recorded the baseline, as texts name it.
         cases: that this run confirms; they share its error rate.
         evaluated: asked for where all that is left is a slower machine.
     """
     stored = known.verdicts
     if known.entry is not None:
-        there = [*sides.references, *sides.controls]
-        stored = confirm_digits(
-            terms, case, stored, [*known.launches, *sides.launches], there, known.entry, revision=revision
-        )
+        there, here = [*turns[1], *turns[2]], [*known.launches, *turns[0]]
+        stored = confirm_digits(terms, case, stored, here, there, known.entry, revision=revision)
     if not known.by_clock:
         return list(stored)
     of = " (an earlier baseline commit)" if known.before is not None else " (baseline commit)"
-    found = judge_in_turns(terms, case, sides, tolerances=known.in_turns, name=revision, of=of, cases=cases)
-    later = known.later(terms, case, sides.launches)
+    found = judge_in_turns(terms, case, turns, tolerances=known.in_turns, name=revision, of=of, cases=cases)
+    later = known.later(terms, case, turns[0])
     judged = []
     for v in stored:
         paired = found.get(v.metric)
@@ -193,8 +174,8 @@ def confirm(
             finding = not_slower(v, later.get(v.metric), paired.reason)
             if finding.code == "cleared":
                 finding = replace(paired, code="cleared", bounds=v.bounds, companions=v.companions)
-            if finding.kind == "environment" and (acting := evaluated()).names:
-                is_obvious = is_beyond(known.later(terms, case, sides.launches, is_last=False).get(v.metric))
+            if finding.kind == "environment" and (acting := evaluated())[0]:
+                is_obvious = is_beyond(known.later(terms, case, turns[0], is_last=False).get(v.metric))
                 finding = _on_both_sides(v, acting, revision, paired.reason, is_obvious=is_obvious)
             judged.append(replace(finding, is_open=False))
         else:
@@ -205,7 +186,7 @@ def confirm(
 def judge_in_turns(
     terms: Terms,
     case: Case,
-    sides: Sides,
+    turns: Turns,
     *,
     tolerances: Mapping[str, float],
     name: str,
@@ -215,17 +196,17 @@ def judge_in_turns(
     """Judge the clocks of a case by what ran in turns alone, by metric.
 
     Args:
-        sides: what ran in turns, at least three launches each.
+        turns: what ran in turns, at least three launches each.
         tolerances: by metric, as fractions.
         name: of the references, in reasons.
         of: what the first mention of it goes on with.
         cases: that share the error rate.
     """
     wholes = {key: max(tolerance, LEAST_OF_ALL) for key, tolerance in tolerances.items()}
-    timed = {m.key: "A/B sqrt(min x p25)" for launch in sides.launches for m in launch.measurements if are_timed([m])}
-    fast = _judge_clocks(terms, case, sides, _of_fast_side, timed, tolerances=tolerances, cases=cases)
+    timed = {m.key: "A/B sqrt(min x p25)" for launch in turns[0] for m in launch.measurements if are_timed([m])}
+    fast = _judge_clocks(terms, case, turns, _of_fast_side, timed, tolerances=tolerances, cases=cases)
     every = dict.fromkeys(fast, "A/B all iterations")
-    of_all = _judge_clocks(terms, case, sides, by_all_iterations, every, tolerances=wholes, cases=CAUTION * cases)
+    of_all = _judge_clocks(terms, case, turns, by_all_iterations, every, tolerances=wholes, cases=CAUTION * cases)
     return {
         key: _louder(
             _weigh(*judged, name, of),
@@ -264,7 +245,7 @@ def seen_again(verdicts: Sequence[Finding], in_turns: Mapping[str, Finding]) -> 
 def _judge_clocks(
     terms: Terms,
     case: Case,
-    sides: Sides,
+    turns: Turns,
     seen: Callable[[Sample], Sample | None],
     called: Mapping[str, str],
     *,
@@ -276,9 +257,7 @@ def _judge_clocks(
     Args:
         called: by metric, the name of the statistic where it is not that of the launches' values.
     """
-    now, then, again = (
-        [_by(seen, launch) for launch in side] for side in (sides.launches, sides.references, sides.controls)
-    )
+    now, then, again = ([_by(seen, launch) for launch in side] for side in turns)
     if not any(launch.measurements for launch in now):
         return {}
     beside = Beside(
@@ -385,9 +364,10 @@ def not_slower(stored: Finding, later: Finding | None, reason: str) -> Finding:
 
 def _on_both_sides(v: Finding, acting: Evaluated, revision: str, reason: str, *, is_obvious: bool) -> Finding:
     """A clock that turns do not clear: pytest evaluates other code than the revision has, for both sides."""
-    differ = "differ" if len(acting.names) > 1 else "differs"
-    told = f"{reason}; but {acting} {differ} from {revision}, and pytest runs it for both sides"
-    if is_obvious and acting.are_of_the_test:
+    names, are_of_the_test = acting
+    which = f"{names[0]} and {len(names) - 1} more differ" if len(names) > 1 else f"{names[0]} differs"
+    told = f"{reason}; but {which} from {revision}, and pytest runs it for both sides"
+    if is_obvious and are_of_the_test:
         return replace(v, code="beyond-threshold", reason=f"{told}: so the comparison with the stored baseline counts")
     return replace(v, code="shared-code", reason=f"{told}: either that code or the machine is slower")
 

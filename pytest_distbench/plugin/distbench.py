@@ -41,9 +41,9 @@ from pytest_distbench.run.confirm import Again, Doubt
 from pytest_distbench.run.control import plant, trace_case
 from pytest_distbench.run.evaluation import Evaluation
 from pytest_distbench.run.loop import Session
-from pytest_distbench.run.references import Nothing, Reference
+from pytest_distbench.run.references import Nothing
 from pytest_distbench.run.request import CaseRequest, Settings
-from pytest_distbench.run.samples import DerivedNumbers, GivenNumbers, SampleFailed, Samples
+from pytest_distbench.run.samples import DerivedNumbers, GivenNumbers, Reference, SampleFailed, Samples
 from pytest_distbench.store.baselines import NotRecorded
 from pytest_distbench.units import why_impossible
 

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -38,7 +38,7 @@ from pytest_distbench.run.against import Variant, find_links
 from pytest_distbench.run.directory import Revision
 from pytest_distbench.run.evaluation import Evaluation, differing
 from pytest_distbench.run.request import CaseRequest, Settings
-from pytest_distbench.run.samples import Samples
+from pytest_distbench.run.samples import Reference, SampleFailed, Samples, take_turns
 from pytest_distbench.store.baselines import NotRecorded, Recording, recordings
 
 ARMS = 3
@@ -57,18 +57,6 @@ _SLOWER = 10.0
 _GRACE_S = 30.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Recorder:
-    """The revision that recorded a baseline, made ready to be compared with.
-
-    Attributes:
-        before: its baseline, where the one that is stored is of a later commit, the candidate itself.
-    """
-
-    variant: Variant
-    before: BaselineEntry | None = None
-
-
 class Recorders:
     """Finds the revision that recorded a baseline, in the repository of the tests.
 
@@ -83,10 +71,10 @@ class Recorders:
         self._baselines = settings.baselines
         self._root = root
         self._folder = folder
-        self._known: dict[Path, Recorder | NotRecorded] = {}
+        self._known: dict[Path, tuple[Variant, BaselineEntry | None] | NotRecorded] = {}
 
-    def find(self, path: Path) -> Recorder:
-        """The revision that recorded the baseline in a file.
+    def find(self, path: Path) -> tuple[Variant, BaselineEntry | None]:
+        """The revision that recorded the baseline in a file; and its baseline, where a later one is stored.
 
         Raises:
             NotRecorded: nobody knows it; the text says why.
@@ -114,15 +102,15 @@ class Recorders:
         """The commit that is checked out, followed by ``-dirty`` where tracked files differ."""
         return git.describe_commit(self._root)
 
-    def _find(self, path: Path) -> Recorder:
+    def _find(self, path: Path) -> tuple[Variant, BaselineEntry | None]:
         """A commit that changed more than baselines is no witness of its own: then it is the recorder before it."""
         known = recordings(path, self._top)
         last = next(known)
         if self._is_here(last.commit, path) and not self._is_here(f"{last.commit}^", path, until=last.commit):
             before = next(known, None)
             if before is not None:
-                return Recorder(self._variant(before, path), before.entry)
-        return Recorder(self._variant(last, path))
+                return self._variant(before, path), before.entry
+        return self._variant(last, path), None
 
     def _variant(self, recording: Recording, path: Path) -> Variant:
         try:
@@ -163,25 +151,20 @@ class Recorders:
 _COMMIT = "; commit a test together with its baseline, so that A/B can run both"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Doubt:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Doubt(Known):
     """A case whose stored comparison is in doubt.
 
     Attributes:
+        variant: the revision that recorded the baseline, made ready to be compared with.
         sources: keys of the cases that its number is made of; none: it was launched itself.
         evaluation: what pytest itself evaluated for it; None: nothing.
     """
 
     result: CaseResult
-    samples: Samples
-    recorder: Recorder
-    known: Known
+    variant: Variant
     sources: Sequence[str] = ()
     evaluation: Evaluation | None = None
-
-    @property
-    def variant(self) -> Variant:
-        return self.recorder.variant
 
     @property
     def is_suspicious(self) -> bool:
@@ -192,7 +175,7 @@ class Doubt:
     @property
     def looks(self) -> Sequence[int]:
         """Numbers of samples after which is judged. Digits repeat: one of each side says it."""
-        return LOOKS if self.known.by_clock else (1,)
+        return LOOKS if self.by_clock else (1,)
 
     @property
     def takes_s(self) -> float:
@@ -253,53 +236,76 @@ class Again:
     left: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-class Confirmed:
-    """The reference of a case in doubt: judges what ran in turns with the revision that recorded its baseline."""
+class Interleaved(Reference):
+    """Launches of this tree that run in turns with others, as long as there is time."""
 
-    def __init__(
-        self,
-        request: CaseRequest,
-        doubt: Doubt,
-        again: Again,
-        here: str,
-        *,
-        of_its_time: Samples | None = None,
-        exchanged: Samples | None = None,
-    ) -> None:
-        self._request = request
-        self._of_its_time = of_its_time
-        self._exchanged = exchanged
-        self._doubt = doubt
-        self._again = again
-        self._here = here
+    def __init__(self, request: CaseRequest, looks: Sequence[int], first: Allowance, budget: Allowance) -> None:
+        super().__init__(request)
+        self._looks = looks
+        self._first = first
+        self._budget = budget
         self.begin()
 
     def begin(self) -> None:
         self._began_at = self._added_at = time.monotonic()
 
     @property
-    def _why_not(self) -> str:
-        return self._again.left.get(self._request.case.key, "")
+    def took_s(self) -> float:
+        return time.monotonic() - self._began_at
+
+    def looks(self) -> Sequence[int]:
+        return self._looks
+
+    def may_begin(self, samples: Samples, look: int) -> bool:
+        """Whether what is missing for a look takes no longer than there is time, by what the others took."""
+        left = self._first if look == self._looks[0] else self._budget
+        now = time.monotonic()
+        last_s, self._added_at = now - self._added_at, now
+        if not len(samples):
+            return True
+        each_s = max(last_s, (now - self._began_at) / len(samples))
+        return each_s * (look - len(samples)) <= left.left_s
+
+    def give_up(self, samples: Samples, error: LauncherError) -> None:
+        samples.alone, samples.most = str(error), len(samples)
+
+    def settle(self, samples: Samples) -> list[Finding]:
+        """What is found, as far as there is time; nothing where that is not enough for the first look."""
+        ended = f"its time was used up: {_ENDED}"
+        return [
+            replace(f, code="not-confirmed", reason=f"{f.reason}; {ended}", is_open=False) if f.is_open else f
+            for f in self.decide(samples)
+        ]
+
+
+class InDoubt(Interleaved):
+    """A case in doubt: judged by what ran in turns with the revision that recorded its baseline."""
+
+    def __init__(self, request: CaseRequest, doubt: Doubt, again: Again) -> None:
+        super().__init__(request, doubt.looks, again.allowance, again.budget)
+        self._doubt = doubt
+        self._again = again
+        self._why_not = again.left.get(request.case.key, "")
 
     def judge(self, samples: Samples) -> list[Finding]:
-        terms, case, known = self._request.terms, self._request.case, self._doubt.known
+        terms, case, doubt = self.request.terms, self.request.case, self._doubt
         if samples.alone or not samples.launches:
-            if self._doubt.variant.moved:  # a test that moved is no way out of a red
-                return list(known.verdicts)
-            first = known.later(terms, case, known.launches, is_last=False) if samples.is_new else {}
+            if doubt.variant.moved:  # a test that moved is no way out of a red
+                return list(doubt.verdicts)
+            first = doubt.later(terms, case, doubt.launches, is_last=False) if samples.is_new else {}
             told = f"{samples.alone}; the comparison with the stored baseline counts{_COMMIT * samples.is_new}"
-            left = zip(known.verdicts, self.without_turns(samples.alone), strict=True)
+            left = zip(doubt.verdicts, self._without_turns(samples.alone), strict=True)
             return [
                 replace(v, code="beyond-threshold", reason=told) if is_beyond(first.get(v.metric)) else w
                 for v, w in left
             ]
-        if self._doubt.variant.is_itself:
-            later = known.later(terms, case, samples.launches)
+        if doubt.variant.is_itself:
+            later = doubt.later(terms, case, samples.launches)
             reason = (
-                f"the code equals the baseline commit {self._doubt.variant}, and {len(samples)} more launches are "
-                "{} its noise"
+                f"the code equals the baseline commit {doubt.variant}, and {len(samples)} more launches are {{}} "
+                "its noise"
             )
-            found = [(v, later.get(v.metric)) for v in known.verdicts]
+            found = [(v, later.get(v.metric)) for v in doubt.verdicts]
             return [
                 replace(not_slower(v, f, reason.format("beyond" if is_beyond(f) else "within")), is_open=False)
                 for v, f in found
@@ -307,9 +313,9 @@ class Confirmed:
         return confirm(
             terms,
             case,
-            known,
-            samples.sides,
-            revision=str(self._doubt.variant),
+            doubt,
+            samples.turns,
+            revision=str(doubt.variant),
             cases=self._again.cases,
             evaluated=self._evaluated,
         )
@@ -317,77 +323,67 @@ class Confirmed:
     def _evaluated(self) -> Evaluated:
         evaluation, revision = self._doubt.evaluation, self._doubt.variant.revision
         if evaluation is None or revision is None:
-            return Evaluated()
+            return (), True
         return differing(evaluation, revision, self._doubt.variant.moved)
 
-    def split(self, samples: Samples, verdicts: Sequence[Finding]) -> list[Finding]:
+    def _without_turns(self, reason: str) -> list[Finding]:
+        return undecided(self._doubt.verdicts, f"not confirmed: {reason}")
+
+    def settle(self, samples: Samples) -> list[Finding]:
+        if self._why_not:
+            return self._without_turns(self._why_not)
+        findings = super().settle(samples)
+        if findings or samples.failed:
+            return findings
+        return self._without_turns(f"{len(samples)} of {self._looks[0]} pairs used all of the time: {_ENDED}")
+
+    def see_again(self, samples: Samples, second: Samples | None, verdicts: list[Finding]) -> list[Finding]:
+        """The verdicts, where what is red in turns has been so in other process trees too, paths exchanged.
+
+        With at most as many pairs. Where that does not fit into the time, or does not run, the first red stands.
+        """
+        if second is None or not self._doubt.by_clock or not samples.references or samples.alone or samples.failed:
+            return verdicts
+        slower = {key for key, f in self.in_turns(samples).items() if f.kind == "regressed"}
+        red = [v.metric for v in verdicts if v.row.may_be_confirmed and v.metric in slower]
+        others = [d.takes_s for key, d in self._again.doubts.items() if key != self.request.case.key]
+        again = _Exchanged(
+            self,
+            [look for look in self._looks if look <= len(samples)],
+            self._again.budget,
+            verdicts=verdicts,
+            red=red,
+            each_s=self.took_s / len(samples),  # with its share of the start, as there is one again
+            reserved_s=self._again.others_s + sum(others),
+        )
+        return again.seen(second) if red else verdicts
+
+    def in_turns(self, samples: Samples) -> Mapping[str, Finding]:
+        return judge_in_turns(
+            self.request.terms,
+            self.request.case,
+            samples.turns,
+            tolerances=self._doubt.in_turns,
+            name=str(self._doubt.variant),
+            cases=self._again.cases,
+        )
+
+    def split(self, samples: Samples, pairs: Samples | None, verdicts: list[Finding]) -> list[Finding]:
         """The verdicts, with the software's share in a change where the old software is at hand."""
-        pairs = self._of_its_time
-        if (
-            pairs is None
-            or not self._doubt.known.by_clock
-            or not any(v.row.may_be_confirmed or v.kind == "environment" for v in verdicts)
-        ):
-            return list(verdicts)
-        while len(pairs) < LOOKS[0] and not pairs.alone and not pairs.failed:
-            pairs.add()
+        is_slower = any(v.row.may_be_confirmed or v.kind == "environment" for v in verdicts)
+        if pairs is None or not self._doubt.by_clock or not is_slower:
+            return verdicts
+        with contextlib.suppress(SampleFailed):
+            take_turns([pairs], LOOKS[0])
         if pairs.alone or pairs.failed:
-            return list(verdicts)
+            return verdicts
         total = ratios(pairs.references, pairs.launches)
         code = ratios(samples.references, samples.launches) or dict.fromkeys(total, 1.0)
         changes = version_changes(pairs.references[0].software, pairs.launches[0].software)
         return split_change(verdicts, code=code, total=total, software=", ".join(changes) or "software")
 
-    def see_again(self, samples: Samples, verdicts: Sequence[Finding]) -> list[Finding]:
-        """The verdicts, where what is red in turns has been so in other process trees too, paths exchanged.
-
-        With at most as many pairs. Where that does not fit into the time, or does not run, the first red stands.
-        """
-        second, most = self._exchanged, len(samples)
-        if (
-            second is None
-            or not self._doubt.known.by_clock
-            or not samples.references
-            or samples.alone
-            or samples.failed
-        ):
-            return list(verdicts)
-        slower = {key for key, f in self._in_turns(samples).items() if f.kind == "regressed"}
-        red = [v.metric for v in verdicts if v.row.may_be_confirmed and v.metric in slower]
-        each_s = (time.monotonic() - self._began_at) / most  # with its share of the start, as there is one again
-        others = [d.takes_s for key, d in self._again.doubts.items() if key != self._request.case.key]
-        reserved_s = self._again.others_s + sum(others)
-        seen = list(verdicts)
-        try:
-            for look in [look for look in self._doubt.looks if look <= most and red]:
-                while len(second) < look:
-                    if each_s * (look - len(second)) + reserved_s > self._again.budget.left_s:
-                        return list(verdicts)
-                    second.add()
-                    if second.failed or second.alone:
-                        return list(verdicts)
-                found = self._in_turns(second)
-                seen = seen_again(verdicts, {key: found[key] for key in red if key in found})
-                if not any(finding.is_open for finding in seen):
-                    break
-        except LauncherError:
-            return list(verdicts)
-        return [replace(finding, is_open=False) for finding in seen]
-
-    def _in_turns(self, samples: Samples) -> Mapping[str, Finding]:
-        return judge_in_turns(
-            self._request.terms,
-            self._request.case,
-            samples.sides,
-            tolerances=self._doubt.known.in_turns,
-            name=str(self._doubt.variant),
-            cases=self._again.cases,
-        )
-
-    def without_turns(self, reason: str) -> list[Finding]:
-        return undecided(self._doubt.result.verdicts, f"not confirmed: {reason}")
-
-    def conclude(self, samples: Samples, verdicts: Sequence[Finding]) -> CaseResult:
+    def confirmed(self, samples: Samples, verdicts: Sequence[Finding], here: str) -> CaseResult:
+        """The case with what decided it; ``here`` is the commit that is checked out."""
         result = replace(self._doubt.result, verdicts=list(verdicts))
         if self._why_not:
             return result
@@ -395,54 +391,49 @@ class Confirmed:
             result,
             confirmation=Confirmation(
                 revision=str(self._doubt.variant),
-                here=self._here,
-                took_s=time.monotonic() - self._began_at,
+                here=here,
+                took_s=self.took_s,
                 launches=list(samples.launches[: len(samples.references) or None]),
                 references=list(samples.references),
                 controls=list(samples.controls),
             ),
         )
 
-    def grow(self, samples: Samples) -> list[Finding]:
-        if self._why_not:
-            return self.without_turns(self._why_not)
-        verdicts: list[Finding] = []
-        open_metrics: list[str] = []
-        looks = self._doubt.looks
-        for look in looks:
-            left = self._again.allowance if look == looks[0] else self._again.budget
-            try:
-                while len(samples) < min(look, samples.most) and not samples.failed:
-                    if not self._fits(samples, look, left):
-                        break
-                    samples.add(only=open_metrics)
-            except LauncherError as error:
-                samples.alone = str(error)
-            if samples.failed:
-                return verdicts
-            if len(samples) < look and not samples.alone:
-                break
-            findings = self.judge(samples)
-            verdicts = [replace(finding, is_open=False) for finding in findings]
-            open_metrics = [finding.metric for finding in findings if finding.is_open]
-            if not open_metrics or samples.alone:
-                return verdicts
-        if not verdicts:
-            return self.without_turns(f"{len(samples)} of {looks[0]} pairs used all of the time: {_ENDED}")
-        ended = f"its time was used up: {_ENDED}"
-        return [
-            replace(v, code="not-confirmed", reason=f"{v.reason}; {ended}") if v.metric in open_metrics else v
-            for v in verdicts
-        ]
 
-    def _fits(self, samples: Samples, look: int, left: Allowance) -> bool:
-        """Whether what is missing for a look takes no longer than there is time, by what the others took."""
-        now = time.monotonic()
-        last_s, self._added_at = now - self._added_at, now
-        if not len(samples):
-            return True
-        each_s = max(last_s, (now - self._began_at) / len(samples))
-        return each_s * (look - len(samples)) <= left.left_s
+class _Exchanged(Interleaved):
+    """What is red, in other process trees, paths exchanged."""
+
+    def __init__(
+        self,
+        first: InDoubt,
+        looks: Sequence[int],
+        budget: Allowance,
+        *,
+        verdicts: list[Finding],
+        red: Collection[str],
+        each_s: float,
+        reserved_s: float,
+    ) -> None:
+        super().__init__(first.request, looks, budget, budget)
+        self._in_turns = first.in_turns
+        self._verdicts = verdicts
+        self._red = red
+        self._each_s = each_s
+        self._reserved_s = reserved_s
+
+    def may_begin(self, samples: Samples, look: int) -> bool:
+        return self._each_s * (look - len(samples)) + self._reserved_s <= self._budget.left_s
+
+    def judge(self, samples: Samples) -> list[Finding]:
+        found = {} if samples.alone else self._in_turns(samples)
+        return seen_again(self._verdicts, {key: found[key] for key in self._red if key in found})
+
+    def seen(self, samples: Samples) -> list[Finding]:
+        findings = self.decide(samples)
+        has_ended = any(finding.is_open for finding in findings) and len(samples) < self._looks[-1]
+        if not findings or has_ended or samples.failed or samples.alone:
+            return self._verdicts
+        return [replace(finding, is_open=False) for finding in findings]
 
 
 def in_time(request: LaunchRequest, launched: Sequence[float]) -> LaunchRequest:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_distbench.errors import DistbenchError
-from pytest_distbench.judging.confirmation import Known, judge_in_turns
+from pytest_distbench.judging.confirmation import LOOKS, judge_in_turns
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.sensitivity import clocks_of, share_beyond, spoken_against
 from pytest_distbench.judging.terms import accepted_changes
@@ -23,7 +23,7 @@ from pytest_distbench.records.plan import LaunchRequest, Ranks
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Control, Finding, Step
 from pytest_distbench.run.against import Variant
-from pytest_distbench.run.confirm import Again, Allowance, Confirmed, Doubt, Recorder, in_time
+from pytest_distbench.run.confirm import Again, Allowance, Interleaved, in_time
 from pytest_distbench.run.directory import place
 from pytest_distbench.run.kinds import kind_of
 from pytest_distbench.run.loop import Session
@@ -118,19 +118,24 @@ OWN_CLOCKS = "nothing in it could be delayed: it takes its own times, with none 
 DERIVED = "a number that distbench.judge computes from several runs cannot be delayed as a whole"
 
 
-class _Turns(Confirmed):
+class _Delayed(Interleaved):
     """Judges what ran in turns with and without the delay."""
+
+    def __init__(self, request: CaseRequest, tolerances: Mapping[str, float], budget: Allowance) -> None:
+        asked_for = Allowance(math.inf)  # a control that looks at nothing would tell of nothing
+        super().__init__(request, LOOKS, asked_for, budget)
+        self._tolerances = tolerances
 
     def judge(self, samples: Samples) -> list[Finding]:
         if samples.alone or not samples.launches:
             return []
         found = judge_in_turns(
-            self._request.terms,
-            self._request.case,
-            samples.sides,
-            tolerances=self._doubt.known.tolerances,
+            self.request.terms,
+            self.request.case,
+            samples.turns,
+            tolerances=self._tolerances,
             name="no delay",
-            cases=self._again.cases,
+            cases=1,
         )
         return list(found.values())
 
@@ -178,13 +183,9 @@ class _Planted:
         session = self._session
         bounded = in_time(self._launched, [launch.wall_s for launch in alone.launches])
         beside = PairedLaunches(session.launching, bounded, HERE, has_control=True)
-        known = Known(verdicts=met.verdicts, tolerances=stored.tolerances(met))
-        doubt = Doubt(result=met, samples=alone, recorder=Recorder(HERE), known=known)
         budget = Allowance(session.settings.confirm_budget_s)
-        asked_for = Allowance(math.inf)  # a control that looks at nothing would tell of nothing
-        again = Again(samples={}, results={}, doubts={}, beside={}, cases=1, allowance=asked_for, budget=budget)
         with budget.waiting(session.alone(self._request.case.world_size, takes_host=beside.takes_host)):
-            verdicts = _Turns(self._request, doubt, again, "").grow(beside)
+            verdicts = _Delayed(self._request, stored.tolerances(met), budget).settle(beside)
         self._count += len(beside.launches) + len(beside.references) + len(beside.controls)
         failed = beside.failed.reason if beside.failed is not None else beside.alone
         if failed:

@@ -55,8 +55,8 @@ def differing(evaluation: Evaluation, revision: Revision, moved: Sequence[tuple[
     names += found.differing(evaluation.module, evaluation)
     names += itertools.chain.from_iterable(map(found.differing, evaluation.plugins))
     if names:
-        return Evaluated(names)
-    return Evaluated(list(found.differing_of_used()), are_of_the_test=False)
+        return names, True
+    return list(found.differing_of_used()), False
 
 
 class _Sources:

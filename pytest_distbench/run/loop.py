@@ -16,25 +16,22 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_distbench.judging.bounds import check_measured, judge_bounds
-from pytest_distbench.judging.confirmation import Known
-from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
-from pytest_distbench.judging.terms import certain_failure, closed
 from pytest_distbench.launch.starters import Hosting
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.locks import alone_on_this_host, beside_others_on_this_host, lease
 from pytest_distbench.records.case import RANKS, Case, Conditions, EntryName
 from pytest_distbench.records.environment import Environment
+from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, Finding
+from pytest_distbench.records.run import CaseResult
 from pytest_distbench.run.against import Variant
-from pytest_distbench.run.confirm import Again, Confirmed, Doubt, Recorder, Recorders, in_time
+from pytest_distbench.run.confirm import Again, Doubt, InDoubt, Recorders, in_time
 from pytest_distbench.run.kinds import LaunchKind, kind_of
 from pytest_distbench.run.launching import Launching
-from pytest_distbench.run.references import Nothing, Paired, Pending, Reference, Stored
+from pytest_distbench.run.references import Nothing, Paired, Pending, Stored
 from pytest_distbench.run.request import CaseRequest, Settings
-from pytest_distbench.run.samples import SPACING_S, Launches, Pacer, PairedLaunches, Samples, take_turns
+from pytest_distbench.run.samples import SPACING_S, Launches, Pacer, PairedLaunches, Reference, Samples, take_turns
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.store.entries import GoneTests, with_its_work
 from pytest_distbench.store.files import read_each
@@ -147,7 +144,7 @@ class Session:
                 samples.most_open = kind.most_open
         return samples
 
-    def samples_beside(self, request: LaunchRequest, variant: Variant, known: Samples) -> Samples:
+    def samples_beside(self, request: LaunchRequest, variant: Variant, known: Sequence[LaunchRecord]) -> Samples:
         """The launches of a case in doubt, each in turns with two of the revision that recorded its baseline.
 
         Where that is this tree they are alone.
@@ -157,7 +154,7 @@ class Session:
         """
         if variant.is_itself:
             return self.launches_of(request)
-        bounded = in_time(request, [launch.wall_s for launch in known.launches])
+        bounded = in_time(request, [launch.wall_s for launch in known])
         return PairedLaunches(self.launching, bounded, variant, has_control=True)
 
     def samples_again(self, request: CaseRequest, again: Again | None) -> Samples:
@@ -167,7 +164,7 @@ class Session:
         if again is None or key not in again.samples:
             return self.samples(launched)
         known, variant = again.samples[key], again.beside.get(key)
-        return known if variant is None else self.samples_beside(launched, variant, known)
+        return known if variant is None else self.samples_beside(launched, variant, known.launches)
 
     def launches_of(self, request: LaunchRequest) -> Samples:
         hosting, kind = self.launching.hosting(request.work), kind_of(request.work)
@@ -248,36 +245,11 @@ class Session:
         return [EntryName(platform=self.store.platform, test=test, key=key) for key in sorted(lost)]
 
     def run(self, request: CaseRequest, samples: Samples, reference: Reference) -> CaseResult:
-        open_metrics: list[str] = []
-        verdicts = []
         with self.alone(request.case.world_size, takes_host=samples.takes_host):
-            for look in reference.looks():
-                while len(samples) < samples.most and (len(samples) < look or reference.wants_more(samples)):
-                    samples.add(only=open_metrics)
-                    if samples.failed:
-                        return reference.conclude(self.result(request, samples, reference))
-                findings = self._judge(request, samples, reference)
-                if any(finding.is_open for finding in findings) and not samples.may_grow:
-                    samples.most = len(samples)
-                    findings = self._judge(request, samples, reference)
-                open_metrics = [finding.metric for finding in findings if finding.is_open]
-                if open_metrics and (reason := certain_failure(findings)):
-                    findings = [closed(f, reason) if f.is_open else f for f in findings]
-                    open_metrics = []
-                verdicts = [replace(finding, is_open=False) for finding in findings]
-                if not open_metrics or len(samples) >= samples.most:
-                    break
-                if FINGERPRINT in open_metrics:
-                    open_metrics = []  # it is of all that is measured
+            findings = reference.decide(samples)
         result = self.result(request, samples, reference)
+        verdicts = [] if samples.failed else [replace(finding, is_open=False) for finding in findings]
         return reference.conclude(replace(result, verdicts=verdicts))
-
-    def _judge(self, request: CaseRequest, samples: Samples, reference: Reference) -> list[Finding]:
-        findings = reference.judge(samples)
-        if not findings:
-            return []
-        check_measured(reference.bounds(), samples.launches, self.settings.max_message_bytes)
-        return judge_bounds(findings, samples.launches, [*request.terms.bounds, *reference.bounds()])
 
     def measure(self, samples: Sequence[Samples], wanted: int, world_size: int) -> None:
         with self.alone(world_size, takes_host=any(source.takes_host for source in samples)):
@@ -310,34 +282,25 @@ class Session:
         """
         if self.recorders is None or not isinstance(reference, Stored) or not reference.is_in_doubt(result):
             return None
-        recorder, by_clock = reference.recorder(samples), reference.is_in_doubt_by_clock(result)
-        if recorder.variant.is_itself and not by_clock:
+        (variant, before), by_clock = reference.recorder(samples), reference.is_in_doubt_by_clock(result)
+        if variant.is_itself and not by_clock:
             return None  # there is no other code to compute the digits
-        known = Known(
+        if reference.gone:  # a test that has moved since: its files were elsewhere then
+            tests = reference.request.case.test, reference.gone[0].test
+            now, then = ((self.root / test.partition("::")[0]).resolve() for test in tests)
+            variant = dataclasses.replace(variant, moved=((now, then), (now.parent, then.parent)))
+        return Doubt(
+            result=result,
             verdicts=result.verdicts,
             launches=result.launches,
             entry=reference.entry,
-            before=recorder.before,
+            before=before,
             tolerances=reference.tolerances(result),
             comparisons=self.comparisons,
             by_clock=by_clock,
-        )
-        return Doubt(
-            result=result,
-            samples=samples,
-            recorder=self._where_it_was(recorder, reference),
-            known=known,
+            variant=variant,
             sources=sources,
         )
-
-    def _where_it_was(self, recorder: Recorder, reference: Stored) -> Recorder:
-        """The recorder of a test that has moved since: its files were elsewhere then."""
-        if not reference.gone:
-            return recorder
-        tests = reference.request.case.test, reference.gone[0].test
-        now, then = ((self.root / test.partition("::")[0]).resolve() for test in tests)
-        variant = dataclasses.replace(recorder.variant, moved=((now, then), (now.parent, then.parent)))
-        return dataclasses.replace(recorder, variant=variant)
 
     def confirm(self, request: CaseRequest, samples: Samples, doubt: Doubt, again: Again) -> CaseResult:
         """Settle a doubt; a launch of this tree that does not pass is a failure as ever.
@@ -348,19 +311,19 @@ class Session:
         assert self.recorders is not None
         old = self.recorders.of_its_time(doubt.variant)
         launched = None if request.case.key in again.left else request.launched
-        of_its_time = self.samples_beside(launched, old, doubt.samples) if old and launched else None
+        of_its_time = self.samples_beside(launched, old, doubt.launches) if old and launched else None
         other = dataclasses.replace(doubt.variant, is_exchanged=True)
-        exchanged = self.samples_beside(launched, other, doubt.samples) if launched else None
-        confirmed = Confirmed(request, doubt, again, self.recorders.here, of_its_time=of_its_time, exchanged=exchanged)
+        exchanged = self.samples_beside(launched, other, doubt.launches) if launched else None
+        reference = InDoubt(request, doubt, again)
         alone = self.alone(request.case.world_size, takes_host=samples.takes_host)
         with again.allowance.waiting(again.budget.waiting(alone)):
-            confirmed.begin()
-            verdicts = confirmed.see_again(samples, confirmed.grow(samples))
+            reference.begin()
+            verdicts = reference.see_again(samples, exchanged, reference.settle(samples))
             self.launching.release(other)
-            verdicts = confirmed.split(samples, verdicts)
+            verdicts = reference.split(samples, of_its_time, verdicts)
         if samples.failed:
             return self.result(request, samples, Nothing(request))
-        return confirmed.conclude(samples, verdicts)
+        return reference.confirmed(samples, verdicts, self.recorders.here)
 
     def write_pending(self) -> None:
         pending, self.pending[:] = list(self.pending), []

@@ -34,43 +34,11 @@ from pytest_distbench.records.metric import AskedBound, metric_name
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord, Sensitivity
 from pytest_distbench.records.wanted import Update
-from pytest_distbench.run.confirm import Recorder, Recorders
-from pytest_distbench.run.request import CaseRequest
-from pytest_distbench.run.samples import Samples
+from pytest_distbench.run.against import Variant
+from pytest_distbench.run.confirm import Recorders
+from pytest_distbench.run.samples import Reference, Samples
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore, NotRecorded
 from pytest_distbench.store.entries import closest, with_its_work
-
-
-@dataclasses.dataclass
-class Reference:
-    """What one case is compared with."""
-
-    request: CaseRequest
-
-    def looks(self) -> Iterator[int]:
-        """Numbers of samples after which is judged, ascending; the last is the most there may be."""
-        yield self.request.launches
-
-    def wants_more(self, samples: Samples) -> bool:
-        """Whether these are too few to be judged, although there are as many as the look asks for."""
-        del samples
-        return False
-
-    def judge(self, samples: Samples) -> list[Finding]:
-        """Judge what there is; an open judgement asks for more samples."""
-        raise NotImplementedError
-
-    def bounds(self) -> list[AskedBound]:
-        """Bounds that come with it."""
-        return []
-
-    def record(self, samples: Samples) -> ReferenceRecord:
-        """What the record of the case says of it."""
-        raise NotImplementedError
-
-    def conclude(self, result: CaseResult) -> CaseResult:
-        """Do what remains to be done when no more samples come, such as to prepare an update of the store."""
-        return result
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -147,7 +115,7 @@ class Stored(Reference):
         most = min(self.request.terms.max_launches, samples.most_stored)
         return len(samples) < most and not are_enough(self.request.terms, stored, self.entry)
 
-    def judge(self, samples: Samples) -> list[Finding]:
+    def compare(self, samples: Samples) -> list[Finding]:
         self._meet(samples)
         most = min(self.request.terms.max_launches, max(len(samples), samples.most_open))
         if self._is_updated or len(samples) >= samples.most:  # no launch can be added: no answer stays open
@@ -171,7 +139,7 @@ class Stored(Reference):
             return False
         return True
 
-    def recorder(self, samples: Samples) -> Recorder:
+    def recorder(self, samples: Samples) -> tuple[Variant, BaselineEntry | None]:
         """The revision that settles doubts: launches in turns with it, or where it is this tree, further ones alone.
 
         Raises:
@@ -179,7 +147,7 @@ class Stored(Reference):
         """
         assert self.recorders is not None
         found = self.recorders.find(self.path)
-        if samples.why_never_beside and not (found.variant.is_itself and samples.may_be_repeated):
+        if samples.why_never_beside and not (found[0].is_itself and samples.may_be_repeated):
             raise NotRecorded(samples.why_never_beside)
         return found
 
@@ -293,10 +261,10 @@ class Paired(Reference):
     numbers: tuple[int, ...]
     cases: int
 
-    def looks(self) -> Iterator[int]:
-        yield from self.numbers
+    def looks(self) -> Sequence[int]:
+        return self.numbers
 
-    def judge(self, samples: Samples) -> list[Finding]:
+    def compare(self, samples: Samples) -> list[Finding]:
         terms, case = self.request.terms, self.request.case
         if samples.alone:
             [launch, *_] = samples.launches
@@ -323,7 +291,7 @@ class Nothing(Reference):
 
     reason: str = ""
 
-    def judge(self, samples: Samples) -> list[Finding]:
+    def compare(self, samples: Samples) -> list[Finding]:
         if not self.reason:
             return []
         absent = "unavailable", self.reason

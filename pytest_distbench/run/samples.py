@@ -1,4 +1,4 @@
-"""The launches of a case so far, alone or in pairs with a reference's, and numbers that a test derives of them.
+"""The launches of a case so far, alone or in pairs with a reference's, and the loop that adds them.
 
 Launches in one breath see the same seconds of a shared machine. They agree with each other better than with the next
 minute: ten of them know neither how noisy it is, nor whether a slowdown lasts. So they are held apart in time, unless
@@ -11,14 +11,20 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_distbench.errors import BodyError, DerivationError, line_of, show
-from pytest_distbench.judging.confirmation import Sides
+from pytest_distbench.errors import BodyError, DerivationError, LauncherError, line_of, show
+from pytest_distbench.judging.bounds import check_measured, judge_bounds
+from pytest_distbench.judging.confirmation import Turns
+from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
+from pytest_distbench.judging.terms import certain_failure, closed
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import LARGEST_NUMBER, Sample
+from pytest_distbench.records.metric import LARGEST_NUMBER, AskedBound, Sample
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord
+from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.units import as_float, why_impossible
 
 if TYPE_CHECKING:
@@ -101,9 +107,8 @@ class Samples(ABC):
         return len(self.launches)
 
     @property
-    def sides(self) -> Sides:
-        """What is judged in turns."""
-        return Sides(launches=self.launches, references=self.references, controls=self.controls)
+    def turns(self) -> Turns:
+        return self.launches, self.references, self.controls
 
     @property
     def may_be_repeated(self) -> bool:
@@ -124,6 +129,82 @@ class Samples(ABC):
     @abstractmethod
     def add(self, *, only: Sequence[str] = ()) -> None:
         """Add one sample, for the metrics that are still needed; none: all."""
+
+
+@dataclass
+class Reference:
+    """What a case is compared with, and the loop that adds launches until every metric is decided."""
+
+    request: CaseRequest
+
+    def looks(self) -> Iterable[int]:
+        """Numbers of samples after which is judged, ascending; the last is the most there may be."""
+        return (self.request.launches,)
+
+    def wants_more(self, samples: Samples) -> bool:
+        """Whether these are too few to be judged, although there are as many as the look asks for."""
+        del samples
+        return False
+
+    def may_begin(self, samples: Samples, look: int) -> bool:
+        """Whether there is time for what is missing for a look."""
+        del samples, look
+        return True
+
+    def give_up(self, samples: Samples, error: LauncherError) -> None:
+        """Go on without what cannot be launched, or raise the error."""
+        del samples
+        raise error
+
+    def compare(self, samples: Samples) -> list[Finding]:
+        raise NotImplementedError
+
+    def bounds(self) -> Sequence[AskedBound]:
+        """Bounds that come with it."""
+        return ()
+
+    def judge(self, samples: Samples) -> list[Finding]:
+        """What is found of these samples; an open finding asks for more, unless something fails the case anyway."""
+        findings, terms = self.compare(samples), self.request.terms
+        if not findings:
+            return []
+        check_measured(self.bounds(), samples.launches, terms.largest_message)
+        findings = judge_bounds(findings, samples.launches, [*terms.bounds, *self.bounds()])
+        reason = certain_failure(findings)
+        return [closed(f, reason) if reason and f.is_open else f for f in findings]
+
+    def decide(self, samples: Samples) -> list[Finding]:
+        """Add samples until every metric is decided; still open is what they did not decide."""
+        findings: list[Finding] = []
+        only: list[str] = []
+        for look in self.looks():
+            while len(samples) < samples.most and (len(samples) < look or self.wants_more(samples)):
+                if not self.may_begin(samples, look):
+                    return findings
+                try:
+                    samples.add(only=only)
+                except LauncherError as error:
+                    self.give_up(samples, error)
+                if samples.failed:
+                    return findings
+            findings = self.judge(samples)
+            if any(finding.is_open for finding in findings) and not samples.may_grow:
+                samples.most = len(samples)
+                findings = self.judge(samples)
+            only = [finding.metric for finding in findings if finding.is_open]
+            if not only or len(samples) >= samples.most:
+                break
+            if FINGERPRINT in only:
+                only = []  # it is of all that is measured
+        return findings
+
+    def record(self, samples: Samples) -> ReferenceRecord:
+        """What the record of the case says of it."""
+        raise NotImplementedError
+
+    def conclude(self, result: CaseResult) -> CaseResult:
+        """Do what remains to be done when no more samples come, such as to prepare an update of the store."""
+        return result
 
 
 class SampleFailed(Exception):

@@ -16,7 +16,7 @@ from pytest_distbench.judging.confirmation import (
     VETO,
     Evaluated,
     Known,
-    Sides,
+    Turns,
     can_be_confirmed,
     confirm,
     not_slower,
@@ -37,7 +37,7 @@ TERMS = Terms(default_tolerance=0.15, max_launches=10, cores=2)
 SLOWER = Finding(
     metric="step", code="beyond-threshold", unit="s", better="lower", current=0.028, baseline=0.02, threshold=0.15
 )
-NOTHING = Evaluated()
+NOTHING: Evaluated = ((), True)
 EXACT = Finding(metric="sum", code="communication", unit="", better="exact")
 
 
@@ -49,7 +49,7 @@ def turns(
     noise: float = 0.01,
     moods: float = 0.3,
     seed: int = 0,
-) -> Sides:
+) -> Turns:
     """This tree so many times as slow as the revision, on a machine whose moods all three share."""
     rng = random.Random(seed)
     mood = [math.exp(rng.gauss(0, moods)) for _ in range(count)]
@@ -57,11 +57,11 @@ def turns(
     def side(factor: float) -> list[LaunchRecord]:
         return launches(*(factor * m * math.exp(rng.gauss(0, noise)) for m in mood), software=SOFTWARE)
 
-    return Sides(launches=side(slower), references=side(1.0), controls=side(itself))
+    return side(slower), side(1.0), side(itself)
 
 
 def confirmed(
-    sides: Sides,
+    sides: Turns,
     *stored: Finding,
     cases: int = 1,
     numbers: Sequence[float] = (0.7, 0.71, 0.7),
@@ -112,10 +112,10 @@ def test_what_further_launches_do_not_show_is_no_shift(numbers: Sequence[float])
 @pytest.mark.parametrize(
     ("evaluated", "numbers", "kind"),
     [
-        (Evaluated(["conftest.py"]), (0.5, 0.505, 0.5), "regressed"),
-        (Evaluated(["conftest.py"]), (0.84, 0.845, 0.84), "inconclusive"),
-        (Evaluated(["settings.py"], are_of_the_test=False), (0.5, 0.505, 0.5), "inconclusive"),
-        (Evaluated(["conftest.py"]), (1.0, 1.01, 1.0), "unchanged"),
+        ((["conftest.py"], True), (0.5, 0.505, 0.5), "regressed"),
+        ((["conftest.py"], True), (0.84, 0.845, 0.84), "inconclusive"),
+        ((["settings.py"], False), (0.5, 0.505, 0.5), "inconclusive"),
+        ((["conftest.py"], True), (1.0, 1.01, 1.0), "unchanged"),
     ],
     ids=["beyond doubt", "beyond", "of an imported module", "within"],
 )
@@ -125,8 +125,10 @@ def test_turns_do_not_clear_what_pytest_evaluates_for_both_sides(
     [found] = confirmed(turns(1.0, moods=0.01), numbers=numbers, evaluated=evaluated)
 
     assert found.kind == kind
-    assert (f"{evaluated} differs" in found.reason) == (kind != "unchanged")
-    assert str(Evaluated(["a.py", "b.py", "c.py"])) == "a.py and 2 more"
+    assert (f"{evaluated[0][0]} differs" in found.reason) == (kind != "unchanged")
+    three: Evaluated = (["a.py", "b.py", "c.py"], True)
+    [found] = confirmed(turns(1.0, moods=0.01), numbers=(0.5, 0.505, 0.5), evaluated=three)
+    assert "a.py and 2 more differ from" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -166,10 +168,10 @@ def test_a_machine_that_differs_from_itself_vetoes_no_more_than_its_share() -> N
 
 def test_a_metric_that_the_revision_does_not_record_stays_in_doubt() -> None:
     sides = turns(1.25)
-    foreign = Sides(
-        launches=sides.launches,
-        references=launches(*[1.0] * LOOKS[0], name="other", software=SOFTWARE),
-        controls=launches(*[1.0] * LOOKS[0], name="other", software=SOFTWARE),
+    foreign = (
+        sides[0],
+        launches(*[1.0] * LOOKS[0], name="other", software=SOFTWARE),
+        launches(*[1.0] * LOOKS[0], name="other", software=SOFTWARE),
     )
     found = {j.metric: j for j in confirmed(foreign)}
 
@@ -219,7 +221,7 @@ def test_launches_that_raised_the_doubt_tell_whether_a_tree_agrees_with_itself(o
     stored = make_entry(CASE, healthy, healthy[0].software)
     seen = [*compare(TERMS, CASE, [here], stored, comparisons=1)]
     known = Known(verdicts=seen, launches=[here], entry=stored, by_clock=False)
-    sides = Sides(launches=[once_more], references=healthy[:1], controls=healthy[:1])
+    sides = [once_more], healthy[:1], healthy[:1]
 
     [found] = confirm(TERMS, CASE, known, sides, revision="3f2a91c0d4", cases=1)
 

@@ -12,7 +12,7 @@ from support.metrics import STORED, baseline, baseline_of, judge, metric, passed
 from support.stores import CASE, SOFTWARE, screened
 
 from pytest_distbench.judging.comparison import Circumstances
-from pytest_distbench.judging.confirmation import Sides, judge_in_turns
+from pytest_distbench.judging.confirmation import judge_in_turns
 from pytest_distbench.judging.entry import make_entry, stored_samples
 from pytest_distbench.judging.screening import SCREENING_LAUNCHES, SUSPICIOUS
 from pytest_distbench.judging.terms import Terms
@@ -234,11 +234,7 @@ def suspicion(shape: Shape, better: Better) -> float:
 
 
 def in_turns(shape: Shape, better: Better) -> tuple[str, str]:
-    sides = Sides(
-        launches=launches(7, 3, shape, better),
-        references=launches(7, 4, better=better),
-        controls=launches(7, 5, better=better),
-    )
+    sides = (launches(7, 3, shape, better), launches(7, 4, better=better), launches(7, 5, better=better))
     terms = Terms(default_tolerance=TOLERANCE, max_launches=SCREENING_LAUNCHES, cores=2)
     verdict = judge_in_turns(terms, CASE, sides, tolerances={"step": TOLERANCE}, name="then", cases=1)["step"]
     return verdict.kind, verdict.reason

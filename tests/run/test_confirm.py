@@ -13,7 +13,7 @@ from support.repositories import git
 from support.stores import CASE, KEY, PLATFORM, SOFTWARE, TEST, entry, result
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.judging.confirmation import LOOKS, Known
+from pytest_distbench.judging.confirmation import LOOKS
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.records.launch import LaunchRecord
@@ -22,7 +22,7 @@ from pytest_distbench.records.plan import BodyReference, LaunchRequest, Ranks
 from pytest_distbench.records.record import replace
 from pytest_distbench.run import confirm
 from pytest_distbench.run.against import Variant
-from pytest_distbench.run.confirm import Again, Allowance, Confirmed, Doubt, Recorder, Recorders, in_time
+from pytest_distbench.run.confirm import Again, Allowance, Doubt, InDoubt, Recorders, in_time
 from pytest_distbench.run.directory import Revision
 from pytest_distbench.run.request import CaseRequest, Settings
 from pytest_distbench.run.samples import Samples
@@ -82,9 +82,11 @@ def doubt(*, is_itself: bool = False) -> Doubt:
     found = replace(before, verdicts=[replace(verdict, current=1.4, baseline=1.0)], suspicion=2.0)
     return Doubt(
         result=found,
-        samples=Turns(1.4),
-        recorder=Recorder(Variant(revision=Revision("", COMMIT, ROOT), interpreter=None, is_itself=is_itself)),
-        known=Known(verdicts=found.verdicts, entry=entry(0.7, 0.71, 0.7), tolerances={"step": 0.1}),
+        verdicts=found.verdicts,
+        launches=found.launches,
+        variant=Variant(revision=Revision("", COMMIT, ROOT), interpreter=None, is_itself=is_itself),
+        entry=entry(0.7, 0.71, 0.7),
+        tolerances={"step": 0.1},
     )
 
 
@@ -103,9 +105,9 @@ def settle(
     of_its_time: Samples | None = None,
     exchanged: Samples | None = None,
 ) -> tuple[str, str, int]:
-    confirmed = Confirmed(REQUEST, raised, how, "1a2b", of_its_time=of_its_time, exchanged=exchanged)
-    verdicts = confirmed.split(samples, confirmed.see_again(samples, confirmed.grow(samples)))
-    made = confirmed.conclude(samples, verdicts)
+    reference = InDoubt(REQUEST, raised, how)
+    verdicts = reference.see_again(samples, exchanged, reference.settle(samples))
+    made = reference.confirmed(samples, reference.split(samples, of_its_time, verdicts), "1a2b")
     [verdict] = made.verdicts
     return verdict.kind, verdict.reason, len(made.confirmation.references) if made.confirmation else -1
 
@@ -216,7 +218,7 @@ def test_what_is_begun_fits_the_budget(
     clock = Clock(monkeypatch)
     samples, raised = Slow(clock, *each_s), doubt()
     began_at = clock.now
-    [verdict] = Confirmed(REQUEST, raised, again(raised, budget_s=budget_s, most_s=most_s), "1a2b").grow(samples)
+    [verdict] = InDoubt(REQUEST, raised, again(raised, budget_s=budget_s, most_s=most_s)).settle(samples)
 
     assert (verdict.code, len(samples), clock.now - began_at) == ("not-confirmed", pairs, took_s)
     assert verdict.reason.endswith("--distbench-confirm=auto:SECONDS")
@@ -266,14 +268,14 @@ def test_a_tree_in_which_nothing_but_baselines_differs_is_the_one_that_was_measu
 ) -> None:
     path = store.path(TEST, KEY)
     first = recorders(tmp_path).find(path)
-    assert (first.variant.is_itself, first.before) == (True, None), "the first commit of all is its own recorder"
+    assert (first[0].is_itself, first[1]) == (True, None), "the first commit of all is its own recorder"
 
     store.write("other.py::test_b", KEY, entry(2.0, 2.1))
     git(tmp_path, "add", "--all")
     git(tmp_path, "commit", "--quiet", "--message", "other baselines")
-    same = recorders(tmp_path).find(path).variant
+    same = recorders(tmp_path).find(path)[0]
     (tmp_path / "work.py").write_text("2")
-    other = recorders(tmp_path).find(path).variant
+    other = recorders(tmp_path).find(path)[0]
 
     assert (same.is_itself, other.is_itself) == (True, False)
     assert same.revision is not None
@@ -287,7 +289,7 @@ def test_code_that_git_does_not_know_is_not_what_was_measured(
     """A test or a helper that was never added may be the slower code; what a run has written is none."""
     (tmp_path / name).write_text("new")
 
-    assert recorders(tmp_path).find(store.path(TEST, KEY)).variant.is_itself == is_itself
+    assert recorders(tmp_path).find(store.path(TEST, KEY))[0].is_itself == is_itself
 
 
 def commit(root: Path, **files: str) -> str:
@@ -311,13 +313,13 @@ def test_a_commit_that_records_itself_is_no_witness_unless_it_changed_baselines_
     commit(tmp_path, **files)
     found = recorders(tmp_path).find(path)
 
-    assert found.variant.revision is not None
-    assert found.variant.revision.commit == git(tmp_path, "rev-parse", f"HEAD~{steps_back}").strip()
-    assert found.variant.is_itself == is_itself
-    assert found.before == (None if is_itself else entry(1.0, 1.1))
+    assert found[0].revision is not None
+    assert found[0].revision.commit == git(tmp_path, "rev-parse", f"HEAD~{steps_back}").strip()
+    assert found[0].is_itself == is_itself
+    assert found[1] == (None if is_itself else entry(1.0, 1.1))
     commit(tmp_path, work="later")
     later = recorders(tmp_path).find(path)
-    assert (later.variant.is_itself, later.before) == (False, None)
+    assert (later[0].is_itself, later[1]) == (False, None)
 
 
 def test_what_is_out_of_time_stays_in_doubt() -> None:
@@ -343,7 +345,7 @@ def test_a_link_to_nothing_is_a_reason(store: BaselineStore, tmp_path: Path) -> 
 def test_without_a_python_of_its_time_there_is_no_variant_of_it(store: BaselineStore, tmp_path: Path) -> None:
     found = recorders(tmp_path)
 
-    assert found.of_its_time(found.find(store.path(TEST, KEY)).variant) is None
+    assert found.of_its_time(found.find(store.path(TEST, KEY))[0]) is None
 
 
 def test_waiting_for_others_takes_nothing_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,6 @@ from pytest_distbench.judging.terms import NOT_EVALUATED, Terms
 from pytest_distbench.launch.starters import Hosting
 from pytest_distbench.machine.gpus import Gpus, read_gpus
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import AskedBound
 from pytest_distbench.records.plan import LaunchRequest, Ranks, Task, Work
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord
@@ -32,7 +31,7 @@ from pytest_distbench.run.against import Variant
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.references import Stored
 from pytest_distbench.run.request import CaseRequest
-from pytest_distbench.run.samples import Launches, PairedLaunches, Samples
+from pytest_distbench.run.samples import Launches, PairedLaunches, Reference, Samples
 from pytest_distbench.store.baselines import NotRecorded
 
 REQUEST = CaseRequest(nodeid="n", case=CASE, terms=Terms(default_tolerance=0.1, max_launches=9, cores=2), launches=1)
@@ -56,10 +55,11 @@ class Counted(Samples):
         self.launches.append(replace(launch, index=len(self), outcome=outcome))
 
 
-class Opened:
+class Opened(Reference):
     """A reference whose answer stays open until there are so many samples."""
 
     def __init__(self, until: int, fewest: int = 0) -> None:
+        super().__init__(REQUEST)
         self.until = until
         self.fewest = fewest
 
@@ -69,11 +69,8 @@ class Opened:
     def wants_more(self, samples: Samples) -> bool:
         return len(samples) < self.fewest
 
-    def judge(self, samples: Samples) -> list[Finding]:
+    def compare(self, samples: Samples) -> list[Finding]:
         return [replace(verdict("beyond-threshold"), is_open=len(samples) < self.until)]
-
-    def bounds(self) -> list[AskedBound]:
-        return []
 
     def record(self, samples: Samples) -> ReferenceRecord:
         return ReferenceRecord(kind="stored")
@@ -97,7 +94,7 @@ def session() -> Session:
 def test_samples_come_while_an_answer_is_open_and_the_most_are_not_reached(
     session: Session, until: int, samples: int
 ) -> None:
-    made = session.run(REQUEST, Counted(), Opened(until))  # type: ignore[arg-type]
+    made = session.run(REQUEST, Counted(), Opened(until))
 
     assert (len(made.launches), made.headline) == (samples, "concluded")
     assert [v.kind for v in made.verdicts] == ["regressed"]
@@ -114,7 +111,7 @@ def test_later_samples_are_for_what_is_open_only(
     session: Session, until: int, fewest: int, asked: list[list[str]]
 ) -> None:
     source = Counted()
-    session.run(REQUEST, source, Opened(until, fewest))  # type: ignore[arg-type]
+    session.run(REQUEST, source, Opened(until, fewest))
 
     assert source.asked == asked
 
@@ -122,13 +119,13 @@ def test_later_samples_are_for_what_is_open_only(
 class RedForCertain(Opened):
     """A reference for which an exact number is wrong, beside the answer that stays open."""
 
-    def judge(self, samples: Samples) -> list[Finding]:
+    def compare(self, samples: Samples) -> list[Finding]:
         wrong = verdict("beyond-threshold", metric="count", better="exact")
-        return [*super().judge(samples), wrong]
+        return [*super().compare(samples), wrong]
 
 
 def test_what_is_red_for_certain_ends_the_loop_and_what_is_open_stays_unjudged(session: Session) -> None:
-    made = session.run(REQUEST, Counted(), RedForCertain(99))  # type: ignore[arg-type]
+    made = session.run(REQUEST, Counted(), RedForCertain(99))
 
     assert len(made.launches) == 2
     assert [(v.metric, v.kind) for v in made.verdicts] == [("step", "not evaluated"), ("count", "regressed")]
@@ -248,7 +245,7 @@ class InDoubt(Stored):
 def test_a_reason_against_turns_is_told_instead_of_a_doubt(session: Session) -> None:
     samples = Counted()
     samples.why_never_beside = "its ranks are of several hosts"
-    found = SimpleNamespace(variant=SimpleNamespace(is_itself=False))
+    found = SimpleNamespace(is_itself=False), None
     recorders: Any = SimpleNamespace(find=lambda path: found)
     session.recorders = recorders
     reference = InDoubt()
@@ -259,6 +256,6 @@ def test_a_reason_against_turns_is_told_instead_of_a_doubt(session: Session) -> 
 
 
 def test_a_launch_that_fails_is_the_last_and_nothing_is_judged(session: Session) -> None:
-    made = session.run(REQUEST, Counted(fails_at=1), Opened(9))  # type: ignore[arg-type]
+    made = session.run(REQUEST, Counted(fails_at=1), Opened(9))
 
     assert (len(made.launches), made.verdicts, made.headline) == (2, [], "concluded")

@@ -57,13 +57,13 @@ def test_launches_are_looked_at_as_the_reference_wants() -> None:
     assert list(stored(entry(1.0), update="new").looks()) == [2, 3, 4]
 
     slow = Made(1.5, 1.5)
-    before = [j.is_open for j in stored(entry(*QUIET)).judge(slow)]
+    before = [j.is_open for j in stored(entry(*QUIET)).compare(slow)]
     slow.most = 2
-    assert (before, [j.is_open for j in stored(entry(*QUIET)).judge(slow)]) == ([True], [False])
+    assert (before, [j.is_open for j in stored(entry(*QUIET)).compare(slow)]) == ([True], [False])
 
     dear, cheap = Made(1.0), Made(1.0)
     dear.most_open = 2
-    limits = [stored(entry(*QUIET)).judge(samples)[0].mde or 0.0 for samples in (dear, cheap)]
+    limits = [stored(entry(*QUIET)).compare(samples)[0].mde or 0.0 for samples in (dear, cheap)]
     assert limits[0] > limits[1]
 
 
@@ -105,14 +105,14 @@ def test_pairs_are_looked_at_after_their_own_numbers_and_the_other_side_is_recor
 def test_a_test_that_the_other_side_lacks_is_missing_there() -> None:
     samples = Made(1.0)
     samples.alone = "the test does not exist in main"
-    [judgement] = Paired(REQUEST, name="main", tolerance=0.05, numbers=(5,), cases=1).judge(samples)
+    [judgement] = Paired(REQUEST, name="main", tolerance=0.05, numbers=(5,), cases=1).compare(samples)
 
     assert (judgement.kind, judgement.is_open) == ("new", False)
 
 
 def test_nothing_is_judged_where_nobody_asked_and_incomparable_where_there_is_a_reason() -> None:
-    assert Nothing(REQUEST).judge(Made(1.0)) == []
-    [judgement] = Nothing(REQUEST, "ranks share a GPU").judge(Made(1.0))
+    assert Nothing(REQUEST).compare(Made(1.0)) == []
+    [judgement] = Nothing(REQUEST, "ranks share a GPU").compare(Made(1.0))
 
     assert (judgement.kind, judgement.reason) == ("inconclusive", "ranks share a GPU")
 
@@ -125,7 +125,7 @@ def test_an_entry_of_bounds_alone_is_no_baseline() -> None:
     assert list(reference.looks()) == [10]
     assert [(b.metric, b.value) for b in reference.bounds()] == [("step", "2 s")]
     assert reference.bounds()[0].where == f"b/{PLATFORM}/suites/test_a/test_a/{KEY}.json"
-    assert [j.kind for j in reference.judge(Made(1.0))] == ["new"]
+    assert [j.kind for j in reference.compare(Made(1.0))] == ["new"]
     assert concluded.update == "new"
     assert reference.pending[0].entry.bounds == {"step": "2 s"}
 
@@ -207,6 +207,6 @@ def test_a_training_that_nobody_compares_is_incomparable_like_the_rest() -> None
         Sample(name="steps_to_accuracy", unit="steps", better="steps", value=40.0, at={"seed": seed}) for seed in (0, 1)
     ]
     made.launches = [replace(launch, measurements=steps) for launch in made.launches]
-    found = Nothing(REQUEST, "ranks share a GPU").judge(made)
+    found = Nothing(REQUEST, "ranks share a GPU").compare(made)
 
     assert {(judgement.kind, judgement.is_open) for judgement in found} == {("inconclusive", False)}

@@ -114,11 +114,11 @@ class Counted(Samples):
     def __init__(self, name: str, turns: list[str], records: Sequence[LaunchRecord]) -> None:
         super().__init__()
         self.name = name
-        self.turns = turns
+        self.added = turns
         self.records = iter(records)
 
     def add(self, *, only: Sequence[str] = ()) -> None:
-        self.turns.append(self.name)
+        self.added.append(self.name)
         self.launches.append(next(self.records))
 
 

@@ -197,7 +197,7 @@ def found(imported: Path, ini: str = "pytest.ini") -> tuple[list[str], bool]:
         ini=imported / ini,
     )
     seen = differing(evaluation, revision)
-    return [*seen.names], seen.are_of_the_test
+    return [*seen[0]], seen[1]
 
 
 def change(imported: Path, name: str, old: str, new: str) -> None:
@@ -277,7 +277,7 @@ def test_a_file_that_has_moved_is_compared_with_what_it_was(imported: Path, is_o
     moved = [((imported / "conftest_of_it.py").resolve(), (imported / "was_there.py").resolve())]
     seen = differing(Evaluation(plugins=["conftest_of_it"]), revision, moved)
 
-    assert [*seen.names] == ["conftest_of_it.py"] * is_other
+    assert [*seen[0]] == ["conftest_of_it.py"] * is_other
 
 
 def test_a_file_that_the_revision_does_not_have_differs(imported: Path) -> None:
