@@ -1,24 +1,26 @@
-"""What may explain a regression: fingerprint, sizes, phases, who spent the time, a late rank, clocks. Pure.
+"""What may explain a regression: communication, phases, who spent the time, a late rank, clocks. Pure.
 
 Each cause is a finding of what moved, from what to what, in a sentence or two. It explains, and is never judged.
+A new one is a row of :data:`CAUSES` with a code in ``records/reasons.py``.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from pytest_distbench.extensions import Table
 from pytest_distbench.judging.entry import phases_of
-from pytest_distbench.judging.links import FEWEST_SIZES, Slow, by_link, find_slow, fit_link_terms, outliers, times_of
 from pytest_distbench.judging.losses import norm_of
 from pytest_distbench.judging.terms import severity
 from pytest_distbench.judging.thresholds import BUSIER_SHARE
 from pytest_distbench.records.iteration import TRAINING_STEP
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.metric import WALL_TIME, metric_name, tightest
+from pytest_distbench.records.metric import WALL_TIME, metric_name
+from pytest_distbench.records.reasons import REMARKS
 from pytest_distbench.records.run import CaseResult, Finding
-from pytest_distbench.units import format_bytes, format_change, format_seconds
+from pytest_distbench.units import format_change, format_seconds
 
 _LATE_SHARE = 0.1
 """A rank that comes later than the others by this share of the iteration holds them up."""
@@ -34,126 +36,62 @@ _EXPOSED = 0.5
 """In this share of the iterations the device had to wait for the host: else the host's time is no part of the clock."""
 _AHEAD = 0.5
 """A host that is ahead of its device by this share of a step may have to wait until there is room on the queue."""
-_MOST_DIFFERENCES = 8
+MOST_DIFFERENCES = 8
 
 
 def find_causes(result: CaseResult) -> list[Finding]:
-    """What stands out, the most telling first."""
-    return [
-        *_fingerprints(result),
-        *_sizes(result),
-        *_links(result),
-        *_phases(result),
-        *(_host_time(result) if result.case.device == "cuda" else _cpu_time(result)),
-        *_stragglers(result),
-        *_clocks(result),
-        *_algorithm(result),
-    ]
+    """What stands out, the most telling first: in the order of their codes."""
+    found = [cause for find in CAUSES.values() for cause in find(result)]
+    return sorted(found, key=lambda cause: list(REMARKS).index(cause.code))
 
 
-def _hosts(result: CaseResult) -> tuple[str, ...]:
-    return next((tuple(launch.hosts) for launch in reversed(result.launches) if launch.hosts), ())
-
-
-def _regressions(result: CaseResult) -> list[Finding]:
+def regressions(result: CaseResult) -> list[Finding]:
+    """What became worse, the largest change first."""
     worse = (v for v in result.verdicts if v.kind == "regressed" or v.row.may_be_confirmed)
     return sorted(worse, key=severity, reverse=True)
 
 
-def _fingerprints(result: CaseResult) -> Iterator[Finding]:
+def communication(result: CaseResult) -> Iterator[Finding]:
     """What an iteration does changed, with or without a metric that regressed besides."""
-    is_slower = bool(_regressions(result))
+    is_slower = bool(regressions(result))
     for verdict in result.verdicts:
         if verdict.code == "communication":
             told = "likely cause: communication per step changed" if is_slower else "Communication per step changed:"
-            lines = verdict.differences[:_MOST_DIFFERENCES]
-            if (more := len(verdict.differences) - _MOST_DIFFERENCES) > 0:
+            lines = verdict.differences[:MOST_DIFFERENCES]
+            if (more := len(verdict.differences) - MOST_DIFFERENCES) > 0:
                 lines.append(f"and {more} more")
             yield Finding(code="changed-communication", metric=verdict.metric, reason=told, differences=lines)
 
 
-def _sizes(result: CaseResult) -> Iterator[Finding]:
-    """Of a sweep: which sizes are slower, and whether a call or a byte costs more."""
-    sweeps: dict[str, list[Finding]] = {}
-    for verdict in result.verdicts:
-        if set(verdict.at) == {"message_bytes"} and verdict.unit == "s" and verdict.current and verdict.baseline:
-            sweeps.setdefault(verdict.name, []).append(verdict)
-    for name, verdicts in sweeps.items():
-        hit = [_size(v) for v in verdicts if v.row.may_be_confirmed]
-        if hit and len(verdicts) >= FEWEST_SIZES:
-            latency_then, rate_then = fit_link_terms({_size(v): v.baseline or 0.0 for v in verdicts})
-            latency_now, rate_now = fit_link_terms({_size(v): v.current or 0.0 for v in verdicts})
-            latency = _movement(latency_then, latency_now, format_seconds)
-            bandwidth = _movement(rate_then, rate_now, lambda rate: f"{rate * 1e9:.3g} s/GB")
-            told = f"{name} is slower {which(hit, [_size(v) for v in verdicts])}"
-            terms = [f"latency term {latency}, bandwidth term {bandwidth}"]
-            yield Finding(code="slower-sizes", metric=name, reason=told, differences=terms)
-
-
-def _size(verdict: Finding) -> int:
-    return int(verdict.at["message_bytes"])
-
-
-def _links(result: CaseResult) -> Iterator[Finding]:
-    """Which ranks and links are slow.
-
-    From the links that regressed and, where the imbalance is beyond its bound, from those that are beyond it too.
-    """
-    matrices = by_link(result.verdicts)
-    bounds = {
-        str(v.at["of"]): tightest(v.bounds, "most") for v in _regressions(result) if v.name == "imbalance" and v.at
-    }
-    found: dict[Slow, list[str]] = {}
-    for name, verdicts in matrices.items():
-        slow = {link for link, verdict in verdicts.items() if verdict.kind == "regressed"}
-        if (bound := bounds.get(name)) is not None:
-            slow |= set(outliers(times_of(verdicts), bound))
-        if slow:
-            found.setdefault(find_slow(slow, list(verdicts)), []).append(name)
-    for slow_ones, names in found.items():
-        measured = max(len(matrices[name]) for name in names)
-        named = _slow_ones(slow_ones, measured, _hosts(result))
-        others = "" if measured == 1 else f" of {measured} links"
-        told = [f"{line} ({' and '.join(names)}{others})" for line in named[:_MOST_DIFFERENCES]]
-        more = len(named) - _MOST_DIFFERENCES
-        yield from (Finding(code="slower-links", reason=line) for line in told[:-1])
-        yield Finding(code="slower-links", reason=told[-1], differences=[f"and {more} more links"] if more > 0 else [])
-
-
-def _slow_ones(slow: Slow, measured: int, hosts: Sequence[str]) -> list[str]:
-    named = [
-        f"{_rank(rank, hosts)}: every link {way} this rank is slow"
-        for ranks, way in ((slow.ranks, "of"), (slow.senders, "from"), (slow.receivers, "to"))
-        for rank in ranks
-    ]
-    if len(slow.links) == measured > 1:
-        return [*named, f"all {measured} links are slow: no single rank, no single pair"]
-    for link in slow.links:
-        where = f" ({hosts[link.source]} to {hosts[link.target]})" if hosts else ""
-        named.append(f"rank {link.source} to rank {link.target}{where}: this link is slow")
-    return named
-
-
-def _rank(rank: int, hosts: Sequence[str]) -> str:
+def name_of_rank(rank: int, result: CaseResult) -> str:
+    """The rank, with its host where there are several."""
+    hosts = hosts_of(result)
     return f"rank {rank} ({hosts[rank]})" if hosts else f"rank {rank}"
 
 
-def _phases(result: CaseResult) -> Iterator[Finding]:
-    if not _regressions(result):
+def hosts_of(result: CaseResult) -> list[str]:
+    """The host of each rank; empty: all are on this one."""
+    return next((launch.hosts for launch in reversed(result.launches) if launch.hosts), [])
+
+
+def phases(result: CaseResult) -> Iterator[Finding]:
+    if not regressions(result):
         return
     before, now = result.reference.phases, phases_of(result.launches)
     longer = [name for name in now if name in before and now[name] > before[name] * (1 + _PHASE_CHANGE)]
     for name in sorted(longer, key=lambda name: before[name] - now[name])[:_MOST_PHASES]:
-        told = f"phase {name}: {_movement(before[name], now[name], format_seconds)}"
+        told = f"phase {name}: {movement(before[name], now[name], format_seconds)}"
         yield Finding(code="longer-phase", reason=told)
 
 
-def _cpu_time(result: CaseResult) -> Iterator[Finding]:
+def cpu_time(result: CaseResult) -> Iterator[Finding]:
     """Whether the added time was spent computing. CPU time is summed over ranks, the clock is the slowest rank's.
 
     Ranks that wait for their CPUs, because other processes compute on them, compute no more than before.
     """
-    for verdict in _regressions(result):
+    if result.case.device == "cuda":
+        return  # a host that waits for an event spins
+    for verdict in regressions(result):
         added_s = _added_s(verdict)
         if added_s is None or "cpu_s" not in verdict.companions:
             continue
@@ -177,19 +115,21 @@ def _cpu_time(result: CaseResult) -> Iterator[Finding]:
                 spent += "; it may wait for a CPU, as other processes used them"
         # Of a script's or a command's whole time there are no iterations.
         per = "in" if metric_name(verdict.metric) == WALL_TIME else "per iteration of"
-        moved = _movement(then, now, format_seconds)
+        moved = movement(then, now, format_seconds)
         told = f"CPU time of all ranks {per} {verdict.metric}: {moved}: the added time is {spent}"
         yield Finding(code="added-time", metric=verdict.metric, reason=told)
         return
 
 
-def _host_time(result: CaseResult) -> Iterator[Finding]:
+def host_time(result: CaseResult) -> Iterator[Finding]:
     """On a GPU: who added the time, the device or the host.
 
     The CPU time of a GPU's rank says nothing of it: a host that waits for an event spins.
     """
     world_size = result.case.world_size
-    for verdict in _regressions(result):
+    if result.case.device != "cuda":
+        return
+    for verdict in regressions(result):
         added_s = _added_s(verdict)
         if added_s is None or "host_s" not in verdict.companions or verdict.current is None:
             continue
@@ -206,7 +146,7 @@ def _host_time(result: CaseResult) -> Iterator[Finding]:
             )
         else:
             added = "the host waits for the device, or the device for the host: --distbench-trace shows which"
-        moved = _movement(then, now, format_seconds)
+        moved = movement(then, now, format_seconds)
         told = f"host time of all ranks per iteration of {verdict.metric}: {moved}: {added}"
         spins = "CPU time does not show it: a host spins while it waits for an event of the device"
         yield Finding(code="added-time", metric=verdict.metric, reason=told, differences=[spins])
@@ -220,9 +160,9 @@ def _added_s(verdict: Finding) -> float | None:
     return verdict.current - verdict.baseline if verdict.current > verdict.baseline else None
 
 
-def _stragglers(result: CaseResult) -> Iterator[Finding]:
+def late_rank(result: CaseResult) -> Iterator[Finding]:
     """The rank that came late to the collectives, or else the one whose clock was the slowest."""
-    failed = _regressions(result)
+    failed = regressions(result)
     for verdict in failed:
         iteration_s = _iteration_s(result, verdict)
         known = any(verdict.metric in launch.late_s for launch in result.launches)
@@ -234,7 +174,7 @@ def _stragglers(result: CaseResult) -> Iterator[Finding]:
         if rank is not None and times >= _LATE_LAUNCHES * len(late):
             typical = format_seconds(statistics.median(launch[rank] for launch in late))
             of = "a training step" if key == TRAINING_STEP else key
-            who = _rank(rank, _hosts(result))
+            who = name_of_rank(rank, result)
             told = f"{who} comes {typical} late to the collectives of {of}; the other ranks wait for it"
             yield Finding(code="late-rank", metric=verdict.metric, reason=told)
             return
@@ -248,7 +188,7 @@ def _stragglers(result: CaseResult) -> Iterator[Finding]:
                 votes[m.spread.slowest_rank] += m.spread.slowest_share > _SLOWEST_ITERATIONS
     for rank, times in votes.most_common(1):
         if times > _SLOWEST_LAUNCHES * total:
-            told = f"{_rank(rank, _hosts(result))} was the slowest in over 90 % of the iterations"
+            told = f"{name_of_rank(rank, result)} was the slowest in over 90 % of the iterations"
             yield Finding(code="late-rank", reason=told)
 
 
@@ -269,14 +209,14 @@ def _latest(late_s: Sequence[float], margin_s: float) -> int | None:
     return rank if late_s[rank] - others > margin_s else None
 
 
-def _clocks(result: CaseResult) -> Iterator[Finding]:
+def clocks(result: CaseResult) -> Iterator[Finding]:
     """The clocks of the GPUs, whether they moved or not, and the CPU that enqueues: they tell machine from code."""
     then, now = result.reference.gpu_norm, norm_of(result.launches)
     if then is None or now is None or now.sm_mhz is None or then.sm_mhz is None:
         return
-    moved = [f"SM {_movement(then.sm_mhz, now.sm_mhz, '{:.0f} MHz'.format)}"]
+    moved = [f"SM {movement(then.sm_mhz, now.sm_mhz, '{:.0f} MHz'.format)}"]
     if then.memory_mhz and now.memory_mhz:
-        moved.append(f"memory {_movement(then.memory_mhz, now.memory_mhz, '{:.0f} MHz'.format)}")
+        moved.append(f"memory {movement(then.memory_mhz, now.memory_mhz, '{:.0f} MHz'.format)}")
     others = []
     if then.host_cpu and now.host_cpu and then.host_cpu != now.host_cpu:
         others = [f"CPU of the host: {now.host_cpu}; at the baseline: {then.host_cpu}"]
@@ -284,7 +224,7 @@ def _clocks(result: CaseResult) -> Iterator[Finding]:
     yield Finding(code="gpu-clocks", reason=told, differences=others)
 
 
-def _algorithm(result: CaseResult) -> Iterator[Finding]:
+def algorithm(result: CaseResult) -> Iterator[Finding]:
     """NCCL sums in an order of its own choice, by message size, topology and version, unless it is told which.
 
     Of two ranks there is one order, and both sides of a pair have what this run has.
@@ -303,23 +243,21 @@ def _algorithm(result: CaseResult) -> Iterator[Finding]:
             return
 
 
-def _movement(then: float, now: float, shown: Callable[[float], str]) -> str:
+def movement(then: float, now: float, shown: Callable[[float], str]) -> str:
     change = f" ({format_change(now / then)})" if then else ""
     return f"{shown(then)} -> {shown(now)}{change}"
 
 
-def which(hit: Sequence[int], sizes: Sequence[int]) -> str:
-    """Message sizes that are hit, in words: ``from 64 KiB up``, ``at 3 of 25 sizes, first at 4 KiB``."""
-    inside = sorted(sizes)
-    first, last = inside.index(min(hit)), inside.index(max(hit))
-    if len(hit) == len(inside):
-        return f"at all {len(inside)} sizes"
-    if len(hit) == 1:
-        return f"at {format_bytes(hit[0])} only"
-    if last - first + 1 > len(hit):
-        return f"at {len(hit)} of {len(inside)} sizes, first at {format_bytes(inside[first])}"
-    if last == len(inside) - 1:
-        return f"from {format_bytes(inside[first])} up"
-    if first == 0:
-        return f"up to {format_bytes(inside[last])}"
-    return f"from {format_bytes(inside[first])} to {format_bytes(inside[last])}"
+CAUSES: Table[str, Callable[[CaseResult], Iterable[Finding]]] = Table(
+    "causes",
+    {
+        "communication": communication,
+        "phases": phases,
+        "CPU time": cpu_time,
+        "host time": host_time,
+        "late rank": late_rank,
+        "clocks": clocks,
+        "algorithm": algorithm,
+    },
+)
+"""What looks for causes of one kind."""

@@ -22,6 +22,7 @@ ROWS = {
         "phases": "tables.phases:phases_by_size",
         "cost": "tables.cost:cost_charts",
     },
+    "causes": {"sizes": "causes:sizes", "links": "causes:links"},
     "case texts": {"links": "tables.communication:LINK_TEXT", "sweep": "tables.collectives:SWEEP"},
     "tables": {
         "collectives": "tables.collectives:COLLECTIVES",

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import fnmatch
-import itertools
 
 import pytest
 from support.cases import ON_TWO
 
-from pytest_distbench.judging.causes import find_causes, which
-from pytest_distbench.judging.links import Link
+from pytest_distbench.judging.causes import find_causes
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.environment import Environment, GpuNorm, GpuWitness
 from pytest_distbench.records.iteration import TRAINING_STEP, Course, Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Bound, Sample, Spread, metric_key
+from pytest_distbench.records.metric import Sample, Spread
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord
 from pytest_distbench.report import failures
@@ -195,19 +193,6 @@ def test_phases_that_take_longer_are_named_by_what_they_add() -> None:
     assert cause_lines(replace(result, verdicts=[replace(SLOWER, code="within-threshold")])) == []
 
 
-def test_of_a_sweep_it_is_said_whether_a_call_or_a_byte_costs_more() -> None:
-    def point(size: int) -> Finding:
-        then = 1e-5 + size * 1e-9
-        at = {"message_bytes": size}
-        return replace(SLOWER, metric=metric_key("latency", at), at=at, baseline=then, current=then + 2e-5)
-
-    assert cause_lines(case(*map(point, (8, 64, 512, 1024, 4096, 16384)), launches=[])) == [
-        "latency is slower at all 6 sizes",
-        "  latency term 10 us -> 30 us (+200.0 %), bandwidth term 1 s/GB -> 1 s/GB (+0.0 %)",
-        "",
-    ]
-
-
 def test_a_changed_fingerprint_is_told_with_or_without_a_slowdown_and_of_many_differences_the_first() -> None:
     changed = Finding(metric="fingerprint", code="communication", unit="", better="exact", differences=["a", "b"])
     much = replace(changed, differences=list("abcdefghij"))
@@ -262,57 +247,3 @@ def test_a_curve_that_departs_on_several_gpus_asks_for_a_fixed_algorithm(code: s
     assert told(replace(of_two, case=on(of_two.case, 2)), "NCCL_ALGO") == []
     paired = replace(of_two, reference=replace(of_two.reference, kind="paired"))
     assert told(paired, "NCCL_ALGO") == []
-
-
-def link(source: int, target: int, code: str = "within-threshold", **changes: object) -> Finding:
-    at = Link(source, target).at
-    return replace(SLOWER, metric=metric_key("latency", at), at=at, code=code, **changes)
-
-
-def test_slow_links_are_named_by_rank_or_by_link() -> None:
-    matrix = [link(0, 1), link(0, 2, "beyond-threshold"), link(1, 2, "beyond-threshold")]
-    assert told(case(*matrix, launches=[]), "slow") == ["rank 2: every link of this rank is slow (latency of 3 links)"]
-    [line] = told(case(*matrix, launches=[LAUNCH_ON_HOSTS]), "slow")
-    assert line == "rank 2 (c): every link of this rank is slow (latency of 3 links)"
-
-    one = [link(0, 1, "beyond-threshold"), link(0, 2), link(1, 2)]
-    everything = [link(0, 1, "beyond-threshold"), link(0, 2, "beyond-threshold"), link(1, 2, "beyond-threshold")]
-    assert told(case(*one, launches=[LAUNCH_ON_HOSTS]), "slow") == [
-        "rank 0 to rank 1 (a to b): this link is slow (latency of 3 links)"
-    ]
-    assert told(case(*everything, launches=[]), "slow") == [
-        "all 3 links are slow: no single rank, no single pair (latency of 3 links)"
-    ]
-    assert told(case(one[0], launches=[]), "slow") == ["rank 0 to rank 1: this link is slow (latency)"]
-    many = [link(a, b, "beyond-threshold" if (a + b) % 2 else "equal") for a, b in itertools.combinations(range(6), 2)]
-    assert told(case(*many, launches=[]), "more links") == ["  and 1 more links"]
-
-    # Two links that are a little slower than the third do not hide the one that is beyond
-    matrix = [link(0, 1, "no-baseline", current=1.0), link(0, 2, "no-baseline", current=1.4)]
-    matrix.append(link(1, 2, "no-baseline", current=9.0))
-    beyond = Finding(
-        metric="imbalance[of=latency]", at={"of": "latency"}, code="bound", unit="", better="info", current=9.0,
-        bounds=[Bound(side="most", value=3.0, where="here")],
-    )  # fmt: skip
-    assert told(case(*matrix, launches=[]), "slow") == []
-    assert told(case(*matrix, beyond, launches=[]), "slow") == [
-        "rank 1 to rank 2: this link is slow (latency of 3 links)"
-    ]
-
-
-LAUNCH_ON_HOSTS = LaunchRecord(index=0, outcome="passed", wall_s=1.0, hosts=["a", "b", "c"])
-
-
-@pytest.mark.parametrize(
-    ("hit", "words"),
-    [
-        ([4, 8, 16, 32], "at all 4 sizes"),
-        ([16, 32], "from 16 B up"),
-        ([4, 8], "up to 8 B"),
-        ([8, 16], "from 8 B to 16 B"),
-        ([8], "at 8 B only"),
-        ([4, 16], "at 2 of 4 sizes, first at 4 B"),
-    ],
-)
-def test_sizes_in_words(hit: list[int], words: str) -> None:
-    assert which(hit, [4, 8, 16, 32]) == words

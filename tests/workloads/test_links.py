@@ -8,10 +8,10 @@ import pytest
 from support.launching import Launch
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.judging.links import Link, Slow, find_slow
 from pytest_distbench.launch.starters import Launcher
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.workloads.links import pairs
+from pytest_distbench.workloads.slow_links import Link, Slow, find_slow
 
 BODIES = """
 import time

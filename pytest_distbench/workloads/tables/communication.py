@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_distbench.judging.fingerprint_rule import structure_of, unit_of
-from pytest_distbench.judging.links import Link, by_link, find_slow, link_at, outliers, times_of, typical_time
 from pytest_distbench.records.reasons import REASONS, ReasonCode, severity_order
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.report.page import Chart, Heat
 from pytest_distbench.report.tables.table import TEST, Cell, Column, TableKind, microseconds, num_bytes, number
 from pytest_distbench.report.verdicts import CaseText
 from pytest_distbench.units import GIGABYTE, quantity
+from pytest_distbench.workloads.slow_links import Link, by_link, find_slow, link_at, outliers, times_of, typical_time
 
 _AXES = {"tensors", "calls"}
 

@@ -7,12 +7,12 @@ import itertools
 from support.fingerprints import of, reduce
 from support.results import point, result, verdict
 
-from pytest_distbench.judging.links import Link
 from pytest_distbench.records.case import Conditions
 from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.metric import metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding
+from pytest_distbench.workloads.slow_links import Link
 from pytest_distbench.workloads.tables.communication import (
     BUCKETS,
     GROWTH,

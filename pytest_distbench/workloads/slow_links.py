@@ -31,6 +31,7 @@ class Link(NamedTuple):
 
 
 def link_at(at: Mapping[str, Scalar]) -> Link | None:
+    """The link of a metric, or None if it is of none."""
     return Link(int(at["from"]), int(at["to"])) if at.keys() == {"from", "to"} else None
 
 
@@ -105,6 +106,7 @@ def imbalance(times: Mapping[Link, float]) -> float:
 
 
 def outliers(times: Mapping[Link, float], share: float = STANDS_OUT) -> list[Link]:
+    """Links that take more than this share of a typical one's time."""
     typical = typical_time(times)
     return [] if typical is None else [link for link, seconds in times.items() if seconds > share * typical]
 

@@ -5,9 +5,16 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from support.results import verdict
+from support.results import result, verdict
 
-from pytest_distbench.judging.links import (
+from pytest_distbench.judging.causes import find_causes
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Bound, metric_key
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import CaseResult, Finding
+from pytest_distbench.report.failures import cause_lines
+from pytest_distbench.workloads.causes import which
+from pytest_distbench.workloads.slow_links import (
     Link,
     Slow,
     by_link,
@@ -18,7 +25,6 @@ from pytest_distbench.judging.links import (
     times_of,
     typical_time,
 )
-from pytest_distbench.records.metric import metric_key
 
 
 def links(ranks: int) -> list[Link]:
@@ -115,3 +121,79 @@ def test_disturbed_sizes_and_slower_calls_move_their_own_term_alone() -> None:
 
     assert min(fit_link_terms({4: 2.0, 64: 1.0, 1024: 0.5, 4096: 0.1})) > 0
     assert min(fit_link_terms({4: 1e-9, 64: 1e-6, 1024: 1e-2, 4096: 1.0})) > 0
+
+
+SLOWER = verdict("beyond-threshold")
+
+
+def lines(made: CaseResult) -> list[str]:
+    return cause_lines(replace(made, causes=find_causes(made)))
+
+
+def told(made: CaseResult, words: str) -> list[str]:
+    return [line for line in lines(made) if words in line]
+
+
+def test_of_a_sweep_it_is_said_whether_a_call_or_a_byte_costs_more() -> None:
+    def point(size: int) -> Finding:
+        then = 1e-5 + size * 1e-9
+        at = {"message_bytes": size}
+        return replace(SLOWER, metric=metric_key("latency", at), at=at, baseline=then, current=then + 2e-5)
+
+    assert lines(result(*map(point, (8, 64, 512, 1024, 4096, 16384)))) == [
+        "latency is slower at all 6 sizes",
+        "  latency term 10 us -> 30 us (+200.0 %), bandwidth term 1 s/GB -> 1 s/GB (+0.0 %)",
+        "",
+    ]
+
+
+def link(source: int, target: int, code: str = "within-threshold", **changes: object) -> Finding:
+    at = Link(source, target).at
+    return replace(SLOWER, metric=metric_key("latency", at), at=at, code=code, **changes)
+
+
+def test_slow_links_are_named_by_rank_or_by_link() -> None:
+    matrix = [link(0, 1), link(0, 2, "beyond-threshold"), link(1, 2, "beyond-threshold")]
+    assert told(result(*matrix), "slow") == ["rank 2: every link of this rank is slow (latency of 3 links)"]
+    [line] = told(result(*matrix, launches=[LAUNCH_ON_HOSTS]), "slow")
+    assert line == "rank 2 (c): every link of this rank is slow (latency of 3 links)"
+
+    one = [link(0, 1, "beyond-threshold"), link(0, 2), link(1, 2)]
+    everything = [link(0, 1, "beyond-threshold"), link(0, 2, "beyond-threshold"), link(1, 2, "beyond-threshold")]
+    assert told(result(*one, launches=[LAUNCH_ON_HOSTS]), "slow") == [
+        "rank 0 to rank 1 (a to b): this link is slow (latency of 3 links)"
+    ]
+    assert told(result(*everything), "slow") == [
+        "all 3 links are slow: no single rank, no single pair (latency of 3 links)"
+    ]
+    assert told(result(one[0]), "slow") == ["rank 0 to rank 1: this link is slow (latency)"]
+    many = [link(a, b, "beyond-threshold" if (a + b) % 2 else "equal") for a, b in itertools.combinations(range(6), 2)]
+    assert told(result(*many), "more links") == ["  and 1 more links"]
+
+    # Two links that are a little slower than the third do not hide the one that is beyond
+    matrix = [link(0, 1, "no-baseline", current=1.0), link(0, 2, "no-baseline", current=1.4)]
+    matrix.append(link(1, 2, "no-baseline", current=9.0))
+    beyond = Finding(
+        metric="imbalance[of=latency]", at={"of": "latency"}, code="bound", unit="", better="info", current=9.0,
+        bounds=[Bound(side="most", value=3.0, where="here")],
+    )  # fmt: skip
+    assert told(result(*matrix), "slow") == []
+    assert told(result(*matrix, beyond), "slow") == ["rank 1 to rank 2: this link is slow (latency of 3 links)"]
+
+
+LAUNCH_ON_HOSTS = LaunchRecord(index=0, outcome="passed", wall_s=1.0, hosts=["a", "b", "c"])
+
+
+@pytest.mark.parametrize(
+    ("hit", "words"),
+    [
+        ([4, 8, 16, 32], "at all 4 sizes"),
+        ([16, 32], "from 16 B up"),
+        ([4, 8], "up to 8 B"),
+        ([8, 16], "from 8 B to 16 B"),
+        ([8], "at 8 B only"),
+        ([4, 16], "at 2 of 4 sizes, first at 4 B"),
+    ],
+)
+def test_sizes_in_words(hit: list[int], words: str) -> None:
+    assert which(hit, [4, 8, 16, 32]) == words
