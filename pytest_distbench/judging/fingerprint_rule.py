@@ -17,7 +17,7 @@ from pytest_distbench.judging.collective_text import (
     course_changes,
     payload_bytes,
 )
-from pytest_distbench.records.iteration import Beyond, Fingerprint, named_ranks, of_rank, rank_ranges
+from pytest_distbench.records.iteration import Fingerprint, named_ranks, of_rank, rank_ranges
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.reasons import ReasonCode
@@ -195,7 +195,7 @@ def _changes_of_rank(stored: Fingerprint, current: Fingerprint, rank: int) -> It
     if any(f.course_missing for f in (stored, current)) or (stored.course and current.course):
         return  # told by the course
     was, now = of_rank(stored.beyond, rank), of_rank(current.beyond, rank)
-    if _rate(was) != _rate(now):
+    if Fraction(*was or (0, 1)) != Fraction(*now or (0, 1)):
         yield f"collectives that not every iteration has: {_tell_beyond(was)} became {_tell_beyond(now)}"
 
 
@@ -212,15 +212,12 @@ def _size(value: int, other: int) -> str:
     return format_bytes(value) if format_bytes(value) != format_bytes(other) else f"{value:,} B"
 
 
-def _rate(beyond: Beyond | None) -> Fraction:
-    return Fraction(0) if beyond is None else Fraction(beyond.collectives, beyond.iterations)
-
-
-def _tell_beyond(beyond: Beyond | None) -> str:
+def _tell_beyond(beyond: tuple[int, int] | None) -> str:
     if beyond is None:
         return "none"
-    fewer = " fewer" if beyond.collectives < 0 else ""
-    return f"{abs(beyond.collectives)}{fewer} in {beyond.iterations} iterations"
+    collectives, iterations = beyond
+    fewer = " fewer" if collectives < 0 else ""
+    return f"{abs(collectives)}{fewer} in {iterations} iterations"
 
 
 def ranks_of(fingerprint: Fingerprint) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -108,10 +109,11 @@ def make_record(
     else:
         remarks = [*remarks, *ending.exit.stuck.values()]
     measurements = []
+    stands_for_a_rank = plan.work.stands_for is not None
     if outcome == "passed":
         try:
             remarks = [*check_ranks(plan, reports), *remarks]
-            if plan.work.stands_for is None:
+            if not stands_for_a_rank:
                 measurements = merge([*whole.observations, *readings(plan)])
                 if not (plan.only or plan.shares_gpu):  # else it is not of all the launch does, or of the rank alone
                     measurements += peak_memory({rank: report.peak_memory_bytes for rank, report in reports.items()})
@@ -119,10 +121,12 @@ def make_record(
             outcome, reason = "failed", str(error)
     has_passed = outcome == "passed"
     told = list(reports.values())
-    size = len(told) if plan.work.stands_for is None else None
+    size = None if stands_for_a_rank else len(told)
     fingerprints = {key: of_launch(one, size) for key, one in whole.fingerprints.items()} if has_passed else {}
-    if plan.work.stands_for is not None:  # what it computed, and how fast, is nobody's
-        measurements = structure_metrics(fingerprints)
+    homes = [ending.clocks.hosts.get(rank, "") for rank in range(plan.processes)]
+    said: dict[str, list[str]] = {}
+    for rank, text in sorted(heard.remarks().items()):
+        said.setdefault(text, []).append(str(rank))
     record = LaunchRecord(
         index=plan.index,
         outcome=outcome,
@@ -135,29 +139,27 @@ def make_record(
         measurements=measurements,
         fingerprints=fingerprints,
         delayed_s=max((r.delayed_s for r in told), default=0.0),
-        unseen_collectives=max((r.unseen_collectives for r in told), default=0) if plan.work.stands_for is None else 0,
         late_s=late_s(whole, doubt_s=ending.clocks.most_doubt_s) if has_passed else {},
-        breakdowns=breakdowns(whole) if has_passed and plan.work.stands_for is None else {},
-        peak_memory_bytes=largest(told) if plan.work.stands_for is None else 0,
-        hosts=_hosts(plan, ending.clocks.hosts),
+        hosts=homes if all(homes) and len(set(homes)) > 1 else [],
         gpus=[reports[rank].gpu for rank in range(plan.processes)] if has_passed and any(r.gpu for r in told) else [],
-        software=_software(plan, reports),
-        remarks=[*_merge_remarks(heard.remarks()), *filter(None, remarks), *ending.exit.remarks],
+        software=reports[0].software if 0 in reports else {},
+        remarks=[
+            *(f"rank {', '.join(who)}: {text}" for text, who in said.items()),
+            *filter(None, remarks),
+            *ending.exit.remarks,
+        ],
         logs=plan.directory,
     )
-    return with_load(record, reports[0].load) if 0 in reports and plan.work.stands_for is None else record
-
-
-def _software(plan: LaunchPlan, reports: Mapping[int, RankReport]) -> dict[str, str]:
-    """What rank 0 ran; of a process that stands for a rank what decides about structure, and not about arithmetic."""
-    told = reports[0].software if 0 in reports else {}
-    return told if plan.work.stands_for is None else {name: told[name] for name in ("python", "torch") if name in told}
-
-
-def _hosts(plan: LaunchPlan, found: Mapping[int, str]) -> list[str]:
-    """Where each rank lived; empty where all lived on one host, or it is not known of all."""
-    hosts = [found.get(rank, "") for rank in range(plan.processes)]
-    return hosts if all(hosts) and len(set(hosts)) > 1 else []
+    if stands_for_a_rank:  # what it computed, and how fast, is nobody's
+        software = {name: record.software[name] for name in ("python", "torch") if name in record.software}
+        return replace(record, measurements=structure_metrics(fingerprints), software=software)
+    record = replace(
+        record,
+        unseen_collectives=max((r.unseen_collectives for r in told), default=0),
+        breakdowns=breakdowns(whole) if has_passed else {},
+        peak_memory_bytes=largest(told),
+    )
+    return with_load(record, reports[0].load) if 0 in reports else record
 
 
 def _phases(reports: Mapping[int, RankReport], ending: Ending) -> dict[str, float]:
@@ -175,13 +177,6 @@ def _phases(reports: Mapping[int, RankReport], ending: Ending) -> dict[str, floa
     }
 
 
-def _merge_remarks(remarks: Mapping[int, str]) -> list[str]:
-    ranks: dict[str, list[str]] = {}
-    for rank, text in sorted(remarks.items()):
-        ranks.setdefault(text, []).append(str(rank))
-    return [f"rank {', '.join(who)}: {text}" for text, who in ranks.items()]
-
-
 def mask_record(record: LaunchRecord, values: Sequence[str]) -> LaunchRecord:
     """The record as it may be shown and stored. What ranks printed stays in their logs as it was."""
     if not values:
@@ -191,23 +186,17 @@ def mask_record(record: LaunchRecord, values: Sequence[str]) -> LaunchRecord:
         command=mask_values(record.command, values),
         reason=mask_values(record.reason, values),
         remarks=[mask_values(remark, values) for remark in record.remarks],
-        fates=[_mask_fate(fate, values) for fate in record.fates],
+        fates=[msgspec.convert(_masked(msgspec.to_builtins(fate), values), RankFate) for fate in record.fates],
     )
 
 
-def _mask_fate(fate: RankFate, values: Sequence[str]) -> RankFate:
-    error = fate.error
-    if error is not None:
-        error = replace(
-            error,
-            message=mask_values(error.message, values),
-            traceback=mask_values(error.traceback, values),
-            torch_errors=[mask_values(text, values) for text in error.torch_errors],
-        )
-    return replace(
-        fate,
-        how=mask_values(fate.how, values),
-        error=error,
-        log_tail=mask_values(fate.log_tail, values),
-        stacks=mask_values(fate.stacks, values),
-    )
+def _masked(document: Any, values: Sequence[str]) -> Any:
+    """With masks in all of its texts."""
+    match document:
+        case str():
+            return mask_values(document, values)
+        case dict():
+            return {key: _masked(value, values) for key, value in document.items()}
+        case list():
+            return [_masked(value, values) for value in document]
+    return document

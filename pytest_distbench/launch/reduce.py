@@ -19,7 +19,6 @@ from pytest_distbench.records.launch import Entered, HostReport, LaunchRecord, R
 from pytest_distbench.records.metric import (
     LARGEST_NUMBER,
     PEAK_MEMORY,
-    PHASE,
     WALL_TIME,
     Observation,
     Sample,
@@ -80,7 +79,7 @@ def reduce_partials(found: Iterable[Observation], *, is_one_clock: bool = False)
     by_key: dict[str, list[list[Observation]]] = {}
     for part in sorted(found, key=lambda part: min(part.of_ranks)):
         same = by_key.setdefault(part.key, [])
-        group = next((group for group in same if _is_alike(group[0], part)), None)
+        group = next((group for group in same if _shape(group[0]) == _shape(part)), None)
         if group is None:
             same.append([part])
         else:
@@ -250,11 +249,6 @@ def late_s(launch: HostReport, *, doubt_s: float) -> dict[str, list[float]]:
     return {key: late for key, late in found.items() if max(late) > doubt_s}
 
 
-def _is_alike(one: Observation, other: Observation) -> bool:
-    """Whether they are one metric, with as many values; with the same where all ranks have to have those."""
-    return _shape(one) == _shape(other) and (one.reduce != "all" or one.values == other.values)
-
-
 _MEANING: dict[str, Callable[[Observation], object]] = {
     "unit": lambda part: part.unit,
     "direction": lambda part: part.better,
@@ -267,7 +261,9 @@ _MEANING: dict[str, Callable[[Observation], object]] = {
 
 
 def _shape(part: Observation) -> tuple[object, ...]:
-    return len(part.values), part.bounds, *(of(part) for of in _MEANING.values())
+    """What is equal of one metric, with as many values; with the same where all ranks have to have those."""
+    values = part.values if part.reduce == "all" else len(part.values)
+    return values, part.bounds, *(of(part) for of in _MEANING.values())
 
 
 def _expect_agreement(key: str, parts: Sequence[Observation]) -> None:
@@ -374,14 +370,17 @@ def _sum_witnesses(group: Sequence[Observation]) -> dict[str, list[float]]:
 def _measure(part: Observation) -> Sample:
     values = [value / len(part.of_ranks) for value in part.values] if part.reduce == "mean" else part.values
     kind = METRIC_KINDS[part.better]
-    kept = part.taken_from
+    kept, value = part.taken_from, values[0] if values else None
     if part.is_series:
         kept = values if kind.keeps_series else distribution(values)
+        value = kind.launch_value(values)
+        if part.is_phase:  # seconds: an iteration that does not enter the phase says nothing of it
+            value = METRIC_KINDS["lower"].launch_value([v for v in values if v > 0] or values)
     return Sample(
         name=part.name,
         unit=part.unit,
         better=part.better,
-        value=_launch_value(values, part),
+        value=value,
         at=part.at,
         identity=part.identity,
         facts=part.facts,
@@ -409,16 +408,6 @@ def _combine(column: tuple[float, ...], observation: Observation) -> float:
             return sum(column) if all(isinstance(value, int) for value in column) else math.fsum(column)
         case "rank0" | "all":
             return column[0]
-
-
-def _launch_value(values: list[float], observation: Observation) -> float | None:
-    if not values:
-        return None
-    if not observation.is_series:
-        return values[0]
-    if observation.name.startswith(PHASE):  # seconds: an iteration that does not enter the phase says nothing of it
-        return METRIC_KINDS["lower"].launch_value([v for v in values if v > 0] or values)
-    return METRIC_KINDS[observation.better].launch_value(values)
 
 
 def _spread(values: list[float], kept: Sequence[float], part: Observation) -> Spread:

@@ -153,14 +153,6 @@ class Group(Record, frozen=True, array_like=True):
     """From each of its ranks to the next; 0: not the same everywhere."""
 
 
-class Beyond(Record, frozen=True, array_like=True):
-    """What the timed iterations of a loop did besides what the described one does; in files a list: ``[6, 30]``."""
-
-    collectives: int
-    """More, or fewer, than so many times those of the described one."""
-    iterations: Annotated[int, msgspec.Meta(ge=1)]
-
-
 class Kind(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Steps of a loop that send something else than the described one, and are alike in how many collectives."""
 
@@ -201,8 +193,9 @@ class Fingerprint(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Of a step, by name and ranks; :data:`pytest_distbench.worker.fingerprint.FACTS` counts them."""
     totals: dict[str, int] = {}
     """The same of all ranks together: the step that one of them skips is seen."""
-    beyond: dict[_RankKey, Beyond] = {}
-    """By the ranks whose timed iterations were not all alike."""
+    beyond: dict[_RankKey, tuple[int, Annotated[int, msgspec.Meta(ge=1)]]] = {}
+    """By the ranks whose timed iterations were not all alike: how many collectives they had more, or fewer, than as
+    many of the described one, and how many iterations there were."""
     course: dict[_RankKey, Course] = {}
     """By ranks. Older baselines do not hold it, nor do loops in batches and of graphs: then it is not compared."""
     course_missing: str = ""

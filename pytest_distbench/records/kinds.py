@@ -29,15 +29,6 @@ FAST_SIDE = 0.25
 """A launch's value is the 25th percentile on the fast side: it settles first and ignores the scheduler's spikes."""
 
 
-def _last(series: Sequence[float]) -> float:
-    return series[-1]
-
-
-def _exact(limit: float) -> str:
-    del limit
-    return "exact"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricKind:
     """What it means that a metric is ``better="lower"``, ``"exact"``, ...
@@ -59,13 +50,13 @@ class MetricKind:
 
     summary: str
     reduce: Reduce
-    launch_value: Callable[[Sequence[float]], float] = _last
+    launch_value: Callable[[Sequence[float]], float] = lambda series: series[-1]
     rule: str
     sign: Sign = 0
     has_fast_side: bool = False
     shape: Shape = "any"
     keeps_series: bool = False
-    limit_text: Callable[[float], str] = _exact
+    limit_text: Callable[[float], str] = lambda limit: "exact"
     tolerance: float | None = None
 
     def __post_init__(self) -> None:

@@ -9,10 +9,10 @@ from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.records.wanted import MODES, Mode, OverRanks
-from pytest_distbench.worker.checks import check_choice, check_metric, check_point, check_scalars, check_whole, refuse
 from pytest_distbench.worker.clock.iterations import time_iterations
 from pytest_distbench.worker.goal import Goal
 from pytest_distbench.worker.member import Member
+from pytest_distbench.worker.notebook import check_choice, check_metric, check_point, check_scalars, check_whole, refuse
 
 
 class RankContext(Member):

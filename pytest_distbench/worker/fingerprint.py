@@ -25,7 +25,6 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from pytest_distbench.records.iteration import (
     NOT_RECORDED,
     PICKLE,
-    Beyond,
     Collective,
     Fingerprint,
     FlightEntry,
@@ -197,7 +196,7 @@ class Watch:
         """Note what the iterations of a loop did beside the described one, since what :meth:`entered` said before."""
         number, each = _difference(self.entered(), since), self._per_iteration.get(key)
         if number is not None and each is not None and iterations and (more := number - iterations * each):
-            self.found[key] = replace(self.found[key], beyond={self._who: Beyond(more, iterations)})
+            self.found[key] = replace(self.found[key], beyond={self._who: (more, iterations)})
         if course is not None:
             self.note_course(key, course)
 

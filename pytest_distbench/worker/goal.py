@@ -22,7 +22,11 @@ from pytest_distbench.records.metric import (
     MOST_CURVE_STEPS,
     UNTIL_MOVED,
 )
-from pytest_distbench.worker.checks import (
+from pytest_distbench.worker.clock import HostClock
+from pytest_distbench.worker.clock.clocks import DeviceSteps, HostSteps, Meter, Steps, block_length
+from pytest_distbench.worker.clock.iterations import MOST_OF_STRUCTURE
+from pytest_distbench.worker.member import Member
+from pytest_distbench.worker.notebook import (
     check_choice,
     check_name,
     check_number,
@@ -31,10 +35,6 @@ from pytest_distbench.worker.checks import (
     real,
     refuse,
 )
-from pytest_distbench.worker.clock import HostClock
-from pytest_distbench.worker.clock.clocks import DeviceSteps, HostSteps, Meter, Steps, block_length
-from pytest_distbench.worker.clock.iterations import MOST_OF_STRUCTURE
-from pytest_distbench.worker.member import Member
 
 STEADY_STEP = 3
 """The step whose collectives are the fingerprint: DDP forms its buckets anew in the second."""

@@ -17,7 +17,13 @@ from pytest_distbench.records.kinds import Better, Reduce
 from pytest_distbench.records.metric import WALL_TIME, Bound, BoundValue, Scalar, metric_key
 from pytest_distbench.records.plan import LaunchPlan, Ranks
 from pytest_distbench.records.wanted import OverRanks
-from pytest_distbench.worker.checks import (
+from pytest_distbench.worker.clock import Delay, HostClock
+from pytest_distbench.worker.clock.clocks import Meter
+from pytest_distbench.worker.fingerprint import Watch
+from pytest_distbench.worker.line import Line
+from pytest_distbench.worker.membership import SideGroup
+from pytest_distbench.worker.notebook import (
+    Notebook,
     check_bounds,
     check_metric,
     check_name,
@@ -27,12 +33,6 @@ from pytest_distbench.worker.checks import (
     real,
     refuse,
 )
-from pytest_distbench.worker.clock import Delay, HostClock
-from pytest_distbench.worker.clock.clocks import Meter
-from pytest_distbench.worker.fingerprint import Watch
-from pytest_distbench.worker.line import Line
-from pytest_distbench.worker.membership import SideGroup
-from pytest_distbench.worker.notebook import Notebook
 from pytest_distbench.worker.phases import Loop, Phase, Phases, parts_on
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from pytest_distbench.errors import RecordingError, tell
 from pytest_distbench.records.metric import Scalar
-from pytest_distbench.worker.checks import check_choice, check_whole, refuse
 from pytest_distbench.worker.clock import HostClock
+from pytest_distbench.worker.notebook import check_choice, check_whole, refuse
 from pytest_distbench.workloads.data import TO_INSTALL, cifar10
 from pytest_distbench.workloads.training import sharded_batches
 

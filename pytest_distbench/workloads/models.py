@@ -44,7 +44,7 @@ import torch.nn.functional as F  # noqa: N812 the field's name for it
 from torch import nn
 
 from pytest_distbench.errors import look_up
-from pytest_distbench.worker.checks import check_whole
+from pytest_distbench.worker.notebook import check_whole
 
 LINEAR_DEVIATION = 0.01
 

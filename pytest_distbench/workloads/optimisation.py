@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LinearLR, ReduceLROnPlateau
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.worker.checks import check_number, check_whole
+from pytest_distbench.worker.notebook import check_number, check_whole
 
 EXPONENTIAL_START = 0.01
 """Where an exponential warm-up begins, as a share of the rate that it leads to."""

@@ -26,8 +26,8 @@ from pytest_distbench.records.iteration import (
     SAMPLES,
 )
 from pytest_distbench.records.metric import TOLD, BoundValue, Scalar
-from pytest_distbench.worker.checks import check_metric, check_number, check_whole, refuse
 from pytest_distbench.worker.load import busy_s, usable_cpus
+from pytest_distbench.worker.notebook import check_metric, check_number, check_whole, refuse
 from pytest_distbench.workloads.inputs import Batches
 
 if TYPE_CHECKING:

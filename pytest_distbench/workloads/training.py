@@ -19,7 +19,7 @@ from pytest_distbench.records.metric import Scalar
 from pytest_distbench.records.wanted import SEEDS
 from pytest_distbench.worker import checkpoints
 from pytest_distbench.worker.checkpoints import next_count, permutation, share
-from pytest_distbench.worker.checks import check_whole
+from pytest_distbench.worker.notebook import check_whole
 from pytest_distbench.worker.process import forbid_tf32
 from pytest_distbench.workloads.models import count
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812 the field's name for it
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.worker.checkpoints import permutation, share
-from pytest_distbench.worker.checks import check_whole
+from pytest_distbench.worker.notebook import check_whole
 from pytest_distbench.workloads.data.parallel_text import BOS, EOS, PAD, UNK
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from pytest_distbench.records.iteration import (
     NOT_RECORDED,
     NOT_WAITED,
     PICKLE,
-    Beyond,
     Collective,
     Course,
     Fingerprint,
@@ -275,7 +274,7 @@ def test_an_iteration_shows_what_each_rank_sends_and_how_often_and_not_what_the_
     latency = of(reduce(64, how="sum"), is_full=True, course={"all": Course(steps=3)})
     assert looped.fingerprints["latency"] == latency
     assert looped.fingerprints["long"].collectives["all"] == [reduce(64, 12, how="sum")]
-    assert looped.fingerprints["long"].beyond["all"] == Beyond(-11, 1)
+    assert looped.fingerprints["long"].beyond["all"] == (-11, 1)
 
     ranks = looped.fingerprints["uneven"].collectives
     alike = [reduce(4, how="sum"), reduce(8, how="sum")]
@@ -290,7 +289,7 @@ def test_an_iteration_shows_what_each_rank_sends_and_how_often_and_not_what_the_
     assert (recv.op, recv.message_bytes, recv.how) == ("recv", 64, "from +1")
 
     assert looped.fingerprints["fifth"].collectives["all"] == [reduce(64, how="sum")]
-    assert looped.fingerprints["fifth"].beyond == {"all": Beyond(6, 30)}
+    assert looped.fingerprints["fifth"].beyond == {"all": (6, 30)}
     kind = Kind(collectives=[reduce(64, 2)], entered=2, steps=6, first=3, last=28, every=5)
     assert looped.fingerprints["fifth"].course == {"all": Course(steps=30, others=[kind])}
 
@@ -603,7 +602,7 @@ def test_a_baseline_without_fingerprint_says_so_and_passes(
 @needs_recorder
 def test_without_warm_up_the_first_timed_iteration_is_described(looped: LaunchRecord) -> None:
     assert looped.fingerprints["cold"].collectives["all"] == [reduce(64, how="sum")]
-    assert looped.fingerprints["cold"].beyond["all"] == Beyond(1 + 2, 3)
+    assert looped.fingerprints["cold"].beyond["all"] == (1 + 2, 3)
 
 
 @pytest.mark.spawn

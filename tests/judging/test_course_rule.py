@@ -7,7 +7,7 @@ from support.fingerprints import of, reduce
 
 from pytest_distbench.judging.collective_text import common_course, course_changes
 from pytest_distbench.judging.fingerprint_rule import COURSE_DIFFERS, DIFFERS, agree, differences
-from pytest_distbench.records.iteration import Beyond, Collective, Course, Kind
+from pytest_distbench.records.iteration import Collective, Course, Kind
 
 SMALL, LARGE = reduce(4), reduce(4096)
 GATHER = Collective("all_gather", "float32", 4, "default", 1)
@@ -123,8 +123,8 @@ def test_what_is_said_of_every_step_is_not_said_again_and_the_rank_that_differs_
     assert told[0] == "rank 1: every 10th step (3 of 30): 8 all_reduce of 4 KiB float32 were removed"
 
     assert differences(of(is_full=True), of(is_full=True, course={"all": loop(OUTER)})) == []
-    old = of(is_full=True, beyond={"all": Beyond(6, 30)})
-    assert differences(old, of(is_full=True, beyond={"all": Beyond(6, 30)}, course={"all": loop()})) == []
+    old = of(is_full=True, beyond={"all": (6, 30)})
+    assert differences(old, of(is_full=True, beyond={"all": (6, 30)}, course={"all": loop()})) == []
     assert differences(old, of(is_full=True, course={"all": loop()})) != []
 
 
@@ -140,7 +140,7 @@ def test_launches_agree_as_far_as_all_went_and_where_they_evaluate_by_steps() ->
     assert agree([*of_two, of(course={"0": ends[0]})]).course_missing == COURSE_DIFFERS
 
     launches = [
-        of(SMALL, is_full=True, beyond={"all": Beyond(2, 30)}, course={"all": loop(once(at, SMALL, GATHER))})
+        of(SMALL, is_full=True, beyond={"all": (2, 30)}, course={"all": loop(once(at, SMALL, GATHER))})
         for at in (14, 15, 14)
     ]
     assert common_course([f.course["all"] for f in launches]) is None
@@ -150,7 +150,7 @@ def test_launches_agree_as_far_as_all_went_and_where_they_evaluate_by_steps() ->
 
 def test_a_course_that_differs_between_launches_is_compared_with_none() -> None:
     unsure = of(is_full=True, course_missing=COURSE_DIFFERS)
-    certain = of(is_full=True, beyond={"all": Beyond(3, 30)}, course={"all": loop(once(4, SMALL))})
+    certain = of(is_full=True, beyond={"all": (3, 30)}, course={"all": loop(once(4, SMALL))})
 
     assert differences(unsure, certain) == []
     assert differences(certain, unsure) == []

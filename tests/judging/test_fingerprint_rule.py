@@ -12,7 +12,7 @@ from pytest_distbench.judging.fingerprint_rule import (
     structure_metrics,
     structure_of,
 )
-from pytest_distbench.records.iteration import Beyond, Collective, Fingerprint, Group
+from pytest_distbench.records.iteration import Collective, Fingerprint, Group
 
 SMALL = "all_reduce of 8 B float32"
 
@@ -80,10 +80,10 @@ SMALL = "all_reduce of 8 B float32"
         ),
         (
             of(is_full=True),
-            of(is_full=True, beyond={"all": Beyond(6, 30)}),
+            of(is_full=True, beyond={"all": (6, 30)}),
             ["collectives that not every iteration has: none became 6 in 30 iterations"],
         ),
-        (of(is_full=True, beyond={"all": Beyond(2, 10)}), of(is_full=True, beyond={"all": Beyond(6, 30)}), []),
+        (of(is_full=True, beyond={"all": (2, 10)}), of(is_full=True, beyond={"all": (6, 30)}), []),
         (
             of(totals={"parameters": 1000}),
             of(totals={"parameters": 2000}),

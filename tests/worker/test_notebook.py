@@ -18,7 +18,10 @@ from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.reduce import merge, recorded
 from pytest_distbench.records.launch import RankReport
 from pytest_distbench.records.metric import Bound
-from pytest_distbench.worker.checks import (
+from pytest_distbench.worker.context import RankContext
+from pytest_distbench.worker.goal import Goal
+from pytest_distbench.worker.notebook import (
+    Notebook,
     check_metric,
     check_name,
     check_number,
@@ -29,9 +32,6 @@ from pytest_distbench.worker.checks import (
     check_values,
     check_whole,
 )
-from pytest_distbench.worker.context import RankContext
-from pytest_distbench.worker.goal import Goal
-from pytest_distbench.worker.notebook import Notebook
 
 
 def note(notebook: Notebook, value: object, better: str = "info", **options: object) -> None:

@@ -28,12 +28,12 @@ from pytest_distbench.records.event import append
 from pytest_distbench.records.launch import RankReport
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.worker import bodies
-from pytest_distbench.worker.checks import check_whole
 from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.forked import check_fork
 from pytest_distbench.worker.leaving import classify, flush_output, leave
 from pytest_distbench.worker.load import process_began
 from pytest_distbench.worker.membership import join_group, leave_group
+from pytest_distbench.worker.notebook import check_whole
 from pytest_distbench.worker.process import (
     MemoryPeak,
     arm_nccl,

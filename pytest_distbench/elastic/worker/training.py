@@ -22,11 +22,11 @@ from pytest_distbench.records.event import append, read_events
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.worker import checkpoints
-from pytest_distbench.worker.checks import check_unread, check_whole, real, refuse
 from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.line import Line as RankLine
+from pytest_distbench.worker.notebook import check_unread, check_whole, real, refuse
 
 _COUNTERS = "distbench"
 """Part of what survives: step, epoch and place in it."""
