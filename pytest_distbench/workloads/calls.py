@@ -6,6 +6,7 @@ is warmed up until its clocks are steady: a GPU that was idle takes up to second
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import unittest
 import zlib
@@ -100,35 +101,16 @@ class CallMaker:
         call = self._measured.call
         if self._parts == 1:
             return Call(buffers, form, partial(call, buffers[0], form))
-        return Call(buffers, form, partial(_SENDERS[self._together], call, buffers, form))
+        return Call(buffers, form, partial(_send, call, buffers, form, self._together))
 
 
-_CallOnce = Callable[[Buffers, Form], object]
-
-
-def _in_turns(call: _CallOnce, buffers: Sequence[Buffers], form: Form) -> None:
-    for one in buffers:
-        call(one, form)
-
-
-def _coalesced(call: _CallOnce, buffers: Sequence[Buffers], form: Form) -> None:
-    with coalescing(form.group):
-        for one in buffers:
-            call(one, form)
-
-
-def _at_once(call: _CallOnce, buffers: Sequence[Buffers], form: Form) -> None:
-    works: list[Any] = [call(one, form) for one in buffers]
-    for work in works:
+def _send(call: Callable[[Buffers, Form], Any], buffers: Sequence[Buffers], form: Form, together: Together) -> None:
+    """The tensors of one message, as they are sent together."""
+    with coalescing(form.group) if together == "coalesced" else contextlib.nullcontext():
+        works = [call(one, form) for one in buffers]
+    for work in works if together == "async" else ():
         for one in work if isinstance(work, list) else [work]:
             one.wait()
-
-
-_SENDERS: dict[Together, Callable[[_CallOnce, Sequence[Buffers], Form], None]] = {
-    "turns": _in_turns,
-    "coalesced": _coalesced,
-    "async": _at_once,
-}
 
 
 _REFUSED = "not support"
@@ -151,7 +133,10 @@ def refusal(rank: RankContext, make: Callable[[], Call], make_usual: Callable[[]
     """
     call = make()
     error = _try(call)
-    reason = "" if error is None else _first_line(error)
+    reason = ""
+    if error is not None:  # torch has been seen to put characters into it that nobody can print
+        line = next(iter(str(error).splitlines()), "") or type(error).__name__
+        reason = "".join(c if c.isprintable() else "?" for c in line)[:_LONGEST]
     refused = rank.sum_over_ranks(int(bool(reason)))
     if not refused:
         return ""
@@ -188,12 +173,6 @@ def _try(call: Call) -> Exception | None:
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
         return error
     return None
-
-
-def _first_line(error: Exception) -> str:
-    """What torch says, as it can be recorded: it has been seen to put characters there that nobody can print."""
-    line = next(iter(str(error).splitlines()), "") or type(error).__name__
-    return "".join(c if c.isprintable() else "?" for c in line)[:_LONGEST]
 
 
 CHUNK_ELEMENTS = 2**22

@@ -121,31 +121,21 @@ class Pool:
     def slots(self, elements: int) -> Callable[[int], Buffers]:
         """Index -> buffers for a message of so many elements, 64-byte aligned, wrapping around."""
         counts = self._counts(elements, self._world_size)
-        if self._in_place:
-            whole = self._slices(self._memory[0], max(counts))
-            return lambda k: self._buffers(*self._cut(whole(k), counts))
-        sent, received = (self._slices(m, c) for m, c in zip(self._memory, counts, strict=True))
-        return lambda k: self._buffers(sent(k), received(k))
+        sizes = [max(counts)] if self._in_place else list(counts)
+        strides = [max(size, self._aligned) for size in sizes]
 
-    def _cut(self, whole: torch.Tensor, counts: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """What is sent and received: the smaller of them is this rank's part of the larger one."""
-        sent, received = (
-            whole if count == whole.numel() else whole[self._rank * count : (self._rank + 1) * count]
-            for count in counts
-        )
-        return sent, received
-
-    def _buffers(self, sent: torch.Tensor, received: torch.Tensor) -> Buffers:
-        whole = {"sent": sent, "received": received}.get(self._in_parts)
-        return Buffers(sent, received, None if whole is None else list(whole.chunk(self._world_size)))
-
-    def _slices(self, memory: torch.Tensor, count: int) -> Callable[[int], torch.Tensor]:
-        stride = max(count, self._aligned)
-        num_slots = max(1, memory.numel() // stride)
-
-        def take(k: int) -> torch.Tensor:
-            start = (k % num_slots) * stride
-            return memory[start : start + count]
+        def take(k: int) -> Buffers:
+            cut = []
+            for memory, size, stride in zip(self._memory, sizes, strides, strict=True):
+                start = k % max(1, memory.numel() // stride) * stride
+                cut.append(memory[start : start + size])
+            if self._in_place:  # the smaller of the two is this rank's part of the larger one
+                [whole] = cut
+                first = self._rank
+                cut = [whole if n == len(whole) else whole[first * n : (first + 1) * n] for n in counts]
+            sent, received = cut
+            parted = {"sent": sent, "received": received}.get(self._in_parts)
+            return Buffers(sent, received, None if parted is None else list(parted.chunk(self._world_size)))
 
         return take
 

@@ -81,7 +81,7 @@ class Scaling:
         name = given.text("name", options.get("name", ""), may_be_empty=True, without="@")
         tolerance = options.get("tolerance")
         of_runs, own = _shared(tolerance)
-        sizes = _sizes(most)
+        sizes = sorted({most, *(2**power for power in range(most.bit_length()) if 2**power < most)})
         asked = [(1, "off"), *((size, "on") for size in sizes), *((size, "off") for size in sizes if size > 1)]
         own_params = given.mapping("params", {} if params is None else params)
         of_call = {CALL: name} if name else {}
@@ -92,7 +92,7 @@ class Scaling:
                 argument="train",
                 params={**own_params, "batch": batches[size], "communication": how, **of_call},
                 world_size=size,
-                name=f"{name} {_run_name(size, how)}".strip(),
+                name=f"{name} {'workers' if how == 'on' else 'local' if size == 1 else 'apart'}".strip(),
                 launches=options.get("launches"),
                 timeout=options.get("timeout"),
                 tolerance=of_runs,
@@ -166,10 +166,6 @@ class TimeToAccuracy:
         return self._distbench.run_wanted(given, wanted)
 
 
-def _sizes(most: int) -> list[int]:
-    return sorted({most, *(2**power for power in range(most.bit_length()) if 2**power < most)})
-
-
 def _batch(given: Arguments, found: Mapping[str, Any], parts: int) -> int:
     """What a worker trains on in a step, where the samples of all are cut into so many parts."""
     if taken := {"communication", CALL} & found.keys():
@@ -202,12 +198,6 @@ def _check_tolerance(given: Arguments, runs: Sequence[Run], tolerance: float | M
     if unknown:
         there = ", ".join(sorted({*known, *DERIVED}))
         given.refuse(f"tolerance[{unknown[0]!r}]: nothing of that name has one; wanted one of {there}")
-
-
-def _run_name(size: int, communication: str) -> str:
-    if communication == "on":
-        return "workers"
-    return "local" if size == 1 else "apart"
 
 
 def _check_loop(given: Arguments, label: str, launch: LaunchRecord, of: str) -> None:

@@ -248,7 +248,7 @@ def cost_charts(results: Sequence[CaseResult], prices: Prices | None = None) -> 
 
 def _costs(title: str, bought: Mapping[str, Sequence[CostRow]], prices: Prices | None) -> Iterator[Chart]:
     """A line for each thing that was bought, and with prices for each of their terms."""
-    ways: list[tuple[str, Callable[[CostRow], float | None]]] = [("", _of_ranks)]
+    ways: list[tuple[str, Callable[[CostRow], float | None]]] = [("", lambda row: row.ranks * (row.time_s or 0.0))]
     if prices is not None:
         ways = [(f", {term}", partial(CostRow.cost, term=term)) for term in TERMS]
     series = [
@@ -265,10 +265,6 @@ def _costs(title: str, bought: Mapping[str, Sequence[CostRow]], prices: Prices |
         name, unit = ("cost: ranks x time", "s") if prices is None else ("cost", prices.currency)
         x, y = Axis(name=name, unit=unit, scale="log"), Axis(name="speed-up", scale="log2")
         yield Lines(title=title, x=x, y=y, series=series)
-
-
-def _of_ranks(row: CostRow) -> float:
-    return row.ranks * (row.time_s or 0.0)
 
 
 def _speedup(title: str, rows: Sequence[CostRow]) -> Lines:
