@@ -15,19 +15,18 @@ from typing import TYPE_CHECKING
 import torch
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.records.iteration import (
+from pytest_distbench.records.iteration import RATE, SAMPLES
+from pytest_distbench.records.metric import TOLD, BoundValue, Scalar
+from pytest_distbench.worker.load import busy_s, usable_cpus
+from pytest_distbench.worker.notebook import check_metric, check_number, check_whole, refuse
+from pytest_distbench.workloads import (
     COMMUNICATION,
-    RATE,
     RATE_COMMUNICATION,
     RATE_JITTER,
     RATE_OF,
     RATE_RANKS_PER_NODE,
     RATE_UNCERTAINTY,
-    SAMPLES,
 )
-from pytest_distbench.records.metric import TOLD, BoundValue, Scalar
-from pytest_distbench.worker.load import busy_s, usable_cpus
-from pytest_distbench.worker.notebook import check_metric, check_number, check_whole, refuse
 from pytest_distbench.workloads.inputs import Batches
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from pytest_distbench.errors import DistbenchWarning
 from pytest_distbench.plugin.arguments import Arguments, Called, ShapeKeywords
 from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.outcomes import Run
-from pytest_distbench.records.iteration import EFFICIENCY, SAMPLES
+from pytest_distbench.records.iteration import SAMPLES
 from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.workloads import EFFICIENCY
 from pytest_distbench.workloads.tables.scaling import CALL
 
 if TYPE_CHECKING:

@@ -5,9 +5,7 @@ A row is a function from a case, or from all cases, to what is drawn.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple, TypeVar
@@ -63,37 +61,6 @@ def median_curve(curves: Sequence[Sequence[Point]]) -> list[Point]:
     for x, y in (point for curve in curves for point in curve):
         by_x.setdefault(x, []).append(y)
     return [(x, short(median(values))) for x, values in sorted(by_x.items())]
-
-
-def over_time(result: CaseResult, curve: Sequence[Point]) -> list[Point]:
-    """A curve by step at the moments of its steps, in seconds from the first on; empty where nobody knows these.
-
-    They are between the ends of evaluations, which a goal knows; else at the median step.
-    """
-    measured = [m for launch in result.launches for m in launch.measurements]
-    ends = _ends([m for m in measured if m.name == EVALUATION_ENDS])
-    steps = [m.value for m in measured if m.name == "step_time" and m.value]
-    if not ends and not steps:
-        return []
-    known = [(0.0, 0.0), *(ends or [(1.0, median(steps))])]
-    return points((_at(known, step), value) for step, value in curve)
-
-
-def _ends(measured: Sequence[Sample]) -> list[Point]:
-    """When each evaluation ended: by medians of the times from one to the next, so that none ended before another."""
-    lasted: dict[int, list[float]] = {}
-    for m in measured:
-        for i, (began, ended) in enumerate(pairwise([0.0, *m.values]), 1):
-            lasted.setdefault(i * int(m.facts.get(EVERY, 1)), []).append(ended - began)
-    medians = [median(lasted[step]) for step in sorted(lasted)]
-    return [*zip(map(float, sorted(lasted)), accumulate(medians), strict=True)]
-
-
-def _at(known: Sequence[Point], step: float) -> float:
-    """When a step was taken: on the line between the two known ones about it, or on the last such line."""
-    i = min(max(1, bisect_left(known, (step, 0.0))), len(known) - 1)
-    (before, began), (after, ended) = known[i - 1], known[i]
-    return began + (ended - began) * (step - before) / (after - before)
 
 
 def unit_of(results: Sequence[CaseResult], name: str) -> str:

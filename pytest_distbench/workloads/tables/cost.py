@@ -6,28 +6,29 @@ Statistical and hardware efficiency as Zhang and Ré (DimmWitted, PVLDB 7, 2014)
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import partial
+from itertools import accumulate, pairwise
 from statistics import median
 
 from pytest_distbench.records.case import CPUS, NODES, OVERSUBSCRIBED
 from pytest_distbench.records.environment import TERMS, Machine, Prices, Term
-from pytest_distbench.records.iteration import COMMUNICATION, RATE_COMMUNICATION
-from pytest_distbench.records.metric import Sample, metric_key, without
+from pytest_distbench.records.metric import EVALUATION_ENDS, EVERY, Sample, metric_key, without
 from pytest_distbench.records.run import CaseResult, RunRecord
-from pytest_distbench.report.page import Axis, Chart, Lines, Series, points
+from pytest_distbench.report.page import Axis, Chart, Lines, Point, Series, points
 from pytest_distbench.report.page.charts import (
     curves_of,
     median_curve,
-    over_time,
     target_of,
     unit_of,
     without_first_losses,
 )
 from pytest_distbench.report.tables.table import Cell, Column, TableKind, number, seconds
 from pytest_distbench.units import counted
+from pytest_distbench.workloads import COMMUNICATION, RATE_COMMUNICATION
 
 STALE_DAYS = 180
 """Between the day of the prices and that of the run: beyond it the table says so."""
@@ -305,3 +306,34 @@ def _courses(results: Sequence[CaseResult]) -> Iterator[Chart]:
                     series=drawn,
                     target=target_of(sizes, name),
                 )
+
+
+def over_time(result: CaseResult, curve: Sequence[Point]) -> list[Point]:
+    """A curve by step at the moments of its steps, in seconds from the first on; empty where nobody knows these.
+
+    They are between the ends of evaluations, which a goal knows; else at the median step.
+    """
+    measured = [m for launch in result.launches for m in launch.measurements]
+    ends = _ends([m for m in measured if m.name == EVALUATION_ENDS])
+    steps = [m.value for m in measured if m.name == "step_time" and m.value]
+    if not ends and not steps:
+        return []
+    known = [(0.0, 0.0), *(ends or [(1.0, median(steps))])]
+    return points((_at(known, step), value) for step, value in curve)
+
+
+def _ends(measured: Sequence[Sample]) -> list[Point]:
+    """When each evaluation ended: by medians of the times from one to the next, so that none ended before another."""
+    lasted: dict[int, list[float]] = {}
+    for m in measured:
+        for i, (began, ended) in enumerate(pairwise([0.0, *m.values]), 1):
+            lasted.setdefault(i * int(m.facts.get(EVERY, 1)), []).append(ended - began)
+    medians = [median(lasted[step]) for step in sorted(lasted)]
+    return [*zip(map(float, sorted(lasted)), accumulate(medians), strict=True)]
+
+
+def _at(known: Sequence[Point], step: float) -> float:
+    """When a step was taken: on the line between the two known ones about it, or on the last such line."""
+    i = min(max(1, bisect_left(known, (step, 0.0))), len(known) - 1)
+    (before, began), (after, ended) = known[i - 1], known[i]
+    return began + (ended - began) * (step - before) / (after - before)

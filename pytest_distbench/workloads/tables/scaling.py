@@ -11,21 +11,20 @@ from statistics import median, variance
 from pytest_distbench.judging.thresholds import STANDARD_ERRORS, variance_of_iterations
 from pytest_distbench.records.case import CPUS, NETWORK, OVERSUBSCRIBED, Case
 from pytest_distbench.records.environment import Prices
-from pytest_distbench.records.iteration import (
+from pytest_distbench.records.iteration import RATE, SAMPLES
+from pytest_distbench.records.metric import Sample
+from pytest_distbench.records.run import CaseResult, Finding
+from pytest_distbench.report.page import Axis, Chart, Lines, Series, points
+from pytest_distbench.report.tables.table import Cell, Column, TableKind, number, seconds
+from pytest_distbench.workloads import (
     COMMUNICATION,
     EFFICIENCY,
-    RATE,
     RATE_COMMUNICATION,
     RATE_JITTER,
     RATE_OF,
     RATE_RANKS_PER_NODE,
     RATE_UNCERTAINTY,
-    SAMPLES,
 )
-from pytest_distbench.records.metric import Sample
-from pytest_distbench.records.run import CaseResult, Finding
-from pytest_distbench.report.page import Axis, Chart, Lines, Series, points
-from pytest_distbench.report.tables.table import Cell, Column, TableKind, number, seconds
 
 NEGATIVE = "negative scaling"
 """More workers do less than fewer did."""

@@ -14,7 +14,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.page import Grid, Lines, Point, points, short
+from pytest_distbench.report.page import Grid, Lines, points, short
 from pytest_distbench.report.page.charts import (
     MOST_POINTS,
     OF_CASE,
@@ -24,7 +24,6 @@ from pytest_distbench.report.page.charts import (
     curves_of,
     epochs,
     median_curve,
-    over_time,
     target_of,
     unit_of,
     utilisation,
@@ -52,31 +51,6 @@ def series(name: str, *values: float, every: int = 1, seed: int = 0, unit: str =
 
 def of(*measured: Sample) -> CaseResult:
     return result(launches=[LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=list(measured))])
-
-
-@pytest.mark.parametrize(
-    ("ends", "times"),
-    [
-        ([series("evaluation_ends", 2.0, 6.0, every=2)], [1.0, 2.0, 4.0, 6.0, 8.0]),
-        ([series("evaluation_ends", 4.0, every=2)], [2.0, 4.0, 6.0, 8.0, 10.0]),
-        (
-            [series("evaluation_ends", 1.0, 2.0, every=2), series("evaluation_ends", 3.0, 6.0, every=2, seed=1)],
-            [1.0, 2.0, 3.0, 4.0, 5.0],
-        ),
-        (
-            [series("evaluation_ends", 9.0, 10.0, every=2), series("evaluation_ends", 1.0, 2.0, 3.0, every=2, seed=1)],
-            [2.5, 5.0, 5.5, 6.0, 6.5],
-        ),
-        ([Sample(name="step_time", unit="s", better="lower", value=0.5)], [0.5, 1.0, 1.5, 2.0, 2.5]),
-        ([], []),
-    ],
-)
-def test_a_step_was_taken_between_the_evaluations_about_it(ends: list[Sample], times: list[float]) -> None:
-    """The line of the first two or the last two goes on; of several seeds the median counts, of the slow ones too
-    that end early; else the median step."""
-    steps: list[Point] = [(float(step), 1.0) for step in range(1, 6)]
-
-    assert [x for x, _ in over_time(of(*ends), steps)] == times
 
 
 def test_what_was_evaluated_stands_at_its_steps_or_epochs() -> None:

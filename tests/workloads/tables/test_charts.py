@@ -14,13 +14,13 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding
-from pytest_distbench.report.page import Bars, Heat, Lines
+from pytest_distbench.report.page import Bars, Heat, Lines, Point
 from pytest_distbench.report.page.charts import (
     charts_of,
 )
 from pytest_distbench.workloads.tables.collectives import bandwidth, change_by_size
 from pytest_distbench.workloads.tables.communication import link_charts
-from pytest_distbench.workloads.tables.cost import cost_charts
+from pytest_distbench.workloads.tables.cost import cost_charts, over_time
 from pytest_distbench.workloads.tables.phases import phases_by_rank, phases_by_size
 from pytest_distbench.workloads.tables.scaling import scaling_charts
 
@@ -188,3 +188,32 @@ def test_cost_is_ranks_times_time_or_money_where_prices_are_known() -> None:
     other = [replace(made, case=replace(made.case, test="a.py::test_b")) for made in (trained(1, 1.0), trained(2, 1.0))]
     charts = list(cost_charts([trained(1, 1.0), trained(2, 2.0), *other]))
     assert [chart.title for chart in charts] == [f"Speed-up and its cost: {name}[on]" for name in ("test_a", "test_b")]
+
+
+def ends_of(*values: float, seed: int = 0) -> Sample:
+    return series("evaluation_ends", *values, facts={"every": 2}, at={"seed": seed})
+
+
+@pytest.mark.parametrize(
+    ("ends", "times"),
+    [
+        ([ends_of(2.0, 6.0)], [1.0, 2.0, 4.0, 6.0, 8.0]),
+        ([ends_of(4.0)], [2.0, 4.0, 6.0, 8.0, 10.0]),
+        (
+            [ends_of(1.0, 2.0), ends_of(3.0, 6.0, seed=1)],
+            [1.0, 2.0, 3.0, 4.0, 5.0],
+        ),
+        (
+            [ends_of(9.0, 10.0), ends_of(1.0, 2.0, 3.0, seed=1)],
+            [2.5, 5.0, 5.5, 6.0, 6.5],
+        ),
+        ([Sample(name="step_time", unit="s", better="lower", value=0.5)], [0.5, 1.0, 1.5, 2.0, 2.5]),
+        ([], []),
+    ],
+)
+def test_a_step_was_taken_between_the_evaluations_about_it(ends: list[Sample], times: list[float]) -> None:
+    """The line of the first two or the last two goes on; of several seeds the median counts, of the slow ones too
+    that end early; else the median step."""
+    steps: list[Point] = [(float(step), 1.0) for step in range(1, 6)]
+
+    assert [x for x, _ in over_time(on(2, launch(*ends)), steps)] == times
