@@ -33,10 +33,10 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from pytest_distbench.hosts.relay import Message
 from pytest_distbench.hosts.relayed import Host, RelayedSite
 from pytest_distbench.launch.outcome import reduce_host
 from pytest_distbench.launch.site import Exit
-from pytest_distbench.launch.site.stream import Message
 from pytest_distbench.launch.starters import NO_REVERSE_DNS
 from pytest_distbench.launch.supervise import Side, supervise
 from pytest_distbench.records.iteration import Fingerprint, rank_ranges

@@ -5,7 +5,7 @@ It tries the addresses one after the other, says who it is in a line of JSON, an
 secret in :data:`SECRET_VARIABLE` tells the controller that it is one of those that it asked for. With ``--torchrun``
 the command line tool starts the ranks.
 
-A relay lives for one launch and host. It takes orders on its connection, answers there (``stream.py``), and starts
+A relay lives for one launch and host. It takes orders on its connection, answers there, a JSON line each, and starts
 the ranks. When the connection breaks it ends them and all they have started: their lifeline has two hops.
 """
 
@@ -24,21 +24,22 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal, get_args
 
 import msgspec
 import psutil
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.launch.site import processes
+from pytest_distbench.launch.site import Exit, processes
 from pytest_distbench.launch.site.guardian import adopt_orphans
 from pytest_distbench.launch.site.local import ChildRanks, LocalLauncher, LocalSite, RunningLaunch, start_interpreter
-from pytest_distbench.launch.site.stream import EVERYTHING, OUTPUT, FileKind, Message, place_of
 from pytest_distbench.launch.starters.torchrun import TORCHRUN, start_torchrun
 from pytest_distbench.records.environment import Environment
-from pytest_distbench.records.launch_files import open_left
+from pytest_distbench.records.launch import HostReport
+from pytest_distbench.records.launch_files import LaunchFiles, open_left
 from pytest_distbench.records.plan import LaunchPlan, read_work
 from pytest_distbench.records.record import Record, replace
-from pytest_distbench.records.wire import Lines, variables_from_wire
+from pytest_distbench.records.wire import Lines, RankEvent, variables_from_wire
 
 SECRET_VARIABLE = "DISTBENCH_RELAY_SECRET"
 NAME_VARIABLES = ("DISTBENCH_HOST", "SLURMD_NODENAME")
@@ -59,6 +60,55 @@ OF_THE_HOST = {
 }  # fmt: skip
 """Devices, named by whoever started a process on the host: the step, the pod or the engine. Ranks have the values of
 their own host; of all other variables they have pytest's."""
+
+
+FileKind = Literal["log", "stacks", "flight", "groups"]
+"""What a rank writes that is shown as it is, and the method of :class:`LaunchFiles` that names the file."""
+
+OUTPUT: tuple[FileKind, ...] = ("log",)
+EVERYTHING: tuple[FileKind, ...] = get_args(FileKind)
+
+Order = Literal["open", "ping", "start", "ask", "signal", "running", "collect", "end", "fetch", "clear"]
+"""From the controller to a relay, which carries them out one after the other. All are answered by ``done``, but
+``ping`` by ``pong``, and ``ask`` and ``signal`` by nothing. ``open``: make a place for the launch, and measure nothing
+yet. ``running``: say which ranks are there. ``fetch``: send what ranks have printed since. ``clear``: end what is left,
+and send all that ranks have written and reported. The others are methods of a site."""
+Word = Literal["pong", "said", "closed", "ended", "wrote", "done"]
+"""From a relay to the controller: ``said``, by a rank; ``closed``: a rank's line has ended; ``ended``: all ranks there;
+``wrote``: a rank, to one of its files, at the beginning of which what was there before is gone."""
+
+
+class Message(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of the stream. Moments are CLOCK_MONOTONIC seconds of the relay's host."""
+
+    what: Order | Word
+    rank: int = -1
+    ranks: list[int] = []
+    """That it is about; of ``collect`` those that are undecided."""
+    held: list[int] = []
+    number: int = 0
+    """Of a ping and its pong, or of a signal."""
+    at: float = 0.0
+    request: str = ""
+    plan: LaunchPlan | None = None
+    """With its variables as they travel."""
+    places: dict[int, dict[str, str]] = {}
+    """Rank that is to live there -> the variables by which torchrun would tell it its place."""
+    began_ns: int = 0
+    """When the file of that name was made: a relay that finds the same one shares the launch's folder."""
+    event: RankEvent | None = None
+    ended: Exit | None = None
+    kind: FileKind = "log"
+    offset: int = 0
+    data: bytes = b""
+    report: HostReport | None = None
+    trouble: str = ""
+    """Why an order could not be carried out; empty: it was."""
+
+
+def place_of(files: LaunchFiles, kind: FileKind, rank: int) -> Path:
+    name: Callable[[int], Path] = getattr(files, kind)
+    return name(rank)
 
 
 class Caller(Record, frozen=True, kw_only=True, omit_defaults=True):

@@ -18,10 +18,10 @@ from typing import Protocol
 import msgspec
 
 from pytest_distbench.errors import LauncherError
+from pytest_distbench.hosts.relay import Message, Order, place_of
 from pytest_distbench.launch.site import PULSE_S, Clocks, Exit, Heard
 from pytest_distbench.launch.site.local import places
 from pytest_distbench.launch.site.processes import Standstill
-from pytest_distbench.launch.site.stream import Message, Order, place_of
 from pytest_distbench.records.launch import MOMENTS, HostReport, RankReport
 from pytest_distbench.records.plan import LaunchPlan, read_work
 from pytest_distbench.records.record import replace

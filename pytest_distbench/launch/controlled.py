@@ -30,8 +30,7 @@ from pytest_distbench.launch.diagnosis.fates import check_command, failed_ranks
 from pytest_distbench.launch.outcome import read_reports
 from pytest_distbench.launch.readers import readings
 from pytest_distbench.launch.reduce import merge, of_largest_process, recorded, with_load
-from pytest_distbench.launch.site import LOOK_S, processes
-from pytest_distbench.launch.site.guardian import remove_traces
+from pytest_distbench.launch.site import LOOK_S, guardian, processes
 from pytest_distbench.launch.site.processes import Standstill, below_guardian
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.launch.workplace import Leftovers, LogFollower, error_tail, settle, watched_folder
@@ -48,13 +47,6 @@ from pytest_distbench.records.wire import SESSION_VARIABLE
 _FOLLOW_S = 0.1
 _STACKS_S = 2.0
 """How long Python takes to write its stacks when it is told to abort."""
-_PACKAGE = str(Path(__file__).resolve().parents[2])
-_GUARDED = (
-    f"import sys; sys.path.append({_PACKAGE!r}); from pathlib import Path\n"
-    "from pytest_distbench.launch.site.guardian import main\n"
-    "from pytest_distbench.records.launch_files import LaunchFiles\n"
-    "main(int(sys.argv[1]), LaunchFiles(Path(sys.argv[2])), sys.argv[4:], looks=True, delay=float(sys.argv[3]))"
-)
 _SITE = str(Path(__file__).resolve().parents[1] / "worker" / "site")
 """On the path of every Python that is observed; see the module that lies there."""
 _OBSERVED = {"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}
@@ -98,7 +90,7 @@ class Controlled:
             with _running(plan, words, self._session) as running:
                 return running.wait(plan.timeout_s, looks, is_throttled=plan.delay > 0)
         finally:
-            remove_traces(plan.files)
+            guardian.remove_traces(plan.files)
             for look in looks:
                 look.finish()
 
@@ -212,35 +204,18 @@ class _Running:
 @contextlib.contextmanager
 def _running(plan: LaunchPlan, words: Sequence[str], session: str) -> Iterator[_Running]:
     """A command line in the place of a plan, below its guardian; at the end nothing of it is left."""
-    lifeline, theirs = os.pipe()
     try:
-        with open(plan.files.log(0), "ab") as log:
-            try:
-                process = subprocess.Popen(
-                    [sys.executable, "-P", "-c", _GUARDED, str(lifeline), plan.directory, str(plan.delay), *words],
-                    env=plan.variables,
-                    cwd=plan.working_dir,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=[lifeline],
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise LauncherError(f"cannot start {words[0]!r}: {error}") from error
-        os.close(lifeline)
-        lifeline = -1
-        running = _Running(process, session, plan.files)
-        try:
-            yield running
-        finally:
-            running.end()
-            if process.returncode is None:
-                process.wait()
+        process, lifeline = guardian.start(plan, words, variables=plan.variables, log=plan.files.log(0), looks=True)
+    except OSError as error:
+        raise LauncherError(f"cannot start {words[0]!r}: {error}") from error
+    running = _Running(process, session, plan.files)
+    try:
+        yield running
     finally:
-        for descriptor in (lifeline, theirs):
-            if descriptor >= 0:
-                os.close(descriptor)
+        running.end()
+        if process.returncode is None:
+            process.wait()
+        os.close(lifeline)
 
 
 def read_trouble(files: LaunchFiles) -> str:

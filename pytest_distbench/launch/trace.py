@@ -10,7 +10,7 @@ from __future__ import annotations
 import gzip
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -103,7 +103,8 @@ def write_file(sides: Sequence[Side]) -> bytes:
     """The traces of all sides in one file, gzipped. Each side begins where the others do."""
     origins = {side.name: side.origin for side in sides}
     first = min((e["ts"] - origins[side.name] for side in sides for t in side.traces for e in _timed(t)), default=0.0)
-    numbers, places = _Numbers(), itertools.count()
+    numbers: Numbers = {}
+    places = itertools.count()
     events = [
         event
         for side in sides
@@ -114,38 +115,34 @@ def write_file(sides: Sequence[Side]) -> bytes:
     return gzip.compress(msgspec.json.encode(document), compresslevel=6, mtime=0)
 
 
-@dataclass(slots=True)
-class _Numbers:
-    """Numbers that are used once in a file, whatever several ranks call by the same one."""
-
-    _known: dict[tuple[object, ...], int] = field(default_factory=dict)
-
-    def of(self, *what: object) -> int:
-        return self._known.setdefault(what, len(self._known) + 1)
+Numbers = dict[tuple[object, ...], int]
+"""By what several ranks may call by the same number: one that is used once in a file."""
 
 
-def _events_of_rank(
-    side: Side, rank: int, numbers: _Numbers, places: Iterator[int], *, shift: float
-) -> Iterator[Event]:
+def _events_of_rank(side: Side, rank: int, numbers: Numbers, places: Iterator[int], *, shift: float) -> Iterator[Event]:
     """The events of all loops of a rank; its processes have numbers and names of their own."""
     traces = [trace for trace in side.traces if trace.rank == rank]
+
+    def number(*what: object) -> int:
+        return numbers.setdefault((side.name, rank, *what), len(numbers) + 1)
+
     labels = {e["pid"]: e["args"]["labels"] for t in traces for e in t.events if e["name"] == "process_labels"}
     used = dict.fromkeys(event["pid"] for trace in traces for event in _timed(trace))
     for pid in used:
         label = str(labels.get(pid, ""))
         name = " ".join(filter(None, [side.name, f"rank {rank}", label if label.startswith("GPU") else "", side.note]))
-        about = {"ph": _DESCRIPTION, "pid": numbers.of(side.name, rank, pid), "tid": 0}
+        about = {"ph": _DESCRIPTION, "pid": number(pid), "tid": 0}
         yield {**about, "name": "process_name", "args": {"name": name}}
         yield {**about, "name": "process_sort_index", "args": {"sort_index": next(places)}}
     for loop, trace in enumerate(traces):
         for event in trace.events:
             if event["pid"] not in used or event["name"] in _NAMES:
                 continue
-            moved = {**event, "pid": numbers.of(side.name, rank, event["pid"])}
+            moved = {**event, "pid": number(event["pid"])}
             if event["ph"] != _DESCRIPTION:
                 moved["ts"] = round(event["ts"] + shift, 3)
             if "id" in event:  # of an arrow, which has two ends
-                moved["id"] = numbers.of(side.name, rank, loop, event.get("cat"), event["id"])
+                moved["id"] = number(loop, event.get("cat"), event["id"])
             yield moved
 
 
@@ -205,7 +202,9 @@ def union(spans: Iterator[Span]) -> float:
 def _collectives(events: Sequence[Event], iterations: Sequence[Span]) -> dict[str, list[Span]]:
     """When collectives were under way, by name: what the plugin itself sends lies between the iterations."""
     launched: dict[int, float] = {
-        e["args"]["correlation"]: e["ts"] for e in events if e.get("cat") in _LAUNCHES and _is_linked(e)
+        e["args"]["correlation"]: e["ts"]
+        for e in events
+        if e.get("cat") in _LAUNCHES and "correlation" in e.get("args", {})
     }
     found: dict[str, list[Span]] = {}
     for event in events:
@@ -223,7 +222,3 @@ def _collectives(events: Sequence[Event], iterations: Sequence[Span]) -> dict[st
         if spans:
             found.setdefault(name, []).extend(spans)
     return found
-
-
-def _is_linked(event: Event) -> bool:
-    return "correlation" in event.get("args", {})

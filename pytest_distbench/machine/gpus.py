@@ -435,10 +435,8 @@ def choose(cards: Sequence[Card], setting: str | None) -> Choice:
     why = ""
     if setting is None:
         chosen = list(cards)
-    elif setting.startswith("GPU-"):
-        chosen, why = _named(cards, setting)
     else:
-        chosen, why = _numbered(cards, setting)
+        chosen, why = _listed(cards, setting)
     remarks = [f"{VARIABLE}: {why}"] if why else []
     for card in chosen:
         if card.is_cut and card.slices:
@@ -452,41 +450,33 @@ def is_by_number(setting: str | None) -> bool:
     return setting is None or not setting.startswith(("GPU-", "MIG-"))
 
 
-def _numbered(cards: Sequence[Card], setting: str) -> tuple[list[Card], str]:
-    """By numbers, as C's strtoul reads them, up to the first that is none or too large. Twice the same: none at all."""
-    numbers: list[int] = []
-    why = ""
-    for part in setting.split(","):
-        found = _NUMBER.match(part)
-        number = int(found.group(1)) if found else -1
-        if number in numbers:
-            return [], f"{number} is named twice, and then there is none"
-        if number < 0:
-            why = f"{part!r} is no number of a GPU; {_ENDS}" if setting.strip() else "it is empty, which hides all"
-            break
-        numbers.append(number)
-    valid = next((i for i, number in enumerate(numbers) if number >= len(cards)), len(numbers))
-    if valid < len(numbers):
-        why = f"there is no GPU {numbers[valid]} of {len(cards)} that count from 0; {_ENDS}"
-    return [cards[number] for number in numbers[:valid]], why
+def _listed(cards: Sequence[Card], setting: str) -> tuple[list[Card], str]:
+    """By numbers, as C's strtoul reads them, or by UUIDs or the beginnings of such, as the first is.
 
-
-def _named(cards: Sequence[Card], setting: str) -> tuple[list[Card], str]:
-    """By UUIDs or the beginnings of such: up to the first that fits none or several. Twice the same: none."""
+    Up to the first that names none or several. Twice the same: none at all.
+    """
+    by_uuid = setting.startswith("GPU-")
     names: list[str] = []
     why = ""
     for part in setting.split(","):
-        if part in names:
-            return [], f"{part} is named twice, and then there is none"
-        if not part.startswith("GPU-"):
-            why = f"{part!r} is no UUID such as the first; {_ENDS}"
+        number = _NUMBER.match(part)
+        name = part if by_uuid else str(int(number[1]) if number else -1)
+        if name in names:
+            return [], f"{name} is named twice, and then there is none"
+        if not name.startswith("GPU-" if by_uuid else tuple("0123456789")):
+            what = "UUID such as the first" if by_uuid else "number of a GPU"
+            why = f"{part!r} is no {what}; {_ENDS}" if setting.strip() else "it is empty, which hides all"
             break
-        names.append(part)
+        names.append(name)
     chosen: list[Card] = []
     for name in names:
-        fitting = [card for card in cards if card.gpu.uuid.startswith(name)]
+        if by_uuid:
+            fitting = [card for card in cards if card.gpu.uuid.startswith(name)]
+        else:
+            fitting = [*cards[int(name) : int(name) + 1]]
         if len(fitting) != 1:
-            return chosen, f"{_why_not_one(name, len(fitting))}; {_ENDS}"
+            none = f"there is no GPU {name} of {len(cards)} that count from 0"
+            return chosen, f"{_why_not_one(name, len(fitting)) if by_uuid else none}; {_ENDS}"
         if fitting[0] in chosen:
             return [], f"{name} names one twice, and then there is none"
         chosen += fitting

@@ -82,45 +82,28 @@ def lease(uuids: Sequence[str], *, on_wait: Callable[[str], None]) -> Iterator[N
         yield
 
 
-@dataclass(frozen=True)
-class _Holder:
-    """Who holds a lock.
-
-    Attributes:
-        pid: that ends it; None: it cannot be seen from here.
-        is_ours: another worker of one's own pytest-xdist run.
-    """
-
-    who: str = "a process that is not seen from here, perhaps in another container"
-    pid: int | None = None
-    is_ours: bool = False
-
-
-def _holder(path: Path) -> _Holder:
+def _holder(path: Path) -> tuple[str, int | None, bool]:
+    """Who holds a lock, its process, and whether it is of one's own pytest-xdist run; None: it cannot be seen."""
     with contextlib.suppress(OSError, psutil.Error, ValueError, IndexError):
         found = path.stat()
         place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
         for line in Path("/proc/locks").read_text().splitlines():
             fields = line.split()
             if fields[1] == "FLOCK" and fields[5] == place:
-                return _described(psutil.Process(int(fields[4])))
-    return _Holder()
+                process = psutil.Process(int(fields[4]))
+                above = process.parent() if _OF_XDIST in " ".join(process.cmdline()) else None
+                is_ours = above is not None and above.pid == os.getppid()
+                return _describe(above or process), (above or process).pid, is_ours
+    return "a process that is not seen from here, perhaps in another container", None, False
 
 
-def _described(process: psutil.Process) -> _Holder:
-    is_worker = _OF_XDIST in " ".join(process.cmdline())
-    above = process.parent() if is_worker else None
-    named = above or process
-    command = " ".join(shlex.join(mask_arguments(named.cmdline())).split())
+def _describe(process: psutil.Process) -> str:
+    command = " ".join(shlex.join(mask_arguments(process.cmdline())).split())
     if len(command) > _LONGEST_COMMAND:
         command = f"{command[:_LONGEST_COMMAND]}..."
-    whose = f" of {named.username()}" if named.uids().real != os.getuid() else ""
-    minutes = (time.time() - named.create_time()) / 60
-    return _Holder(
-        who=f"pid {named.pid}{whose} ({command}), which has run for {minutes:.0f} min",
-        pid=named.pid,
-        is_ours=above is not None and above.pid == os.getppid(),
-    )
+    whose = f" of {process.username()}" if process.uids().real != os.getuid() else ""
+    minutes = (time.time() - process.create_time()) / 60
+    return f"pid {process.pid}{whose} ({command}), which has run for {minutes:.0f} min"
 
 
 def _wait(path: Path, whose: str, on_wait: Callable[[str], None], take: Callable[[], int | None]) -> int:
@@ -128,20 +111,20 @@ def _wait(path: Path, whose: str, on_wait: Callable[[str], None], take: Callable
     began = time.monotonic()
     told: float | None = None
     while (waited := time.monotonic() - began) < WAIT_S:
-        holder = _holder(path)
-        if waited - (told or 0.0) >= TELL_S or (told is None and not holder.is_ours):
+        who, _, is_ours = _holder(path)
+        if waited - (told or 0.0) >= TELL_S or (told is None and not is_ours):
             since = f" since {waited / 60:.0f} min" if told is not None else ""
-            on_wait(f"waiting{since} for {whose}: {holder.who}")
+            on_wait(f"waiting{since} for {whose}: {who}")
             told = waited
         look_again = began + min(waited + min(_LOOK_S, TELL_S), WAIT_S)
         while time.monotonic() < look_again:
             if (descriptor := take()) is not None:
                 return descriptor
             time.sleep(_PAUSE_S)
-    holder = _holder(path)
-    end = "" if holder.pid is None else f" (kill {holder.pid})"
+    who, pid, _ = _holder(path)
+    end = "" if pid is None else f" (kill {pid})"
     raise LauncherError(
-        f"waited {WAIT_S / 60:.0f} min for {whose}, and did not get {path}; it is held by {holder.who}. "
+        f"waited {WAIT_S / 60:.0f} min for {whose}, and did not get {path}; it is held by {who}. "
         f"Run again when that is over, or end it{end}"
     )
 

@@ -21,25 +21,30 @@ from support.processes import wait_for
 
 from pytest_distbench.hosts import relay as relay_module
 from pytest_distbench.hosts.relay import (
+    EVERYTHING,
     INTERFACE,
     OF_THE_HOST,
     SECRET_VARIABLE,
     Caller,
+    Message,
     _settle_here,
     connect,
     interface_of,
     of_ranks,
     own_address,
+    place_of,
     relay_folder,
 )
 from pytest_distbench.hosts.relayed import Host, RelayedSite
 from pytest_distbench.hosts.slurm import OF_TASKS
+from pytest_distbench.launch.site import Exit
 from pytest_distbench.launch.site.processes import is_alive
 from pytest_distbench.read import stdout
+from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Reader
-from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks
+from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks, read_work
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.wire import ALL_JOINED, ALL_UP
+from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, RankEvent
 
 
 @pytest.fixture
@@ -367,3 +372,28 @@ def test_the_page_says_which_variables_are_not_simply_handed_on() -> None:
 
     assert len(names) == len(set(names))
     assert [name for name in names if f"`{name}`" not in page] == []
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        Message(what="said", event=RankEvent(kind="progress", rank=1, at=2.5, text="\u00e9")),
+        Message(what="wrote", rank=0, kind="log", offset=3, data=bytes(range(256))),
+        Message(what="ended", ended=Exit(codes={0: -9, 11: 1})),
+        Message(what="done", ranks=[1], ended=Exit(stuck={1: "there"}, oom_kills={0: 2})),
+    ],
+)
+def test_a_word_arrives_as_it_was_said(word: Message) -> None:
+    assert msgspec.json.decode(msgspec.json.encode(word), type=Message) == word
+
+
+def test_an_order_arrives_as_it_was_given(tmp_path: Path) -> None:
+    order = Message(what="open", plan=make_plan(tmp_path), places={3: {"RANK": "3"}}, began_ns=2**62)
+
+    assert msgspec.json.decode(msgspec.json.encode(order), type=Message, dec_hook=read_work) == order
+
+
+def test_every_kind_of_file_has_a_name_for_each_rank(tmp_path: Path) -> None:
+    named = {place_of(LaunchFiles(tmp_path), kind, rank) for kind in EVERYTHING for rank in range(2)}
+
+    assert len(named) == 2 * len(EVERYTHING)

@@ -22,9 +22,9 @@ from support.processes import wait_for
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.hosts import relayed
+from pytest_distbench.hosts.relay import Message
 from pytest_distbench.hosts.relayed import Host, RelayedSite
 from pytest_distbench.launch.site import Exit, processes
-from pytest_distbench.launch.site.stream import Message
 from pytest_distbench.launch.supervise import Side, supervise
 from pytest_distbench.records.launch import ErrorReport, HostReport, RankReport
 from pytest_distbench.records.plan import LaunchPlan, read_work

@@ -62,19 +62,6 @@ _LOOK_AGAIN_S = 0.02
 _PY_SPY_S = 10.0
 
 
-class _Frame(msgspec.Struct):
-    name: str
-    filename: str
-    line: int
-
-
-class _Thread(msgspec.Struct):
-    """One thread in py-spy's JSON."""
-
-    frames: list[_Frame]
-    thread_name: str | None = None
-
-
 def collect(
     files: LaunchFiles,
     pids: Mapping[int, int],
@@ -142,10 +129,13 @@ def _ask_py_spy(pid: int, path: Path) -> None:
         if processes.is_stopped(pid):  # it cannot be stopped once more, and will not move
             command.append("--nonblocking")
         done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_PY_SPY_S, check=True)
-        threads = msgspec.json.decode(done.stdout, type=list[_Thread])
-        path.write_text("\n\n".join(_as_faulthandler(thread) for thread in threads))
+        path.write_text(as_faulthandler(done.stdout))
 
 
-def _as_faulthandler(thread: _Thread) -> str:
-    frames = [f'  File "{f.filename}", line {f.line} in {f.name}' for f in thread.frames]
-    return "\n".join([f"Thread {thread.thread_name} (py-spy, most recent call first):", *frames])
+def as_faulthandler(told: bytes) -> str:
+    """What py-spy says of threads, in JSON, as Python's faulthandler writes it."""
+    blocks = []
+    for thread in msgspec.json.decode(told):
+        frames = [f'  File "{f["filename"]}", line {f["line"]} in {f["name"]}' for f in thread["frames"]]
+        blocks.append("\n".join([f"Thread {thread['thread_name']} (py-spy, most recent call first):", *frames]))
+    return "\n\n".join(blocks)

@@ -1,8 +1,7 @@
 """The parent of one torchrun: nothing that torchrun starts outlives it, nor pytest, whatever happens to either.
 
-``python -m pytest_distbench.launch.site.guardian LIFELINE DIRECTORY COMMAND...`` runs the command and ends as it ends.
-It adopts every orphan among its descendants, so that a child with a session and an environment of its own is found too.
-LIFELINE is a descriptor whose other end pytest holds: when that closes, all of this ends.
+It runs a command, and ends as that ends. It adopts every orphan among its descendants, so that a child with a session
+and an environment of its own is found too.
 """
 
 from __future__ import annotations
@@ -21,7 +20,9 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import psutil
@@ -31,6 +32,9 @@ from pytest_distbench.launch.site.processes import Throttle
 from pytest_distbench.records.environment import End
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.worker.load import LoadWindow, usable_cpus
+
+if TYPE_CHECKING:  # a guardian has no use for it
+    from pytest_distbench.records.plan import LaunchPlan
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -60,6 +64,46 @@ def remove_traces(launch: LaunchFiles) -> None:
         for path in (files.control, files.plan):
             path.unlink(missing_ok=True)
         shutil.rmtree(files.sockets, ignore_errors=True)
+
+
+_PACKAGE = str(Path(__file__).resolve().parents[3])
+_START = (
+    f"import sys; sys.path.append({_PACKAGE!r}); from pathlib import Path\n"
+    "from pytest_distbench.launch.site.guardian import main\n"
+    "from pytest_distbench.records.launch_files import LaunchFiles\n"
+    "lifeline, looks, delay, directory, *command = sys.argv[1:]\n"
+    "main(int(lifeline), LaunchFiles(Path(directory)), command, looks=looks == 'looks', delay=float(delay))"
+)
+
+
+def start(
+    plan: LaunchPlan, words: Sequence[str], *, variables: Mapping[str, str], log: Path, looks: bool = False
+) -> tuple[subprocess.Popen[bytes], int]:
+    """Start a command line in the place of a plan, below a guardian; and the descriptor that the guardian lives by.
+
+    Raises:
+        OSError: no process could be started.
+    """
+    lifeline, theirs = os.pipe()
+    given = [str(lifeline), "looks" if looks else "", str(plan.delay if looks else 0.0), plan.directory, *words]
+    try:
+        with open(log, "ab") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _START, *given],
+                env=dict(variables),
+                cwd=plan.working_dir,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                pass_fds=[lifeline],
+                start_new_session=True,
+            )
+    except OSError:
+        os.close(theirs)
+        raise
+    finally:
+        os.close(lifeline)
+    return process, theirs
 
 
 def main(lifeline: int, launch: LaunchFiles, command: list[str], *, looks: bool = False, delay: float = 0.0) -> None:
@@ -124,7 +168,3 @@ def _why_not(program: str, error: OSError) -> str:
     elif error.errno == errno.ENOENT and os.path.exists(program):
         hint = "; is what its first line names, after #!, installed?"
     return f"cannot start {program!r}: {error.strerror}{hint}"
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), LaunchFiles(Path(sys.argv[2])), sys.argv[3:])

@@ -79,25 +79,16 @@ def start_torchrun(
         command: torchrun, up to what its ranks run.
         leftovers: finds what is left of it on this host.
     """
-    lifeline, theirs = os.pipe()
-    whole = [
-        sys.executable, "-m", "pytest_distbench.launch.site.guardian", str(lifeline), plan.directory,
-        *command, "-m", "pytest_distbench.worker", "rank", str(plan.files.plan),
-    ]  # fmt: skip
+    from pytest_distbench.launch.site import guardian  # late, as in TorchrunLauncher.open
+
     path = os.pathsep.join(p for p in plan.python_path if p)
-    with open(plan.files.launcher_log, "ab") as log:
-        process = subprocess.Popen(
-            whole,
-            env={**plan.variables, **NO_REVERSE_DNS, "PYTHONPATH": path},
-            cwd=plan.working_dir,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            pass_fds=[lifeline],
-            start_new_session=True,
-        )
-    os.close(lifeline)
-    return _TorchrunLaunch(process, theirs, plan.files.launcher_log, leftovers)
+    process, lifeline = guardian.start(
+        plan,
+        [*command, "-m", "pytest_distbench.worker", "rank", str(plan.files.plan)],
+        variables={**plan.variables, **NO_REVERSE_DNS, "PYTHONPATH": path},
+        log=plan.files.launcher_log,
+    )
+    return _TorchrunLaunch(process, lifeline, plan.files.launcher_log, leftovers)
 
 
 class _TorchrunLaunch:

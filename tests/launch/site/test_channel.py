@@ -20,7 +20,7 @@ from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site import Heard
 from pytest_distbench.launch.site.channel import LONGEST_LINE_BYTES, ControlChannel, check_ranks
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.wire import EventKind, RankEvent, short_address
+from pytest_distbench.records.wire import EventKind, Lines, RankEvent, short_address
 
 
 def limit(monkeypatch: pytest.MonkeyPatch, soft: int, hard: int) -> None:
@@ -128,3 +128,11 @@ def test_what_a_rank_could_not_end_is_kept_and_its_process_is_the_one_that_has_c
         ranks_heard(ear)
 
         assert ear.channel.pids() == {1: os.getpid()}
+
+
+@given(st.lists(st.binary(max_size=20).filter(lambda line: b"\n" not in line)), st.integers(1, 7))
+def test_lines_come_out_whole_however_they_are_cut(lines: list[bytes], size: int) -> None:
+    data = b"".join(line + b"\n" for line in lines) + b"half a li"
+    taken = Lines()
+
+    assert [line for i in range(0, len(data), size) for line in taken.take(data[i : i + size])] == lines

@@ -55,9 +55,9 @@ def test_a_rank_without_the_handler_is_not_sent_the_signal_it_would_die_of(tmp_p
 
 
 def test_what_py_spy_says_reads_as_a_ranks_own_stacks() -> None:
-    thread = evidence._Thread(frames=[evidence._Frame("f", "/me/a.py", 7)], thread_name="MainThread")
+    told = b'[{"pid": 1, "thread_name": "MainThread", "frames": [{"name": "f", "filename": "/me/a.py", "line": 7}]}]'
 
-    assert waits_at(evidence._as_faulthandler(thread)) == "a.py:7 in f"
+    assert waits_at(evidence.as_faulthandler(told)) == "a.py:7 in f"
 
 
 class NVMLError(Exception):
