@@ -191,22 +191,18 @@ def relay_folder() -> Iterator[Path]:
 
     They hold the plans of launches, with all variables of the environment.
     """
-    _sweep(Path(tempfile.gettempdir()))
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/"):
+        with contextlib.suppress(OSError):  # of another user, or removed meanwhile, or in use
+            if left.lstat().st_uid == os.getuid() and not left.is_symlink():
+                with (left / _LOCK).open() as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as made:
         folder = Path(made)
         with (folder / f".{_LOCK}").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             (folder / f".{_LOCK}").rename(folder / _LOCK)  # held already when others see it
             yield folder
-
-
-def _sweep(above: Path) -> None:
-    for folder in above.glob(f"{_PREFIX}*/"):
-        with contextlib.suppress(OSError):  # of another user, or removed meanwhile, or in use
-            if folder.lstat().st_uid == os.getuid() and not folder.is_symlink():
-                with (folder / _LOCK).open() as lock:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(folder, ignore_errors=True)
 
 
 _READ_BYTES = 65536
@@ -265,7 +261,11 @@ class Relay:
                 for key, _ in self._selector.select():
                     if key.fileobj is self._site:
                         self._site.listen(0.0)
-                    elif data := self._hear():
+                        continue
+                    data = b""  # no more will come, however that came about: a network that has parted, too
+                    with contextlib.suppress(OSError):
+                        data = self._line.recv(_READ_BYTES)
+                    if data:
                         for line in lines.take(data):
                             self._obey(msgspec.json.decode(line, type=Message, dec_hook=read_work))
                     else:
@@ -369,13 +369,6 @@ class Relay:
                         self._say(Message(what="wrote", rank=rank, kind=kind, offset=begin - left_out, data=data))
                         begin += len(data)
                     self._sent[rank, kind] = begin, left_out
-
-    def _hear(self) -> bytes:
-        """What has arrived; nothing where no more will, however that came about: a network that has parted, too."""
-        try:
-            return self._line.recv(_READ_BYTES)
-        except OSError:
-            return b""
 
     def _say(self, word: Message) -> None:
         try:

@@ -22,7 +22,7 @@ from pytest_distbench.hosts.relay import Message, Order, place_of
 from pytest_distbench.launch.site import PULSE_S, Clocks, Exit, Heard
 from pytest_distbench.launch.site.local import places
 from pytest_distbench.launch.site.processes import Standstill
-from pytest_distbench.records.launch import MOMENTS, HostReport, RankReport
+from pytest_distbench.records.launch import MOMENTS, HostReport
 from pytest_distbench.records.plan import LaunchPlan, read_work
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import Lines, RankEvent, variables_to_wire
@@ -94,7 +94,12 @@ class Host:
         entered = {
             key: replace(each, firsts=[at + self.offset_s for at in each.firsts]) for key, each in told.entered.items()
         }
-        return replace(told, ranks=[_moved(report, self.offset_s) for report in told.ranks], entered=entered)
+        ranks = []
+        for report in told.ranks:
+            error = report.error and replace(report.error, raised_at=report.error.raised_at + self.offset_s)
+            phases = {name: at + self.offset_s * (name in MOMENTS) for name, at in report.phases.items()}
+            ranks.append(replace(report, phases=phases, error=error))
+        return replace(told, ranks=ranks, entered=entered)
 
     @property
     def has_answered(self) -> bool:
@@ -144,12 +149,6 @@ class Host:
         except subprocess.TimeoutExpired:
             self.keeper.kill()
             self.keeper.wait()
-
-
-def _moved(report: RankReport, offset_s: float) -> RankReport:
-    phases = {name: at + offset_s if name in MOMENTS else at for name, at in report.phases.items()}
-    error = replace(report.error, raised_at=report.error.raised_at + offset_s) if report.error is not None else None
-    return replace(report, phases=phases, error=error)
 
 
 _PINGS = 5

@@ -335,7 +335,10 @@ class SlurmLauncher:
 
     def open(self, plan: LaunchPlan) -> RelayedSite:
         layout = self._allocation.layout(plan.processes, on_gpus=plan.device == "cuda")
-        self._drop_unusable(plan.variables)
+        read = read_at_start(plan.variables)
+        is_other = read != self._read_at_start  # libraries were loaded with other variables
+        self._read_at_start = read
+        self._drop([node for node, parent in self._parents.items() if is_other or not parent.is_idle])
         parents = self._parents_on(len(layout), plan.variables)
         relays: dict[str, Call] = {}
         try:
@@ -363,13 +366,6 @@ class SlurmLauncher:
         self._drop(list(self._parents))
         processes.kill(processes.find_marked(SESSION_VARIABLE, self.session))
 
-    def _drop_unusable(self, variables: Mapping[str, str]) -> None:
-        """Let go of parents that have ended, and of all whose libraries were loaded with other variables."""
-        read = read_at_start(variables)
-        is_other = read != self._read_at_start
-        self._read_at_start = read
-        self._drop([node for node, parent in self._parents.items() if is_other or not parent.is_idle])
-
     def _parents_on(self, number: int, variables: Mapping[str, str]) -> dict[str, NodeParent]:
         """The parents of so many nodes. In place of nodes that start none others are taken, if there are more."""
         for spare in range(len(self._preferred) - number, -1, -1):
@@ -386,9 +382,16 @@ class SlurmLauncher:
     def _start_parents(self, nodes: Sequence[str], variables: Mapping[str, str]) -> None:
         if not nodes:
             return
+
+        def command(where: Sequence[str]) -> list[str]:
+            port, *addresses = where
+            arguments = f"{port}, {addresses!r}, {[*self._setup.preload]!r}"
+            code = f"from pytest_distbench.hosts.slurm import serve_node; serve_node({arguments})"
+            return [str(self._setup.interpreter or sys.executable), "-c", code]
+
         step = start_step(
             nodes,
-            self._parent_command,
+            command,
             gpus=self._allocation.gpus_per_node,
             variables=variables_of_parent(variables),
             log=self._log,
@@ -402,12 +405,6 @@ class SlurmLauncher:
             self._put_last(error.missing if isinstance(error, NotCalled) else nodes)
             raise
         self._parents |= {said.host: NodeParent(Parent(line, step.pid), step) for line, said in callers}
-
-    def _parent_command(self, where: Sequence[str]) -> list[str]:
-        port, *addresses = where
-        arguments = f"{port}, {addresses!r}, {[*self._setup.preload]!r}"
-        code = f"from pytest_distbench.hosts.slurm import serve_node; serve_node({arguments})"
-        return [str(self._setup.interpreter or sys.executable), "-c", code]
 
     def _drop(self, nodes: Sequence[str]) -> None:
         """Let go of the parents of nodes, which end, and of steps that have no other."""

@@ -14,20 +14,18 @@ import resource
 import selectors
 import shlex
 import signal
-import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 import psutil
 
 from pytest_distbench.errors import LauncherError, ReadingError, RecordingError
-from pytest_distbench.launch.diagnosis.fates import check_command, failed_ranks
-from pytest_distbench.launch.outcome import read_reports
+from pytest_distbench.launch.outcome import check_group, read_reports
 from pytest_distbench.launch.readers import readings
 from pytest_distbench.launch.reduce import merge, of_largest_process, recorded, with_load
 from pytest_distbench.launch.site import LOOK_S, guardian, processes
@@ -41,7 +39,7 @@ from pytest_distbench.records.launch import HUNG, LaunchRecord, RankFate, RankRe
 from pytest_distbench.records.launch_files import NOTES_VARIABLE, LaunchFiles
 from pytest_distbench.records.metric import WALL_TIME, Observation
 from pytest_distbench.records.plan import Command, LaunchPlan
-from pytest_distbench.records.record import replace
+from pytest_distbench.records.record import Record, replace
 from pytest_distbench.records.wire import SESSION_VARIABLE
 
 _FOLLOW_S = 0.1
@@ -87,7 +85,7 @@ class Controlled:
         plan.files.plan.touch(mode=0o600)  # it has the command line, with its secrets
         plan.files.plan.write_bytes(msgspec.json.encode(replace(plan, variables={}, read={}, delay=0.0)))
         try:
-            with _running(plan, words, self._session) as running:
+            with contextlib.closing(_Running(plan, words, self._session)) as running:
                 return running.wait(plan.timeout_s, looks, is_throttled=plan.delay > 0)
         finally:
             guardian.remove_traces(plan.files)
@@ -135,13 +133,18 @@ class TimelineFollower:
 
 
 class _Running:
-    """A command below its guardian (see there)."""
+    """A command line in the place of a plan, below its guardian; once it is closed nothing of it is left."""
 
-    def __init__(self, process: subprocess.Popen[bytes], session: str, files: LaunchFiles) -> None:
-        self._process = process
+    def __init__(self, plan: LaunchPlan, words: Sequence[str], session: str) -> None:
         self._session = session
-        self._files = files
+        self._files = plan.files
         self._start = time.perf_counter()
+        try:
+            self._process, self._lifeline = guardian.start(
+                plan, words, variables=plan.variables, log=plan.files.log(0), looks=True
+            )
+        except OSError as error:
+            raise LauncherError(f"cannot start {words[0]!r}: {error}") from error
 
     def wait(self, timeout_s: float, followers: Sequence[Follower], *, is_throttled: bool = False) -> End:
         """Wait for its end, or make it end when its time is over, or where somebody has stopped who waits for it.
@@ -173,19 +176,27 @@ class _Running:
     def _stop(self) -> End:
         """Have every Python of it show its stacks, then end it."""
         wall_s = time.perf_counter() - self._start
-        pythons = [p for p in self._members() if p.pid != self._process.pid and _is_python(p)]
-        for process in pythons:
+        asked = []
+        for process in self._members():
             with contextlib.suppress(OSError, psutil.Error):
+                if process.pid == self._process.pid or "python" not in Path(process.exe()).name:
+                    continue
                 resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))
-                if not processes.catches(process.pid, signal.SIGABRT):
-                    continue  # to abort would end it without a word
-                process.send_signal(signal.SIGABRT)
-        psutil.wait_procs(pythons, timeout=_STACKS_S)
+                if processes.catches(process.pid, signal.SIGABRT):  # else it would end without a word
+                    process.send_signal(signal.SIGABRT)
+                    asked.append(process)
+        psutil.wait_procs(asked, timeout=_STACKS_S)
         self.end()
         return self._reap(wall_s, timed_out=True)
 
     def end(self) -> None:
         processes.kill(self._members())
+
+    def close(self) -> None:
+        self.end()
+        if self._process.returncode is None:
+            self._process.wait()
+        os.close(self._lifeline)
 
     def _members(self) -> list[psutil.Process]:
         found = [*processes.find_marked(SESSION_VARIABLE, self._session), *processes.family([self._process.pid])]
@@ -201,23 +212,6 @@ class _Running:
         return replace(used, code=code, timed_out=timed_out, wall_s=wall_s, cpu_s=usage.ru_utime + usage.ru_stime)
 
 
-@contextlib.contextmanager
-def _running(plan: LaunchPlan, words: Sequence[str], session: str) -> Iterator[_Running]:
-    """A command line in the place of a plan, below its guardian; at the end nothing of it is left."""
-    try:
-        process, lifeline = guardian.start(plan, words, variables=plan.variables, log=plan.files.log(0), looks=True)
-    except OSError as error:
-        raise LauncherError(f"cannot start {words[0]!r}: {error}") from error
-    running = _Running(process, session, plan.files)
-    try:
-        yield running
-    finally:
-        running.end()
-        if process.returncode is None:
-            process.wait()
-        os.close(lifeline)
-
-
 def read_trouble(files: LaunchFiles) -> str:
     return files.trouble.read_text() if files.trouble.exists() else ""
 
@@ -230,12 +224,6 @@ def tell_end(plan: LaunchPlan, what: str, ended: End) -> str:
         return ""
     ending, log = processes.ending(ended.code), error_tail(plan.files.log(0))
     return read_trouble(plan.files) or f"the controller of the {what} {ending}; its log:\n{log}"
-
-
-def _is_python(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.Error):
-        return "python" in Path(process.exe()).name
-    return False
 
 
 _LONGEST_SHOWN = 60
@@ -321,6 +309,55 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
         remarks=remarks,
         logs=plan.directory,
     )
+
+
+def check_command(plan: LaunchPlan, *, gave_numbers: bool) -> list[str]:
+    """The same of a command's processes, as far as they are Pythons and on this host.
+
+    What it gave as numbers, with nothing of it going on when it had ended, may be what should have been measured.
+    """
+    sizes = plan.files.joined()
+    if not plan.expect(Command).makes_group or (not sizes and gave_numbers):
+        return []  # it may not be Python at all: the numbers show that it has done something
+    return check_group(plan, max(sizes, default=0), who="process of the command")
+
+
+_RANK = "rank "
+
+
+class RankNote(Record, frozen=True, kw_only=True):
+    """A line that a rank of a command has left, or what has started it."""
+
+    who: str
+    """``rank 1``; of what starts ranks its command line."""
+    what: Literal["began", "raised"]
+    t: float
+    """CLOCK_MONOTONIC seconds."""
+    pid: int
+    error: str = ""
+    """In words: ``raised ValueError: bad batch (train.py:12)``; of what starts ranks how they died."""
+
+
+def failed_ranks(plan: LaunchPlan) -> str:
+    """How ranks of a command failed, in a clause; empty: none did, or they began anew afterwards, and ended well.
+
+    An elastic agent, or a loop in a shell, starts ranks again: of each rank, and of each command line that starts them,
+    the process that began last counts.
+    """
+    if not plan.files.rank_notes.exists():
+        return ""
+    notes = sorted(
+        (msgspec.json.decode(line, type=RankNote) for line in plan.files.rank_notes.read_bytes().splitlines()),
+        key=lambda note: note.t,
+    )
+    last = {note.who: note.pid for note in notes if note.what == "began"}
+    failed = [note for note in notes if note.what == "raised" and last.get(note.who) == note.pid]
+    by_error: dict[str, list[str]] = {}
+    for note in failed:
+        if note.who.startswith(_RANK):
+            by_error.setdefault(note.error, []).append(note.who.removeprefix(_RANK))
+    told = [f"rank{'s' * (len(who) > 1)} {', '.join(sorted(who))} {error}" for error, who in by_error.items()]
+    return "; ".join(told or dict.fromkeys(note.error for note in failed))
 
 
 def _noted(plan: LaunchPlan, own: RankReport) -> dict[int, RankReport]:

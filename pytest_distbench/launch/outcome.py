@@ -9,8 +9,7 @@ import msgspec
 
 from pytest_distbench.errors import ReadingError, RecordingError
 from pytest_distbench.judging.fingerprint_rule import structure_metrics
-from pytest_distbench.launch.diagnosis.fates import Ending, check_ranks, is_hang, tell_fates
-from pytest_distbench.launch.diagnosis.reason import merge_outcomes
+from pytest_distbench.launch.diagnosis.fates import Ending, is_hang, merge_outcomes, tell_fates
 from pytest_distbench.launch.readers import readings
 from pytest_distbench.launch.reduce import (
     breakdowns,
@@ -28,7 +27,7 @@ from pytest_distbench.launch.workplace import tail
 from pytest_distbench.machine.secrets import mask_values
 from pytest_distbench.records.launch import Entered, HostReport, LaunchRecord, RankFate, RankReport
 from pytest_distbench.records.launch_files import open_left
-from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.plan import LaunchPlan, Ranks
 from pytest_distbench.records.record import replace
 
 _LARGEST_REPORT = 256 * 2**20
@@ -160,6 +159,29 @@ def make_record(
         peak_memory_bytes=largest(told),
     )
     return with_load(record, reports[0].load) if 0 in reports else record
+
+
+def check_ranks(plan: LaunchPlan, reports: Mapping[int, RankReport]) -> list[str]:
+    """What is to be said of a launch of ranks of ours, where only some of those that run a script met."""
+    body = plan.expect(Ranks).body
+    if not (body.is_script and body.makes_group):
+        return []
+    return check_group(plan, max(report.group_size for report in reports.values()), who="rank")
+
+
+def check_group(plan: LaunchPlan, largest: int, *, who: str) -> list[str]:
+    if plan.world_size == 1:
+        return []
+    if largest < 2:
+        last = tail(plan.files.log(0), lines=5)
+        shown = f"; the output of rank 0 ends with:\n{last}" if last else "; rank 0 printed nothing"
+        raise RecordingError(
+            f"no {who} joined a process group of {plan.world_size}: it ended without one"
+            + ", or made one of its own" * (largest == 1)
+            + ". If its processes communicate without torch.distributed, pass makes_group=False"
+            + shown
+        )
+    return [f"the largest process group had {largest} of {plan.world_size} ranks"] * (largest < plan.world_size)
 
 
 def _phases(reports: Mapping[int, RankReport], ending: Ending) -> dict[str, float]:

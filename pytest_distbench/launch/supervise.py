@@ -139,15 +139,24 @@ class Supervised:
         self.stop_at = min(self.latest, self.up_at + plan.timeout_s + start_s(plan.processes))
 
     def wait(self) -> None:
-        """Listen until all ranks have ended or one must not go on."""
-        if (attached := self.plan.expect(Ranks).attached) is not None:
-            self._wait_attached(attached)
-        else:
-            self._listen()
+        """Listen until all ranks have ended or one must not go on.
 
-    def _listen(self) -> None:
-        while not self.advance(self.patience()):
-            pass
+        Ctrl-C, which the terminal sends to pytest, belongs to the debugger of an attached rank.
+        """
+        attached = self.plan.expect(Ranks).attached
+        last = float("-inf")
+        is_over = False
+        while not is_over:
+            try:
+                is_over = self.advance(self.patience())
+            except Terminated:
+                raise
+            except KeyboardInterrupt:
+                now = time.monotonic()
+                if attached is None or attached not in self.heard.ranks_up() or now - last < TWICE_S:
+                    raise
+                last = now
+                self.site.signal(attached, signal.SIGINT)
 
     def patience(self) -> float:
         """Seconds for which nothing has to be done, nor looked at, unless something arrives."""
@@ -167,7 +176,8 @@ class Supervised:
             self._heed(event)
         if self.heard.ranks_lost():
             self._stop_within(CRASH_GRACE_S)
-        if self.site.ended is not None or self._needs_no_more():
+        has_said_all = self._is_last_of(self.heard.ranks_done())
+        if self.site.ended is not None or (has_said_all and self.heard.is_holding()):  # one waits to be ended
             return True
         if self.follower is not None:
             self.site.fetch_output()
@@ -199,21 +209,6 @@ class Supervised:
             self.waits_since = None
         asked, self.asking = self.asking, set()
         self.site.ask(asked, TURN_REQUEST)
-
-    def _wait_attached(self, rank: int) -> None:
-        """Listen to the end; Ctrl-C, which the terminal sends to pytest, belongs to the debugger of that rank."""
-        last = float("-inf")
-        while True:
-            try:
-                return self._listen()
-            except Terminated:
-                raise
-            except KeyboardInterrupt:
-                now = time.monotonic()
-                if rank not in self.heard.ranks_up() or now - last < TWICE_S:
-                    raise
-                last = now
-                self.site.signal(rank, signal.SIGINT)
 
     def _heed(self, event: RankEvent) -> None:
         """Act on an event: show it, or decide until when the ranks may go on after it."""
@@ -248,10 +243,6 @@ class Supervised:
     def _stop_within(self, seconds: float) -> None:
         self.waits_since = None
         self.stop_at = min(self.stop_at, time.monotonic() + seconds)
-
-    def _needs_no_more(self) -> bool:
-        """Whether every rank has said how it ended, and one of them waits to be ended."""
-        return self._is_last_of(self.heard.ranks_done()) and self.heard.is_holding()
 
     def _is_last_of(self, ranks: Collection[int]) -> bool:
         return len(ranks) == self.plan.processes
@@ -299,7 +290,10 @@ def run_in_turns(arms: Sequence[Arm]) -> list[LaunchRecord | None]:
     turn: the others' limits bound that wait.
     """
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as all_arms:
-        launches = [stack.enter_context(open_launch(_taking_turns(plan), side)) for plan, side in arms]
+        launches = [
+            stack.enter_context(open_launch(replace(plan, work=replace(plan.expect(Ranks), takes_turns=True)), side))
+            for plan, side in arms
+        ]
         turnstile = Turnstile(launches, random.SystemRandom().shuffle)
         for launch in launches:
             all_arms.register(launch.site, selectors.EVENT_READ)
@@ -311,18 +305,10 @@ def run_in_turns(arms: Sequence[Arm]) -> list[LaunchRecord | None]:
             for launch in [launch for launch in running if launch.advance(0.0)]:
                 all_arms.unregister(launch.site)
                 launch.finish()
-                records[launch] = launch.record()
+                # To each group the others are foreign work, which says nothing about the machine.
+                records[launch] = replace(launch.record(), foreign_cores=None, foreign_wanted=None, crowding=None)
                 turnstile.leave(launch)
-    return [_alone_at_its_turn(records.get(launch)) for launch in launches]
-
-
-def _taking_turns(plan: LaunchPlan) -> LaunchPlan:
-    return replace(plan, work=replace(plan.expect(Ranks), takes_turns=True))
-
-
-def _alone_at_its_turn(record: LaunchRecord | None) -> LaunchRecord | None:
-    """To each group the others are foreign work, which says nothing about the machine."""
-    return record and replace(record, foreign_cores=None, foreign_wanted=None, crowding=None)
+    return [records.get(launch) for launch in launches]
 
 
 class Turnstile:

@@ -130,7 +130,11 @@ def settle(plan: LaunchPlan) -> LaunchPlan:
                 (work / entry.name).symlink_to(entry.path)
     plan.files.began.touch()
     if working_dir != work and "{" in place.folder:
-        working_dir = _make(working_dir.resolve(), work.resolve())
+        working_dir = working_dir.resolve()
+        if working_dir.is_relative_to(work.resolve()):
+            working_dir.mkdir(parents=True, exist_ok=True)
+        elif not working_dir.is_dir():
+            raise LauncherError(f"cwd=: there is no folder {working_dir}; one below {{launch_dir}} would be made")
     own = {name: plan.fill(value) for name, value in place.variables.items()}
     settled = replace(
         plan,
@@ -142,15 +146,6 @@ def settle(plan: LaunchPlan) -> LaunchPlan:
     )
     note_before(settled)
     return settled
-
-
-def _make(folder: Path, work: Path) -> Path:
-    """A folder that a test has named with placeholders: below the launch's own it is made."""
-    if folder.is_relative_to(work):
-        folder.mkdir(parents=True, exist_ok=True)
-    elif not folder.is_dir():
-        raise LauncherError(f"cwd=: there is no folder {folder}; one below {{launch_dir}} would be made")
-    return folder
 
 
 class Leftovers:

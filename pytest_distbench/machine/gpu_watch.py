@@ -135,8 +135,12 @@ class GpuWatch:
 
     def memory_in_use(self, count: int) -> dict[str, int]:
         """Bytes in use, by label, of the first so many GPUs; without those that do not tell."""
-        told = {gpu.label: self._ask("GetMemoryInfo", gpu) for gpu in self._gpus[:count]}
-        return {label: int(memory.used) for label, memory in told.items() if memory is not None}
+        found: dict[str, int] = {}
+        for gpu in self._gpus[:count]:
+            if self._driver is not None and gpu.uuid in self._handles:
+                memory = self._driver.ask("GetMemoryInfo", self._handles[gpu.uuid][1])
+                found |= {} if memory is None else {gpu.label: int(memory.used)}
+        return found
 
     def users(self, label: str) -> list[str]:
         return [
@@ -145,11 +149,6 @@ class GpuWatch:
             if gpu.label == label and gpu.uuid in self._handles and self._driver is not None
             for pid in processes_on(self._driver, self._handles[gpu.uuid][1])
         ]
-
-    def _ask(self, what: str, gpu: Gpu) -> Any:
-        if self._driver is None or gpu.uuid not in self._handles:
-            return None
-        return self._driver.ask(what, self._handles[gpu.uuid][1])
 
     def close(self) -> None:
         self._handles = {}

@@ -167,6 +167,10 @@ def read_links(driver: Driver, handles: Sequence[Any], pcie: Sequence[str]) -> l
     ports = [Port(driver, handle) for handle in handles]
     addresses = [pci_address(driver.ask("GetPciInfo", handle)) for handle in handles]
 
+    def speed(kind: str) -> float:
+        generation, _, lanes = kind.partition("x")
+        return float(2 ** int(generation) * int(lanes))
+
     def link(a: int, b: int) -> str:
         if a == b:
             return ""
@@ -174,7 +178,7 @@ def read_links(driver: Driver, handles: Sequence[Any], pcie: Sequence[str]) -> l
         if count := ports[a].to_gpu.get(addresses[b], 0) or min(ports[a].to_switch, ports[b].to_switch):
             return f"nvlink{ports[a].generation or ''}x{count}"
         status = driver.ask("GetP2PStatus", handles[a], handles[b], _CAPABLE_OF_READING)
-        slower = min(filter(None, (pcie[a], pcie[b])), key=_speed, default="")
+        slower = min(filter(None, (pcie[a], pcie[b])), key=speed, default="")
         kind = f"pcie{slower}{'-p2p' if status == _CAPABLE else ''}"
         return f"{kind} {_ROUTES.get(driver.ask('GetTopologyCommonAncestor', handles[a], handles[b]), '')}".strip()
 
@@ -214,11 +218,6 @@ def peak_bytes_per_s(gpus: Sequence[Gpu], links: Sequence[Sequence[str]]) -> flo
 def pci_address(info: Any) -> str:
     text = getattr(info, "busId", "")
     return (text.decode(errors="replace") if isinstance(text, bytes) else str(text)).lower()
-
-
-def _speed(pcie: str) -> float:
-    generation, _, lanes = pcie.partition("x")
-    return float(2 ** int(generation) * int(lanes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

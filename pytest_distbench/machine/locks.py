@@ -322,15 +322,12 @@ def _own_group(root: Path, version: Version) -> Path | None:
         is_it = filesystem == _FILESYSTEMS[version] and (version == 2 or _NAMES[1] in options.split(","))
         if is_it and Path(path).is_relative_to(top):
             folder = root / at.lstrip("/") / Path(path).relative_to(top)
-            return folder if version == 1 or _hands_down(folder) else None
+            if version == 1:
+                return folder
+            with contextlib.suppress(OSError):  # groups below one of version 2 may have the controller, or may not
+                return folder if "cpu" in (folder / "cgroup.controllers").read_text().split() else None
+            return None
     raise _unavailable(f"{path} of the cpu controller is mounted nowhere")
-
-
-def _hands_down(folder: Path) -> bool:
-    """Whether groups below one of version 2 may have the cpu controller."""
-    with contextlib.suppress(OSError):
-        return "cpu" in (folder / "cgroup.controllers").read_text().split()
-    return False
 
 
 def _unavailable(why: str) -> AroundUnavailable:

@@ -37,12 +37,6 @@ _BEHIND = re.compile(r"^(?:Extension modules:|Current thread's C stack)", re.MUL
 _DUMP_LINES = 2_000
 
 
-def read_uncaught(log: Path) -> tuple[str, str] | None:
-    """The class of the exception, and the first line of what it says; None: none has ended the rank."""
-    found = _EXCEPTION.search(find_line(log, _UNCAUGHT, following=1))
-    return found and (found["kind"], _WHERE_IN_C.sub("", found["what"].strip()))
-
-
 def read_dump(log: Path) -> str:
     dump = find_line(log, _DUMP, following=_DUMP_LINES)
     first = _THREAD.search(dump)
@@ -97,8 +91,21 @@ def read_abort(log: Path) -> Abort | None:
     if not text:
         return None
     text = text.partition("with exception: ")[2] or text
+    return Abort(text=text, kind=_kind(text))
+
+
+def read_uncaught(log: Path) -> Abort | None:
+    """The exception of C++ that has ended a rank, with the first line of what it says; None: none has."""
+    found = _EXCEPTION.search(find_line(log, _UNCAUGHT, following=1))
+    if found is None:
+        return None
+    error, text = found["kind"], _WHERE_IN_C.sub("", found["what"].strip())
+    return Abort(text=text if text == error else f"{error}: {text}", kind=_kind(text), error=error)
+
+
+def _kind(text: str) -> texts.Kind:
     sign = texts.read(text)
-    return Abort(text=text, kind=sign.kind if sign else "cause")
+    return sign.kind if sign else "cause"
 
 
 _LARGEST_BYTES = 64 * 2**20
@@ -235,13 +242,10 @@ def _innermost(text: str) -> tuple[list[tuple[str, str, str]], tuple[str, str, s
     blocks = re.split(r"\n\s*\n", _last_dump(text).strip())
     main = next((block for block in blocks if _ENTRY.search(block)), blocks[-1])
     frames = _FRAME.findall(main)
-    is_users = _by_package(main) if all(_LIBRARY.search(file) for file, _, _ in frames) else _is_no_library
+    is_installed = all(_LIBRARY.search(file) for file, _, _ in frames)
+    is_users = _by_package(main) if is_installed else lambda file: not _LIBRARY.search(file)
     first = next((i for i, (file, _, _) in enumerate(frames) if is_users(file)), None)
     return (frames, ("", "", "")) if first is None else (frames[:first], frames[first])
-
-
-def _is_no_library(file: str) -> bool:
-    return _LIBRARY.search(file) is None
 
 
 def _by_package(main: str) -> Callable[[str], bool]:

@@ -1,24 +1,21 @@
-"""What became of each rank of a launch, the root cause first, and whom a failure is to blame on.
-
-Of a script or a command also whether its processes met: what gave up early, or ran one by one, ends as others do.
-"""
+"""What became of each rank of a launch, the root cause first, and the line that says why it failed."""
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal, get_args
 
 import msgspec
 
-from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.diagnosis import texts
 from pytest_distbench.launch.diagnosis.evidence import (
     Abort,
     before_dump,
     is_in_own_code,
+    raised_at,
     read_abort,
     read_dump,
     read_uncaught,
@@ -28,10 +25,11 @@ from pytest_distbench.launch.diagnosis.evidence import (
 )
 from pytest_distbench.launch.site import Clocks, Exit, Heard, processes
 from pytest_distbench.launch.workplace import TAIL_LINES, tail
-from pytest_distbench.records.launch import HUNG, ErrorReport, Phase, RankFate, RankReport
+from pytest_distbench.records.launch import HUNG, ErrorReport, Outcome, Phase, RankFate, RankReport
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.plan import Command, LaunchPlan, Ranks
-from pytest_distbench.records.record import Record, replace
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.record import replace
+from pytest_distbench.units import format_seconds
 
 
 def has_waited_in_vain(error: ErrorReport) -> bool:
@@ -59,7 +57,7 @@ def is_deadlock(fates: Sequence[RankFate]) -> bool:
     failed = [f for f in fates if f.outcome == "failed"]
     has_left = any(f.outcome == "passed" for f in fates)
     return all(f.error is not None and f.is_victim for f in failed) and (
-        any(map(_in_vain, failed)) or (has_left and bool(failed))
+        any(f.error is not None and has_waited_in_vain(f.error) for f in failed) or (has_left and bool(failed))
     )
 
 
@@ -102,82 +100,6 @@ def _is_ahead(fate: RankFate, other: RankFate) -> bool:
     )
 
 
-def _in_vain(fate: RankFate) -> bool:
-    return fate.error is not None and has_waited_in_vain(fate.error)
-
-
-def check_ranks(plan: LaunchPlan, reports: Mapping[int, RankReport]) -> list[str]:
-    """What is to be said of a launch of ranks of ours, where only some of those that run a script met."""
-    body = plan.expect(Ranks).body
-    if not (body.is_script and body.makes_group):
-        return []
-    return _check(plan, max(report.group_size for report in reports.values()), who="rank")
-
-
-def check_command(plan: LaunchPlan, *, gave_numbers: bool) -> list[str]:
-    """The same of a command's processes, as far as they are Pythons and on this host.
-
-    What it gave as numbers, with nothing of it going on when it had ended, may be what should have been measured.
-    """
-    sizes = plan.files.joined()
-    if not plan.expect(Command).makes_group or (not sizes and gave_numbers):
-        return []  # it may not be Python at all: the numbers show that it has done something
-    return _check(plan, max(sizes, default=0), who="process of the command")
-
-
-_RANK = "rank "
-
-
-class RankNote(Record, frozen=True, kw_only=True):
-    """A line that a rank of a command has left, or what has started it."""
-
-    who: str
-    """``rank 1``; of what starts ranks its command line."""
-    what: Literal["began", "raised"]
-    t: float
-    """CLOCK_MONOTONIC seconds."""
-    pid: int
-    error: str = ""
-    """In words: ``raised ValueError: bad batch (train.py:12)``; of what starts ranks how they died."""
-
-
-def failed_ranks(plan: LaunchPlan) -> str:
-    """How ranks of a command failed, in a clause; empty: none did, or they began anew afterwards, and ended well.
-
-    An elastic agent, or a loop in a shell, starts ranks again: of each rank, and of each command line that starts them,
-    the process that began last counts.
-    """
-    if not plan.files.rank_notes.exists():
-        return ""
-    notes = sorted(
-        (msgspec.json.decode(line, type=RankNote) for line in plan.files.rank_notes.read_bytes().splitlines()),
-        key=lambda note: note.t,
-    )
-    last = {note.who: note.pid for note in notes if note.what == "began"}
-    failed = [note for note in notes if note.what == "raised" and last.get(note.who) == note.pid]
-    by_error: dict[str, list[str]] = {}
-    for note in failed:
-        if note.who.startswith(_RANK):
-            by_error.setdefault(note.error, []).append(note.who.removeprefix(_RANK))
-    told = [f"rank{'s' * (len(who) > 1)} {', '.join(sorted(who))} {error}" for error, who in by_error.items()]
-    return "; ".join(told or dict.fromkeys(note.error for note in failed))
-
-
-def _check(plan: LaunchPlan, largest: int, *, who: str) -> list[str]:
-    if plan.world_size == 1:
-        return []
-    if largest < 2:
-        last = tail(plan.files.log(0), lines=5)
-        shown = f"; the output of rank 0 ends with:\n{last}" if last else "; rank 0 printed nothing"
-        raise RecordingError(
-            f"no {who} joined a process group of {plan.world_size}: it ended without one"
-            + ", or made one of its own" * (largest == 1)
-            + ". If its processes communicate without torch.distributed, pass makes_group=False"
-            + shown
-        )
-    return [f"the largest process group had {largest} of {plan.world_size} ranks"] * (largest < plan.world_size)
-
-
 _STACKS_LINES = 500
 _LONGEST_DUMP_LINES = 2_000
 
@@ -211,9 +133,19 @@ def tell_fates(plan: LaunchPlan, reports: Mapping[int, RankReport], heard: Heard
     fates = [_fate(plan, rank, reports.get(rank), heard, ending, hung, aborts) for rank in range(plan.processes)]
     failed = [f for f in fates if f.outcome == "failed"]
     if failed and all(f.is_victim for f in failed) and not ending.exit.died and not aborts:
-        fates = [_fate_of_terminated(f) if f.rank == _first_terminated(heard, ending) else f for f in fates]
+        # Nobody else to blame than the one that SIGTERM ended first: the agent sends it only after another has died.
+        codes = ending.exit.codes.items()
+        ended = [rank for rank, code in codes if code == -signal.SIGTERM and rank not in ending.ended_by_us]
+        first = min(ended, key=lambda rank: heard.closed_at.get(rank, float("inf")), default=None)
+        fates = [replace(f, how="killed by SIGTERM", is_victim=False) if f.rank == first else f for f in fates]
     missing = {f.rank for f in find_missing([f for f in fates if f.is_hung])}
-    return _with_doubts(sorted(fates, key=lambda f: _precedence(f, heard, is_missing=f.rank in missing)), heard, ending)
+
+    def precedence(fate: RankFate) -> tuple[object, ...]:
+        """Culprits before victims, a hang before those that waited for it, the missing rank before the waiting ones."""
+        waits = fate.is_hung and fate.rank not in missing
+        return (fate.outcome != "failed", fate.is_victim, waits, _moment(fate, heard), fate.rank)
+
+    return _with_doubts(sorted(fates, key=precedence), heard, ending)
 
 
 def _with_doubts(fates: Sequence[RankFate], heard: Heard, ending: Ending) -> list[RankFate]:
@@ -232,34 +164,16 @@ def _with_doubts(fates: Sequence[RankFate], heard: Heard, ending: Ending) -> lis
     return [told, *unordered, *(f for f in rest if f.rank not in doubts)]
 
 
-def _first_terminated(heard: Heard, ending: Ending) -> int | None:
-    """With nobody else to blame, the rank that SIGTERM ended first: the agent sends it only after another has died."""
-    ended = [r for r, code in ending.exit.codes.items() if code == -signal.SIGTERM and r not in ending.ended_by_us]
-    return min(ended, key=lambda rank: heard.closed_at.get(rank, float("inf")), default=None)
-
-
-def _fate_of_terminated(fate: RankFate) -> RankFate:
-    return replace(fate, how="killed by SIGTERM", is_victim=False)
-
-
 def _aborts(plan: LaunchPlan, reports: Mapping[int, RankReport], ending: Ending) -> dict[int, Abort]:
     """Why ranks aborted; and what NCCL's watchdog said of those that it was about to end when they were ended."""
     found = {}
     for rank in set(range(plan.processes)) - set(reports):
         was_aborted = ending.exit.codes.get(rank) == -signal.SIGABRT
         if was_aborted or rank in ending.ended_by_us or ending.exit.codes.get(rank) == -signal.SIGTERM:
-            abort = read_abort(plan.files.log(rank)) or (_uncaught(plan.files.log(rank)) if was_aborted else None)
+            abort = read_abort(plan.files.log(rank)) or (read_uncaught(plan.files.log(rank)) if was_aborted else None)
             if abort is not None and (was_aborted or abort.kind == "wait"):
                 found[rank] = abort
     return found
-
-
-def _uncaught(log: Path) -> Abort | None:
-    if (found := read_uncaught(log)) is None:
-        return None
-    kind, text = found
-    sign = texts.read(text)
-    return Abort(text=text if text == kind else f"{kind}: {text}", kind=sign.kind if sign else "cause", error=kind)
 
 
 def _hung(reports: Mapping[int, RankReport], ending: Ending, aborts: Mapping[int, Abort]) -> frozenset[int]:
@@ -358,7 +272,13 @@ def _how(rank: int, heard: Heard, ending: Ending, *, is_stopped: bool) -> tuple[
     if is_stopped:
         return "was waiting" if heard.last_phase(rank) != "start" else "was starting", True
     if code is not None:
-        return _describe(code, ending.exit.oom_kills.get(rank, 0)), False
+        text = processes.ending(code).removeprefix("was ").removeprefix("ended with ")
+        oom_kills = ending.exit.oom_kills.get(rank, 0)
+        if code == 0:
+            return f"{text} without a report, by os._exit()?", False
+        if code == -signal.SIGKILL and oom_kills:
+            return f"{text}, out of memory (the kernel's oom_kill count rose by {oom_kills})", False
+        return text, False
     if rank in ending.exit.stuck:
         return "ended, but is still in the kernel", False
     return "ended without a report" if rank in heard.closed_at else "never started", False
@@ -383,21 +303,144 @@ def _fate_as_reported(report: RankReport, files: LaunchFiles, *, beside_hung: bo
     return with_entered(fate, files)[0]
 
 
-def _precedence(fate: RankFate, heard: Heard, *, is_missing: bool) -> tuple[object, ...]:
-    """Culprits before victims, a hang before those that waited for it, the missing rank before the waiting ones."""
-    waits = fate.is_hung and not is_missing
-    return (fate.outcome != "failed", fate.is_victim, waits, _moment(fate, heard), fate.rank)
-
-
 def _moment(fate: RankFate, heard: Heard) -> float:
     """When it failed. One that died without a word did so before its line closed."""
     return fate.error.raised_at if fate.error else heard.closed_at.get(fate.rank, float("inf"))
 
 
-def _describe(code: int, oom_kills: int) -> str:
-    text = processes.ending(code).removeprefix("was ").removeprefix("ended with ")
-    if code == 0:
-        return f"{text} without a report, by os._exit()?"
-    if code == -signal.SIGKILL and oom_kills:
-        return f"{text}, out of memory (the kernel's oom_kill count rose by {oom_kills})"
-    return text
+_UNRECORDED = re.compile(r'/torch/distributed/.*", line \d+, in (send|recv|monitored_barrier)$', re.MULTILINE)
+"""What torch's flight recorder does not know, in a traceback."""
+_SIZES = re.compile(r"(\d+) vs\.? (\d+)")
+"""Bytes that came, and that were expected, in gloo's words."""
+_UNORDERED = "the clocks of their hosts do not show who was first"
+_SPAWNS = (
+    "\nnext: torch.multiprocessing.spawn starts its own processes, in every rank. Give a script that starts its "
+    "processes itself as a command: [sys.executable, 'train.py']"
+)
+
+
+def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, str]:
+    """The launch's outcome and one line that tells it.
+
+    All passed: passed. All skipped: skipped. Some skipped and none failed by itself: they disagree.
+    """
+    skipped = [f for f in fates if f.outcome == "skipped"]
+    if len(skipped) == len(fates):
+        return "skipped", skipped[0].error.message if skipped[0].error else ""
+    failed = [f for f in fates if f.outcome == "failed"]
+    if skipped and all(f.is_victim for f in failed):
+        who = ", ".join(str(f.rank) for f in sorted(skipped, key=lambda f: f.rank))
+        return "failed", f"ranks disagree: rank {who} skipped, the others did not"
+    if not failed:
+        return "passed", ""
+    if any(f.is_hung for f in failed):
+        return "failed", _tell_hang(failed, after_s)
+    if is_deadlock(fates):
+        return "failed", _tell_deadlock(failed, [f for f in fates if f.outcome == "passed"])
+    first = failed[0]
+    if mismatch := _tell_mismatch(first, fates):
+        return "failed", mismatch
+    said = _tell_error(first.error) if first.error is not None else ""
+    where = f" at {first.waits_at}" if first.waits_at and not said else ""
+    reason = f"rank {first.rank} {first.how}{where}{said and f': {said}'}"
+    if beside := [f for f in failed if f.doubt_s]:  # one of them may have failed before the rank that is told first
+        within = format_seconds(max(f.doubt_s for f in beside))
+        reason = f"{reason}\n{_numbers(beside)} failed within {within} of it: {_UNORDERED}"
+    return "failed", reason
+
+
+def _tell_mismatch(first: RankFate, fates: Sequence[RankFate]) -> str:
+    """What each rank was in where the collectives of two do not match; empty: that is not why it failed."""
+    sign = texts.read(first.error.message) if first.error is not None and first.error.began_in_torch else None
+    if sign is None or sign.meaning != texts.MISMATCH or first.error is None:
+        return ""
+    sizes = _SIZES.search(first.error.message)
+    got = f"got {sizes[1]} B for {sizes[2]} B" if sizes else "received more than it had room for"
+    others = sorted((f for f in fates if f is not first), key=lambda f: f.rank)
+    was = [f"rank {f.rank} was{where}" for f in others if (where := _called_at(f))]
+    told = "; ".join([f"rank {first.rank} {got}{_called_at(first)}", *was[:3]])
+    return f"{sign.meaning}: {told}\nnext: {sign.advice}"
+
+
+def _called_at(fate: RankFate) -> str:
+    place = fate.waits_at or raised_at(fate.error.traceback if fate.error is not None else fate.log_tail)
+    line, _, called = place.partition(", in ")
+    return f"{called and f' in {called}'}{line and f' at {line}'}"
+
+
+def _tell_error(error: ErrorReport) -> str:
+    """An error's first line; of one of torch's that is known, what it means, and the next step in a line of its own."""
+    for text in error.torch_errors if error.began_in_torch else ():
+        sign = texts.read(text)
+        if sign is not None and sign.meaning:
+            return (
+                f"{sign.meaning}: {texts.last_error(text) or _first_line(text.partition(': ')[2])}\nnext: {sign.advice}"
+            )
+    return _first_line(error.message)
+
+
+def _first_line(text: str) -> str:
+    return next(iter(text.strip().splitlines()), "")
+
+
+def _tell_hang(failed: Sequence[RankFate], after_s: float) -> str:
+    hung = [f for f in failed if f.is_hung]
+    missing = find_missing(hung)
+    if not missing and waits_in_a_circle(failed):
+        return f"deadlock: {_waiting(failed, 'waits')}; ended after {after_s:.1f} s"
+    shown = missing or hung
+    phases = list(dict.fromkeys(f.phase for f in shown))
+    places = [
+        f"rank {f.rank} at {f.waits_at}" if f.waits_at else f"rank {f.rank} in phase {f.phase}"
+        for f in sorted(shown, key=lambda f: f.rank)
+    ]
+    told = "; ".join(places[:4])
+    more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
+    waiting = [f for f in failed if f not in shown]  # some have given up by now: their collective timed out
+    what = f"; {_numbers(waiting)} wait{'s' * (len(waiting) == 1)} in {_place(waiting[0])}" if waiting else ""
+    advice = _SPAWNS if any(f.waits_at.endswith(", in spawn") for f in hung) else ""
+    return f"hung in {'/'.join(phases)}, ended after {after_s:.1f} s: {told}{more}{what}{advice}"
+
+
+def _tell_deadlock(waiting: Sequence[RankFate], passed: Sequence[RankFate]) -> str:
+    """Every rank that failed gave up waiting: for ranks that have left, or for each other."""
+    places = _waiting(waiting, "waited")
+    if not passed:
+        return f"deadlock: {places}"
+    if len(waiting) == 1 < len(passed):
+        return f"rank {waiting[0].rank} alone waited in {_place(waiting[0])}: {_numbers(passed)} ended without it"
+    return f"{_numbers(passed)} ended without the collective that others waited for: {places}"
+
+
+def _waiting(fates: Sequence[RankFate], verb: Literal["waits", "waited"]) -> str:
+    """Who waits where; one that is alone there, while all others are together elsewhere, is told first."""
+    places: dict[str, list[RankFate]] = {}
+    for fate in sorted(fates, key=lambda f: f.rank):
+        places.setdefault(_place(fate), []).append(fate)
+    found = sorted(places.items(), key=lambda place: len(place[1]))  # of equally many those of lower ranks first
+    odd = len(found) == 2 and len(found[0][1]) == 1 < len(found[1][1])
+    told: list[str] = []
+    for place, those in found[:4]:
+        wait = verb if len(those) == 1 else verb.replace("waits", "wait")
+        told.append(f"{_numbers(those)}{' alone' if odd and not told else ''} {wait} in {place}")
+    return "; ".join(told)
+
+
+def _place(fate: RankFate) -> str:
+    if fate.phase != "body":
+        return fate.phase
+    if fate.error is not None:  # its collective is over in any case: given up
+        unrecorded = _UNRECORDED.findall(fate.error.traceback)
+        is_over = bool(unrecorded)
+        called = unrecorded[-1] if unrecorded else ""
+    else:
+        is_over = fate.collective_is_over
+        called = fate.waits_at.rpartition(", in ")[2]
+    if fate.collective_number and not is_over:
+        return f"{fate.collective}, number {fate.collective_number}"
+    return called or fate.phase
+
+
+def _numbers(fates: Sequence[RankFate]) -> str:
+    numbers = sorted(f.rank for f in fates)
+    return f"rank{'s' * (len(numbers) > 1)} " + ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")

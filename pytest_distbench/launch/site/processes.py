@@ -136,8 +136,12 @@ def kill(processes: Iterable[psutil.Process], *, wait_s: float = 5.0) -> list[ps
     Resource trackers and their like are let end by themselves, which they do when the others have: they clean up.
     """
     victims = list(processes)
-    if cleaners := [p for p in victims if _is_cleaner(p)]:
-        others = [p for p in victims if p not in cleaners]
+    others = []
+    for process in victims:
+        with contextlib.suppress(OSError):
+            if not cleans_up(Path(f"/proc/{process.pid}/cmdline").read_bytes()):
+                others.append(process)
+    if len(others) < len(victims):
         for process in others:
             with contextlib.suppress(*_GONE):
                 process.kill()
@@ -156,12 +160,6 @@ def _wait_until_gone(processes: Sequence[psutil.Process], wait_s: float) -> list
     while (alive := [p for p in processes if _is_running(p)]) and time.monotonic() < deadline:
         time.sleep(_LOOK_AGAIN_S)
     return alive
-
-
-def _is_cleaner(process: psutil.Process) -> bool:
-    with contextlib.suppress(OSError):
-        return cleans_up(Path(f"/proc/{process.pid}/cmdline").read_bytes())
-    return False
 
 
 def kill_descendants() -> None:

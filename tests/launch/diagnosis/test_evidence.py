@@ -39,10 +39,13 @@ from pytest_distbench.worker.line import ControlLine
         ("what():  nothing\n", None),
         ("terminate called without an active exception\n", None),
         ("terminate called after throwing an instance of 'a::B<int>'\nFatal Python error: Aborted\n", None),
-        ("x\nterminate called after throwing an instance of 'a::B<int>'\n  what():  no\nmore\n", ("a::B<int>", "no")),
+        (
+            "x\nterminate called after throwing an instance of 'a::B<int>'\n  what():  no\nmore\n",
+            ("a::B<int>", "a::B<int>: no"),
+        ),
         (
             "terminate called after throwing an instance of 'gloo::Gone'\n  what():  [enforce fail at a.cc:1] 1.\n",
-            ("gloo::Gone", "1."),
+            ("gloo::Gone", "gloo::Gone: 1."),
         ),
     ],
 )
@@ -52,7 +55,8 @@ def test_an_exception_is_its_class_and_the_first_line_of_its_words(
     log = tmp_path / "rank0.log"
     log.write_text(text)
 
-    assert read_uncaught(log) == found
+    abort = read_uncaught(log)
+    assert (None if abort is None else (abort.error, abort.text)) == found
     assert read_dump(log) == ""
 
 

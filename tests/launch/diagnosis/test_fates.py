@@ -11,15 +11,15 @@ from support.nccl_texts import LATE, TEXTS, watchdog_log
 from support.plans import make_plan
 
 from pytest_distbench.errors import RecordingError
+from pytest_distbench.launch.controlled import check_command
 from pytest_distbench.launch.diagnosis.fates import (
     Ending,
-    check_command,
     find_missing,
     is_deadlock,
     is_hang,
+    merge_outcomes,
     tell_fates,
 )
-from pytest_distbench.launch.diagnosis.reason import merge_outcomes
 from pytest_distbench.launch.site import Clocks, Exit, Heard
 from pytest_distbench.records.launch import HUNG, ErrorReport, Phase, RankFate, RankReport
 from pytest_distbench.records.plan import Command, LaunchPlan
