@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.launch.readers.formats import note_before
+from pytest_distbench.launch.readers import note_before
 from pytest_distbench.records.launch_files import open_left
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace

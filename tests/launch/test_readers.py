@@ -13,8 +13,7 @@ import pytest
 from support.plans import make_plan
 
 from pytest_distbench.errors import ReadingError
-from pytest_distbench.launch.readers import readings
-from pytest_distbench.launch.readers.formats import Place, note_before, read_tensorboard
+from pytest_distbench.launch.readers import Place, note_before, read_tensorboard, readings
 from pytest_distbench.read import NUMBER, csv, jsonl, mllog, stdout, tensorboard
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.metric import Observation, Reader
@@ -249,7 +248,7 @@ def test_a_cell_and_a_nesting_beyond_measure_are_told(tmp_path: Path) -> None:
 
 
 def test_a_pattern_that_searches_for_ever_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_distbench.launch.readers.formats.LONGEST_S", 0.2)
+    monkeypatch.setattr("pytest_distbench.launch.readers.LONGEST_S", 0.2)
 
     with pytest.raises(ReadingError, match="searching took longer"):
         read(tmp_path, stdout(r"^(?:a+)+ loss ([\d.]+)$"), "a" * 60 + "!\n")

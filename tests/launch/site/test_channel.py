@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site import Heard
-from pytest_distbench.launch.site.channel import LONGEST_LINE_BYTES, ControlChannel, check_ranks
+from pytest_distbench.launch.site.local import LONGEST_LINE_BYTES, ControlChannel, check_ranks
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.wire import EventKind, Lines, RankEvent, short_address
 
