@@ -50,11 +50,7 @@ Call = tuple[socket.socket, Caller]
 
 
 class NotCalled(LauncherError):
-    """Not all have called who should.
-
-    Attributes:
-        missing: the hosts from which nobody has, as far as it is known which these are.
-    """
+    """Not all have called who should. Missing are the hosts from which nobody has, as far as these are known."""
 
     def __init__(self, text: str, missing: Sequence[str]) -> None:
         super().__init__(text)
@@ -295,11 +291,8 @@ def describe_hosts(
 ) -> tuple[Environment, bool]:
     """What hosts are, told by each of them before the first launch, and whether all see a folder of this one.
 
-    Args:
-        start: starts a process on each; takes the arguments of :class:`~.calls.Callers` that are the same for all.
-
-    Raises:
-        ConfigurationError: they are of several classes, run other software, have no GPU, or do not tell.
+    Hosts of several classes, with other software, or without a GPU where one is wanted are refused. ``start`` starts a
+    process on each; it takes the arguments of :class:`Callers` that are the same for all.
     """
     with tempfile.TemporaryDirectory(prefix="distbench-hosts-") as folder:
         module, words = "pytest_distbench.hosts.calls", [f"{SEES}{folder}", *[GPU] * gpu]

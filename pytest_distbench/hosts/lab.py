@@ -136,8 +136,7 @@ _ENDS_S = 5.0
 class Lab:
     """The hosts of a network, while a process of their own holds them; they go with it.
 
-    Args:
-        folder: where ranks find the namespaces: links of each, see :func:`host_place`. Made, and removed.
+    Ranks find links to the namespaces in a folder, see :func:`host_place`, which is made, and removed.
     """
 
     def __init__(self, network: Network, hosts: int, folder: Path) -> None:
@@ -250,8 +249,7 @@ class NetworkAround(Around):
     def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Describe]:
         """Have the network there that the plan's ranks enter. The sides of a pair have it in common: they take turns.
 
-        Raises:
-            AroundUnavailable: there can be none here, or it does not carry what was wanted.
+        :class:`AroundUnavailable`: there can be none here, or it does not carry what was wanted.
         """
         del hosting
         if not plan.namespaces:

@@ -65,11 +65,7 @@ class Network(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def parse_network(text: str) -> Network:
-    """Read a network: ``"1gbit"``, ``"unlimited,overlay"``, ``"100mbit,delay=5ms,hosts=2"``, ``"label=roce"``.
-
-    Raises:
-        ConfigurationError: it is none; the message says what is wanted.
-    """
+    """Read a network: ``"1gbit"``, ``"unlimited,overlay"``, ``"100mbit,delay=5ms,hosts=2"``, ``"label=roce"``."""
     first, *others = (part.strip() for part in text.split(","))
     keywords: dict[str, object] = {}
     for part in others:
@@ -85,13 +81,7 @@ def parse_network(text: str) -> Network:
 def make_network(rate: object, keywords: Mapping[str, object], *, told: str) -> Network:
     """A network of its parts, as the marker has them: values are texts, and numbers where they are no quantities.
 
-    Args:
-        rate: ``"1gbit"``, ``"unlimited"``; empty with a label.
-        keywords: ``delay``, ``loss``, ``overlay``, ``hosts``, ``label``.
-        told: how the whole was written, for an error.
-
-    Raises:
-        ConfigurationError: a part of it is none.
+    The rate is empty with a label. ``told`` is how the whole was written, for an error.
     """
     if (unknown := next((name for name in keywords if name not in _READ), None)) is not None:
         raise ConfigurationError(f"network {told}: there is no {show(unknown)}; {_WANTED}")

@@ -59,9 +59,7 @@ def underlay(network: Network) -> str:
 def wire(network: Network, hosts: int, places: list[str], *, has_netem: bool) -> Iterator[Commands]:
     """Join the hosts by veth pairs and a bridge, shaped by token buckets, and netem where it is needed.
 
-    Args:
-        has_netem: the kernel delays and loses packets; else somebody else does, and there is nothing to wire but what
-            lies over it.
+    Without netem the kernel neither delays nor loses packets: then somebody else does.
     """
     device = underlay(network)
     pairs = [
@@ -154,9 +152,6 @@ def relay(network: Network, devices: Sequence[int], addresses: Sequence[str]) ->
 
     A packet leaves when the sender has sent what came before, travels for the delay, and arrives when the receiver has
     received what came before: a rate limits both.
-
-    Args:
-        addresses: of each host, IPv4.
     """
     by_address = {
         bytes(map(int, address.split("."))): device for address, device in zip(addresses, devices, strict=True)

@@ -429,11 +429,8 @@ def _settle_here(plan: LaunchPlan, folder: Path, *, began_ns: int, interface: st
 def torchrun_of_node(processes: int, *, place: Mapping[str, str], address: str, logs: Path) -> list[str]:
     """The command line of the torchrun of one of several hosts, up to what its ranks run.
 
-    They meet at a rendezvous that the first host keeps, and are numbered in the order of their addresses, as texts.
-
-    Args:
-        place: of one of them (``records/launch_files.py``); the store that it names is that of the rendezvous.
-        address: of this host, at which the others reach it.
+    They meet at a rendezvous that the first host keeps, whose store the place of each of them names, and are numbered
+    in the order of their addresses, as texts.
     """
     return [
         *TORCHRUN,
@@ -449,12 +446,7 @@ def torchrun_of_node(processes: int, *, place: Mapping[str, str], address: str, 
 
 
 class NodeAgent:
-    """Starts the agent of one node, whose ranks get their places from it.
-
-    Args:
-        places: rank -> its place, as the controller expects it.
-        address: of this host, at which the others reach it.
-    """
+    """Starts the agent of one node, whose ranks get their places from it, as the controller expects them."""
 
     def __init__(self, places: Mapping[int, Mapping[str, str]], address: str) -> None:
         self._places = places

@@ -35,11 +35,7 @@ _LOST_LEAVE_S = 1.0
 
 
 class Keeper(Protocol):
-    """What a relay lives by.
-
-    Attributes:
-        pid: of a process of this host, which may keep several relays.
-    """
+    """What a relay lives by: a process of this host, which may keep several relays."""
 
     pid: int
 

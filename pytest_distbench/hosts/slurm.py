@@ -12,6 +12,7 @@ import functools
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -74,11 +75,7 @@ class Allocation:
     gpus_per_node: int = 0
 
     def layout(self, ranks: int, *, on_gpus: bool) -> list[range]:
-        """Which ranks live on each of the first nodes: as many as were asked for, or one for each GPU, or equal parts.
-
-        Raises:
-            ConfigurationError: the nodes have no room for so many.
-        """
+        """Which ranks live on each of the first nodes: as many as were asked for, one for each GPU, or equal parts."""
         per_node = self.tasks_per_node or (self.gpus_per_node if on_gpus else 0) or -(-ranks // len(self.nodes))
         if ranks > per_node * len(self.nodes):
             raise ConfigurationError(
@@ -89,11 +86,7 @@ class Allocation:
 
 
 def read_allocation(variables: Mapping[str, str]) -> Allocation:
-    """The allocation that this process is in.
-
-    Raises:
-        ConfigurationError: it is in none, or Slurm cannot be asked.
-    """
+    """The allocation that this process is in."""
     if not variables.get(_JOB) or not variables.get(_NODES):
         raise ConfigurationError(
             f"--distbench-launcher slurm starts job steps in an allocation, and {_JOB} is not set: run it inside one, "
@@ -151,15 +144,9 @@ def start_step(
     session: str,
     python_path: Sequence[str] | None = None,
 ) -> Callers:
-    """Start a process on each of the nodes, which calls.
+    """Start a process on each of the nodes, which calls: what a command makes of the words that tell where this one is.
 
-    Args:
-        command: makes what runs there from the words that tell it where this process is.
-        gpus: that the job has on each; 0: none, or nobody knows.
-        variables: of the processes, but for what is of the job's tasks.
-        log: gets what srun and the processes print.
-        session: cookie of all that they start.
-        python_path: where they find this package; None: as here.
+    The variables of the job's tasks are left out. Without a path processes find this package as here.
     """
     path = sys.path if python_path is None else python_path
     kept = {name: value for name, value in variables.items() if name not in OF_TASKS}
@@ -258,33 +245,27 @@ _LEAVE_S = 10.0
 """How long parents may take to end when they have been hung up on."""
 
 
-class NodeParent:
+class NodeParent(Parent):
     """A node's process that has torch loaded, and keeps the relay of one launch after the other."""
 
-    def __init__(self, parent: Parent, step: Callers) -> None:
-        self.parent = parent
+    def __init__(self, line: socket.socket, step: Callers) -> None:
+        super().__init__(line, step.pid)
         self.step = step
-        self.pid = step.pid
         self._relay = 0
 
     @property
     def is_idle(self) -> bool:
         """Whether it can fork a relay: it is there, and the one before has gone."""
         try:
-            self.parent.take()
+            self.take()
         except LauncherError:
             return False
         return self.step.is_alive and not self._goes_on()
 
-    def begin_relay(self) -> None:
-        """Ask for a relay, which calls."""
-        port, *addresses = self.step.where
-        self.parent.begin_fork(RELAY, port, *addresses)
-
     def take_relay(self) -> bool:
-        """Wait until it has been forked; False: the parent stands still."""
+        """Wait until the relay has been forked that was asked for; False: the parent stands still."""
         try:
-            self._relay = self.parent.forked(_FORK_S)[0]
+            self._relay = self.forked(_FORK_S)[0]
         except SilentParent:
             return False
         return True
@@ -296,20 +277,20 @@ class NodeParent:
     def wait(self, timeout: float | None = None) -> int:
         """Wait until nothing is left of the relay, or the parent is lost."""
         with contextlib.suppress(LauncherError):
-            if self._goes_on() and self.parent.wait(self._relay, timeout) is None:
+            if self._goes_on() and self.code_of(self._relay, timeout) is None:
                 raise subprocess.TimeoutExpired("srun", timeout or 0.0)
         return 0
 
     def kill(self) -> None:
         """End the relay; a parent that does not is hung up on, upon which it ends, with all that it has started."""
         try:
-            self.parent.send(Order(what="kill", pid=self._relay))
+            self.send(Order(what="kill", pid=self._relay))
             self.wait(_END_S)
         except (LauncherError, subprocess.TimeoutExpired):
-            self.parent.line.close()
+            self.line.close()
 
     def _goes_on(self) -> bool:
-        return bool(self._relay) and self._relay not in self.parent.ended and self.parent.line.fileno() >= 0
+        return bool(self._relay) and self._relay not in self.ended and self.line.fileno() >= 0
 
 
 class SlurmLauncher:
@@ -343,8 +324,8 @@ class SlurmLauncher:
         relays: dict[str, Call] = {}
         try:
             for parent in parents.values():
-                parent.begin_relay()
-            forked = {node: parent.parent.line for node, parent in parents.items() if parent.take_relay()}
+                parent.begin_fork(RELAY, *parent.step.where)
+            forked = {node: parent.line for node, parent in parents.items() if parent.take_relay()}
             for step in {parent.step for parent in parents.values()}:
                 nodes = [node for node, parent in parents.items() if parent.step is step]
                 lines = {node: forked[node] for node in nodes if node in forked}
@@ -404,13 +385,13 @@ class SlurmLauncher:
             step.kill()
             self._put_last(error.missing if isinstance(error, NotCalled) else nodes)
             raise
-        self._parents |= {said.host: NodeParent(Parent(line, step.pid), step) for line, said in callers}
+        self._parents |= {said.host: NodeParent(line, step) for line, said in callers}
 
     def _drop(self, nodes: Sequence[str]) -> None:
         """Let go of the parents of nodes, which end, and of steps that have no other."""
         dropped = [self._parents.pop(node) for node in nodes]
         for parent in dropped:
-            parent.parent.line.close()
+            parent.line.close()
         for step in {parent.step for parent in dropped}.difference(parent.step for parent in self._parents.values()):
             try:
                 step.wait(_LEAVE_S)

@@ -52,14 +52,10 @@ _OBSERVED = {"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}
 
 
 class Controlled:
-    """One launch below a guardian.
+    """One launch below a guardian, whose plan is settled.
 
-    Args:
-        observes: its Pythons are programs of the user: they note which process groups they join and what they raise,
-            and may record numbers.
-
-    Attributes:
-        plan: settled; nothing has been started.
+    If it is observed its Pythons are programs of the user: they note which process groups they join and what they
+    raise, and may record numbers.
     """
 
     def __init__(self, plan: LaunchPlan, side: Side, *, observes: bool, is_ours: bool) -> None:

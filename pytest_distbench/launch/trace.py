@@ -72,11 +72,7 @@ class Side:
 
 
 def read_traces(plan: LaunchPlan) -> list[LoopTrace]:
-    """The traces of a launch that has passed.
-
-    Raises:
-        ReadingError: those of a rank are not there, or not whole.
-    """
+    """The traces of a launch that has passed, all of them whole."""
     found = []
     for rank in range(plan.processes):
         try:

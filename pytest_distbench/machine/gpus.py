@@ -38,11 +38,7 @@ _WHY_NO_GPU = {
 
 
 class DriverError(DistbenchError):
-    """The NVIDIA driver cannot be asked; the message says why, and what to do.
-
-    Attributes:
-        is_absent: there is none, as on a machine without such GPUs; else there is one, in trouble.
-    """
+    """The NVIDIA driver cannot be asked; the message says why, and what to do. It is absent, or in trouble."""
 
     def __init__(self, message: str, *, is_absent: bool) -> None:
         super().__init__(message)
@@ -194,25 +190,21 @@ def kinds(links: Sequence[Sequence[str]]) -> list[str]:
 def peak_bytes_per_s(gpus: Sequence[Gpu], links: Sequence[Sequence[str]]) -> float | None:
     """What each of some GPUs can send to the others, in one direction; of different ones the slowest counts.
 
-    Returns:
-        None where they are joined in different ways, by what has no known speed, or there is one alone.
+    None where they are joined in different ways, by what has no known speed, or there is one alone.
     """
     count = len(gpus)
-    found = [[_LINK.match(link) for b, link in enumerate(row[:count]) if a != b] for a, row in enumerate(links[:count])]
-    if count < 2 or len(found) < count or any(link is None for row in found for link in row):
+    rows = [[_LINK.match(link) for b, link in enumerate(row[:count]) if a != b] for a, row in enumerate(links[:count])]
+    found = [[link.groups() for link in row if link is not None] for row in rows]
+    if count < 2 or len(found) < count or any(len(row) < count - 1 for row in found):
         return None
-    rows = [[link for link in row if link is not None] for row in found]
-    peaks: list[float | None] = []
-    if {link[1] for row in rows for link in row} == {"nvlink"}:
-        for gpu, row in zip(gpus, rows, strict=True):
-            one = gpu.nvlink_bytes_per_s
-            peaks.append(None if one is None else one * min(gpu.nvlinks, sum(int(link[3]) for link in row)))
-    elif {link[1] for row in rows for link in row} == {"pcie"}:
-        for link in (link for row in rows for link in row):
-            one = _PCIE_BYTES_PER_S.get(int(link[2]))
-            peaks.append(None if one is None else one * int(link[3]))
-    known = [peak for peak in peaks if peak]
-    return min(known) if known and len(known) == len(peaks) else None
+    peaks: list[float] = []
+    joined_by = {kind for row in found for kind, _, _ in row}
+    if joined_by == {"nvlink"}:
+        for gpu, row in zip(gpus, found, strict=True):
+            peaks.append((gpu.nvlink_bytes_per_s or 0.0) * min(gpu.nvlinks, sum(int(n) for *_, n in row)))
+    elif joined_by == {"pcie"}:
+        peaks = [_PCIE_BYTES_PER_S.get(int(generation), 0.0) * int(n) for row in found for _, generation, n in row]
+    return min(peaks, default=0.0) or None
 
 
 def pci_address(info: Any) -> str:
@@ -424,11 +416,7 @@ Choice = tuple[list[Gpu], list[str]]
 
 
 def choose(cards: Sequence[Card], setting: str | None) -> Choice:
-    """The devices that are visible.
-
-    Args:
-        setting: the value of :data:`VARIABLE`; None: it is not set.
-    """
+    """The devices that are visible by the value of :data:`VARIABLE`, if it is set."""
     if setting is not None and setting.startswith("MIG-"):
         return _named_slice(cards, setting)
     why = ""

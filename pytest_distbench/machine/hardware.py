@@ -5,6 +5,7 @@ Addresses and host names are stored only when they are asked for.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import json
 import os
@@ -145,14 +146,11 @@ def cores() -> int:
 def cpu_name() -> str:
     """Product name of the CPU, with family and model where the name alone is generic (as on cloud machines)."""
     fields: dict[str, str] = {}
-    try:
-        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+    with contextlib.suppress(OSError):
+        first = Path("/proc/cpuinfo").read_text(errors="replace").partition("\n\n")[0]
+        for line in first.splitlines():
             key, _, value = line.partition(":")
-            if not key.strip():
-                break
             fields[key.strip()] = value.strip()
-    except OSError:
-        pass
     name = _MARKETING.sub("", fields.get("model name", platform.machine())).strip()
     if "cpu family" in fields:
         name += f" f{fields['cpu family']}m{fields.get('model', '')}"

@@ -52,9 +52,8 @@ _OWN, _SHARED = 0o600, 0o666
 def alone_on_this_host(*, on_wait: Callable[[str], None]) -> Iterator[None]:
     """One measurement at a time per host and user.
 
-    Args:
-        on_wait: told who has to end first, and again once a minute. Another worker of one's own pytest-xdist run is not
-            worth a word before that.
+    It is told who has to end first, and again once a minute; another worker of one's own pytest-xdist run is not worth
+    a word before that.
     """
     with _held(_of_host(), "another measurement on this host", on_wait, mode=_OWN):
         yield
@@ -71,9 +70,7 @@ def beside_others_on_this_host(*, on_wait: Callable[[str], None]) -> Iterator[No
 def lease(uuids: Sequence[str], *, on_wait: Callable[[str], None]) -> Iterator[None]:
     """Hold GPUs, by UUID, against every other run of any user on this host; so all may write to these lock files.
 
-    Args:
-        uuids: of the GPUs; taken in sorted order, so that two runs cannot wait for each other.
-        on_wait: as for :func:`alone_on_this_host`.
+    They are taken in sorted order, so that two runs cannot wait for each other.
     """
     with contextlib.ExitStack() as stack:
         for uuid in sorted(set(uuids)):

@@ -80,12 +80,7 @@ _OF_SHELLS = frozenset({"PWD", "OLDPWD"})
 
 
 def mask_secrets(value: Any, name: str = "") -> Any:
-    """A parameter as it may be stored.
-
-    Args:
-        value: numbers, texts, lists and mappings of these.
-        name: of the parameter; what a mapping or list with a secret's name holds is secret whatever its own name.
-    """
+    """A parameter as it may be stored; what a mapping or list with a secret's name holds is secret whatever its own."""
     return _masked(value, name, is_secret=is_secret_name(name))
 
 

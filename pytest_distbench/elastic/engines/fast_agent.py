@@ -193,7 +193,7 @@ class _Agent(SimpleElasticAgent):
         self._shutdown()
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        code = self._parent.wait(self._worker, float(self._setup.job.timers["poll_s"]))
+        code = self._parent.code_of(self._worker, float(self._setup.job.timers["poll_s"]))
         if code is None:
             return RunResult(state=WorkerState.HEALTHY)
         if code:
@@ -205,7 +205,7 @@ class _Agent(SimpleElasticAgent):
         for number in (death_sig, signal.SIGKILL):
             if self._worker and self._worker not in self._parent.ended:
                 processes.send([self._worker], number)
-                self._parent.wait(self._worker, _SHUTDOWN_S)
+                self._parent.code_of(self._worker, _SHUTDOWN_S)
 
 
 def run(encoded: str, descriptor: int) -> NoReturn:

@@ -61,12 +61,8 @@ def places(
 ) -> list[dict[int, dict[str, str]]]:
     """Host by host, the variables by which torchrun would tell its ranks their places (``records/launch_files.py``).
 
-    Args:
-        ranks: of each host.
-        meeting_point: address and port of the store that all ranks meet at.
-        variables: the user's.
-        errors: folder for what functions under torch's ``record`` write of an error, where whoever starts the ranks
-            keeps the store; None: rank 0 keeps it.
+    The ranks of each host meet at a store, which rank 0 keeps, or who starts the ranks where there is a folder for what
+    functions under torch's ``record`` write of an error.
     """
     world_size = sum(map(len, ranks))
     run_id = uuid.uuid4().hex
@@ -103,11 +99,7 @@ def places(
 
 
 class ChildRanks:
-    """Starts the ranks that have a place here, and waits for them.
-
-    Args:
-        places: rank -> the variables by which torchrun would tell it its place.
-    """
+    """Starts the ranks that have a place here, and waits for them."""
 
     def __init__(self, places: Mapping[int, Mapping[str, str]], start_rank: StartRank) -> None:
         self._places = places
@@ -360,14 +352,7 @@ class LocalLauncher(Protocol):
 
 
 class LocalSite:
-    """A launch whose ranks are processes of this host.
-
-    Args:
-        ranks: those that live here; None: all.
-
-    Raises:
-        LauncherError: a rank may not have as many files open as it needs.
-    """
+    """A launch whose ranks, or those of them that live here, are processes of this host."""
 
     def __init__(self, launcher: LocalLauncher, plan: LaunchPlan, *, ranks: Collection[int] | None = None) -> None:
         check_ranks(plan.processes)

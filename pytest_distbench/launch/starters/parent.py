@@ -117,7 +117,7 @@ class Word(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Which of them this torch can run."""
 
 
-_kept: set[int] = set()
+kept: set[int] = set()
 """Descriptors that children of this process have, too."""
 
 
@@ -129,7 +129,7 @@ def fork(entry: str, arguments: Sequence[str | int], variables: Mapping[str, str
     try:
         os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        for descriptor in open_descriptors().difference(_kept, own):
+        for descriptor in open_descriptors().difference(kept, own):
             os.close(descriptor)
         os.environ.update(variables)
         module, _, name = entry.partition(":")
@@ -279,9 +279,7 @@ def _say(client: _Client, word: Word) -> None:
 def load(run: str, projects: Sequence[str], names: Sequence[str] = PRELOAD) -> None:
     """Import what children are to have. Nothing of it uses CUDA, which no fork could use then.
 
-    Args:
-        run: name of its folder: the semaphores of children are called after it, so that a later run finds them.
-        projects: modules that the project adds.
+    The semaphores of children are called after the run's folder, so that a later run finds them.
     """
     name_semaphores(f"/{run}")
     os.environ[forked.NVML_CHECK] = "1"
@@ -296,32 +294,13 @@ def load(run: str, projects: Sequence[str], names: Sequence[str] = PRELOAD) -> N
 
 def serve(line: socket.socket, *, keeper: int = 0, on_death: Callable[[], None] = lambda: None) -> NoReturn:
     """Fork what the owner at the other end of the line orders. Children keep what is open now, but for the line."""
-    _kept.update(open_descriptors() - {line.fileno()})
+    kept.update(open_descriptors() - {line.fileno()})
     line.set_inheritable(False)
     adopt_orphans()
     server = _Server(line, on_death)
     if keeper:
         server.adopt(keeper)
     server.serve()
-
-
-def serve_host(descriptor: int, stores: int, run: str, projects: Sequence[str], on_death: Callable[[], None]) -> None:
-    """Be the parent of the ranks of this host, for as long as its owner keeps the line; and fork what keeps stores.
-
-    Args:
-        descriptor: of the line.
-        stores: the same of the line to what keeps stores.
-    """
-    load(run, projects)
-    _kept.update(open_descriptors() - {descriptor, stores})
-    keeper = fork("pytest_distbench.launch.starters.loopback:keep_stores", [stores], {}, stores)
-    os.close(stores)
-    line = socket.socket(fileno=descriptor)
-    membership = importlib.import_module("pytest_distbench.worker.membership")
-    ready = Word(what="ready", backends=membership.backends(), pids=[keeper])
-    with contextlib.suppress(OSError):  # the owner died meanwhile, which the line tells, too
-        line.sendall(msgspec.json.encode(ready) + b"\n")
-    serve(line, keeper=keeper, on_death=on_death)
 
 
 def fork_parent(run: str, projects: Sequence[str], names: Sequence[str]) -> Parent:
@@ -418,7 +397,7 @@ class Parent:
             raise LauncherError(told[0].trouble)
         return told[0].pids
 
-    def wait(self, child: int, timeout_s: float | None) -> int | None:
+    def code_of(self, child: int, timeout_s: float | None) -> int | None:
         """The exit code of a child; None: it goes on when the time is over."""
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while child not in self.ended and (left_s := deadline - time.monotonic()) > 0:

@@ -73,12 +73,7 @@ class TorchrunLauncher:
 def start_torchrun(
     command: Sequence[str], plan: LaunchPlan, leftovers: Callable[[], Iterable[psutil.Process]]
 ) -> RunningLaunch:
-    """Start a torchrun, below a guardian, whose ranks run a stored plan.
-
-    Args:
-        command: torchrun, up to what its ranks run.
-        leftovers: finds what is left of it on this host.
-    """
+    """Start a torchrun, below a guardian, whose ranks run a stored plan; ``leftovers`` finds what is left of it."""
     from pytest_distbench.launch.site import guardian  # late, as in TorchrunLauncher.open
 
     path = os.pathsep.join(p for p in plan.python_path if p)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import psutil
 
 from pytest_distbench.errors import BackendUnavailable, LauncherError
@@ -19,33 +21,52 @@ from pytest_distbench.launch.site import LOOK_S, Exit, processes
 from pytest_distbench.launch.site.guardian import remove_traces
 from pytest_distbench.launch.site.local import LocalSite, RunningLaunch, places
 from pytest_distbench.launch.site.processes import Standstill
-from pytest_distbench.launch.starters import DROP_STORE, LOOPBACK_ADDRESS, MAKE_STORE, NO_REVERSE_DNS, LauncherSetup
+from pytest_distbench.launch.starters import (
+    DROP_STORE,
+    LOOPBACK_ADDRESS,
+    MAKE_STORE,
+    NO_REVERSE_DNS,
+    LauncherSetup,
+    parent,
+)
 from pytest_distbench.launch.starters.parent import (
     RANK,
     Order,
     Parent,
     Word,
     read_at_start,
-    serve_host,
     variables_of_parent,
 )
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wire import SESSION_VARIABLE
+from pytest_distbench.worker.python_internals import open_descriptors
 
 _START_S = 120.0
 _END_S = 2.0
 
 
 def main(descriptor: int, stores: int, directory: str, projects: Sequence[str]) -> None:
-    """Be the parent of this host's ranks. When pytest dies no socket stays behind, and no plan with its secrets."""
+    """Be the parent of this host's ranks, for as long as its owner keeps the line; and fork what keeps their stores.
+
+    When pytest dies no socket stays behind, and no plan with its secrets.
+    """
 
     def clean() -> None:
         for launch in Path(directory).glob("launch*/"):
             remove_traces(LaunchFiles(launch))
 
-    serve_host(descriptor, stores, Path(directory).name, projects, clean)
+    parent.load(Path(directory).name, projects)
+    parent.kept.update(open_descriptors() - {descriptor, stores})
+    keeper = parent.fork("pytest_distbench.launch.starters.loopback:keep_stores", [stores], {}, stores)
+    os.close(stores)
+    line = socket.socket(fileno=descriptor)
+    membership = importlib.import_module("pytest_distbench.worker.membership")
+    ready = Word(what="ready", backends=membership.backends(), pids=[keeper])
+    with contextlib.suppress(OSError):  # the owner died meanwhile, which the line tells, too
+        line.sendall(msgspec.json.encode(ready) + b"\n")
+    parent.serve(line, keeper=keeper, on_death=clean)
 
 
 class WarmLauncher:

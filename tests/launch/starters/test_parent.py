@@ -15,7 +15,7 @@ import pytest
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.hosts import slurm
 from pytest_distbench.hosts.slurm import RELAY, NodeParent
-from pytest_distbench.launch.starters.parent import Order, Parent, Word
+from pytest_distbench.launch.starters.parent import Order, Word
 from pytest_distbench.records.launch_files import LaunchFiles
 
 OWNER = """
@@ -30,12 +30,12 @@ def fork(text, **options):
 parent = fork_parent("run", [], ["costly"])
 import costly
 exits = "import costly, os; os._exit(int(os.environ['CODE']) + (costly.MADE_BY == os.getpid()))"
-print([parent.wait(pid, 60) for pid in fork(exits, each=[{"CODE": "3"}, {"CODE": "4"}])])
+print([parent.code_of(pid, 60) for pid in fork(exits, each=[{"CODE": "3"}, {"CODE": "4"}])])
 
 [orphan_s] = fork("import os, time; os.fork() or time.sleep(1000); os._exit(0)")
-parent.wait(orphan_s, 60)
+parent.code_of(orphan_s, 60)
 [below] = fork("import subprocess, sys; subprocess.Popen(['sleep', '1000'], start_new_session=True)")
-parent.wait(below, 60)
+parent.code_of(below, 60)
 print([p.name() for p in processes.family([parent.pid])] == [processes.family([os.getpid()])[0].name()])
 
 Path("asks.py").write_text('''
@@ -45,7 +45,7 @@ def run(text, descriptor):
     parent = Parent(socket.socket(fileno=descriptor), 0)
     [child] = parent.fork("builtins:exec", text)
     open("asked", "w").close()
-    parent.wait(child, None)
+    parent.code_of(child, None)
 ''')
 [client] = parent.fork("asks:run", "import time; time.sleep(1000)", has_line=True)
 while not os.path.exists("asked"):
@@ -53,7 +53,7 @@ while not os.path.exists("asked"):
 agent, worker = parent.count(client)
 print(agent == client, processes.is_alive(worker))
 parent.send(Order(what="kill", pid=client))
-print(parent.wait(client, 60))
+print(parent.code_of(client, 60))
 while processes.is_alive(worker):
     pass
 print(parent.count(client))
@@ -107,9 +107,9 @@ def ends() -> Iterator[tuple[NodeParent, TheirEnd]]:
     ours, theirs = socket.socketpair()
     theirs.settimeout(10)
     with ours, theirs:
-        node, there = NodeParent(Parent(ours, 7), cast(Any, MadeUpStep())), TheirEnd(theirs)
+        node, there = NodeParent(ours, cast(Any, MadeUpStep())), TheirEnd(theirs)
         assert node.is_idle
-        node.begin_relay()
+        node.begin_fork(RELAY, *node.step.where)
         assert there.heard() == [Order(what="fork", entry=RELAY, arguments=["4711", "127.0.0.1"], each=[{}])]
         there.say(Word(what="forked", pids=[42]))
         node.take_relay()
@@ -163,7 +163,7 @@ def test_a_child_that_could_not_be_forked_is_told(ends: tuple[NodeParent, TheirE
     there.say(Word(what="forked", trouble="BlockingIOError: [Errno 11] Resource temporarily unavailable"))
 
     with pytest.raises(LauncherError, match="BlockingIOError"):
-        node.parent.fork("a:b")
+        node.fork("a:b")
 
 
 @pytest.mark.spawn
