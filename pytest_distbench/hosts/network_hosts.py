@@ -27,7 +27,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NoReturn
 
 import msgspec
 
@@ -267,7 +266,13 @@ class _Hosts:
             _LIBC.prctl(_SLACK, 1)
             if os.getppid() != parent:
                 os._exit(0)
-            _be_relay(network, devices)
+            with contextlib.suppress(OSError):  # of the ordinary user
+                os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
+            address = under_address if network.overlay else host_address
+            try:
+                relay(network, devices, [address(host) for host in range(len(devices))])
+            finally:
+                os._exit(1)
         for device in devices:
             os.close(device)
 
@@ -283,16 +288,6 @@ class _Hosts:
         for program, host, lines in commands:
             with contextlib.nullcontext() if host is None else self.within(host):
                 tell(program, lines)
-
-
-def _be_relay(network: Network, devices: list[int]) -> NoReturn:
-    with contextlib.suppress(OSError):  # of the ordinary user
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
-    address = under_address if network.overlay else host_address
-    try:
-        relay(network, devices, [address(host) for host in range(len(devices))])
-    finally:
-        os._exit(1)
 
 
 def _enter_own_namespace() -> bool:

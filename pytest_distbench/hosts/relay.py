@@ -355,7 +355,7 @@ class Relay:
     def _send_files(self, kinds: Sequence[FileKind]) -> None:
         assert self._plan is not None
         assert self._site is not None
-        passed = set() if self._plan.read else self._site.heard.ranks_passed()
+        passed = set() if self._plan.read else self._site.heard.ranks_passed
         for rank in self._ranks:
             for kind in kinds:
                 with contextlib.suppress(OSError), open_left(place_of(self._plan.files, kind, rank)) as file:

@@ -200,7 +200,12 @@ class RelayedSite:
 
     def listen(self, timeout_s: float) -> list[RankEvent]:
         self._take(0.0 if self._fresh else timeout_s)
-        self._feel_pulses()
+        for host in self._hosts:
+            if host.ended is None and host.keeper.poll() is not None:  # nothing leads there: who would end it then?
+                self._lose(host, _LED_NOWHERE)
+            if host.has_answered and time.monotonic() - host.pinged_at >= PULSE_S:
+                self._ping(host)
+            self._lose_if_silent(host)
         fresh, self._fresh = self._fresh, []
         return fresh
 
@@ -291,43 +296,30 @@ class RelayedSite:
     def _compare_clocks(self) -> None:
         """Measure how far each host's clock is from ours; if it has run another way since, that is in doubt too."""
         for first in range(0, len(self._hosts), _AT_ONCE):
-            self._ask_times(self._hosts[first : first + _AT_ONCE])
+            asked = self._hosts[first : first + _AT_ONCE]
+            readings: dict[Host, list[tuple[float, float]]] = {host: [] for host in asked}
+            for _ in range(_PINGS):
+                for host in asked:
+                    self._ping(host)
+                self._take_until(lambda host: host.has_answered, asked, "did not report its time")
+                for host in asked:
+                    if not host.is_lost and (reading := host.read_clock()) is not None:
+                        readings[host].append(reading)
+            for host in asked:
+                host.set_clock(readings[host])
         self.clocks = Clocks(
             hosts={rank: host.name for host in self._hosts for rank in host.ranks},
             errors_s={host.name: host.error_s or 0.0 for host in self._hosts},
         )
 
-    def _feel_pulses(self) -> None:
-        """Lose hosts whose relay says nothing any more: it stands still, or the host has gone without a word.
-
-        Also those to which nothing leads any more: who would end it then?
-        """
-        for host in self._hosts:
-            if host.ended is None and host.keeper.poll() is not None:
-                self._lose(host, _LED_NOWHERE)
-            if host.has_answered and time.monotonic() - host.pinged_at >= PULSE_S:
-                self._ping(host)
-            self._lose_if_silent(host)
-
     def _lose_if_silent(self, host: Host) -> None:
+        """Lose a host whose relay says nothing any more: it stands still, or the host has gone without a word."""
         if not host.has_answered and time.monotonic() - host.silent_since >= _SILENT_S:
             self._lose(
                 host,
                 f"its relay has been silent for {_SILENT_S:.0f} s: the host is gone or cannot be reached, or the "
                 f"relay was stopped",
             )
-
-    def _ask_times(self, hosts: Sequence[Host]) -> None:
-        found: dict[Host, list[tuple[float, float]]] = {host: [] for host in hosts}
-        for _ in range(_PINGS):
-            for host in hosts:
-                self._ping(host)
-            self._take_until(lambda host: host.has_answered, hosts, "did not report its time")
-            for host in hosts:
-                if not host.is_lost and (reading := host.read_clock()) is not None:
-                    found[host].append(reading)
-        for host, readings in found.items():
-            host.set_clock(readings)
 
     def _ping(self, host: Host) -> None:
         self._write(host, host.ping)

@@ -236,13 +236,6 @@ def launch_command(plan: LaunchPlan, side: Side) -> LaunchRecord:
     return launch.complete(make_record(launch.plan, ended), ended)
 
 
-def _what_it_left(plan: LaunchPlan) -> list[str]:
-    if not plan.files.left.exists():
-        return []
-    lines: list[list[str]] = msgspec.json.decode(plan.files.left.read_bytes())
-    return [shlex.join(mask_arguments(line))[:_LONGEST_SHOWN] for line in lines]
-
-
 def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
     words = plan.expect(Command).words
     log = error_tail(plan.files.log(0))
@@ -276,7 +269,10 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
         try:
             read = readings(replace(plan, world_size=1))
             measurements = merge([*recorded(_noted(plan, report).values()), *read])
-            left = _what_it_left(plan)
+            left = []
+            if plan.files.left.exists():
+                lines = msgspec.json.decode(plan.files.left.read_bytes(), type=list[list[str]])
+                left = [shlex.join(mask_arguments(line))[:_LONGEST_SHOWN] for line in lines]
             remarks = [f"left {', '.join(left)} running; they were ended"] if left else []
             remarks += check_command(plan, gave_numbers=len(measurements) > 1 and not left)
             measurements += of_largest_process(ended.peak_memory_bytes)

@@ -177,7 +177,12 @@ def read_csv(reader: Reader, place: Place) -> list[Found]:
         columns = [name.strip() for name in rows.fieldnames or []]
         rows.fieldnames = columns
         if (there := columns.count(reader.key)) != 1:
-            raise ReadingError(f"{path}: {_told(reader.key, there)}; {_header(columns)}")
+            told = f"{there} columns are called {reader.key!r}" if there else f"no column {reader.key!r}"
+            header = f"there are {', '.join(columns) or 'none'}"
+            if len(columns) == 1 and re.search(r"[\t;|]", columns[0]):
+                first = show(columns[0])
+                header = f"its first line is {first}, without a comma, and commas separate the columns of a CSV file"
+            raise ReadingError(f"{path}: {told}; {header}")
         found = [
             Found(cell, f"{path}:{rows.line_num}", ", ".join(f"{name}={row[name]}" for name in columns))
             for row in rows
@@ -186,16 +191,6 @@ def read_csv(reader: Reader, place: Place) -> list[Found]:
     if not found:
         raise ReadingError(f"{path}: the column {reader.key!r} is empty")
     return found
-
-
-def _told(key: str, columns: int) -> str:
-    return f"{columns} columns are called {key!r}" if columns else f"no column {key!r}"
-
-
-def _header(columns: list[str]) -> str:
-    if len(columns) == 1 and re.search(r"[\t;|]", columns[0]):
-        return f"its first line is {show(columns[0])}, without a comma, and commas separate the columns of a CSV file"
-    return f"there are {', '.join(columns) or 'none'}"
 
 
 def read_jsonl(reader: Reader, place: Place) -> list[Found]:

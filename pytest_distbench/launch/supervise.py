@@ -153,7 +153,7 @@ class Supervised:
                 raise
             except KeyboardInterrupt:
                 now = time.monotonic()
-                if attached is None or attached not in self.heard.ranks_up() or now - last < TWICE_S:
+                if attached is None or attached not in self.heard.ranks_up or now - last < TWICE_S:
                     raise
                 last = now
                 self.site.signal(attached, signal.SIGINT)
@@ -168,16 +168,16 @@ class Supervised:
 
     def _needs_drivers(self) -> bool:
         """Whether the ranks are about to start or to end, which who has started them must live to see."""
-        return len(self.heard.ranks_up()) < self.plan.processes or len(self.heard.ranks_done()) == self.plan.processes
+        return len(self.heard.ranks_up) < self.plan.processes or len(self.heard.ranks_done) == self.plan.processes
 
     def advance(self, timeout_s: float) -> bool:
         """Take in what has arrived, or arrives within the time-out. True when the launch is over: to be finished."""
         for event in self.site.listen(timeout_s):
             self._heed(event)
-        if self.heard.ranks_lost():
+        if self.heard.ranks_lost:
             self._stop_within(CRASH_GRACE_S)
-        has_said_all = self._is_last_of(self.heard.ranks_done())
-        if self.site.ended is not None or (has_said_all and self.heard.is_holding()):  # one waits to be ended
+        has_said_all = self._is_last_of(self.heard.ranks_done)
+        if self.site.ended is not None or (has_said_all and self.heard.is_holding):  # one waits to be ended
             return True
         if self.follower is not None:
             self.site.fetch_output()
@@ -187,7 +187,7 @@ class Supervised:
             if self.site.ended is not None:
                 return True
         if self.waits_since is None and time.monotonic() >= self.stop_at:
-            self.timed_out = not self.heard.is_holding() and not self.heard.ranks_lost()
+            self.timed_out = not self.heard.is_holding and not self.heard.ranks_lost
             return True
         return False
 
@@ -213,16 +213,16 @@ class Supervised:
     def _heed(self, event: RankEvent) -> None:
         """Act on an event: show it, or decide until when the ranks may go on after it."""
         match event.kind:
-            case "hello" if self._is_last_of(self.heard.ranks_up()):
+            case "hello" if self._is_last_of(self.heard.ranks_up):
                 self._tell_all(ALL_UP)
-                if not self.heard.is_holding():
+                if not self.heard.is_holding:
                     self.up_at = time.monotonic()
                     self.stop_at = min(self.latest, self.up_at + self.plan.timeout_s)
-            case "phase" if event.text == "body" and self._is_last_of(self.heard.ranks_in_body()):
+            case "phase" if event.text == "body" and self._is_last_of(self.heard.ranks_in_body):
                 self._tell_all(ALL_JOINED)
             case "progress":
                 self.on_progress(event.text)
-            case "turn" if self.waits_since is None and not self.heard.ranks_lost() and not self.heard.is_holding():
+            case "turn" if self.waits_since is None and not self.heard.ranks_lost and not self.heard.is_holding:
                 self.asking.add(event.rank)
                 if len(self.asking) == self.plan.processes:
                     self.waits_since = time.monotonic()
@@ -231,7 +231,7 @@ class Supervised:
                 self._stop_within(VICTIM_GRACE_S)
             case "skipped":
                 self._stop_within(SKIP_GRACE_S)
-            case "done" if self._is_last_of(self.heard.ranks_done()):
+            case "done" if self._is_last_of(self.heard.ranks_done):
                 self._stop_within(TEARDOWN_S)
                 self.stop_at = max(self.stop_at, time.monotonic() + LEAST_TEARDOWN_S)
 
@@ -251,9 +251,9 @@ class Supervised:
         """End the ranks by force, hung ones after they have shown where they are."""
         alive = self.site.running()
         self.ended_by_us = alive
-        self.left = alive & self.heard.ranks_lost()
+        self.left = alive & self.heard.ranks_lost
         self.ended_at = time.monotonic()
-        undecided = {rank for rank in alive if rank not in self.heard.ranks_done() or self.timed_out}
+        undecided = {rank for rank in alive if rank not in self.heard.ranks_done or self.timed_out}
         self.site.collect(undecided=undecided, held=alive - undecided)
         self.site.end(alive)
 

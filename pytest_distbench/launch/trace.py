@@ -81,18 +81,12 @@ def read_traces(plan: LaunchPlan) -> list[LoopTrace]:
             for number, loop in enumerate(loops):
                 with open_left(plan.files.trace(rank, number)) as file:
                     document = msgspec.json.decode(file.read(), type=dict[str, Any])
-                found.append(LoopTrace(rank=rank, loop=loop, events=_events(document)))
+                # Others than those of processes and their threads tell of the profiler itself.
+                events = [event for event in document["traceEvents"] if isinstance(event.get("pid"), int)]
+                found.append(LoopTrace(rank=rank, loop=loop, events=events))
         except (OSError, msgspec.DecodeError, KeyError) as error:
             raise ReadingError(f"the profiler's trace of rank {rank} is incomplete: {error}") from None
     return found
-
-
-def _events(document: Mapping[str, Any]) -> list[Event]:
-    """The events of processes and their threads; others tell of the profiler itself.
-
-    torch writes times since a moment that it names, the same for months.
-    """
-    return [event for event in document["traceEvents"] if isinstance(event.get("pid"), int)]
 
 
 def write_file(sides: Sequence[Side]) -> bytes:

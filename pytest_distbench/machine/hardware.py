@@ -170,21 +170,17 @@ def system(root: Path = Path("/")) -> dict[str, str]:
     """
     dmi = root / "sys/class/dmi/id"
     os_name = re.search(r"""^PRETTY_NAME=["']?([^"'\n]*)""", _content(root / "etc/os-release"), re.MULTILINE)
+    there = re.search(r"^MemTotal: +(\d+) kB", _content(root / "proc/meminfo"), re.MULTILINE)
+    allowed = _content(root / "sys/fs/cgroup/memory.max").strip()
+    sizes = [*([int(there[1]) * 1024] if there else []), *([int(allowed)] if allowed.isdecimal() else [])]
     found = {
         "OS": os_name[1].strip() if os_name else "",
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
         "firmware": _words(dmi / "bios_vendor", dmi / "bios_version", dmi / "bios_date"),
         "machine": _words(dmi / "sys_vendor", dmi / "product_name"),
-        "memory": _memory(root),
+        "memory": format_bytes(min(sizes)) if sizes else "",
     }
     return {name: value for name, value in found.items() if value}
-
-
-def _memory(root: Path) -> str:
-    there = re.search(r"^MemTotal: +(\d+) kB", _content(root / "proc/meminfo"), re.MULTILINE)
-    allowed = _content(root / "sys/fs/cgroup/memory.max").strip()
-    sizes = [*([int(there[1]) * 1024] if there else []), *([int(allowed)] if allowed.isdecimal() else [])]
-    return format_bytes(min(sizes)) if sizes else ""
 
 
 def _words(*paths: Path) -> str:

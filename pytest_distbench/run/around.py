@@ -256,7 +256,11 @@ class Surroundings:
             def describe(record: LaunchRecord) -> LaunchRecord:
                 for name, complete in reversed(seen.items()):
                     record = expect(LaunchRecord, complete(record), f"AROUND[{name!r}]: what it yields")
-                return record if plan.cores is None else _of_shared_cores(record)
+                if plan.cores is None:
+                    return record
+                # Ranks had to share cores: what scatters from launch to launch is information.
+                shown = [replace(m, better="info") if m.is_noisy else m for m in record.measurements]
+                return replace(record, measurements=shown)
 
             yield describe
 
@@ -299,9 +303,3 @@ class Surroundings:
         with contextlib.ExitStack() as stack:
             for name, around in self._all.items():
                 stack.callback(blame(f"AROUND[{name!r}]")(around.close))
-
-
-def _of_shared_cores(record: LaunchRecord) -> LaunchRecord:
-    """What scatters from launch to launch is information, if ranks had to share cores."""
-    shown = [replace(m, better="info") if m.is_noisy else m for m in record.measurements]
-    return replace(record, measurements=shown)

@@ -229,7 +229,7 @@ def test_of_a_rank_that_has_passed_the_end_of_its_output_comes_back(
     site.start()
     wait_for(lambda: any(event.kind == "hello" for event in site.listen(1.0)))
     site.ask([0], ALL_UP + ALL_JOINED)
-    wait_for(lambda: bool(site.listen(1.0)) and bool(site.heard.ranks_done()))
+    wait_for(lambda: bool(site.listen(1.0)) and bool(site.heard.ranks_done))
     site.end([0])
     site.clear()
     site.close()

@@ -7,8 +7,7 @@ stamp of another clock: only who lives where the ranks live can tell what these 
 from __future__ import annotations
 
 import signal
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,7 +15,7 @@ from pytest_distbench.records.record import Record
 
 if TYPE_CHECKING:  # a guardian, which starts for each command, has no use for these
     from pytest_distbench.records.launch import HostReport
-    from pytest_distbench.records.wire import EventKind, RankEvent
+    from pytest_distbench.records.wire import RankEvent
 
 PULSE_S = 5.0
 """A site is listened to at least so often: whoever is to be heard there may have gone without a word."""
@@ -137,55 +136,49 @@ class Site(Protocol):
 class Heard:
     """All that the ranks of a launch have said, and when their lines ended, in the controller's time.
 
-    Sets of ranks are kept as they grow: they are asked for at every event.
+    Sets of ranks are kept as they grow: they are asked for at every event. Lost are ranks whose line ended before they
+    said how they ended: they have died. One that has not passed holds: it waits to be ended.
     """
 
     def __init__(self) -> None:
         self.events: list[RankEvent] = []
         self.closed_at: dict[int, float] = {}
-        self._who_said: defaultdict[EventKind, set[int]] = defaultdict(set)
-        self._in_body: set[int] = set()
-        self._done: set[int] = set()
-        self._lost: set[int] = set()
+        self.ranks_up: set[int] = set()
+        self.ranks_in_body: set[int] = set()
+        self.ranks_done: set[int] = set()
+        self.ranks_passed: set[int] = set()
+        self.ranks_lost: set[int] = set()
+        self.is_holding = False
         self._last_phase: dict[int, str] = {}
 
     def take(self, events: Iterable[RankEvent]) -> None:
         for event in events:
             self.events.append(event)
-            self._who_said[event.kind].add(event.rank)
-            if event.kind == "phase":
-                self._last_phase[event.rank] = event.text
-                if event.text == "body":
-                    self._in_body.add(event.rank)
-            elif event.kind in ("failed", "skipped", "done"):
-                self._done.add(event.rank)
-                self._lost.discard(event.rank)
+            match event.kind:
+                case "hello":
+                    self.ranks_up.add(event.rank)
+                case "phase":
+                    self._last_phase[event.rank] = event.text
+                    if event.text == "body":
+                        self.ranks_in_body.add(event.rank)
+                case "done":
+                    self._end(event.rank)
+                    self.ranks_passed.add(event.rank)
+                case "failed" | "skipped":
+                    self._end(event.rank)
+                    self.is_holding = True
+
+    def _end(self, rank: int) -> None:
+        self.ranks_done.add(rank)
+        self.ranks_lost.discard(rank)
 
     def close(self, rank: int, at: float) -> None:
         self.closed_at[rank] = at
-        if rank not in self._done:
-            self._lost.add(rank)
-
-    def ranks_up(self) -> Set[int]:
-        return self._who_said["hello"]
-
-    def ranks_in_body(self) -> Set[int]:
-        return self._in_body
-
-    def ranks_done(self) -> Set[int]:
-        return self._done
-
-    def ranks_passed(self) -> Set[int]:
-        return self._who_said["done"]
-
-    def ranks_lost(self) -> Set[int]:
-        """Ranks whose line ended before they said how they ended: they have died."""
-        return self._lost
+        if rank not in self.ranks_done:
+            self.ranks_lost.add(rank)
 
     def said(self, rank: int) -> str:
         """What a rank that failed said on the line; empty where it left a report instead."""
-        if rank not in self._who_said["failed"]:
-            return ""
         return next((e.text for e in self.events if e.rank == rank and e.kind == "failed" and e.text), "")
 
     def remarks(self) -> dict[int, str]:
@@ -195,10 +188,6 @@ class Heard:
             if event.kind == "remark" and event.text not in found.setdefault(event.rank, []):
                 found[event.rank].append(event.text)
         return {rank: "; ".join(texts) for rank, texts in found.items()}
-
-    def is_holding(self) -> bool:
-        """Whether a rank has not passed, and so waits to be ended."""
-        return bool(self._who_said["failed"] or self._who_said["skipped"])
 
     def last_phase(self, rank: int) -> str:
         return self._last_phase.get(rank, "start")

@@ -82,7 +82,7 @@ def collect(
     answering = {rank: pid for rank, pid in able.items() if processes.catches(pid, STACKS_SIGNAL)}
     before = {rank: _size(files.stacks(rank)) for rank in answering}
     processes.send(answering.values(), STACKS_SIGNAL)
-    _wait_until(lambda: all(_holds_dump(files.stacks(rank), before[rank]) for rank in answering))
+    _wait_until(lambda: all(is_whole(_written(files.stacks(rank), since)) for rank, since in before.items()))
     asked = (*answering, *held)  # only now: a thread that works while its frames are read may show nonsense
     for rank in asked:
         ask(rank, FLIGHT_REQUEST)
@@ -103,14 +103,11 @@ def _wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(_LOOK_AGAIN_S)
 
 
-def _holds_dump(path: Path, start: int) -> bool:
-    """Whether a file holds a whole dump from ``start`` on."""
-    try:
-        with open_left(path) as file:
-            file.seek(start)
-            return is_whole(file.read().decode(errors="replace"))
-    except OSError:
-        return False
+def _written(path: Path, start: int) -> str:
+    with contextlib.suppress(OSError), open_left(path) as file:
+        file.seek(start)
+        return file.read().decode(errors="replace")
+    return ""
 
 
 def _size(path: Path) -> int:

@@ -208,27 +208,30 @@ class _Server:
         trouble = ""
         try:
             for variables in order.each:
-                pids += [self._fork_one(client, order, variables)]
+                if order.has_line:
+                    ours, theirs = socket.socketpair()
+                    with theirs:
+                        pid = fork(order.entry, [*order.arguments, theirs.fileno()], variables, theirs.fileno())
+                    self._clients[pid] = self._add(ours)
+                else:
+                    pid = fork(order.entry, order.arguments, variables)
+                handle = client.children[pid] = os.pidfd_open(pid)
+                self._selector.register(handle, selectors.EVENT_READ)
+                pids.append(pid)
         except OSError as error:
             trouble = f"{type(error).__name__}: {error}{_NO_PROCESS if error.errno == errno.EAGAIN else ''}"
         _say(client, Word(what="forked", pids=pids, trouble=trouble))
 
-    def _fork_one(self, client: _Client, order: Order, variables: Mapping[str, str]) -> int:
-        if order.has_line:
-            ours, theirs = socket.socketpair()
-            with theirs:
-                pid = fork(order.entry, [*order.arguments, theirs.fileno()], variables, theirs.fileno())
-            self._clients[pid] = self._add(ours)
-        else:
-            pid = fork(order.entry, order.arguments, variables)
-        handle = client.children[pid] = os.pidfd_open(pid)
-        self._selector.register(handle, selectors.EVENT_READ)
-        return pid
-
     def _take_ends(self) -> None:
         """Tell of children that have ended. What goes on when the last one has, is nobody's, and ends."""
         clients = [self._owner, *self._clients.values()]
-        codes, is_any_left = _codes()
+        codes = {}
+        is_any_left = True
+        try:
+            while (found_one := os.waitpid(-1, os.WNOHANG))[0]:
+                codes[found_one[0]] = os.waitstatus_to_exitcode(found_one[1])
+        except ChildProcessError:
+            is_any_left = False
         found = [(client, pid) for client in clients for pid in client.children.keys() & codes.keys()]
         for client, pid in found:
             handle = client.children.pop(pid)
@@ -258,17 +261,6 @@ class _Server:
         with contextlib.suppress(BaseException):
             run_exit_handlers()
         os._exit(0)
-
-
-def _codes() -> tuple[dict[int, int], bool]:
-    """Exit codes of the children that have ended and that nobody has asked about, and whether others go on."""
-    codes = {}
-    try:
-        while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            codes[found[0]] = os.waitstatus_to_exitcode(found[1])
-    except ChildProcessError:
-        return codes, False
-    return codes, True
 
 
 def _say(client: _Client, word: Word) -> None:

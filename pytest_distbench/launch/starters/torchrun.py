@@ -134,8 +134,12 @@ class _TorchrunLaunch:
 
 def torchrun_on_loopback(processes: int, *, logs: Path) -> list[str]:
     """The command line of a torchrun of one host, up to what its ranks run; nobody outside this host reaches it."""
+    command = TORCHRUN
+    if release_of(hardware.installed_version("torch")) < PARTS["handlers"].since:  # it reads no entry points
+        register = "from pytest_distbench.launch.starters.loopback import register_rendezvous; register_rendezvous"
+        command = [sys.executable, "-c", f"{register}({LOOPBACK_RENDEZVOUS!r}); {_MAIN}"]
     return [
-        *_torchrun_knowing_loopback(),
+        *command,
         f"--rdzv-backend={LOOPBACK_RENDEZVOUS}",
         "--rdzv-endpoint=127.0.0.1:0",
         "--nnodes=1",
@@ -143,15 +147,6 @@ def torchrun_on_loopback(processes: int, *, logs: Path) -> list[str]:
         f"--log-dir={logs}",
         "--local-addr=127.0.0.1",
     ]  # fmt: skip
-
-
-def _torchrun_knowing_loopback() -> list[str]:
-    """Where torch reads no entry points, our rendezvous is made known to it first."""
-    if release_of(hardware.installed_version("torch")) >= PARTS["handlers"].since:
-        return TORCHRUN
-    name = repr(LOOPBACK_RENDEZVOUS)
-    register = f"from pytest_distbench.launch.starters.loopback import register_rendezvous; register_rendezvous({name})"
-    return [sys.executable, "-c", f"{register}; {_MAIN}"]
 
 
 def rendezvous_handler() -> Callable[[object], object]:

@@ -79,9 +79,9 @@ def say(rank: int, kind: EventKind = "hello", text: str = "") -> bytes:
 def ranks_heard(ear: Ear) -> set[int]:
     """Who has said hello, once the first has."""
     end = time.monotonic() + 60
-    while not ear.heard.ranks_up() and time.monotonic() < end:
+    while not ear.heard.ranks_up and time.monotonic() < end:
         ear.channel.drain()
-    return ear.heard.ranks_up()
+    return ear.heard.ranks_up
 
 
 @given(st.lists(st.binary(max_size=200), max_size=5))

@@ -100,9 +100,9 @@ def test_the_plan_tells_ranks_where_their_line_is_and_is_gone_with_the_site(slee
     with socket.socket(socket.AF_UNIX) as rank, short_address(Path(stored.address)) as address:
         rank.connect(address)
         rank.sendall(msgspec.json.encode(RankEvent(kind="hello", rank=1, at=0.0)) + b"\n")
-        while not site.heard.ranks_up():
+        while not site.heard.ranks_up:
             site.listen(60.0)
-    assert site.heard.ranks_up() == {1}
+    assert site.heard.ranks_up == {1}
     assert plan.files.plan.stat().st_mode & 0o077 == 0
     site.close()
 

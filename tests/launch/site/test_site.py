@@ -31,20 +31,20 @@ def test_a_rank_whose_line_ended_is_lost_unless_it_had_said_how_it_ended() -> No
     found.close(0, 1.0)
     found.close(1, 2.0)
 
-    assert (found.ranks_up(), found.ranks_done(), found.ranks_lost()) == ({0, 1}, {1}, {0})
+    assert (found.ranks_up, found.ranks_done, found.ranks_lost) == ({0, 1}, {1}, {0})
 
 
 def test_the_phase_that_was_said_last_counts_and_a_silent_rank_is_at_its_start() -> None:
     found = heard((0, "phase", "rendezvous"), (0, "phase", "body"), (1, "phase", "import"))
 
     assert [found.last_phase(rank) for rank in range(3)] == ["body", "import", "start"]
-    assert found.ranks_in_body() == {0}
+    assert found.ranks_in_body == {0}
 
 
 def test_one_rank_that_has_not_passed_waits_to_be_ended() -> None:
-    assert heard((0, "done", ""), (1, "failed", "no room")).is_holding()
+    assert heard((0, "done", ""), (1, "failed", "no room")).is_holding
     assert heard((1, "failed", "no room")).said(1) == "no room"
-    assert not heard((0, "done", "")).is_holding()
+    assert not heard((0, "done", "")).is_holding
 
 
 def test_what_a_rank_says_twice_is_told_once() -> None:
