@@ -56,19 +56,14 @@ class LoopTrace:
         return sorted(found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
-    """The traces of one launch, and what stands behind ``rank 0`` and before it in the file."""
+Side = tuple[str, str, Sequence[LoopTrace]]
+"""What stands before ``rank 0`` in the file and what behind it, and the traces of one launch."""
 
-    name: str
-    note: str = ""
-    traces: Sequence[LoopTrace]
 
-    @property
-    def origin(self) -> float:
-        """The moment at which it is laid beside other sides: its first iteration, else its first event."""
-        begins = [begin for trace in self.traces for begin, _ in trace.iterations()]
-        return min(begins or [event["ts"] for trace in self.traces for event in _timed(trace)], default=0.0)
+def origin(traces: Sequence[LoopTrace]) -> float:
+    """The moment at which traces are laid beside those of other sides: the first iteration, else the first event."""
+    begins = [begin for trace in traces for begin, _ in trace.iterations()]
+    return min(begins or [event["ts"] for trace in traces for event in _timed(trace)], default=0.0)
 
 
 def read_traces(plan: LaunchPlan) -> list[LoopTrace]:
@@ -91,15 +86,16 @@ def read_traces(plan: LaunchPlan) -> list[LoopTrace]:
 
 def write_file(sides: Sequence[Side]) -> bytes:
     """The traces of all sides in one file, gzipped. Each side begins where the others do."""
-    origins = {side.name: side.origin for side in sides}
-    first = min((e["ts"] - origins[side.name] for side in sides for t in side.traces for e in _timed(t)), default=0.0)
+    origins = [origin(traces) for *_, traces in sides]
+    laid = list(zip(sides, origins, strict=True))
+    first = min((e["ts"] - start for (*_, traces), start in laid for t in traces for e in _timed(t)), default=0.0)
     numbers: Numbers = {}
     places = itertools.count()
     events = [
         event
-        for side in sides
-        for rank in dict.fromkeys(trace.rank for trace in side.traces)
-        for event in _events_of_rank(side, rank, numbers, places, shift=-origins[side.name] - first)
+        for side, start in laid
+        for rank in dict.fromkeys(trace.rank for trace in side[2])
+        for event in _events_of_rank(side, rank, numbers, places, shift=-start - first)
     ]
     document = {"traceEvents": events, "displayTimeUnit": "ms"}
     return gzip.compress(msgspec.json.encode(document), compresslevel=6, mtime=0)
@@ -111,16 +107,17 @@ Numbers = dict[tuple[object, ...], int]
 
 def _events_of_rank(side: Side, rank: int, numbers: Numbers, places: Iterator[int], *, shift: float) -> Iterator[Event]:
     """The events of all loops of a rank; its processes have numbers and names of their own."""
-    traces = [trace for trace in side.traces if trace.rank == rank]
+    called, note, all_traces = side
+    traces = [trace for trace in all_traces if trace.rank == rank]
 
     def number(*what: object) -> int:
-        return numbers.setdefault((side.name, rank, *what), len(numbers) + 1)
+        return numbers.setdefault((called, rank, *what), len(numbers) + 1)
 
     labels = {e["pid"]: e["args"]["labels"] for t in traces for e in t.events if e["name"] == "process_labels"}
     used = dict.fromkeys(event["pid"] for trace in traces for event in _timed(trace))
     for pid in used:
         label = str(labels.get(pid, ""))
-        name = " ".join(filter(None, [side.name, f"rank {rank}", label if label.startswith("GPU") else "", side.note]))
+        name = " ".join(filter(None, [called, f"rank {rank}", label if label.startswith("GPU") else "", note]))
         about = {"ph": _DESCRIPTION, "pid": number(pid), "tid": 0}
         yield {**about, "name": "process_name", "args": {"name": name}}
         yield {**about, "name": "process_sort_index", "args": {"sort_index": next(places)}}

@@ -85,14 +85,14 @@ def trace_case(
         path = _write(session.settings, launched.title, list(traced.values()))
     except DistbenchError as error:
         return CaseTrace(why_not=str(error))
-    sides = [TracedSide(name=name, busy=busy_communication(side.traces)) for name, side in traced.items()]
+    sides = [TracedSide(name=name, busy=busy_communication(side[2])) for name, side in traced.items()]
     return CaseTrace(path=str(path), sides=sides, why_not="; ".join(troubles))
 
 
 def _side(variant: Variant | None, traces: Sequence[LoopTrace]) -> Side:
     if variant is None:
-        return Side(name=CANDIDATE, traces=traces)
-    return Side(name="base", note=f"({variant.revision.commit[:10] if variant.revision else variant})", traces=traces)
+        return CANDIDATE, "", traces
+    return "base", f"({variant.revision.commit[:10] if variant.revision else variant})", traces
 
 
 def _why_not(session: Session, launched: LaunchRequest) -> str:

@@ -11,7 +11,16 @@ import pytest
 from support.plans import make_plan
 
 from pytest_distbench.errors import ReadingError
-from pytest_distbench.launch.trace import Event, LoopTrace, Side, busy_communication, read_traces, union, write_file
+from pytest_distbench.launch.trace import (
+    Event,
+    LoopTrace,
+    Side,
+    busy_communication,
+    origin,
+    read_traces,
+    union,
+    write_file,
+)
 from pytest_distbench.records.iteration import iteration_name
 
 
@@ -117,7 +126,7 @@ def two_sides() -> tuple[Side, Side]:
             for rank, step in enumerate([(at, at + 90), (at + 5, at + 90)])
         ]
 
-    return Side(name="base", note="(abc1234)", traces=ranks(1e12)), Side(name="this tree", traces=ranks(1e12 + 6e7))
+    return ("base", "(abc1234)", ranks(1e12)), ("this tree", "", ranks(1e12 + 6e7))
 
 
 def test_each_rank_of_each_side_is_a_process_and_sides_begin_together() -> None:
@@ -139,8 +148,8 @@ def test_each_rank_of_each_side_is_a_process_and_sides_begin_together() -> None:
 
 
 def test_what_comes_before_the_first_iteration_does_not_shift_a_side() -> None:
-    early = Side(name="base", traces=[loop_trace(event("load", 400, 410), steps=[(1000, 1100)])])
-    events = written(early, Side(name="this tree", traces=[loop_trace(steps=[(5000, 5100)])]))
+    early = ("base", "", [loop_trace(event("load", 400, 410), steps=[(1000, 1100)])])
+    events = written(early, ("this tree", "", [loop_trace(steps=[(5000, 5100)])]))
     found = [e["ts"] for e in events if e["name"] in ("load", "step #0")]
 
     assert sorted(found) == [0.0, 600.0, 600.0]
@@ -148,7 +157,7 @@ def test_what_comes_before_the_first_iteration_does_not_shift_a_side() -> None:
 
 def test_loops_of_a_rank_are_one_process_whose_arrows_are_told_apart() -> None:
     loops = [loop_trace(*arrow(1, at, at + 1), loop=f"loop{at}", steps=[(at, at + 9)]) for at in (10, 30)]
-    events = written(Side(name="this tree", traces=loops))
+    events = written(("this tree", "", loops))
 
     assert names(events) == {1: "this tree rank 0"}
     assert len({e["id"] for e in events if "id" in e}) == 2
@@ -157,16 +166,16 @@ def test_loops_of_a_rank_are_one_process_whose_arrows_are_told_apart() -> None:
 def test_a_gpu_is_a_process_of_its_own_and_one_that_did_nothing_is_none() -> None:
     gpu = [described("process_labels", pid=pid, labels=f"GPU {pid}") for pid in (0, 1)]
     kernel = event("gemm", 10, 20, cat="kernel", pid=0)
-    events = written(Side(name="this tree", traces=[loop_trace(*gpu, kernel, steps=[(0, 50)])]))
+    events = written(("this tree", "", [loop_trace(*gpu, kernel, steps=[(0, 50)])]))
 
     assert sorted(names(events).values()) == ["this tree rank 0", "this tree rank 0 GPU 0"]
 
 
 def test_without_iterations_a_side_begins_with_its_first_event() -> None:
-    side = Side(name="this tree", traces=[loop_trace(event("all", 700, 800), loop="", steps=[])])
+    traces = [loop_trace(event("all", 700, 800), loop="", steps=[])]
 
-    assert side.origin == 700
-    assert Side(name="this tree", traces=[]).origin == 0
+    assert origin(traces) == 700
+    assert origin([]) == 0
 
 
 def leave(folder: Path, *, rank: int, text: str, loops: str = '["step"]') -> None:

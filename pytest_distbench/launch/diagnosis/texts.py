@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["wait", "victim", "cause"]
@@ -27,10 +27,6 @@ class Sign:
     text: str
     meaning: str = ""
     advice: str = ""
-    pattern: re.Pattern[str] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "pattern", re.compile(self.text, re.IGNORECASE))
 
 
 _SEE_XID = (
@@ -232,7 +228,7 @@ SIGNS: Sequence[Sign] = (
 
 def read(text: str) -> Sign | None:
     """What an error's text is a sign of; None: nothing that is known."""
-    return next((sign for sign in SIGNS if sign.pattern.search(text)), None)
+    return next((sign for sign in SIGNS if re.search(sign.text, text, re.IGNORECASE)), None)
 
 
 def last_error(text: str) -> str:

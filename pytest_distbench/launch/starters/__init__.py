@@ -30,8 +30,6 @@ NO_REVERSE_DNS = {"RES_OPTIONS": "attempts:0"}
 127.0.0.1 and DNS does not answer, glibc waits 10 s each time while all clients wait too (seen: 10 s for two ranks)."""
 
 LOOPBACK_ADDRESS = "127.0.0.1"
-MAKE_STORE, DROP_STORE = b"m", b"d"
-"""To the process that keeps the store of a launch of this host: make one, and let go of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import uuid
 
+import msgspec
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined] # exported at run time only
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
@@ -16,7 +17,7 @@ from torch.distributed.elastic.rendezvous import (
     rendezvous_handler_registry,
 )
 
-from pytest_distbench.launch.starters import LOOPBACK_ADDRESS, MAKE_STORE
+from pytest_distbench.launch.starters import LOOPBACK_ADDRESS
 from pytest_distbench.worker.torch_internals import store_on
 
 _STORE_TIMEOUT_S = 60.0
@@ -78,18 +79,19 @@ def register_rendezvous(name: str) -> None:
 def keep_stores(descriptor: int) -> None:
     """Keep the store of one launch after the other, until the line with that descriptor closes.
 
-    A process of its own does so: a store has threads, and ranks are forked from one that has none. Told is the port of
-    a new store, or why there is none.
+    A process of its own does so: a store has threads, and ranks are forked from one that has none.
     """
+    from pytest_distbench.launch.starters.parent import Order, Word  # late: torchrun has no use for them
+
     line = socket.socket(fileno=descriptor)
     store = None
-    while order := line.recv(1):
+    for order in line.makefile("rb"):
         store = None
-        if order == MAKE_STORE:
+        if msgspec.json.decode(order, type=Order).what == "make":
             try:
                 store = _new_store()
-                told = str(store.port)
+                told = Word(what="made", port=store.port)
             except Exception as error:  # noqa: BLE001 told to pytest; the next may well work
                 what = str(error).partition("\nException raised from")[0]  # then follow torch's frames of C++
-                told = f"{type(error).__name__}: {what}"
-            line.sendall(f"{' '.join(told.split())}\n".encode())
+                told = Word(what="made", trouble=f"{type(error).__name__}: {' '.join(what.split())}")
+            line.sendall(msgspec.json.encode(told) + b"\n")

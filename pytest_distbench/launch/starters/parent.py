@@ -90,10 +90,11 @@ class Order(Record, frozen=True, kw_only=True, omit_defaults=True):
     ``fork``: fork children that call a function, each with variables of its own. Each may have a line of its own, for
     children of its own, whose descriptor is one argument more. ``count``: say which processes a child is: it, and the
     children that it has by a line. ``kill``: end a child by force, with all that is below it. ``end``: end, with
-    everything: nothing of the run is to be removed.
+    everything: nothing of the run is to be removed. To what keeps the store of a launch of this host: ``make`` one, and
+    ``drop`` it.
     """
 
-    what: Literal["fork", "count", "kill", "end"]
+    what: Literal["fork", "count", "kill", "end", "make", "drop"]
     entry: str = ""
     arguments: list[str] = []
     each: list[dict[str, str]] = []
@@ -106,13 +107,14 @@ class Word(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     ``forked`` answers ``fork`` and ``count``: process ids, or why a child could not be forked. ``ended``: a child has;
     where it was the last one, all that it had started has, too. ``ready``: a parent of this host has torch loaded; the
-    process keeps the stores of launches.
+    process keeps the stores of launches. ``made``: a store listens at a port, or why there is none.
     """
 
-    what: Literal["forked", "ended", "ready"]
+    what: Literal["forked", "ended", "ready", "made"]
     pids: list[int] = []
     trouble: str = ""
     code: int = 0
+    port: int = 0
     backends: dict[str, bool] = {}
     """Which of them this torch can run."""
 
@@ -324,9 +326,10 @@ class SilentParent(LauncherError):
 class Parent:
     """The line to a parent; ``ended`` has the exit codes of children that it has told of."""
 
-    def __init__(self, line: socket.socket, pid: int) -> None:
+    def __init__(self, line: socket.socket, pid: int, *, gone: str = "it is gone") -> None:
         self.line = line
         self.pid = pid
+        self.gone = gone
         self.ended: dict[int, int] = {}
         self._lines = Lines()
 
@@ -339,7 +342,7 @@ class Parent:
             self.line.settimeout(None)
             self.line.sendall(msgspec.json.encode(order) + b"\n")
         except OSError as error:
-            raise LauncherError(f"it is gone: {error}") from error
+            raise LauncherError(f"{self.gone}: {error}") from error
 
     def take(self, timeout_s: float | None = 0.0) -> list[Word]:
         """What has arrived, or arrives within the time. Raises LauncherError: it is gone."""
@@ -349,9 +352,9 @@ class Parent:
         except (BlockingIOError, TimeoutError):
             return []
         except OSError as error:
-            raise LauncherError(f"it is gone: {error}") from error
+            raise LauncherError(f"{self.gone}: {error}") from error
         if not data:
-            raise LauncherError("it is gone")
+            raise LauncherError(self.gone)
         words = [msgspec.json.decode(line, type=Word) for line in self._lines.take(data)]
         for word in words:
             if word.what == "ended":

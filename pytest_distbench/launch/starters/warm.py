@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
 import os
 import signal
 import socket
@@ -22,9 +23,7 @@ from pytest_distbench.launch.site.guardian import remove_traces
 from pytest_distbench.launch.site.local import LocalSite, RunningLaunch, places
 from pytest_distbench.launch.site.processes import Standstill
 from pytest_distbench.launch.starters import (
-    DROP_STORE,
     LOOPBACK_ADDRESS,
-    MAKE_STORE,
     NO_REVERSE_DNS,
     LauncherSetup,
     parent,
@@ -136,7 +135,7 @@ class _HostParent(Parent):
         self._ready: Word | None = None
         self._is_lost = False
         ours, theirs = socket.socketpair()
-        self._stores, its = socket.socketpair()
+        stores, its = socket.socketpair()
         python = str(setup.interpreter or sys.executable)
         start = f"main({theirs.fileno()}, {its.fileno()}, {str(setup.directory)!r}, {[*setup.preload]!r})"
         with theirs, its, open(self._log, "ab") as log:
@@ -150,6 +149,7 @@ class _HostParent(Parent):
                 start_new_session=True,
             )
         super().__init__(ours, self._process.pid)
+        self._stores = Parent(stores, self._process.pid, gone="the process with the ranks' TCPStore has ended")
 
     def is_usable(self, read_at_start: dict[str, str]) -> bool:
         is_whole = not self._is_lost and not self.kept() & self.ended.keys()
@@ -162,18 +162,22 @@ class _HostParent(Parent):
     def wait_until_ready(self) -> dict[str, bool]:
         """Wait until the parent has torch loaded; returns which backends that torch has."""
         deadline = time.monotonic() + _START_S
-        standstill = Standstill()
-        while self._ready is None:
-            for word in self.take(min(LOOK_S, max(0.0, deadline - time.monotonic()))):
-                self._ready = word if word.what == "ready" else None
-            if told := standstill.look([self.pid]):
-                raise LauncherError(told)
-            if time.monotonic() > deadline:
-                raise LauncherError(
-                    f"the process that starts the ranks did not start within {_START_S:.0f} s; its log: "
-                    f"{self._log_tail()}"
-                )
+        if self._ready is None:
+            self._ready = self._wait_for("ready", self, deadline)
         return self._ready.backends
+
+    def _wait_for(self, what: str, line: Parent, deadline: float = math.inf) -> Word:
+        """A word on a line, unless who has to say it stands still."""
+        standstill = Standstill()
+        while time.monotonic() < deadline:
+            for word in line.take(min(LOOK_S, max(0.0, deadline - time.monotonic()))):
+                if word.what == what:
+                    return word
+            if told := standstill.look(self.kept()):
+                raise LauncherError(told)
+        raise LauncherError(
+            f"the process that starts the ranks did not start within {_START_S:.0f} s; its log: {self._log_tail()}"
+        )
 
     def take(self, timeout_s: float | None = 0.0) -> list[Word]:
         try:
@@ -187,32 +191,18 @@ class _HostParent(Parent):
 
     def make_store(self) -> int:
         """The port of a new store, which listens on 127.0.0.1."""
-        standstill = Standstill()
-        said = b""
-        try:
-            self._stores.sendall(MAKE_STORE)
-            while not said.endswith(b"\n"):
-                self._stores.settimeout(LOOK_S)
-                with contextlib.suppress(TimeoutError):
-                    data = self._stores.recv(1024)
-                    if not data:
-                        raise ConnectionResetError
-                    said += data
-                if told := standstill.look(self.kept()):
-                    raise LauncherError(told)
-        except OSError:
-            raise LauncherError("the process with the ranks' TCPStore has ended") from None
-        text = said.decode().strip()
-        if not text.isdecimal():
+        self._stores.send(Order(what="make"))
+        made = self._wait_for("made", self._stores)
+        if made.trouble:
             raise LauncherError(
-                f"{text}; the ranks of a host connect at {LOOPBACK_ADDRESS}: is its loopback interface up? "
+                f"{made.trouble}; the ranks of a host connect at {LOOPBACK_ADDRESS}: is its loopback interface up? "
                 "(ip link set lo up)"
             )
-        return int(text)
+        return made.port
 
     def drop_store(self) -> None:
-        with contextlib.suppress(OSError):
-            self._stores.sendall(DROP_STORE)
+        with contextlib.suppress(LauncherError):
+            self._stores.send(Order(what="drop"))
 
     def end(self) -> None:
         """Ask the parent to end, and make sure of it and of all it started."""
@@ -220,7 +210,7 @@ class _HostParent(Parent):
         with contextlib.suppress(LauncherError):  # it may have died
             self.send(Order(what="end"))
         self.line.close()
-        self._stores.close()
+        self._stores.line.close()
         if self._ready is not None:  # else it hears nothing yet
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=_END_S)

@@ -62,6 +62,7 @@ print(json.dumps([backends(), dist.is_gloo_available(), dist.is_mpi_available()]
 NO_STORE = """
 import socket, threading
 from pytest_distbench.launch.starters import loopback
+from pytest_distbench.launch.starters.parent import Parent
 from pytest_distbench.launch.starters.warm import _HostParent
 
 class DistNetworkError(RuntimeError):
@@ -73,7 +74,8 @@ def refuse():
 loopback._new_store = refuse
 parent = _HostParent.__new__(_HostParent)
 parent.pid, parent._ready = 2**30, None
-parent._stores, theirs = socket.socketpair()
+ours, theirs = socket.socketpair()
+parent._stores = Parent(ours, 0)
 threading.Thread(target=loopback.keep_stores, args=[theirs.detach()], daemon=True).start()
 for _ in range(2):
     try:
