@@ -97,7 +97,7 @@ def test_every_rank_may_be_read(tmp_path: Path) -> None:
     for rank in range(2):
         plan.files.log(rank).write_text(f"t {rank + 5}\n")
 
-    assert [(found.ranks, found.values) for found in readings(plan)] == [([0], [5.0]), ([1], [6.0])]
+    assert [([*found.of_ranks], found.values) for found in readings(plan)] == [([0], [5.0]), ([1], [6.0])]
 
 
 @pytest.mark.parametrize(
