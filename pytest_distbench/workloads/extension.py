@@ -22,7 +22,7 @@ ROWS = {
         "phases": "tables.phases:phases_by_size",
         "cost": "tables.cost:cost_charts",
     },
-    "causes": {"sizes": "causes:sizes", "links": "causes:links"},
+    "causes": {"sizes": "causes:slow_sizes", "links": "causes:slow_links"},
     "case texts": {"links": "tables.communication:LINK_TEXT", "sweep": "tables.collectives:SWEEP"},
     "tables": {
         "collectives": "tables.collectives:COLLECTIVES",

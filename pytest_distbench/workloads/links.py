@@ -16,7 +16,7 @@ from pytest_distbench.records.kinds import FAST_SIDE
 from pytest_distbench.records.metric import Bound, Scalar, metric_key
 from pytest_distbench.records.summaries import quantile
 from pytest_distbench.units import GIGABYTE
-from pytest_distbench.workloads.slow_links import Link, imbalance
+from pytest_distbench.workloads.causes import Link, imbalance
 
 if TYPE_CHECKING:
     import torch
@@ -89,7 +89,7 @@ def link_matrix(rank: RankContext) -> None:
 
     The other ranks wait meanwhile. Under ``ping-pong`` the time of a message is half a round trip; under ``one-way`` a
     burst's share, the answer included. Each link is timed by the rank it leads from. With three ranks and more
-    ``imbalance`` says how many times as long as a typical link the slowest takes (``workloads/slow_links.py``).
+    ``imbalance`` says how many times as long as a typical link the slowest takes (``workloads/causes.py``).
 
     Of ``rank.params``: latency_bytes, bandwidth_bytes, pattern, iterations, warmup, max_imbalance (a bound, or None).
     """

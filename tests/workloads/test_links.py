@@ -10,8 +10,8 @@ from support.launching import Launch
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.launch.starters import Launcher
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.workloads.causes import Link, Slow, find_slow
 from pytest_distbench.workloads.links import pairs
-from pytest_distbench.workloads.slow_links import Link, Slow, find_slow
 
 BODIES = """
 import time
@@ -89,14 +89,14 @@ def test_the_slow_pair_is_named_among_four_ranks_and_is_beyond_a_bound(launch: L
     record = launch("body", world_size=4, params=params(slow_pair=[1, 3], max_imbalance=1.01))
     [imbalance] = [m for m in record.measurements if m.key == "imbalance[of=latency]"]
 
-    assert slow(record) == Slow((), (Link(1, 3),))
+    assert slow(record) == ((), (Link(1, 3),), (), ())
     assert not imbalance.bounds[0].holds(imbalance.value)
 
 
 @pytest.mark.spawn
 @on_warm
 def test_the_slow_rank_is_named_among_four_ranks(launch: Launch) -> None:
-    assert slow(launch("body", world_size=4, params=params(slow_rank=2))) == Slow((2,), ())
+    assert slow(launch("body", world_size=4, params=params(slow_rank=2))) == ((2,), (), (), ())
 
 
 @pytest.mark.spawn

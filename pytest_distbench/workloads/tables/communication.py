@@ -12,7 +12,7 @@ from pytest_distbench.report.page import Chart, Heat
 from pytest_distbench.report.tables.table import TEST, Cell, Column, TableKind, microseconds, num_bytes, number
 from pytest_distbench.report.verdicts import CaseText
 from pytest_distbench.units import GIGABYTE, quantity
-from pytest_distbench.workloads.slow_links import Link, by_link, find_slow, link_at, outliers, times_of, typical_time
+from pytest_distbench.workloads.causes import Link, by_link, find_slow, link_at, outliers, times_of, typical_time
 
 _AXES = {"tensors", "calls"}
 
@@ -83,11 +83,11 @@ def link_points(result: CaseResult) -> Iterator[LinkPoint]:
         times = times_of(verdicts)
         if typical := typical_time(times):
             shares |= {link: max(shares.get(link, 0.0), seconds / typical) for link, seconds in times.items()}
-        slow = find_slow(outliers(times), list(times))
-        notes |= dict.fromkeys(slow.links, "this link")
-        notes |= {link: f"from rank {rank}" for rank in slow.senders for link in times if link.source == rank}
-        notes |= {link: f"to rank {rank}" for rank in slow.receivers for link in times if link.target == rank}
-        notes |= {link: f"rank {rank}" for rank in slow.ranks for link in times if rank in link}
+        ranks, slow, senders, receivers = find_slow(outliers(times), list(times))
+        notes |= dict.fromkeys(slow, "this link")
+        notes |= {link: f"from rank {rank}" for rank in senders for link in times if link.source == rank}
+        notes |= {link: f"to rank {rank}" for rank in receivers for link in times if link.target == rank}
+        notes |= {link: f"rank {rank}" for rank in ranks for link in times if rank in link}
     hosts = next((launch.hosts for launch in result.launches if launch.hosts), [])
     for link in sorted({link for verdicts in found.values() for link in verdicts}):
         own = {name: verdicts[link] for name, verdicts in found.items() if link in verdicts}

@@ -12,7 +12,7 @@ from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.metric import metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding
-from pytest_distbench.workloads.slow_links import Link
+from pytest_distbench.workloads.causes import Link
 from pytest_distbench.workloads.tables.communication import (
     BUCKETS,
     GROWTH,

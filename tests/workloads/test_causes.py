@@ -13,8 +13,7 @@ from pytest_distbench.records.metric import Bound, metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.report.failures import cause_lines
-from pytest_distbench.workloads.causes import which
-from pytest_distbench.workloads.slow_links import (
+from pytest_distbench.workloads.causes import (
     Link,
     Slow,
     by_link,
@@ -24,7 +23,17 @@ from pytest_distbench.workloads.slow_links import (
     outliers,
     times_of,
     typical_time,
+    which,
 )
+
+
+def named(
+    ranks: tuple[int, ...],
+    links: tuple[Link, ...] = (),
+    senders: tuple[int, ...] = (),
+    receivers: tuple[int, ...] = (),
+) -> Slow:
+    return ranks, links, senders, receivers
 
 
 def links(ranks: int) -> list[Link]:
@@ -38,15 +47,15 @@ def times(ranks: int, *slow: tuple[int, int]) -> dict[Link, float]:
 @pytest.mark.parametrize(
     ("ranks", "slow", "expected"),
     [
-        (4, [(1, 3)], Slow((), (Link(1, 3),))),
-        (4, [(0, 2), (1, 2), (2, 3)], Slow((2,), ())),
-        (4, [(0, 2), (1, 2), (2, 3), (0, 1)], Slow((2,), (Link(0, 1),))),
-        (4, [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3)], Slow((0, 1), ())),
-        (3, [(0, 1), (0, 2)], Slow((0,), ())),
-        (3, [(0, 1)], Slow((), (Link(0, 1),))),
-        (4, [], Slow((), ())),
-        (2, links(2), Slow((), (Link(0, 1),))),
-        (4, links(4), Slow((), tuple(links(4)))),  # of all no rank is to blame
+        (4, [(1, 3)], named((), (Link(1, 3),))),
+        (4, [(0, 2), (1, 2), (2, 3)], named((2,), ())),
+        (4, [(0, 2), (1, 2), (2, 3), (0, 1)], named((2,), (Link(0, 1),))),
+        (4, [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3)], named((0, 1), ())),
+        (3, [(0, 1), (0, 2)], named((0,), ())),
+        (3, [(0, 1)], named((), (Link(0, 1),))),
+        (4, [], named((), ())),
+        (2, links(2), named((), (Link(0, 1),))),
+        (4, links(4), named((), tuple(links(4)))),  # of all no rank is to blame
     ],
 )
 def test_a_rank_is_named_where_all_its_links_are_slow_else_the_links(
@@ -59,10 +68,10 @@ def test_of_links_in_both_directions_a_rank_is_slow_where_it_is_so_both_ways() -
     both = [Link(*pair) for pair in itertools.permutations(range(3), 2)]
     sends_slowly = [Link(0, 1), Link(0, 2)]
 
-    assert find_slow(sends_slowly, both) == Slow((), (), senders=(0,))
-    assert find_slow([Link(0, 1), Link(2, 1), Link(2, 0)], both) == Slow((), (), senders=(2,), receivers=(1,))
-    assert find_slow(sends_slowly[:1], both) == Slow((), (Link(0, 1),))
-    assert find_slow([link for link in both if 0 in link], both) == Slow((0,), ())
+    assert find_slow(sends_slowly, both) == named((), (), senders=(0,))
+    assert find_slow([Link(0, 1), Link(2, 1), Link(2, 0)], both) == named((), (), senders=(2,), receivers=(1,))
+    assert find_slow(sends_slowly[:1], both) == named((), (Link(0, 1),))
+    assert find_slow([link for link in both if 0 in link], both) == named((0,), ())
 
 
 @pytest.mark.parametrize("ranks", [3, 4, 8])
