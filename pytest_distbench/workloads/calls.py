@@ -56,15 +56,9 @@ def join(rank: RankContext, name: str | int) -> Form | None:
 
 
 class CallMaker:
-    """Makes the calls of one operation.
+    """Makes the calls of one operation: on a copy of what is sent, or with the next rank as root each time.
 
-    Args:
-        measured: the operation.
-        form: how this rank calls; None: it looks on.
-        parts: tensors of one message.
-        together: how they are sent.
-        copies: a call works on a copy of what is sent.
-        shifts_root: each call has the next rank as its root.
+    Without a form this rank looks on. A message has several parts, which are sent ``together``.
     """
 
     def __init__(
@@ -125,11 +119,7 @@ def refusal(rank: RankContext, make: Callable[[], Call], make_usual: Callable[[]
     Backends look at the element type and the reduce operation before anything is sent, in every rank, so the group is
     usable afterwards. That it is the pair they refuse, and not a call that is wrong whatever it sends, is found out
     with the same call in float32.
-
-    Args:
-        rank: where it runs.
-        make: makes the call.
-        make_usual: makes the same one of a pair that every backend takes; gives None where that is the call itself.
+    ``make_usual`` makes the same call of a pair that every backend takes; None where that is the call itself.
     """
     call = make()
     error = _try(call)

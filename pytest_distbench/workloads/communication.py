@@ -206,8 +206,7 @@ class Communication:
         given = self._arguments("replay", options)
         ranks = given.ranks(options.get("world_size"), self._distbench.world_size)
         of = given.text("of", of, may_be_empty=True)
-        name, chosen = replay.choose_fingerprint(given, fingerprint, of, beside=given.file.parent)
-        params = replay.replay_params(given, name, chosen, world_size=ranks)
+        params = replay.replay_params(given, fingerprint, of, world_size=ranks, beside=given.file.parent)
         options.setdefault("name", "replay")
         return self._run("replay.py::replay", given, params, iterations, warmup, options)
 

@@ -75,11 +75,7 @@ class Pool:
     """Zeroed memory, handed out in slices. Zeros stay zeros under a sum, however often it is repeated.
 
     Args:
-        measured: whose buffers these are.
-        device: where they are.
-        dtype: of the elements.
-        rank: of the caller in its group.
-        world_size: ranks of the group.
+        measured: whose buffers these are; rank and world size are those of its group.
         largest: elements of the largest message.
         least_bytes: the memory behind each buffer is at least so large.
         in_place: the smaller buffer is a part of the larger one, the caller's; or they are the same.

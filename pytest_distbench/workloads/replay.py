@@ -51,8 +51,17 @@ _CUT = ("reduce_scatter", "reduce_scatter_single", "scatter", "all_to_all_single
 """What is sent has a part for each rank."""
 
 
-def replay_params(given: Arguments, name: str, chosen: Fingerprint, *, world_size: int) -> dict[str, Any]:
-    """The parameters of :func:`replay`; refused is what so many ranks cannot replay."""
+def replay_params(given: Arguments, source: object, of: str, *, world_size: int, beside: Path) -> dict[str, Any]:
+    """The parameters of :func:`replay`; refused is what so many ranks cannot replay.
+
+    Args:
+        given: checks the arguments.
+        source: a run of the test, the path of a baseline file, or a fingerprint itself.
+        of: name of its loop; empty: the only one.
+        world_size: ranks that replay it.
+        beside: the folder that a path may be relative to.
+    """
+    name, chosen = _choose(given, source, of, beside)
     if chosen.missing:
         given.refuse(f"there is no fingerprint {name!r}: {chosen.missing}")
     if not any(chosen.collectives.values()):
@@ -70,16 +79,26 @@ def replay_params(given: Arguments, name: str, chosen: Fingerprint, *, world_siz
     }
 
 
-def choose_fingerprint(given: Arguments, source: object, of: str, *, beside: Path) -> tuple[str, Fingerprint]:
-    """The fingerprint that is meant, of a run of the test, of a file, or given itself; with its name."""
+def _choose(given: Arguments, source: object, of: str, beside: Path) -> tuple[str, Fingerprint]:
+    """The fingerprint that is meant, with its name."""
     from pytest_distbench.plugin.outcomes import Run
+    from pytest_distbench.store.baselines import read_file
 
     if isinstance(source, Fingerprint):
         found: Mapping[str, Fingerprint] = {"given": source}
     elif isinstance(source, Run):
         found = source.launches[0].fingerprints
     elif isinstance(source, str | os.PathLike):
-        found = _stored(given, Path(beside, source))
+        path = Path(beside, source)
+        if not os.path.lexists(path):
+            given.refuse(
+                f"there is no file {show(str(path))}; wanted the path of a baseline file, absolute or relative to the "
+                "test's file"
+            )
+        try:
+            found = read_file(path).entry.fingerprints
+        except DistbenchError as error:
+            given.refuse(str(error))
     else:
         given.refuse(f"{show(source)}; wanted a run of this test, a Fingerprint, or the path of a baseline file")
     if of:
@@ -90,20 +109,6 @@ def choose_fingerprint(given: Arguments, source: object, of: str, *, beside: Pat
     if len(loops) != 1:
         given.refuse(f"say which fingerprint with of=; there are {', '.join(found) or 'none'}")
     return next(iter(loops.items()))
-
-
-def _stored(given: Arguments, path: Path) -> Mapping[str, Fingerprint]:
-    from pytest_distbench.store.baselines import read_file
-
-    if not os.path.lexists(path):
-        given.refuse(
-            f"there is no file {show(str(path))}; wanted the path of a baseline file, absolute or relative to the "
-            "test's file"
-        )
-    try:
-        return read_file(path).entry.fingerprints
-    except DistbenchError as error:
-        given.refuse(str(error))
 
 
 def _check_ranks(given: Arguments, chosen: Fingerprint, groups: list[Group], world_size: int) -> None:

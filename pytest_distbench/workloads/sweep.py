@@ -114,7 +114,11 @@ class _Sweep:
         self.identity = self._identity(redop, root)
 
     def run(self) -> None:
-        if not self._is_supported():
+        reason = refusal(self.rank, lambda: self._call(min(self.sizes), 0), self._usual_call)
+        if reason or self.at:
+            facts = {**self.facts, **self.identity, "message_bytes": min(self.sizes), "reason": reason}
+            self.rank.record("supported", float(not reason), better="exact", at=self.at, facts=facts)
+        if reason:
             return
         for size in self.sizes:
             self._call(size, 0).run()
@@ -156,13 +160,6 @@ class _Sweep:
             **({"together": params.get("together", "turns")} if self.parts > 1 else {}),
             **measured.options,
         }
-
-    def _is_supported(self) -> bool:
-        reason = refusal(self.rank, lambda: self._call(min(self.sizes), 0), self._usual_call)
-        if reason or self.at:
-            facts = {**self.facts, **self.identity, "message_bytes": min(self.sizes), "reason": reason}
-            self.rank.record("supported", float(not reason), better="exact", at=self.at, facts=facts)
-        return not reason
 
     def _usual_call(self) -> Call | None:
         """The same call in float32, summed, to tell a pair that is refused from a call that is wrong."""

@@ -18,15 +18,14 @@ from pytest_distbench.plugin.outcomes import Misuse, Run
 from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.iteration import PICKLE, Collective, Fingerprint, Group
 from pytest_distbench.store.baselines import BaselineStore
-from pytest_distbench.workloads.replay import choose_fingerprint, replay, replay_params
+from pytest_distbench.workloads.replay import replay, replay_params
 
 STEP = of(reduce(4096, how="sum"))
 
 
 def params(source: Any, of_which: str = "", *, world_size: int = 2, beside: Path = Path()) -> dict[str, Any]:
     given = Arguments("communication.replay", Path(__file__))
-    name, chosen = choose_fingerprint(given, source, of_which, beside=beside)
-    return replay_params(given, name, chosen, world_size=world_size)
+    return replay_params(given, source, of_which, world_size=world_size, beside=beside)
 
 
 def run_with(**fingerprints: Fingerprint) -> Run:
