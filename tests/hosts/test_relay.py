@@ -34,6 +34,7 @@ from pytest_distbench.hosts.relay import (
     own_address,
     place_of,
     relay_folder,
+    torchrun_of_node,
 )
 from pytest_distbench.hosts.relayed import Host, RelayedSite
 from pytest_distbench.hosts.slurm import OF_TASKS
@@ -397,3 +398,27 @@ def test_every_kind_of_file_has_a_name_for_each_rank(tmp_path: Path) -> None:
     named = {place_of(LaunchFiles(tmp_path), kind, rank) for kind in EVERYTHING for rank in range(2)}
 
     assert len(named) == 2 * len(EVERYTHING)
+
+
+@pytest.mark.parametrize(("node", "is_host"), [("0", "True"), ("1", "False")])
+def test_the_torchruns_of_several_hosts_meet_at_the_first(tmp_path: Path, node: str, is_host: str) -> None:
+    place = {
+        "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "40123", "GROUP_RANK": node, "GROUP_WORLD_SIZE": "2",
+        "TORCHELASTIC_RUN_ID": "abc",
+    }  # fmt: skip
+    words = torchrun_of_node(4, place=place, address="10.0.0.7", logs=tmp_path)
+    given = dict(word.split("=", 1) for word in words if word.startswith("--"))
+
+    assert given["--rdzv-endpoint"] == "10.0.0.1:40123"
+    assert given["--rdzv-conf"] == f"is_host={is_host}"
+    assert (given["--nnodes"], given["--nproc-per-node"]) == ("2", "4")
+    assert given["--local-addr"] == "10.0.0.7"
+
+
+def test_what_starts_for_each_launch_loads_no_torch() -> None:
+    """It takes seconds, and a guardian or a relay has nothing to do with it."""
+    names = "pytest_distbench.launch.site.guardian, pytest_distbench.hosts.relay"
+    code = f"import sys, {names}; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert {"torch", "numpy"} & set(found.stdout.split()) == set()

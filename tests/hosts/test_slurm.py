@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import psutil
 import pytest
 from support.launching import Launch
@@ -17,8 +20,9 @@ from support.processes import has_ended, wait_for
 
 from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.hosts import calls, slurm
-from pytest_distbench.hosts.slurm import Allocation, SlurmLauncher, read_allocation, start_step
+from pytest_distbench.hosts.slurm import RELAY, Allocation, NodeParent, SlurmLauncher, read_allocation, start_step
 from pytest_distbench.launch.starters import LauncherSetup
+from pytest_distbench.launch.starters.parent import Order, Word
 from pytest_distbench.machine import hardware
 
 ALL = 'for node in $nodes; do SLURMD_NODENAME=$node "$@" & done; wait'
@@ -357,3 +361,87 @@ def test_how_a_rank_has_ended_is_told(launch: Launch, body: str, says: str) -> N
 
     assert record.outcome == "failed"
     assert says in record.reason
+
+
+class MadeUpStep:
+    pid = 7
+    is_alive = True
+    where = ("4711", "127.0.0.1")
+
+
+class TheirEnd:
+    """A node's parent that is made up."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self.line = line
+
+    def heard(self) -> list[Order]:
+        return [msgspec.json.decode(line, type=Order) for line in self.line.recv(4096).splitlines()]
+
+    def say(self, word: Word) -> None:
+        self.line.sendall(msgspec.json.encode(word) + b"\n")
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[NodeParent, TheirEnd]]:
+    """Ours, which has been asked for a relay, and the parent's."""
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(10)
+    with ours, theirs:
+        node, there = NodeParent(ours, cast(Any, MadeUpStep())), TheirEnd(theirs)
+        assert node.is_idle
+        node.begin_fork(RELAY, *node.step.where)
+        assert there.heard() == [Order(what="fork", entry=RELAY, arguments=["4711", "127.0.0.1"], each=[{}])]
+        there.say(Word(what="forked", pids=[42]))
+        node.take_relay()
+        yield node, there
+
+
+def test_it_can_fork_a_relay_when_the_one_before_has_gone(ends: tuple[NodeParent, TheirEnd]) -> None:
+    node, there = ends
+    assert not node.is_idle
+    with pytest.raises(subprocess.TimeoutExpired):
+        node.wait(0.01)
+
+    there.say(Word(what="ended", pids=[42]))
+    assert node.wait(10) == 0
+    assert node.is_idle
+    assert node.wait(0.01) == 0  # nothing is waited for twice
+
+
+def test_a_relay_that_does_not_end_is_ended_by_its_parent_which_stays(ends: tuple[NodeParent, TheirEnd]) -> None:
+    node, there = ends
+    there.say(Word(what="ended", pids=[42], code=-9))
+    node.kill()
+
+    assert there.heard() == [Order(what="kill", pid=42)]
+    assert node.is_idle
+
+
+def test_a_parent_that_does_not_even_end_its_relay_is_hung_up_on(
+    ends: tuple[NodeParent, TheirEnd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm, "_END_S", 0.01)
+    node, there = ends
+    node.kill()
+
+    assert there.heard() == [Order(what="kill", pid=42)]
+    assert there.line.recv(9) == b""
+    assert not node.is_idle
+    assert node.wait(0.01) == 0
+
+
+def test_a_parent_that_has_gone_is_not_idle_and_not_waited_for(ends: tuple[NodeParent, TheirEnd]) -> None:
+    node, there = ends
+    there.line.close()
+
+    assert node.wait(10) == 0
+    assert not node.is_idle
+
+
+def test_a_child_that_could_not_be_forked_is_told(ends: tuple[NodeParent, TheirEnd]) -> None:
+    node, there = ends
+    there.say(Word(what="forked", trouble="BlockingIOError: [Errno 11] Resource temporarily unavailable"))
+
+    with pytest.raises(LauncherError, match="BlockingIOError"):
+        node.fork("a:b")

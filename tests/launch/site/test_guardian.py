@@ -13,16 +13,6 @@ from support.processes import has_ended, wait_for
 from pytest_distbench.launch.site.guardian import remove_traces
 from pytest_distbench.records.launch_files import LaunchFiles
 
-
-def test_what_starts_for_each_launch_loads_no_torch() -> None:
-    """It takes seconds, and a guardian or a relay has nothing to do with it."""
-    names = "pytest_distbench.launch.site.guardian, pytest_distbench.hosts.relay"
-    code = f"import sys, {names}; print(*sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert {"torch", "numpy"} & set(found.stdout.split()) == set()
-
-
 BEGETS = """
 import os, signal, time
 from pytest_distbench.launch.site.guardian import end_with

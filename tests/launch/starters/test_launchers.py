@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_distbench.hosts.relay import torchrun_of_node
 from pytest_distbench.launch.starters import LAUNCHERS, LauncherSetup
 from pytest_distbench.launch.starters.torchrun import exit_codes
 from pytest_distbench.records.options import DEFAULT_LAUNCHER, OPTIONS
@@ -107,21 +106,6 @@ Root Cause (first observed failure):
 
 def test_the_closing_table_names_ranks_and_exit_codes() -> None:
     assert exit_codes(TABLE + TABLE.replace(": 1 (", ": 0 (").replace("-9", "3")) == {1: -9, 0: 3}
-
-
-@pytest.mark.parametrize(("node", "is_host"), [("0", "True"), ("1", "False")])
-def test_the_torchruns_of_several_hosts_meet_at_the_first(tmp_path: Path, node: str, is_host: str) -> None:
-    place = {
-        "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "40123", "GROUP_RANK": node, "GROUP_WORLD_SIZE": "2",
-        "TORCHELASTIC_RUN_ID": "abc",
-    }  # fmt: skip
-    words = torchrun_of_node(4, place=place, address="10.0.0.7", logs=tmp_path)
-    given = dict(word.split("=", 1) for word in words if word.startswith("--"))
-
-    assert given["--rdzv-endpoint"] == "10.0.0.1:40123"
-    assert given["--rdzv-conf"] == f"is_host={is_host}"
-    assert (given["--nnodes"], given["--nproc-per-node"]) == ("2", "4")
-    assert given["--local-addr"] == "10.0.0.7"
 
 
 @given(st.text(max_size=300))
