@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from pathlib import Path
@@ -9,8 +10,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.plans import BODY, ended, job_plan, make_plan
+from support.elastic_jobs import job_plan
+from support.plans import BODY, ended, make_plan
 from support.pools import POOL, shared
+from support.projects import Project, run
+from support.repositories import git
 from support.timelines import ERROR, JOB, LOST, Timeline, killed
 
 from pytest_distbench.elastic import kill
@@ -18,14 +22,17 @@ from pytest_distbench.elastic.launch import launch_elastic, make_record
 from pytest_distbench.elastic.pool_launch import make_pool_record
 from pytest_distbench.elastic.records import ElasticJob, Job, MembershipPlan, Pool, pool_of, runs_of
 from pytest_distbench.elastic.timeline import event
+from pytest_distbench.launch.controlled import Controlled
 from pytest_distbench.launch.site import processes
+from pytest_distbench.launch.starters import Hosting
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.read import stdout
 from pytest_distbench.records.event import append, read_events
 from pytest_distbench.records.launch import LaunchRecord, RankReport
 from pytest_distbench.records.metric import Observation
-from pytest_distbench.records.plan import BodyReference, LaunchPlan, Task
+from pytest_distbench.records.plan import BodyReference, LaunchPlan, Task, Work
 from pytest_distbench.records.record import replace
+from pytest_distbench.run.kinds import LAUNCH_KINDS
 
 SCRIPT = BodyReference(file="train.py")
 
@@ -276,3 +283,98 @@ def test_a_controller_that_died_is_told_with_its_log_of_launch_pool(plan_of_laun
     assert record_of_launch_pool(plan_of_launch_pool, code=1).reason == (
         "the controller of the pool ended with exit code 1; its log:\nTraceback: no store"
     )
+
+
+@pytest.mark.spawn
+def test_what_a_pool_prints_is_shown_with_the_slots_of_its_jobs(tmp_path: Path) -> None:
+    shown: list[tuple[int, str]] = []
+    work = Pool(sharing=POOL, tasks={job.name: Task(body=BODY) for job in POOL.jobs})
+    plan = make_plan(tmp_path, work=work, timeout_s=60.0, variables=dict(os.environ))
+    side = Side(on_output=lambda slot, line: shown.append((slot, line)))
+    script = f"mkdir -p {tmp_path}/job0 {tmp_path}/job1; echo of A > {tmp_path}/job0/rank0.log"
+    Controlled(plan, side, observes=False, is_ours=True).run(
+        ["sh", "-c", f"{script}; echo of B > {tmp_path}/job1/rank1.log; printf last >> {tmp_path}/job0/rank0.log"]
+    )
+
+    assert sorted(shown) == [(0, "last"), (0, "of A"), (1, "of B")]
+
+
+TASKS = {job.name: Task(body=BODY, params={"n": 1}, seeds=[index]) for index, job in enumerate(POOL.jobs)}
+ONE, SHARED = Job(body=BODY, job=JOB), Pool(sharing=POOL, tasks=TASKS)
+
+
+@pytest.mark.parametrize("work", [ONE, SHARED], ids=lambda work: work.kind)
+def test_a_plan_is_read_back_as_it_was_written(tmp_path: Path, work: Work) -> None:
+    plan = make_plan(tmp_path, work=work)
+    plan.files.plan.write_bytes(msgspec.json.encode(plan))
+
+    assert LaunchPlan.read_from(plan.files.plan) == plan
+
+
+def test_the_plan_of_a_job_of_a_pool_runs_its_task_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, work=SHARED)
+    part = SHARED.part(plan, 1)
+
+    assert part.work == Job(body=BODY, params={"n": 1}, seeds=[1], job=POOL.jobs[1].job)
+    assert (part.files, part.world_size) == (plan.files.job(1), POOL.jobs[1].job.most)
+    assert replace(part, work=plan.work, directory=plan.directory, world_size=2) == plan
+    assert SHARED.logs(plan.files, 2) == [
+        (slot, plan.files.job(index).log(slot)) for index in (0, 1) for slot in (0, 1)
+    ]
+
+
+def test_rows_of_their_kinds_say_what_runs_where_and_for_how_long() -> None:
+    job, pool = LAUNCH_KINDS[Job], LAUNCH_KINDS[Pool]
+    elsewhere = Hosting(hosts="many", is_spaced=False, sets_threads=False)
+
+    assert job.launcher(Job(body=BODY, job=replace(JOB, engine="fast")), "mine") == "elastic-fast"
+    assert pool.launcher(SHARED, "mine") == "elastic-stock"
+    assert [(row.hosted_by(elsewhere).hosts, row.hosting) for row in (job, pool)] == [
+        ("one", Hosting(sets_threads=True))
+    ] * 2
+    assert [(row.open_s, row.most_open, row.most_stored) for row in (job, pool)] == [(300.0, 5, 3)] * 2
+    assert (job.in_turns is None, pool.in_turns is None) == (False, True)
+    assert pool.why_alone.startswith("a pool of jobs takes the whole machine, so interleaved A/B is not possible")
+    assert all("elastic jobs" in row.why_no_delay for row in (job, pool))
+
+
+ELASTIC = """
+from pytest_distbench.elastic import kill
+
+def body(rank):
+    pass
+
+def test_it(elastic):
+    elastic(body, nodes=(1, 2), plan=kill(at_s=9.5), checkpoint_every=10)
+"""
+
+
+@pytest.mark.parametrize(
+    ("stalled_s", "told"),
+    [(0.0, "*stall?change=kill 2 to 1?* 5* s* 5* s*"), (3.0, "*stall?change=kill 2 to 1?* 8* s* 5* s*+*")],
+)
+def test_an_elastic_job_runs_on_both_sides_one_after_the_other(
+    project: Project, monkeypatch: pytest.MonkeyPatch, stalled_s: float, told: str
+) -> None:
+    made = project(ELASTIC)
+    (made.path / ".gitignore").write_text("tmp/\n__pycache__/\n")
+    (made.path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(made.path / "tmp"))
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "first"]):
+        git(made.path, *words)
+    sides = []
+
+    def launch(plan: LaunchPlan, side: Side) -> LaunchRecord:
+        sides.append(bool(plan.tree))
+        assert ("/reference-" in plan.expect(Job).body.file) is bool(plan.tree)
+        for line in killed(later_s=(0.0 if plan.tree else stalled_s) + 0.01 * (len(sides) % 3)).lines:
+            append(plan.files.timeline, line)
+        return make_record(plan, ended())
+
+    monkeypatch.setitem(LAUNCH_KINDS, Job, dataclasses.replace(LAUNCH_KINDS[Job], run=launch))
+    result = run(made, "--distbench-against", "HEAD", "-v")
+
+    assert result.ret == bool(stalled_s)
+    assert all(sides[i] != sides[i + 1] for i in range(0, len(sides), 2))
+    assert len(sides) == 10
+    result.stdout.fnmatch_lines([told])

@@ -34,8 +34,6 @@ def test_step(distbench):
     assert run.median("step") > 0
 """
 
-OPEN = "records of launches, and tests of the core, still name results of elastic jobs"
-
 
 def copy_without(names: Sequence[str], folder: Path) -> None:
     """Copy the package, its tests and what these read, but for the folders and the lines of these extensions."""
@@ -69,15 +67,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "names",
-    [
-        pytest.param(
-            names, id="+".join(names), marks=[pytest.mark.xfail(reason=OPEN, strict=True)] * ("elastic" in names)
-        )
-        for names in [*([name] for name in EXTENSIONS), EXTENSIONS]
-    ],
-)
+@pytest.mark.parametrize("names", [*([name] for name in EXTENSIONS), EXTENSIONS], ids=[*EXTENSIONS, "all"])
 def test_the_core_passes_its_tests_without(names: list[str]) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as place:  # a name that is short enough for sockets
         Path(place, "tmp").mkdir()

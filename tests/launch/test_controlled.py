@@ -7,15 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.plans import BODY, ended, make_plan
-from support.pools import POOL
+from support.plans import ended, make_plan
 
-from pytest_distbench.elastic.records import Pool
 from pytest_distbench.launch.controlled import Controlled, TimelineFollower, tell_end
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.records.environment import Load
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.plan import Command, LaunchPlan, Task, Workplace
+from pytest_distbench.records.plan import Command, LaunchPlan, Workplace
 from pytest_distbench.records.record import replace
 
 
@@ -67,20 +65,6 @@ def test_each_launch_has_a_cookie_of_its_own(tmp_path: Path) -> None:
         found.add(launch.plan.variables["DISTBENCH_SESSION"])
 
     assert len(found) == 2
-
-
-@pytest.mark.spawn
-def test_what_a_pool_prints_is_shown_with_the_slots_of_its_jobs(tmp_path: Path) -> None:
-    shown: list[tuple[int, str]] = []
-    work = Pool(sharing=POOL, tasks={job.name: Task(body=BODY) for job in POOL.jobs})
-    plan = make_plan(tmp_path, work=work, timeout_s=60.0, variables=dict(os.environ))
-    side = Side(on_output=lambda slot, line: shown.append((slot, line)))
-    script = f"mkdir -p {tmp_path}/job0 {tmp_path}/job1; echo of A > {tmp_path}/job0/rank0.log"
-    Controlled(plan, side, observes=False, is_ours=True).run(
-        ["sh", "-c", f"{script}; echo of B > {tmp_path}/job1/rank1.log; printf last >> {tmp_path}/job0/rank0.log"]
-    )
-
-    assert sorted(shown) == [(0, "last"), (0, "of A"), (1, "of B")]
 
 
 @pytest.mark.spawn

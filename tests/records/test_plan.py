@@ -11,11 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from support.plans import BODY, make_plan
-from support.pools import POOL
-from support.timelines import JOB
 
 import pytest_distbench
-from pytest_distbench.elastic.records import Job, Pool
 from pytest_distbench.records import launch_files
 from pytest_distbench.records.launch_files import (
     CONTRACT,
@@ -31,7 +28,6 @@ from pytest_distbench.records.plan import (
     Task,
     Work,
 )
-from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import (
     collective_s,
     heartbeat_s,
@@ -43,12 +39,9 @@ from pytest_distbench.records.wire import (
 )
 
 SCRIPT = BodyReference(file="/repo/train.py", arguments=["--out={launch_dir}", "/repo/a.yaml", "--config=/repo/b.yaml"])
-TASKS = {job.name: Task(body=BODY, params={"n": 1}, seeds=[index]) for index, job in enumerate(POOL.jobs)}
 EACH = [
     Ranks(body=BODY, params={"a": 1}, seeds=[1, 2], attached=1),
     Command(words=["true"], makes_group=False),
-    Job(body=BODY, job=JOB),
-    Pool(sharing=POOL, tasks=TASKS),
 ]
 
 
@@ -63,18 +56,15 @@ def test_a_plan_with_each_kind_is_read_back_as_it_was_written(tmp_path: Path, wo
 def test_a_plan_tells_what_can_be_expected_of_its_kind(tmp_path: Path) -> None:
     plan = make_plan(tmp_path)
     assert plan.expect(Ranks) == plan.expect(Task) == plan.work
-    with pytest.raises(AssertionError, match="wanted Job, found Ranks"):
-        plan.expect(Job)
+    with pytest.raises(AssertionError, match="wanted Command, found Ranks"):
+        plan.expect(Command)
 
     files = LaunchFiles(tmp_path)
     assert Ranks(body=BODY).processes(4) == 4
     assert Ranks(body=BODY, stands_for=3).processes(4) == 1
     assert (EACH[1].processes(4), EACH[1].outputs(4), EACH[1].logs(files, 4)) == (4, 1, [(0, files.log(0))])
 
-    files = LaunchFiles(tmp_path)
-    assert EACH[3].logs(files, 2) == [(slot, files.job(index).log(slot)) for index in (0, 1) for slot in (0, 1)]
-
-    assert [work.kind for work in EACH] == ["ranks", "command", "job", "pool"]
+    assert [work.kind for work in EACH] == ["ranks", "command"]
 
 
 def test_words_of_a_command_line_are_filled_and_paths_lead_elsewhere() -> None:
@@ -91,15 +81,6 @@ def test_words_of_a_command_line_are_filled_and_paths_lead_elsewhere() -> None:
         "--config=/tree/repo/b.yaml",
         "-n",
     ]
-
-
-def test_the_plan_of_a_job_of_a_pool_runs_its_task_in_a_folder_of_its_own(tmp_path: Path) -> None:
-    plan = make_plan(tmp_path, work=EACH[3])
-    part = EACH[3].part(plan, 1)
-
-    assert part.work == Job(body=BODY, params={"n": 1}, seeds=[1], job=POOL.jobs[1].job)
-    assert (part.files, part.world_size) == (plan.files.job(1), POOL.jobs[1].job.most)
-    assert replace(part, work=plan.work, directory=plan.directory, world_size=2) == plan
 
 
 def test_names_of_files_stand_in_one_module() -> None:

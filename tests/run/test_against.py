@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
 import pytest
-from support.plans import ended
 from support.projects import EXIT_USAGE, RECORDER, TEST, Project, run
 from support.repositories import git
-from support.timelines import killed
 
-from pytest_distbench.elastic.launch import make_record
-from pytest_distbench.elastic.records import Job
 from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.launch.starters.parent import read_at_start
-from pytest_distbench.launch.supervise import Side
-from pytest_distbench.records.event import append
 from pytest_distbench.records.launch import ErrorReport, LaunchRecord, RankFate
-from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.run.against import Variant, find_links, hint, link, outside
 from pytest_distbench.run.directory import Revision
-from pytest_distbench.run.kinds import LAUNCH_KINDS
 
 
 @pytest.fixture
@@ -131,45 +122,6 @@ def test_a_slower_tree_fails_and_the_failure_names_what_it_was_compared_with(
     assert "--distbench-update" not in result.stdout.str()
     assert result.ret == 1
     assert is_clean(committed)
-
-
-ELASTIC = """
-from pytest_distbench.elastic import kill
-
-def body(rank):
-    pass
-
-def test_it(elastic):
-    elastic(body, nodes=(1, 2), plan=kill(at_s=9.5), checkpoint_every=10)
-"""
-
-
-@pytest.mark.parametrize(
-    ("stalled_s", "told"),
-    [(0.0, "*stall?change=kill 2 to 1?* 5* s* 5* s*"), (3.0, "*stall?change=kill 2 to 1?* 8* s* 5* s*+*")],
-)
-def test_an_elastic_job_runs_on_both_sides_one_after_the_other(
-    committed: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, stalled_s: float, told: str
-) -> None:
-    (committed.path / "test_elastic.py").write_text(ELASTIC)
-    git(committed.path, "add", "-A")
-    git(committed.path, "commit", "-q", "-m", "second")
-    sides = []
-
-    def launch(plan: LaunchPlan, side: Side) -> LaunchRecord:
-        sides.append(bool(plan.tree))
-        assert ("/reference-" in plan.expect(Job).body.file) is bool(plan.tree)
-        for line in killed(later_s=(0.0 if plan.tree else stalled_s) + 0.01 * (len(sides) % 3)).lines:
-            append(plan.files.timeline, line)
-        return make_record(plan, ended())
-
-    monkeypatch.setitem(LAUNCH_KINDS, Job, dataclasses.replace(LAUNCH_KINDS[Job], run=launch))
-    result = run(committed, "--distbench-against", "HEAD", "test_elastic.py", "-v")
-
-    assert result.ret == bool(stalled_s)
-    assert all(sides[i] != sides[i + 1] for i in range(0, len(sides), 2))
-    assert len(sides) == 10
-    result.stdout.fnmatch_lines([told])
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,14 @@ import pytest
 from support.plans import BODY
 from support.results import verdict
 from support.stores import CASE, entry, result
-from support.timelines import JOB
 
-from pytest_distbench.elastic.records import Job
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Control, Finding
 from pytest_distbench.run import control
+from pytest_distbench.run.kinds import LAUNCH_KINDS
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.samples import Samples
 from pytest_distbench.store.baselines import NotRecorded
@@ -177,10 +176,12 @@ def test_a_case_without_clocks_is_left_alone() -> None:
     assert plant(Session(), healthy=healthy) is None
 
 
-def test_elastic_jobs_are_not_delayed() -> None:
+def test_what_cannot_be_delayed_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session()
-    found = plant(session, work=Job(body=BODY, job=JOB))
+    row = dataclasses.replace(LAUNCH_KINDS[Ranks], why_no_delay="nobody can delay it")
+    monkeypatch.setitem(LAUNCH_KINDS, Ranks, row)
+    found = plant(session)
 
     assert found is not None
-    assert "elastic jobs" in found.why_not
+    assert found.why_not == "nobody can delay it"
     assert session.planted == []

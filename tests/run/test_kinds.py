@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from pathlib import Path
 
 import pytest
 from support.plans import BODY, make_plan
-from support.pools import POOL
-from support.timelines import JOB
 
-from pytest_distbench.elastic.records import Job, Pool
 from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.launch.starters import LAUNCHERS, Hosting
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.records.launch import LaunchRecord, Outcome
-from pytest_distbench.records.plan import Command, LaunchPlan, Ranks, Task, Work
-from pytest_distbench.records.record import replace
+from pytest_distbench.records.plan import Command, LaunchPlan, Ranks, Work
 from pytest_distbench.run.kinds import HERE, LAUNCH_KINDS, kind_of, one_after_the_other
 
 RANKS = Ranks(body=BODY)
 COMMAND = Command(words=["true"])
-ELASTIC = Job(body=BODY, job=replace(JOB, engine="fast"))
-SHARED = Pool(sharing=POOL, tasks={job.name: Task(body=BODY) for job in POOL.jobs})
 
 
-@pytest.mark.parametrize(
-    ("work", "carried"),
-    [(RANKS, "mine"), (COMMAND, "command"), (ELASTIC, "elastic-fast"), (SHARED, "elastic-stock")],
-)
+@pytest.mark.parametrize(("work", "carried"), [(RANKS, "mine"), (COMMAND, "command")])
 def test_each_kind_says_under_which_launcher_its_baselines_are_stored(work: Work, carried: str) -> None:
     assert kind_of(work).launcher(work, "mine") == carried
 
@@ -38,17 +28,15 @@ def test_rows_of_kinds_say_what_runs_where() -> None:
     elsewhere = Hosting(hosts="many", is_spaced=False, sets_threads=True)
     hosted = {kind: row.hosted_by(elsewhere) for kind, row in LAUNCH_KINDS.items()}
     assert hosted[Ranks] is elsewhere
-    assert all(hosted[kind].hosts == "one" for kind in (Command, Job, Pool))
-    assert (hosted[Command].sets_threads, hosted[Job].sets_threads) == (False, True)
+    assert (hosted[Command].hosts, hosted[Command].sets_threads) == ("one", False)
     assert isinstance(LAUNCHERS["warm"], Hosting)
 
     assert all(bool(row.why_alone) is (row.in_turns is None) for row in LAUNCH_KINDS.values())
-    assert {kind for kind, row in LAUNCH_KINDS.items() if row.open_s < math.inf} == {Job, Pool}
 
     class Nap(Work, frozen=True, kw_only=True):
         pass
 
-    with pytest.raises(ConfigurationError, match="has no row for Nap; it has rows for Ranks, Command, Job, Pool"):
+    with pytest.raises(ConfigurationError, match="has no row for Nap; it has rows for Ranks, Command"):
         kind_of(Nap())
 
     assert Hosting() == HERE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import re
 from collections.abc import Sequence
@@ -13,21 +14,19 @@ from typing import Any, Literal, cast
 import pytest
 from support.nvml import HOSTS, made_up
 from support.plans import BODY
-from support.pools import POOL
 from support.results import verdict
 from support.stores import CASE, environment, result
-from support.timelines import JOB
 
-from pytest_distbench.elastic.records import Job, Pool
 from pytest_distbench.judging.terms import NOT_EVALUATED, Terms
 from pytest_distbench.launch.starters import Hosting
 from pytest_distbench.machine.gpus import Gpus, read_gpus
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.plan import LaunchRequest, Ranks, Task, Work
+from pytest_distbench.records.plan import Command, LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord
 from pytest_distbench.run import loop
 from pytest_distbench.run.against import Variant
+from pytest_distbench.run.kinds import LAUNCH_KINDS
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.references import Stored
 from pytest_distbench.run.request import CaseRequest
@@ -36,8 +35,21 @@ from pytest_distbench.store.baselines import NotRecorded
 
 REQUEST = CaseRequest(nodeid="n", case=CASE, terms=Terms(default_tolerance=0.1, max_launches=9, cores=2), launches=1)
 
-ELASTIC = Job(body=BODY, job=JOB)
-SHARED = Pool(sharing=POOL, tasks={job.name: Task(body=BODY) for job in POOL.jobs})
+
+class Long(Work, frozen=True, kw_only=True):
+    """A launch that lasts."""
+
+
+class Lone(Work, frozen=True, kw_only=True):
+    """A launch that runs beside no other."""
+
+
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = LAUNCH_KINDS[Command]
+    few = {"open_s": 300.0, "most_open": 5, "most_stored": 3}
+    monkeypatch.setitem(LAUNCH_KINDS, Long, dataclasses.replace(row, **few))
+    monkeypatch.setitem(LAUNCH_KINDS, Lone, dataclasses.replace(row, in_turns=None, why_alone="it takes the machine"))
 
 
 class Counted(Samples):
@@ -161,11 +173,12 @@ def test_an_open_answer_that_is_not_worth_another_sample_stays_as_it_is(
     assert (len(samples), len(found.launches)) == (2, 2)
 
 
+@pytest.mark.usefixtures("rows")
 @pytest.mark.parametrize(("against", "kind"), [("main", PairedLaunches), (None, Launches)])
 @pytest.mark.parametrize(
-    ("work", "given", "limited"), [(Ranks(body=BODY), False, False), (ELASTIC, False, True), (ELASTIC, True, False)]
+    ("work", "given", "limited"), [(Ranks(body=BODY), False, False), (Long(), False, True), (Long(), True, False)]
 )
-def test_launches_come_in_pairs_beside_another_revision_and_those_of_an_elastic_job_for_five_minutes(
+def test_launches_come_in_pairs_beside_another_revision_and_long_ones_for_as_long_as_their_row_says(
     session: Session,
     against: str | None,
     kind: type[Samples],
@@ -188,6 +201,7 @@ def test_launches_come_in_pairs_beside_another_revision_and_those_of_an_elastic_
     assert samples.may_grow is not limited
 
 
+@pytest.mark.usefixtures("rows")
 @pytest.mark.parametrize(
     ("work", "hosts", "launcher", "why"),
     [
@@ -207,8 +221,8 @@ def test_launches_come_in_pairs_beside_another_revision_and_those_of_an_elastic_
         (Ranks(body=BODY), "many", {"settles_doubts": False}, "the mine launcher does not state that two"),
         (Ranks(body=BODY), "many", {}, "$"),
         (Ranks(body=BODY), "one", {"holds_two": False}, "the mine launcher cannot keep two groups open at once"),
-        (SHARED, "one", {}, "a pool of jobs takes the whole machine, so interleaved A/B is not possible"),
-        (ELASTIC, "one", {}, "$"),
+        (Lone(), "one", {}, "it takes the machine"),
+        (Long(), "one", {}, "$"),
         (Ranks(body=BODY), "one", {}, "$"),
     ],
 )

@@ -6,12 +6,13 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_distbench.elastic.engines.table import ENGINES, torch_release
 from pytest_distbench.elastic.records import Change, ElasticJob, Job, MembershipPlan
 from pytest_distbench.launch.starters import LOOPBACK
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, Workplace
+from support.plans import BODY, make_plan
 
 if TYPE_CHECKING:
     from pytest_distbench import ElasticRank
@@ -69,3 +70,8 @@ def train(rank: ElasticRank) -> None:
         optimizer.step()
         training.note(loss=loss)
         time.sleep(0.01)
+
+
+def job_plan(directory: Path, job: ElasticJob, *, body: BodyReference = BODY, **plan: Any) -> LaunchPlan:
+    """Of an elastic job."""
+    return make_plan(directory, world_size=job.most, work=Job(body=body, job=job), **plan)

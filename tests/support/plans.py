@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pytest_distbench.elastic.records import ElasticJob, Job
 from pytest_distbench.records.environment import End
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks, Work, Workplace
 
@@ -28,11 +27,6 @@ def make_plan(directory: Path, *, world_size: int = 2, work: Work | None = None,
         "variables": {},
     }
     return LaunchPlan(**{**made, **plan})
-
-
-def job_plan(directory: Path, job: ElasticJob, *, body: BodyReference = BODY, **plan: Any) -> LaunchPlan:
-    """Of an elastic job."""
-    return make_plan(directory, world_size=job.most, work=Job(body=body, job=job), **plan)
 
 
 def ended(*, code: int = 0, timed_out: bool = False, wall_s: float = 20.0) -> End:

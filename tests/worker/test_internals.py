@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_distbench.elastic.engines.table import FAST_PARTS
 from pytest_distbench.releases import PARTS, release_of
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "pytest_distbench"
 HOME = PACKAGE / "worker" / "torch_internals.py"
-FAST = PACKAGE / "elastic" / "engines" / "fast_agent.py"
-"""Does not run where a part that it uses is missing."""
+HOMES = [path for path in (HOME, PACKAGE / "elastic" / "engines" / "fast_agent.py") if path.is_file()]
+"""The second does not run where a part that it uses is missing."""
 
 
 @pytest.mark.spawn
@@ -61,10 +60,10 @@ def test_private_parts_of_torch_are_used_in_their_homes() -> None:
     loads = re.compile(r"^\s*(?:from|import) torch", re.MULTILINE)
     homes = {path for path in PACKAGE.rglob("*.py") if loads.search(path.read_text()) and any(private_names(path))}
 
-    assert homes == {HOME, FAST}
+    assert homes == {*HOMES}
 
 
-@pytest.mark.parametrize("home", [HOME, FAST], ids=lambda path: path.stem)
+@pytest.mark.parametrize("home", HOMES, ids=lambda path: path.stem)
 def test_the_documents_name_every_private_part(home: Path) -> None:
     nodes = list(ast.walk(ast.parse(home.read_text())))
     attributes = [n for n in nodes if isinstance(n, ast.Attribute) and re.match(r"_[a-zA-Z]", n.attr)]
@@ -79,17 +78,6 @@ def test_the_documents_name_every_private_part(home: Path) -> None:
 
     assert torchs
     assert torchs - set(re.findall(r"\w+", (ROOT / "docs" / "dev" / "architecture.md").read_text())) == set()
-
-
-def test_the_fast_engine_looks_for_every_part_that_it_uses_of_torchs_rendezvous() -> None:
-    parts = [part for part in ast.parse(FAST.read_text()).body if getattr(part, "name", "") != "_Agent"]
-    nodes = [node for part in parts for node in ast.walk(part)]
-    reached = [(ast.unparse(n.value).split(".")[0], n.attr) for n in nodes if isinstance(n, ast.Attribute)]
-    used = {name for of, name in reached if of in ("private", "state")}
-    used |= {name for of, name in reached if of in ("self", "FastRendezvous") and name.startswith("_")}
-    used |= {n.arg for n in nodes if isinstance(n, ast.keyword)} & {"cache_duration"}
-
-    assert used == FAST_PARTS
 
 
 @pytest.mark.parametrize(

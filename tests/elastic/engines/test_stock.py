@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
-from support.plans import job_plan, make_plan
+from support.elastic_jobs import job_plan
+from support.plans import make_plan
 from support.processes import has_ended, wait_for
 from support.timelines import JOB
 from torch.distributed.run import get_args_parser

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.plans import job_plan
+from support.elastic_jobs import job_plan
 from support.ranks import ENVIRONMENT
 from support.timelines import JOB
 

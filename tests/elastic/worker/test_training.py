@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from support.plans import job_plan
+from support.elastic_jobs import job_plan
 from support.ranks import ENVIRONMENT
 from support.timelines import JOB
 

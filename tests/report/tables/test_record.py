@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 from support.results import PAIRED, STORED, result, run, verdict
-from support.timelines import JOB, killed
 
-from pytest_distbench.elastic.measures import measure
 from pytest_distbench.machine.secrets import MASK
 from pytest_distbench.records.case import Conditions
 from pytest_distbench.records.environment import Experiment, Gpu, GpuHost, Statement
+from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
@@ -176,13 +175,13 @@ def test_what_report_000_writes_down_is_seen_where_there_is_some() -> None:
         made,
         case=replace(made.case, params=params),
         environment=replace(made.environment, system={"machine": "Amazon EC2 p3.16xlarge"}),
-        launches=[replace(made.launches[0], events=measure(JOB, killed().history)[0])],
+        launches=[replace(made.launches[0], events=[Event(t=0.0, what="plan", facts={"schedule": "2 nodes"})])],
     )
     row = row_of(of(case))
 
     assert [*row][len(REPORT_001) :] == ["instance type", "schedule", "warm-up", "multipliers", "backup folder"]
     assert row["instance type"] == "Amazon EC2 p3.16xlarge"
-    assert row["schedule"] == f"{JOB.nodes} nodes, {JOB.start} at the start, {JOB.plan}"
+    assert row["schedule"] == "2 nodes"
     assert (row["warm-up"], row["multipliers"]) == ("warmup_epochs=5", "multipliers=[0.1, 0.01]")
     assert row["backup folder"] == f"backup_dir=s3://{MASK}/backup"
 
