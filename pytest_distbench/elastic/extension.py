@@ -4,7 +4,7 @@ from __future__ import annotations
 
 ROWS = {
     "works": {"job": "records:Job", "pool": "records:Pool"},
-    "launch kinds": {"records:Job": "launch:JOB", "records:Pool": "pool_launch:POOL"},
+    "launch kinds": {"records:Job": "launch:JOB", "records:Pool": "launch:POOL"},
     "workers": {"elastic": "worker.life:main", "serving": "worker.life:serve"},
     "charts": {
         "elastic": "tables:elastic_charts",

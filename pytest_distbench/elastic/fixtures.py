@@ -248,7 +248,7 @@ def _timers(given: Arguments, engine: str, timers: object) -> dict[str, Number]:
     given.known(wanted, list(known))
     return {
         name: given.whole(f"timers[{name!r}]", value, least=1, most=_MOST_OF_A_TIMER)
-        if known[name].is_whole
+        if isinstance(known[name], int)
         else given.number(f"timers[{name!r}]", value, above=0.0, most=_MOST_OF_A_TIMER)
         for name, value in wanted.items()
     }

@@ -1,17 +1,19 @@
-"""One launch of an elastic job: from plan to record."""
+"""One launch of an elastic job, or of a pool of them: from plan to record."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pytest_distbench.elastic.measures import measure
 from pytest_distbench.elastic.measures.changes import unplanned
 from pytest_distbench.elastic.measures.continuity import tell_wrong_resume
 from pytest_distbench.elastic.measures.history import History
+from pytest_distbench.elastic.measures.pool import measure_pool
 from pytest_distbench.elastic.progress import EXIT_S, tell_slow, tell_standstill
-from pytest_distbench.elastic.records import ElasticJob, Job
+from pytest_distbench.elastic.records import ElasticJob, Job, Pool, Sharing
 from pytest_distbench.elastic.timeline import error_of
 from pytest_distbench.errors import ReadingError, RecordingError
 from pytest_distbench.launch.controlled import Controlled, TimelineFollower, tell_end
@@ -25,8 +27,10 @@ from pytest_distbench.launch.workplace import error_tail
 from pytest_distbench.machine import hardware
 from pytest_distbench.records.environment import End
 from pytest_distbench.records.event import Event, EventReader, read_events
-from pytest_distbench.records.launch import LaunchRecord, RankFate, RankReport
+from pytest_distbench.records.launch import ErrorReport, LaunchRecord, RankFate, RankReport
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.wanted import ELASTIC_BASELINE_LAUNCHES, ELASTIC_RUN_LAUNCHES
 from pytest_distbench.run.kinds import LaunchKind
 
@@ -35,27 +39,49 @@ def launch_elastic(plan: LaunchPlan, side: Side) -> LaunchRecord:
     """Run an elastic job once. Whatever becomes of it is in the record; nothing of it outlives the call."""
     job = plan.expect(Job).job
     launch = Controlled(plan, side, observes=job.steps is not None, is_ours=True)
-    side.on_progress(str(job))
-    shown = TimelineFollower(EventReader(plan.files.timeline).read, _text_of, side.on_progress)
-    ended = launch.run_module("pytest_distbench.elastic.controller", shown)
+    ended = _run(launch, side, str(job), "controller", plan.files.timeline)
     return launch.complete(make_record(launch.plan, ended), ended)
+
+
+def launch_pool(plan: LaunchPlan, side: Side) -> LaunchRecord:
+    """The same for a pool of jobs."""
+    launch = Controlled(plan, side, observes=False, is_ours=True)
+    ended = _run(launch, side, str(plan.expect(Pool).sharing), "pool", plan.files.pool_timeline)
+    return launch.complete(make_pool_record(launch.plan, ended), ended)
+
+
+def _run(launch: Controlled, side: Side, what: str, module: str, timeline: Path) -> End:
+    side.on_progress(what)
+    shown = TimelineFollower(EventReader(timeline).read, _text_of, side.on_progress)
+    return launch.run_module(f"pytest_distbench.elastic.{module}", shown)
+
+
+def _text_of(event: Event) -> str:
+    match event.what:
+        case "changed":
+            return f"{event.kind} of slot {', '.join(map(str, event.slots))}"
+        case "stable":
+            return f"{event.world_size} nodes train, generation {event.generation}"
+        case "progress":
+            return str(event.text)
+        case "granted":
+            return f"slot {event.slot} is for {event.owner}"
+        case "asked":
+            return f"{event.owner} is to give slot {event.slot} back"
+        case "freed":
+            return f"slot {event.slot} is free"
+        case "demanded":
+            return f"serving wants {event.slots}"
+        case "ended":
+            return f"{event.job} has ended"
+    return ""
 
 
 _NO_STEP = (
     "the body made no step: the body of an elastic job must loop over rank.training(...).batches(...), or its script "
     "must print lines that steps= matches"
 )
-
-
-def _text_of(line: Event) -> str:
-    match line.what:
-        case "changed":
-            return f"{line.kind} of slot {', '.join(map(str, line.slots))}"
-        case "stable":
-            return f"{line.world_size} nodes train, generation {line.generation}"
-        case "progress":
-            return str(line.text)
-    return ""
+_NO_STEP_IN_POOL = "no body made a step: a job of a pool must loop over rank.training(...).batches(...)"
 
 
 def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
@@ -79,18 +105,59 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
                 measurements += peak_memory({rank: report.peak_memory_bytes for rank, report in reports.items()})
         except (RecordingError, ReadingError) as error:
             reason = str(error)
+    made = _record(plan, ended, reason, [*reports.values()], events, measurements)
+    return replace(
+        made, fates=_fates(plan, job, history.lines) if reason else [], remarks=_remarks(job, history, events)
+    )
+
+
+def make_pool_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
+    """The same for a pool."""
+    work = plan.expect(Pool)
+    pool = work.sharing
+    timelines = {job.name: read_events(plan.files.job(i).timeline) for i, job in enumerate(pool.jobs)}
+    reason = tell_end(plan, "pool", ended)
+    events, measurements = measure_pool(pool, read_events(plan.files.pool_timeline), timelines)
+    if not reason and not events:
+        reason = _NO_STEP_IN_POOL
+    reports = {job.name: read_reports(work.part(plan, index)) for index, job in enumerate(pool.jobs)}
+    if not reason:
+        try:
+            for name, told_by in reports.items():
+                memory = peak_memory({rank: report.peak_memory_bytes for rank, report in told_by.items()})
+                measurements += [
+                    replace(m, at={"job": name, **m.at}) for m in [*merge(recorded(told_by.values())), *memory]
+                ]
+        except RecordingError as error:
+            reason = f"job {name}: {error}"
+    known = [report for told_by in reports.values() for report in told_by.values()]
+    return replace(
+        _record(plan, ended, reason, known, events, measurements),
+        fates=_pool_fates(plan, pool, timelines) if reason else [],
+        remarks=[f"job {name}: {told}" for name, lines in timelines.items() for told in tell_torn(lines)],
+    )
+
+
+def _record(
+    plan: LaunchPlan,
+    ended: End,
+    reason: str,
+    reports: Sequence[RankReport],
+    events: list[Event],
+    measurements: list[Sample],
+) -> LaunchRecord:
+    software = [report.software for report in reports if report.software]
+    seen = {"python": platform.python_version(), "torch": hardware.installed_version("torch")}  # without torch
     return LaunchRecord(
         index=plan.index,
         outcome="failed" if reason else "passed",
         wall_s=ended.wall_s,
         reason=reason,
         timed_out=ended.timed_out,
-        fates=_fates(plan, job, history.lines) if reason else [],
         measurements=[] if reason else measurements,
-        peak_memory_bytes=largest(reports.values()),
-        software=software_of(reports.values()),
+        peak_memory_bytes=largest(reports),
+        software=software[0] if software else seen,
         events=events,
-        remarks=_remarks(job, history, events),
         logs=plan.directory,
     )
 
@@ -115,12 +182,6 @@ def tell_torn(lines: Sequence[Event]) -> list[str]:
     return [f"checkpoint {name} was incomplete, and the last complete one was used" for name in torn]
 
 
-def software_of(reports: Iterable[RankReport]) -> dict[str, str]:
-    """What ran, as a worker that finished says; else as far as it can be told without torch."""
-    told = [r.software for r in reports if r.software]
-    return told[0] if told else {"python": platform.python_version(), "torch": hardware.installed_version("torch")}
-
-
 def _fates(plan: LaunchPlan, job: ElasticJob, lines: Sequence[Event]) -> list[RankFate]:
     """How the worker of each slot ended, as far as it said; a slot takes a rank's place here.
 
@@ -129,18 +190,32 @@ def _fates(plan: LaunchPlan, job: ElasticJob, lines: Sequence[Event]) -> list[Ra
     if any(line.what == "finished" for line in lines):
         return []
     raised = {line.slot: error_of(line) for line in lines if line.what == "raised"}
-    return [
-        RankFate(
-            rank=slot,
-            outcome="failed",
-            phase="body",
-            how=f"raised {raised[slot].kind}" if slot in raised else "was ended with the job",
-            is_victim=slot not in raised or is_follower(raised[slot]),
-            error=raised.get(slot),
-            log_tail=error_tail(plan.files.log(slot)),
-        )
-        for slot in range(job.most)
-    ]
+    return [_fate(slot, raised.get(slot), "job", plan.files.log(slot)) for slot in range(job.most)]
+
+
+def _pool_fates(plan: LaunchPlan, pool: Sharing, timelines: dict[str, list[Event]]) -> list[RankFate]:
+    """How the jobs ended that did not finish, as far as their workers said; a job takes a rank's place here."""
+    found = []
+    for index, job in enumerate(pool.jobs):
+        lines = timelines[job.name]
+        if any(line.what == "finished" for line in lines):
+            continue
+        raised = [(line.slot, error_of(line)) for line in lines if line.what == "raised"]
+        slot, error = min(raised, key=lambda each: is_follower(each[1]), default=(0, None))
+        found.append(_fate(index, error, "pool", plan.files.job(index).log(slot)))
+    return found
+
+
+def _fate(number: int, error: ErrorReport | None, what: str, log: Path) -> RankFate:
+    return RankFate(
+        rank=number,
+        outcome="failed",
+        phase="body",
+        how=f"was ended with the {what}" if error is None else f"raised {error.kind}",
+        is_victim=error is None or is_follower(error),
+        error=error,
+        log_tail=error_tail(log),
+    )
 
 
 def _remarks(job: ElasticJob, history: History, events: Sequence[Event]) -> list[str]:
@@ -153,7 +228,7 @@ def _remarks(job: ElasticJob, history: History, events: Sequence[Event]) -> list
             f"not passed to rank.training, so no checkpoint saves it and no load of it is checked: "
             f"{'; '.join(left_out)}"
         )
-    remarks += map(str, unplanned(history))
+    remarks += [told for _, told in unplanned(history)]
     remarks += _exit_hang(lines)
     remarks += [told for event in events if event.what == "change" and (told := tell_slow(event, job))]
     if job.most > hardware.cores() and job.cores is None:
@@ -176,7 +251,11 @@ def _exit_hang(lines: Sequence[Event]) -> list[str]:
     )
 
 
-def kind_of_jobs(run: Callable[[LaunchPlan, Side], LaunchRecord], who: str, **row: Any) -> LaunchKind:
+_OPEN_S = 300.0
+"""A launch of elastic jobs may take a minute: so long its answer is worth more of them."""
+
+
+def _kind(run: Callable[[LaunchPlan, Side], LaunchRecord], who: str, **row: Any) -> LaunchKind:
     """The row of a kind of launch that runs elastic jobs. Numbers of two engines never meet."""
     return LaunchKind(
         run=run,
@@ -192,7 +271,10 @@ def kind_of_jobs(run: Callable[[LaunchPlan, Side], LaunchRecord], who: str, **ro
     )
 
 
-_OPEN_S = 300.0
-"""A launch of elastic jobs may take a minute: so long its answer is worth more of them."""
-
-JOB = kind_of_jobs(launch_elastic, "the ranks of an elastic job")
+JOB = _kind(launch_elastic, "the ranks of an elastic job")
+POOL = _kind(
+    launch_pool,
+    "a pool has many jobs, whose ranks",
+    in_turns=None,
+    why_alone="a pool of jobs takes the whole machine, so interleaved A/B is not possible",
+)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -48,12 +48,8 @@ class Holder:
         return max(0, len(self.slots) - self.least)
 
 
-@dataclass(slots=True)
-class Decision:
-    """What is done now: (owner, slot) that it gets, and that it is to give back."""
-
-    grants: list[tuple[str, int]] = field(default_factory=list)
-    asks: list[tuple[str, int]] = field(default_factory=list)
+Moves = list[tuple[str, int]]
+"""Slots, each with the owner that gets it, or that is to give it back."""
 
 
 def decide(
@@ -64,51 +60,53 @@ def decide(
     coming: int = 0,
     servers: Collection[int] = (),
     wanted: int = 0,
-) -> Decision:
-    """Share out the slots. Jobs come in the order in which they were submitted, and none passes the one before it.
+) -> tuple[Moves, Moves]:
+    """Share out the slots: what is granted now, and what is asked back.
 
-    Coming are slots that somebody was asked for and still has. Before all jobs goes the serving, which has the slots of
-    its servers and should have as many as are wanted.
+    Jobs come in the order in which they were submitted, and none passes the one before it. Coming are slots that
+    somebody was asked for and still has. Before all jobs goes the serving, which has the slots of its servers and
+    should have as many as are wanted.
     """
-    decision = Decision()
+    grants: Moves = []
+    asks: Moves = []
     left = sorted(free)
     if policy == "gang":
-        _start(decision, jobs, left, fewest={job.name: job.most for job in jobs})
-        return decision
+        _start(grants, jobs, left, fewest={job.name: job.most for job in jobs})
+        return grants, asks
     missing = wanted - len(servers)
     if missing < 0:
-        decision.asks += [(SERVING, slot) for slot in sorted(servers)[missing:]]
+        asks += [(SERVING, slot) for slot in sorted(servers)[missing:]]
     granted = [left.pop(0) for _ in range(min(max(0, missing), len(left)))]
-    decision.grants += [(SERVING, slot) for slot in granted]
+    grants += [(SERVING, slot) for slot in granted]
     missing -= len(granted)
     if missing > 0:
-        _ask(decision, jobs, missing - coming)
-        return decision
-    waiting = _start(decision, jobs, left, fewest={job.name: job.least for job in jobs})
+        _ask(asks, jobs, missing - coming)
+        return grants, asks
+    waiting = _start(grants, jobs, left, fewest={job.name: job.least for job in jobs})
     if waiting is not None:
         missing = waiting.least - len(left) - coming
         stable = [job for job in jobs if job.is_stable]
         if sum(job.spare for job in stable) >= missing:
-            _ask(decision, stable, missing)
-        return decision
+            _ask(asks, stable, missing)
+        return grants, asks
     for job in jobs:
         if job.slots and job.is_stable:
-            decision.grants += [(job.name, left.pop(0)) for _ in range(min(job.most - len(job.slots), len(left)))]
-    return decision
+            grants += [(job.name, left.pop(0)) for _ in range(min(job.most - len(job.slots), len(left)))]
+    return grants, asks
 
 
-def _start(decision: Decision, jobs: Sequence[Holder], left: list[int], *, fewest: dict[str, int]) -> Holder | None:
+def _start(grants: Moves, jobs: Sequence[Holder], left: list[int], *, fewest: dict[str, int]) -> Holder | None:
     """Start jobs that wait; returns the first for which there are not enough slots."""
     for job in jobs:
         if job.slots:
             continue
         if len(left) < fewest[job.name]:
             return job
-        decision.grants += [(job.name, left.pop(0)) for _ in range(min(job.most, len(left)))]
+        grants += [(job.name, left.pop(0)) for _ in range(min(job.most, len(left)))]
     return None
 
 
-def _ask(decision: Decision, jobs: Sequence[Holder], missing: int) -> None:
+def _ask(asks: Moves, jobs: Sequence[Holder], missing: int) -> None:
     """Ask for slots: of the job that can spare most, of several the last; its highest first."""
     asked: dict[str, int] = {}
     for _ in range(missing):
@@ -117,7 +115,7 @@ def _ask(decision: Decision, jobs: Sequence[Holder], missing: int) -> None:
             return
         chosen = max(reversed(able), key=lambda job: job.spare - asked.get(job.name, 0))
         asked[chosen.name] = asked.get(chosen.name, 0) + 1
-        decision.asks.append((chosen.name, sorted(chosen.slots)[-asked[chosen.name]]))
+        asks.append((chosen.name, sorted(chosen.slots)[-asked[chosen.name]]))
 
 
 class SharingJob(RunningJob):
@@ -388,7 +386,7 @@ class PoolController:
         here = [job for job in self._submitted if not job.has_ended]
         coming = {slot for job in here for slot in job.leaving} | self._stopping
         held = {slot for job in here for slot in job.slots} | self._serving
-        decision = decide(
+        grants, asks = decide(
             self._pool.policy,
             [job.holder for job in here],
             free=set(range(self._pool.slots)) - coming - held,
@@ -397,13 +395,13 @@ class PoolController:
             wanted=self._wanted if self._serving <= self._ready else max(self._wanted, len(self._serving)),
         )
         for owner in [SERVING, *(job.name for job in here)]:
-            if asks := [slot for name, slot in decision.asks if name == owner]:
-                self._ask(owner, asks)
-            if grants := [slot for name, slot in decision.grants if name == owner]:
-                self._grant(owner, grants)
+            if asked := [slot for name, slot in asks if name == owner]:
+                self._ask(owner, asked)
+            if granted := [slot for name, slot in grants if name == owner]:
+                self._grant(owner, granted)
         serving = self._pool.serving  # no demand is to come that would move slots, and no server loads that has to go
         is_at_rest = serving is not None and self._demands == len(serving.demand) and self._serving <= self._ready
-        if is_at_rest and not (coming or decision.asks or decision.grants):
+        if is_at_rest and not (coming or asks or grants):
             for job in here:
                 if job.holder.is_stable:
                     job.let_end()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from pytest_distbench.elastic.engines import CannotGoOn
 from pytest_distbench.elastic.engines.table import ENGINES, Advice
@@ -18,6 +17,7 @@ from pytest_distbench.errors import ConfigurationError, ReadingError, show
 from pytest_distbench.launch.diagnosis.fates import is_follower
 from pytest_distbench.records.event import Event
 from pytest_distbench.records.metric import Reader
+from pytest_distbench.records.record import Number
 
 STABLE_STEPS = 3
 """So many steps of every node in one generation make a job stable."""
@@ -258,23 +258,6 @@ NAMES = ("epoch", "loss", "accuracy", "top5", "lr")
 _VALUE = "value"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepLine:
-    """A step as a script told of it. Its number falls only where the training has gone back.
-
-    ``is_laid``: the script counts anew in each epoch, and this is its first line of one: how many steps the epoch
-    before had behind its last line nobody knows.
-    """
-
-    number: int
-    is_laid: bool
-    epoch: int | None
-    loss: float | None
-    accuracy: float | None
-    top5: float | None
-    lr: float | None
-
-
 def check_pattern(reader: Reader) -> None:
     if reader.kind != "stdout":
         raise ConfigurationError(
@@ -307,19 +290,21 @@ class StepLines:
         self._highest: int = before._highest if before is not None else 0
         self._last: tuple[int | None, int] | None = None
 
-    def take(self, text: str) -> StepLine | None:
-        """The step that a line tells of; None: of none, or of the one before once more.
+    def take(self, text: str) -> dict[str, Number | None]:
+        """The facts of the step that a line tells of; none: it tells of no step, or of the one before once more.
 
-        A number that is none, or that falls within the generation, cannot be used: :class:`ReadingError`.
+        The number of the step falls only where the training has gone back. It is laid where the script counts anew in
+        each epoch, and this is its first line of one: how many steps the epoch before had behind its last line nobody
+        knows. A number that is none, or that falls within the generation, cannot be used: :class:`ReadingError`.
         """
         found = self._pattern.search(text)
         if found is None:
-            return None
+            return {}
         value = _whole(found[self._group], text)
         told = found.groupdict()
         epoch = _whole(told["epoch"], text) if told.get("epoch") is not None else None
         if self._last == (epoch, value):
-            return None
+            return {}
         self._check(epoch, value, text)
         is_new = epoch is not None and epoch not in self._begins
         begin = self._begin(epoch, value)
@@ -328,7 +313,7 @@ class StepLines:
         self._last = epoch, value
         self._highest = max(self._highest, number)
         numbers = {name: _number(name, told.get(name), text) for name in NAMES if name != "epoch"}
-        return StepLine(number=number, is_laid=is_laid, epoch=epoch, **numbers)
+        return {"step": number, "is_laid": is_laid, "epoch": epoch, **numbers}
 
     def _check(self, epoch: int | None, value: int, text: str) -> None:
         if self._last is None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pytest_distbench.elastic.engines import NodeOutputs
-from pytest_distbench.elastic.progress import ATTEMPTS, StepLine, StepLines
+from pytest_distbench.elastic.progress import ATTEMPTS, StepLines
 from pytest_distbench.elastic.timeline import event
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.event import Event, EventReader
@@ -175,26 +175,8 @@ class ScriptWatch:
         for other in self._now.values():
             if other.note.address == worker.note.address:
                 self._join(other, printed.t)
-        step = generation.steps.take(printed.text)
-        if step is not None:
-            self._step(generation, step, printed.t)
-
-    def _step(self, generation: _Generation, step: StepLine, t: float) -> None:
-        for slot, worker in generation.members.items():
+        facts = generation.steps.take(printed.text)
+        for slot, member in generation.members.items() if facts else ():
             self._attempts[slot] = 0
-            self._found.append(
-                event(
-                    "stepped",
-                    t=t,
-                    slot=slot,
-                    generation=generation.number,
-                    step=step.number,
-                    is_laid=step.is_laid,
-                    world_size=worker.note.world_size,
-                    epoch=step.epoch,
-                    loss=step.loss,
-                    accuracy=step.accuracy,
-                    top5=step.top5,
-                    lr=step.lr,
-                )
-            )
+            told = {"generation": generation.number, "world_size": member.note.world_size, **facts}
+            self._found.append(event("stepped", t=printed.t, slot=slot, **told))

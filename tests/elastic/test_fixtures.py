@@ -14,7 +14,7 @@ from support.pools import launch_of
 from support.projects import Project, run, stored
 from support.timelines import killed
 
-from pytest_distbench.elastic.engines.table import ENGINES, Timer
+from pytest_distbench.elastic.engines.table import ENGINES
 from pytest_distbench.elastic.launch import make_record
 from pytest_distbench.elastic.records import SERVING, Job, Pool, Sharing
 from pytest_distbench.launch.supervise import Side
@@ -84,7 +84,7 @@ def kind(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """An engine named ``mine``: takes fractions, and nodes only join."""
 
     def add(**fields: Any) -> None:
-        usual = {"changes": frozenset({"join"}), "timers": {"last_call_s": Timer(default=0.5, is_whole=False)}}
+        usual = {"changes": frozenset({"join"}), "timers": {"last_call_s": 0.5}}
         row = dataclasses.replace(ENGINES["stock"], **{**usual, **fields})
         monkeypatch.setitem(ENGINES, "mine", row)
 

@@ -18,8 +18,7 @@ from support.repositories import git
 from support.timelines import ERROR, JOB, LOST, Timeline, killed
 
 from pytest_distbench.elastic import kill
-from pytest_distbench.elastic.launch import launch_elastic, make_record
-from pytest_distbench.elastic.pool_launch import make_pool_record
+from pytest_distbench.elastic.launch import launch_elastic, make_pool_record, make_record
 from pytest_distbench.elastic.records import ElasticJob, Job, MembershipPlan, Pool, pool_of, runs_of
 from pytest_distbench.elastic.timeline import event
 from pytest_distbench.launch.controlled import Controlled

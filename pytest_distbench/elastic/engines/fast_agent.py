@@ -16,12 +16,10 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, NoReturn
 
-import msgspec
 from torch.distributed import TCPStore  # type: ignore[attr-defined] # exported at run time only
 from torch.distributed.elastic.agent.server.api import (
     RunResult,
@@ -36,14 +34,13 @@ from torch.distributed.elastic.rendezvous import dynamic_rendezvous as private
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 
 from pytest_distbench.elastic.engines import LOOPBACK, MAX_RESTARTS, STORE_S
-from pytest_distbench.elastic.records import NODE_VARIABLE, SLOT_VARIABLE, ElasticJob
+from pytest_distbench.elastic.records import NODE_VARIABLE, SLOT_VARIABLE, ElasticJob, Job
 from pytest_distbench.elastic.timeline import event
 from pytest_distbench.elastic.worker import life
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.starters.parent import Parent
 from pytest_distbench.records.event import append
-from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.record import Number, Record
+from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.worker import forked
 from pytest_distbench.worker.process import take_output
 
@@ -55,8 +52,9 @@ _LEAVE_S = 2.0
 class FastRendezvous(private.DynamicRendezvousHandler):
     """The rendezvous of a node. Its public way takes whole seconds, looks once a second, and forgets no node."""
 
-    tell: Callable[[float], None]
-    """Told how many seconds each took."""
+    def __init__(self, *parts: Any, tell: Callable[[float], None]) -> None:
+        super().__init__(*parts)
+        self.tell = tell
 
     def next_rendezvous(self) -> RendezvousInfo:
         start = time.monotonic()
@@ -86,25 +84,17 @@ class FastRendezvous(private.DynamicRendezvousHandler):
         self._op_executor.run(_leave, time.monotonic() + _LEAVE_S)
 
 
-def make_rendezvous(
-    store: TCPStore,
-    *,
-    run_id: str,
-    address: str,
-    least: int,
-    most: int,
-    timers: Mapping[str, Number],
-    tell: Callable[[float], None],
-) -> FastRendezvous:
+def make_rendezvous(store: TCPStore, run_id: str, job: ElasticJob, tell: Callable[[float], None]) -> FastRendezvous:
     """Make the rendezvous of this process's node; ``tell`` is told how many seconds each one took."""
+    timers = job.timers
     poll_s = float(timers["poll_s"])
     # it walks the stack for a log that is off: nearly all a rendezvous costs
     private.get_method_name = lambda depth=2: ""
     private._delay = lambda seconds: time.sleep(poll_s)  # type: ignore[attr-defined] # instead of a second, and of up to 0.3 s at the start
     settings = private.RendezvousSettings(
         run_id,
-        least,
-        most,
+        job.least,
+        job.most,
         private.RendezvousTimeout(
             join=timedelta(seconds=timers["settle_s"]),
             last_call=timedelta(seconds=timers["last_call_s"]),
@@ -116,10 +106,8 @@ def make_rendezvous(
     )
     backend = C10dRendezvousBackend(store, run_id)
     holder = private._BackendRendezvousStateHolder(backend, settings, cache_duration=poll_s)  # type: ignore[arg-type]
-    node = FastRendezvous._node_desc_generator.generate(address)
-    made = FastRendezvous(node, settings, backend.name, store, holder)
-    made.tell = tell
-    return made
+    node = FastRendezvous._node_desc_generator.generate(LOOPBACK)
+    return FastRendezvous(node, settings, backend.name, store, holder, tell=tell)
 
 
 def _leave(context: Any, deadline: float) -> private._Action:
@@ -142,24 +130,15 @@ _SHUTDOWN_S = 30
 _FAILED = 1
 
 
-class AgentSetup(Record, frozen=True, kw_only=True):
-    """What an agent needs to know."""
-
-    job: ElasticJob
-    directory: str
-    slot: int
-    word: str
-    port: int
-    run_id: str
-
-
 class _Agent(SimpleElasticAgent):
     """torch's agent, whose worker a parent forks, and which is woken by its end."""
 
-    def __init__(self, spec: WorkerSpec, parent: Parent, setup: AgentSetup) -> None:
+    def __init__(self, spec: WorkerSpec, parent: Parent, plan: LaunchPlan, run_id: str) -> None:
         super().__init__(spec)
         self._parent = parent
-        self._setup = setup
+        self._plan = str(plan.files.plan)
+        self._poll_s = float(plan.expect(Job).job.timers["poll_s"])
+        self._run_id = run_id
         self._worker = 0
         self._restarts = 0
 
@@ -180,20 +159,20 @@ class _Agent(SimpleElasticAgent):
             "MASTER_PORT": worker_group.master_port,
             "TORCHELASTIC_RESTART_COUNT": self._restarts,
             "TORCHELASTIC_MAX_RESTARTS": spec.max_restarts,
-            "TORCHELASTIC_RUN_ID": self._setup.run_id,
+            "TORCHELASTIC_RUN_ID": self._run_id,
             "TORCHELASTIC_USE_AGENT_STORE": spec.rdzv_handler.use_agent_store,
-            SLOT_VARIABLE: self._setup.slot,
-            NODE_VARIABLE: self._setup.word,
+            SLOT_VARIABLE: os.environ[SLOT_VARIABLE],
+            NODE_VARIABLE: os.environ[NODE_VARIABLE],
         }
-        plan = LaunchFiles(Path(self._setup.directory)).plan
-        [self._worker] = self._parent.fork(_WORKER, str(plan), each=[{k: str(value) for k, value in place.items()}])
+        variables = {name: str(value) for name, value in place.items()}
+        [self._worker] = self._parent.fork(_WORKER, self._plan, each=[variables])
         return {worker.local_rank: self._worker}
 
     def _stop_workers(self, *_: object, **__: object) -> None:
         self._shutdown()
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        code = self._parent.code_of(self._worker, float(self._setup.job.timers["poll_s"]))
+        code = self._parent.code_of(self._worker, self._poll_s)
         if code is None:
             return RunResult(state=WorkerState.HEALTHY)
         if code:
@@ -208,31 +187,28 @@ class _Agent(SimpleElasticAgent):
                 self._parent.code_of(self._worker, _SHUTDOWN_S)
 
 
-def run(encoded: str, descriptor: int) -> NoReturn:
+def run(path: str, port: str, run_id: str, descriptor: int) -> NoReturn:
     """Be the agent of a node until its worker has finished, or SIGTERM asks it to go.
 
     Args:
-        encoded: an :class:`AgentSetup`.
+        path: of the plan.
+        port: of the store that nodes meet at.
         descriptor: of the line to the parent.
     """
-    setup = msgspec.json.decode(encoded, type=AgentSetup)
-    files = LaunchFiles(Path(setup.directory))
-    take_output(files.agent_log(setup.slot))
+    plan, slot = LaunchPlan.read_from(path), int(os.environ[SLOT_VARIABLE])
+    job = plan.expect(Job).job
+    take_output(plan.files.agent_log(slot))
     signal.signal(signal.SIGTERM, _raise_signal)
-    os.environ |= {SLOT_VARIABLE: str(setup.slot), NODE_VARIABLE: setup.word}
     rendezvous: FastRendezvous | None = None
     code = 0
     try:
-        store = TCPStore(LOOPBACK, setup.port, is_master=False, timeout=timedelta(seconds=STORE_S))
+        store = TCPStore(LOOPBACK, int(port), is_master=False, timeout=timedelta(seconds=STORE_S))
         rendezvous = make_rendezvous(
             store,
-            run_id=setup.run_id,
-            address=LOOPBACK,
-            least=setup.job.least,
-            most=setup.job.most,
-            timers=setup.job.timers,
-            tell=lambda seconds: append(
-                files.timeline, event("rendezvous", t=time.monotonic(), slot=setup.slot, seconds=seconds)
+            run_id,
+            job,
+            lambda seconds: append(
+                plan.files.timeline, event("rendezvous", t=time.monotonic(), slot=slot, seconds=seconds)
             ),
         )
         spec = WorkerSpec(
@@ -244,7 +220,7 @@ def run(encoded: str, descriptor: int) -> NoReturn:
             monitor_interval=_FEWEST_S,
             local_addr=LOOPBACK,
         )
-        _Agent(spec, Parent(socket.socket(fileno=descriptor), os.getppid()), setup).run()
+        _Agent(spec, Parent(socket.socket(fileno=descriptor), os.getppid()), plan, run_id).run()
         rendezvous.close()
     except SignalException:
         with contextlib.suppress(Exception):  # the others will miss it in time

@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-import msgspec
 import psutil
 
 from pytest_distbench.elastic.engines import LOOPBACK, STORE_S, CannotGoOn, EngineSetup
@@ -299,23 +298,16 @@ class FastEngine(NodeEngine):
         """Those whose slot another one has taken; they may not have ended yet."""
 
     def join(self, slot: int) -> None:
-        from pytest_distbench.elastic.engines.fast_agent import AgentSetup
-
         if slot in self._nodes:
             self._gone.append(self._nodes[slot])
-        setup = AgentSetup(
-            job=self._job,
-            directory=str(self._files.directory),
-            slot=slot,
-            word=uuid.uuid4().hex,
-            port=self._store.port,
-            run_id=self._id,
-        )
+        word = uuid.uuid4().hex
+        where = str(self._files.plan), str(self._store.port), self._id
+        variables = {SLOT_VARIABLE: str(slot), NODE_VARIABLE: word}
         try:
-            [agent] = self._parent.fork(f"{_AGENT}:run", msgspec.json.encode(setup).decode(), has_line=True)
+            [agent] = self._parent.fork(f"{_AGENT}:run", *where, each=[variables], has_line=True)
         except LauncherError as error:
             raise CannotGoOn(f"{_LOST}: {error}") from None
-        self._nodes[slot] = Node(agent, setup.word, self._count)
+        self._nodes[slot] = Node(agent, word, self._count)
 
     def leave(self, slot: int) -> None:
         if (agent := self._nodes[slot].agent) not in self._parent.ended:

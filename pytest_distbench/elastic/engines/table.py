@@ -137,20 +137,13 @@ CHANGES: frozenset[ChangeKind] = frozenset(get_args(ChangeKind))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timer:
-    """How long an engine waits for something; or, where the name does not end in ``_s``, how often."""
-
-    default: Number
-    is_whole: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineKind:
     """One engine, as the rest of the code sees it.
 
     Attributes:
         make: makes it, in the controller's process; imports what it needs, and hosts the store its nodes meet at.
-        timers: by name. All engines have ``collective_s``, which workers take, and ``settle_s``, which the controller
+        timers: how long it waits, by name; or, where the name does not end in ``_s``, how often. Those whose default is
+            an ``int`` are whole. All have ``collective_s``, which workers take, and ``settle_s``, which the controller
             takes.
         problem: why it cannot be used here; empty: it can.
         stand_in: the engine that takes its place then.
@@ -159,7 +152,7 @@ class EngineKind:
     help: str
     make: Callable[[EngineSetup], Engine]
     advice: Advice
-    timers: Mapping[str, Timer]
+    timers: Mapping[str, Number]
     changes: frozenset[ChangeKind] = CHANGES
     runs_scripts: bool = False
     problem: Callable[[], str] = lambda: ""
@@ -172,9 +165,9 @@ class EngineKind:
         takes no fraction of is rounded up.
         """
         found: dict[str, Number] = {}
-        for name, timer in self.timers.items():
-            value = given.get(name, timer.default)
-            found[name] = math.ceil(value) if timer.is_whole else value
+        for name, usual in self.timers.items():
+            value = given.get(name, usual)
+            found[name] = math.ceil(value) if isinstance(usual, int) else value
         return found
 
 
@@ -215,12 +208,12 @@ ENGINES: dict[str, EngineKind] = {
         advice=TORCHRUN,
         runs_scripts=True,
         timers={
-            "last_call_s": Timer(default=1),  # torch: 30
-            "keep_alive_s": Timer(default=1),  # torch: 5
-            "keep_alive_attempts": Timer(default=3),
-            "collective_s": Timer(default=30),
-            "settle_s": Timer(default=120),
-            "max_restarts": Timer(default=1000),  # not a time, and a setting that decides all the same; torchrun: 0
+            "last_call_s": 1,  # torch: 30
+            "keep_alive_s": 1,  # torch: 5
+            "keep_alive_attempts": 3,
+            "collective_s": 30,
+            "settle_s": 120,
+            "max_restarts": 1000,  # not a time, and a setting that decides all the same; torchrun: 0
         },
     ),
     "fast": EngineKind(
@@ -228,12 +221,12 @@ ENGINES: dict[str, EngineKind] = {
         make=by_name("pytest_distbench.elastic.engines.nodes:FastEngine"),
         advice=AGENTS,
         timers={
-            "last_call_s": Timer(default=0.3, is_whole=False),
-            "keep_alive_s": Timer(default=0.15, is_whole=False),
-            "keep_alive_attempts": Timer(default=10),
-            "poll_s": Timer(default=0.05, is_whole=False),
-            "collective_s": Timer(default=30, is_whole=False),
-            "settle_s": Timer(default=120, is_whole=False),
+            "last_call_s": 0.3,
+            "keep_alive_s": 0.15,
+            "keep_alive_attempts": 10,
+            "poll_s": 0.05,
+            "collective_s": 30.0,
+            "settle_s": 120.0,
         },
         problem=_fast_problem,
         stand_in="stock",

@@ -71,7 +71,7 @@ def _of_run(
     job: ElasticJob, history: History, told: Event, changes: Sequence[Event], epochs: Sequence[Event]
 ) -> list[Sample]:
     given_s = _given_s(history)
-    stall_s = sum(c.stall_s or 0.0 for c in changes) + sum(u.stall_s for u in unplanned(history))
+    stall_s = sum(c.stall_s or 0.0 for c in changes) + sum(stall_s for stall_s, _ in unplanned(history))
     found = [
         number("training_time", told.training_s, unit="s", better="lower"),
         number("start_time", told.start_s, unit="s"),

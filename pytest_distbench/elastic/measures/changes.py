@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pytest_distbench.elastic.measures.history import History, Worker, mean_of
 from pytest_distbench.elastic.records import START
@@ -194,29 +193,12 @@ def _restarts(history: History, before: int, after: int) -> int:
     return max(used)
 
 
-@dataclass(frozen=True)
-class Unplanned:
-    """A generation that nobody asked for, after the worker in a slot was gone; None: unseen.
+def unplanned(history: History) -> list[tuple[float, str]]:
+    """Generations that nobody asked for: the stall that each cost, and what is told of it.
 
-    It had met so long after the run's first step. Its stall is from the last step before to the first one of it, of the
-    survivor that waited longest.
+    A stall is from the last step before to the first one of it, of the survivor that waited longest. What happens from
+    a change until the job is stable again is that change's.
     """
-
-    generation: int
-    at_s: float
-    slot: int | None
-    stall_s: float
-
-    def __str__(self) -> str:
-        who = "" if self.slot is None else f": the worker of slot {self.slot} ended first"
-        return (
-            f"generation {self.generation} began {self.at_s:.1f} s after the first step, without a change in the "
-            f"plan{who}. It cost {self.stall_s:.1f} s, which lost_fraction includes"
-        )
-
-
-def unplanned(history: History) -> list[Unplanned]:
-    """Those of a run, in their order. What happens from a change until the job is stable again is that change's."""
     first = history.first_step_t
     stable = {line.index: line.t for line in history.of("stable")}
     begun = [(START, 0.0), *((line.index, line.t) for line in history.of("changed"))]
@@ -233,12 +215,11 @@ def unplanned(history: History) -> list[Unplanned]:
             if old[slot].steps and new[slot].steps
         ]
         gone = {slot: worker.ended for slot, worker in old.items() if worker.ended is not None and worker.ended <= met}
-        found.append(
-            Unplanned(
-                generation=after,
-                at_s=met - first,
-                slot=min(gone, key=lambda slot: gone[slot]) if gone else None,
-                stall_s=max(waits, default=0.0),
-            )
+        who = f": the worker of slot {min(gone, key=lambda slot: gone[slot])} ended first" if gone else ""
+        stall_s = max(waits, default=0.0)
+        told = (
+            f"generation {after} began {met - first:.1f} s after the first step, without a change in the plan{who}. It "
+            f"cost {stall_s:.1f} s, which lost_fraction includes"
         )
+        found.append((stall_s, told))
     return found

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
 from types import FrameType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.optim.optimizer import Optimizer
@@ -26,12 +26,8 @@ _WATCHED_STEPS = 2
 goes back to that checkpoint takes them again."""
 
 
-class Place(NamedTuple):
-    """How far a training has come: steps taken, the epoch, and the samples of it that are done."""
-
-    step: int
-    epoch: int
-    position: int
+Place = Mapping[str, int]
+"""How far a training has come: steps taken, the epoch, and its position, which is samples of it that are done."""
 
 
 class Ledger:
@@ -150,7 +146,7 @@ class Ledger:
 
     def _write(self, at: HeldAt, place: Place, **found: Any) -> None:
         per_rank = [name for name, part in self._others.items() if is_per_rank(part)]
-        self._tell("held", rank=self._rank, at=at, per_rank=per_rank, **place._asdict(), **found)
+        self._tell("held", rank=self._rank, at=at, per_rank=per_rank, **place, **found)
 
     def _parameters(self) -> dict[str, str]:
         return {name: state.together(tensors) for name, tensors in self._tensors.items()}

@@ -15,7 +15,7 @@ import torch
 
 from pytest_distbench.elastic.records import ElasticJob, Job
 from pytest_distbench.elastic.timeline import event
-from pytest_distbench.elastic.worker.ledger import Ledger, Place, is_per_rank, objects_of
+from pytest_distbench.elastic.worker.ledger import Ledger, is_per_rank, objects_of
 from pytest_distbench.elastic.worker.state import OptimizerMemory
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.event import append, read_events
@@ -181,8 +181,8 @@ class Training:
         self._end_with(self.epoch + 1)
 
     @property
-    def _place(self) -> Place:
-        return Place(self.step, self.epoch, self.position)
+    def _place(self) -> dict[str, int]:
+        return {"step": self.step, "epoch": self.epoch, "position": self.position}
 
     def _end_with(self, epochs: int) -> None:
         self._end = epochs
@@ -263,8 +263,7 @@ class Training:
 
     def _state(self) -> dict[str, Any]:
         """What must survive."""
-        counters = {"step": self.step, "epoch": self.epoch, "position": self.position}
-        return {_COUNTERS: counters, **{name: part.state_dict() for name, part in self._parts.items()}}
+        return {_COUNTERS: self._place, **{name: part.state_dict() for name, part in self._parts.items()}}
 
     def _take(self, state: Mapping[str, Any], source: str) -> None:
         """Go on from what has survived, as :meth:`_state` has made it; its source is told in words."""

@@ -101,7 +101,6 @@ def test_rows_of_engines_have_what_controller_and_workers_need() -> None:
 def test_each_row_has_what_controller_and_workers_need_and_a_stand_in_that_can_always_be_used(kind: EngineKind) -> None:
     assert {"collective_s", "settle_s"} <= kind.timers.keys()
     assert kind.stand_in in ("", DEFAULT_ENGINE)
-    assert all(isinstance(timer.default, int) for timer in kind.timers.values() if timer.is_whole)
 
 
 def test_the_fast_engine_can_be_used_with_this_torch_and_this_python() -> None:

@@ -156,12 +156,11 @@ def died() -> Timeline:
 
 
 def test_a_worker_that_dies_of_itself_is_told_with_what_it_cost() -> None:
-    [found] = unplanned(died().history)
+    [(stall_s, told)] = unplanned(died().history)
 
-    assert (found.generation, found.slot) == (1, 1)
-    assert found.stall_s == pytest.approx(5.0)
-    assert str(found).startswith("generation 1 began ")
-    assert "without a change in the plan: the worker of slot 1 ended first. It cost 5.0 s" in str(found)
+    assert stall_s == pytest.approx(5.0)
+    assert told.startswith("generation 1 began ")
+    assert "without a change in the plan: the worker of slot 1 ended first. It cost 5.0 s" in told
 
 
 def test_what_it_cost_is_in_the_lost_fraction() -> None:

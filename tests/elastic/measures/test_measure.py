@@ -109,11 +109,11 @@ def told_every_hundredth(
     ]
     for epoch, number in itertools.product(range(6), range(0, steps, 100)):
         step = told.take(f"epoch {earlier + epoch} step {number}")
-        assert step is not None
+        assert step
         lines += [
             event("stepped",
-                t=begin + 0.01 * (epoch * steps + number + 1), slot=slot, generation=generation, step=step.number,
-                is_laid=step.is_laid, world_size=world_size, epoch=step.epoch,
+                t=begin + 0.01 * (epoch * steps + number + 1), slot=slot, generation=generation,
+                world_size=world_size, **step,
             )
             for slot in range(world_size)
         ]  # fmt: skip
