@@ -26,7 +26,6 @@ from pytest_distbench.plugin.fixtures import (
     session_for,
     session_of,
     settings_for,
-    settings_if_used,
     settings_of,
     stays_on_cpu,
 )
@@ -67,7 +66,10 @@ def pytest_configure(config: pytest.Config) -> None:
             config.addinivalue_line("markers", f"distbench_{name}{declaration}")
     state = config.stash[STATE]
     state.results = ResultsPlugin(
-        config, lambda is_used: settings_if_used(config, is_used=is_used), lambda: state.interrupts, state.slow
+        config,
+        lambda is_used: settings_of(config) if is_used or state.settings is not None else None,
+        lambda: state.interrupts,
+        state.slow,
     )
     config.pluginmanager.register(state.results, "distbench-results")
     config.pluginmanager.register(fixtures, "distbench-fixtures")
@@ -353,9 +355,9 @@ def pytest_runtest_makereport(
     if report.skipped and call.excinfo is not None:
         carry.point_to_test(report, item, call.excinfo)
     if FIXTURE in getattr(item, "fixturenames", ()) or RANKS in item.stash:
-        carry.attach_test(report, *test_and_id(item), attempt=f"{os.getpid()}-{item.stash[_ATTEMPTS]}")
         sessions = item.config.stash[STATE].sessions
-        carry.attach_waited(report, sum(session.waited_s for session in sessions))
+        attempt, waited_s = f"{os.getpid()}-{item.stash[_ATTEMPTS]}", sum(session.waited_s for session in sessions)
+        carry.attach_test(report, *test_and_id(item), attempt, waited_s)
         for session in sessions:
             session.waited_s = 0.0
     cases = item.stash.get(carry.CASES, {})

@@ -7,9 +7,9 @@ the records is imported.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -36,14 +36,11 @@ _RERUN = "rerun"
 _LONGEST_LINE = 300
 
 
-def attach_test(report: pytest.TestReport, test: str, case_id: str, attempt: str) -> None:
+def attach_test(report: pytest.TestReport, test: str, case_id: str, attempt: str, waited_s: float = 0.0) -> None:
     """Say that a report is of a test of ours, and of which attempt at it: no two attempts have the same name."""
+    setattr(report, WAITED_ATTRIBUTE, waited_s)
     setattr(report, TEST_ATTRIBUTE, [test, case_id])
     setattr(report, ATTEMPT_ATTRIBUTE, attempt)
-
-
-def attach_waited(report: pytest.TestReport, seconds: float) -> None:
-    setattr(report, WAITED_ATTRIBUTE, seconds)
 
 
 def point_to_test(report: pytest.TestReport, item: pytest.Item, raised: pytest.ExceptionInfo[BaseException]) -> None:
@@ -113,18 +110,10 @@ def decode(texts: Sequence[str]) -> list[CaseResult]:
 
 _Node = tuple[str, str]
 """Node id and name of a test."""
-
-
-class PassedTest(NamedTuple):
-    """A test that passed, what it measured, and how many seconds that took, waiting for others apart.
-
-    Attributes:
-        confirming: of what confirmed it, which was a run of its own; 0: nothing did.
-    """
-
-    cases: list[CaseResult]
-    seconds: float
-    confirming: float = 0.0
+Passed = tuple[list["CaseResult"], float, float]
+"""Of a test that passed what it measured, and how many seconds that took, waiting for others apart; and what confirmed
+it, which was a run of its own, or 0.
+"""
 
 
 class Attempts:
@@ -151,14 +140,12 @@ class Attempts:
             return
         node = report.nodeid, named[0]  # outside the root directory two tests may have one node id
         if attempt != self._current.get(node):
-            self._current[node] = attempt
+            self._current[node], self._seconds[node] = attempt, 0.0
             self._texts.pop(node, None)
-            self._seconds.pop(node, None)
             self._failed.discard(node)
         if is_doubtful(report):
-            self._first_s[node] = self._seconds.get(node, 0.0) + report.duration
-        took = report.duration - getattr(report, WAITED_ATTRIBUTE, 0.0)
-        self._seconds[node] = self._seconds.get(node, 0.0) + took
+            self._first_s[node] = self._seconds[node] + report.duration
+        self._seconds[node] += report.duration - getattr(report, WAITED_ATTRIBUTE, 0.0)
         if texts := texts_of(report):
             self._texts.setdefault(node, []).extend(texts)
         if report.failed:
@@ -166,15 +153,11 @@ class Attempts:
         elif str(report.outcome) == _RERUN and not is_doubtful(report):
             self._ended.setdefault(node, []).append(_first_line(report))
 
-    def passed(self) -> list[PassedTest]:
-        found = []
+    def passed(self) -> Iterator[Passed]:
         for node, texts in self._texts.items():
             if node not in self._failed:
                 took, first = self._seconds[node], self._first_s.get(node)
-                found.append(
-                    PassedTest(decode(texts), took if first is None else first, took if first is not None else 0)
-                )
-        return found
+                yield (decode(texts), took, 0.0) if first is None else (decode(texts), first, took)
 
     def cases(self) -> list[CaseResult]:
         if not self._texts:

@@ -244,14 +244,13 @@ class Distbench:
         runs = [of] if isinstance(of, Run) else of
         samples = self._derived_samples(given, metric, values, runs)
         around = _around(runs or self.runs)
-        request = self.ask.derived(
-            given,
-            metric=metric.key,
-            around=around,
+        wanted = Called(
+            name=metric.key,
             identity=self.ask.identity(given, params),
             launches=None if callable(values) else int(samples.most),
             tolerance=None if tolerance is None else given.fraction("tolerance", tolerance),
         )
+        request = self.ask.derived(given, wanted, around)
         run = Run(request, samples, made_of=runs)
         if OVERSUBSCRIBED in around and metric.is_noisy:
             return self._keep(run, self._compare(run, Nothing(request)))

@@ -168,12 +168,6 @@ def check_device_for_workers(config: pytest.Config) -> None:
             interrupts.forget()
 
 
-def settings_if_used(config: pytest.Config, *, is_used: bool) -> Settings | None:
-    """The run's settings if anything of ours was asked for or measured, else None."""
-    state = config.stash[STATE]
-    return settings_of(config) if is_used or state.settings is not None else None
-
-
 def backend_of(item: pytest.Item) -> str:
     """Backend of a test's process groups."""
     params = getattr(getattr(item, "callspec", None), "params", {})

@@ -23,7 +23,7 @@ from pytest_distbench.errors import Terminated
 from pytest_distbench.report import escape
 
 if TYPE_CHECKING:
-    from pytest_distbench.plugin.carry import PassedTest
+    from pytest_distbench.plugin.carry import Passed
     from pytest_distbench.run.request import Settings
 
 
@@ -56,20 +56,20 @@ def read_history(config: pytest.Config) -> dict[str, list[float]]:
         return {}
 
 
-def write_history(config: pytest.Config, settings: Settings, ran: Iterable[PassedTest]) -> None:
+def write_history(config: pytest.Config, settings: Settings, ran: Iterable[Passed]) -> None:
     cache = getattr(config, "cache", None)
     if cache is None or settings.attach is not None:
         return
     before = read_history(config)
     found = dict(before)
-    for test in ran:
-        first = test.cases[0]
-        launches = settings.update_launches if any(case.update for case in test.cases) else settings.first_launches
+    for cases, took_s, confirming_s in ran:
+        first = cases[0]
+        launches = settings.update_launches if any(case.update for case in cases) else settings.first_launches
         name = name_in_history(first.nodeid, first.case.conditions.backend, settings, launches)
-        parts = [(name, test.seconds)]
-        verdicts = [v for case in test.cases if not case.update for v in case.verdicts]
+        parts = [(name, took_s)]
+        verdicts = [v for case in cases if not case.update for v in case.verdicts]
         if not settings.is_paired and any(v.baseline is not None for v in verdicts):
-            parts.append((confirming(name), test.confirming))
+            parts.append((confirming(name), confirming_s))
         for part, seconds in parts:
             found[part] = [*found.pop(part, []), round(max(seconds, 0.0), 2)][-KEPT_RUNS:]
     if found != before:

@@ -162,35 +162,21 @@ class RequestMaker:
             cpus=cpus,
             chosen={name: text for name, text in chosen.items() if text},
         )
-        request = self.case(
-            given,
-            run=given.text("name", wanted.name, may_be_empty=True, without="@"),
-            names_size=wanted.world_size is not None,
-            conditions=Conditions(
-                kind=work.kind,
-                world_size=world_size,
-                backend=self._backend,
-                launcher=kind.launcher(work, self._settings.launcher),
-                engine=work.engine,
-                fake_rank=work.stands_for,
-                around=self._around(launched),
-            ),
-            identity=wanted.identity,
-            launches=wanted.launches,
-            tolerance=None if wanted.tolerance is None else given.tolerance(wanted.tolerance),
+        given.text("name", wanted.name, may_be_empty=True, without="@")
+        conditions = Conditions(
+            kind=work.kind,
+            world_size=world_size,
+            backend=self._backend,
+            launcher=kind.launcher(work, self._settings.launcher),
+            engine=work.engine,
+            fake_rank=work.stands_for,
+            around=self._around(launched),
         )
+        request = self._case(given, wanted, conditions)
         return dataclasses.replace(request, launched=replace(launched, title=request.case.folder))
 
-    def derived(
-        self,
-        given: Arguments,
-        *,
-        metric: str,
-        around: dict[str, str],
-        identity: dict[str, Any],
-        launches: int | None,
-        tolerance: float | None,
-    ) -> CaseRequest:
+    def derived(self, given: Arguments, wanted: Called, around: dict[str, str]) -> CaseRequest:
+        """How to judge a number that is derived of launches, with what happened around them."""
         conditions = Conditions(
             world_size=self._world_size,
             backend=self._backend,
@@ -198,9 +184,7 @@ class RequestMaker:
             fake_rank=self._stands_for(self._world_size),
             around=around,
         )
-        return self.case(
-            given, run=metric, conditions=conditions, identity=identity, launches=launches, tolerance=tolerance
-        )
+        return self._case(given, wanted, conditions)
 
     def check_kind(self, given: Arguments, kind: type[Work]) -> None:
         if why := LAUNCH_KINDS[kind].why_no_ranks:
@@ -212,46 +196,33 @@ class RequestMaker:
     def find_work(self, given: Arguments, wanted: Called) -> Called:
         return find_work(given, wanted, beside=self._node.path.parent, places=self._places)
 
-    def case(
-        self,
-        given: Arguments,
-        *,
-        run: str,
-        names_size: bool = False,
-        conditions: Conditions,
-        identity: dict[str, Any],
-        launches: int | None,
-        tolerance: float | Mapping[str, float] | None,
-    ) -> CaseRequest:
-        """How to judge a case, told apart from others of its test by ``run``, and by its size where that is named.
-
-        Launches and a tolerance of None: the call does not say.
-        """
-        settings, wanted = self._settings, self._wanted
+    def _case(self, given: Arguments, wanted: Called, conditions: Conditions) -> CaseRequest:
+        """How to judge a case, told apart from others of its test by its name, and by its size where that is given."""
+        settings, of_test = self._settings, self._wanted
         largest = max(conditions.world_size, self._world_size)  # some runs of a test may be too small for that rank
         if settings.attach is not None and settings.attach >= largest:
             pytest.skip(f"--distbench-attach {settings.attach}: this test has ranks 0 to {largest - 1}")
-        first = wanted.launches or settings.first_launches
-        if launches is not None:
-            first = given.whole("launches", launches, least=1, most=MOST_LAUNCHES)
+        first = of_test.launches or settings.first_launches
+        if wanted.launches is not None:
+            first = given.whole("launches", wanted.launches, least=1, most=MOST_LAUNCHES)
         test, case_id = test_and_id(self._node)
         case = Case(
             test=test,
             id=case_id,
             family=family_of(self._node, case_id),
-            run=run,
-            names_size=names_size,
+            run=wanted.name,
+            names_size=wanted.world_size is not None,
             conditions=conditions,
             device=self._device,
-            params=identity,
+            params=wanted.identity,
         )
         if case.label in self._labels:
             given.refuse(f"this test already has a run named {case.label!r}: give each run its own name=")
         self._labels.add(case.label)
         terms = Terms(
-            tolerance=tolerance if tolerance is not None else wanted.tolerance,
+            tolerance=of_test.tolerance if wanted.tolerance is None else given.tolerance(wanted.tolerance),
             default_tolerance=settings.tolerance,
-            metrics=wanted.metrics,
+            metrics=of_test.metrics,
             max_launches=max(first, settings.max_launches),
             cores=hardware.cores(),
             bounds=self.bounds,
@@ -265,8 +236,8 @@ class RequestMaker:
             case=case,
             terms=terms,
             launches=first,
-            xfail_perf=wanted.xfail_perf or "",
-            advisory=wanted.advisory or "--distbench-advisory" * settings.advisory,
+            xfail_perf=of_test.xfail_perf or "",
+            advisory=of_test.advisory or "--distbench-advisory" * settings.advisory,
         )
 
     def _stands_for(self, world_size: int) -> int | None:

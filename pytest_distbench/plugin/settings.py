@@ -219,7 +219,7 @@ def read_settings(config: pytest.Config) -> Settings:
         added={name: found.pop(name) for name, option in OPTIONS.items() if not option.field},
         **{OPTIONS[name].field: value for name, value in found.items()},
     )
-    for check in (_launcher, _gpus, _ranks, _attach, _baselines, _files, _platform, _paired):
+    for check in (_launcher, _ranks, _baselines, _files, _paired):
         settings = check(settings, given)
     return settings
 
@@ -244,22 +244,6 @@ def _launcher(settings: Settings, given: Given) -> Settings:
     return settings
 
 
-def _gpus(settings: Settings, given: Given) -> Settings:
-    """Those of this host; what the ini file says of GPUs is nothing without them."""
-    from pytest_distbench.launch.starters import LAUNCHERS
-    from pytest_distbench.machine import gpus, hardware
-    from pytest_distbench.releases import PARTS, release_of, text
-
-    if not settings.gpu:
-        return replace(settings, share="", numa_binding="", backend=settings.backend or ("gloo",))
-    if settings.numa_binding:
-        torch, since = hardware.installed_version("torch"), PARTS["numa"].since
-        if release_of(torch) < since:
-            raise given.refuse("numa-binding", f"{text(since)} and later can bind ranks; found torch {torch}")
-    found = gpus.Gpus() if LAUNCHERS[settings.launcher].hosts == "many" else gpus.read_gpus(os.environ)
-    return replace(settings, gpus=found, backend=settings.backend or ("nccl",))
-
-
 _MOST_RANKS_PER_CORE = 32
 
 
@@ -271,28 +255,50 @@ def most_ranks() -> tuple[int, str]:
 
 
 def _ranks(settings: Settings, given: Given) -> Settings:
-    from pytest_distbench.launch.starters import LAUNCHERS
+    """The GPUs of this host, the sizes of groups, and the rank that has the terminal.
 
-    hosts, visible, text = LAUNCHERS[settings.launcher].hosts, len(settings.gpus.visible), given.text("world-size")
+    What the ini file says of GPUs is nothing without them.
+    """
+    from pytest_distbench.launch.starters import LAUNCHERS
+    from pytest_distbench.machine import gpus, hardware
+    from pytest_distbench.releases import PARTS, release_of, text
+
+    hosts, name = LAUNCHERS[settings.launcher].hosts, given.text("world-size")
     needs_gpus = settings.gpu and hosts != "many"
-    if needs_gpus and not visible:
-        raise ConfigurationError(f"--gpu: no GPU: {_what_was_found(settings.gpus)}")
-    by_gpus = needs_gpus and not settings.shares_gpu
+    if not settings.gpu:
+        settings = replace(settings, share="", numa_binding="")
+    elif settings.numa_binding:
+        torch, since = hardware.installed_version("torch"), PARTS["numa"].since
+        if release_of(torch) < since:
+            raise given.refuse("numa-binding", f"{text(since)} and later can bind ranks; found torch {torch}")
+    found = gpus.read_gpus(os.environ) if needs_gpus else settings.gpus
+    if needs_gpus and not found.visible:
+        raise ConfigurationError(f"--gpu: no GPU: {_what_was_found(found)}")
+    by_gpus, visible = needs_gpus and not settings.shares_gpu, len(found.visible)
     sizes = settings.world_sizes or (visible if by_gpus else 2,)
-    if by_gpus and sizes[-1] > visible:
+    largest = sizes[-1]
+    if by_gpus and largest > visible:
         raise ConfigurationError(
-            f"--world-size {text} with --gpu needs {sizes[-1]} GPUs, one per rank; {_what_was_found(settings.gpus)}. "
+            f"--world-size {name} with --gpu needs {largest} GPUs, one per rank; {_what_was_found(found)}. "
             f"Ask for at most {visible}, or add --distbench-share=gpu to test without measuring"
         )
+    usual = ("nccl",) if settings.gpu else ("gloo",)
+    settings = replace(settings, gpus=found, world_sizes=sizes, backend=settings.backend or usual)
     most, why = most_ranks()
-    fake_rank = settings.fake_rank
-    if hosts == "one" and fake_rank is None and not needs_gpus and sizes[-1] > most:
-        raise ConfigurationError(f"--world-size {text}: at most {most} ranks can run here ({why})")
-    if fake_rank is not None and fake_rank >= sizes[-1]:
-        raise given.refuse(
-            "backend", f"{FAKE}:{fake_rank}: the largest group has {sizes[-1]} ranks: 0 to {sizes[-1] - 1}"
-        )
-    return replace(settings, world_sizes=sizes)
+    if hosts == "one" and settings.fake_rank is None and not needs_gpus and largest > most:
+        raise ConfigurationError(f"--world-size {name}: at most {most} ranks can run here ({why})")
+    of_them = f"the largest group has {largest} ranks"
+    if settings.fake_rank is not None and settings.fake_rank >= largest:
+        raise given.refuse("backend", f"{FAKE}:{settings.fake_rank}: {of_them}: 0 to {largest - 1}")
+    if settings.attach is not None:
+        if settings.attach >= largest:
+            raise given.refuse("attach", f"there is no rank {settings.attach}: {of_them}")
+        if hosts == "many":
+            where = f"under --distbench-launcher {settings.launcher} the ranks live on other hosts"
+            raise given.refuse("attach", f"{where}, which have no terminal")
+        if hasattr(given.config, "workerinput") or getattr(given.config.option, "numprocesses", None):
+            raise given.refuse("attach", "with -n nobody has the terminal; leave out -n")
+    return settings
 
 
 def _what_was_found(gpus: Gpus) -> str:
@@ -307,28 +313,14 @@ def _what_was_found(gpus: Gpus) -> str:
     return "; ".join([found, *gpus.remarks, *gpus.unreadable])
 
 
-def _attach(settings: Settings, given: Given) -> Settings:
-    from pytest_distbench.launch.starters import LAUNCHERS
-
-    if settings.attach is None:
-        return settings
-    if settings.attach >= settings.largest:
-        raise given.refuse(
-            "attach", f"there is no rank {settings.attach}: the largest group has {settings.largest} ranks"
-        )
-    if LAUNCHERS[settings.launcher].hosts == "many":
-        where = f"under --distbench-launcher {settings.launcher} the ranks live on other hosts"
-        raise given.refuse("attach", f"{where}, which have no terminal")
-    if hasattr(given.config, "workerinput") or getattr(given.config.option, "numprocesses", None):
-        raise given.refuse("attach", "with -n nobody has the terminal; leave out -n")
-    return settings
-
-
 def _baselines(settings: Settings, given: Given) -> Settings:
-    """Without an ini file pytest takes an existing folder among the arguments, this option's too, as one of the tests'.
+    """Their folder, and the name of the hardware in it.
 
+    Without an ini file pytest takes an existing folder among the arguments, this option's too, as one of the tests'.
     Its root directory, and with it the name of every test, then depends on whether the baselines' folder exists.
     """
+    from pytest_distbench.machine.hardware import check_platform_name
+
     folder, text, config = settings.baselines, given.text("baselines"), given.config
     arguments = [str(argument) for argument in config.invocation_params.args]
     is_apart = any(a == "--distbench-baselines" and b == text for a, b in itertools.pairwise(arguments))
@@ -343,6 +335,13 @@ def _baselines(settings: Settings, given: Given) -> Settings:
             )
     if folder.exists() and not folder.is_dir():
         raise given.refuse("baselines", f"{folder} is not a folder")
+    if settings.platform:
+        try:
+            check_platform_name(settings.platform)
+        except ConfigurationError as error:
+            raise given.refuse("platform", str(error)) from None
+    elif settings.fake_rank is not None:
+        return replace(settings, platform=ANY_PLATFORM)
     return settings
 
 
@@ -378,17 +377,6 @@ def _files(settings: Settings, given: Given) -> Settings:
     except StoredFileError as error:
         raise given.refuse("experiment", str(error)) from None
     return replace(settings, **files, traces=traces, stated=stated)
-
-
-def _platform(settings: Settings, given: Given) -> Settings:
-    from pytest_distbench.machine.hardware import check_platform_name
-
-    if settings.platform:
-        try:
-            check_platform_name(settings.platform)
-        except ConfigurationError as error:
-            raise given.refuse("platform", str(error)) from None
-    return settings if settings.fake_rank is None or settings.platform else replace(settings, platform=ANY_PLATFORM)
 
 
 def _paired(settings: Settings, given: Given) -> Settings:

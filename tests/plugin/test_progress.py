@@ -12,7 +12,7 @@ from support.projects import ALONE, TEST, Project, run
 from support.stores import CASE, result
 
 from pytest_distbench.plugin import progress
-from pytest_distbench.plugin.carry import PassedTest
+from pytest_distbench.plugin.carry import Passed
 from pytest_distbench.plugin.progress import Progress, name_in_history, read_history, write_history
 from pytest_distbench.records.run import CaseResult
 
@@ -41,18 +41,18 @@ def name(launches: int | None, **changes: object) -> str:
     return name_in_history(f"{CASE.test}[ws2]", "gloo", settings(**changes), launches)
 
 
-def after(config: Any, *tests: PassedTest, **changes: object) -> dict[str, list[float]]:
+def after(config: Any, *tests: Passed, **changes: object) -> dict[str, list[float]]:
     write_history(config, settings(**changes), tests)
     return read_history(config)
 
 
 def test_runs_are_kept_by_their_launches_and_the_last_three_count(config: Any) -> None:
     for seconds in range(5):
-        after(config, PassedTest([ran(0.1)], float(seconds)))
-    updated = PassedTest([ran(0.1, 0.1, update="new")], 9.0)
+        after(config, ([ran(0.1)], float(seconds), 0.0))
+    updated = ([ran(0.1, 0.1, update="new")], 9.0, 0.0)
     after(config, updated)
     after(config, updated, update_launches=4)
-    found = after(config, PassedTest([ran(0.1)], 21.0), is_paired=True)
+    found = after(config, ([ran(0.1)], 21.0, 0.0), is_paired=True)
 
     assert found == {
         name(1): [2.0, 3.0, 4.0],
@@ -63,8 +63,8 @@ def test_runs_are_kept_by_their_launches_and_the_last_three_count(config: Any) -
 
 
 def test_an_attached_run_and_one_without_a_cache_leave_no_trace(config: Any) -> None:
-    assert after(config, PassedTest([ran(0.1)], 1.0), attach=0) == {}
-    assert after(SimpleNamespace(), PassedTest([ran(0.1)], 1.0)) == {}
+    assert after(config, ([ran(0.1)], 1.0, 0.0), attach=0) == {}
+    assert after(SimpleNamespace(), ([ran(0.1)], 1.0, 0.0)) == {}
 
 
 @pytest.mark.parametrize("value", [[], {"a": 1}, {"a": ["no number"]}])
@@ -72,7 +72,7 @@ def test_what_we_have_not_written_is_replaced(config: Any, value: object) -> Non
     config.cache.set("distbench/took", value)
 
     assert read_history(config) == {}
-    assert after(config, PassedTest([ran(0.1)], 1.0)) == {name(1): [1.0]}
+    assert after(config, ([ran(0.1)], 1.0, 0.0)) == {name(1): [1.0]}
 
 
 def test_a_renamed_test_is_told_in_a_word(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
