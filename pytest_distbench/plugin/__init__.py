@@ -16,13 +16,13 @@ from pytest_distbench import extensions
 from pytest_distbench.plugin import carry, fixtures
 from pytest_distbench.plugin.collect import ResultsPlugin
 from pytest_distbench.plugin.fixtures import (
-    FIXTURE,
     MADE,
     STATE,
     State,
     backend_of,
     check_device_for_workers,
     is_mentioned,
+    is_ours,
     session_for,
     session_of,
     settings_for,
@@ -64,14 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{name}{declaration}")
         if name != "distbench":
             config.addinivalue_line("markers", f"distbench_{name}{declaration}")
-    state = config.stash[STATE]
-    state.results = ResultsPlugin(
-        config,
-        lambda is_used: settings_of(config) if is_used or state.settings is not None else None,
-        lambda: state.interrupts,
-        state.slow,
-    )
-    config.pluginmanager.register(state.results, "distbench-results")
+    config.pluginmanager.register(ResultsPlugin(config), "distbench-results")
     config.pluginmanager.register(fixtures, "distbench-fixtures")
     added = [place for table in ("fixtures", "hooks") for _, place in extensions.places(table)]
     for module in dict.fromkeys(place.partition(":")[0] for place in added):
@@ -90,7 +83,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
     """Turn the world sizes of a distbench test into ids, behind its own: test[float32-ws2], test[float32-ws4]."""
     state = metafunc.config.stash[STATE]
-    state.names_variables = FIXTURE in metafunc.fixturenames
+    state.names_variables = is_ours(metafunc)
     yield
     if state.names_variables:
         _generate_sizes(metafunc, state)
@@ -106,7 +99,7 @@ def pytest_pycollect_makeitem() -> Generator[None, object, object]:
 
 
 def _note_collected(item: pytest.Item) -> None:
-    if FIXTURE in getattr(item, "fixturenames", ()):
+    if is_ours(item):
         test, case_id = test_and_id(item)
         item.config.stash[STATE].collected.setdefault(test, set()).add(case_id)
 
@@ -152,7 +145,7 @@ def _generate_sizes(metafunc: pytest.Metafunc, state: State) -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Give a test its ranks that could not be parametrized: a method of a unittest.TestCase."""
-    if FIXTURE not in getattr(item, "fixturenames", ()) or hasattr(item, "callspec"):
+    if not is_ours(item) or hasattr(item, "callspec"):
         return
     from pytest_distbench.errors import ConfigurationError
     from pytest_distbench.plugin.markers import UnfitClass, choose_ranks
@@ -175,7 +168,7 @@ def _where(item: pytest.Item) -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Stop before anything is measured if a test cannot be run as its markers say."""
     state = config.stash[STATE]
-    measuring = [item for item in items if FIXTURE in getattr(item, "fixturenames", ())]
+    measuring = [item for item in items if is_ours(item)]
     if measuring and state.taken_options and config.getini("distbench_short_options"):
         options = " and ".join(state.taken_options)
         state.usage_errors.append(
@@ -225,7 +218,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
     """Say what will be measured on what, and how long that takes; under -q only the time, and that of an update."""
-    if not any(FIXTURE in getattr(item, "fixturenames", ()) for item in [*items, *config.stash[STATE].slow]):
+    if not any(is_ours(item) for item in [*items, *config.stash[STATE].slow]):
         return []
     from pytest_distbench.errors import DistbenchError
     from pytest_distbench.report.terminal import header_lines
@@ -329,7 +322,7 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
 
     Under --distbench-attach time-outs are off, so that this one is not set.
     """
-    if item.config.stash[STATE].session is None or FIXTURE not in getattr(item, "fixturenames", ()):
+    if not item.config.stash[STATE].sessions or not is_ours(item):
         return None
     session = session_for(item)
     if session.settings.attach is not None:
@@ -341,7 +334,7 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_timeout_cancel_timer(item: pytest.Item) -> None:
     """The test that is run next has a time of its own."""
-    for session in item.config.stash[STATE].sessions:
+    for session in item.config.stash[STATE].sessions.values():
         session.launching.test_ends_at = None
 
 
@@ -354,8 +347,8 @@ def pytest_runtest_makereport(
     item.stash[_ATTEMPTS] = item.stash.get(_ATTEMPTS, 0) + (call.when == "setup")
     if report.skipped and call.excinfo is not None:
         carry.point_to_test(report, item, call.excinfo)
-    if FIXTURE in getattr(item, "fixturenames", ()) or RANKS in item.stash:
-        sessions = item.config.stash[STATE].sessions
+    if is_ours(item) or RANKS in item.stash:
+        sessions = item.config.stash[STATE].sessions.values()
         attempt, waited_s = f"{os.getpid()}-{item.stash[_ATTEMPTS]}", sum(session.waited_s for session in sessions)
         carry.attach_test(report, *test_and_id(item), attempt, waited_s)
         for session in sessions:
@@ -396,24 +389,24 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
 
             try:
                 with state.interrupts.ignored(), contextlib.ExitStack() as last:
-                    for made in state.sessions:
+                    for made in state.sessions.values():
                         last.callback(made.launching.close)
             except ExtensionError as error:
                 raise pytest.UsageError(str(error)) from None
             finally:
                 state.interrupts.forget()
-                state.session = state.session_on_cpu = None
+                state.sessions.clear()
 
 
 def _is_measured(item: pytest.Item) -> bool:
-    return FIXTURE in getattr(item, "fixturenames", ()) and item.get_closest_marker("skip") is None
+    return is_ours(item) and item.get_closest_marker("skip") is None
 
 
 def _store_cases(config: pytest.Config, report: pytest.TestReport, cases: list[CaseResult]) -> list[CaseResult]:
     from pytest_distbench.errors import StoredFileError
     from pytest_distbench.records.record import replace
 
-    sessions = config.stash[STATE].sessions
+    sessions = config.stash[STATE].sessions.values()
     try:
         if report.passed:
             for session in sessions:

@@ -9,22 +9,21 @@ import functools
 import os
 import shlex
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_distbench.plugin import carry
+from pytest_distbench.plugin.fixtures import STATE, settings_of
 from pytest_distbench.plugin.names import test_and_id
 
 if TYPE_CHECKING:
-    from pytest_distbench.plugin.progress import Interrupts
     from pytest_distbench.records.case import EntryName
     from pytest_distbench.records.reasons import Severity
     from pytest_distbench.records.run import CaseResult, Finding, RunRecord
     from pytest_distbench.report import Line
-    from pytest_distbench.run.loop import Session
     from pytest_distbench.run.request import Settings
 
 _COLOURS: Mapping[Severity, dict[str, bool]] = {"plain": {}, "doubt": {"yellow": True}, "failure": {"red": True}}
@@ -34,23 +33,10 @@ _DESELECTED = "distbench_deselected"
 
 
 class ResultsPlugin:
-    """Registered as a pytest plugin of its own, because its hooks need the run's state.
+    """Registered as a pytest plugin of its own, because its hooks need the run's state."""
 
-    ``settings_if`` gives the run's settings, told whether anything was measured; None if nothing of ours is in use.
-    ``slow`` will hold the tests of this process that are deselected without --distbench-full.
-    """
-
-    def __init__(
-        self,
-        config: pytest.Config,
-        settings_if: Callable[[bool], Settings | None],
-        interrupts: Callable[[], Interrupts | None],
-        slow: Sequence[pytest.Item],
-    ) -> None:
-        self.session: Session | None = None
-        self._settings_if = settings_if
-        self._interrupts = interrupts
-        self._slow_here = slow
+    def __init__(self, config: pytest.Config) -> None:
+        self._state = config.stash[STATE]
         self._config = config
         self._started = time.time()
         self._attempts = carry.Attempts()
@@ -72,10 +58,9 @@ class ResultsPlugin:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
         before = len(items)
         yield
-        self._slow = {item.nodeid: test_and_id(item) for item in self._slow_here}
-        self._deselected = (
-            before - len(items) - len(self._slow_here)
-        )  # whoever took them out, whether he said so or not
+        self._slow = {item.nodeid: test_and_id(item) for item in self._state.slow}
+        # whoever took them out, whether he said so or not
+        self._deselected = before - len(items) - len(self._slow)
         if hasattr(self._config, "workeroutput"):
             self._config.workeroutput[_DESELECTED] = self._deselected, self._slow
 
@@ -113,8 +98,8 @@ class ResultsPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        if (interrupts := self._interrupts()) is not None:
-            interrupts.hold_on()
+        if self._state.interrupts is not None:
+            self._state.interrupts.hold_on()
         self._interrupted_by = excinfo.value
 
     @functools.cached_property
@@ -209,7 +194,7 @@ class ResultsPlugin:
             yield Line(f"nothing was pruned: {self._why_not_pruned}", "doubt")
         if settings.attach is not None:
             yield Line(f"rank {settings.attach} had the terminal: nothing was judged or stored")
-        if self.session is not None and (variant := self.session.launching.compared_with) and variant.is_itself:
+        if (variant := self._state.against) is not None and variant.is_itself:
             yield Line(
                 f"? {variant} is what is checked out here, and no tracked file differs: it was compared with itself, "
                 "and no change could have been found",
@@ -237,9 +222,8 @@ class ResultsPlugin:
         return git.why_ignored(store.path(written.case.test, written.case.key))
 
     def _settings(self) -> Settings | None:
-        if self.session is not None:
-            return self.session.settings
-        return self._settings_if(bool(self._attempts))
+        """The run's settings; None if nothing of ours is in use."""
+        return settings_of(self._config) if self._attempts or self._state.settings is not None else None
 
     def _find_unused(self, settings: Settings, session: pytest.Session) -> None:
         """Know the entries that no test used, if this run can tell; delete them if it was asked to."""

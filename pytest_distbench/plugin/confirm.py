@@ -13,7 +13,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from pytest_distbench.plugin import carry
-from pytest_distbench.plugin.fixtures import FIXTURE, MADE
+from pytest_distbench.plugin.fixtures import MADE, is_ours
 
 if TYPE_CHECKING:
     from pytest_distbench.plugin.distbench import Distbench
@@ -137,7 +137,7 @@ class ConfirmPlugin:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         """Run a test of ours; what it reports is held back where it is in doubt."""
-        if FIXTURE not in getattr(item, "fixturenames", ()):
+        if not is_ours(item):
             return None
         if self._config.getoption("reruns", None) or item.get_closest_marker("flaky") is not None:
             item.stash[carry.WHY_NOT_AGAIN] = "pytest-rerunfailures may run its test again, and only one of the two can"

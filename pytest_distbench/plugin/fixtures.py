@@ -14,11 +14,9 @@ from pytest_distbench.plugin import carry
 from pytest_distbench.plugin.names import BACKEND_ARGUMENT, RANKS
 
 if TYPE_CHECKING:
-    from pytest_distbench.plugin.collect import ResultsPlugin
     from pytest_distbench.plugin.distbench import Distbench
     from pytest_distbench.plugin.progress import Interrupts, Progress
     from pytest_distbench.run.against import Variant
-    from pytest_distbench.run.confirm import Recorders
     from pytest_distbench.run.loop import Session
     from pytest_distbench.run.request import Settings
 
@@ -27,27 +25,20 @@ class State:
     """What the plugin keeps between hooks.
 
     A conftest has defined the taken options before us. Tests that stay on the CPU under ``--gpu`` have a session of
-    their own: another class of hardware, so another store. Of the tests that were collected there are all ids; those
-    marked ``full`` are slow, and deselected without --distbench-full. There are interrupts, the handlers of Ctrl-C and
-    SIGTERM, once this process has a session. While the parameters of a test of ours are named, so are variables among
-    them.
+    their own, by True: another class of hardware, so another store. Of the tests that were collected there are all ids;
+    those marked ``full`` are slow, and deselected without --distbench-full. There are interrupts, the handlers of
+    Ctrl-C and SIGTERM, once this process has a session. While the parameters of a test of ours are named, so are
+    variables among them.
     """
-
-    @property
-    def sessions(self) -> list[Session]:
-        """Those that there are."""
-        return [session for session in (self.session, self.session_on_cpu) if session is not None]
 
     def __init__(self, taken_options: list[str]) -> None:
         self.taken_options = taken_options
         self.settings: Settings | None = None
         self.against: Variant | None = None
-        self.session: Session | None = None
-        self.session_on_cpu: Session | None = None
+        self.sessions: dict[bool, Session] = {}
         self.progress: Progress | None = None
         self.usage_errors: list[str] = []
         self.names_variables = False
-        self.results: ResultsPlugin | None = None
         self.interrupts: Interrupts | None = None
         self.collected: dict[str, set[str]] = {}
         self.slow: list[pytest.Item] = []
@@ -99,26 +90,21 @@ def settings_for(node: pytest.Item | pytest.Function) -> Settings:
 
 def session_for(node: pytest.Item) -> Session:
     """The session that a test belongs to: see :class:`State`."""
-    main, state = session_of(node.config), node.config.stash[STATE]
-    if not stays_on_cpu(node):
-        return main
-    if state.session_on_cpu is None:
-        state.session_on_cpu = _make_session(node.config, main.settings.on_cpu())
-    return state.session_on_cpu
+    return session_of(node.config, on_cpu=stays_on_cpu(node))
 
 
-def session_of(config: pytest.Config) -> Session:
+def session_of(config: pytest.Config, *, on_cpu: bool = False) -> Session:
     """The session of this process, made at the first call: nothing is started before a test of ours is collected."""
-    state = config.stash[STATE]
-    if state.session is None:
-        state.session = _make_session(config, settings_of(config))
-        if state.results is not None:
-            state.results.session = state.session
-    return state.session
+    sessions, settings = config.stash[STATE].sessions, settings_of(config)
+    if on_cpu not in sessions:
+        sessions[on_cpu] = _make_session(config, settings.on_cpu() if on_cpu else settings)
+    return sessions[on_cpu]
 
 
 def _make_session(config: pytest.Config, settings: Settings) -> Session:
+    """With what finds the revisions that recorded baselines, if something is compared with those, and confirmed."""
     from pytest_distbench.plugin.progress import Interrupts, Progress
+    from pytest_distbench.run.confirm import Recorders
     from pytest_distbench.run.launching import Launching
     from pytest_distbench.run.loop import Session
 
@@ -135,17 +121,10 @@ def _make_session(config: pytest.Config, settings: Settings) -> Session:
         post_mortem=bool(config.getoption("usepdb")),
         compared_with=state.against,
     )
-    return Session(launching, _recorders(config, settings), root=config.rootpath, collected=state.collected)
-
-
-def _recorders(config: pytest.Config, settings: Settings) -> Recorders | None:
-    """What finds the revisions that recorded baselines; None where nothing is compared with baselines, or confirmed."""
     is_compared = not settings.is_paired and settings.attach is None and settings.fake_rank is None
-    if not is_compared or settings.update is not None or settings.confirm[0] == "off":
-        return None
-    from pytest_distbench.run.confirm import Recorders
-
-    return Recorders(settings, config.rootpath, config.invocation_params.dir)
+    is_confirmed = is_compared and settings.update is None and settings.confirm[0] != "off"
+    recorders = Recorders(settings, config.rootpath, config.invocation_params.dir) if is_confirmed else None
+    return Session(launching, recorders, root=config.rootpath, collected=state.collected)
 
 
 def check_device_for_workers(config: pytest.Config) -> None:
@@ -175,7 +154,13 @@ def backend_of(item: pytest.Item) -> str:
 
 
 FIXTURE = "distbench"
-"""A test is ours that asks for it, or for one that does."""
+
+
+def is_ours(item: pytest.Item | pytest.Metafunc) -> bool:
+    """Whether a test asks for the fixture, or for one that does."""
+    return FIXTURE in getattr(item, "fixturenames", ())
+
+
 MADE = pytest.StashKey["Distbench"]()
 """What a test has measured, and with what."""
 
