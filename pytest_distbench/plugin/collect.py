@@ -60,7 +60,7 @@ class ResultsPlugin:
         yield
         self._slow = {item.nodeid: test_and_id(item) for item in self._state.slow}
         # whoever took them out, whether he said so or not
-        self._deselected = before - len(items) - len(self._slow)
+        self._deselected = before - len(items) - len(self._state.slow)
         if hasattr(self._config, "workeroutput"):
             self._config.workeroutput[_DESELECTED] = self._deselected, self._slow
 

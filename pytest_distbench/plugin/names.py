@@ -197,18 +197,15 @@ _SELECTING = (
 )  # fmt: skip
 
 
-def why_selected(config: pytest.Config, *, deselected: int) -> str:
+def why_partial(config: pytest.Config, session: pytest.Session, *, deselected: int, unreported: int) -> str:
+    """Why a run cannot tell which baselines are used; empty: it ran all tests, and they passed."""
     for name, option in _SELECTING:
         if config.getoption(name, None):
             return f"{option} was given"
     if any("::" in str(argument) for argument in config.args):
         return "single tests were named"
-    return f"{deselected} tests were deselected" if deselected else ""
-
-
-def why_partial(config: pytest.Config, session: pytest.Session, *, deselected: int, unreported: int) -> str:
-    if why := why_selected(config, deselected=deselected):
-        return why
+    if deselected:
+        return f"{deselected} tests were deselected"
     if session.exitstatus != pytest.ExitCode.OK or session.testsfailed:
         return f"{session.testsfailed} tests failed" if session.testsfailed else "the run failed"
     if session.shouldstop or session.shouldfail:

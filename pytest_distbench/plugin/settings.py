@@ -71,14 +71,15 @@ def add_options(parser: pytest.Parser) -> None:
 
 def add_short_options(parser: pytest.Parser) -> list[str]:
     """Add ``--world-size`` and ``--gpu``, each unless a conftest already has; returns those that were taken."""
-    group = parser.getgroup(BASIC)
+    groups = [parser._anonymous, *parser._groups]  # pytest has no public way to ask, and a clash is a crash
+    known = {name for group in groups for option in group.options for name in option.names()}
     taken = []
     for name in SHORT:
-        if f"--{name}" in _known_options(parser):
+        if f"--{name}" in known:
             taken.append(f"--{name}")
         else:
             dest = f"distbench_short_{name.replace('-', '_')}"
-            group.addoption(f"--{name}", dest=dest, **_declaration(OPTIONS[name]))
+            parser.getgroup(BASIC).addoption(f"--{name}", dest=dest, **_declaration(OPTIONS[name]))
     return taken
 
 
@@ -88,12 +89,6 @@ def _declaration(option: Option) -> dict[str, Any]:
         return {"action": "store_true", "help": shown}
     optional = {"nargs": "?", "const": option.const} if option.const else {}
     return {"metavar": option.metavar, "help": shown, **optional}
-
-
-def _known_options(parser: pytest.Parser) -> set[str]:
-    """Every option string so far. pytest has no public way to ask, and its complaint about a clash is a crash."""
-    groups = [parser._anonymous, *parser._groups]
-    return {name for group in groups for option in group.options for name in option.names()}
 
 
 def _key(name: str) -> str:

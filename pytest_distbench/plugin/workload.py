@@ -74,20 +74,15 @@ class Places:
         return value
 
     def _word_for(self, path: Path) -> str:
-        if self._is_of_project(path):
+        """That of a path below the root, unless in a temporary folder that lies there, and of others."""
+        temporary = Path(tempfile.gettempdir())
+        is_made = self.made is not None and path.is_relative_to(self.made)
+        is_temporary = path.is_relative_to(temporary) and not self.root.is_relative_to(temporary)
+        if path.is_relative_to(self.root) and not is_made and not is_temporary:
             return f"{{rootdir}}/{path.relative_to(self.root)}"
         above = path.parent
-        is_of_this_run = above in (Path(tempfile.gettempdir()), self.made) or _OF_A_RUN.fullmatch(above.name)
+        is_of_this_run = above in (temporary, self.made) or _OF_A_RUN.fullmatch(above.name)
         return "{path}" if is_of_this_run else f"{{path}}/{path.name}"
-
-    def _is_of_project(self, path: Path) -> bool:
-        """Below the root, and not in a temporary folder that lies there."""
-        temporary = Path(tempfile.gettempdir())
-        if self.made is not None and path.is_relative_to(self.made):
-            return False
-        if path.is_relative_to(temporary) and not self.root.is_relative_to(temporary):
-            return False
-        return path.is_relative_to(self.root)
 
 
 def leave_out_meeting(words: Sequence[str]) -> list[str]:

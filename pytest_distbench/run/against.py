@@ -226,10 +226,12 @@ class ReferenceSide:
             variables["PYTHONPATH"] = os.pathsep.join(map(self._there, variables["PYTHONPATH"].split(os.pathsep)))
         if self.builds_apart and self.variant.revision is not None and _BUILDS not in place.variables:
             variables.setdefault(_BUILDS, str(self._directory / f"extensions-{self.variant.revision.commit}"))
-        data_dir = self._directory / f"data-{self._name}-{number}"
+        data_dir = self._directory / f"data-{FOLDER if self._tree is None else self._tree.name}-{number}"
         data_dir.mkdir(exist_ok=True)
         folder = self._there(place.folder)
-        if not (place.is_mirrored or _may_hold(folder)):  # pytest was started where the reference has no folder
+        if not (
+            place.is_mirrored or "{" in folder or Path(folder).is_dir()
+        ):  # pytest was started where the reference has no folder
             folder = str(self._tree)
         return replace(
             plan,
@@ -260,10 +262,6 @@ class ReferenceSide:
         link(self.variant.links, root=revision.root, tree=tree)
         return tree
 
-    @property
-    def _name(self) -> str:
-        return FOLDER if self._tree is None else self._tree.name
-
     def _there(self, path: str) -> str:
         revision = self.variant.revision
         if revision is None or not path or is_installed_here(path):
@@ -292,10 +290,6 @@ class _Copy(ReferenceSide):
         revision = self.variant.revision
         assert revision is not None
         return self._stack.enter_context(copy_beside(revision.root, self._directory, named=revision.commit))
-
-
-def _may_hold(folder: str) -> bool:
-    return "{" in folder or Path(folder).is_dir()
 
 
 def outside(modules: Sequence[str], variant: Variant) -> tuple[str, ...]:

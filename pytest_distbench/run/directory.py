@@ -130,7 +130,8 @@ class RunDirectory:
 
 
 def _sweep(own: Path) -> None:
-    ended = sorted(_ended_runs(own), key=_modified_at, reverse=True)
+    ended = [path for path in own.parent.glob(f"{_PREFIX}*/") if path != own and is_of_an_ended_run(path)]
+    ended.sort(key=_modified_at, reverse=True)
     project = _project_of(own)
     of_others = [path for path in ended if _project_of(path) != project]
     going = [path for path in ended if path not in of_others][KEPT:]
@@ -180,10 +181,6 @@ def is_of_an_ended_run(path: Path) -> bool:
             return True
     except (OSError, Timeout):
         return False
-
-
-def _ended_runs(own: Path) -> Iterator[Path]:
-    return (path for path in own.parent.glob(f"{_PREFIX}*/") if path != own and is_of_an_ended_run(path))
 
 
 FOLDER = "reference"

@@ -158,7 +158,7 @@ class Launching:
             device="cuda",
             timeout_s=self.settings.timeout_s,
         )
-        plan = self._plan(request, 0, only=())
+        plan = self._plan(request, 0, self.compared_with)
         [record] = self._surrounded(plan, lambda side: [run_launch(plan, side)])
         assert record is not None
         shutil.rmtree(plan.directory, ignore_errors=True)
@@ -171,7 +171,7 @@ class Launching:
     def launch(self, request: LaunchRequest, index: int, *, only: Sequence[str] = ()) -> LaunchRecord:
         self.on_progress(f"launch {index + 1}")
         with self._room():
-            plan = self._plan(request, index, only=only)
+            plan = self._plan(request, index, self.compared_with, only=only)
             [record] = self._surrounded(plan, lambda side: [run_launch(plan, side)])
             kept = self._keep(record, plan)
         assert kept is not None
@@ -186,14 +186,11 @@ class Launching:
         """
         self.on_progress(f"pair {index + 1}")
         with self._room():
-            preload = self._preload(variant)
-            plans = [self._plan(request, index, only=only) for _ in range(1 + times)]
-            ours, *theirs = (replace(plan, preload=list(preload)) for plan in plans)
+            ours, *theirs = [self._plan(request, index, variant, only=only) for _ in range(1 + times)]
+            is_usual = ours.preload == [*self._preload(self.compared_with)] and not variant.is_exchanged
 
             def run(side: Side) -> list[LaunchRecord | None]:
-                if (
-                    preload != self._preload(self.compared_with) or variant.is_exchanged
-                ):  # this tree's launcher holds what is not for this
+                if not is_usual:  # this tree's launcher holds what is not for this
                     side = replaced(side, launcher=functools.partial(self._launcher, variant, times))
                 return self.reference(variant).launch(side, ours, theirs)
 
@@ -220,9 +217,7 @@ class Launching:
 
     def _profile(self, request: LaunchRequest, index: int, variant: Variant | None) -> list[LoopTrace]:
         with self._room():
-            plan = self._plan(request, index, only=())
-            if variant is not None:
-                plan = replace(plan, preload=list(self._preload(variant)))
+            plan = self._plan(request, index, variant or self.compared_with)
             try:
                 reference = None if variant is None else self.reference(variant)
 
@@ -240,36 +235,34 @@ class Launching:
 
     @contextlib.contextmanager
     def _room(self) -> Iterator[None]:
-        """A place for launches; what the disk refuses them is told as what it is."""
+        """A place for launches. What the system refuses them is room for their files, unless it names another file."""
         if self._unprepared is not None:
             raise self._unprepared
         try:
             yield
         except OSError as error:
-            raise self._told(error) from error
-
-    def _told(self, error: OSError) -> LauncherError:
-        """What the system has refused a launch: room for its files, unless it names another file."""
-        is_of_others = isinstance(error, FileNotFoundError | PermissionError) and error.filename
-        if not is_of_others or Path(os.fsdecode(error.filename)).is_relative_to(tempfile.gettempdir()):
-            return _no_room(error)
-        under = f"a launch under --distbench-launcher={self.settings.launcher} needs it"
-        return LauncherError(f"cannot start ranks: {error.strerror}: {error.filename}{line_of(error)}: {under}")
+            is_of_others = isinstance(error, FileNotFoundError | PermissionError) and error.filename
+            if not is_of_others or Path(os.fsdecode(error.filename)).is_relative_to(tempfile.gettempdir()):
+                raise _no_room(error) from error
+            under = f"a launch under --distbench-launcher={self.settings.launcher} needs it"
+            where = f"{error.filename}{line_of(error)}"
+            raise LauncherError(f"cannot start ranks: {error.strerror}: {where}: {under}") from error
 
     def _surrounded(
         self, plan: LaunchPlan, run: Callable[[Side], Sequence[LaunchRecord | None]]
     ) -> list[LaunchRecord | None]:
         """The records of a launch, or of a pair of them, with what happened around it: here all launches pass."""
+        show, secrets = self.on_output, _secrets(plan)
+        if show is not None and secrets:
+            show = functools.partial(_show_masked, show, secrets)
+        side = Side(launcher=functools.partial(self._launcher, None), on_progress=self.on_progress, on_output=show)
         with self.surroundings.during(plan, self.hosting(plan.work)) as describe:
-            records = run(self._side(plan))
+            records = run(side)
         return [record and describe(record) for record in records]
 
-    def _side(self, plan: LaunchPlan) -> Side:
-        return Side(
-            launcher=functools.partial(self._launcher, None), on_progress=self.on_progress, on_output=self._shown(plan)
-        )
-
-    def _plan(self, request: LaunchRequest, index: int, *, only: Sequence[str]) -> LaunchPlan:
+    def _plan(
+        self, request: LaunchRequest, index: int, beside: Variant | None, *, only: Sequence[str] = ()
+    ) -> LaunchPlan:
         variables = self._variables()
         place, working_dir = request.workplace, _working_dir()
         hosting = self.hosting(request.work)
@@ -286,7 +279,7 @@ class Launching:
             numa_binding=self.settings.numa_binding,
             post_mortem=self.post_mortem,
             only=[] if PEAK_MEMORY in only else list(only),  # it is of all that a launch does
-            preload=list(self._preload(self.compared_with)),
+            preload=list(self._preload(beside)),
             reports_progress=self.reports_progress,
             set_threads=_threads(variables) if hosting.sets_threads else None,
         )
@@ -309,12 +302,6 @@ class Launching:
         self._failed_launches += record.outcome == "failed"
         self.outputs.take(record, plan.title, side)
         return mask_record(record, _secrets(plan))
-
-    def _shown(self, plan: LaunchPlan) -> Callable[[int, str], None] | None:
-        show, secrets = self.on_output, _secrets(plan)
-        if show is None or not secrets:
-            return show
-        return lambda rank, line: show(rank, mask_values(line, secrets))
 
     def _variables(self) -> dict[str, str]:
         """Pytest's environment as it is, without an outer torchrun's, plus what torchrun and the launcher add."""
@@ -346,6 +333,10 @@ def _why_it_cannot(record: LaunchRecord) -> str:
     if error is None or sign is None or not sign.advice:
         return f"{record.reason.splitlines()[0]}. Next: python -c 'import torch; torch.ones(1, device=\"cuda\")'"
     return f"{sign.meaning} ({error.kind}: {error.message.strip().splitlines()[0]}). Next: {sign.advice}"
+
+
+def _show_masked(show: Callable[[int, str], None], secrets: Sequence[str], rank: int, line: str) -> None:
+    show(rank, mask_values(line, secrets))
 
 
 def _secrets(plan: LaunchPlan) -> list[str]:
