@@ -261,7 +261,6 @@ def _kind(run: Callable[[LaunchPlan, Side], LaunchRecord], who: str, **row: Any)
         run=run,
         hosting=Hosting(sets_threads=True),
         why_no_ranks=f"{who} come and go",
-        why_no_trace=f"{who} come and go",
         why_no_delay="timings of elastic jobs come from their timelines and cannot be delayed",
         open_s=_OPEN_S,
         most_open=ELASTIC_RUN_LAUNCHES,
@@ -275,6 +274,5 @@ JOB = _kind(launch_elastic, "the ranks of an elastic job")
 POOL = _kind(
     launch_pool,
     "a pool has many jobs, whose ranks",
-    in_turns=None,
     why_alone="a pool of jobs takes the whole machine, so interleaved A/B is not possible",
 )

@@ -178,7 +178,6 @@ class ReferenceSide:
         statistics see.
         """
         in_turns, interpreter = kind_of(ours.work).in_turns, self.variant.interpreter
-        assert in_turns is not None
         sides = [side, *(self._beside(side, number) for number in range(len(theirs)))]
         if interpreter is None:
             dealt = random.sample(sides, len(sides))

@@ -96,7 +96,7 @@ def _side(variant: Variant | None, traces: Sequence[LoopTrace]) -> Side:
 
 
 def _why_not(session: Session, launched: LaunchRequest) -> str:
-    if why := kind_of(launched.work).why_no_trace:
+    if why := kind_of(launched.work).why_no_ranks:
         return why
     return "its ranks are of several hosts" if session.launching.hosting(launched.work).hosts == "many" else ""
 

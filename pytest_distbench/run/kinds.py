@@ -46,11 +46,11 @@ class LaunchKind:
 
     Attributes:
         run: runs one. Whatever becomes of it is in the record.
-        in_turns: runs those that are to be compared; None: they cannot be.
+        in_turns: runs those that are to be compared.
+        why_alone: why they cannot be, in a clause; empty: they can.
         hosting: what this host has to do with it; None: what the launcher says that starts its ranks.
-        why_no_ranks: why it has no ranks of one group, of which one could be given the terminal, and for one of which a
-            process could stand, in a clause; empty: it has.
-        why_no_trace: why torch's profiler cannot look into one, in a clause; empty: it can.
+        why_no_ranks: why it has no ranks of one group, which torch's profiler could see, and of which one could be
+            given the terminal, or be the only one, in a clause; empty: it has.
         why_no_delay: why no slowdown can be planted in one, in a clause; empty: it can.
         open_s: an answer that is open gets more launches only while those so far took less, if the user says nothing.
         most_open: the most launches that an open answer is worth, if the user says nothing.
@@ -59,11 +59,10 @@ class LaunchKind:
     """
 
     run: Callable[[LaunchPlan, Side], LaunchRecord]
-    in_turns: InTurns | None = one_after_the_other
+    in_turns: InTurns = one_after_the_other
     why_alone: str = ""
     hosting: Hosting | None = HERE
     why_no_ranks: str = ""
-    why_no_trace: str = ""
     why_no_delay: str = ""
     open_s: float = math.inf
     most_open: float = math.inf
@@ -86,7 +85,6 @@ LAUNCH_KINDS: Table[type[Work], LaunchKind] = Table(
         Command: LaunchKind(
             run=launch_command,
             why_no_ranks="a command starts its processes itself",
-            why_no_trace="a command starts its processes itself",
             launcher=lambda work, launcher: "command",
         ),
     },

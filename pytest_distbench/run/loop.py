@@ -132,11 +132,11 @@ class Session:
         kind = kind_of(request.work)
         is_compared = self.settings.is_paired and self.settings.attach is None
         variant = self.launching.compared_with
-        if is_compared and variant is not None and kind.in_turns is not None:
+        if is_compared and variant is not None and not kind.why_alone:
             samples: Samples = PairedLaunches(self.launching, request, variant)
         else:
             samples = self.launches_of(request)
-        if is_compared and kind.in_turns is None:
+        if is_compared and kind.why_alone:
             samples.alone, samples.most = kind.why_alone, 1
         if self.settings.launches[1] is None:
             samples.open_s, samples.most_stored = kind.open_s, kind.most_stored

@@ -31,8 +31,6 @@ def test_rows_of_kinds_say_what_runs_where() -> None:
     assert (hosted[Command].hosts, hosted[Command].sets_threads) == ("one", False)
     assert isinstance(LAUNCHERS["warm"], Hosting)
 
-    assert all(bool(row.why_alone) is (row.in_turns is None) for row in LAUNCH_KINDS.values())
-
     class Nap(Work, frozen=True, kw_only=True):
         pass
 
