@@ -148,30 +148,26 @@ class ResultsPlugin:
         settings = None if self._config.option.collectonly else self._settings()
         is_cut_short = self._interrupted_by is not None and settings is not None and settings.update is not None
         if settings is not None and (self._results or self._trouble or is_cut_short or settings.report):
-            self._tell_results(terminalreporter, settings, is_cut_short=is_cut_short)
+            from pytest_distbench.report import escape, formats
+
+            terminalreporter.section("distbench", sep="-")
+            for line in self._lines(settings, is_cut_short=is_cut_short):
+                terminalreporter.write_line(escape(line.text), **_COLOURS[line.severity])
+            for command in formats.workflow_commands(self._results) if formats.runs_here(os.environ) else ():
+                terminalreporter.write_line(command)
         if self._slow and self._config.pluginmanager.hasplugin("dsession"):  # whose controller prints no header
             from pytest_distbench.report.terminal import slow_text
 
             terminalreporter.write_line(f"distbench: {slow_text(len(self._slow))}")
 
-    def _tell_results(
-        self, terminalreporter: pytest.TerminalReporter, settings: Settings, *, is_cut_short: bool
-    ) -> None:
-        from pytest_distbench.report import escape, formats
-
-        terminalreporter.section("distbench", sep="-")
-        for line in self._lines(settings, is_cut_short=is_cut_short):
-            terminalreporter.write_line(escape(line.text), **_COLOURS[line.severity])
-        if formats.runs_here(os.environ):
-            for command in formats.workflow_commands(self._results):
-                terminalreporter.write_line(command)
-
     def _lines(self, settings: Settings, *, is_cut_short: bool) -> Iterator[Line]:
+        from pytest_distbench import git
         from pytest_distbench.launch.starters import LAUNCHERS
         from pytest_distbench.plugin.names import next_commands, same_command
         from pytest_distbench.report import Line
         from pytest_distbench.report.screens import sentence
         from pytest_distbench.report.terminal import interrupted_lines, summary_lines, unused_lines
+        from pytest_distbench.store.baselines import BaselineStore
 
         config, folder = self._config, _shorten(settings.baselines, self._config)
         may_compare = LAUNCHERS[settings.launcher].holds_two and settings.fake_rank is None
@@ -183,7 +179,9 @@ class ResultsPlugin:
             folder=folder,
             took_s=time.time() - self._started,
         )
-        if ignored := self._why_ignored(settings):
+        recorded = next((result for result in self._results if result.is_written), None)
+        store = BaselineStore(settings.baselines, "" if recorded is None else recorded.environment.platform)
+        if recorded and (ignored := git.why_ignored(store.path(recorded.case.test, recorded.case.key))):
             yield Line(
                 f"? git ignores the baselines that were recorded ({ignored}): git add would leave them out, and nobody "
                 "else would compare with them; take them out of that rule, or commit them with git add --force",
@@ -209,17 +207,6 @@ class ResultsPlugin:
         written = [f"{what}: {_shorten(path, config)}" for what, path in files if path is not None]
         if not self._trouble:
             yield sentence(self._results, where="   ".join(written))
-
-    def _why_ignored(self, settings: Settings) -> str:
-        """The rule by which git ignores what this run has recorded: asked once, of one of its files."""
-        written = next((result for result in self._results if result.is_written), None)
-        if written is None:
-            return ""
-        from pytest_distbench import git
-        from pytest_distbench.store.baselines import BaselineStore
-
-        store = BaselineStore(settings.baselines, written.environment.platform)
-        return git.why_ignored(store.path(written.case.test, written.case.key))
 
     def _settings(self) -> Settings | None:
         """The run's settings; None if nothing of ours is in use."""

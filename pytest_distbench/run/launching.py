@@ -45,7 +45,7 @@ class Launching:
     ``on_start`` is called before anything is started that has to be ended, ``on_wait`` shows a line while another run
     is waited for. What ranks print stays in their logs where nobody gets it as output. ``compared_with`` is what the
     settings want this tree to be compared with, found. ``test_ends_at`` is the moment at which somebody else ends the
-    test that runs now. The cookie marks every process this run starts, in its environment.
+    test that runs now.
     """
 
     settings: Settings
@@ -57,7 +57,6 @@ class Launching:
     post_mortem: bool = False
     compared_with: Variant | None = None
     test_ends_at: float | None = None
-    cookie: str = field(default_factory=lambda: uuid.uuid4().hex)
     _directory: RunDirectory | None = None
     _launchers: dict[LauncherKey, list[Launcher]] = field(default_factory=dict)
     _references: dict[VariantKey, ReferenceSide] = field(default_factory=dict)
@@ -126,7 +125,7 @@ class Launching:
         while len(known) <= number:
             setup = LauncherSetup(
                 directory=folder,
-                session=self.cookie if variant is None else uuid.uuid4().hex,
+                session=uuid.uuid4().hex,
                 preload=self._preload(variant or self.compared_with),
                 interpreter=None if interpreter is None else interpreter.executable,
                 python_path=None if interpreter is None else python_path(interpreter, folder, []),
