@@ -145,22 +145,16 @@ class ConfirmPlugin:
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
         shown = list(reports)
-        if held := self._doubted(item, reports):
-            self._held.append(held)
+        made = item.stash.get(MADE, None)
+        ended = [report.when for report in reports] == ["setup", "call", "teardown"] and reports[2].passed
+        # it ran to its end, or to a regression that only the clock tells of
+        if made is not None and made.doubts and ended and (reports[1].passed or made.failed_in_doubt):
+            self._held.append(Held(item, reports[1:], made))
             shown = [] if carry.AGAIN in item.stash else [reports[0], carry.doubtful(reports[1])]
         for report in shown:
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
-
-    def _doubted(self, item: pytest.Item, reports: Sequence[pytest.TestReport]) -> Held | None:
-        """A test that ran to its end, or to a regression that only the clock tells of, with doubts."""
-        made = item.stash.get(MADE, None)
-        if made is None or [r.when for r in reports] != ["setup", "call", "teardown"] or not reports[2].passed:
-            return None
-        if not made.doubts or not (reports[1].passed or made.failed_in_doubt):
-            return None
-        return Held(item, reports[1:], made)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NoReturn, TypeVar, Unpack
+from typing import Any, Literal, TypeVar, Unpack
 
 import pytest
 
@@ -429,14 +429,9 @@ class Distbench:
             pytest.skip(f"not run: {error}")
         except DistbenchError as error:
             raise Misuse(str(error)) from None
-        return self._tell_failed(failed)
-
-    def _tell_failed(self, samples: Samples) -> NoReturn:
-        run = next(run for run in self.runs if run.samples is samples)
-        if run.found is None:
-            self._finish(self._unjudged(run))
-        else:
-            self._finish(replace(run.found, launches=samples.launches, verdicts=[], update=""))
+        run = next(run for run in self.runs if run.samples is failed)
+        told = run.found and replace(run.found, launches=failed.launches, verdicts=[], update="")
+        self._finish(told or self._unjudged(run))
         raise AssertionError("a failed launch ends its test")
 
     def _keep(self, run: Run, result: CaseResult) -> Run:

@@ -314,7 +314,11 @@ def find_work(given: Arguments, wanted: Called, *, beside: Path, places: Places)
         work = Ranks(body=body, params=params, seeds=list(seeds))
         words = arguments
         is_elsewhere = bool(body.module) and is_installed_here(body.file)
-        home = beside if is_elsewhere else _home(body)
+        home = beside
+        if not is_elsewhere:  # of a module the folder that holds the package it belongs to
+            home = Path(body.file).parent
+            depth = body.module.count(".") + (Path(body.file).stem == "__main__" and body.module != "__main__")
+            home = home.parents[depth - 1] if body.module and depth else home
     else:
         words = [*found, *arguments]
         work = Command(words=words, params=params, seeds=list(seeds), makes_group=wanted.makes_group)
@@ -406,10 +410,3 @@ def _chosen_folder(given: Arguments, cwd: object, beside: Path) -> str:
     if not is_folder:
         given.refuse(f"cwd={show(text)}: there is no folder {show(str(Path(beside, text)))}")
     return str(folder)
-
-
-def _home(body: BodyReference) -> Path:
-    """The folder of a script; of a module the one that holds the package it belongs to."""
-    folder = Path(body.file).parent
-    depth = body.module.count(".") + (Path(body.file).stem == "__main__" and body.module != "__main__")
-    return folder.parents[depth - 1] if body.module and depth else folder
