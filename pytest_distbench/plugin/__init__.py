@@ -119,9 +119,7 @@ def _generate_sizes(metafunc: pytest.Metafunc, state: State) -> None:
 
     definition = metafunc.definition
     try:
-        markers.requirement(markers.own_markers(definition))
-        markers.chosen_by(markers.own_markers(definition))
-        sizes = markers.sizes(markers.own_markers(definition), settings_for(definition), metafunc.cls)
+        sizes = markers.sizes(definition, settings_for(definition), metafunc.cls)
     except markers.UnfitClass:
         return  # the fixture world_size tells it, as these tests are set up
     except ConfigurationError as error:

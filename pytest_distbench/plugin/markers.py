@@ -82,18 +82,23 @@ def own_markers(node: pytest.Item) -> Iterator[pytest.Mark]:
             yield mark
 
 
-def gpu_need(markers: Iterable[pytest.Mark]) -> GpuNeed:
-    """What the ``gpu`` markers of a test ask for; of several, the closest one wins keyword by keyword."""
+def _options(markers: Iterable[pytest.Mark], name: str) -> dict[str, Any]:
+    """What the markers of a name ask for; of several, the closest one wins keyword by keyword."""
     options: dict[str, object] = {}
     for mark in markers:
-        if mark.name == "gpu":
+        _check_keywords(mark)
+        if mark.name == name:
             options = {**mark.kwargs, **options}
-    given = {
-        name: wanted(f"@pytest.mark.gpu: {name}", options[name])
-        for name, wanted in WANTED.items()
-        if options.get(name) is not None
+    return {
+        keyword: wanted(f"@pytest.mark.{name}: {keyword}", options[keyword])
+        for keyword, wanted in WANTED[name].items()
+        if options.get(keyword) is not None
     }
-    return GpuNeed(**given)
+
+
+def gpu_need(markers: Iterable[pytest.Mark]) -> GpuNeed:
+    """What the ``gpu`` markers of a test ask for."""
+    return GpuNeed(**_options(markers, "gpu"))
 
 
 def _memory(value: object) -> int | None:
@@ -109,11 +114,30 @@ def _parse(text: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-WANTED: dict[str, Wanted[Any]] = {
-    "min_memory": Wanted("a size such as '40GiB', or at least 1048576 bytes", _memory),
-    "capability": Wanted("a text such as '9.0'", lambda value: _parse(value) if isinstance(value, str) else None),
-    "link": one_of(LINKS),
+def _metrics(value: object) -> tuple[str, ...] | None:
+    is_list = isinstance(value, list | tuple) and value and all(isinstance(name, str) for name in value)
+    return tuple(value) if is_list else None  # type: ignore[arg-type] # it is one
+
+
+_BOUNDS = {"latency[message_bytes=4096]": "200us"}
+WANTED: dict[str, dict[str, Wanted[Any]]] = {
+    "gpu": {
+        "min_memory": Wanted("a size such as '40GiB', or at least 1048576 bytes", _memory),
+        "capability": Wanted("a text such as '9.0'", lambda value: _parse(value) if isinstance(value, str) else None),
+        "link": one_of(LINKS),
+    },
+    "distbench": {
+        "timeout": seconds(above=0),
+        "launches": whole(1, MOST_LAUNCHES),
+        "tolerance": TOLERANCE,
+        "metrics": Wanted("a list of metric names", _metrics),
+        "bounds": Wanted(f"a dict such as {_BOUNDS}", lambda value: NAMED.take(value) or None),
+        "xfail_perf": Wanted("the reason as text", text().take),
+        "advisory": Wanted("the reason as text", text().take),
+        "fake_rank": Wanted("a rank, 0 or more, or -1 for the last", as_int),
+    },
 }
+"""The keywords of markers, by the names of those."""
 
 
 def chosen_by(markers: Iterable[pytest.Mark]) -> dict[str, str]:
@@ -164,13 +188,15 @@ class UnfitClass(ConfigurationError):
     """The attribute ``world_size`` of a class of tests is no number of ranks: an error of those tests alone."""
 
 
-def sizes(markers: Iterable[pytest.Mark], settings: Settings, owner: type | None = None) -> dict[int, str]:
+def sizes(item: pytest.Item, settings: Settings, owner: type | None = None) -> dict[int, str]:
     """The world sizes a test runs at, and those it would have run at with more ranks; with why it does not, or "".
 
-    Of its markers the closest is the first. The attribute ``world_size`` of its class, a number or a list, counts
-    without a marker.
+    All of its markers are checked; the closest is the first. The attribute ``world_size`` of its class, a number or a
+    list, counts without a marker.
     """
-    marks = list(markers)
+    marks = list(own_markers(item))
+    requirement(marks)
+    chosen_by(marks)
     names = {m.name for m in marks}
     wanted, least, most = _world_size(marks)
     if "world_size" not in names:
@@ -223,19 +249,8 @@ def sizes_of_class(owner: type | None) -> tuple[int, ...]:
 
 
 def requirement(markers: Iterable[pytest.Mark]) -> Requirement:
-    """The ``distbench`` marker of a test; of several, the closest one wins keyword by keyword."""
-    options: dict[str, object] = {}
-    for mark in markers:
-        _check_keywords(mark)
-        if mark.name == "distbench":
-            if mark.args:
-                raise ConfigurationError(f"@pytest.mark.distbench takes keywords only, found {mark.args!r}")
-            options = {**mark.kwargs, **options}
-    given = {
-        name: wanted(f"@pytest.mark.distbench: {name}", options[name])
-        for name, wanted in _WANTED.items()
-        if options.get(name) is not None
-    }
+    """The ``distbench`` marker of a test."""
+    given = _options(markers, "distbench")
     for key, bound in given.get("bounds", {}).items():
         try:
             terms_of(bound)
@@ -249,9 +264,7 @@ def choose_ranks(item: pytest.Item, settings: Settings) -> None:
 
     Such tests are methods of unittest.TestCase.
     """
-    requirement(own_markers(item))
-    chosen_by(own_markers(item))
-    wanted = sizes(own_markers(item), settings, getattr(item, "cls", None))
+    wanted = sizes(item, settings, getattr(item, "cls", None))
     running = sorted(ranks for ranks, not_run in wanted.items() if not not_run)
     last = [*wanted][-1]
     if not running:
@@ -277,7 +290,7 @@ def warn_of_left_out(item: pytest.Item) -> None:
 def _check_keywords(mark: pytest.Mark) -> None:
     known = keywords(mark.name)
     unknown = sorted(set(mark.kwargs) - set(known)) if mark.name in MARKERS else []
-    if mark.name in ("gpu", "cpu", "full") and mark.args:
+    if mark.name in ("gpu", "cpu", "full", "distbench") and mark.args:
         raise ConfigurationError(
             f"@pytest.mark.{mark.name} takes keywords only, found {mark.args!r}{_if_yours(mark.name)}"
         )
@@ -301,7 +314,6 @@ def _world_size(marks: list[pytest.Mark]) -> tuple[tuple[int, ...], float, float
     for mark in marks:
         if mark.name != "world_size":
             continue
-        _check_keywords(mark)
         least, most = mark.kwargs.get("min", 1), mark.kwargs.get("max", math.inf)
         if not _sizes([*mark.args, *mark.kwargs.values()]):
             raise ConfigurationError(
@@ -316,25 +328,6 @@ def _world_size(marks: list[pytest.Mark]) -> tuple[tuple[int, ...], float, float
 def _sizes(numbers: Sequence[object]) -> tuple[int, ...]:
     found = tuple(n for n in map(as_int, numbers) if n is not None and n >= 1)
     return found if len(found) == len(numbers) else ()
-
-
-def _metrics(value: object) -> tuple[str, ...] | None:
-    is_list = isinstance(value, list | tuple) and value and all(isinstance(name, str) for name in value)
-    return tuple(value) if is_list else None  # type: ignore[arg-type] # it is one
-
-
-_BOUNDS = {"latency[message_bytes=4096]": "200us"}
-_WANTED: dict[str, Wanted[Any]] = {
-    "timeout": seconds(above=0),
-    "launches": whole(1, MOST_LAUNCHES),
-    "tolerance": TOLERANCE,
-    "metrics": Wanted("a list of metric names", _metrics),
-    "bounds": Wanted(f"a dict such as {_BOUNDS}", lambda value: NAMED.take(value) or None),
-    "xfail_perf": Wanted("the reason as text", text().take),
-    "advisory": Wanted("the reason as text", text().take),
-    "fake_rank": Wanted("a rank, 0 or more, or -1 for the last", as_int),
-}
-"""The keywords of the marker ``distbench``."""
 
 
 def keywords(marker: str) -> list[str]:
