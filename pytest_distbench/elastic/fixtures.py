@@ -321,12 +321,9 @@ class ElasticPool:
             serving: ``serving(...)``, with priority over all jobs; needs ``elastic``.
             checkpoint_every: steps between two checkpoints, 20 by default.
             compute: ``synthetic``: the bodies wait instead of computing.
-            engine: what changes the membership: ``stock``, the command-line tool torchrun; ``fast``, its agents from a
-                process that has torch loaded.
-            timers: of the engine: ``last_call_s``, ``keep_alive_s``, ``keep_alive_attempts``, ``collective_s``,
-                ``settle_s``; of ``stock`` in whole seconds, with ``max_restarts``.
-            oversubscribed: there may be more nodes or slots than ranks of the run; their timings are shown and not
-                judged.
+            engine: as for ``elastic``.
+            timers: as for ``elastic``.
+            oversubscribed: as for ``elastic``.
 
         Raises:
             Misuse: an argument cannot be used, or a job could never start.
