@@ -228,9 +228,8 @@ class ReferenceSide:
         data_dir = self._directory / f"data-{FOLDER if self._tree is None else self._tree.name}-{number}"
         data_dir.mkdir(exist_ok=True)
         folder = self._there(place.folder)
-        if not (
-            place.is_mirrored or "{" in folder or Path(folder).is_dir()
-        ):  # pytest was started where the reference has no folder
+        is_there = place.is_mirrored or "{" in folder or Path(folder).is_dir()
+        if not is_there:  # pytest was started where the reference has no folder
             folder = str(self._tree)
         return replace(
             plan,
