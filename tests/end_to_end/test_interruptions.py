@@ -506,27 +506,6 @@ def test_what_a_script_leaves_to_its_end_is_done(script_with_an_end: str, run_in
     assert run_inside("--world-size=2", "-W", "default", script_with_an_end).ret == 0  # a warning names the files
 
 
-GONE = """
-    import shutil
-
-    def body(rank):
-        rank.record("answer", 42, better="exact")
-
-    def removes(rank):
-        rank.barrier()
-        shutil.rmtree(rank.data_dir.parent, ignore_errors=True)
-
-    def test_before(distbench):
-        distbench.run(body)
-
-    def test_removes(distbench):
-        distbench.run(removes)
-
-    def test_after(distbench):
-        distbench.run(body)
-"""
-
-
 IN_A_FULL_SHM = 'mount -t tmpfs -o size=4k tmpfs /dev/shm && head -c 4096 /dev/zero > /dev/shm/full && exec "$@"'
 
 
@@ -560,16 +539,6 @@ def test_a_clock_that_jumps_ends_no_launch(pytester: pytest.Pytester, start: Pyt
     output, _ = start("--distbench-timeout=60").communicate(timeout=LIMIT_S)
 
     assert "3 passed" in output
-
-
-def test_a_run_directory_removed_in_mid_run_costs_one_launch(start: Pytest, pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(GONE)
-    process = start("--world-size=2", "-rA")
-    out, _ = process.communicate(timeout=LIMIT_S)
-
-    assert "1 failed, 2 passed" in out
-    assert "cannot write its report: No such file or directory" in out
-    assert "FAILED test_a_run_directory_removed_in_mid_run_costs_one_launch.py::test_removes" in out
 
 
 def test_a_script_that_leaves_by_the_back_door_is_told_soon(pytester: pytest.Pytester, run_inside: RunInside) -> None:
