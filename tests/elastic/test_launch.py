@@ -332,7 +332,7 @@ def test_rows_of_their_kinds_say_what_runs_where_and_for_how_long() -> None:
         ("one", Hosting(sets_threads=True))
     ] * 2
     assert [(row.open_s, row.most_open, row.most_stored) for row in (job, pool)] == [(300.0, 5, 3)] * 2
-    assert (job.in_turns is None, pool.in_turns is None) == (False, True)
+    assert (bool(job.why_alone), bool(pool.why_alone)) == (False, True)
     assert pool.why_alone.startswith("a pool of jobs takes the whole machine, so interleaved A/B is not possible")
     assert all("elastic jobs" in row.why_no_delay for row in (job, pool))
 

@@ -49,7 +49,7 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> None:
     row = LAUNCH_KINDS[Command]
     few = {"open_s": 300.0, "most_open": 5, "most_stored": 3}
     monkeypatch.setitem(LAUNCH_KINDS, Long, dataclasses.replace(row, **few))
-    monkeypatch.setitem(LAUNCH_KINDS, Lone, dataclasses.replace(row, in_turns=None, why_alone="it takes the machine"))
+    monkeypatch.setitem(LAUNCH_KINDS, Lone, dataclasses.replace(row, why_alone="it takes the machine"))
 
 
 class Counted(Samples):
