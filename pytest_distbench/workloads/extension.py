@@ -25,6 +25,7 @@ ROWS = {
     "causes": {"sizes": "causes:slow_sizes", "links": "causes:slow_links"},
     "case texts": {"links": "tables.communication:LINK_TEXT", "sweep": "tables.collectives:SWEEP"},
     "tables": {
+        "setup": "tables.cost:SETUP",
         "collectives": "tables.collectives:COLLECTIVES",
         "backends": "tables.collectives:BACKENDS",
         "transports": "tables.collectives:TRANSPORTS",

@@ -15,7 +15,7 @@ from pytest_distbench.judging.words import change, current, mde, metric_text, re
 from pytest_distbench.records.metric import tightest
 from pytest_distbench.records.reasons import severity_order
 from pytest_distbench.records.run import CaseResult, Control, Finding, RunRecord, is_found
-from pytest_distbench.report.tables.record import ENVIRONMENT, LAUNCHES, RECORD, SETUP
+from pytest_distbench.report.tables.record import ENVIRONMENT, LAUNCHES, RECORD
 from pytest_distbench.report.tables.table import Cell, Column, DataTable, TableKind, seconds
 from pytest_distbench.units import format_change
 
@@ -108,7 +108,6 @@ TABLES: Table[str, TableKind[Any]] = Table(
     {
         "verdicts": VERDICTS,
         "control": CONTROL,
-        "setup": SETUP,
         "record": RECORD,
         "environment": ENVIRONMENT,
         "launches": LAUNCHES,

@@ -1,4 +1,4 @@
-"""What a run, a goal and a throughput cost at each world size, and whether distributing was worth it.
+"""What trainings consist of, as reports 003 and 004 print it, and whether distributing them was worth it.
 
 Price index as MLBench's tasks 4a and 4b: price increase over performance increase, beside the smallest world size.
 Statistical and hardware efficiency as Zhang and Ré (DimmWitted, PVLDB 7, 2014): steps to the goal, and time per step.
@@ -14,8 +14,10 @@ from functools import partial
 from itertools import accumulate, pairwise
 from statistics import median
 
+from pytest_distbench.machine.hardware import mask_addresses
 from pytest_distbench.records.case import CPUS, NODES, OVERSUBSCRIBED
 from pytest_distbench.records.environment import TERMS, Machine, Prices, Term
+from pytest_distbench.records.iteration import SAMPLES
 from pytest_distbench.records.metric import EVALUATION_ENDS, EVERY, Sample, metric_key, without
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.page import Axis, Chart, Lines, Point, Series, points
@@ -337,3 +339,71 @@ def _at(known: Sequence[Point], step: float) -> float:
     i = min(max(1, bisect_left(known, (step, 0.0))), len(known) - 1)
     (before, began), (after, ended) = known[i - 1], known[i]
     return began + (ended - began) * (step - before) / (after - before)
+
+
+PARAMETERS, TENSORS = "parameters", "tensors"
+"""Metrics: how much of the model is trained. The facts of the first are its set-up in words."""
+
+_NOT_SHOWN = ("communication", "data", "goal", "storage")
+"""Parameters that are a row of their own, a path of this machine, or what a fixture sets."""
+
+
+def setup_rows(results: Sequence[CaseResult], run: RunRecord | None = None) -> list[tuple[str, str, list[str]]]:
+    """A test whose training has told how large its model is or had a goal, a parameter, its values by world size."""
+    tests: dict[str, list[CaseResult]] = {}
+    for result in results:
+        case = result.case
+        if any(m.name == PARAMETERS or m.name.startswith(_GOAL_STEPS) for m in _measured(result)):
+            tests.setdefault(f"{case.shown_test}[{case.family}]" if case.family else case.shown_test, []).append(result)
+    hide = str if run is not None and "addresses" in run.settings else mask_addresses
+    rows = []
+    for test, sizes in tests.items():
+        found: dict[str, dict[str, None]] = {}
+        for result in sorted(sizes, key=lambda result: result.case.world_size):
+            for parameter, value in _setup_of(result):
+                if value not in (None, ""):
+                    text = f"{value:,.6g}" if isinstance(value, float) else str(value)
+                    found.setdefault(parameter, {})[hide(text)] = None
+        rows += [(test, parameter, [*values]) for parameter, values in found.items()]
+    return rows
+
+
+def _measured(result: CaseResult) -> list[Sample]:
+    return [m for launch in result.launches for m in launch.measurements]
+
+
+def _setup_of(result: CaseResult) -> Iterator[tuple[str, object]]:
+    case, environment, around = result.case, result.environment, result.case.conditions.around
+    measured = {m.name: m for m in _measured(result)}
+    told = measured[PARAMETERS].facts if PARAMETERS in measured else {}
+    yield from told.items()
+    for name in (PARAMETERS, TENSORS):
+        if name in measured and measured[name].value is not None:
+            yield f"trainable {name}", f"{measured[name].value:,.0f}"
+    yield from ((name, value) for name, value in case.params.items() if name not in (*told, *_NOT_SHOWN))
+    yield "data", next((m.identity["data"] for m in measured.values() if "data" in m.identity), "")
+    for m in measured.values():
+        if m.name.startswith(_GOAL_STEPS) and "target" in m.identity:
+            yield "goal", f"{m.name.removeprefix(_GOAL_STEPS)} {m.identity['target']:g}"
+            yield "steps between evaluations", m.identity.get("every")
+    yield "samples per step", measured[SAMPLES].value if SAMPLES in measured else None
+    yield "workers", case.world_size
+    yield "backend", case.conditions.backend
+    yield from sorted((name, text) for name, text in around.items() if name not in (CPUS, OVERSUBSCRIBED))
+    yield "CPUs of a worker", around.get(CPUS)
+    yield "device", environment.device
+    yield from ((name, environment.system.get(name)) for name in ("machine", "memory"))
+    yield "CPU cores", environment.cores
+
+
+SETUP: TableKind[tuple[str, str, list[str]]] = TableKind(
+    summary="What each training consists of: model, batch, optimizer, goal, workers.",
+    rows=setup_rows,
+    columns=[
+        Column("test", str, "test", lambda row: row[0]),
+        Column("parameter", str, "Experiment parameter", lambda row: row[1].replace("_", " ")),
+        Column("value", str, "Value", lambda row: ", ".join(row[2])),
+    ],
+    needs="a training that calls record_setup(...), or has a goal",
+    takes=["run"],
+)
