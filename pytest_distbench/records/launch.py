@@ -70,6 +70,12 @@ class RankReport(Record, frozen=True, kw_only=True):
     delayed_s: float = 0.0
     """By which a slowdown that was planted made it longer."""
 
+    def write(self, files: LaunchFiles) -> None:
+        """Leave the file, whole or not at all."""
+        draft = files.report(self.rank).with_suffix(".tmp")
+        draft.write_bytes(msgspec.json.encode(self))
+        draft.rename(files.report(self.rank))
+
 
 class RankFate(Record, frozen=True, kw_only=True):
     """How one rank ended, told with or without its own report."""

@@ -14,6 +14,7 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -205,9 +206,16 @@ class Watch:
         if key in self.found:
             self.found[key] = replace(self.found[key], course=self._of_me(course.made(self.sends(key))))
 
-    @contextlib.contextmanager
-    def apart(self) -> Iterator[None]:
+    def apart(self) -> AbstractContextManager[None]:
         """What happens inside is not the workload's."""
+        return self._aside(is_apart=True)
+
+    def beside(self) -> AbstractContextManager[None]:
+        """What happens inside is the workload's, and a part of its step, but not what every step does."""
+        return self._aside(is_apart=False)
+
+    @contextlib.contextmanager
+    def _aside(self, *, is_apart: bool) -> Iterator[None]:
         if not self.is_on:
             yield
             return
@@ -218,23 +226,11 @@ class Watch:
         finally:
             self._observer.is_paused = was_paused
             number = _difference(self.entered(), before)
-            self._entered_apart += number or 0
-            if number != 0:  # a reducer is asked at each forward pass, and sends something once
+            if not is_apart:
+                self._entered_beside += number or 0
+            elif number != 0:  # a reducer is asked at each forward pass, and sends something once
+                self._entered_apart += number or 0
                 self._apart.append((begin, HostClock.time_ns()))
-
-    @contextlib.contextmanager
-    def beside(self) -> Iterator[None]:
-        """What happens inside is the workload's, and a part of its step, but not what every step does."""
-        if not self.is_on:
-            yield
-            return
-        before, was_paused = self.entered(), self._observer.is_paused
-        self._observer.is_paused = True
-        try:
-            yield
-        finally:
-            self._observer.is_paused = was_paused
-            self._entered_beside += _difference(self.entered(), before) or 0
 
     def _rows_of(self, stretches: Sequence[tuple[int, int]]) -> list[list[Collective] | None]:
         """What was sent in each of several stretches of time; None: not known."""

@@ -14,7 +14,6 @@ from os import getpid  # bodies patch os
 from pathlib import Path
 from typing import NoReturn
 
-import msgspec
 import torch
 
 from pytest_distbench.errors import LauncherError
@@ -239,15 +238,13 @@ class _Life:
         self.window.end()
 
     def _report(self, outcome: Outcome, reason: str, error: ErrorReport | None) -> None:
-        target = self.plan.files.report(self.rank)
-        draft = target.with_suffix(".tmp")
         try:
-            draft.write_bytes(msgspec.json.encode(self._made_report(outcome, reason, error)))
-            draft.rename(target)
+            self._made_report(outcome, reason, error).write(self.plan.files)
         except BaseException as trouble:  # noqa: BLE001 handlers of signals and hooks of the body's are still there
             what = f"{error.kind}: {error.message[:200]}; " if error else ""
             why = trouble.strerror if isinstance(trouble, OSError) else ""
-            self.control.send("failed", f"{what}cannot write its report: {why or describe(trouble)} ({target})")
+            where = self.plan.files.report(self.rank)
+            self.control.send("failed", f"{what}cannot write its report: {why or describe(trouble)} ({where})")
             time.sleep(HOLD_S)
             os._exit(1)
 

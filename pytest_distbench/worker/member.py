@@ -33,7 +33,7 @@ from pytest_distbench.worker.notebook import (
     real,
     refuse,
 )
-from pytest_distbench.worker.phases import Loop, Phase, Phases, parts_on
+from pytest_distbench.worker.phases import DeviceParts, Loop, Phase, Phases
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.profiler import Profiler
@@ -73,8 +73,8 @@ class Member:
             self.own_clock,
             self.synchronize,
             self.delay,
-            make_parts=lambda: parts_on(self.device, self.delay),
             sent=lambda: self.watch.sent,
+            make_device=lambda: DeviceParts(self.delay) if self.device.type == "cuda" else None,
         )
         self._only = frozenset(plan.only)
         self._line = line

@@ -36,31 +36,18 @@ class Span(NamedTuple):
     host_s: float
 
 
-class HostParts:
-    is_device = False
-
+class HostPart:
     def __init__(self, delay: Delay, clock: Callable[[], float]) -> None:
-        self.delay = delay
-        self.clock = clock
-
-    def begin(self) -> Part:
-        return _HostPart(self)
-
-    def set_clock(self) -> None:
-        """It has one clock only."""
-
-
-class _HostPart:
-    def __init__(self, parts: HostParts) -> None:
-        self._parts = parts
+        self._delay = delay
+        self._clock = clock
         self._seconds = 0.0
-        self._mark = parts.delay.mark()
-        self._start = parts.clock()
+        self._mark = delay.mark()
+        self._start = clock()
 
     def end(self, last_s: float) -> None:
         del last_s
-        self._parts.delay.wait(self._mark)
-        self._seconds = self._parts.clock() - self._start
+        self._delay.wait(self._mark)
+        self._seconds = self._clock() - self._start
 
     def read(self) -> Span:
         return Span(self._start, self._seconds, self._seconds, self._seconds)
@@ -72,15 +59,13 @@ class DeviceParts:
     A delay is a kernel that does nothing, behind a part: a share of what the part took when it was read last.
     """
 
-    is_device = True
-
     def __init__(self, delay: Delay) -> None:
         self.delay = delay
         self.occupy = stream_occupier() if delay.share else None
         self.set_clock()
 
-    def begin(self) -> Part:
-        return _DevicePart(self)
+    def begin(self) -> DevicePart:
+        return DevicePart(self)
 
     def set_clock(self) -> None:
         """A moment of the device that the host knows. The device is idle, and drifts from the host as time goes on."""
@@ -92,7 +77,7 @@ class DeviceParts:
         return self._known_at + float(self._known.elapsed_time(event)) / 1e3
 
 
-class _DevicePart:
+class DevicePart:
     def __init__(self, parts: DeviceParts) -> None:
         self._parts = parts
         self._added_s = self._host_s = 0.0
@@ -117,17 +102,9 @@ class _DevicePart:
         return Span(began_at, seconds, max(0.0, seconds - self._added_s), self._host_s)
 
 
-Part = _HostPart | _DevicePart
+Part = HostPart | DevicePart
 """A part that has begun. ``end``: it is over for the host, and when it was read last it took so many seconds of its
 own; 0: it was not. ``read``, when the iteration has been waited for: how long it took."""
-
-Parts = HostParts | DeviceParts
-"""The clock of the parts of one loop. Of a device the host's time stands beside it; ``set_clock`` is called between
-iterations, when nothing is under way."""
-
-
-def parts_on(device: torch.device, delay: Delay) -> Parts:
-    return DeviceParts(delay) if device.type == "cuda" else HostParts(delay, HostClock.perf_counter)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -172,7 +149,7 @@ class Loop:
     name: str
     at: dict[str, Scalar]
     path: str
-    parts: Parts
+    device: DeviceParts | None = None
     is_captured: bool = False
     num_timed: int = 0
     phases: dict[str, LoopPhase] = field(default_factory=dict)
@@ -209,7 +186,8 @@ class Loop:
             if iteration:
                 phase.add(iteration, span)
         self._ended.clear()
-        self.parts.set_clock()
+        if self.device is not None:
+            self.device.set_clock()
 
 
 class Phase:
@@ -243,6 +221,7 @@ class Phases:
     Args:
         clock: of phases outside of loops.
         delay: of what a clock spans.
+        make_device: makes what times the parts of one loop where the device's time counts; the host's stands beside it.
         sent: collectives so far in the iteration that is described, if it is one.
     """
 
@@ -252,13 +231,16 @@ class Phases:
         clock: Callable[[], float],
         synchronize: Callable[[], None],
         delay: Delay,
-        make_parts: Callable[[], Parts],
         sent: Callable[[], int],
+        make_device: Callable[[], DeviceParts | None] = lambda: None,
+        clock_of_loops: Callable[[], float] = HostClock.perf_counter,
     ) -> None:
         self._notebook = notebook
-        self._outside = HostParts(delay, clock)
+        self._clock = clock
+        self._clock_of_loops = clock_of_loops
+        self._delay = delay
         self._synchronize = synchronize
-        self._make_parts = make_parts
+        self._make_device = make_device
         self._sent = sent
         self._open: list[Loop | Phase] = []
         self._thread = threading.get_ident()
@@ -279,7 +261,7 @@ class Phases:
     @contextlib.contextmanager
     def loop(self, name: str, at: Mapping[str, Scalar], *, is_captured: bool = False) -> Iterator[Loop]:
         """Collect the phases of a loop. They are recorded at its end; of one that is left early, not."""
-        loop = Loop(name=name, at=dict(at), path=self._path(name), parts=self._make_parts(), is_captured=is_captured)
+        loop = Loop(name=name, at=dict(at), path=self._path(name), device=self._make_device(), is_captured=is_captured)
         self._open.append(loop)
         try:
             yield loop
@@ -323,14 +305,15 @@ class Phases:
                 self._notebook.expect_new(phase.path, phase.at)
             self._open.append(phase)
             self._synchronize()
-            phase.part = self._outside.begin()
+            phase.part = HostPart(self._delay, self._clock)
             return
         of_loop = self._phase_of(loop, phase)
         phase.place = loop, of_loop
         loop.entered.append(of_loop)
         self._open.append(phase)
         phase.sent, phase.ascribed = self._sent(), self._ascribed
-        phase.part = loop.parts.begin()
+        device = loop.device
+        phase.part = HostPart(self._delay, self._clock_of_loops) if device is None else device.begin()
 
     def leave(self, phase: Phase, *, is_cut: bool) -> None:
         """``is_cut``: by an exception. Raises :class:`RecordingError` where it is not the one that was entered last."""
@@ -393,7 +376,7 @@ class Phases:
             loop=metric_key(loop.name, loop.at),
             path=list(phase.names),
             began_at=phase.began_at if phase.sends else [],
-            host_s=phase.host_s if loop.parts.is_device else [],
+            host_s=phase.host_s if loop.device is not None else [],
             is_apart=phase.is_apart,
         )
         self._record(path, phase.better, loop.at, phase.seconds, place)

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, ModuleType
 
-import msgspec
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from pytest_distbench.errors import BodyError
@@ -171,14 +170,11 @@ def _first(names: tuple[str, ...], otherwise: str) -> str:
 
 
 def _write(files: LaunchFiles, context: RankContext, trouble: str) -> None:
-    report = RankReport(
+    RankReport(
         rank=context.rank,
         outcome="failed" if trouble else "passed",
         phase="body",
         phases={},
         reason=trouble,
         observations=[] if trouble else context.notebook.observations,
-    )
-    draft = files.report(context.rank).with_suffix(".tmp")
-    draft.write_bytes(msgspec.json.encode(report))
-    draft.rename(files.report(context.rank))
+    ).write(files)

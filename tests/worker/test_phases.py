@@ -17,7 +17,7 @@ from pytest_distbench.records.launch import RankReport
 from pytest_distbench.records.metric import Observation
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.notebook import Notebook
-from pytest_distbench.worker.phases import HostParts, Phases
+from pytest_distbench.worker.phases import Phases
 
 
 @pytest.fixture
@@ -29,9 +29,7 @@ def rank() -> RankContext:
     def clock() -> float:
         return float(next(ticks))
 
-    made.phases = Phases(
-        made.notebook, clock, lambda: None, made.delay, make_parts=lambda: HostParts(made.delay, clock), sent=lambda: 0
-    )
+    made.phases = Phases(made.notebook, clock, lambda: None, made.delay, clock_of_loops=clock, sent=lambda: 0)
     return made
 
 
@@ -220,7 +218,7 @@ def test_it_says_when_it_began_where_it_enters_collectives_outside_of_its_own_pa
         time.perf_counter,
         lambda: None,
         rank.delay,
-        make_parts=lambda: HostParts(rank.delay, lambda: float(next(sent) + 1)),
+        clock_of_loops=lambda: float(next(sent) + 1),
         sent=lambda: entered,
     )
     for i in rank.timed("step", warmup=0, iterations=3):
@@ -276,7 +274,7 @@ def test_an_exception_inside_is_told_without_waiting_for_the_device() -> None:
         time.perf_counter,
         lambda: None if next(waited) == 0 else pytest.fail("waits"),
         made.delay,
-        make_parts=lambda: pytest.fail("there is no loop"),
+        make_device=lambda: pytest.fail("there is no loop"),
         sent=lambda: 0,
     )
 

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-import msgspec
 import torch
 import torch.distributed as dist
 
@@ -176,7 +175,7 @@ def _join_generation(plan: LaunchPlan, slot: int) -> ElasticRank:
 
 def _report(plan: LaunchPlan, context: ElasticRank, memory: MemoryPeak) -> None:
     """What the body has recorded in the last generation, as ranks of other launches leave it."""
-    report = RankReport(
+    RankReport(
         rank=context.rank,
         outcome="passed",
         phase="body",
@@ -184,10 +183,7 @@ def _report(plan: LaunchPlan, context: ElasticRank, memory: MemoryPeak) -> None:
         observations=context.notebook.observations,
         peak_memory_bytes=memory.num_bytes(),
         software=software(plan) if context.rank == 0 else {},
-    )
-    draft = plan.files.report(context.rank).with_suffix(".tmp")
-    draft.write_bytes(msgspec.json.encode(report))
-    draft.rename(plan.files.report(context.rank))
+    ).write(plan.files)
 
 
 def serve(path: str, number: str) -> NoReturn:
