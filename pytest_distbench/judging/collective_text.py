@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from pytest_distbench.records.iteration import PICKLE, Collective, Course, Kind
+from pytest_distbench.records.iteration import PICKLE, Collective, Course, StepKind
 from pytest_distbench.records.record import replace
 from pytest_distbench.units import format_bytes
 
@@ -209,7 +209,7 @@ def _kind_changes(
         yield from _attributed(lines, kind, after, general)
 
 
-def _attributed(lines: Sequence[str], kind: Kind, course: Course, general: Sequence[str]) -> Iterator[str]:
+def _attributed(lines: Sequence[str], kind: StepKind, course: Course, general: Sequence[str]) -> Iterator[str]:
     """Sentences with the steps they are about; those that are said of every step are not said again."""
     yield from (f"{_when(kind, course)}: {line}" for line in lines if line not in general)
 
@@ -231,7 +231,7 @@ def _number(rows: Sequence[Collective] | None, number: int | None) -> int:
     return number if number is not None else sum(row.count for row in rows or ())
 
 
-def _when(kind: Kind, course: Course) -> str:
+def _when(kind: StepKind, course: Course) -> str:
     if not kind.first:
         return "before the first step"
     if kind.every == 1:
@@ -288,7 +288,7 @@ def _last_comparable(shortest: Course) -> int:
     return shortest.steps - shortest.is_whole
 
 
-def _uncertain(course: Course, steps: int) -> list[Kind]:
+def _uncertain(course: Course, steps: int) -> list[StepKind]:
     """The kinds of which it is not known how many of the first steps are such."""
     return [kind for kind in course.others if kind.last > steps >= kind.first and kind.steps > 1 and not kind.every]
 
@@ -306,9 +306,9 @@ def _cut(course: Course, steps: int, doubtful: Iterable[object]) -> Course:
     return Course(steps=steps, others=others)
 
 
-def _place(kind: Kind) -> tuple[int, ...]:
+def _place(kind: StepKind) -> tuple[int, ...]:
     return (kind.first, kind.last, kind.every, kind.steps)
 
 
-def _sent(kind: Kind) -> object:
+def _sent(kind: StepKind) -> object:
     return kind.entered if kind.collectives is None else tuple(replace(c, how=None) for c in kind.collectives)

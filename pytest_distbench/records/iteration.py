@@ -153,7 +153,7 @@ class Group(Record, frozen=True, array_like=True):
     """From each of its ranks to the next; 0: not the same everywhere."""
 
 
-class Kind(Record, frozen=True, kw_only=True, omit_defaults=True):
+class StepKind(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Steps of a loop that send something else than the described one, and are alike in how many collectives."""
 
     collectives: list[Collective] | None = None
@@ -176,7 +176,7 @@ class Course(Record, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     steps: Annotated[int, msgspec.Meta(ge=0)]
-    others: list[Kind] = []
+    others: list[StepKind] = []
     """In the order they first came."""
     is_whole: bool = False
     """It is a script from its beginning to its end, whose number of steps is its own."""

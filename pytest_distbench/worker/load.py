@@ -65,7 +65,7 @@ def oldest_marked(variable: str) -> int:
     return found
 
 
-class Family:
+class Descendants:
     """The process ``root`` and all that descends from it."""
 
     def __init__(self, root: int) -> None:
@@ -106,7 +106,7 @@ class LoadWindow:
 
     def begin(self) -> None:
         if self._root is not None:
-            self._family = Family(self._root)
+            self._family = Descendants(self._root)
             self._before = self._family.cpu_s, dict(self._family.threads)
             self._busy = busy_s(self._cpus)
         self._start = HostClock.perf_counter()

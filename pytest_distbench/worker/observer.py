@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from pytest_distbench.records.iteration import NOT_WAITED, Collective, Course, Group, Kind, group_label
+from pytest_distbench.records.iteration import NOT_WAITED, Collective, Course, Group, StepKind, group_label
 from pytest_distbench.records.record import replace
 from pytest_distbench.worker import torch_internals
 from pytest_distbench.worker.clock import HostClock
@@ -52,15 +52,15 @@ class _Step(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Kind:
+class _Steps:
     rows: Rows
     entered: int
     numbers: list[int] = field(default_factory=list)
 
-    def record(self) -> Kind:
+    def record(self) -> StepKind:
         numbers = sorted(self.numbers)
         distances = {b - a for a, b in itertools.pairwise(numbers)}
-        return Kind(
+        return StepKind(
             collectives=self.rows,
             entered=self.entered,
             steps=len(numbers),
@@ -88,8 +88,8 @@ class Follower:
         self._read = read
         self._described = described
         self._forgets_after = capacity * 9 // 10
-        self._ordinary = _Kind(None, 0)
-        self._others: list[_Kind] = []
+        self._ordinary = _Steps(None, 0)
+        self._others: list[_Steps] = []
         self._unsorted: list[_Step] = []
         self._sort_at: int | None = None
         self._reads = 0
@@ -162,12 +162,12 @@ class Follower:
     def _put(self, number: int, entered: int, rows: Rows) -> None:
         if not number:  # nothing else is like the beginning
             if rows != []:
-                self._others.append(_Kind(rows, entered, [number]))
+                self._others.append(_Steps(rows, entered, [number]))
             return
         alike = [kind for kind in self._others if kind.numbers != [0] and kind.entered == entered]
         same = next((k for k in alike if rows is None or (k.rows is not None and _bare(k.rows) == _bare(rows))), None)
         if same is None:
-            same = _Kind(rows, entered)
+            same = _Steps(rows, entered)
             self._others.append(same)
         same.numbers.append(number)
         self._is_lost |= len(self._others) > MOST_KINDS

@@ -21,7 +21,7 @@ from pytest_distbench.records.iteration import (
     Collective,
     Course,
     Fingerprint,
-    Kind,
+    StepKind,
 )
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import BodyReference
@@ -290,12 +290,12 @@ def test_an_iteration_shows_what_each_rank_sends_and_how_often_and_not_what_the_
 
     assert looped.fingerprints["fifth"].collectives["all"] == [reduce(64, how="sum")]
     assert looped.fingerprints["fifth"].beyond == {"all": (6, 30)}
-    kind = Kind(collectives=[reduce(64, 2)], entered=2, steps=6, first=3, last=28, every=5)
+    kind = StepKind(collectives=[reduce(64, 2)], entered=2, steps=6, first=3, last=28, every=5)
     assert looped.fingerprints["fifth"].course == {"all": Course(steps=30, others=[kind])}
 
     told = looped.fingerprints["step_time"]
     gather = Collective("all_gather", "float32", 4, "default", 1)
-    kind = Kind(collectives=[reduce(64), gather], entered=2, steps=3, first=3, last=9, every=3)
+    kind = StepKind(collectives=[reduce(64), gather], entered=2, steps=3, first=3, last=9, every=3)
     assert (told.collectives["all"], told.beyond) == ([reduce(64, how="sum")], {})
     assert told.course == {"all": Course(steps=9, others=[kind])}
 

@@ -7,16 +7,16 @@ from support.fingerprints import of, reduce
 
 from pytest_distbench.judging.collective_text import common_course, course_changes
 from pytest_distbench.judging.fingerprint_rule import COURSE_DIFFERS, DIFFERS, agree, differences
-from pytest_distbench.records.iteration import Collective, Course, Kind
+from pytest_distbench.records.iteration import Collective, Course, StepKind
 
 SMALL, LARGE = reduce(4), reduce(4096)
 GATHER = Collective("all_gather", "float32", 4, "default", 1)
 
 
-def every(number: int, *rows: Collective, steps: int, first: int | None = None) -> Kind:
+def every(number: int, *rows: Collective, steps: int, first: int | None = None) -> StepKind:
     first = first or number
     times = (steps - first) // number + 1
-    return Kind(
+    return StepKind(
         collectives=list(rows),
         entered=sum(row.count for row in rows),
         steps=times,
@@ -26,11 +26,11 @@ def every(number: int, *rows: Collective, steps: int, first: int | None = None) 
     )
 
 
-def once(at: int, *rows: Collective) -> Kind:
-    return Kind(collectives=list(rows), entered=sum(row.count for row in rows), steps=1, first=at, last=at)
+def once(at: int, *rows: Collective) -> StepKind:
+    return StepKind(collectives=list(rows), entered=sum(row.count for row in rows), steps=1, first=at, last=at)
 
 
-def loop(*others: Kind, steps: int = 30, whole: bool = False) -> Course:
+def loop(*others: StepKind, steps: int = 30, whole: bool = False) -> Course:
     return Course(steps=steps, others=list(others), is_whole=whole)
 
 
@@ -69,8 +69,8 @@ SENT = "32 KiB sent per rank became 0 B"
             ["step 7 of 30: 1 all_gather of 4 B float32 was added", "step 7 of 30: 0 B sent per rank became 4 B"],
         ),
         (
-            loop(Kind(entered=3, steps=2, first=4, last=9, every=5)),
-            loop(Kind(entered=1, steps=2, first=4, last=9, every=5)),
+            loop(StepKind(entered=3, steps=2, first=4, last=9, every=5)),
+            loop(StepKind(entered=1, steps=2, first=4, last=9, every=5)),
             ["every 5th step from the 4th on (2 of 30): 3 collectives became 1"],
         ),
         # the number of steps may be chosen while a loop runs
@@ -86,7 +86,7 @@ SENT = "32 KiB sent per rank became 0 B"
             ],
         ),
         # of steps at uneven distances it is not known how many of the first ones are such
-        (loop(Kind(collectives=[LARGE], entered=1, steps=4, first=2, last=30)), loop(once(2, LARGE), steps=20), []),
+        (loop(StepKind(collectives=[LARGE], entered=1, steps=4, first=2, last=30)), loop(once(2, LARGE), steps=20), []),
         # a script's is its own
         (
             loop(every(1, LARGE, steps=10), steps=10, whole=True),

@@ -13,7 +13,7 @@ from support.stores import HUNG, PLATFORM, entry, environment, result
 
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.records.case import BaselineEntry
-from pytest_distbench.records.iteration import Course, Fingerprint, Kind
+from pytest_distbench.records.iteration import Course, Fingerprint, StepKind
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
@@ -144,7 +144,7 @@ def test_few_launches_keep_what_more_have_shown_of_the_steps_of_a_loop() -> None
         return take(replace(made, launches=launches), stored).fingerprints
 
     assert taken(Course(steps=30, is_whole=True)) == {"step": known}
-    other = Course(steps=20, others=[Kind(entered=1, steps=1, first=3, last=3)])
+    other = Course(steps=20, others=[StepKind(entered=1, steps=1, first=3, last=3)])
     assert taken(other) == {"step": of(course={"all": other})}
 
 

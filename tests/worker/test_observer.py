@@ -13,7 +13,7 @@ from support.fingerprints import reduce
 from torch.distributed import _functional_collectives as functional
 from torch.distributed.device_mesh import init_device_mesh
 
-from pytest_distbench.records.iteration import NOT_WAITED, Collective, Course, Group, Kind
+from pytest_distbench.records.iteration import NOT_WAITED, Collective, Course, Group, StepKind
 from pytest_distbench.worker import torch_internals
 from pytest_distbench.worker.observer import MOST_KINDS, MOST_READS, Count, Follower, Observer, groups_here
 
@@ -66,15 +66,15 @@ def test_steps_like_the_described_one_are_counted_and_others_read_once() -> None
 
     loop = Loop(described=0)
     found = loop.steps(*([[], [], [LARGE]] * 3))
-    assert found == Course(steps=9, others=[Kind(collectives=[LARGE], entered=1, steps=3, first=3, last=9, every=3)])
+    assert found == Course(steps=9, others=[StepKind(collectives=[LARGE], entered=1, steps=3, first=3, last=9, every=3)])
     assert loop.reads == 1
 
     # The last warm-up iteration may be one of those that come every third
     assert Loop(described=1).steps(*([[], [], [SMALL]] * 2)) == Course(
         steps=6,
         others=[
-            Kind(collectives=[], entered=0, steps=4, first=1, last=5),
-            Kind(collectives=[SMALL], entered=1, steps=2, first=3, last=6, every=3),
+            StepKind(collectives=[], entered=0, steps=4, first=1, last=5),
+            StepKind(collectives=[SMALL], entered=1, steps=2, first=3, last=6, every=3),
         ],
     )
 
@@ -82,8 +82,8 @@ def test_steps_like_the_described_one_are_counted_and_others_read_once() -> None
     assert found == Course(
         steps=12,
         others=[
-            Kind(collectives=[LARGE], entered=1, steps=2, first=3, last=9, every=6),
-            Kind(collectives=[SMALL], entered=1, steps=2, first=6, last=12, every=6),
+            StepKind(collectives=[LARGE], entered=1, steps=2, first=3, last=9, every=6),
+            StepKind(collectives=[SMALL], entered=1, steps=2, first=6, last=12, every=6),
         ],
     )
 
@@ -100,7 +100,7 @@ def test_long_loops_and_uneven_steps_are_told_as_far_as_anybody_remembers() -> N
     loop = Loop(described=10)
     found = loop.steps(*([[SMALL] * 10, [SMALL] * 10, [LARGE]] * 400))
     assert found == Course(
-        steps=1200, others=[Kind(collectives=[LARGE], entered=1, steps=400, first=3, last=1200, every=3)]
+        steps=1200, others=[StepKind(collectives=[LARGE], entered=1, steps=400, first=3, last=1200, every=3)]
     )
     assert loop.reads == MOST_READS
 
@@ -109,7 +109,7 @@ def test_long_loops_and_uneven_steps_are_told_as_far_as_anybody_remembers() -> N
     assert [(kind.every, kind.first, kind.last, kind.steps) for kind in found.others] == [(0, 1, 4, 3)]
 
     found = Loop(described=0, remembers=False).steps([], [], [SMALL, SMALL])
-    assert found == Course(steps=3, others=[Kind(entered=2, steps=1, first=3, last=3)])
+    assert found == Course(steps=3, others=[StepKind(entered=2, steps=1, first=3, last=3)])
 
     assert Loop(described=0).steps(*([SMALL] * number for number in range(1, MOST_KINDS + 2))) is None
 
@@ -139,8 +139,8 @@ def test_a_script_has_a_course_from_before_its_first_step_to_its_end() -> None:
     assert script([], [], [], [LARGE], start=[SMALL, SMALL], described=3) == Course(
         steps=4,
         others=[
-            Kind(collectives=[SMALL, SMALL], entered=2, steps=1, first=0, last=0),
-            Kind(collectives=[LARGE], entered=1, steps=1, first=4, last=4),
+            StepKind(collectives=[SMALL, SMALL], entered=2, steps=1, first=0, last=0),
+            StepKind(collectives=[LARGE], entered=1, steps=1, first=4, last=4),
         ],
         is_whole=True,
     )
@@ -148,7 +148,7 @@ def test_a_script_has_a_course_from_before_its_first_step_to_its_end() -> None:
     found = script([], [], [LARGE], [], [], [LARGE], start=[], described=2)
     assert found == Course(
         steps=6,
-        others=[Kind(collectives=[LARGE], entered=1, steps=2, first=3, last=6, every=3)],
+        others=[StepKind(collectives=[LARGE], entered=1, steps=2, first=3, last=6, every=3)],
         is_whole=True,
     )
     assert script([SMALL], [SMALL], [SMALL], [SMALL], start=[], described=3) == Course(steps=4, is_whole=True)

@@ -18,7 +18,7 @@ from support.plans import make_plan
 from support.processes import wait_for
 
 from pytest_distbench.launch.site import processes
-from pytest_distbench.worker.load import Family, LoadWindow, busy_s, oldest_marked, usable_cpus
+from pytest_distbench.worker.load import Descendants, LoadWindow, busy_s, oldest_marked, usable_cpus
 from pytest_distbench.worker.process import MemoryPeak, mpi_version, own_cpu_s, software
 
 COMPUTES = "import time\nwhile time.process_time() < {seconds}: pass\nprint('done', flush=True)\ntime.sleep(1000)"
@@ -195,7 +195,7 @@ def test_a_child_that_still_runs_counts_as_own_and_not_what_it_computed_before(s
 
 
 def test_a_process_of_somebody_else_is_not_own(start: Callable[..., subprocess.Popen[str]]) -> None:
-    family = Family(start("print(flush=True); import time; time.sleep(1000)").pid)
+    family = Descendants(start("print(flush=True); import time; time.sleep(1000)").pid)
     start(COMPUTES.format(seconds=0.15))
     before = family.cpu_s
     family.look()

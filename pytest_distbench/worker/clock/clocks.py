@@ -214,10 +214,10 @@ class HostStopwatch:
         self._mark = self._delay.mark()
         self._start = HostClock.perf_counter()
 
-    def stop(self) -> float:
+    def stop(self, apart_s: float = 0.0) -> float:
         if self._delay.share:
-            self._delay.wait(self._mark)
-        return (HostClock.perf_counter() - self._start) / self._iterations
+            self._delay.wait(self._mark, apart_s=apart_s)
+        return (HostClock.perf_counter() - self._start - apart_s) / self._iterations
 
     def settle(self, iterations: int = 1) -> None:
         """It has one way only."""
@@ -322,22 +322,18 @@ class HostSteps:
     def __init__(self, meter: Meter, delay: Delay) -> None:
         self.times: list[float] = []
         self._meter = meter
-        self._delay = delay
-        self._mark = delay.mark()
-        self._start = 0.0
+        self._watch = HostStopwatch(delay)
 
     def begin(self) -> None:
         self._meter.start()
-        self._mark = self._delay.mark()
-        self._start = HostClock.perf_counter()
+        self._watch.start()
 
     def pause(self) -> None:
         """Nothing is enqueued."""
 
     def end(self, apart_s: float, *, ends_block: bool) -> None:
         del ends_block
-        self._delay.wait(self._mark, apart_s=apart_s)
-        self.times.append(HostClock.perf_counter() - self._start - apart_s)
+        self.times.append(self._watch.stop(apart_s))
         self._meter.stop()
 
 
