@@ -66,7 +66,9 @@ def test_steps_like_the_described_one_are_counted_and_others_read_once() -> None
 
     loop = Loop(described=0)
     found = loop.steps(*([[], [], [LARGE]] * 3))
-    assert found == Course(steps=9, others=[StepKind(collectives=[LARGE], entered=1, steps=3, first=3, last=9, every=3)])
+    assert found == Course(
+        steps=9, others=[StepKind(collectives=[LARGE], entered=1, steps=3, first=3, last=9, every=3)]
+    )
     assert loop.reads == 1
 
     # The last warm-up iteration may be one of those that come every third
