@@ -14,6 +14,7 @@ from pytest_distbench.judging.words import metric_text
 from pytest_distbench.records.iteration import NOT_RECORDED, TRAINING_STEP
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.run import CaseResult, Finding
+from pytest_distbench.records.summaries import grouped
 from pytest_distbench.units import counted, format_percent, is_duration, is_rate
 
 _NUMBER = re.compile(r"[+-]?[\d.,]+ %")
@@ -47,10 +48,7 @@ def and_more(names: Sequence[str]) -> str:
 def _injected(results: Sequence[CaseResult]) -> Iterator[Finding]:
     """What an injected slowdown did not reach, and in how many cases it was detected."""
     controls = [(r, r.control) for r in results if r.control is not None]
-    groups: dict[str, list[str]] = {}
-    for result, control in controls:
-        if control.why_not:
-            groups.setdefault(control.why_not, []).append(result.case.title)
+    groups = grouped((control.why_not, r.case.title) for r, control in controls if control.why_not)
     for why, titles in groups.items():
         yield Finding(code="not-injected", reason=f"nothing injected in {and_more(titles)}: {why}")
     for result, control in controls:
@@ -109,22 +107,16 @@ def _moved_together(results: Sequence[CaseResult]) -> Iterator[Finding]:
 
 
 def _out_of_reach(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    groups: dict[str, list[tuple[str, str]]] = {}
-    for result in results:
-        for verdict, why in out_of_reach(result):
-            groups.setdefault(_NUMBER.sub("", why), []).append((f"{result.case.title} {metric_text(verdict)}", why))
-    for found in groups.values():
-        names = and_more([name for name, _ in found])
-        told = f"{counted(len(found), 'metric')} could not have turned red: {names}: {found[0][1]}"
+    found = [(r, verdict, why) for r in results for verdict, why in out_of_reach(r)]
+    for same in grouped((_NUMBER.sub("", one[2]), one) for one in found).values():
+        names = and_more([f"{result.case.title} {metric_text(verdict)}" for result, verdict, _ in same])
+        told = f"{counted(len(same), 'metric')} could not have turned red: {names}: {same[0][2]}"
         yield Finding(code="out-of-reach", reason=told)
 
 
 def _unconfirmed(results: Sequence[CaseResult]) -> Iterator[Finding]:
     """Why suspicious cases were not confirmed by A/B, a line for each reason, numbers aside."""
-    groups: dict[str, list[CaseResult]] = {}
-    for result in results:
-        if result.unconfirmed:
-            groups.setdefault(re.sub(r"\d", "", result.unconfirmed), []).append(result)
+    groups = grouped((re.sub(r"\d", "", r.unconfirmed), r) for r in results if r.unconfirmed)
     for found in groups.values():
         told = f"not confirmed by A/B: {and_more([r.case.title for r in found])}: {found[0].unconfirmed}"
         yield Finding(code="unconfirmed", reason=told)

@@ -1,10 +1,11 @@
-"""Order statistics of several numbers: medians, quantiles, and the quantiles that stand for a distribution."""
+"""Order statistics of several numbers: medians, quantiles, and the quantiles that stand for a distribution; groups."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 
 def median(values: Iterable[float | None]) -> float | None:
@@ -48,3 +49,15 @@ def distribution(values: Sequence[float]) -> list[float]:
     kept = min(len(ordered), MOST_KEPT)
     places = (round(i * (len(ordered) - 1) / max(1, kept - 1)) for i in range(kept))
     return [float(f"{ordered[place]:.4g}") for place in places]
+
+
+Key = TypeVar("Key")
+Item = TypeVar("Item")
+
+
+def grouped(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
+    """What has the same key, in the order in which it comes."""
+    found: dict[Key, list[Item]] = {}
+    for key, item in pairs:
+        found.setdefault(key, []).append(item)
+    return found

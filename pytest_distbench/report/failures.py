@@ -23,6 +23,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord, RankFate
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.summaries import grouped
 from pytest_distbench.report import escape, layout
 from pytest_distbench.report.verdicts import case_table
 from pytest_distbench.units import format_change, plural, quantity
@@ -77,10 +78,7 @@ def launch_text(result: CaseResult, *, rerun_command: str) -> str:
     launch = result.launches[-1]
     further = [f"    | {line[:LONGEST_LINE]}" for line in launch.reason.splitlines()[1:][-_FEW_LINES:]]
     parts = [escape(launch_headline(launch)), *further, *map(escape, launch.remarks), ""]
-    groups: dict[tuple[str, str], list[RankFate]] = {}
-    for fate in launch.fates:
-        groups.setdefault((_title_of(fate), _body_of(fate)), []).append(fate)
-    for (title, body), fates in groups.items():
+    for (title, body), fates in grouped(((_title_of(fate), _body_of(fate)), fate) for fate in launch.fates).items():
         ranks = sorted(fate.rank for fate in fates)
         names = ", ".join(f"{rank} ({launch.hosts[rank]})" if launch.hosts else str(rank) for rank in ranks)
         who = escape(launch.command[:LONGEST_LINE]) or f"{plural(len(fates), 'rank')} {names}"

@@ -18,6 +18,7 @@ from pytest_distbench.judging.words import change, metric_text
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.reasons import VERDICTS
 from pytest_distbench.records.run import CaseResult, Finding
+from pytest_distbench.records.summaries import grouped
 from pytest_distbench.report import Line, layout
 from pytest_distbench.report.verdicts import telling_verdicts, verdict_rows
 from pytest_distbench.units import counted, format_percent, is_size, plural, quantity
@@ -100,9 +101,7 @@ def counts(results: Sequence[CaseResult], *, took_s: float | None) -> list[Line]
     took = f" in {about(took_s)}" if took_s is not None else ""
     measured = [counted(len(results), "case"), metrics, f"{counted(launches, 'launch')}{took}"]
     lines = [Line(", ".join(measured))]
-    groups: dict[str, list[CaseResult]] = {}
-    for result in results:
-        groups.setdefault(state_of(result), []).append(result)
+    groups = grouped((state_of(result), result) for result in results)
     for state, (words, _) in STATES.items():
         if cases := groups.get(state):
             what = {"failed": _why(cases), "passed": _compared(cases)}.get(state) or _names(cases)
@@ -215,14 +214,17 @@ def headline(results: Sequence[CaseResult], *, besides: int = 0, was_interrupted
     return ", ".join([*told, in_words(results)] if results or not told else told)
 
 
+def _sentence(result: CaseResult) -> str:
+    """Why a case failed, with a verb; of one with other communication what became of its numbers too."""
+    why = [why_failed(result)]
+    numbers = [v for v in result.verdicts if v.is_failure and v.code != "communication"]
+    if why == [_COMMUNICATION] and numbers:
+        why.append(_why_number(worst(numbers)))
+    return " and ".join(_SENTENCES.get(words, words) for words in why)
+
+
 def _reasons(count: str, failed: Sequence[CaseResult]) -> str:
-    groups: dict[str, list[CaseResult]] = {}
-    for result in failed:
-        why = [why_failed(result)]
-        numbers = [v for v in result.verdicts if v.is_failure and v.code != "communication"]
-        if why == [_COMMUNICATION] and numbers:
-            why.append(_why_number(worst(numbers)))
-        groups.setdefault(" and ".join(_SENTENCES.get(words, words) for words in why), []).append(result)
+    groups = grouped((_sentence(result), result) for result in failed)
     if len(groups) == 1 and len(failed) > 1:
         return f"{count}: {next(iter(groups))} in {'both' if len(failed) == 2 else f'all {len(failed)}'}"
     told = [f"{why} in {found[0].case.title if len(found) == 1 else len(found)}" for why, found in groups.items()]
@@ -329,9 +331,7 @@ def next_steps(results: Sequence[CaseResult], commands: Mapping[str, str]) -> li
 
 def sentence(results: Sequence[CaseResult], *, where: str = "") -> Line:
     """The run in one line: ``2 cases: 1 passed, 1 FAILED (communication changed)   report: run.html``."""
-    groups: dict[str, list[CaseResult]] = {}
-    for result in results:
-        groups.setdefault(STATES[state_of(result)][1], []).append(result)
+    groups = grouped((STATES[state_of(result)][1], result) for result in results)
     order = sorted(groups, key=[words for _, words in STATES.values()].index, reverse=True)
     parts = []
     for told in order:

@@ -22,8 +22,9 @@ from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.iteration import NOT_RECORDED
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.reasons import REASONS, ReasonCode
+from pytest_distbench.records.reasons import REASONS
 from pytest_distbench.records.run import CaseResult, Finding, RunRecord
+from pytest_distbench.records.summaries import grouped
 from pytest_distbench.records.wanted import ELASTIC_BASELINE_LAUNCHES
 from pytest_distbench.releases import own_version
 from pytest_distbench.report import Line, layout, lines_of
@@ -276,15 +277,15 @@ def _were(number: int) -> str:
 
 def _told(results: Sequence[CaseResult], is_asked: Callable[[Finding], bool], *, by_text: bool) -> list[Line]:
     """What was not judged and why: a line per reason, or per text of it, numbers aside, however many cases it is of."""
-    groups: dict[tuple[ReasonCode, str], list[tuple[CaseResult, Finding]]] = {}
-    for result in results:
-        for verdict in result.verdicts:
-            is_without = verdict.kind == "new" and result.reference.kind == "paired"
-            if (is_asked(verdict) or is_without) and NOT_RECORDED not in verdict.reason:
-                text = _NUMBER.sub("", verdict.reason) if by_text else ""
-                groups.setdefault((verdict.code, text), []).append((result, verdict))
+    asked = [
+        (result, verdict)
+        for result in results
+        for verdict in result.verdicts
+        if is_asked(verdict) or (verdict.kind == "new" and result.reference.kind == "paired")
+        if NOT_RECORDED not in verdict.reason
+    ]
     lines = []
-    for found in groups.values():
+    for found in grouped(((v.code, _NUMBER.sub("", v.reason) if by_text else ""), (r, v)) for r, v in asked).values():
         result, verdict = found[0]
         cases = len({id(other) for other, _ in found})
         more = f" and {len(found) - 1} more{f' of {cases} cases' if cases > 1 else ''}" if len(found) > 1 else ""

@@ -13,9 +13,10 @@ from pytest_distbench.judging.outcome import detection, planted_ratio, telling
 from pytest_distbench.judging.words import change, current, metric_text, reference, threshold
 from pytest_distbench.machine.secrets import mask_text
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.metric import PEAK_MEMORY, Sample
+from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.reasons import REASONS, ReasonCode, Severity
 from pytest_distbench.records.run import STATISTICS, CaseResult, Finding
+from pytest_distbench.records.summaries import grouped
 from pytest_distbench.report import (
     Line,
     escape,
@@ -75,9 +76,7 @@ def remarks_of(result: CaseResult) -> list[Line]:
 
 def measured(result: CaseResult) -> list[Finding]:
     """What was measured in a case without verdicts: of each metric the median of its launches."""
-    found: dict[str, list[Sample]] = {}
-    for m in (m for launch in result.launches for m in launch.measurements if m.value is not None):
-        found.setdefault(m.key, []).append(m)
+    found = grouped((m.key, m) for launch in result.launches for m in launch.measurements if m.value is not None)
     return [
         Finding(
             metric=key,
@@ -255,10 +254,7 @@ def _whole(changes: Sequence[EntryChange]) -> list[tuple[str, str]]:
 
 
 def _notes(changes: Sequence[EntryChange]) -> list[tuple[str, str]]:
-    by_note: dict[str, list[str]] = {}
-    for entry in changes:
-        for note in entry.notes:
-            by_note.setdefault(note, []).append(str(entry.name))
+    by_note = grouped((note, str(entry.name)) for entry in changes for note in entry.notes)
     found = [(names[0] if len(names) == 1 else f"{len(names)} cases", note) for note, names in by_note.items()]
     return [*found[:MOST_ROWS], *(("and", line) for line in _left_out(found, "differences"))]
 

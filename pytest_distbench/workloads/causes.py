@@ -14,6 +14,7 @@ from pytest_distbench.judging.causes import MOST_DIFFERENCES, hosts_of, movement
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Scalar, tightest
 from pytest_distbench.records.run import CaseResult, Finding
+from pytest_distbench.records.summaries import grouped
 from pytest_distbench.units import format_bytes, format_seconds
 
 STANDS_OUT = 1.8
@@ -170,10 +171,8 @@ def _solve(shares: Sequence[float], weights: Sequence[float], residuals: Sequenc
 
 def slow_sizes(result: CaseResult) -> Iterator[Finding]:
     """Of a sweep: which sizes are slower, and whether a call or a byte costs more."""
-    sweeps: dict[str, list[Finding]] = {}
-    for verdict in result.verdicts:
-        if set(verdict.at) == {"message_bytes"} and verdict.unit == "s" and verdict.current and verdict.baseline:
-            sweeps.setdefault(verdict.name, []).append(verdict)
+    timed = [v for v in result.verdicts if v.unit == "s" and v.current and v.baseline]
+    sweeps = grouped((v.name, v) for v in timed if set(v.at) == {"message_bytes"})
     for name, verdicts in sweeps.items():
         hit = [_size(v) for v in verdicts if v.row.may_be_confirmed]
         if hit and len(verdicts) >= FEWEST_SIZES:
