@@ -30,6 +30,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.page import Lines, Spans
+from pytest_distbench.report.tables.record import RECORD
 from pytest_distbench.report.tables.table import DataTable
 
 
@@ -190,3 +191,9 @@ def test_slots_are_drawn_with_their_workers_of_jobs_pools_and_servings() -> None
 def test_a_run_without_an_elastic_job_has_no_timeline() -> None:
     with pytest.raises(DistbenchError, match="has no elastic job, and so no timeline: --format trace writes nothing"):
         write_trace(run(result()), io.BytesIO())
+
+
+def test_the_record_of_an_experiment_has_the_schedule_of_its_job() -> None:
+    made = run(result(launches=[replace(result().launches[0], events=measure(JOB, killed().history)[0])]))
+    [row] = RECORD.table(made.results, {"run": made}).texts
+    assert f"{JOB.nodes} nodes, {JOB.start} at the start, {JOB.plan}" in row

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 from support.results import PAIRED, STORED, point, result, verdict
 
 from pytest_distbench.judging.outcome import Strictness, conclude, launch_headline
+from pytest_distbench.launch.starters import LAUNCHERS
 from pytest_distbench.records.launch import ErrorReport, LaunchRecord, RankFate
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import STATISTICS, CaseResult, Finding, ReferenceRecord
@@ -122,8 +124,11 @@ def test_a_launch_is_told_by_its_ranks_with_what_they_were_at() -> None:
     assert remark_lines(launches) == ["rank 0: a (2 of 3 launches)", "rank 1: b (1 of 3 launches)"]
 
 
-@pytest.mark.parametrize(("launcher", "is_told"), [("warm", True), ("slurm", False), ("cmd", False), ("mine", True)])
-def test_a_debugger_is_offered_where_there_is_a_terminal(launcher: str, is_told: bool) -> None:
+@pytest.mark.parametrize(("launcher", "is_told"), [("warm", True), ("far", False), ("mine", True)])
+def test_a_debugger_is_offered_where_there_is_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, launcher: str, is_told: bool
+) -> None:
+    monkeypatch.setitem(LAUNCHERS, "far", dataclasses.replace(LAUNCHERS["warm"], hosts="many"))
     made = result(launches=[launch(fate(0))])
     conditions = replace(made.case.conditions, launcher=launcher)
     lines = launch_text(replace(made, case=replace(made.case, conditions=conditions)), rerun_command="pytest x")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from support.results import PAIRED, STORED, end_of, point, result, verdict
+from support.results import PAIRED, STORED, end_of, result, verdict
 
 from pytest_distbench.judging.remarks import flaky_tests
 from pytest_distbench.records.iteration import NOT_RECORDED, TRAINING_STEP, CaseTrace, Fingerprint
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import STATISTICS, CaseResult, ReferenceRecord
+from pytest_distbench.records.run import CaseResult, ReferenceRecord
 from pytest_distbench.report.terminal import interrupted_lines
 from pytest_distbench.report.verdicts import case_table
 
@@ -73,20 +73,6 @@ def test_a_reason_of_many_cases_is_one_line(code: ReasonCode, reasons: list[str]
 
     assert len(found) == lines
     assert f"and {4 - lines - 1} more of {4 - lines} cases: {reasons[0]}" in found[0]
-
-
-def test_a_sweep_has_a_table_of_its_sizes() -> None:
-    at = {"message_bytes": 8}
-    wrong = verdict(
-        "beyond-threshold", metric="wrong_elements[message_bytes=8]", at=at, unit="", better="exact", current=3.0
-    )
-    time = point(8, current=1e-5, baseline=1e-5)
-    assert [line.text for line in case_table(result(time, point(16), wrong), show_all=False)] == [
-        "   size  time us  algbw GB/s  busbw GB/s  #wrong  baseline us  change  threshold  n",
-        "!   8 B     10.0       0.001       0.001       3         10.0  +0.0 %       +10%  5",
-        f"  this run, baseline: {STATISTICS['median']}",
-        "  1 size within their thresholds not shown (-v shows all)",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -28,34 +28,9 @@ from pytest_distbench.report.verdicts import (
 from pytest_distbench.store.accept import EntryChange, entry_change
 
 
-def test_a_sweep_and_many_pairs_are_told_by_their_ends_and_what_moved() -> None:
-    lines = case_table(result(point(1_000_000, "beyond-threshold", current=0.001), point(8)), show_all=False)
-    assert lines[0].text.split()[:4] == ["size", "time", "us", "algbw"]
-    assert lines[1].severity == "failure"
-    assert lines[1].text.split()[:6] == ["!", "976.6", "KiB", "1000.0", "1.000", "1.500"]
-    assert lines[3].text == "  1 size within their thresholds not shown (-v shows all)"
-
-    sizes = [point(size, ratio=ratio) for size, ratio in [(8, 1.0), (16, 1.1), (32, 1.3), (64, 1.0)]]
-    assert [v.at["message_bytes"] for v in telling_verdicts(result(*sizes))] == [8, 32, 64]
-
+def test_many_pairs_are_told_by_their_ends_and_what_moved() -> None:
     verdicts = [verdict("beyond-threshold" if i == 3 else "within-threshold", metric=f"m{i}") for i in range(8)]
     assert [v.metric for v in telling_verdicts(result(*verdicts, reference=PAIRED))] == ["m0", "m3", "m7"]
-
-
-def test_what_the_backend_has_not_is_told_by_its_reasons() -> None:
-    pairs = [
-        verdict(
-            metric=f"supported[dtype={dtype}]", better="exact", current=0.0, facts={"dtype": dtype, "reason": reason}
-        )
-        for dtype, reason in [("int16", "Invalid scalar type"), ("uint16", "Invalid scalar type"), ("bool", "no")]
-    ]
-
-    lines = case_table(result(*pairs), show_all=False)
-
-    assert [line.text for line in lines[-2:]] == [
-        "  gloo has not int16, uint16: Invalid scalar type",
-        "  gloo has not bool: no",
-    ]
 
 
 def change(name: str, old: BaselineEntry | None, new: BaselineEntry | None) -> EntryChange:

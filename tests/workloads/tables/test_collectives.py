@@ -10,7 +10,8 @@ from support.results import point, result, verdict
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import LINK_PEAK, metric_key
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, Finding
+from pytest_distbench.records.run import STATISTICS, CaseResult, Finding
+from pytest_distbench.report.verdicts import case_table, telling_verdicts
 from pytest_distbench.workloads.tables.collectives import (
     BACKENDS,
     COLLECTIVES,
@@ -235,3 +236,44 @@ def test_collectives_have_the_columns_of_nccl_tests() -> None:
     ]
     assert section.footer == ["# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 1.5"]
     assert len(section.rows[0]) == len(section.columns) == 25
+
+
+def test_a_sweep_has_a_table_of_its_sizes() -> None:
+    at = {"message_bytes": 8}
+    wrong = verdict(
+        "beyond-threshold", metric="wrong_elements[message_bytes=8]", at=at, unit="", better="exact", current=3.0
+    )
+    time = point(8, current=1e-5, baseline=1e-5)
+    assert [line.text for line in case_table(result(time, point(16), wrong), show_all=False)] == [
+        "   size  time us  algbw GB/s  busbw GB/s  #wrong  baseline us  change  threshold  n",
+        "!   8 B     10.0       0.001       0.001       3         10.0  +0.0 %       +10%  5",
+        f"  this run, baseline: {STATISTICS['median']}",
+        "  1 size within their thresholds not shown (-v shows all)",
+    ]
+
+
+def test_a_sweep_is_told_by_their_ends_and_what_moved() -> None:
+    lines = case_table(result(point(1_000_000, "beyond-threshold", current=0.001), point(8)), show_all=False)
+    assert lines[0].text.split()[:4] == ["size", "time", "us", "algbw"]
+    assert lines[1].severity == "failure"
+    assert lines[1].text.split()[:6] == ["!", "976.6", "KiB", "1000.0", "1.000", "1.500"]
+    assert lines[3].text == "  1 size within their thresholds not shown (-v shows all)"
+
+    sizes = [point(size, ratio=ratio) for size, ratio in [(8, 1.0), (16, 1.1), (32, 1.3), (64, 1.0)]]
+    assert [v.at["message_bytes"] for v in telling_verdicts(result(*sizes))] == [8, 32, 64]
+
+
+def test_what_the_backend_has_not_is_told_by_its_reasons() -> None:
+    pairs = [
+        verdict(
+            metric=f"supported[dtype={dtype}]", better="exact", current=0.0, facts={"dtype": dtype, "reason": reason}
+        )
+        for dtype, reason in [("int16", "Invalid scalar type"), ("uint16", "Invalid scalar type"), ("bool", "no")]
+    ]
+
+    lines = case_table(result(*pairs), show_all=False)
+
+    assert [line.text for line in lines[-2:]] == [
+        "  gloo has not int16, uint16: Invalid scalar type",
+        "  gloo has not bool: no",
+    ]
