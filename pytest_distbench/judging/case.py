@@ -19,7 +19,7 @@ from pytest_distbench.judging.losses import disturbance, left_out, lost_part, mi
 from pytest_distbench.judging.neighbours import Run, as_one, error_share, find_runs, stored_together
 from pytest_distbench.judging.screening import Screening
 from pytest_distbench.judging.terms import Terms, accepted_changes, by_metric, staleness, version_changes
-from pytest_distbench.judging.thresholds import BUSIER_SHARE, Circumstances, typical_noise
+from pytest_distbench.judging.thresholds import BUSIER_SHARE, Circumstances, typical_noise, whole
 from pytest_distbench.judging.training_rule import (
     LOST_SEED,
     NOT_REPEATED,
@@ -46,14 +46,16 @@ class Beside:
     Attributes:
         looks: numbers of pairs after which is judged, ascending.
         tolerance_of: the change that is accepted of a metric, as a fraction.
-        itself: where they ran twice, and the references have the mean: each time.
+        controls: the same once more, in triples: then fast sides are compared, with the mean of both.
+        ab: of triples, how sentences on their clocks begin.
     """
 
     references: Sequence[LaunchRecord]
     looks: tuple[int, ...]
     tolerance_of: Callable[[Sample], float]
     spending: int = 2
-    itself: tuple[Sequence[LaunchRecord], Sequence[LaunchRecord]] = ((), ())
+    controls: Sequence[LaunchRecord] = ()
+    ab: str = ""
 
 
 def compare(
@@ -116,18 +118,23 @@ def compare(
         sides = in_pairs(beside.references, launches, wanted)
         own = {key: METRIC_KINDS[now[0].better].tolerance for key, (_, now) in sides.items()}
         tolerances = {k: beside.tolerance_of(sides[k][1][0]) if known is None else known for k, known in own.items()}
-        noisy = sum(now[0].is_noisy for _, now in sides.values())
+        noisy = [now[0] for _, now in sides.values() if now[0].is_noisy]
         under = dataclasses.replace(
-            under, comparisons=comparisons * max(1, noisy), looks=beside.looks, spending=beside.spending
+            under,
+            comparisons=comparisons * max(1, len(noisy)),
+            whole_comparisons=comparisons * max(1, sum(whole(m) is not None for m in noisy)),
+            looks=beside.looks,
+            spending=beside.spending,
         )
-    twice = in_pairs(*beside.itself, wanted) if beside is not None else {}
+    again = in_pairs(beside.controls, launches, wanted) if beside is not None and beside.controls else {}
     runs = find_runs(now[0] for then, now in sides.values() if then)
     noise = typical_noise(stored) if beside is None else {}
     compared = {
         key: Comparison(
             baseline=then,
             candidate=now,
-            itself=list(zip(*twice.get(key, ((), ())), strict=False)),
+            control=again.get(key, ((), ()))[0] if then else (),
+            ab=beside.ab if beside is not None else "",
             under=dataclasses.replace(
                 under,
                 tolerance=tolerances[key],
@@ -177,17 +184,19 @@ def _decide_runs(
     under: Circumstances,
 ) -> list[tuple[Run, Finding, Sequence[Comparison]]]:
     """What is found of runs of neighbours, each as one number; the shortest first."""
-    found: dict[Run, tuple[list[Sample], list[Sample], list[tuple[Sample, Sample]]]] = {}
+    found: dict[Run, list[list[Sample]]] = {}
     for run in runs:
         if beside is None:
             now = [m for launch in launches if (m := as_one(launch, run)) is not None]
-            found[run] = stored_together([stored[key] for key in run.keys]), now, []
+            found[run] = [stored_together([stored[key] for key in run.keys]), now, []]
         else:
-            pairs = _pairs_of(run, beside.references, launches)
-            found[run] = [a for a, _ in pairs], [b for _, b in pairs], _pairs_of(run, *beside.itself)
-    noise = typical_noise({run.key: then for run, (then, _, _) in found.items() if then}) if beside is None else {}
+            sides = [side for side in (beside.references, launches, beside.controls) if side]
+            rows = [[as_one(launch, run) for launch in row] for row in zip(*sides, strict=True)]
+            full = [[m for m in row if m is not None] for row in rows if None not in row]
+            found[run] = [[row[i] for row in full] for i in range(len(sides))] + [[]] * (3 - len(sides))
+    noise = typical_noise({run.key: then for run, (then, *_) in found.items() if then}) if beside is None else {}
     decided: list[tuple[Run, Finding, Sequence[Comparison]]] = []
-    for run, (then, now, twice) in found.items():
+    for run, (then, now, again) in found.items():
         sizes = [compared[key] for key in run.keys]
         accepted = [one.under.tolerance for one in sizes]
         of_run = dataclasses.replace(
@@ -197,14 +206,10 @@ def _decide_runs(
             share=run.share,
         )
         if then and now:
-            made = Comparison(baseline=then, candidate=now, itself=twice, under=of_run)
+            ab = beside.ab if beside is not None else ""
+            made = Comparison(baseline=then, candidate=now, control=again, ab=ab, under=of_run)
             decided.append((run, decide(made), sizes))
     return decided
-
-
-def _pairs_of(run: Run, first: Sequence[LaunchRecord], second: Sequence[LaunchRecord]) -> list[tuple[Sample, Sample]]:
-    both = [(as_one(a, run), as_one(b, run)) for a, b in zip(first, second, strict=True)]
-    return [(a, b) for a, b in both if a is not None and b is not None]
 
 
 def in_pairs(

@@ -45,17 +45,21 @@ from pytest_distbench.judging.stats import BLIND_LIMIT, LARGEST_EXPONENT, studen
 from pytest_distbench.judging.terms import difference
 from pytest_distbench.judging.thresholds import (
     BEYOND_DOUBT,
+    CAUTION,
     CONFIDENCE,
     CONFIRMING_PAIRS,
+    LEAST_OF_ALL,
     LOAD_ERRORS,
     LOAD_SHARE,
     OBVIOUS_LAUNCHES,
     OBVIOUS_LIMITS,
     STANDARD_ERRORS,
+    VETO,
     Circumstances,
     Difference,
     are_timed,
     both_by_all_iterations,
+    by_all_iterations,
     fast_logs,
     fast_value,
     noise_of_means,
@@ -65,7 +69,7 @@ from pytest_distbench.judging.thresholds import (
 )
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import PEAK_MEMORY, Sample
-from pytest_distbench.records.reasons import ReasonCode
+from pytest_distbench.records.reasons import REASONS, ReasonCode
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding, Statistic
 from pytest_distbench.records.summaries import geometric_mean, median
@@ -98,7 +102,9 @@ class Comparison:
     Attributes:
         candidate: in each launch of this run; one that a launch lacks has no value.
         baseline: in each stored launch, or in the other one of each pair; empty: there is none.
-        itself: of pairs whose other side ran twice, and has the mean of both: what it measured each time.
+        control: in the third one of each triple: the other side once more, which then counts with the mean of both.
+        statistic: of pairs, where that is not of their values or fast sides.
+        ab: of triples, how their sentences begin: ``interleaved A/B with 3f2a91c0d4``.
         absent: why there is no baseline.
         lost: what is measured no more of it, in a clause; empty: nothing.
         neighbours: the runs of sizes that it belongs to, the shortest first, what each is as one number, and its sizes.
@@ -108,7 +114,9 @@ class Comparison:
     candidate: Sequence[Sample]
     baseline: Sequence[Sample] = ()
     under: Circumstances
-    itself: Sequence[tuple[Sample, Sample]] = ()
+    control: Sequence[Sample] = ()
+    ab: str = ""
+    statistic: Statistic | None = None
     absent: Absence = NO_BASELINE
     lost: str = ""
     neighbours: Sequence[tuple[Run, Finding, Sequence[Comparison]]] = ()
@@ -134,11 +142,18 @@ class Comparison:
 
     @cached_property
     def new(self) -> list[float | None]:
-        return [m.value for m in self.candidate]
+        return [self._value(m) for m in self.candidate]
 
     @cached_property
     def old(self) -> list[float | None]:
-        return [m.value for m in self.baseline]
+        if not self.control:
+            return [self._value(m) for m in self.baseline]
+        both = [(self._value(a), self._value(b)) for a, b in zip(self.baseline, self.control, strict=True)]
+        return [math.sqrt(a * b) if a and b and min(a, b) > 0 else a for a, b in both]
+
+    def _value(self, launch: Sample) -> float | None:
+        """Of triples the fast side: it is the quieter number on a shared machine."""
+        return fast_value(launch) if self.ab and self.metric.is_noisy else launch.value
 
     @cached_property
     def known(self) -> tuple[list[float], list[float]]:
@@ -149,11 +164,13 @@ class Comparison:
     def shown(self) -> Shown:
         """What is judged of each launch, and the name of what stands for all of them."""
         values = [v for side in self.known for v in side]
+        known = [m for m in self.candidate if m.value is not None]
         if not self.metric.is_noisy or min(values, default=0) <= 0:
             return "median", self.new, self.old
         if self.is_paired:
-            return "A/B", self.new, self.old
-        if not are_timed([m for m in self.candidate if m.value is not None]) or not are_timed(self.baseline):
+            timed = bool(self.ab) and any(are_timed([m]) for m in known)
+            return self.statistic or ("A/B sqrt(min x p25)" if timed else "A/B"), self.new, self.old
+        if not are_timed(known) or not are_timed(self.baseline):
             return "geometric mean", self.new, self.old
         return "sqrt(min x p25)", [fast_value(m) for m in self.candidate], [fast_value(m) for m in self.baseline]
 
@@ -179,9 +196,18 @@ class Comparison:
         if not self.is_paired:
             return of_stored(*self.logs, self.under, self.sign)
         old, new = self.known
-        twice = [(a.value, b.value) for a, b in self.itself]
-        null = [math.log(b / a) for a, b in twice if a and b and min(a, b) > 0]
-        return of_pairs([self.sign * math.log(b / a) for a, b in zip(old, new, strict=True)], null, self.under)
+        return of_pairs([self.sign * math.log(b / a) for a, b in zip(old, new, strict=True)], self.null, self.under)
+
+    @cached_property
+    def null(self) -> list[float]:
+        """By how much the other side differs from itself in each triple, as logarithms."""
+        both = [(self._value(a), self._value(b)) for a, b in zip(self.baseline, self.control, strict=False)]
+        return [math.log(b / a) for a, b in both if a and b and min(a, b) > 0]
+
+    @property
+    def is_vetoed(self) -> bool:
+        """Whether the other side of triples differs from itself by too much for this change to count."""
+        return bool(self.ab) and abs(self.change) <= VETO * abs(statistics.fmean(self.null or [0.0]))
 
     @property
     def mde(self) -> float:
@@ -215,19 +241,35 @@ class Comparison:
         """Whether a change as large as the limit, or the tolerance of pairs, would have shown by now."""
         found = self.difference
         if self.is_paired:
-            df = len(self.candidate) - 1 + len(self.itself)
+            df = len(self.candidate) - 1 + len(self.null)
             return found.worse_by + student_t_quantile(CONFIDENCE, df) * found.error < found.wanted
         near = max(0.0, found.limit - STANDARD_ERRORS * found.error)
         return -found.limit <= found.worse_by <= near
 
     @cached_property
     def of_all(self) -> Comparison | None:
-        """The same by all iterations of stored launches, beyond doubt; None where one side does not know them."""
-        known = both_by_all_iterations(self.baseline, [m for m in self.candidate if m.value is not None])
-        if self.is_paired or known is None:
+        """The same by all iterations: of stored launches beyond doubt; None where a side does not know them."""
+        candidate = [m for m in self.candidate if m.value is not None]
+        if self.ab and self.statistic is None:
+            sides = [[by_all_iterations(m) for m in side] for side in (candidate, self.baseline, self.control)]
+            new, old, again = ([m for m in side if m is not None] for side in sides)
+            if not new or not len(new) == len(old) == len(again) == len(candidate):
+                return None
+            under = dataclasses.replace(
+                self.under,
+                tolerance=max(self.under.tolerance, LEAST_OF_ALL),
+                comparisons=CAUTION * self.under.whole_comparisons,
+                share=1.0,
+            )
+            ab = f"{self.ab}, mean over all iterations"
+            return Comparison(
+                candidate=new, baseline=old, control=again, under=under, ab=ab, statistic="A/B all iterations"
+            )
+        both = both_by_all_iterations(self.baseline, candidate)
+        if self.is_paired or both is None:
             return None
         under = dataclasses.replace(self.under, tolerance=max(self.under.tolerance, BEYOND_DOUBT), noise_floor=0.0)
-        return dataclasses.replace(self, baseline=known[0], candidate=known[1], under=under)
+        return dataclasses.replace(self, baseline=both[0], candidate=both[1], under=under)
 
     @property
     def companions(self) -> dict[str, tuple[float, float]]:
@@ -257,6 +299,18 @@ class Comparison:
         """
         statistic, now, then = shown or self.shown
         middle, metric = _middle(statistic), self.metric
+        facts = {**metric.identity, **metric.facts}
+        row = REASONS[code]
+        if self.ab and row.is_comparable and row.verdict not in ("new", "missing"):
+            change = f"{self.ab}: {format_change(self.ratio or 1.0)} over {len(now)} pairs"
+            itself = statistics.fmean(self.null) if self.null else None
+            told = change if itself is None else f"{change}; A/A noise {format_change(math.exp(itself))}"
+            reason = f"{told}; {reason}" if row.verdict == "inconclusive" and code != "launches-used-up" else told
+            if itself is not None:
+                facts["noise_floor"] = math.exp(itself) - 1
+                if row.verdict == "regressed" and self.is_vetoed:
+                    noise = format_change(math.exp(itself))
+                    code, reason = "ab-disagrees", f"{change}, but A/A noise {noise}: this machine is too noisy"
         return Finding(
             metric=metric.key,
             code=code,
@@ -271,7 +325,7 @@ class Comparison:
             baseline_launches=len(then),
             reason=reason,
             at=metric.at,
-            facts={**metric.identity, **metric.facts},
+            facts=facts,
             companions=self.companions,
             is_open=is_open and not self.is_last,
         )
@@ -493,14 +547,18 @@ def asked_by_screening(c: Comparison) -> Finding | None:
 
 
 def slower(c: Comparison) -> Finding | None:
-    if not c.is_clear(1.0):
+    if not c.is_clear(1.0) or c.is_vetoed:
         return None
     code, why = c.under.excuse(c.metric.unit, c.difference.worse_by)
     return None if code else c.noisy("beyond-threshold", why)
 
 
 def slower_in_all_iterations(c: Comparison) -> Finding | None:
-    of_all = None if c.is_clear(1.0) else c.of_all
+    """The fast side is not: most iterations may have become slow nevertheless."""
+    of_all = None if c.is_clear(1.0) and not c.ab else c.of_all
+    if of_all is not None and c.ab:
+        found, looks_worse = decide(of_all), of_all.change > math.log1p(LEAST_OF_ALL) / 2
+        return found if found.kind == "regressed" or (found.is_open and looks_worse) else None
     if of_all is None or of_all.difference.worse_by <= of_all.difference.limit:
         return None
     if not of_all.is_clear(1.0):
@@ -511,6 +569,11 @@ def slower_in_all_iterations(c: Comparison) -> Finding | None:
     threshold = math.expm1(min(of_all.difference.limit, LARGEST_EXPONENT))
     shown: Shown = "all iterations", of_all.new, of_all.old
     return c.finding(code or "beyond-threshold", excuse or told, threshold=threshold, shown=shown)
+
+
+def vetoed(c: Comparison) -> Finding | None:
+    """Slower, on a machine that is too noisy to say so."""
+    return c.noisy("beyond-threshold") if c.is_vetoed and c.is_clear(1.0) else None
 
 
 def better(c: Comparison) -> Finding | None:
@@ -599,6 +662,7 @@ RULES: dict[str, tuple[Decider, ...]] = {
         asked_by_screening,
         slower,
         slower_in_all_iterations,
+        vetoed,
         better,
         moved_with_neighbours,
         screened_as_healthy,

@@ -6,8 +6,9 @@ clocks the fast sides count, as in the stored comparison. This tree is compared 
 differs from itself tells of the same noise. What that does not call slower is compared by all of its iterations too, at
 the tolerance of :data:`~pytest_distbench.judging.thresholds.LEAST_OF_ALL`. Then a clock
 
-- *regressed* where this tree is slower than the revision, and by more than :data:`VETO` times what the revision
-  differs from itself: a machine on which that is much tells nothing, whatever the statistics of the pairs say;
+- *regressed* where this tree is slower than the revision, and by more than
+  :data:`~pytest_distbench.judging.thresholds.VETO` times what the revision differs from itself: a machine on which that
+  is much tells nothing, whatever the statistics of the pairs say;
 - is slower by the *machine* where it is not, and what ran in turns, some time after what raised the doubt, is beyond
   the stored numbers by their own rule (``thresholds``): noise is no slower machine. Where pytest itself evaluated
   other code than the revision has, both sides had it, and turns clear it of nothing: it *regressed* where the stored
@@ -39,20 +40,15 @@ from pytest_distbench.judging.references import are_asked_about, confirm_digits
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.judging.thresholds import (
-    CAUTION,
     FEWEST_PAIRS,
     LAST_LOOK,
-    LEAST_OF_ALL,
     are_timed,
-    by_all_iterations,
     fast_logs,
-    fast_value,
     looks,
 )
 from pytest_distbench.records.case import BaselineEntry, Case
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 from pytest_distbench.units import format_change
@@ -62,9 +58,6 @@ LOOKS = looks(FEWEST_PAIRS, LAST_LOOK)
 
 SPENDING = 1
 """The error rate is spent in proportion to the pairs: with two contrasts the noise of three is known well enough."""
-
-VETO = 2.0
-"""A slowdown counts only where it is more than so many times what the revision differs from itself."""
 
 RECURS = 0.5
 """Of a slowdown, as a logarithm, so much has to be seen again in other process trees."""
@@ -202,18 +195,16 @@ def judge_in_turns(
         of: what the first mention of it goes on with.
         cases: that share the error rate.
     """
-    wholes = {key: max(tolerance, LEAST_OF_ALL) for key, tolerance in tolerances.items()}
-    timed = {m.key: "A/B sqrt(min x p25)" for launch in turns[0] for m in launch.measurements if are_timed([m])}
-    fast = _judge_clocks(terms, case, turns, _of_fast_side, timed, tolerances=tolerances, cases=cases)
-    every = dict.fromkeys(fast, "A/B all iterations")
-    of_all = _judge_clocks(terms, case, turns, by_all_iterations, every, tolerances=wholes, cases=CAUTION * cases)
-    return {
-        key: _louder(
-            _weigh(*judged, name, of),
-            _weigh(*of_all[key], name, f"{of}, mean over all iterations") if key in of_all else None,
-        )
-        for key, judged in fast.items()
-    }
+    beside = Beside(
+        references=turns[1],
+        controls=turns[2],
+        looks=LOOKS,
+        spending=SPENDING,
+        tolerance_of=lambda metric: tolerances.get(metric.key, terms.default_tolerance),
+        ab=f"interleaved A/B with {name}{of}",
+    )
+    found = compare(terms, case, turns[0], beside=beside, comparisons=cases)
+    return {finding.metric: finding for finding in found if is_clock(finding, finding.unit)}
 
 
 def seen_again(verdicts: Sequence[Finding], in_turns: Mapping[str, Finding]) -> list[Finding]:
@@ -240,49 +231,6 @@ def seen_again(verdicts: Sequence[Finding], in_turns: Mapping[str, Finding]) -> 
             reason = f"{first}, not in a second one ({change} over {again.launches})"
             judged.append(replace(v, code="ab-disagrees", reason=reason, is_open=again.is_open))
     return judged
-
-
-def _judge_clocks(
-    terms: Terms,
-    case: Case,
-    turns: Turns,
-    seen: Callable[[Sample], Sample | None],
-    called: Mapping[str, str],
-    *,
-    tolerances: Mapping[str, float],
-    cases: int,
-) -> dict[str, tuple[Finding, float | None]]:
-    """What pairs say of each clock by one of its statistics, and by how much the references differ from themselves.
-
-    Args:
-        called: by metric, the name of the statistic where it is not that of the launches' values.
-    """
-    now, then, again = ([_by(seen, launch) for launch in side] for side in turns)
-    if not any(launch.measurements for launch in now):
-        return {}
-    beside = Beside(
-        references=[_together(a, b) for a, b in zip(then, again, strict=True)],
-        tolerance_of=lambda metric: tolerances.get(metric.key, terms.default_tolerance),
-        looks=LOOKS,
-        spending=SPENDING,
-        itself=(then, again),
-    )
-    null = ratios(then, again)
-    return {
-        f.metric: (replace(f, statistic=called.get(f.metric, "A/B")) if f.statistic == "A/B" else f, null.get(f.metric))
-        for f in compare(terms, case, now, beside=beside, comparisons=cases)
-        if is_clock(f, f.unit)
-    }
-
-
-def _louder(fast: Finding, whole: Finding | None) -> Finding:
-    """By the fast side, but where all iterations became slower and it did not; and while they may have."""
-    if whole is None or fast.kind == "regressed" or whole.kind not in ("regressed", "inconclusive"):
-        return fast
-    if whole.kind == "regressed":
-        return whole
-    looks_worse = worse_by(whole) > math.log1p(LEAST_OF_ALL) / 2
-    return whole if whole.is_open and looks_worse and not fast.is_open else fast
 
 
 def worse_by(finding: Finding) -> float:
@@ -370,43 +318,3 @@ def _on_both_sides(v: Finding, acting: Evaluated, revision: str, reason: str, *,
     if is_obvious and are_of_the_test:
         return replace(v, code="beyond-threshold", reason=f"{told}: so the comparison with the stored baseline counts")
     return replace(v, code="shared-code", reason=f"{told}: either that code or the machine is slower")
-
-
-def _weigh(paired: Finding, itself: float | None, name: str, of: str) -> Finding:
-    """What pairs say of a clock, beside what the other side differs from itself."""
-    if not _tells(paired):
-        return paired
-    pairs = f"over {paired.launches} pairs"
-    against_itself = f"; A/A noise {format_change(itself)}" if itself is not None else ""
-    told = f"interleaved A/B with {name}{of}: {format_change(paired.ratio or 1.0)} {pairs}"
-    facts = {**paired.facts, "noise_floor": itself - 1} if itself is not None else paired.facts
-    now = replace(paired, reason=f"{told}{against_itself}", facts=facts)
-    if paired.is_open:
-        return replace(now, code="launches-used-up")
-    itself_by = abs(math.log(itself)) if itself is not None else 0.0
-    if paired.kind == "regressed" and abs(math.log(paired.ratio or 1.0)) <= VETO * itself_by:
-        vetoed = f"{told}, but A/A noise {format_change(itself or 1.0)}: this machine is too noisy"
-        return replace(now, code="ab-disagrees", reason=vetoed)
-    return replace(now, reason=f"{now.reason}; {paired.reason}") if paired.kind == "inconclusive" else now
-
-
-def _by(seen: Callable[[Sample], Sample | None], launch: LaunchRecord) -> LaunchRecord:
-    """A launch with what is seen of its metrics."""
-    return replace(launch, measurements=[found for m in launch.measurements if (found := seen(m)) is not None])
-
-
-def _of_fast_side(measured: Sample) -> Sample:
-    """Clocks are their fast sides: they are the quieter number on a shared machine."""
-    return replace(measured, value=fast_value(measured))
-
-
-def _together(first: LaunchRecord, second: LaunchRecord) -> LaunchRecord:
-    others = {m.key: m for m in second.measurements}
-    return replace(first, measurements=[_mean(m, others.get(m.key)) for m in first.measurements])
-
-
-def _mean(first: Sample, second: Sample | None) -> Sample:
-    if METRIC_KINDS[first.better].rule != "noisy" or second is None:
-        return first
-    a, b = first.value, second.value
-    return replace(first, value=math.sqrt(a * b)) if a is not None and b is not None and min(a, b) > 0 else first

@@ -111,6 +111,9 @@ FIRST_LOOK, LAST_LOOK = 5, 28
 FEWEST_PAIRS = 3
 """With fewer the noise between pairs is not known."""
 
+VETO = 2.0
+"""A slowdown counts only where it is more than so many times what the other side differs from itself."""
+
 CONFIDENCE = 0.95
 POWER = 0.9
 
@@ -142,6 +145,7 @@ class Circumstances:
     Attributes:
         tolerance: of this metric, as a fraction, 0.1 is 10 %.
         comparisons: noisy comparisons in this run; the error rate is shared over them.
+        whole_comparisons: those of triples by all of their iterations, beside them.
         max_launches: the most there may be of this run.
         looks: of pairs: their numbers after which is judged, ascending; empty: launches are held against stored ones.
         spending: a look's share of the error rate grows with this power of its pairs: the noise of five pairs looks
@@ -159,6 +163,7 @@ class Circumstances:
 
     tolerance: float
     comparisons: int
+    whole_comparisons: int = 1
     max_launches: int = 1
     looks: tuple[int, ...] = ()
     spending: int = 2
