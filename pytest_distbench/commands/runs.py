@@ -17,9 +17,9 @@ from typing import BinaryIO
 
 from pytest_distbench.commands import Command, NegativeError
 from pytest_distbench.errors import ConfigurationError, DistbenchError, TableError
+from pytest_distbench.judging.case import compare_runs
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES, impossible_value
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
-from pytest_distbench.judging.references import compare_runs
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.run import Finding, RunRecord
 from pytest_distbench.records.wanted import DEFAULT_TOLERANCE, FRACTION

@@ -9,11 +9,12 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import get_args
 
+from pytest_distbench.judging.bounds import carry_over
 from pytest_distbench.judging.comparison import NO_BASELINE, Absence, Comparison, as_info, decide, precondition
-from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.entry import few_launches, make_entry
 from pytest_distbench.judging.fingerprint_rule import METRIC, fingerprints_of, judge_fingerprints, needs_more
 from pytest_distbench.judging.losses import disturbance, left_out, lost_part, missing_finding
 from pytest_distbench.judging.neighbours import Run, as_one, error_share, find_runs, stored_together
@@ -28,12 +29,12 @@ from pytest_distbench.judging.training_rule import (
     curve_says,
     judge_family,
 )
-from pytest_distbench.records.case import BaselineEntry, Case
+from pytest_distbench.records.case import BaselineEntry, Case, EntryName
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import PEAK_MEMORY, Sample, metric_key, metric_name, without
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import Finding
+from pytest_distbench.records.run import CaseResult, Finding, RunRecord
 
 Metrics = Mapping[str, Sequence[Sample]]
 """Metric key -> what it is in each launch."""
@@ -304,3 +305,59 @@ def crowding(entry: BaselineEntry | None, launches: Sequence[LaunchRecord], *, c
         return None
     more = statistics.median(launch.foreign_wanted or 0.0 for launch in launches) - entry.foreign_wanted
     return statistics.median(now) / entry.crowding if more > BUSIER_SHARE * cores else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunComparison:
+    """Verdicts per case both runs have, and the names of the others.
+
+    Attributes:
+        verdicts: of the newer run's launches against the older one's.
+        few: cases of the older run with too few launches to know their noise.
+    """
+
+    verdicts: dict[EntryName, list[Finding]] = field(default_factory=dict)
+    failed: list[EntryName] = field(default_factory=list)
+    lost: list[EntryName] = field(default_factory=list)
+    added: list[EntryName] = field(default_factory=list)
+    few: int = 0
+
+
+def compare_runs(old: RunRecord, new: RunRecord, *, tolerance: float) -> RunComparison:
+    before = {name: result for name, result in _cases(old).items() if _has_passed(result)}
+    after = _cases(new)
+    entries = {
+        name: make_entry(result.case, result.launches, result.environment.software) for name, result in before.items()
+    }
+    found = RunComparison(
+        lost=sorted(before.keys() - after.keys()),
+        added=sorted(after.keys() - before.keys()),
+        few=sum(bool(few_launches(entry.metrics)) for entry in entries.values()),
+    )
+    found.failed.extend(name for name in found.added if not _has_passed(after[name]))
+    found.added[:] = [name for name in found.added if name not in found.failed]
+    both = [name for name in after if name in before]
+    comparisons = sum(m.is_noisy for name in both for m, *_ in entries[name].metrics.values())
+    for name in both:
+        result = after[name]
+        if not _has_passed(result):
+            found.failed.append(name)
+            continue
+        # As if the newer run had been asked for exactly the launches it has: no answer stays open.
+        terms = Terms(default_tolerance=tolerance, max_launches=1, cores=result.environment.cores)
+        made = compare(terms, result.case, result.launches, entries[name], comparisons=max(1, comparisons))
+        own = {v.metric: v for v in result.verdicts}
+        found.verdicts[name] = [carry_over(finding, own.get(finding.metric)) for finding in made]
+    return found
+
+
+def _cases(record: RunRecord) -> dict[EntryName, CaseResult]:
+    return {
+        EntryName(platform=r.environment.platform, test=r.case.test, key=r.case.key): r
+        for r in record.results
+        if r.reference.kind == "stored" and r.launches
+    }
+
+
+def _has_passed(result: CaseResult) -> bool:
+    return all(launch.outcome == "passed" for launch in result.launches)

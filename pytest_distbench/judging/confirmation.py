@@ -23,8 +23,16 @@ checkout, makes slow does not recur (:func:`seen_again`).
 Where the revision is this tree, it is launched again alone, and the same two answers are left: *machine* and
 *unchanged*.
 
-Numbers of a training are asked about as :mod:`~pytest_distbench.judging.references` says. What else was judged exactly
-(fingerprints, sizes, whatever is lost or beyond a bound) stays as it was judged.
+Whose are the digits of a training? Stored digits and this run's lie a commit and an environment apart. That commit,
+launched here and now, tells which of the two changed them:
+
+- it computes what this tree computes: the *environment* changed the digits, and nothing is wrong with the code;
+- it repeats its own stored digits, and this tree computes others: the *code* did;
+- neither: both did; and a commit that does not repeat itself here says nothing.
+
+Within the limit that is all that is asked. Beyond it this tree is judged against what that commit computes here,
+whatever is stored. Where it cannot be launched here, what the stored numbers say stands. What else was judged exactly
+(fingerprints, sizes, whatever is lost or beyond a bound) stays as it was judged, too.
 """
 
 from __future__ import annotations
@@ -35,10 +43,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 
-from pytest_distbench.judging.case import Beside, compare
-from pytest_distbench.judging.references import are_asked_about, confirm_digits
+from pytest_distbench.judging.case import Beside, compare, judge_trainings
+from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.screening import is_clock
-from pytest_distbench.judging.terms import Terms
+from pytest_distbench.judging.terms import Terms, by_metric
 from pytest_distbench.judging.thresholds import (
     FEWEST_PAIRS,
     LAST_LOOK,
@@ -49,6 +57,7 @@ from pytest_distbench.judging.thresholds import (
 from pytest_distbench.records.case import BaselineEntry, Case
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 from pytest_distbench.units import format_change
@@ -318,3 +327,79 @@ def _on_both_sides(v: Finding, acting: Evaluated, revision: str, reason: str, *,
     if is_obvious and are_of_the_test:
         return replace(v, code="beyond-threshold", reason=f"{told}: so the comparison with the stored baseline counts")
     return replace(v, code="shared-code", reason=f"{told}: either that code or the machine is slower")
+
+
+_RECORD = "--distbench-update records today's digits"
+
+
+def are_asked_about(verdict: Finding) -> bool:
+    """Whether the commit that recorded the baseline can say more of a verdict."""
+    if not METRIC_KINDS[verdict.better].is_of_training or verdict.baseline is None:
+        return False
+    return verdict.row.may_be_confirmed or verdict.code in ("numerics", "one-seed")
+
+
+def confirm_digits(
+    terms: Terms,
+    case: Case,
+    stored: Sequence[Finding],
+    launches: Sequence[LaunchRecord],
+    references: Sequence[LaunchRecord],
+    entry: BaselineEntry,
+    *,
+    revision: str,
+) -> list[Finding]:
+    """Judge the numbers of a training again, those that left the stored ones.
+
+    Args:
+        references: of the commit that recorded the baseline, here and now.
+        revision: that commit, as texts name it.
+    """
+    there = make_entry(case, references, references[0].software, before=entry)
+    if any(_differs(there.metrics.get(key, ())) and not _differs(known) for key, known in entry.metrics.items()):
+        return list(stored)  # a commit that does not repeat itself any more clears nobody
+    beside = _trainings(terms, launches, there)
+    itself = _trainings(terms, references, entry)
+    return [
+        _attribute(v, beside.get(v.metric), itself.get(v.metric), revision) if are_asked_about(v) else v for v in stored
+    ]
+
+
+def _trainings(terms: Terms, launches: Sequence[LaunchRecord], entry: BaselineEntry) -> Mapping[str, Finding]:
+    found = {key: m for key, m in by_metric(launches).items() if terms.wants(m[0].name)}
+    return {v.metric: v for v in judge_trainings(terms, found, entry.metrics, same_software=True, entry=entry)}
+
+
+def _attribute(stored: Finding, beside: Finding | None, itself: Finding | None, revision: str) -> Finding:
+    if beside is None or not (_is_equal(beside) or beside.row.is_answer):
+        return stored
+    repeats = itself is not None and _is_equal(itself)
+    if _is_equal(beside):
+        told = f"{revision} computes the same here: the environment changed the digits, not the code; {_RECORD}"
+        return replace(stored, code="numerics-environment", reason=f"{told}; {stored.reason}")
+    who = (
+        f"{revision} still computes its own digits here: the code changed them"
+        if repeats
+        else f"{revision} computes other digits here too: both code and environment changed them"
+    )
+    if stored.code == "numerics" and beside.code == "numerics":
+        return replace(stored, reason=f"{stored.reason}; {who}")
+    if beside.is_failure:
+        return replace(beside, reason=f"{beside.reason}; compared with what {revision} computes here")
+    told = f"compared with what {revision} computes here it is {beside.kind}"
+    code = "numerics-environment" if stored.is_failure else beside.code
+    return replace(stored, code=code, reason=f"{stored.reason}; {told}; {who}")
+
+
+def _differs(metric: Sequence[Sample]) -> bool:
+    """Whether a number of a training differs between launches of the same code."""
+    if not metric or not METRIC_KINDS[metric[0].better].is_of_training:
+        return False
+    is_curve = METRIC_KINDS[metric[0].better].rule == "curve"
+    return any(m.value != metric[0].value or (is_curve and m.values != metric[0].values) for m in metric)
+
+
+def _is_equal(verdict: Finding) -> bool:
+    if METRIC_KINDS[verdict.better].rule == "curve":
+        return (verdict.kind == "unchanged" or verdict.code == "flat-curve") and verdict.facts.get("deviation") == 0.0
+    return verdict.kind == "unchanged" and verdict.code != "numerics" and verdict.current == verdict.baseline

@@ -17,6 +17,7 @@ from pytest_distbench.judging.confirmation import (
     LOOKS,
     Evaluated,
     Known,
+    are_asked_about,
     confirm,
     is_beyond,
     judge_in_turns,
@@ -26,7 +27,6 @@ from pytest_distbench.judging.confirmation import (
     split_change,
     undecided,
 )
-from pytest_distbench.judging.references import are_asked_about
 from pytest_distbench.judging.screening import SUSPICIOUS
 from pytest_distbench.judging.terms import version_changes
 from pytest_distbench.machine.hardware import Interpreter, find_interpreter

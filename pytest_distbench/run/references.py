@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_distbench.judging.case import Beside, compare
-from pytest_distbench.judging.confirmation import can_be_confirmed
+from pytest_distbench.judging.confirmation import are_asked_about, can_be_confirmed
 from pytest_distbench.judging.entry import (
     completed_entry,
     is_wanted,
@@ -23,7 +23,6 @@ from pytest_distbench.judging.entry import (
     why_not_stored,
 )
 from pytest_distbench.judging.losses import norm_of
-from pytest_distbench.judging.references import are_asked_about
 from pytest_distbench.judging.screening import SCREENING_LAUNCHES, are_enough, is_clock, screen
 from pytest_distbench.judging.sensitivity import sensitivity_of
 from pytest_distbench.judging.terms import accepted_changes

@@ -9,8 +9,8 @@ from support.metrics import passed
 from support.stores import CASE, SOFTWARE
 
 from pytest_distbench.judging.case import compare
+from pytest_distbench.judging.confirmation import are_asked_about, confirm_digits
 from pytest_distbench.judging.entry import make_entry
-from pytest_distbench.judging.references import are_asked_about, confirm_digits
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Spread

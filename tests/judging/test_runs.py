@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.stores import HUNG, KEY, PLATFORM, TEST, named, result
 
-from pytest_distbench.judging.references import compare_runs
+from pytest_distbench.judging.case import compare_runs
 from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, ReferenceRecord, RunRecord
