@@ -42,7 +42,7 @@ from pathlib import Path
 from measuring import elastic_plan
 
 from pytest_distbench.elastic import draw
-from pytest_distbench.elastic.engines.table import ENGINES
+from pytest_distbench.elastic.engines import ENGINES
 from pytest_distbench.elastic.launch import launch_elastic
 from pytest_distbench.elastic.records import ElasticJob, Job
 from pytest_distbench.launch.site import processes

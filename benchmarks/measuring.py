@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pytest_distbench.elastic.engines.table import ENGINES, torch_release
+from pytest_distbench.elastic.engines import ENGINES, torch_release
 from pytest_distbench.elastic.records import Change, ElasticJob, Job, MembershipPlan
 from pytest_distbench.launch.starters import LAUNCHERS, LOOPBACK, Launcher
 from pytest_distbench.launch.supervise import Side, supervise

@@ -25,7 +25,7 @@ from pathlib import Path
 from measuring import elastic_plan
 
 from pytest_distbench.elastic import crash, draw, join
-from pytest_distbench.elastic.engines.table import ENGINES
+from pytest_distbench.elastic.engines import ENGINES
 from pytest_distbench.elastic.launch import launch_elastic
 from pytest_distbench.elastic.measures.continuity import ORDER
 from pytest_distbench.elastic.measures.ledger import MOMENTS, PARAMETERS, RANDOM, RATE, REPLICAS, STATE, STEP

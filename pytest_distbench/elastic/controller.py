@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_distbench.elastic.engines import CannotGoOn, Engine, EngineSetup, NodeOutputs
+from pytest_distbench.elastic.engines import ENGINES, CannotGoOn, Engine, EngineSetup, NodeOutputs
 from pytest_distbench.elastic.engines.nodes import let_parent_end
-from pytest_distbench.elastic.engines.table import ENGINES
+from pytest_distbench.elastic.plans import changes_of, choose_slots, taken_after
 from pytest_distbench.elastic.progress import (
     EXIT_S,
     STABLE_LINES,
@@ -27,7 +27,6 @@ from pytest_distbench.elastic.progress import (
     tell_unstable,
 )
 from pytest_distbench.elastic.records import START, Change, ElasticJob, Job
-from pytest_distbench.elastic.schedule import changes_of, choose_slots, taken_after
 from pytest_distbench.elastic.script import ScriptWatch
 from pytest_distbench.elastic.timeline import event
 from pytest_distbench.errors import ReadingError

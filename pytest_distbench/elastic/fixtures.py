@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Unpack, get_args
 
 import msgspec
 
-from pytest_distbench.elastic.engines.table import DEFAULT_ENGINE, ENGINES, torch_release
-from pytest_distbench.elastic.plans import WantedJob, WantedServing
+from pytest_distbench.elastic.engines import DEFAULT_ENGINE, ENGINES, torch_release
+from pytest_distbench.elastic.plans import WantedJob, WantedServing, changes_of, check_job, check_values, usual_start
 from pytest_distbench.elastic.progress import check_pattern
 from pytest_distbench.elastic.records import (
     SERVING,
@@ -24,10 +24,8 @@ from pytest_distbench.elastic.records import (
     Policy,
     Pool,
     PoolJob,
-    Serving,
     Sharing,
 )
-from pytest_distbench.elastic.schedule import changes_of, check_job, check_values, usual_start
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.launch.readers import problem_with
 from pytest_distbench.plugin.arguments import Arguments, Called, Given, Judged
@@ -109,9 +107,9 @@ class Elastic:
         given = self._distbench.arguments("elastic")
         given.keywords(options, self.__call__, ElasticKeywords)
         self._distbench.ask.check_kind(given, Job)
-        used = usable_engine(given, engine, timers)
+        base = _job_on(given, engine, timers)
         wanted = Called(body=body, seeds=(given.seed("seed", seed),), **options)
-        job = self._job(given, used, nodes, plan, start, ends_after, checkpoint_every, hold)
+        job = self._job(given, base, nodes, plan, start, ends_after, checkpoint_every, hold)
         job = replace(job, cores=check_room(given, self._settings, job.most, "nodes", oversubscribed=oversubscribed))
         found = self._distbench.ask.find_work(given, wanted)
         if not isinstance(found.work, Task):
@@ -135,7 +133,7 @@ class Elastic:
     def _job(
         self,
         given: Arguments,
-        used: UsedEngine,
+        base: ElasticJob,
         nodes: object,
         plan: object,
         start: object,
@@ -148,7 +146,8 @@ class Elastic:
         try:
             check_values(made)
             usual = usual_start(made, least=least, most=most) if start is None else start
-            job = ElasticJob(
+            job = replace(
+                base,
                 least=least,
                 most=most,
                 start=given.whole("start", usual, least=least, most=most),
@@ -156,7 +155,6 @@ class Elastic:
                 ends_after=ends_after_steps(given, ends_after),
                 checkpoint_every=given.whole("checkpoint_every", 20 if every is None else every, least=1),
                 hold=given.yes_or_no("hold", hold),
-                **used,
             )
             check_job(job)
             _check_changes(job)
@@ -219,22 +217,20 @@ def _plain(part: AnyRecord) -> AnyRecord:
     return replace(part, **{name: value for name, value in given.items() if value is not None})
 
 
-class UsedEngine(TypedDict):
-    """What a job's record says of its engine."""
-
-    engine: str
-    in_place_of: str
-    version: str
-    timers: dict[str, Number]
-
-
-def usable_engine(given: Arguments, engine: object, timers: object) -> UsedEngine:
-    """The engine that runs here in place of the one that was asked for, or that itself."""
+def _job_on(given: Arguments, engine: object, timers: object) -> ElasticJob:
+    """A job of one node, on the engine that was asked for, or on the one that runs here in its place."""
     if not isinstance(engine, str) or engine not in ENGINES:
         given.refuse(f"engine={show(engine)}; wanted one of {', '.join(ENGINES)}")
     wanted = _timers(given, engine, timers)
-    used, problem = _usable(given, engine)
-    return UsedEngine(
+    kind = ENGINES[engine]
+    problem = kind.problem()
+    if problem and not kind.stand_in:
+        given.refuse(f"engine={engine!r} cannot be used here: {problem}")
+    used = kind.stand_in if problem else engine
+    return ElasticJob(
+        least=1,
+        most=1,
+        start=1,
         engine=used,
         in_place_of=f"{engine}: {problem}" if problem else "",
         version=torch_release(),
@@ -257,14 +253,6 @@ def _timers(given: Arguments, engine: str, timers: object) -> dict[str, Number]:
 def ends_after_steps(given: Arguments, wanted: object, where: str = "") -> int | None:
     """How many steps a training takes behind what was planned for it; None: it ends by itself."""
     return None if wanted is None else given.whole(f"{where}ends_after", wanted, least=1)
-
-
-def _usable(given: Arguments, engine: str) -> tuple[str, str]:
-    kind = ENGINES[engine]
-    problem = kind.problem()
-    if problem and not kind.stand_in:
-        given.refuse(f"engine={engine!r} cannot be used here: {problem}")
-    return (kind.stand_in, problem) if problem else (engine, "")
 
 
 def _check_changes(job: ElasticJob) -> None:
@@ -333,14 +321,14 @@ class ElasticPool:
         given = self._distbench.arguments("elastic_pool")
         given.keywords(options, self.__call__, Judged)
         self._distbench.ask.check_kind(given, Pool)
-        used = usable_engine(given, engine, timers)
+        base = _job_on(given, engine, timers)
         wanted = Called(**options)
         listed = self._check_jobs(given, jobs)
         pool = Sharing(
             slots=given.whole("slots", slots, least=1, most=MOST_NODES),
             policy=given.choice("policy", policy, get_args(Policy)),  # type: ignore[arg-type] # it is one of them
-            jobs=_pool_jobs(given, listed, policy, checkpoint_every, used, has_serving=serving is not None),
-            serving=None if serving is None else _serving(given, serving, policy),
+            jobs=_pool_jobs(given, listed, policy, checkpoint_every, base, has_serving=serving is not None),
+            demand=[] if serving is None else _demand(given, serving, policy),
             compute=given.choice("compute", compute, get_args(Compute)),  # type: ignore[arg-type] # the same
         )
         _check_pool(given, pool)
@@ -386,7 +374,7 @@ def _pool_jobs(
     listed: Sequence[WantedJob],
     policy: Policy,
     checkpoint_every: object,
-    used: UsedEngine,
+    base: ElasticJob,
     *,
     has_serving: bool,
 ) -> list[PoolJob]:
@@ -408,7 +396,7 @@ def _pool_jobs(
                 f"{where}ends_after={ends_after} counts steps after the last demand of a serving, and this pool has "
                 f"none: leave it out"
             )
-        elastic = ElasticJob(least=least, most=most, start=least, checkpoint_every=every, ends_after=ends_after, **used)
+        elastic = replace(base, least=least, most=most, start=least, checkpoint_every=every, ends_after=ends_after)
         found.append(PoolJob(name=job.name, submit_s=submit_s, job=elastic))
     if found[0].submit_s > 0:
         given.refuse(
@@ -418,27 +406,27 @@ def _pool_jobs(
     return found
 
 
-def _serving(given: Arguments, wanted: object, policy: Policy) -> Serving:
+def _demand(given: Arguments, wanted: object, policy: Policy) -> Demand:
     if not isinstance(wanted, WantedServing):
         given.refuse(f"serving={show(wanted)}; wanted serving(...), from pytest_distbench.elastic")
     if policy != "elastic":
         given.refuse(f"serving takes slots from jobs, which only policy='elastic' can return; found {policy!r}")
     if isinstance(wanted.demand, str | bytes | Mapping) or not isinstance(wanted.demand, Sequence):
         given.refuse(f"serving: demand={show(wanted.demand)}; wanted pairs (seconds, slots)")
-    demand: list[Demand] = []
+    demand: Demand = []
     for pair in wanted.demand:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             given.refuse(f"serving: demand has {show(pair)}; wanted a pair (seconds, slots)")
         at_s = given.number("serving: seconds of the demand", pair[0], least=0.0)
-        if demand and at_s <= demand[-1].at_s:
+        if demand and at_s <= demand[-1][0]:
             given.refuse(
-                f"serving: the demand of {at_s:g} s comes after that of {demand[-1].at_s:g} s: list the demand by time"
+                f"serving: the demand of {at_s:g} s comes after that of {demand[-1][0]:g} s: list the demand by time"
             )
         slots = given.whole("serving: slots of the demand", pair[1], least=0, most=MOST_NODES)
-        demand.append(Demand(at_s=at_s, slots=slots))
-    if not any(each.slots for each in demand):
+        demand.append((at_s, slots))
+    if not any(slots for _, slots in demand):
         given.refuse(f"serving: demand={show(wanted.demand)} needs no slot")
-    return Serving(demand=demand)
+    return demand
 
 
 def _check_pool(given: Arguments, pool: Sharing) -> None:
@@ -448,9 +436,9 @@ def _check_pool(given: Arguments, pool: Sharing) -> None:
                 f"job {job.name!r} could never start: it needs {job.job.least} slots under policy={pool.policy!r}, and "
                 f"slots={pool.slots}"
             )
-    if pool.serving is None:
+    if not pool.demand:
         return
-    most = max(demand.slots for demand in pool.serving.demand)
+    most = max(slots for _, slots in pool.demand)
     least = max(job.job.least for job in pool.jobs)
     if most + least > pool.slots:
         given.refuse(

@@ -18,9 +18,8 @@ from pathlib import Path
 import msgspec
 
 from pytest_distbench.elastic.controller import RunningJob
-from pytest_distbench.elastic.engines import CannotGoOn, Engine, EngineSetup
+from pytest_distbench.elastic.engines import ENGINES, CannotGoOn, Engine, EngineSetup
 from pytest_distbench.elastic.engines.nodes import let_parent_end
-from pytest_distbench.elastic.engines.table import ENGINES
 from pytest_distbench.elastic.progress import EXIT_S
 from pytest_distbench.elastic.records import SERVING, START, Change, ChangeKind, Policy, Pool, PoolJob, Sharing
 from pytest_distbench.elastic.timeline import event
@@ -372,15 +371,14 @@ class PoolController:
         return 0.0 if self._began is None else self._clock() - self._began
 
     def _demand(self) -> None:
-        serving = self._pool.serving
-        if serving is None or self._began is None:
+        if self._began is None:
             return
-        for demand in serving.demand[self._demands :]:
-            if self._seconds() < demand.at_s:
+        for at_s, slots in self._pool.demand[self._demands :]:
+            if self._seconds() < at_s:
                 return
             self._demands += 1
-            self._wanted = demand.slots
-            self._note(event("demanded", t=self._clock(), slots=demand.slots))
+            self._wanted = slots
+            self._note(event("demanded", t=self._clock(), slots=slots))
 
     def _share(self) -> None:
         here = [job for job in self._submitted if not job.has_ended]
@@ -399,8 +397,8 @@ class PoolController:
                 self._ask(owner, asked)
             if granted := [slot for name, slot in grants if name == owner]:
                 self._grant(owner, granted)
-        serving = self._pool.serving  # no demand is to come that would move slots, and no server loads that has to go
-        is_at_rest = serving is not None and self._demands == len(serving.demand) and self._serving <= self._ready
+        demand = self._pool.demand  # none is to come that would move slots, and no server loads that has to go
+        is_at_rest = demand and self._demands == len(demand) and self._serving <= self._ready
         if is_at_rest and not (coming or asks or grants):
             for job in here:
                 if job.holder.is_stable:
@@ -434,12 +432,11 @@ class PoolController:
         return next(job for job in self._jobs if job.name == name)
 
     def _check_demand(self) -> None:
-        serving = self._pool.serving
-        if serving is not None and self._demands < len(serving.demand):
-            last = serving.demand[-1]
+        demand = self._pool.demand
+        if self._demands < len(demand):
             raise CannotGoOn(
-                f"the training was over after {self._seconds():.1f} s, and the demand goes on until {last.at_s:g} s, "
-                f"so the pool did not show what it should. Train longer, or shorten the demand"
+                f"the training was over after {self._seconds():.1f} s, and the demand goes on until "
+                f"{demand[-1][0]:g} s, so the pool did not show what it should. Train longer, or shorten the demand"
             )
 
     def _note(self, line: Event) -> None:
@@ -461,7 +458,7 @@ def main(path: str) -> int:
         setup = EngineSetup(job=wanted.job, files=part.files, variables=variables, projects=plan.preload)
         engine = ENGINES[wanted.job.engine].make(setup)
         jobs.append(SharingJob(wanted, engine, part.files.timeline))
-    servers = None if pool.serving is None else Servers(plan.files, variables=variables)
+    servers = Servers(plan.files, variables=variables) if pool.demand else None
     try:
         PoolController(pool, jobs, plan.files.pool_timeline, servers=servers).run()
     except CannotGoOn as error:

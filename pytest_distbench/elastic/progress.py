@@ -9,8 +9,7 @@ import math
 import re
 from collections.abc import Collection, Sequence
 
-from pytest_distbench.elastic.engines import CannotGoOn
-from pytest_distbench.elastic.engines.table import ENGINES, Advice
+from pytest_distbench.elastic.engines import ENGINES, Advice, CannotGoOn
 from pytest_distbench.elastic.records import Change, ElasticJob
 from pytest_distbench.elastic.timeline import error_of
 from pytest_distbench.errors import ConfigurationError, ReadingError, show

@@ -98,7 +98,7 @@ class ElasticJob(Record, frozen=True, kw_only=True):
     """Nodes at the beginning."""
     plan: MembershipPlan = MembershipPlan()
     engine: str = "stock"
-    """What changes the membership: a row of ``elastic/engines/table.py``."""
+    """What changes the membership: a row of ``elastic/engines/__init__.py``."""
     in_place_of: str = ""
     """Which engine was asked for and why this one took its place; empty: this one was asked for."""
     version: str = ""
@@ -181,24 +181,12 @@ class PoolJob(Record, frozen=True, kw_only=True):
         return f"{self.name} on {self.job.nodes} nodes from {self.submit_s:g} s{end}"
 
 
-class Demand(Record, frozen=True, kw_only=True):
-    """Slots that the serving should have from a moment on."""
-
-    at_s: float
-    slots: int
+Demand = list[tuple[float, int]]
+"""From when on how many slots the serving should have, by time; before the first it has none."""
 
 
-class Serving(Record, frozen=True, kw_only=True):
-    """An inference process in as many slots as its timetable says."""
-
-    demand: list[Demand]
-    """By time; before the first it has no slot."""
-
-    def slots(self, at_s: float) -> int:
-        return next((demand.slots for demand in reversed(self.demand) if demand.at_s <= at_s), 0)
-
-    def __str__(self) -> str:
-        return f"serving on {', '.join(f'{demand.slots} from {demand.at_s:g} s' for demand in self.demand)}"
+def wanted_at(demand: Demand, at_s: float) -> int:
+    return next((slots for since_s, slots in reversed(demand) if since_s <= at_s), 0)
 
 
 class Sharing(Record, frozen=True, kw_only=True):
@@ -206,7 +194,8 @@ class Sharing(Record, frozen=True, kw_only=True):
     policy: Policy
     jobs: list[PoolJob]
     """In the order in which they are submitted."""
-    serving: Serving | None = None
+    demand: Demand = []
+    """Of the serving, if it has one: an inference process in as many slots."""
     compute: Compute = "real"
     cores: int | None = None
     """Of this host, where there are fewer of them than slots: the pool is oversubscribed."""
@@ -216,7 +205,8 @@ class Sharing(Record, frozen=True, kw_only=True):
         words += map(str, self.jobs)
         first = self.jobs[0].job
         words.append(f"engine {first.engine}" + (f" (in place of {first.in_place_of})" if first.in_place_of else ""))
-        words += [str(self.serving)] if self.serving is not None else []
+        timetable = ", ".join(f"{slots} from {at_s:g} s" for at_s, slots in self.demand)
+        words += [f"serving on {timetable}"] if self.demand else []
         words += ["synthetic compute"] if self.compute == "synthetic" else []
         words += [f"oversubscribed: {self.cores} cores"] if self.cores is not None else []
         return "; ".join(words)

@@ -275,7 +275,7 @@ def picture(pool: PoolRun) -> list[str]:
         for column in range(_WIDTH):
             if begin_s <= begin + (column + 0.5) * makespan_s / _WIDTH < end_s:
                 lines[slot][column] = _IDLE if what == "has it" else letters[owner]
-    legend = ", ".join(f"{letter}: {name}" for name, letter in letters.items() if name != SERVING or sharing.serving)
+    legend = ", ".join(f"{letter}: {name}" for name, letter in letters.items() if name != SERVING or sharing.demand)
     shown = [f"slot {slot} {''.join(line)}" for slot, line in lines.items()]
     first, last = f"{begin:.0f} s", f"{begin + makespan_s:.0f} s"
     return [

@@ -12,8 +12,8 @@ import pytest
 from support.timelines import JOB
 
 from pytest_distbench.elastic import crash, cycle, draw, join, kill, leave, rates, stop
+from pytest_distbench.elastic.plans import check_job, usual_start
 from pytest_distbench.elastic.records import Change, Cycle, MembershipPlan
-from pytest_distbench.elastic.schedule import check_job, usual_start
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.records.record import replace
 

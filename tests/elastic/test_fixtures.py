@@ -14,7 +14,7 @@ from support.pools import launch_of
 from support.projects import Project, run, stored
 from support.timelines import killed
 
-from pytest_distbench.elastic.engines.table import ENGINES
+from pytest_distbench.elastic.engines import ENGINES
 from pytest_distbench.elastic.launch import make_record
 from pytest_distbench.elastic.records import SERVING, Job, Pool, Sharing
 from pytest_distbench.launch.supervise import Side
@@ -311,7 +311,7 @@ def test_a_serving_is_part_of_the_pool(project: Project, plans: list[LaunchPlan]
     run(project(POOL_TEST.replace("{call}", call)))
 
     assert tasks_of(plans)[SERVING].body.function == "load"
-    assert str(pool_of(plans).serving) == "serving on 1 from 2 s, 0 from 6 s"
+    assert "serving on 1 from 2 s, 0 from 6 s" in str(pool_of(plans))
 
 
 def test_an_engine_that_cannot_be_used_here_is_an_error_with_its_reason(

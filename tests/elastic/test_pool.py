@@ -10,7 +10,7 @@ from support.timelines import ERROR, JOB
 
 from pytest_distbench.elastic.engines import CannotGoOn
 from pytest_distbench.elastic.pool import EXIT_S, Holder, PoolController, SharingJob, decide
-from pytest_distbench.elastic.records import SERVING, Demand, Policy, PoolJob, Serving, Sharing
+from pytest_distbench.elastic.records import SERVING, Demand, Policy, PoolJob, Sharing
 from pytest_distbench.elastic.timeline import event
 from pytest_distbench.records.event import Event, EventReader, append, read_events
 from pytest_distbench.records.record import replace
@@ -169,9 +169,9 @@ class World:
             act()
         assert self.now < 1000, "it never ends"
 
-    def run(self, policy: Policy, slots: int, *, serving: Serving | None = None) -> list[Event]:
-        pool = Sharing(slots=slots, policy=policy, jobs=self.wanted, serving=serving)
-        servers = None if serving is None else self.servers
+    def run(self, policy: Policy, slots: int, *, demand: Demand = ()) -> list[Event]:
+        pool = Sharing(slots=slots, policy=policy, jobs=self.wanted, demand=[*demand])
+        servers = self.servers if demand else None
         PoolController(pool, self.jobs, self.timeline, servers=servers, clock=lambda: self.now, sleep=self.sleep).run()
         return EventReader(self.timeline).read()
 
@@ -213,8 +213,8 @@ def test_elastic_starts_the_second_job_at_once_and_lets_it_grow(world: World) ->
 
 def test_a_serving_takes_slots_when_its_demand_rises_and_gives_them_back(world: World) -> None:
     world.job("train", 1, 2, steps=300)
-    serving = Serving(demand=[Demand(at_s=5, slots=1), Demand(at_s=10, slots=0)])
-    lines = world.run("elastic", 2, serving=serving)
+    demand: Demand = [(5, 1), (10, 0)]
+    lines = world.run("elastic", 2, demand=demand)
 
     assert world.servers.is_closed
     assert [line.slots for line in lines if line.what == "demanded"] == [1, 0]
@@ -269,15 +269,15 @@ def test_a_serving_that_fails_ends_the_pool(world: World, happens: str, told: st
     world.servers.load_s = 100.0
 
     with pytest.raises(CannotGoOn, match=told):
-        world.run("elastic", 2, serving=Serving(demand=[Demand(at_s=2, slots=1)]))
+        world.run("elastic", 2, demand=[(2, 1)])
 
 
 def test_a_training_that_is_over_before_the_demand_fails(world: World) -> None:
     world.job("train", 1, 2, steps=20)
-    serving = Serving(demand=[Demand(at_s=1, slots=0), Demand(at_s=50, slots=1)])
+    demand: Demand = [(1, 0), (50, 1)]
 
     with pytest.raises(CannotGoOn, match=r"over after \d.\d s, and the demand goes on until 50 s"):
-        world.run("elastic", 2, serving=serving)
+        world.run("elastic", 2, demand=demand)
 
 
 def test_a_job_whose_agents_do_not_end_is_ended(world: World) -> None:
@@ -302,8 +302,8 @@ def test_elastic_makes_room_for_a_job_that_could_not_start(world: World) -> None
 
 def test_a_training_may_end_so_many_steps_after_the_last_demand_has_given_its_slots_back(world: World) -> None:
     world.job("train", 1, 2, steps=300, ends_after=40)
-    serving = Serving(demand=[Demand(at_s=5, slots=1), Demand(at_s=10, slots=0)])
-    world.run("elastic", 2, serving=serving)
+    demand: Demand = [(5, 1), (10, 0)]
+    world.run("elastic", 2, demand=demand)
     lines = read_events(world.nodes["train"].timeline)
     last = [line.t for line in lines if line.what == "stable" and line.world_size == 2][-1]
     then = max(line.step for line in lines if line.what == "stepped" and line.t <= last)
@@ -315,7 +315,7 @@ def test_a_server_that_loads_is_not_asked_to_go_before_it_is_ready(world: World)
     """Though the training is over before."""
     world.job("train", 1, 2, steps=60)
     world.servers.load_s = 40.0
-    lines = world.run("elastic", 2, serving=Serving(demand=[Demand(at_s=2, slots=1), Demand(at_s=4, slots=0)]))
+    lines = world.run("elastic", 2, demand=[(2, 1), (4, 0)])
 
     [ready] = [index for index, line in enumerate(lines) if line.what == "server_ready"]
     [asked] = [index for index, line in enumerate(lines) if line.what == "asked" and line.owner == SERVING]

@@ -7,7 +7,7 @@ from pathlib import Path
 from support.pools import POOL, SERVED
 
 from pytest_distbench.elastic import cycle, join, kill, stop
-from pytest_distbench.elastic.records import Demand, ElasticJob, MembershipPlan, Serving, unaccounted_s
+from pytest_distbench.elastic.records import Demand, ElasticJob, MembershipPlan, unaccounted_s, wanted_at
 from pytest_distbench.elastic.timeline import event
 from pytest_distbench.records.event import EventReader, append, read_events
 from pytest_distbench.records.record import replace
@@ -41,7 +41,7 @@ def test_plans_jobs_and_pools_are_told_in_words() -> None:
     assert str(SERVED).endswith("engine stock; serving on 1 from 2 s, 0 from 6 s")
     assert str(replace(POOL, compute="synthetic", cores=2)).endswith("; synthetic compute; oversubscribed: 2 cores")
 
-    assert [SERVING.slots(at_s) for at_s in (0, 2, 51.9, 52, 99)] == [0, 1, 1, 3, 0]
+    assert [wanted_at(SERVING, at_s) for at_s in (0, 2, 51.9, 52, 99)] == [0, 1, 1, 3, 0]
 
     change = event(
         "change", t=1.0, index=0, kind="kill", slots=[1], before=2, recovery_s=5.0, parts={"detect": 1.0, "import": 3.5}
@@ -50,7 +50,7 @@ def test_plans_jobs_and_pools_are_told_in_words() -> None:
     assert unaccounted_s(event("change", t=1.0, index=0, kind="kill", slots=[1], before=2)) is None
 
 
-SERVING = Serving(demand=[Demand(at_s=2, slots=1), Demand(at_s=52, slots=3), Demand(at_s=62, slots=0)])
+SERVING: Demand = [(2, 1), (52, 3), (62, 0)]
 
 
 LATER = event("saved", t=2.0, slot=0, generation=1, step=20, seconds=0.1)

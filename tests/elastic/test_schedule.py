@@ -9,8 +9,7 @@ import pytest
 from support.timelines import JOB
 
 from pytest_distbench.elastic import crash, cycle, join, kill, leave, stop
-from pytest_distbench.elastic.records import Change, Cycle, ElasticJob, MembershipPlan
-from pytest_distbench.elastic.schedule import (
+from pytest_distbench.elastic.plans import (
     changes_of,
     check_job,
     check_values,
@@ -18,6 +17,7 @@ from pytest_distbench.elastic.schedule import (
     taken_after,
     usual_start,
 )
+from pytest_distbench.elastic.records import Change, Cycle, ElasticJob, MembershipPlan
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.records.record import replace
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_distbench.elastic.engines.table import ENGINES, torch_release
+from pytest_distbench.elastic.engines import ENGINES, torch_release
 from pytest_distbench.elastic.records import Change, ElasticJob, Job, MembershipPlan
 from pytest_distbench.launch.starters import LOOPBACK
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, Workplace

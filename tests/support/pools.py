@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from pytest_distbench.elastic.measures.pool import measure_pool
-from pytest_distbench.elastic.records import SERVING, Demand, PoolJob, Serving, Sharing
+from pytest_distbench.elastic.records import SERVING, PoolJob, Sharing
 from pytest_distbench.elastic.timeline import event
 from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch import LaunchRecord
@@ -24,7 +24,7 @@ SERVED = Sharing(
     slots=2,
     policy="elastic",
     jobs=[PoolJob(name="train", submit_s=0, job=JOB)],
-    serving=Serving(demand=[Demand(at_s=2, slots=1), Demand(at_s=6, slots=0)]),
+    demand=[(2, 1), (6, 0)],
 )
 
 
@@ -85,7 +85,7 @@ def served() -> tuple[list[Event], Mapping[str, Sequence[Event]]]:
 
 def launch_of(pool: Sharing, *, told_as: Sharing | None = None) -> LaunchRecord:
     """A launch of :data:`POOL` or :data:`SERVED`; its record may tell of another one in its place."""
-    events, measurements = measure_pool(pool, *(served() if pool.serving is not None else shared()))
+    events, measurements = measure_pool(pool, *(served() if pool.demand else shared()))
     if told_as is not None:
         events[0] = but(events[0], sharing=msgspec.to_builtins(told_as))
     return LaunchRecord(index=0, outcome="passed", wall_s=25.0, events=events, measurements=measurements)

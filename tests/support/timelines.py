@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_distbench.elastic.engines.table import ENGINES
+from pytest_distbench.elastic.engines import ENGINES
 from pytest_distbench.elastic.measures.history import History
 from pytest_distbench.elastic.records import ChangeKind, ElasticJob, MembershipPlan
 from pytest_distbench.elastic.timeline import event

@@ -1,23 +1,35 @@
-"""Engines: what changes the membership of a job, and tells what its agents do. It decides nothing.
+"""Engines: what one is, and the table of them. The rest of the code asks here, never for a name.
 
-What nodes print is read from pipes as it comes, line by line with its time, not from files now and then.
+An engine changes the membership of a job, and says what its agents do. It decides nothing. A new one is a row, and a
+module that fulfils :class:`Engine`. pytest's process reads this module, so it imports nothing of an engine: a row's
+``make`` does, in the controller's process. What nodes print is read from pipes as it comes, line by line with its time,
+not from files now and then.
 """
 
 from __future__ import annotations
 
+import ast
+import functools
+import importlib.util
+import math
 import os
 import queue
 import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol, get_args
 
-from pytest_distbench.elastic.records import ElasticJob
+from pytest_distbench.elastic.records import ChangeKind, ElasticJob
 from pytest_distbench.elastic.timeline import event
+from pytest_distbench.launch.starters import by_name
+from pytest_distbench.machine import hardware
 from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.record import Number
+from pytest_distbench.releases import release_of, text
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _READ_BYTES = 2**16
@@ -133,3 +145,213 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """End all nodes."""
+
+
+Causes = Mapping[str, float]
+"""What a rendezvous waits for, and what to turn -> seconds that this takes at most; 0: it was not in it."""
+
+_KNOBS = {
+    "detect": (
+        "nobody noticed: survivors notice a lost node when a collective fails, so set "
+        "init_process_group(timeout=...); it includes the start of a new node"
+    ),
+    "stop": "workers took this long to end: a handler of SIGTERM must end soon",
+    "process_start": "processes took this long to start: is the host out of cores or memory?",
+    "import": "imports of a new process: is Python's environment on a slow disk, or are there fewer cores than nodes?",
+    "group_init": "workers waited for each other in init_process_group: did one start much later, or die meanwhile?",
+    "build": "what the body does before its checkpoint is loaded: data, model, the first optimizer of a process",
+    "checkpoint_load": "loading the checkpoint: its size, and the disk it is on",
+    "first_step": "the time from the group or the checkpoint to the first step: is something compiled or loaded?",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What the failures of an engine mean.
+
+    Attributes:
+        split: of a job that has fallen into two, ``{timers}`` being its timers.
+        unnoticed: of a node that is gone, and no survivor has begun anew.
+        hang_on_join: of nodes that have met, and none has joined a group.
+        no_meeting: of nodes that have not even met.
+        restarts: of an agent that has no restarts left, ``{limit}`` being how many there were; empty: it has no limit.
+        knobs: what makes any other part of a recovery long, and what to turn.
+    """
+
+    split: str
+    unnoticed: str
+    hang_on_join: str
+    no_meeting: str
+    in_rendezvous: Callable[[Event, ElasticJob], Causes]
+    restarts: str = ""
+    knobs: Mapping[str, str] = field(default_factory=lambda: _KNOBS)
+
+
+_STORE_S = 60
+"""Timeout of the store of torch's rendezvous, by default."""
+
+
+def _of_torchs_rendezvous(change: Event, job: ElasticJob) -> Causes:
+    last_call = job.timers["last_call_s"]
+    silent = job.timers["keep_alive_s"] * job.timers["keep_alive_attempts"]
+    is_below_most = change.after is not None and change.after < job.most
+    return {
+        f"last_call_timeout ({last_call:g} s): below MAX nodes every rendezvous waits this long for more": (
+            last_call if is_below_most else 0
+        ),
+        f"keep_alive_interval x keep_alive_max_attempt ({silent:g} s): the others wait this long for a lost node": (
+            silent if change.kind in ("kill", "leave") else 0
+        ),
+        f"the store's timeout ({_STORE_S} s): agents waited for a value that nobody published; is "
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 set?": _STORE_S,
+    }
+
+
+TORCHRUN = Advice(
+    split=(
+        "Its heartbeats came too late ({timers}), so the others count it as lost, without a message of torch. "
+        "Use longer timers, or a machine with less load"
+    ),
+    unnoticed=(
+        "Scale-down unnoticed: no survivor restarted. torchrun restarts workers when they fail, not when a node falls "
+        "silent: their collectives need init_process_group(timeout=...), and no retries"
+    ),
+    hang_on_join=(
+        "With torch 2.13 set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for the agents; and the store must not be on a node "
+        "that may leave"
+    ),
+    no_meeting=(
+        "No rendezvous: agents wait for each other. Is a lost node still counted (keep-alive interval times "
+        "attempts), or is MIN larger than the number of nodes?"
+    ),
+    in_rendezvous=_of_torchs_rendezvous,
+    restarts=(
+        "--max-restarts={limit}, in {changes} changes of membership. torchrun also counts a join if a worker loses "
+        "its peers before its agent notices the new node: allow ten restarts for every possible change"
+    ),
+    knobs={
+        **_KNOBS,
+        "stop": (
+            f"{_KNOBS['stop']}, and TORCH_ELASTIC_SHUTDOWN_TIMEOUT says how long torchrun waits before it kills them "
+            "(30 s)"
+        ),
+        "process_start": "torchrun took so long to start processes: is the host out of cores or memory?",
+    },
+)
+"""Of nodes that are torchrun, and meet by torch's rendezvous."""
+
+AGENTS = replace(
+    TORCHRUN,
+    unnoticed=(
+        "Scale-down unnoticed: no survivor restarted. Agents restart workers when they fail, not when a node falls "
+        "silent: their collectives need init_process_group(timeout=...), and no retries"
+    ),
+    hang_on_join="Do the others wait for a lost worker in init_process_group? Its time limit is collective_s",
+    restarts="",
+    knobs=_KNOBS,
+)
+"""Of torch's agents in processes of ours, which meet by the same rendezvous, at a store of ours."""
+
+
+DEFAULT_ENGINE = "stock"
+
+CHANGES: frozenset[ChangeKind] = frozenset(get_args(ChangeKind))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineKind:
+    """One engine, as the rest of the code sees it.
+
+    Attributes:
+        make: makes it, in the controller's process; imports what it needs, and hosts the store its nodes meet at.
+        timers: how long it waits, by name; or, where the name does not end in ``_s``, how often. Those whose default is
+            an ``int`` are whole. All have ``collective_s``, which workers take, and ``settle_s``, which the controller
+            takes.
+        problem: why it cannot be used here; empty: it can.
+        stand_in: the engine that takes its place then.
+    """
+
+    help: str
+    make: Callable[[EngineSetup], Engine]
+    advice: Advice
+    timers: Mapping[str, Number]
+    changes: frozenset[ChangeKind] = CHANGES
+    runs_scripts: bool = False
+    problem: Callable[[], str] = lambda: ""
+    stand_in: str = ""
+
+    def all_timers(self, given: Mapping[str, Number]) -> dict[str, Number]:
+        """Those that were given, and the defaults of the others, in the order of the row.
+
+        They may be given for an engine that this one stands in for: what it does not have is left out, and what it
+        takes no fraction of is rounded up.
+        """
+        found: dict[str, Number] = {}
+        for name, usual in self.timers.items():
+            value = given.get(name, usual)
+            found[name] = math.ceil(value) if isinstance(usual, int) else value
+        return found
+
+
+def torch_release() -> str:
+    """The release of torch that is installed, ``torch 2.13``, without importing it."""
+    return f"torch {text(release_of(hardware.installed_version('torch')))}"
+
+
+_RENDEZVOUS = "distributed/elastic/rendezvous/dynamic_rendezvous.py"
+FAST_PARTS = frozenset(
+    {
+        "DynamicRendezvousHandler", "RendezvousSettings", "RendezvousTimeout", "_BackendRendezvousStateHolder",
+        "cache_duration", "_delay", "get_method_name", "_node_desc_generator", "_this_node", "_state_holder",
+        "_op_executor", "_stop_heartbeats", "participants", "wait_list", "redundancy_list", "_Action",
+        "REMOVE_FROM_PARTICIPANTS", "REMOVE_FROM_WAIT_LIST", "REMOVE_FROM_REDUNDANCY_LIST", "ERROR_TIMEOUT", "FINISH",
+    }
+)  # fmt: skip
+"""All that ``elastic/engines/fast_agent.py`` takes from that module of torch, which is no public one."""
+
+
+def _fast_problem() -> str:
+    torch = importlib.util.find_spec("torch")  # found, not imported: pytest's process is without it
+    return fast_problem(Path(torch.origin).parent / _RENDEZVOUS) if torch and torch.origin else "torch is not installed"
+
+
+@functools.cache  # to read 1,500 lines takes some 30 ms
+def fast_problem(rendezvous: Path) -> str:
+    nodes = list(ast.walk(ast.parse(rendezvous.read_text()))) if rendezvous.exists() else []
+    known = {getattr(node, field, None) for node in nodes for field in ("name", "id", "attr", "arg")}
+    lacking = ", ".join(sorted(FAST_PARTS - known))
+    return f"{torch_release()} does not have, in torch/{_RENDEZVOUS}, {lacking}" if lacking else ""
+
+
+ENGINES: dict[str, EngineKind] = {
+    "stock": EngineKind(
+        help="each node is the command-line tool torchrun",
+        make=by_name("pytest_distbench.elastic.engines.nodes:TorchrunEngine"),
+        advice=TORCHRUN,
+        runs_scripts=True,
+        timers={
+            "last_call_s": 1,  # torch: 30
+            "keep_alive_s": 1,  # torch: 5
+            "keep_alive_attempts": 3,
+            "collective_s": 30,
+            "settle_s": 120,
+            "max_restarts": 1000,  # not a time, and a setting that decides all the same; torchrun: 0
+        },
+    ),
+    "fast": EngineKind(
+        help="agents and workers from one process that has torch loaded, and timers below a second",
+        make=by_name("pytest_distbench.elastic.engines.nodes:FastEngine"),
+        advice=AGENTS,
+        timers={
+            "last_call_s": 0.3,
+            "keep_alive_s": 0.15,
+            "keep_alive_attempts": 10,
+            "poll_s": 0.05,
+            "collective_s": 30.0,
+            "settle_s": 120.0,
+        },
+        problem=_fast_problem,
+        stand_in="stock",
+    ),
+}
+"""By the name that ``elastic(..., engine=...)`` takes."""

@@ -4,7 +4,7 @@ Its worker is forked by the same parent, whom it asks. Its rendezvous is torch's
 leave, which that lacks.
 
 All that the fast engine uses of torch's private parts is here and in ``worker/torch_internals.py``. What this module
-uses of the rendezvous is listed as ``FAST_PARTS`` in ``table.py``: where torch lacks one of them the engine does not
+uses of the rendezvous is listed as ``FAST_PARTS`` beside its row: where torch lacks one of them the engine does not
 run.
 """
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import isclose
 
 from pytest_distbench.elastic.measures.history import History, Worker
@@ -42,17 +41,8 @@ _SAME_RATE = 1e-6
 """A schedule may compute one rate in two ways."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """Something that a worker did not go on with as it should have."""
-
-    metric: str
-    generation: int
-    slot: int
-    what: str
-
-    def __str__(self) -> str:
-        return f"slot {self.slot} in generation {self.generation}: {self.what}"
+Mismatch = tuple[str, int, int, str]
+"""Something that a worker did not go on with as it should have: the metric, generation and slot, and in words."""
 
 
 def mismatches(history: History) -> list[Mismatch]:
@@ -66,7 +56,7 @@ def mismatches(history: History) -> list[Mismatch]:
         *_of_movement(history),
         *_of_samples(history),
     ]
-    return sorted(found, key=lambda mismatch: (mismatch.generation, mismatch.slot))
+    return sorted(found, key=lambda mismatch: mismatch[1:3])
 
 
 def keeps_random(history: History) -> bool:
@@ -91,9 +81,9 @@ def _of_loads(history: History) -> Iterator[Mismatch]:
             found += _drawing_the_same(worker, history)
         for metric, what, was_older in found:
             behind = f"{what}, after the checkpoint of step {step}"
-            yield Mismatch(metric, generation, worker.joined.slot, behind)
+            yield (metric, generation, worker.joined.slot, behind)
             if was_older:
-                yield Mismatch(OLDER, generation, worker.joined.slot, f"{behind}: it is that of step {was_older}")
+                yield (OLDER, generation, worker.joined.slot, f"{behind}: it is that of step {was_older}")
 
 
 def _drawing_the_same(newcomer: Worker, history: History) -> Iterator[tuple[str, str, int]]:
@@ -208,12 +198,12 @@ def _of_fields(history: History) -> Iterator[Mismatch]:
                 if name.startswith(OUTSIDE):
                     called = name.removeprefix(OUTSIDE)
                     told = f"{called} changes during training and starts again: pass it to rank.training(...)"
-                    yield Mismatch(LEFT, generation, worker.joined.slot, told)
+                    yield (LEFT, generation, worker.joined.slot, told)
                     continue
                 pairs = [(begin, first.get("begin")), *([(step, first.get("step"))] if value.isdecimal() else [])]
                 if all(_field(now, name, field) == _field(then, name, field) for now, then in pairs):
                     told = f"{name}.{field} changes during training and starts again: it is not saved, or it is reset"
-                    yield Mismatch(STATE, generation, worker.joined.slot, told)
+                    yield (STATE, generation, worker.joined.slot, told)
 
 
 def _field(line: Event | None, name: str, field: str) -> str:
@@ -243,7 +233,7 @@ def _of_options(history: History) -> Iterator[Mismatch]:
                     told = (
                         f"{name} is set to {_those_apart(options, there)}, and {of} to {_those_apart(there, options)}"
                     )
-                    yield Mismatch(STATE, begin.generation, begin.slot, told)
+                    yield (STATE, begin.generation, begin.slot, told)
                     break
 
 
@@ -282,7 +272,7 @@ def _of_updates(history: History) -> Iterator[Mismatch]:
                 told = f"gradients of {given_up} of {batches} batches were dropped without an optimizer step"
             else:
                 continue
-            yield Mismatch(UPDATES, generation, slot, told)
+            yield (UPDATES, generation, slot, told)
         known += mine
 
 
@@ -296,7 +286,7 @@ def _of_movement(history: History) -> Iterator[Mismatch]:
                 moved = [line.moved[name] for line in lines if line.slot == slot and name in line.moved]
                 if moved and max(moved) < before:
                     told = f"{max(moved)} tensors of {name} changed between two checkpoints; before it was {before}"
-                    yield Mismatch(UPDATES, generation, slot, told)
+                    yield (UPDATES, generation, slot, told)
         for line in lines:
             for name, count_ in line.moved.items():
                 least[name] = min(least.get(name, count_), count_)
@@ -325,7 +315,7 @@ def _of_samples(history: History) -> Iterator[Mismatch]:
         for slot, others in wrong.items():
             if len(others) > 1:
                 told = f"its model received sample {others[0]} instead of its own, and {len(others) - 1} more"
-                yield Mismatch(OTHER, generation, slot, told)
+                yield (OTHER, generation, slot, told)
         for key, sample in fed:
             known.setdefault(key, set()).add(sample)
 
@@ -339,16 +329,14 @@ def _of_rates(history: History) -> Iterator[Mismatch]:
             step, slot = worker.steps[0], worker.joined.slot
             here, there = _first_rates(worker), [] if first is None else _first_rates(first)
             if here and there and here != there:
-                yield Mismatch(
+                yield (
                     RATE,
                     generation,
                     slot,
                     f"its first step has the learning rates {here}, the one of rank 0 has {there}",
                 )
             elif (before := _as_before(history, worker)) is not None and step.lr is not None:
-                yield Mismatch(
-                    RATE, generation, slot, f"step {step.step} had the learning rate {before} and now has {step.lr}"
-                )
+                yield (RATE, generation, slot, f"step {step.step} had the learning rate {before} and now has {step.lr}")
 
 
 def _first_rates(worker: Worker) -> list[float]:
@@ -388,8 +376,11 @@ def _of_replicas(history: History) -> Iterator[Mismatch]:
                 continue
             told.add((generation, line.slot))
             when = f"at the checkpoint of step {step}" if at == "save" else "before its first step"
-            yield Mismatch(
-                REPLICAS, generation, line.slot, f"the parameters of rank {rank} differ from those of rank 0, {when}"
+            yield (
+                REPLICAS,
+                generation,
+                line.slot,
+                f"the parameters of rank {rank} differ from those of rank 0, {when}",
             )
 
 
@@ -407,7 +398,7 @@ def shared_batches(history: History) -> list[Mismatch]:
 
     What is the same in every step, as made-up data may be, says nothing.
     """
-    found = []
+    found: list[Mismatch] = []
     fed: dict[int, dict[int, list[str]]] = {}
     for line in sorted(history.of("fed"), key=lambda line: line.step):
         fed.setdefault(line.generation, {}).setdefault(line.slot, []).append(line.digest)
@@ -416,9 +407,8 @@ def shared_batches(history: History) -> list[Mismatch]:
         known: dict[tuple[str, ...], int] = {}
         for slot, inputs in sorted(whole.items()):
             if (other := known.setdefault(tuple(inputs), slot)) != slot:
-                found.append(
-                    Mismatch(SHARED, generation, slot, f"its model received the same batches as that of slot {other}")
-                )
+                told = f"its model received the same batches as that of slot {other}"
+                found.append((SHARED, generation, slot, told))
     return found
 
 
@@ -433,7 +423,7 @@ def cut_batches(history: History) -> list[Mismatch]:
         worker = history.workers.get((line.generation, line.slot))
         samples = len(worker.samples(line.step)) if worker is not None else 0
         fed.setdefault(line.generation, {}).setdefault(line.slot, []).append((samples, line.rows))
-    found = []
+    found: list[Mismatch] = []
     before: list[tuple[int, Mapping[str, int]]] = []
     for generation, slots in sorted(fed.items()):
         names = {name for _, rows in before for name in rows}
@@ -444,11 +434,13 @@ def cut_batches(history: History) -> list[Mismatch]:
                 if len(given) > 1 and all(samples > 3 and 0 < 2 * rows <= samples + 1 for samples, rows in given):
                     samples, rows = given[0]
                     told = f"{name} received {rows} rows for a batch of {samples}; before it was one per sample"
-                    found.append(Mismatch(CUT, generation, slot, told))
+                    found.append((CUT, generation, slot, told))
         before += [step for steps in slots.values() for step in steps]
     return found
 
 
 def count(found: Sequence[Mismatch], metric: str) -> tuple[int, str]:
-    those = [mismatch for mismatch in found if mismatch.metric == metric]
-    return len({(mismatch.generation, mismatch.slot) for mismatch in those}), str(those[0]) if those else ""
+    """The workers that went wrong in a metric, and the first of them in words."""
+    those = [(generation, slot, told) for name, generation, slot, told in found if name == metric]
+    words = [f"slot {slot} in generation {generation}: {told}" for generation, slot, told in those]
+    return len({each[:2] for each in those}), words[0] if words else ""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from pytest_distbench.elastic.measures import measure, number, useful_s
 from pytest_distbench.elastic.measures.history import History
-from pytest_distbench.elastic.records import SERVING, PoolJob, Serving, Sharing
+from pytest_distbench.elastic.records import SERVING, Demand, PoolJob, Sharing, wanted_at
 from pytest_distbench.elastic.timeline import event
 from pytest_distbench.records.event import Event
 from pytest_distbench.records.metric import Sample
@@ -17,9 +17,9 @@ _SHORTEST_S = 0.1
 """Of a row of its own: a slot changes hands within it."""
 
 
-def stretches_of(serving: Serving, holds: Sequence[Event], end_s: float) -> list[Event]:
+def stretches_of(demand: Demand, holds: Sequence[Event], end_s: float) -> list[Event]:
     """Stretches of time in which slots and demand were the same; a server that is ready begins one too."""
-    marks = {0.0, end_s, *(demand.at_s for demand in serving.demand)}
+    marks = {0.0, end_s, *(at_s for at_s, _ in demand)}
     for hold in holds:
         marks |= {hold.t, hold.end_s} | ({hold.ready_s} if hold.ready_s is not None else set())
     edges = [0.0]
@@ -34,7 +34,7 @@ def stretches_of(serving: Serving, holds: Sequence[Event], end_s: float) -> list
     for begin, end in itertools.pairwise([*edges, end_s]):
         owners = [hold.owner for hold in holds if hold.t <= begin < hold.end_s]
         has = owners.count(SERVING)
-        wanted = serving.slots(begin)
+        wanted = wanted_at(demand, begin)
         found.append(event("stretch", t=begin, end_s=end, wanted=wanted, serving=has, training=len(owners) - has))
     return found
 
@@ -85,8 +85,8 @@ def measure_pool(
     holds = holds_of(lines, began, last)
     whole = pool.slots * (last - first)
     end_s = last - began
-    stretches = [] if pool.serving is None else stretches_of(pool.serving, holds, end_s)
-    preemptions = [] if pool.serving is None else preemptions_of(lines, holds, began)
+    stretches = stretches_of(pool.demand, holds, end_s) if pool.demand else []
+    preemptions = preemptions_of(lines, holds, began)
     served_s = sum(max(0.0, min(hold.end_s, end_s) - hold.ready_s) for hold in holds if hold.ready_s is not None)
     whole_pool = event(
         "pool",

@@ -15,7 +15,7 @@ from support.elastic_jobs import CHECKPOINT_EVERY, elastic_plan
 from support.processes import wait_for
 
 from pytest_distbench.elastic import crash, join, kill, leave, stop
-from pytest_distbench.elastic.engines.table import ENGINES
+from pytest_distbench.elastic.engines import ENGINES
 from pytest_distbench.elastic.launch import launch_elastic
 from pytest_distbench.elastic.records import SLOT_VARIABLE, Change, runs_of, unaccounted_s
 from pytest_distbench.launch.supervise import Side

@@ -11,12 +11,12 @@ import pytest
 from support.timelines import JOB
 
 from pytest_distbench.elastic import engines, join, kill
-from pytest_distbench.elastic.engines import NodeOutputs
-from pytest_distbench.elastic.engines.table import (
+from pytest_distbench.elastic.engines import (
     DEFAULT_ENGINE,
     ENGINES,
     FAST_PARTS,
     EngineKind,
+    NodeOutputs,
     fast_problem,
     torch_release,
 )
