@@ -10,6 +10,7 @@ import math
 import re
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -184,40 +185,39 @@ def _add_options_of_numbers(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--as", dest="kind", choices=("bounds", "baseline"), default="", help="what to make of the numbers"
     )
-    group.add_argument(
-        "--test", metavar="NODEID", default="", help="test that gets them: 'suites/a.py::test_b[float32-ws8]'"
-    )
-    group.add_argument("--world-size", metavar="N", type=int, help="ranks of that test (default: as the file says)")
-    group.add_argument("--backend", metavar="NAME", default="nccl", help="of that test (default: nccl)")
-    group.add_argument("--launcher", metavar="NAME", default="warm", help="of that test (default: warm)")
-    group.add_argument(
-        "--metric", choices=("latency", "busbw"), default="latency", help="metric to bound (default: latency)"
-    )
-    group.add_argument(
-        "--margin", metavar="X", default="0%", help="margin of the bounds towards worse: 10%% or 0.1 (default: 0%%)"
-    )
-    group.add_argument(
-        "--column", choices=("in-place", "out-of-place"), default="in-place", help="columns to take (default: in-place)"
-    )
-    group.add_argument("--dtype", metavar="NAME", default="", help="if the files have rows of several")
-    group.add_argument("--redop", metavar="NAME", default="", help="if the files have rows of several")
-    group.add_argument("--min-size", metavar="SIZE", default="1", help="smallest message, such as 64KiB")
-    group.add_argument("--max-size", metavar="SIZE", default="", help="largest message, such as 64MiB")
+    for name, taken, default, told in (
+        ("test", "NODEID", "", "test that gets them: 'suites/a.py::test_b[float32-ws8]'"),
+        ("world-size", "N", None, "ranks of that test (default: as the file says)"),
+        ("backend", "NAME", "nccl", "of that test (default: nccl)"),
+        ("launcher", "NAME", "warm", "of that test (default: warm)"),
+        ("metric", ("latency", "busbw"), "latency", "metric to bound (default: latency)"),
+        ("margin", "X", "0%", "margin of the bounds towards worse: 10%% or 0.1 (default: 0%%)"),
+        ("column", ("in-place", "out-of-place"), "in-place", "columns to take (default: in-place)"),
+        ("dtype", "NAME", "", "if the files have rows of several"),
+        ("redop", "NAME", "", "if the files have rows of several"),
+        ("min-size", "SIZE", "1", "smallest message, such as 64KiB"),
+        ("max-size", "SIZE", "", "largest message, such as 64MiB"),
+    ):
+        given: dict[str, Any] = {"choices": taken} if isinstance(taken, tuple) else {"metavar": taken}
+        group.add_argument(f"--{name}", default=default, type=int if default is None else str, help=told, **given)
 
 
 def _import_numbers(options: argparse.Namespace) -> Iterator[str]:
     """``import --as bounds|baseline``: numbers of nccl-tests and rccl-tests become those of a test."""
     name = _name(options)
-    rows = Rows(
-        in_place=options.column == "in-place",
-        dtype=options.dtype,
-        redop=options.redop,
-        least=parse_bytes(options.min_size),
-        most=parse_bytes(options.max_size) if options.max_size else None,
-    )
-    margin = _margin(options.margin)
+    in_place = options.column == "in-place"
+    least = parse_bytes(options.min_size)
+    most = parse_bytes(options.max_size) if options.max_size else math.inf
+    margin = as_share(options.margin)
+    if margin is None or not 0 <= margin < 1:
+        raise ConfigurationError(
+            f"--margin {options.margin!r}: wanted a fraction such as 10% or 0.1, from 0 to below 1"
+        )
     outputs = [output for source in options.source for output in read_perf_output(source)]
-    chosen = [rows.of(output) for output in outputs]
+    chosen = [
+        choose_rows(output, in_place=in_place, dtype=options.dtype, redop=options.redop, least=least, most=most)
+        for output in outputs
+    ]
     ranks = _ranks(outputs, options.world_size)
     first = chosen[0][0]
     runs = f"{len(outputs)} run{'s' * (len(outputs) != 1)}"
@@ -233,7 +233,7 @@ def _import_numbers(options: argparse.Namespace) -> Iterator[str]:
             "--as baseline: the noise of one run is unknown: give the files of several runs, or --as bounds"
         )
     else:
-        made = baselines_of(chosen, in_place=rows.in_place)
+        made = baselines_of(chosen, in_place=in_place)
         yield "these tools time calls in a loop, the sweep times each call, so small messages take longer there"
     if left_out := len({row.size for run in chosen for row in run}) - len(made):
         yield f"{left_out} size{'s' * (left_out != 1)} left out: printed as 0, or not in every run"
@@ -301,13 +301,6 @@ def _operation(program: str) -> str:
     return re.sub("[^a-z]", "", program.partition("_perf")[0].lower())
 
 
-def _margin(text: str) -> float:
-    share = as_share(text)
-    if share is None or not 0 <= share < 1:
-        raise ConfigurationError(f"--margin {text!r}: wanted a fraction such as 10% or 0.1, from 0 to below 1")
-    return share
-
-
 EXPORT = Command("write all values of all launches into one file", _add_export, _export)
 IMPORT = Command(
     "add baselines of a file or another directory, or numbers of nccl-tests and rccl-tests", _add_import, _import
@@ -336,7 +329,7 @@ class PerfRow:
     busbw: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class PerfOutput:
     """One run.
 
@@ -348,11 +341,11 @@ class PerfOutput:
         is_whole: whether the tool came to its end.
     """
 
-    program: str
-    ranks: int | None
-    device: str
-    rows: Sequence[PerfRow]
-    is_whole: bool
+    program: str = ""
+    ranks: int | None = None
+    device: str = ""
+    rows: list[PerfRow] = field(default_factory=list)
+    is_whole: bool = False
 
 
 MAX_OUTPUT_BYTES = 64 * 2**20
@@ -383,7 +376,7 @@ _CPU_TIME_ONLY = "holds the CPU's time of each call (-C 1), not how long it last
 """A problem, and what to do."""
 
 
-def read_perf_output(path: Path) -> list[PerfOutput]:
+def read_perf_output(path: Path) -> Sequence[PerfOutput]:
     text = read_limited(path, MAX_OUTPUT_BYTES, next_step=KNOWN).decode(errors="replace")
     if text.lstrip().startswith(("{", "[\n{", "[{")):
         return [read_perf_json(text, path)]
@@ -396,19 +389,18 @@ def looks_like_text(text: str) -> bool:
     return any(_BEGIN.match(line) or _columns(line) for line in map(_bare, text.splitlines()))
 
 
-def read_perf_text(text: str, path: Path) -> list[PerfOutput]:
-    runs: list[_Run] = []
+def read_perf_text(text: str, path: Path) -> Sequence[PerfOutput]:
+    runs: list[_Printed] = []
     for number, line in enumerate(map(_bare, text.splitlines()), 1):
         place = Path(f"{path}:{number}")
         if (begins := _PROGRAM.match(line)) or not runs:
-            runs.append(_Run(begins[1] if begins else ""))
+            runs.append(_Printed(program=begins[1] if begins else ""))
         elif _BEGIN.match(line) and runs[-1].has_begun:
-            runs.append(_Run(""))
+            runs.append(_Printed())
         runs[-1].read(line, place)
-    found = [run.output() for run in runs if run.rows]
-    if not found:
+    if not any(run.rows for run in runs):
         raise StoredFileError(path, "holds no line of results: the run failed", _WHOLE_RUN)
-    return found
+    return [run for run in runs if run.rows]
 
 
 def _bare(line: str) -> str:
@@ -420,16 +412,15 @@ def _columns(line: str) -> list[str]:
     return names if {"size", "count", "type", "algbw", "busbw"} <= {*names} else []
 
 
-@dataclass
-class _Run:
-    program: str
+@dataclass(kw_only=True)
+class _Printed(PerfOutput):
+    """One run, as far as its lines are read."""
+
     has_begun: bool = False
     columns: list[str] = field(default_factory=list)
     sides: list[str] = field(default_factory=list)
-    rows: list[PerfRow] = field(default_factory=list)
-    groups: list[str] = field(default_factory=list)
-    device: str = ""
-    is_whole: bool = False
+    groups: Counter[str] = field(default_factory=Counter)
+    """Ranks by the group that they are of."""
 
     def read(self, line: str, place: Path) -> None:
         if line.startswith("#"):
@@ -437,15 +428,12 @@ class _Run:
         elif line and self.columns and not self.is_whole and not _LOG.search(line):
             self.rows.extend(self._rows_of(line, place))
 
-    def output(self) -> PerfOutput:
-        most = max((self.groups.count(group) for group in self.groups), default=None)
-        return PerfOutput(program=self.program, ranks=most, device=self.device, rows=self.rows, is_whole=self.is_whole)
-
     def _read_comment(self, line: str, place: Path) -> None:
         if _BEGIN.match(line):
             self.has_begun = True
         elif rank := _RANK.match(line):
-            self.groups.append(rank[1] or "0")
+            self.groups[rank[1] or "0"] += 1
+            self.ranks = max(self.groups.values())
             self.device = self.device or rank[2].strip()
         elif wrong := _WRONG_TOTAL.match(line):
             _refuse_wrong(int(wrong[1]), place)
@@ -484,11 +472,7 @@ class _Run:
                 _check_right(body, place)
                 yield _row(head, body["time"], body["busbw"], in_place=side == "in-place")
         except ValueError:
-            raise StoredFileError(
-                place,
-                f"{show(line.strip())} is no line of numbers",
-                "Correct the line, or give the output of a whole run",
-            ) from None
+            raise StoredFileError(place, f"{show(line.strip())} is no line of numbers", _CORRECT) from None
 
 
 def _check_right(cells: dict[str, str], place: Path) -> None:
@@ -606,56 +590,49 @@ def _number(value: object) -> float:
 _OUR_REDOPS = {theirs: ours for ours, theirs in NCCL_REDOPS.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
-    """Which rows are taken.
+def choose_rows(
+    output: PerfOutput, *, in_place: bool, dtype: str = "", redop: str = "", least: int = 1, most: float = math.inf
+) -> list[PerfRow]:
+    """The rows of one type and one reduce operation, as torch or as the tool calls them; empty: the only one there is.
 
-    Attributes:
-        dtype: as torch or as the tool calls it; empty: the only one there is.
-        redop: empty: the only one there is.
-        most: bytes of the largest; None: no limit.
+    Args:
+        least: bytes of the smallest message, as ``most`` of the largest.
     """
-
-    in_place: bool
-    dtype: str = ""
-    redop: str = ""
-    least: int = 1
-    most: int | None = None
-
-    def of(self, output: PerfOutput) -> list[PerfRow]:
-        dtype = NCCL_DTYPES.get(self.dtype, self.dtype)
-        redop = NCCL_REDOPS.get(self.redop, self.redop)
-        side = [row for row in output.rows if row.in_place == self.in_place]
-        wanted = [
-            row
-            for row in side
-            if (not dtype or row.dtype == dtype)
-            and (not redop or row.redop == redop)
-            and self.least <= row.size
-            and (self.most is None or row.size <= self.most)
-        ]
-        if not wanted:
-            found = ", ".join(sorted({f"{row.dtype} {row.redop}".strip() for row in output.rows}))
-            raise ConfigurationError(
-                f"no row is {'in place' if self.in_place else 'out of place'} and as asked for; there are {found} of "
-                f"{min(row.size for row in output.rows)} to {max(row.size for row in output.rows)} B"
-            )
-        for option, names in (
-            ("--dtype", {row.dtype for row in wanted}),
-            ("--redop", {row.redop for row in wanted}),
-            ("a file of one", {f"root {row.root}" for row in wanted}),
-        ):
-            if len(names) > 1:
-                raise ConfigurationError(f"the rows are of {', '.join(sorted(names))}: give {option}")
-        return wanted
+    dtype, redop = NCCL_DTYPES.get(dtype, dtype), NCCL_REDOPS.get(redop, redop)
+    wanted = [
+        row
+        for row in output.rows
+        if row.in_place == in_place
+        and dtype in ("", row.dtype)
+        and redop in ("", row.redop)
+        and least <= row.size <= most
+    ]
+    if not wanted:
+        found = ", ".join(sorted({f"{row.dtype} {row.redop}".strip() for row in output.rows}))
+        sizes = [row.size for row in output.rows]
+        raise ConfigurationError(
+            f"no row is {'in place' if in_place else 'out of place'} and as asked for; there are {found} of "
+            f"{min(sizes)} to {max(sizes)} B"
+        )
+    for option, names in (
+        ("--dtype", {row.dtype for row in wanted}),
+        ("--redop", {row.redop for row in wanted}),
+        ("a file of one", {f"root {row.root}" for row in wanted}),
+    ):
+        if len(names) > 1:
+            raise ConfigurationError(f"the rows are of {', '.join(sorted(names))}: give {option}")
+    return wanted
 
 
 def bounds_of(runs: Sequence[Sequence[PerfRow]], *, metric: str, margin: float) -> dict[str, BoundValue]:
-    if metric == "busbw":
-        found = {size: statistics.median(values) for size, values in _by_size(runs, lambda row: row.busbw).items()}
-        return {_key(metric, size): f">= {value * (1 - margin):.4g} GB/s" for size, value in found.items() if value}
-    times = {size: statistics.median(values) for size, values in _by_size(runs, lambda row: row.time_s).items()}
-    return {_key(metric, size): f"<= {format_seconds(value * (1 + margin))}" for size, value in times.items() if value}
+    is_rate = metric == "busbw"
+    values = _by_size(runs, lambda row: row.busbw if is_rate else row.time_s)
+    found = {size: statistics.median(each) for size, each in values.items()}
+    return {
+        _key(metric, size): f">= {v * (1 - margin):.4g} GB/s" if is_rate else f"<= {format_seconds(v * (1 + margin))}"
+        for size, v in found.items()
+        if v
+    }
 
 
 def baselines_of(runs: Sequence[Sequence[PerfRow]], *, in_place: bool) -> dict[str, list[Sample]]:

@@ -17,9 +17,9 @@ from pytest_distbench.tools import transfer
 from pytest_distbench.tools.transfer import (
     PerfOutput,
     PerfRow,
-    Rows,
     baselines_of,
     bounds_of,
+    choose_rows,
     looks_like_text,
     read_perf_json,
     read_perf_output,
@@ -57,7 +57,7 @@ def test_what_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def read(text: str) -> list[PerfOutput]:
-    return read_perf_text(text, Path("run.txt"))
+    return [*read_perf_text(text, Path("run.txt"))]
 
 
 @pytest.mark.parametrize(
@@ -170,12 +170,12 @@ def row(size: int = 4096, time_s: float = 2e-4, **changes: Any) -> PerfRow:
 
 
 def output(*rows: PerfRow) -> PerfOutput:
-    return PerfOutput(program="all_reduce_perf", ranks=8, device="", rows=rows, is_whole=True)
+    return PerfOutput(program="all_reduce_perf", ranks=8, device="", rows=[*rows], is_whole=True)
 
 
 def test_bounds_are_made_of_rows_of_one_kind_with_a_margin() -> None:
     run = output(row(8), row(4096), row(8192), row(in_place=False), row(dtype="half"), row(redop="max"))
-    assert [r.size for r in Rows(in_place=True, dtype="float32", redop="sum", least=9, most=4096).of(run)] == [4096]
+    assert [r.size for r in choose_rows(run, in_place=True, dtype="float32", redop="sum", least=9, most=4096)] == [4096]
 
     runs = [[row(time_s=time)] for time in (1e-4, 2e-4, 9e-4)]
     assert bounds_of(runs, metric="latency", margin=0.1) == {"latency[message_bytes=4096]": "<= 220 us"}
@@ -207,7 +207,7 @@ def test_bounds_are_made_of_rows_of_one_kind_with_a_margin() -> None:
 )
 def test_rows_of_several_kinds_or_none_are_an_error(rows: list[PerfRow], chosen: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        Rows(in_place=True, **chosen).of(output(*rows))
+        choose_rows(output(*rows), in_place=True, **chosen)
 
 
 WHOSE = ("--test", f"{TEST}[float32-ws8]", "--platform", PLATFORM)
