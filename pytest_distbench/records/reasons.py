@@ -513,6 +513,9 @@ _REMARK = Reason(verdict="remark", means="", mark="")
 _DOUBT = replace(_REMARK, is_told=True)
 
 REMARKS: dict[ReasonCode, Reason] = {
+    **dict.fromkeys(("ok", "note"), _REMARK),  # about this machine
+    "warn": _DOUBT,
+    "fail": replace(_REMARK, fails=True),
     "changed-communication": _CAUSE,
     "slower-sizes": _CAUSE,
     "slower-links": _CAUSE,

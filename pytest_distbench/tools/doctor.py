@@ -18,8 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -34,6 +34,7 @@ from pytest_distbench.machine import hardware
 from pytest_distbench.machine.gpu_watch import held_by, processes_on
 from pytest_distbench.machine.gpus import VARIABLE, Driver, DriverError, Gpus, connect, kinds, read_gpus
 from pytest_distbench.records.environment import Gpu
+from pytest_distbench.records.run import Finding
 from pytest_distbench.records.wanted import DEFAULT_TOLERANCE
 from pytest_distbench.records.wire import SESSION_VARIABLE
 from pytest_distbench.releases import TESTED, check_torch, lacking, nearest, own_version, release_of, text, untested
@@ -41,39 +42,30 @@ from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.units import format_bytes
 
 Level = Literal["ok", "note", "warn", "fail"]
+"""*Note* is worth knowing; after *warn* numbers are noisier or a feature is missing; after *fail* tests cannot run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the report, with advice where not all is well.
-
-    ``note`` is worth knowing; with ``warn`` numbers will be noisier or a feature is missing; with ``fail`` tests cannot
-    run.
-    """
-
-    level: Level
-    subject: str
-    found: str
-    advice: str = ""
+def found(level: Level, about: str, sentence: str, advice: str = "") -> Finding:
+    return Finding(case=about, code=level, reason=sentence, differences=[advice] if advice else [])
 
 
-def report(findings: Iterator[Finding]) -> Iterator[str]:
-    counts: dict[Level, int] = {"ok": 0, "note": 0, "warn": 0, "fail": 0}
+def within(is_well: bool, about: str, sentence: str, advice: str) -> Finding:  # noqa: FBT001
+    """A finding with advice where not all is well."""
+    return found("ok", about, sentence) if is_well else found("warn", about, sentence, advice)
+
+
+def report(findings: Iterable[Finding]) -> Iterator[str]:
+    counts = Counter[str]()
     for finding in findings:
-        counts[finding.level] += 1
-        yield f"{finding.level:<5} {finding.subject:<17} {finding.found}"
-        if finding.advice:
-            yield f"{'':<23} -> {finding.advice}"
+        counts[finding.code] += 1
+        yield f"{finding.code:<5} {finding.case:<17} {finding.reason}"
+        yield from (f"{'':<23} -> {advice}" for advice in finding.differences)
     yield ""
     warnings = f"{counts['warn']} warning{'s' * (counts['warn'] != 1)}"
     if counts["fail"]:
         yield f"{counts['fail']} failed, so tests cannot run here yet; {warnings}"
-    elif counts["warn"]:
-        yield f"{warnings}: usable, but expect noisy timings"
-    else:
-        yield "fit to measure"
-    if counts["fail"]:
         raise NegativeError
+    yield f"{warnings}: usable, but expect noisy timings" if counts["warn"] else "fit to measure"
 
 
 _CUDA_TIMEOUT_S = 120.0
@@ -104,35 +96,35 @@ def gpus(
     *,
     use: Callable[[Mapping[str, str]], subprocess.CompletedProcess[str]] = use_every_device,
 ) -> Iterator[Finding]:
-    found = read_gpus(variables)
-    if found.failure:
-        level: Level = "note" if found.is_absent else "warn"
-        yield Finding(level, "GPU", f"none: {found.failure}", "--gpu cannot run here; everything else runs on the CPU")
+    gpus = read_gpus(variables)
+    if gpus.failure:
+        level: Level = "note" if gpus.is_absent else "warn"
+        yield found(level, "GPU", f"none: {gpus.failure}", "--gpu cannot run here; everything else runs on the CPU")
         return
-    yield Finding("ok", "NVIDIA driver", f"{found.driver}, for CUDA up to {found.cuda}")
-    for reason in found.unreadable:
-        yield Finding("warn", "GPU", reason, "the other GPUs can be used")
-    for remark in found.remarks:
-        yield Finding("warn", "visible GPUs", remark)
+    yield found("ok", "NVIDIA driver", f"{gpus.driver}, for CUDA up to {gpus.cuda}")
+    for reason in gpus.unreadable:
+        yield found("warn", "GPU", reason, "the other GPUs can be used")
+    for remark in gpus.remarks:
+        yield found("warn", "visible GPUs", remark)
     setting = variables.get(VARIABLE)
-    if not found.visible:
+    if not gpus.visible:
         given = "is not set" if setting is None else f"is {setting!r}"
-        yield Finding("warn", "visible GPUs", f"none of {found.count}, {VARIABLE} {given}", "--gpu cannot run here")
+        yield found("warn", "visible GPUs", f"none of {gpus.count}, {VARIABLE} {given}", "--gpu cannot run here")
         return
-    if len(found.visible) < found.count or found.visible[0].slice_of:
-        labels = ", ".join(gpu.label for gpu in found.visible)
+    if len(gpus.visible) < gpus.count or gpus.visible[0].slice_of:
+        labels = ", ".join(gpu.label for gpu in gpus.visible)
         given = "not set" if setting is None else repr(setting)
-        yield Finding("note", "visible GPUs", f"{labels}, {VARIABLE}: {given}")
+        yield found("note", "visible GPUs", f"{labels}, {VARIABLE}: {given}")
     try:
         with connect() as driver:
-            for gpu in found.visible:
+            for gpu in gpus.visible:
                 yield from _gpu(driver, gpu)
     except DriverError as error:
-        yield Finding("warn", "GPU", str(error))
-    if found.links:
-        yield Finding("ok", "links", f"between GPUs: {', '.join(kinds(found.links))}")
-    yield Finding("ok", "platform", found.platform)
-    yield from _cuda(found, lambda: use({**variables, **found.variables}))
+        yield found("warn", "GPU", str(error))
+    if gpus.links:
+        yield found("ok", "links", f"between GPUs: {', '.join(kinds(gpus.links))}")
+    yield found("ok", "platform", gpus.platform)
+    yield from _cuda(gpus, lambda: use({**variables, **gpus.variables}))
 
 
 def _gpu(driver: Driver, gpu: Gpu) -> Iterator[Finding]:
@@ -144,42 +136,42 @@ def _gpu(driver: Driver, gpu: Gpu) -> Iterator[Finding]:
         text += f", {format_bytes(memory.used)} of {format_bytes(memory.total)} in use"
     if (degrees := driver.ask("GetTemperature", card, driver.binding.NVML_TEMPERATURE_GPU)) is not None:
         text += f", {degrees} C"
-    yield Finding("ok", subject, text)
+    yield found("ok", subject, text)
     if pids := processes_on(driver, device):
-        yield Finding("warn", subject, f"in use by pid {', '.join(map(str, pids))}", "end them, or use another GPU")
+        yield found("warn", subject, f"in use by pid {', '.join(map(str, pids))}", "end them, or use another GPU")
     if held := sorted(held_by(driver, card)):
-        yield Finding("warn", subject, f"slowed down by: {', '.join(held)}", "let it cool; check power and fans")
+        yield found("warn", subject, f"slowed down by: {', '.join(held)}", "let it cool; check power and fans")
     if gpu.is_capped:
         text = f"power limit {gpu.power_limit_w:.0f} W, by default {gpu.default_power_limit_w:.0f} W"
         advice = "a GPU with another power limit is another platform; sudo nvidia-smi -pl sets the limit"
-        yield Finding("note", subject, text, advice)
+        yield found("note", subject, text, advice)
     if gpu.persistence is False:
-        yield Finding("note", subject, "persistence mode is off, so the first launch waits", "sudo nvidia-smi -pm 1")
+        yield found("note", subject, "persistence mode is off, so the first launch waits", "sudo nvidia-smi -pm 1")
 
 
-def _cuda(found: Gpus, use: Callable[[], subprocess.CompletedProcess[str]]) -> Iterator[Finding]:
+def _cuda(gpus: Gpus, use: Callable[[], subprocess.CompletedProcess[str]]) -> Iterator[Finding]:
     done = None
     try:
         done = use()
         version, names = json.loads(done.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
         text = f"no answer within {_CUDA_TIMEOUT_S:.0f} s"
-        yield Finding("fail", "CUDA", text, "see dmesg: a faulty GPU blocks every process that uses it")
+        yield found("fail", "CUDA", text, "see dmesg: a faulty GPU blocks every process that uses it")
         return
     except (ValueError, IndexError, TypeError):
         assert done is not None
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        yield Finding("fail", "CUDA", f"does not work: {last[:200]}", "nvidia-smi, dmesg; a torch built for the driver")
+        yield found("fail", "CUDA", f"does not work: {last[:200]}", "nvidia-smi, dmesg; a torch built for the driver")
         return
-    shown = [gpu.name for gpu in found.visible]
+    shown = [gpu.name for gpu in gpus.visible]
     if version is None:
-        advice = f"pip install a torch for CUDA {found.cuda} or older: https://pytorch.org/get-started/locally"
-        yield Finding("fail", "CUDA", "this torch is built without CUDA, so --gpu cannot run", advice)
+        advice = f"pip install a torch for CUDA {gpus.cuda} or older: https://pytorch.org/get-started/locally"
+        yield found("fail", "CUDA", "this torch is built without CUDA, so --gpu cannot run", advice)
     elif names != shown:
         found_text = f"torch computes on {', '.join(names) or 'no GPU'}; the driver shows {', '.join(shown)}"
-        yield Finding("warn", "CUDA", found_text, f"name the GPUs by UUID (nvidia-smi -L) in {VARIABLE}")
+        yield found("warn", "CUDA", found_text, f"name the GPUs by UUID (nvidia-smi -L) in {VARIABLE}")
     else:
-        yield Finding("ok", "CUDA", f"{version} computes on {len(names)} GPU{'s' * (len(names) != 1)}")
+        yield found("ok", "CUDA", f"{version} computes on {len(names)} GPU{'s' * (len(names) != 1)}")
 
 
 WATCH_S = 1.0
@@ -195,51 +187,42 @@ FEW_FREE_BYTES = 2**30
 def processor() -> Iterator[Finding]:
     mine, all_cores = hardware.cores(), os.cpu_count() or 1
     share = f"{mine} of {all_cores} cores may be used" if mine < all_cores else f"{mine} cores"
-    yield Finding("ok", "processor", f"{hardware.cpu_name()}, {share}")
+    yield found("ok", "processor", f"{hardware.cpu_name()}, {share}")
 
 
 def other_work(shares: Sequence[tuple[float, str, int]]) -> Iterator[Finding]:
     busy = sum(share for share, _, _ in shares)
-    cores = hardware.cores()
     top = ", ".join(f"{name} (pid {pid}) {share:.2f}" for share, name, pid in shares[:3] if share > 0.02)
-    if busy > BUSY_CORES:
-        advice = "end them, or expect inconclusive verdicts (noise); more launches help: --distbench-launches 3"
-        yield Finding("warn", "other processes", f"{busy:.2f} of {cores} cores busy: {top}", advice)
-    else:
-        yield Finding("ok", "other processes", f"{busy:.2f} of {cores} cores busy")
+    is_well = busy <= BUSY_CORES
+    text = f"{busy:.2f} of {hardware.cores()} cores busy{'' if is_well else f': {top}'}"
+    advice = "end them, or expect inconclusive verdicts (noise); more launches help: --distbench-launches 3"
+    yield within(is_well, "other processes", text, advice)
 
 
 def container_limits(root: Path) -> Iterator[Finding]:
     quota = _cpu_quota(root)
     cores = hardware.cores()
     if quota is not None and quota < cores:
-        yield Finding(
-            "warn",
-            "CPU quota",
-            f"{quota:g} CPUs of {cores} visible cores, so ranks are stopped for a part of every 100 ms",
-            "give the container whole cores (docker run --cpuset-cpus=0-3) instead of a quota (--cpus)",
-        )
+        text = f"{quota:g} CPUs of {cores} visible cores, so ranks are stopped for a part of every 100 ms"
+        advice = "give the container whole cores (docker run --cpuset-cpus=0-3) instead of a quota (--cpus)"
+        yield found("warn", "CPU quota", text, advice)
     else:
-        yield Finding("ok", "CPU quota", "none" if quota is None else f"{quota:g} CPUs")
+        yield found("ok", "CPU quota", "none" if quota is None else f"{quota:g} CPUs")
 
 
 def memory() -> Iterator[Finding]:
     now = psutil.virtual_memory()
     text = f"{format_bytes(now.available)} of {format_bytes(now.total)} available"
-    if now.available < 0.1 * now.total:
-        yield Finding("warn", "memory", text, "end what uses it: a rank that swaps or is killed gives no usable number")
-    else:
-        yield Finding("ok", "memory", text)
+    advice = "end what uses it: a rank that swaps or is killed gives no usable number"
+    yield within(now.available >= 0.1 * now.total, "memory", text, advice)
 
 
 def open_files() -> Iterator[Finding]:
     """RLIMIT_NOFILE: a store needs a descriptor per rank, and ranks one per peer."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < FEW_FILES:
-        advice = f"ulimit -n {min(hard, 65536) if hard > 0 else 65536}; a large group needs more to connect"
-        yield Finding("warn", "open files", f"limit {soft} (RLIMIT_NOFILE)", advice)
-    else:
-        yield Finding("ok", "open files", f"limit {soft}")
+    is_well = soft >= FEW_FILES
+    advice = f"ulimit -n {min(hard, 65536) if hard > 0 else 65536}; a large group needs more to connect"
+    yield within(is_well, "open files", f"limit {soft}{'' if is_well else ' (RLIMIT_NOFILE)'}", advice)
 
 
 def shared_memory(path: Path, *, gpus: int) -> Iterator[Finding]:
@@ -248,14 +231,11 @@ def shared_memory(path: Path, *, gpus: int) -> Iterator[Finding]:
     try:
         space = shutil.disk_usage(path)
     except OSError:
-        yield Finding("warn", "shared memory", f"there is no {path}", advice)
+        yield found("warn", "shared memory", f"there is no {path}", advice)
         return
+    of = f"NCCL takes {format_bytes(SHM_OF_A_GPU_BYTES)} for each of {gpus} GPUs" if gpus else "NCCL takes more"
     text = f"{format_bytes(space.free)} free in {path}"
-    if space.free <= wanted:
-        of = f"NCCL takes {format_bytes(SHM_OF_A_GPU_BYTES)} for each of {gpus} GPUs" if gpus else "NCCL takes more"
-        yield Finding("warn", "shared memory", text, f"{of}, DataLoader workers besides: {advice}")
-    else:
-        yield Finding("ok", "shared memory", text)
+    yield within(space.free > wanted, "shared memory", text, f"{of}, DataLoader workers besides: {advice}")
 
 
 def run_directory() -> Iterator[Finding]:
@@ -265,12 +245,10 @@ def run_directory() -> Iterator[Finding]:
             probe.bind(f"{made}/s")
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        yield Finding("fail", "run directory", f"{folder}: {error.strerror or error}", "set TMPDIR to a local folder")
+        yield found("fail", "run directory", f"{folder}: {error.strerror or error}", "set TMPDIR to a local folder")
         return
-    if free < FEW_FREE_BYTES:
-        yield Finding("warn", "run directory", f"{folder}: {format_bytes(free)} free", "free space, or set TMPDIR")
-    else:
-        yield Finding("ok", "run directory", f"{folder}: {format_bytes(free)} free")
+    text = f"{folder}: {format_bytes(free)} free"
+    yield within(free >= FEW_FREE_BYTES, "run directory", text, "free space, or set TMPDIR")
 
 
 def loopback() -> Iterator[Finding]:
@@ -281,20 +259,17 @@ def loopback() -> Iterator[Finding]:
         ):
             pass
     except OSError as error:
-        yield Finding("fail", "loopback", f"127.0.0.1: {error.strerror or error}", "ip link set lo up")
+        yield found("fail", "loopback", f"127.0.0.1: {error.strerror or error}", "ip link set lo up")
         return
-    yield Finding("ok", "loopback", "127.0.0.1 accepts connections")
+    yield found("ok", "loopback", "127.0.0.1 accepts connections")
 
 
 def leftovers() -> Iterator[Finding]:
-    found = [p for p in processes.find_carrying(SESSION_VARIABLE) if p.ppid() == 1]
-    if found:
-        pids = " ".join(str(p.pid) for p in found)
-        yield Finding(
-            "warn", "leftovers", f"{len(found)} processes are left of a run that has ended", f"kill -9 {pids}"
-        )
+    if pids := [str(p.pid) for p in processes.find_carrying(SESSION_VARIABLE) if p.ppid() == 1]:
+        text = f"{len(pids)} processes are left of a run that has ended"
+        yield found("warn", "leftovers", text, f"kill -9 {' '.join(pids)}")
     else:
-        yield Finding("ok", "leftovers", "no process of an earlier run")
+        yield found("ok", "leftovers", "no process of an earlier run")
 
 
 def foreign_shares() -> list[tuple[float, str, int]]:
@@ -332,8 +307,8 @@ _IMPORT_TIMEOUT_S = 300.0
 
 def versions() -> Iterator[Finding]:
     names = ("torch", "numpy", "pytest", "pytest-benchmark", "msgspec", "psutil", "filelock", "nvidia-ml-py")
-    found = ", ".join(f"{name} {hardware.installed_version(name)}" for name in names)
-    yield Finding("ok", "versions", f"distbench {own_version()}, python {platform.python_version()}, {found}")
+    others = ", ".join(f"{name} {hardware.installed_version(name)}" for name in names)
+    yield found("ok", "versions", f"distbench {own_version()}, python {platform.python_version()}, {others}")
 
 
 def torch_import() -> Iterator[Finding]:
@@ -350,15 +325,13 @@ def torch_import() -> Iterator[Finding]:
         )
     except subprocess.TimeoutExpired:
         text = f"import torch did not end within {_IMPORT_TIMEOUT_S:.0f} s"
-        yield Finding(
-            "fail", "torch", text, "a slow or hanging file system? try python -X importtime -c 'import torch'"
-        )
+        yield found("fail", "torch", text, "a slow or hanging file system? try python -X importtime -c 'import torch'")
         return
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        yield Finding("fail", "torch", f"cannot be imported: {last}", "pip install torch, in this environment")
+        yield found("fail", "torch", f"cannot be imported: {last}", "pip install torch, in this environment")
     else:
-        yield Finding("ok", "torch", done.stdout.strip())
+        yield found("ok", "torch", done.stdout.strip())
 
 
 def release(torch: str, python: str) -> Iterator[Finding]:
@@ -367,39 +340,37 @@ def release(torch: str, python: str) -> Iterator[Finding]:
     try:
         check_torch(torch)
     except ConfigurationError as error:
-        yield Finding("fail", subject, *str(error).split(": ", 1))
+        yield found("fail", subject, *str(error).split(": ", 1))
         return
     have = release_of(torch)
     pythons = f"with Python {', '.join(TESTED[nearest(have)])}"
     if unknown := untested(torch):
         advice = f"pip install 'torch=={text(nearest(have))}.*', or see in a clone: python benchmarks/versions.py"
-        yield Finding("note", subject, f"{unknown}, {pythons}", advice)
+        yield found("note", subject, f"{unknown}, {pythons}", advice)
     elif text(release_of(python)) not in TESTED[have]:
-        yield Finding("note", subject, f"{text(have)} is tested {pythons}, not {text(release_of(python))}")
+        yield found("note", subject, f"{text(have)} is tested {pythons}, not {text(release_of(python))}")
     else:
-        yield Finding("ok", subject, f"{text(have)} is tested {pythons}")
+        yield found("ok", subject, f"{text(have)} is tested {pythons}")
     for part in lacking(torch):
-        yield Finding(
-            "note", subject, f"lacks {part.name}: {part.without}", f"torch {text(part.since)} or later has it"
-        )
+        yield found("note", subject, f"lacks {part.name}: {part.without}", f"torch {text(part.since)} or later has it")
 
 
 def debugging() -> Iterator[Finding]:
     """py-spy, which shows the stacks of ranks that cannot show them themselves."""
     if py_spy() is not None:
-        yield Finding("ok", "py-spy", "installed: a second source for stacks of hung ranks")
+        yield found("ok", "py-spy", "installed: a second source for stacks of hung ranks")
     else:
         advice = "optional: pip install py-spy shows ranks that hang before they can answer a signal"
-        yield Finding("note", "py-spy", "not installed", advice)
+        yield found("note", "py-spy", "not installed", advice)
     if importlib.util.find_spec("xdist") is not None:
-        yield Finding("note", "pytest-xdist", "installed: measurements still run one at a time on this host")
+        yield found("note", "pytest-xdist", "installed: measurements still run one at a time on this host")
 
 
 def baselines(folder: Path, variables: Mapping[str, str]) -> Iterator[Finding]:
     """How small a slowdown the stored baselines of this machine detect, with and without its GPUs."""
     gpus = read_gpus(variables)
     for platform_name in [hardware.cpu_class(), *([gpus.platform] if gpus.visible else [])]:
-        found = []
+        known = []
         try:
             for file in BaselineStore(folder, platform_name).read_all():
                 by_hand = {key: file.entry.by_hand(key) for key in file.entry.metrics}
@@ -407,12 +378,12 @@ def baselines(folder: Path, variables: Mapping[str, str]) -> Iterator[Finding]:
                     key: next((t for t in given if t is not None), DEFAULT_TOLERANCE) for key, given in by_hand.items()
                 }
                 if (one := sensitivity_of(file.entry.metrics, tolerances)) is not None:
-                    found.append((str(file.name), one))
+                    known.append((str(file.name), one))
         except StoredFileError as error:
-            yield Finding("warn", "baselines", str(error))
+            yield found("warn", "baselines", str(error))
             continue
-        if lines := sensitivity_lines(found):
-            yield Finding("note" if len(lines) > 1 else "ok", "baselines", f"{platform_name}: {lines[0]}", *lines[1:])
+        if lines := sensitivity_lines(known):
+            yield found("note" if len(lines) > 1 else "ok", "baselines", f"{platform_name}: {lines[0]}", *lines[1:])
 
 
 def examine(

@@ -18,10 +18,11 @@ from support.stores import KEY, TEST, entry
 from pytest_distbench.commands import NegativeError
 from pytest_distbench.commands.cli import main
 from pytest_distbench.machine import hardware
+from pytest_distbench.records.run import Finding
 from pytest_distbench.releases import NEWEST_TORCH, OLDEST_TORCH, TESTED, text
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.tools import doctor
-from pytest_distbench.tools.doctor import Finding, Level, release, report
+from pytest_distbench.tools.doctor import Level, found, release, report
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ from pytest_distbench.tools.doctor import Finding, Level, release, report
 def test_warnings_are_counted(levels: list[Level], told: str) -> None:
     lines = []
     with pytest.raises(NegativeError) if "fail" in levels else contextlib.nullcontext():
-        for line in report(Finding(level, "x", "y") for level in levels):
+        for line in report(found(level, "x", "y") for level in levels):
             lines.append(line)
 
     assert lines[-1].startswith(told)
@@ -56,7 +57,7 @@ def examine(
 
 
 def about(findings: list[Finding], subject: str) -> list[Finding]:
-    return [finding for finding in findings if finding.subject == subject]
+    return [finding for finding in findings if finding.case == subject]
 
 
 def test_a_gpu_with_other_processes_and_held_clocks() -> None:
@@ -64,11 +65,11 @@ def test_a_gpu_with_other_processes_and_held_clocks() -> None:
     card = Card(name=H100, uuid="GPU-1", bus=1, states={0.0: hot}, persistence=False, power_limit_w=500.0)
     found = about(examine(Host(cards=[card])), "GPU 0")
 
-    assert [f.level for f in found] == ["ok", "warn", "warn", "note", "note"]
-    assert found[0].found == f"{H100}, 1 GiB of 79.65 GiB in use, 88 C"
-    assert "pid 4711" in found[1].found
-    assert "temperature" in found[2].found
-    assert "power limit 500 W, by default 700 W" in found[3].found
+    assert [f.code for f in found] == ["ok", "warn", "warn", "note", "note"]
+    assert found[0].reason == f"{H100}, 1 GiB of 79.65 GiB in use, 88 C"
+    assert "pid 4711" in found[1].reason
+    assert "temperature" in found[2].reason
+    assert "power limit 500 W, by default 700 W" in found[3].reason
 
 
 @pytest.mark.parametrize(
@@ -83,16 +84,16 @@ def test_a_gpu_with_other_processes_and_held_clocks() -> None:
 def test_what_does_not_answer_is_said_with_its_reason(host: str, level: str, text: str) -> None:
     [finding] = about(examine(HOSTS[host]), "GPU")
 
-    assert finding.level == level
-    assert finding.found.startswith(text)
+    assert finding.code == level
+    assert finding.reason.startswith(text)
 
 
 def test_the_others_are_examined_all_the_same() -> None:
     found = examine(HOSTS["8xH100, one lost"])
 
-    assert {f.subject for f in found if f.subject.startswith("GPU ")} == {f"GPU {i}" for i in (0, 1, 2, 3, 4, 6, 7)}
-    assert about(found, "links")[0].found == "between GPUs: nvlink4x18"
-    assert about(found, "platform")[0].found == "nvidia-h100-80gb-hbm3-nvlink4x18"
+    assert {f.case for f in found if f.case.startswith("GPU ")} == {f"GPU {i}" for i in (0, 1, 2, 3, 4, 6, 7)}
+    assert about(found, "links")[0].reason == "between GPUs: nvlink4x18"
+    assert about(found, "platform")[0].reason == "nvidia-h100-80gb-hbm3-nvlink4x18"
 
 
 def test_what_is_visible_is_named() -> None:
@@ -100,10 +101,10 @@ def test_what_is_visible_is_named() -> None:
     none = examine(HOSTS["8xH100"], {"CUDA_VISIBLE_DEVICES": "0,0"})
     cut = examine(HOSTS["H100 in MIG"])
 
-    assert about(chosen, "visible GPUs")[0].found == "GPU 2, CUDA_VISIBLE_DEVICES: '2'"
-    assert about(none, "visible GPUs")[0].found.endswith("0 is named twice, and then there is none")
-    assert about(none, "visible GPUs")[1].found == "none of 8, CUDA_VISIBLE_DEVICES is '0,0'"
-    assert about(cut, "visible GPUs")[0].found == "the MIG slice MIG-0a of GPU 0, CUDA_VISIBLE_DEVICES: not set"
+    assert about(chosen, "visible GPUs")[0].reason == "GPU 2, CUDA_VISIBLE_DEVICES: '2'"
+    assert about(none, "visible GPUs")[0].reason.endswith("0 is named twice, and then there is none")
+    assert about(none, "visible GPUs")[1].reason == "none of 8, CUDA_VISIBLE_DEVICES is '0,0'"
+    assert about(cut, "visible GPUs")[0].reason == "the MIG slice MIG-0a of GPU 0, CUDA_VISIBLE_DEVICES: not set"
 
 
 @pytest.mark.parametrize(
@@ -124,8 +125,8 @@ def test_whether_cuda_works(says: subprocess.CompletedProcess[str], level: str, 
     host = Host(cards=[replace(HOSTS["H200"].cards[0], name=H100)])
     [finding] = about(examine(host, says=says), "CUDA")
 
-    assert finding.level == level
-    assert text in finding.found
+    assert finding.code == level
+    assert text in finding.reason
 
 
 def test_a_device_that_never_answers() -> None:
@@ -135,7 +136,7 @@ def test_a_device_that_never_answers() -> None:
     with made_up(HOSTS["H200"]):
         [finding] = about(list(doctor.gpus({}, use=hang)), "CUDA")
 
-    assert (finding.level, finding.found) == ("fail", "no answer within 120 s")
+    assert (finding.code, finding.reason) == ("fail", "no answer within 120 s")
 
 
 def test_torch_is_asked_with_the_variables_of_ranks() -> None:
@@ -180,19 +181,19 @@ def test_the_quota_of_the_container(tmp_path: Path, files: dict[str, str], level
         put(tmp_path, f"sys/fs/cgroup/{name}", content)
     found = only(doctor.container_limits(tmp_path))
 
-    assert found.level == level
-    assert text in found.found
+    assert found.code == level
+    assert text in found.reason
 
 
 def test_a_quiet_machine_is_well_and_others_are_named() -> None:
-    assert only(doctor.other_work([(0.05, "sshd", 7)])).level == "ok"
+    assert only(doctor.other_work([(0.05, "sshd", 7)])).code == "ok"
 
-    found = only(doctor.other_work([(1.5, "train.py", 42), (0.1, "sshd", 7)]))
-    assert found.level == "warn"
-    assert "1.60 of" in found.found
-    assert "train.py (pid 42) 1.50" in found.found
+    busy = only(doctor.other_work([(1.5, "train.py", 42), (0.1, "sshd", 7)]))
+    assert busy.code == "warn"
+    assert "1.60 of" in busy.reason
+    assert "train.py (pid 42) 1.50" in busy.reason
 
-    lines = list(report(iter([Finding("ok", "clock", "tsc"), Finding("warn", "memory", "little", "buy more")])))
+    lines = list(report(iter([found("ok", "clock", "tsc"), found("warn", "memory", "little", "buy more")])))
     assert lines[0].split() == ["ok", "clock", "tsc"]
     assert lines[2].strip() == "-> buy more"
     assert lines[-1].startswith("1 warning: ")
@@ -216,8 +217,8 @@ def test_shared_memory_has_to_do_for_nccl_on_each_gpu(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free_mib * 2**20))
     found = only(doctor.shared_memory(Path("/dev/shm"), gpus=gpus))
 
-    assert found.level == level
-    assert ("emptyDir" in found.advice) == (level == "warn")
+    assert found.code == level
+    assert ("emptyDir" in str(found.differences)) == (level == "warn")
 
 
 @pytest.mark.parametrize(
@@ -234,16 +235,16 @@ def test_a_release_of_torch_is_tested_or_told_with_the_nearest(
 ) -> None:
     first, *_ = release(torch, f"{python}.1")
 
-    assert first.level == level
-    assert found in first.found
-    assert advice in first.advice
+    assert first.code == level
+    assert found in first.reason
+    assert advice in str(first.differences)
 
 
 def test_what_a_release_lacks_is_told() -> None:
     _, *lacks = release(f"{text(OLDEST_TORCH)}.0", TESTED[OLDEST_TORCH][0])
 
-    assert {lack.level for lack in lacks} == {"note"}
-    assert [any(what in lack.found for lack in lacks) for what in ("no fingerprint of", "no distbench_numa")] == [
+    assert {lack.code for lack in lacks} == {"note"}
+    assert [any(what in lack.reason for lack in lacks) for what in ("no fingerprint of", "no distbench_numa")] == [
         True
     ] * 2
 
@@ -261,7 +262,7 @@ def test_this_machine_is_examined(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_machine_that_cannot_run_tests_is_exit_code_one(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finding = Finding("fail", "loopback", "down\x1b[2J", "ip link set lo up")
+    finding = found("fail", "loopback", "down\x1b[2J", "ip link set lo up")
     monkeypatch.setattr(doctor, "examine", lambda **_: iter([finding]))
 
     assert main(["doctor"]) == 1
@@ -274,25 +275,25 @@ def test_the_baselines_of_this_machine_say_how_small_a_slowdown_they_detect(tmp_
 
     store.write(TEST, KEY, entry(1.0, 1.0, 1.0, tolerance=0.3))
     [steady] = doctor.baselines(tmp_path, {})
-    assert (steady.level, steady.advice) == ("ok", "")
-    assert steady.found.endswith(
+    assert (steady.code, steady.differences) == ("ok", [])
+    assert steady.reason.endswith(
         f"{TEST}[{KEY}] step: noise 0 %: this baseline alone detects slowdowns above 30 %, with A/B about 30 %"
     )
 
     path = store.write(TEST, "ws4.gloo.warm", entry(1.0, 2.0, 0.5))
     [noisy] = doctor.baselines(tmp_path, {})
-    assert (noisy.level, "(median of 2 cases)" in noisy.found, bool(noisy.advice)) == ("note", True, True)
+    assert (noisy.code, "(median of 2 cases)" in noisy.reason, bool(noisy.differences)) == ("note", True, True)
 
     path.write_text("{")
     [unreadable] = doctor.baselines(tmp_path, {})
-    assert (unreadable.level, str(path) in unreadable.found) == ("warn", True)
+    assert (unreadable.code, str(path) in unreadable.reason) == ("warn", True)
 
 
 def test_memory_that_is_not_told_is_left_out() -> None:
     [first, *_] = about(examine(HOSTS["GB10"]), "GPU 0")
 
-    assert first.found == "NVIDIA GB10, 30 C"
+    assert first.reason == "NVIDIA GB10, 30 C"
 
 
 def test_without_shared_memory_there_is_advice(tmp_path: Path) -> None:
-    assert only(doctor.shared_memory(tmp_path / "none", gpus=0)).level == "warn"
+    assert only(doctor.shared_memory(tmp_path / "none", gpus=0)).code == "warn"
