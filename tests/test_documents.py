@@ -170,7 +170,7 @@ def printed() -> list[str]:
                 found.append("...".join(p.value if isinstance(p, ast.Constant) else "" for p in node.values))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.append(node.value)
-    return found
+    return [*found, *(path.read_text() for path in PACKAGE.rglob("*.toml"))]
 
 
 def test_no_text_of_the_package_names_a_page_of_the_docs() -> None:
