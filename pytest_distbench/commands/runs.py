@@ -138,24 +138,24 @@ def _report(options: argparse.Namespace) -> Iterator[str]:
         )
     if chosen.is_whole and options.table:
         raise ConfigurationError(f"report --format {options.format} is for the whole run: leave out --table")
-    sections, errors = tables_of(record) if chosen.is_whole else (_chosen(record, options), [])
+    tables, errors = tables_of(record) if chosen.is_whole else (_chosen(record, options), [])
     if options.output is not None:
         with replace_file(options.output, next_step="Give -o a writable place") as out:
-            _write(record, sections, out, options)
-        rows = sum(len(section.texts) for section in sections.values())
+            _write(record, tables, out, options)
+        rows = sum(len(table.texts) for table in tables.values())
         what = options.format if chosen.is_whole else f"{rows} row{'s' * (rows != 1)}"
         yield f"{what} written to {options.output}{chosen.opens_in and f': open it in {chosen.opens_in}'}"
     elif chosen.is_text:
-        _write(record, sections, sys.stdout.buffer, options)
+        _write(record, tables, sys.stdout.buffer, options)
     else:
         raise ConfigurationError(f"report --format {options.format} is no text: give -o FILE")
     if errors:
         raise DistbenchError(f"written without the parts that failed: {'; '.join(map(str, errors))}")
 
 
-def _write(record: RunRecord, sections: Mapping[str, DataTable], out: BinaryIO, options: argparse.Namespace) -> None:
+def _write(record: RunRecord, tables: Mapping[str, DataTable], out: BinaryIO, options: argparse.Namespace) -> None:
     try:
-        write_as(options.format, record, sections, out)
+        write_as(options.format, record, tables, out)
     except TableError as error:
         raise DistbenchError(f"{options.run}: {error}") from error
 
@@ -171,8 +171,8 @@ def _write_page(record: RunRecord, options: argparse.Namespace) -> Iterator[str]
     other = None if options.against is None else other_of(read_run_record(options.against))
     charts = {name: PAGE_FILES[name].charts(path) for name, path in _page_files(options).items()}
     prices = None if options.prices is None else read_prices(options.prices)
-    sections, errors = tables_of(record, {} if prices is None else {"prices": prices})
-    page = page_of(record, sections, other=other, charts=charts, prices=prices)
+    tables, errors = tables_of(record, {} if prices is None else {"prices": prices})
+    page = page_of(record, tables, other=other, charts=charts, prices=prices)
     with replace_file(options.html, next_step="Give --html a writable place") as out:
         write_page(page, out)
     yield f"HTML report written to {options.html}: open it in a browser"
@@ -187,11 +187,11 @@ def _page_files(options: argparse.Namespace) -> dict[str, Path]:
 def _chosen(record: RunRecord, options: argparse.Namespace) -> dict[str, DataTable]:
     name = options.table or "verdicts"
     given = {} if options.prices is None else {"prices": read_prices(options.prices)}
-    if name in TABLES and (section := table_of(name, record, given)).rows:
-        return {name: section}
-    sections, errors = tables_of(record)
+    if name in TABLES and (table := table_of(name, record, given)).rows:
+        return {name: table}
+    tables, errors = tables_of(record)
     needs = TABLES[name].needs if name in TABLES else ""
-    has = ", ".join(sections) or "none"
+    has = ", ".join(tables) or "none"
     told = f"{options.run} has no table {name!r}{needs and f', which needs {needs}'}; it has {has}"
     raise DistbenchError("; ".join([told, *map(str, errors)]))
 

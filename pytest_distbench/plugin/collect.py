@@ -268,10 +268,10 @@ class ResultsPlugin:
         from pytest_distbench.report.tables import tables_of
         from pytest_distbench.store.files import replace_file
 
-        sections, errors = tables_of(record)
+        tables, errors = tables_of(record)
         self._trouble += map(str, errors)
         with replace_file(path, next_step="Give --distbench-report or --distbench-out a writable place") as out:
-            write_page(page_of(record, sections), out)
+            write_page(page_of(record, tables), out)
 
     def _record(self, settings: Settings, session: pytest.Session) -> RunRecord:
         from datetime import UTC, datetime

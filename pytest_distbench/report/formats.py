@@ -106,11 +106,11 @@ def _size(lines: Sequence[str]) -> int:
 
 def _fitting(rows: Sequence[OfCase], room: int) -> list[str]:
     """A table of as many rows as there is room for, and how many more there are."""
-    section = table_of_rows(rows, VERDICTS.columns)
-    head = table_head(section.header, left=4)
-    ends = accumulate((_size([row_line(texts)]) for texts in section.texts), initial=_size(head))
+    made = table_of_rows(rows, VERDICTS.columns)
+    head = table_head(made.header, left=4)
+    ends = accumulate((_size([row_line(texts)]) for texts in made.texts), initial=_size(head))
     fitting = sum(end <= room for end in ends) - 1
-    table = [*head, *map(row_line, section.texts[:fitting]), ""] if fitting > 0 else []
+    table = [*head, *map(row_line, made.texts[:fitting]), ""] if fitting > 0 else []
     more = len(rows) - max(0, fitting)
     return table + ([f"{more} more rows are left out; the run record has all"] if more else [])
 
@@ -226,9 +226,9 @@ class Format:
 def _of_table(
     write: Callable[[DataTable, BinaryIO], None],
 ) -> Callable[[RunRecord, Mapping[str, DataTable], BinaryIO], None]:
-    def write_tables(_record: RunRecord, sections: Mapping[str, DataTable], out: BinaryIO) -> None:
-        for section in sections.values():
-            write(section, out)
+    def write_tables(_record: RunRecord, tables: Mapping[str, DataTable], out: BinaryIO) -> None:
+        for table in tables.values():
+            write(table, out)
 
     return write_tables
 
@@ -237,24 +237,24 @@ def of_run(write: Callable[[RunRecord, BinaryIO], None]) -> Format:
     return Format(write=lambda record, _sections, out: write(record, out), is_whole=True)
 
 
-def _write_text(section: DataTable, out: BinaryIO) -> None:
+def _write_text(table: DataTable, out: BinaryIO) -> None:
     with as_text(out) as text:
-        text.writelines(f"{escape(line)}\n" for line in layout(section.header, section.texts, left=3))
-        text.writelines(f"{escape(line)}\n" for line in section.footer)
+        text.writelines(f"{escape(line)}\n" for line in layout(table.header, table.texts, left=3))
+        text.writelines(f"{escape(line)}\n" for line in table.footer)
 
 
-def _write_markdown(section: DataTable, out: BinaryIO) -> None:
+def _write_markdown(table: DataTable, out: BinaryIO) -> None:
     with as_text(out) as text:
-        text.writelines(f"{line}\n" for line in [*table_head(section.header, left=3), *map(row_line, section.texts)])
-        if section.footer:
-            text.writelines(["\n", *(f"{escape_markdown(line)}<br>\n" for line in section.footer)])
+        text.writelines(f"{line}\n" for line in [*table_head(table.header, left=3), *map(row_line, table.texts)])
+        if table.footer:
+            text.writelines(["\n", *(f"{escape_markdown(line)}<br>\n" for line in table.footer)])
 
 
 TABLE_FORMATS: dict[str, Callable[[DataTable, BinaryIO], None]] = {
     "text": _write_text,
     "markdown": _write_markdown,
-    "csv": lambda section, out: write_csv(section, out, show=escape_cell),
-    "parquet": lambda section, out: write_parquet(section, out),
+    "csv": lambda table, out: write_csv(table, out, show=escape_cell),
+    "parquet": lambda table, out: write_parquet(table, out),
 }
 """Those of a table, whether it is of a run or of many."""
 
@@ -267,7 +267,7 @@ FORMATS: Table[str, Format] = Table(
         **{name: Format(write=_of_table(write), is_text=name not in BINARY) for name, write in TABLE_FORMATS.items()},
         "github-comment": of_run(write_comment),
         "html": Format(
-            write=lambda record, sections, out: write_page(page_of(record, sections), out),
+            write=lambda record, tables, out: write_page(page_of(record, tables), out),
             is_whole=True,
             opens_in="a browser",
         ),
@@ -276,14 +276,14 @@ FORMATS: Table[str, Format] = Table(
 """By the name that ``--format`` takes."""
 
 
-def write_as(name: str, record: RunRecord, sections: Mapping[str, DataTable], out: BinaryIO) -> None:
+def write_as(name: str, record: RunRecord, tables: Mapping[str, DataTable], out: BinaryIO) -> None:
     """Write a run in a format: a row of :data:`FORMATS`.
 
     Raises:
         TableError: the run holds what the format cannot tell of: no run wrote such a record, or not of this version.
     """
     try:
-        FORMATS[name].write(record, sections, out)
+        FORMATS[name].write(record, tables, out)
     except (DistbenchError, OSError):
         raise
     except Exception as error:

@@ -325,12 +325,12 @@ def why_unknown(trend: Trend) -> str:
     return "not compared: values of 0" if len(values) > 1 and min(values) <= 0 else ""
 
 
-def trends_section(rows: Sequence[TrendRow]) -> DataTable:
+def trends_table(rows: Sequence[TrendRow]) -> DataTable:
     machines = {row.trend.platform for row in rows}
     return table_of_rows(rows, _COLUMNS if len(machines) < 2 else [_MACHINE, *_COLUMNS[1:]])
 
 
-def points_section(trends: Sequence[Trend]) -> DataTable:
+def points_table(trends: Sequence[Trend]) -> DataTable:
     machines = {trend.platform for trend in trends}
     rows = [(trend, point) for trend in trends for point in trend.points]
     return table_of_rows(rows, _POINT_COLUMNS if len(machines) < 2 else [_POINT_MACHINE, *_POINT_COLUMNS[1:]])
@@ -463,18 +463,18 @@ def _history(options: argparse.Namespace) -> Iterator[str]:
     if options.output is None and options.format in BINARY:
         raise ConfigurationError(f"history --format {options.format} is no text: give -o FILE")
     rows = [] if options.points else [row for trend in chosen for row in _rows(trend, options)]
-    section = points_section(chosen) if options.points else trends_section(rows)
+    table = points_table(chosen) if options.points else trends_table(rows)
     write = TABLE_FORMATS[options.format]
     if options.output is not None:
         with replace_file(options.output, next_step="Give -o a writable place") as out:
-            write(section, out)
-        yield f"{len(section.texts)} row{'s' * (len(section.texts) != 1)} written to {options.output}"
+            write(table, out)
+        yield f"{len(table.texts)} row{'s' * (len(table.texts) != 1)} written to {options.output}"
     elif options.points or options.format not in ("text", "markdown"):
-        write(section, sys.stdout.buffer)
+        write(table, sys.stdout.buffer)
     elif options.format == "markdown":
         yield from map(escape_markdown, _head(starts, problems, chosen, rows))
         if rows:
-            yield from ["", *table_head(section.header, left=3), *map(row_line, section.texts)]
+            yield from ["", *table_head(table.header, left=3), *map(row_line, table.texts)]
     else:
         yield from _head(starts, problems, chosen, rows)
         yield from _told(rows)
@@ -515,9 +515,9 @@ def _head(starts: list[str], problems: list[str], chosen: list[Trend], rows: lis
 
 def _told(rows: list[TrendRow]) -> Iterator[str]:
     if rows:
-        section = trends_section(rows)
+        table = trends_table(rows)
         yield ""
-        yield from layout(section.header, section.texts, left=2)
+        yield from layout(table.header, table.texts, left=2)
     worst = sorted((row for row in rows if row.bisect), key=lambda row: (not row.is_worse, -row.moved))
     if worst:
         between = {row.commits: row for row in reversed(worst)}  # of metrics that changed together the worst one's

@@ -30,10 +30,10 @@ from pytest_distbench.tools.history import (
     TrendRow,
     change_points,
     charts_of_trends,
-    points_section,
+    points_table,
     read_history,
     trend_chart,
-    trends_section,
+    trends_table,
 )
 
 AT = 25
@@ -143,7 +143,7 @@ def changed(made: Trend, index: int, after: float = 2.0) -> TrendRow:
 
 def test_a_change_lies_between_two_commits_and_has_the_command_that_finds_it() -> None:
     row = changed(trend("a" * 40, "b" * 40, "c" * 40), 2)
-    section = trends_section([row])
+    section = trends_table([row])
 
     assert row.commits == ("b" * 40, "c" * 40)
     assert row.bisect == (
@@ -188,7 +188,7 @@ def test_trends_are_points_with_commits_and_without_a_change_the_first_beside_th
     row = TrendRow(trend=trend(*"abcdefghij"), change=None)
     assert (row.first, row.last, row.commits, row.bisect) == (3.0, 8.0, ("", ""), "")
 
-    section = points_section([trend("a" * 40, f"{'b' * 40}-dirty")])
+    section = points_table([trend("a" * 40, f"{'b' * 40}-dirty")])
     assert section.texts == [
         ["test_a[ws2]", "step", "2026-01-01T00:00:00+00:00", "aaaaaaaaaa", "1 s"],
         ["test_a[ws2]", "step", "2026-01-02T00:00:00+00:00", "bbbbbbbbbb-dirty", "2 s"],

@@ -151,7 +151,7 @@ class Page(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 def page_of(
     record: RunRecord,
-    sections: Mapping[str, DataTable],
+    tables: Mapping[str, DataTable],
     *,
     other: OtherRun | None = None,
     charts: Charts | None = None,
@@ -187,7 +187,7 @@ def page_of(
         ],
         columns=COLUMNS,
         cases=cases,
-        tables=[_table(name, section, record, prices) for name, section in sections.items() if name != _AS_CASES],
+        tables=[_table(name, table, record, prices) for name, table in tables.items() if name != _AS_CASES],
         other=other,
     )
 
@@ -386,16 +386,16 @@ def _places(record: RunRecord) -> dict[str, str]:
     return {"branch": record.branch, "pull request": f"#{number}" if number else "", "host": record.host}
 
 
-def _table(name: str, section: DataTable, record: RunRecord, prices: Prices | None) -> tuple[str, Grid, list[Chart]]:
+def _table(name: str, table: DataTable, record: RunRecord, prices: Prices | None) -> tuple[str, Grid, list[Chart]]:
     charts, problems = charts_above(name, record.results, prices)
     summary = re.sub(r"[`*]", "", TABLES[name].summary) if name in TABLES else ""
-    types = zip(section.columns.values(), section.headings, strict=True)
+    types = zip(table.columns.values(), table.headings, strict=True)
     grid = Grid(
         title=name.replace("_", " "),
-        head=section.header,
+        head=table.header,
         right=[kind in (int, float) for kind, heading in types if heading is not None],
-        rows=[[*texts] for texts in section.texts],
-        foot=[*section.footer, *problems],
+        rows=[[*texts] for texts in table.texts],
+        foot=[*table.footer, *problems],
     )
     return summary, grid, charts
 

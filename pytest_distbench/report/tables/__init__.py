@@ -136,11 +136,11 @@ def tables_of(
     record: RunRecord, given: Mapping[str, object] = MappingProxyType({})
 ) -> tuple[dict[str, DataTable], list[TableError]]:
     """The tables that a run has, those with a row; and what is wrong with those that cannot be made."""
-    sections, errors = {}, []
+    tables, errors = {}, []
     for name in TABLES:
         try:
-            if (section := table_of(name, record, given)).rows:
-                sections[name] = section
+            if (table := table_of(name, record, given)).rows:
+                tables[name] = table
         except TableError as error:
             errors.append(error)
-    return sections, errors
+    return tables, errors
