@@ -188,11 +188,12 @@ def _not_found(result: CaseResult) -> str:
 
 def telling(control: Control) -> Finding:
     """The clock that speaks for all: in which the slowdown was found, and of those the one that moved most."""
-    return max(control.verdicts, key=lambda v: (is_found(v), _worse_by(v)))
 
+    def worse_by(verdict: Finding) -> float:
+        moved = math.log(verdict.ratio) if verdict.ratio and verdict.ratio > 0 else 0.0
+        return METRIC_KINDS[verdict.better].sign * moved
 
-def _worse_by(verdict: Finding) -> float:
-    return METRIC_KINDS[verdict.better].sign * math.log(verdict.ratio) if verdict.ratio and verdict.ratio > 0 else 0.0
+    return max(control.verdicts, key=lambda v: (is_found(v), worse_by(v)))
 
 
 def planted_ratio(control: Control, verdict: Finding) -> float:

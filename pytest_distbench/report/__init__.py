@@ -25,7 +25,12 @@ def escape(text: str) -> str:
     r"""The text on one line, with every control character spelled out: ESC becomes ``\x1b``. Tabs stay."""
     line = text
     if not (text.isascii() and text.isprintable()):
-        line = "".join(c if c == "\t" or unicodedata.category(c) not in _UNSAFE else _spell_out(c) for c in text)
+        line = "".join(
+            c
+            if c == "\t" or unicodedata.category(c) not in _UNSAFE
+            else c.encode("unicode_escape", errors="backslashreplace").decode("ascii")
+            for c in text
+        )
     return _COMMAND.sub(r"\g<0>\\", line)
 
 
@@ -49,10 +54,6 @@ def _is_number(text: str) -> bool:
 def escape_lines(text: str) -> str:
     """As :func:`escape`, of a text that has lines on purpose, such as a traceback: each is made safe by itself."""
     return "\n".join(map(escape, text.split("\n")))
-
-
-def _spell_out(character: str) -> str:
-    return character.encode("unicode_escape", errors="backslashreplace").decode("ascii")
 
 
 class Line(NamedTuple):

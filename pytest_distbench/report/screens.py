@@ -266,12 +266,14 @@ def inconclusive(results: Sequence[CaseResult]) -> tuple[list[Line], list[Findin
     with_all = f"with {LAST_LOOK} pairs a slowdown of" if verdict.statistic.startswith("A/B") else "a slowdown of"
     mde = f"{with_all} {format_percent(verdict.mde)} is detectable; " if verdict.mde is not None else ""
     more = f" (and {others} more {plural(others, 'timing')})" if others else ""
+    used = load([result])
+    busy = f" (other processes used {used[0]:.1f} of {used[1]} cores)" if used is not None else ""
     lines = [
         f"? {result.case.title} {metric_text(verdict)}{more}: code and noise cannot be told apart ({verdict.code})",
         told,
         f"    {mde}stopped because {_stopped(result, verdict)}",
         *(["    give it time:     --distbench-confirm=auto:300"] if result.reference.kind == "stored" else []),
-        f"    quieter machine:  distbench doctor{_load(result)}",
+        f"    quieter machine:  distbench doctor{busy}",
         f"    longer loop:      more iterations of {verdict.name} in a launch make it quieter",
     ]
     return [Line(text, "doubt") for text in lines], [v for _, v in open_ones]
@@ -294,11 +296,6 @@ def load(results: Iterable[CaseResult]) -> tuple[float, int] | None:
     """Cores that other processes used, and how many there are; None: nobody looked."""
     used = [(x.foreign_cores, r.environment.cores) for r in results for x in r.launches if x.foreign_cores is not None]
     return (statistics.median(cores for cores, _ in used), used[0][1]) if used else None
-
-
-def _load(result: CaseResult) -> str:
-    found = load([result])
-    return f" (other processes used {found[0]:.1f} of {found[1]} cores)" if found is not None else ""
 
 
 def next_steps(results: Sequence[CaseResult], commands: Mapping[str, str]) -> list[Line]:

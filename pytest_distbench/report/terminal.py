@@ -184,7 +184,9 @@ def summary_lines(
     lines: list[Line] = []
     if verbosity > 0:
         for result in results:
-            lines += [Line(_title(result)), *case_table(result, show_all=True), Line("")]
+            under, launches = result.case.conditions, counted(len(result.launches), "launch")
+            how = f"{counted(under.world_size, 'rank')}, {under.backend}, {under.launcher} launcher, {launches}"
+            lines += [Line(f"{result.case.title}  {how}"), *case_table(result, show_all=True), Line("")]
     elif verbosity == 0 and compared and not any(r.control for r in results):
         lines += rows(compared)
     undecided, told = inconclusive(compared) if verbosity == 0 else ([], [])
@@ -195,7 +197,9 @@ def summary_lines(
     besides = [r for r in updated if r.update != "completed"]
     lines += _told(besides, lambda v: v.is_undecided and METRIC_KINDS[v.better].is_of_training, by_text=verbosity > 0)
     lines += run_lines(results, remarks)
-    lines += _hint(compared)
+    found = {verdict.code for result in compared for verdict in result.verdicts if verdict.is_judged}
+    asked = [code for code, row in REASONS.items() if code in found and (row.fails or row.is_told)]
+    lines += [Line(f"what that means:  distbench explain {' '.join(asked)}")] if asked else []
     steps = next_steps(compared, commands)
     shown = on_one_screen(lines, steps) if verbosity == 0 else [*lines, *steps]
     advisory = [Line(f"A {r.case.title}: {r.headline}", "doubt") for r in results if r.outcome == "advisory"]
@@ -257,18 +261,6 @@ def trace_lines(result: CaseResult) -> list[Line]:
     lines = [Line(f"trace of {name}: {trace.path}")] if trace.path else []
     missing = "not whole" if trace.path else "none"
     return [*lines, Line(f"? trace of {name}: {missing}: {trace.why_not}", "doubt")] if trace.why_not else lines
-
-
-def _title(result: CaseResult) -> str:
-    case = result.case
-    group = f"{counted(case.world_size, 'rank')}, {case.conditions.backend}, {case.conditions.launcher} launcher"
-    return f"{case.title}  {group}, {counted(len(result.launches), 'launch')}"
-
-
-def _hint(results: Sequence[CaseResult]) -> list[Line]:
-    found = {verdict.code for result in results for verdict in result.verdicts if verdict.is_judged}
-    asked = [code for code, row in REASONS.items() if code in found and (row.fails or row.is_told)]
-    return [Line(f"what that means:  distbench explain {' '.join(asked)}")] if asked else []
 
 
 def _were(number: int) -> str:

@@ -158,17 +158,13 @@ def telling_verdicts(result: CaseResult) -> Iterable[Finding]:
 
     What accompanies every measurement, memory, is told where it moved.
     """
-    judged = [v for v in result.verdicts if v.is_judged and not _is_quiet_company(v)]
+    judged = [v for v in result.verdicts if v.is_judged and not (v.name == PEAK_MEMORY and v.row.is_quiet)]
     if result.reference.kind == "paired":
         ends = judged if len(judged) <= _SHOWN_METRICS else [judged[0], judged[-1]]
         return [v for v in judged if not v.row.is_quiet or v in ends]
     judged = [v for v in judged if v.current is not None or v.is_failure]
     text = _text_of(result)
     return judged if text is None else text.choose(judged)
-
-
-def _is_quiet_company(verdict: Finding) -> bool:
-    return verdict.name == PEAK_MEMORY and verdict.row.is_quiet
 
 
 def control_table(results: Sequence[CaseResult]) -> list[Line]:
@@ -290,14 +286,8 @@ def number_properties(cases: Sequence[CaseResult]) -> list[tuple[str, str]]:
 def _numbers(case: CaseResult) -> Iterator[tuple[int, str, str]]:
     """How much each number matters (0: most), its metric, and its text."""
     for verdict in case.verdicts:
-        rank = (
-            2
-            if not verdict.is_judged
-            else 1
-            if verdict.kind in ("unchanged", "new") and verdict.code != "numerics"
-            else 0
-        )
-        yield rank, verdict.metric, _text(case, verdict)
+        is_usual = verdict.kind in ("unchanged", "new") and verdict.code != "numerics"
+        yield (1 if is_usual else 0) if verdict.is_judged else 2, verdict.metric, _text(case, verdict)
     if not case.verdicts and case.launches[-1].outcome == "passed":
         yield from ((2, found.metric, current(found)) for found in measured(case))
 

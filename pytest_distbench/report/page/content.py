@@ -40,7 +40,7 @@ from pytest_distbench.report.tables import VERDICTS as VERDICT_TABLE
 from pytest_distbench.report.tables.table import DataTable
 from pytest_distbench.report.terminal import ending_lines, run_lines, trace_lines, updated_lines
 from pytest_distbench.report.verdicts import measured, remarks_of
-from pytest_distbench.units import quantity
+from pytest_distbench.units import counted, quantity
 
 MEASURED = "measured"
 """State of a case with no verdict, and of its numbers."""
@@ -225,9 +225,12 @@ def _case(result: CaseResult, record: RunRecord, more: Charts) -> PageCase:
     failed = result.outcome in ("failed", "xfailed", "advisory")
     command = again(result, record)
     mark, severity = _most_severe(result)
+    if _state(result) == BROKEN:
+        story = [launch_text(result, rerun_command=command)]
+    else:
+        story = [*cause_lines(result), *comparison_lines(result)]
     charts, problems = charts_of(result, more)
-    ranks = f"{under.world_size} rank{'s' * (under.world_size != 1)}"
-    how = [ranks, under.backend, under.launcher, f"{number} launch{'es' * (number != 1)}"]
+    how = [counted(under.world_size, "rank"), under.backend, under.launcher, counted(number, "launch")]
     return PageCase(
         key=_key(result),
         title=result.case.title,
@@ -239,7 +242,7 @@ def _case(result: CaseResult, record: RunRecord, more: Charts) -> PageCase:
         is_first=result.outcome in ("failed", "advisory"),
         headline=mask_text(result.headline),
         how=", ".join(filter(None, how)),
-        story=_story(result, command) if failed else [],
+        story=mask_text("\n".join(story)).split("\n") if failed else [],
         notes=[*(line.text for line in [*remarks_of(result), *trace_lines(result)]), *problems],
         command=command,
         accept=accept_command(result, command) if failed else "",
@@ -263,12 +266,6 @@ def _most_severe(result: CaseResult) -> tuple[str, Severity]:
     return min(
         ((row.mark, row.severity) for row in judged), key=lambda one: _SEVERITIES.index(one[1]), default=("", "plain")
     )
-
-
-def _story(result: CaseResult, command: str) -> list[str]:
-    if _state(result) == BROKEN:
-        return mask_text(launch_text(result, rerun_command=command)).split("\n")
-    return mask_text("\n".join([*cause_lines(result), *comparison_lines(result)])).split("\n")
 
 
 def again(result: CaseResult, record: RunRecord) -> str:
@@ -367,7 +364,7 @@ def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
     platforms = dict.fromkeys(result.environment.platform for result in record.results)
     devices = dict.fromkeys(result.environment.device for result in record.results)
     launches, cases = sum(len(result.launches) for result in record.results), len(record.results)
-    made = f"{launches} launch{'es' * (launches != 1)} of {cases} case{'s' * (cases != 1)}"
+    made = f"{counted(launches, 'launch')} of {counted(cases, 'case')}"
     yield "started", f"{record.started.replace('T', ' ').removesuffix('+00:00')} UTC"
     yield "took", f"{record.duration_s:.0f} s, {made}"
     yield "on", ", ".join([*platforms, *devices])
@@ -375,15 +372,12 @@ def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
     if record.commit:
         commit, dirty, _ = record.commit.partition("-dirty")
         yield "commit", f"{commit[:10]}{dirty and ', with uncommitted changes'}"
-    yield from ((name, value) for name, value in _places(record).items() if value)
+    number = f"#{record.pull_request}" if record.pull_request else ""
+    places = {"branch": record.branch, "pull request": number, "host": record.host}
+    yield from ((name, value) for name, value in places.items() if value)
     if record.command:
         yield "command", mask_text(record.command)
     yield "version", f"pytest-distbench {record.distbench}"
-
-
-def _places(record: RunRecord) -> dict[str, str]:
-    number = record.pull_request
-    return {"branch": record.branch, "pull request": f"#{number}" if number else "", "host": record.host}
 
 
 def _table(name: str, table: DataTable, record: RunRecord, prices: Prices | None) -> tuple[str, Grid, list[Chart]]:
@@ -409,6 +403,8 @@ _FILES = files(__package__)
 def write_page(page: Page, out: BinaryIO) -> None:
     """Its content-security policy allows its own script and style, by their hashes, and nothing else."""
     script, style = ((_FILES / name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
+    content = msgspec.json.encode(_safe(msgspec.to_builtins(page)))
+    packed = base64.b64encode(gzip.compress(content, mtime=0)).decode()
     policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'"
     lines = [
         "<!doctype html>",
@@ -419,7 +415,7 @@ def write_page(page: Page, out: BinaryIO) -> None:
         f"<title>{_text(page.title)}</title>",
         f"<style>{style}</style>",
         *_readable(page),
-        f'<script id="data" type="application/octet-stream">{_packed(page)}</script>',
+        f'<script id="data" type="application/octet-stream">{packed}</script>',
         f"<script>{script}</script>",
         "</html>",
     ]
@@ -429,11 +425,6 @@ def write_page(page: Page, out: BinaryIO) -> None:
 def _hash(text: str) -> str:
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return f"'sha256-{digest}'"
-
-
-def _packed(page: Page) -> str:
-    content = msgspec.json.encode(_safe(msgspec.to_builtins(page)))
-    return base64.b64encode(gzip.compress(content, mtime=0)).decode()
 
 
 def _safe(value: Any) -> Any:

@@ -25,6 +25,7 @@ from pytest_distbench.report.tables.table import (
     Column,
     OfLaunch,
     TableKind,
+    num_bytes,
     number,
     rows_of_launches,
     seconds,
@@ -91,19 +92,11 @@ LAUNCHES: TableKind[OfLaunch[LaunchRecord]] = TableKind(
         LAUNCH,
         Column("outcome", str, "outcome", lambda row: row.launch.outcome),
         Column("wall_s", float, "time", lambda row: seconds(row.launch.wall_s)),
-        Column("peak_memory_bytes", int, "memory", lambda row: _memory(row.launch.peak_memory_bytes)),
+        Column("peak_memory_bytes", int, "memory", lambda row: num_bytes(row.launch.peak_memory_bytes, nothing="-")),
         Column("foreign_cores", float, "cores of others", lambda row: number(row.launch.foreign_cores, ".2f")),
-        Column("reason", str, "reason", lambda row: _first_line(row.launch.reason)),
+        Column("reason", str, "reason", lambda row: Cell(row.launch.reason, row.launch.reason.partition("\n")[0])),
     ],
 )
-
-
-def _first_line(text: str) -> Cell:
-    return Cell(text, (text.splitlines() or [""])[0])
-
-
-def _memory(num_bytes: int) -> Cell:
-    return Cell(num_bytes, format_bytes(num_bytes) if num_bytes else "-")
 
 
 def _measured(result: CaseResult) -> list[Sample]:
@@ -137,10 +130,6 @@ _HEADINGS_IF_ANY = {
     "stated": "Also stated",
 }
 """What report 000 does; seen where there is something to see. The last has what was stated under other keys."""
-
-
-def _records(results: Sequence[CaseResult], run: RunRecord | None = None) -> list[dict[str, str]]:
-    return [] if run is None else [_record(result, run) for result in results]
 
 
 def _record(result: CaseResult, run: RunRecord) -> dict[str, str]:
@@ -205,7 +194,7 @@ def _field(key: str, heading: str) -> Column[dict[str, str]]:
 
 RECORD: TableKind[dict[str, str]] = TableKind(
     summary="Every case as an experiment: when, where, on what data, with which result.",
-    rows=_records,
+    rows=lambda results, run=None: [] if run is None else [_record(result, run) for result in results],
     columns=[_field(key, heading) for key, heading in {**_HEADINGS, **_HEADINGS_IF_ANY}.items()],
     takes=["run"],
 )

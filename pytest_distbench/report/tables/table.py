@@ -150,9 +150,9 @@ def microseconds(value: float | None, spec: str) -> Cell:
     return Cell(value, "-" if value is None else f"{value * 1e6:{spec}}")
 
 
-def num_bytes(value: int) -> Cell:
+def num_bytes(value: int, nothing: str = "0 B") -> Cell:
     """A size, with the unit that suits it."""
-    return Cell(value, format_bytes(value))
+    return Cell(value, format_bytes(value) if value else nothing)
 
 
 class OfLaunch(NamedTuple, Generic[Item]):
