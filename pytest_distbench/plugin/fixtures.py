@@ -206,4 +206,4 @@ def distbench(request: pytest.FixtureRequest, world_size: int, distbench_backend
     node.stash[MADE] = Distbench(session, node, world_size, distbench_backend)
     yield node.stash[MADE]
     progress.end()
-    session.launching.outputs.forget()
+    session.launching.end_test()

@@ -20,7 +20,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -33,42 +33,6 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import LaunchFiles
 
 _LONGEST_NAME = 120
-
-
-@dataclass
-class Outputs:
-    """The output of the launches of one pytest run; copies of all of it may be kept in a folder."""
-
-    kept_in: Path | None = None
-    _folders: list[Path] = field(default_factory=list)
-
-    def take(self, record: LaunchRecord, title: str, side: str = "") -> None:
-        """Take over the folder of a launch that is over; of one that passed nothing is kept but what its ranks printed.
-
-        Slashes in the title of its case separate folders.
-        """
-        folder = Path(record.logs)
-        logs = LaunchFiles(folder).logs()
-        if self.kept_in is not None and logs:
-            target = place(self.kept_in, title) / f"launch{record.index + 1}{side and '-'}{side}"
-            target.mkdir(parents=True, exist_ok=True)
-            for log in logs:
-                shutil.copyfile(log, target / log.name)
-        if record.outcome == "failed":
-            return
-        self._folders.append(folder)
-        for path in folder.iterdir() if folder.is_dir() else ():
-            if path in logs:
-                continue
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-
-    def forget(self) -> None:
-        for folder in self._folders:
-            shutil.rmtree(folder, ignore_errors=True)
-        self._folders.clear()
 
 
 def place(folder: Path, title: str) -> Path:
@@ -101,10 +65,13 @@ _SEMAPHORES = Path("/dev/shm")
 class RunDirectory:
     """A folder below the system's place for temporary files that only this user can enter.
 
-    The project whose run it is, is told from others by its path.
+    The project whose run it is, is told from others by its path. Copies of what is printed may be kept in a folder.
     """
 
-    def __init__(self, project: Path) -> None:
+    def __init__(self, project: Path, kept_in: Path | None = None) -> None:
+        self.failed = 0
+        self._kept_in = kept_in
+        self._printed: list[Path] = []
         made = Path(tempfile.mkdtemp(prefix=_UNLOCKED))  # mode 0700
         (made / _PROJECT).write_bytes(os.fsencode(project))
         (made / "data").mkdir()
@@ -122,10 +89,40 @@ class RunDirectory:
         directory.mkdir(mode=0o700)
         return directory
 
-    def close(self, *, keep: bool) -> None:
+    def take(self, record: LaunchRecord, title: str, side: str = "") -> None:
+        """Take over the folder of a launch that is over; of one that passed nothing is kept but what its ranks printed.
+
+        Slashes in the title of its case separate folders.
+        """
+        self.failed += record.outcome == "failed"
+        folder = Path(record.logs)
+        logs = LaunchFiles(folder).logs()
+        if self._kept_in is not None and logs:
+            target = place(self._kept_in, title) / f"launch{record.index + 1}{side and '-'}{side}"
+            target.mkdir(parents=True, exist_ok=True)
+            for log in logs:
+                shutil.copyfile(log, target / log.name)
+        if record.outcome == "failed":
+            return
+        self._printed.append(folder)
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if path in logs:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+    def forget(self) -> None:
+        """What was printed is not kept beyond the test that it was printed in."""
+        for folder in self._printed:
+            shutil.rmtree(folder, ignore_errors=True)
+        self._printed.clear()
+
+    def close(self) -> None:
         self._lock.release()
         _unlink_semaphores(self.path)
-        if not keep:
+        if not self.failed:
             shutil.rmtree(self.path, ignore_errors=True)
 
 

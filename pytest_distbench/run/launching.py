@@ -32,7 +32,7 @@ from pytest_distbench.records.plan import BodyReference, LaunchPlan, LaunchReque
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.against import LauncherKey, ReferenceSide, Variant, VariantKey, outside, python_path
 from pytest_distbench.run.around import AroundSetup, Surroundings, devices
-from pytest_distbench.run.directory import Outputs, RunDirectory
+from pytest_distbench.run.directory import RunDirectory
 from pytest_distbench.run.kinds import kind_of, run_launch
 from pytest_distbench.run.request import Settings
 from pytest_distbench.worker import bodies
@@ -60,23 +60,18 @@ class Launching:
     _directory: RunDirectory | None = None
     _launchers: dict[LauncherKey, list[Launcher]] = field(default_factory=dict)
     _references: dict[VariantKey, ReferenceSide] = field(default_factory=dict)
-    _failed_launches: int = 0
     _unprepared: ExtensionError | None = None
 
     @functools.cached_property
     def surroundings(self) -> Surroundings:
         return Surroundings(AroundSetup(settings=self.settings, on_progress=self.on_progress))
 
-    @functools.cached_property
-    def outputs(self) -> Outputs:
-        return Outputs(self.settings.logs)
-
     @property
     def directory(self) -> RunDirectory:
         if self._directory is None:
             self.on_start()
             try:
-                self._directory = RunDirectory(self.settings.baselines)
+                self._directory = RunDirectory(self.settings.baselines, self.settings.logs)
             except OSError as error:
                 raise _no_room(error) from error
         return self._directory
@@ -286,7 +281,7 @@ class Launching:
 
     def forget(self, record: LaunchRecord) -> None:
         """A launch that failed is of no interest, and need not be kept for reading."""
-        self._failed_launches -= 1
+        self.directory.failed -= 1
         shutil.rmtree(record.logs, ignore_errors=True)
 
     def _keep(self, record: LaunchRecord | None, plan: LaunchPlan, side: str = "") -> LaunchRecord | None:
@@ -298,8 +293,7 @@ class Launching:
         if record is None:
             shutil.rmtree(plan.directory, ignore_errors=True)
             return None
-        self._failed_launches += record.outcome == "failed"
-        self.outputs.take(record, plan.title, side)
+        self.directory.take(record, plan.title, side)
         return mask_record(record, _secrets(plan))
 
     def _variables(self) -> dict[str, str]:
@@ -310,6 +304,10 @@ class Launching:
             variables.setdefault(name, value)
         return variables
 
+    def end_test(self) -> None:
+        if self._directory is not None:
+            self._directory.forget()
+
     def close(self) -> None:
         """End the launchers and remove the worktree; the run directory stays if a launch failed."""
         references, self._references = self._references, {}
@@ -317,7 +315,7 @@ class Launching:
         directory, self._directory = self._directory, None
         with contextlib.ExitStack() as last:  # from below; what fails keeps nothing else from being closed
             if directory is not None:
-                last.callback(directory.close, keep=self._failed_launches > 0)
+                last.callback(directory.close)
             for reference in references.values():
                 last.callback(reference.close)
             for launcher in itertools.chain.from_iterable(launchers.values()):

@@ -1,4 +1,4 @@
-"""The private folder of a run: who may enter it, when it goes, and what a later run makes of those that stayed."""
+"""The private folder of a run: who may enter it, when it goes, what later runs make of it, and what launches print."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_distbench.records.launch import LaunchRecord, Outcome
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.run.directory import KEPT, OLD_S, RunDirectory, is_of_an_ended_run
 
@@ -27,7 +28,8 @@ PROJECT = Path("/home/me/project/baselines")
 def ended(*, keep: bool = True, project: Path = PROJECT) -> Path:
     """The folder of a run that has ended."""
     directory = RunDirectory(project)
-    directory.close(keep=keep)
+    directory.failed = int(keep)
+    directory.close()
     return directory.path
 
 
@@ -58,7 +60,8 @@ def test_what_a_killed_run_left_of_its_secrets_and_sockets_goes_and_its_logs_sta
     files.control.touch()
     files.log(0).write_text("what rank 0 printed")
     files.sockets.mkdir()
-    directory.close(keep=True)
+    directory.failed = 1
+    directory.close()
     RunDirectory(PROJECT)
 
     assert list(files.directory.iterdir()) == [files.log(0)]
@@ -87,7 +90,7 @@ def test_semaphores_of_ended_runs_are_unlinked_and_those_of_others_stay(
     RunDirectory(PROJECT)
 
     assert {path.name for path in shm.iterdir()} == {f"sem.{running.path.name}-x1", "sem.mp-x1"}
-    running.close(keep=False)
+    running.close()
     assert {path.name for path in shm.iterdir()} == {"sem.mp-x1"}
 
 
@@ -147,3 +150,51 @@ def test_runs_that_start_at_the_same_moment_do_not_trip_over_folders_that_go(tmp
 
     assert len({directory.path for directory in started}) == 40
     assert all(directory.data.is_dir() for directory in started)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    launch = tmp_path / "launch1"
+    (launch / "work").mkdir(parents=True)
+    (launch / "work" / "data").symlink_to(tmp_path)
+    for name in ("rank0.log", "rank1.log", "rank0.json"):
+        (launch / name).write_text(f"{name}\n")
+    return launch
+
+
+def launch(folder: Path, outcome: Outcome = "passed") -> LaunchRecord:
+    return LaunchRecord(index=2, outcome=outcome, wall_s=1.0, logs=str(folder))
+
+
+def test_output_can_be_read_until_the_test_is_over(folder: Path, tmp_path: Path) -> None:
+    outputs, record = RunDirectory(PROJECT), launch(folder)
+    outputs.take(record, "a/b")
+
+    assert sorted(p.name for p in folder.iterdir()) == ["rank0.log", "rank1.log"]
+    assert record.output(1) == "rank1.log\n"
+    with pytest.raises(FileNotFoundError, match="no output of rank 7 of launch 3"):
+        record.output(7)
+    outputs.forget()
+    assert not folder.exists()
+    assert tmp_path.exists()
+    with pytest.raises(FileNotFoundError, match="--distbench-out"):
+        record.output()
+
+
+def test_all_of_a_launch_that_failed_stays(folder: Path) -> None:
+    outputs = RunDirectory(PROJECT)
+    outputs.take(launch(folder, "failed"), "a")
+    outputs.forget()
+
+    assert (folder / "work").is_dir()
+
+
+def test_output_is_kept_for_good_where_the_user_wants_it(folder: Path, tmp_path: Path) -> None:
+    outputs = RunDirectory(PROJECT, tmp_path / "kept")
+    outputs.take(launch(folder), f"suites/test_a.py/../test_b/{'x' * 300}", "reference")
+    outputs.forget()
+
+    found = [str(p.relative_to(tmp_path / "kept")) for p in (tmp_path / "kept").rglob("*.log")]
+    assert len(found) == 2
+    assert all(name.startswith("suites/test_a.py/%2E%2E/test_b/xxx") for name in found)
+    assert all("/launch3-reference/rank" in name for name in found)

@@ -47,7 +47,7 @@ def test_what_a_killed_run_left_is_removed_and_a_living_run_keeps_its_own(commit
     with check_out(revision, committed.path / "tmp"):
         pass
     left = git(committed.path, "worktree", "list")
-    alive.close(keep=False)
+    alive.close()
 
     assert str(killed) not in left
     assert str(alive.path) in left
