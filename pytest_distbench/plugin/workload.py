@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from dataclasses import replace as replaced
 from importlib.machinery import PathFinder
 from pathlib import Path
-from types import FunctionType, MethodType
-from typing import Any, cast
+from types import FunctionType
+from typing import Any
 
 import pytest
 
@@ -107,26 +107,55 @@ def places_of(config: pytest.Config) -> Places:
 
 
 def locate(body: object, *, beside: Path, argument: str = "body") -> BodyReference:
-    """Find out how a rank can import a function by name from a file, or where a script is."""
+    """Find out how a rank can import a function by name from a file, or where a script is.
+
+    Of a method of an object the rank makes another object of its class, with the attributes that are JSON-able.
+    """
     if isinstance(body, str | os.PathLike):
         return _named(os.fspath(body), beside, argument)
-    if inspect.ismethod(body) and not inspect.isclass(body.__self__):
-        return _method(body, argument)
     function = body.__func__ if inspect.ismethod(body) else body
-    if not inspect.isfunction(function):
+    if not isinstance(function, FunctionType):
         raise BodyError(
             f"{argument} {show(body)} is a {type(body).__name__}; "
             "wanted a function at module level, a method, 'file.py::function' or 'script.py'"
         )
-    name = function.__qualname__
+    file: object = inspect.unwrap(function).__code__.co_filename  # a decorator may lie elsewhere
+    name, module = function.__qualname__, function.__module__
+    instance: dict[str, Any] | None = None
+    left_out = []
     if inspect.ismethod(body):
-        name = f"{cast(type, body.__self__).__qualname__}.{function.__name__}"
-    _check(function, f"{argument} {name}")
+        owner = body.__self__ if inspect.isclass(body.__self__) else type(body.__self__)
+        name = f"{owner.__qualname__}.{function.__name__}"
+        if owner is not body.__self__:
+            module, instance = owner.__module__, {}
+            file = getattr(sys.modules.get(module), "__file__", None)
+            for attribute, value in vars(body.__self__).items():
+                try:
+                    instance |= json_able({attribute: value})
+                except BodyError:
+                    left_out.append(attribute)
+    if "<" in name:
+        where = f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
+        raise BodyError(
+            f"{argument} {name} in {where} is defined inside a function: ranks import the body by name, so move it to "
+            "module level"
+        )
+    kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
+    if any(is_of_kind(function) for is_of_kind in kinds):
+        raise BodyError(
+            f"{argument} {name} is a coroutine or generator function, so a call runs nothing; wanted a plain function, "
+            "without async and yield: call asyncio.run in it if needed"
+        )
+    if not isinstance(file, str):
+        raise BodyError(f"{argument} {name}: its class is in no file that ranks can import")
+    loader = getattr(sys.modules.get(module), "__loader__", None)
     return BodyReference(
-        file=inspect.unwrap(function).__code__.co_filename,  # a decorator may lie elsewhere
+        file=file,
         function=name,
-        module=function.__module__,
-        is_rewritten=_is_rewritten(function.__module__),
+        module=module,
+        is_rewritten=type(loader).__name__ == "AssertionRewritingHook",
+        instance=instance,
+        left_out=left_out,
     )
 
 
@@ -200,54 +229,6 @@ def _as_command(text: str) -> str:
     script = next((word for word in words if word.endswith(".py")), "")
     alone = f", and a script that every rank runs, as under torchrun, by its path alone: {show(script)}"
     return f". A command is given as a list: {show(words)}{alone if script else ''}"
-
-
-def _method(body: MethodType, argument: str) -> BodyReference:
-    """A method of an object: the rank makes another object of its class, with the attributes that are JSON-able."""
-    owner = type(body.__self__)
-    name = f"{owner.__qualname__}.{body.__name__}"
-    _check(cast(FunctionType, body.__func__), f"{argument} {name}")
-    file = getattr(sys.modules.get(owner.__module__), "__file__", None)
-    if not isinstance(file, str):
-        raise BodyError(f"{argument} {name}: its class is in no file that ranks can import")
-    instance: dict[str, Any] = {}
-    left_out = []
-    for attribute, value in vars(body.__self__).items():
-        try:
-            instance |= json_able({attribute: value})
-        except BodyError:
-            left_out.append(attribute)
-    return BodyReference(
-        file=file,
-        function=name,
-        module=owner.__module__,
-        is_rewritten=_is_rewritten(owner.__module__),
-        instance=instance,
-        left_out=left_out,
-    )
-
-
-def _check(function: FunctionType, called: str) -> None:
-    """Refuse what ranks cannot find again, or what a call would not run."""
-    if "<" in called:
-        raise BodyError(
-            f"{called} in {function.__code__.co_filename}:{function.__code__.co_firstlineno} is defined inside a "
-            "function: ranks import the body by name, so move it to module level"
-        )
-    if (
-        inspect.iscoroutinefunction(function)
-        or inspect.isasyncgenfunction(function)
-        or inspect.isgeneratorfunction(function)
-    ):
-        raise BodyError(
-            f"{called} is a coroutine or generator function, so a call runs nothing; wanted a plain function, without "
-            f"async and yield: call asyncio.run in it if needed"
-        )
-
-
-def _is_rewritten(module: str) -> bool:
-    loader = getattr(sys.modules.get(module), "__loader__", None)
-    return type(loader).__name__ == "AssertionRewritingHook"
 
 
 def _is_file(path: Path) -> bool:
