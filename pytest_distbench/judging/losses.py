@@ -201,8 +201,9 @@ def disturbance(then: GpuNorm | None, launches: Sequence[LaunchRecord]) -> str:
         return "kernels ran through MPS (nvidia-cuda-mps-server); at the baseline they did not"
     then = then or GpuNorm()
     watched = [launch.gpu_witnesses for launch in launches if launch.gpu_witnesses]
-    if shared := _sharers(watched):
-        return shared
+    shared = [next(gpu for gpu in gpus if gpu.others) for gpus in watched if any(gpu.others for gpu in gpus)]
+    if shared and 2 * len(shared) >= len(watched):
+        return f"{shared[-1].label} was shared with {', '.join(shared[-1].others)}"
     if _is_lower(now.power_limit_w, then.power_limit_w, _ALIKE_W):
         return f"the power limit is {now.power_limit_w:.0f} W; at the baseline it was {then.power_limit_w:.0f} W"
     if now.sm_limit_mhz is not None and _is_lower(now.sm_limit_mhz, then.sm_limit_mhz or then.sm_mhz, _ALIKE_MHZ):
@@ -212,29 +213,16 @@ def disturbance(then: GpuNorm | None, launches: Sequence[LaunchRecord]) -> str:
         before_share = then.held.get(name, 0.0)
         if share <= before_share + ORDINARY.get(name, SHARE):
             continue
-        if name in ORDINARY and not _is_slower(now.sm_mhz, then.sm_mhz):
+        is_slower, clocks = True, ""
+        if now.sm_mhz is not None and then.sm_mhz is not None:
+            is_slower = now.sm_mhz < SLOWER_CLOCK * then.sm_mhz
+            clocks = f": {now.sm_mhz:.0f} MHz; at the baseline {then.sm_mhz:.0f} MHz"
+        if name in ORDINARY and not is_slower:
             continue
         gpu = max((gpu for gpus in watched for gpu in gpus), key=lambda gpu: gpu.held.get(name, 0.0))
-        return f"{gpu.label} was slowed down by {name} for {share:.0%} of the time{_clocks(then, now)}"
+        return f"{gpu.label} was slowed down by {name} for {share:.0%} of the time{clocks}"
     return ""
-
-
-def _sharers(watched: Sequence[Sequence[GpuWitness]]) -> str:
-    shared = [next(gpu for gpu in gpus if gpu.others) for gpus in watched if any(gpu.others for gpu in gpus)]
-    if 2 * len(shared) < len(watched) or not shared:
-        return ""
-    return f"{shared[-1].label} was shared with {', '.join(shared[-1].others)}"
-
-
-def _clocks(then: GpuNorm, now: GpuNorm) -> str:
-    if now.sm_mhz is None or then.sm_mhz is None:
-        return ""
-    return f": {now.sm_mhz:.0f} MHz; at the baseline {then.sm_mhz:.0f} MHz"
 
 
 def _is_lower(now: float | None, then: float | None, alike: float) -> bool:
     return now is not None and then is not None and now < then - alike
-
-
-def _is_slower(now: float | None, then: float | None) -> bool:
-    return now is None or then is None or now < SLOWER_CLOCK * then

@@ -124,19 +124,16 @@ class Evidence:
     def sees(self) -> float:
         """The smallest slowdown, as a logarithm, that is suspicious in :data:`SEEN_SHARE` of all runs.
 
-        A machine that is faster than the baseline's hides as much.
+        So often first and last launch both are beyond their limits, as if they were independent. A machine that is
+        faster than the baseline's hides as much.
         """
-        low, high = 0.0, _LARGEST
+        low, high, normal = 0.0, _LARGEST, statistics.NormalDist()
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
-            low, high = (low, middle) if self._power(middle) >= SEEN_SHARE else (middle, high)
+            above = [(middle - self.limit(n), self._error(n)) for n in (1, SCREENING_LAUNCHES)]
+            chance = math.prod(normal.cdf(by / error) if error > 0 else float(by > 0) for by, error in above)
+            low, high = (low, middle) if chance >= SEEN_SHARE else (middle, high)
         return high + max(0.0, -self.worse_by - self._error(self.launches))
-
-    def _power(self, slowdown: float) -> float:
-        """Chance that first and last launch both are beyond their limits, as if they were independent."""
-        normal = statistics.NormalDist()
-        above = [(slowdown - self.limit(n), self._error(n)) for n in (1, SCREENING_LAUNCHES)]
-        return math.prod(normal.cdf(by / error) if error > 0 else float(by > 0) for by, error in above)
 
     def _error(self, launches: int) -> float:
         return self.sigma * math.sqrt(1 / self.stored + 1 / launches)

@@ -29,7 +29,7 @@ from pytest_distbench.judging.confirmation import (
 )
 from pytest_distbench.judging.screening import SUSPICIOUS
 from pytest_distbench.judging.terms import version_changes
-from pytest_distbench.machine.hardware import Interpreter, find_interpreter
+from pytest_distbench.machine.hardware import find_interpreter
 from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
@@ -81,7 +81,12 @@ class Recorders:
         """
         if path not in self._known:
             try:
-                self._known[path] = self._find(path)
+                known = recordings(path, self._top)
+                last, before = next(known), None
+                # a commit that changed more than baselines is no witness of its own: then it is the recorder before it
+                if self._is_here(last.commit, path) and not self._is_here(f"{last.commit}^", path, until=last.commit):
+                    before = next(known, None)
+                self._known[path] = self._variant(before or last, path), before.entry if before else None
             except NotRecorded as error:
                 self._known[path] = error
         found = self._known[path]
@@ -90,27 +95,13 @@ class Recorders:
         return found
 
     def of_its_time(self, variant: Variant) -> Variant | None:
-        return dataclasses.replace(variant, interpreter=self._interpreter) if self._interpreter is not None else None
-
-    @functools.cached_property
-    def _interpreter(self) -> Interpreter | None:
         given = self.settings.recorders_python
-        return find_interpreter(given, self._folder) if given else None
+        return dataclasses.replace(variant, interpreter=find_interpreter(given, self._folder)) if given else None
 
     @functools.cached_property
     def here(self) -> str:
         """The commit that is checked out, followed by ``-dirty`` where tracked files differ."""
         return git.describe_commit(self._root)
-
-    def _find(self, path: Path) -> tuple[Variant, BaselineEntry | None]:
-        """A commit that changed more than baselines is no witness of its own: then it is the recorder before it."""
-        known = recordings(path, self._top)
-        last = next(known)
-        if self._is_here(last.commit, path) and not self._is_here(f"{last.commit}^", path, until=last.commit):
-            before = next(known, None)
-            if before is not None:
-                return self._variant(before, path), before.entry
-        return self._variant(last, path), None
 
     def _variant(self, recording: Recording, path: Path) -> Variant:
         try:

@@ -40,13 +40,8 @@ def wants_trace(settings: Settings, result: CaseResult) -> bool:
     """Whether a case that has its verdicts is to get a trace; one whose regression was expected is as it should be."""
     if settings.trace is None or not settings.judges or result.launches[-1].outcome != "passed":
         return False
-    is_slower = not result.xfail_perf and any(map(_is_slower, result.verdicts))
-    return settings.trace == "all" or is_slower
-
-
-def _is_slower(verdict: Finding) -> bool:
-    is_timed = is_clock(verdict, verdict.unit) or verdict.unit == "s"
-    return is_timed and verdict.kind == "regressed"
+    slower = [v for v in result.verdicts if v.kind == "regressed" and (is_clock(v, v.unit) or v.unit == "s")]
+    return settings.trace == "all" or (bool(slower) and not result.xfail_perf)
 
 
 def trace_case(

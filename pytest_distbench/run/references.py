@@ -6,6 +6,7 @@ holds about the other side.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,7 +32,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import AskedBound, metric_name
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord, Sensitivity
+from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord
 from pytest_distbench.records.wanted import Update
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.confirm import Recorders
@@ -121,22 +122,15 @@ class Stored(Reference):
             most = len(samples)
         case, launches = self.request.case, samples.launches
         screening = None
-        if self._known is not None and self._can_be_confirmed(samples):
-            most = min(most, max(self.request.launches, SCREENING_LAUNCHES))
-            screening = screen(self.request.terms, case, launches, self._known, comparisons=self.comparisons)
+        if self._known is not None and self.recorders is not None:
+            with contextlib.suppress(NotRecorded):
+                self.recorder(samples)
+                most = min(most, max(self.request.launches, SCREENING_LAUNCHES))
+                screening = screen(self.request.terms, case, launches, self._known, comparisons=self.comparisons)
         terms = dataclasses.replace(self.request.terms, max_launches=int(most))
         findings = compare(terms, case, launches, self._known, comparisons=self.comparisons, screening=screening)
         self._suspicion = screening.suspicion_after(findings) if screening is not None else 0.0
         return findings
-
-    def _can_be_confirmed(self, samples: Samples) -> bool:
-        if self.recorders is None:
-            return False
-        try:
-            self.recorder(samples)
-        except NotRecorded:
-            return False
-        return True
 
     def recorder(self, samples: Samples) -> tuple[Variant, BaselineEntry | None]:
         """The revision that settles doubts: launches in turns with it, or where it is this tree, further ones alone.
@@ -199,53 +193,42 @@ class Stored(Reference):
         result = replace(result, xfail_perf=result.xfail_perf or (self.entry.xfail_perf if self.entry else ""))
         if result.launches[-1].outcome != "passed":
             return result
-        if self._is_updated:
-            return self._move(self._update(result))
-        result = replace(result, suspicion=self._suspicion)
         lacking = self._lacking(result.launches)
-        return self._move(self._complete(result, lacking) if lacking else result)
-
-    def _move(self, result: CaseResult) -> CaseResult:
-        """An update stores what was of a test that is gone under the name of this case, changed or not."""
+        if self._is_updated or lacking:
+            result = self._update(result, [] if self._is_updated else lacking)
+        if not self._is_updated:
+            result = replace(result, suspicion=self._suspicion)
         if self.update is None or self._known is None or not self.gone or result.update not in ("", "kept"):
             return result
-        self._write(self._known)
+        self._write(self._known)  # what was of a test that is gone, under the name of this case, changed or not
         return replace(result, update="moved")
 
     def _write(self, entry: BaselineEntry) -> None:
         self.pending.append(Pending(self.request.case, entry, self.gone[0] if self._known and self.gone else None))
 
-    def _update(self, result: CaseResult) -> CaseResult:
-        if judged_by_bounds_alone(result.verdicts):
+    def _update(self, result: CaseResult, lacking: Sequence[LaunchRecord]) -> CaseResult:
+        """Store what was measured, or add to the entry what it lacks."""
+        terms, case, added = self.request.terms, self.request.case, result.verdicts
+        if not lacking and judged_by_bounds_alone(result.verdicts):
             return result  # there is nothing to store
         if why_not_stored(result.launches, result.verdicts):
             return replace(result, update="refused")
-        if not is_wanted(self.update, result.verdicts, is_new=self._known is None):
+        if self._known is not None and lacking:
+            made, done = completed_entry(self._known, case, lacking), "completed"
+            keys = {measured.key for launch in lacking for measured in launch.measurements}
+            added = [v for v in result.verdicts if v.metric in keys or v.kind == "new"]
+        elif not is_wanted(self.update, result.verdicts, is_new=self._known is None):
             return replace(result, update="kept")
-        case = self.request.case
-        made = make_entry(case, result.launches, result.launches[0].software, before=self.entry)
+        else:
+            made = make_entry(case, result.launches, result.launches[0].software, before=self.entry)
+            has_moved = is_wanted("changed", result.verdicts, is_new=False)
+            done = "new" if self._known is None else "changed" if has_moved else "rewritten"
         self._write(made)
-        previous = {v.metric: v.baseline for v in result.verdicts if METRIC_KINDS[v.better].is_judged}
-        has_moved = is_wanted("changed", result.verdicts, is_new=False)
-        done = "new" if self._known is None else "changed" if has_moved else "rewritten"
-        return replace(result, update=done, previous=previous, recorded=self._sensitivity(made, result))
-
-    def _sensitivity(self, written: BaselineEntry, result: CaseResult) -> Sensitivity | None:
-        tolerances = accepted_changes(self.request.terms, result.launches, written)
-        wanted = {key: value for key, value in tolerances.items() if self.request.terms.wants(metric_name(key))}
-        return sensitivity_of(written.metrics, wanted)
-
-    def _complete(self, result: CaseResult, lacking: Sequence[LaunchRecord]) -> CaseResult:
-        assert self._known is not None
-        if why_not_stored(result.launches, result.verdicts):
-            return replace(result, update="refused")
-        case = self.request.case
-        made = completed_entry(self._known, case, lacking)
-        self._write(made)
-        keys = {measured.key for launch in lacking for measured in launch.measurements}
-        added = [v for v in result.verdicts if v.metric in keys or v.kind == "new"]
         previous = {v.metric: v.baseline for v in added if METRIC_KINDS[v.better].is_judged}
-        return replace(result, update="completed", previous=previous, recorded=self._sensitivity(made, result))
+        tolerances = accepted_changes(terms, result.launches, made)
+        wanted = {key: value for key, value in tolerances.items() if terms.wants(metric_name(key))}
+        recorded = sensitivity_of(made.metrics, wanted)
+        return replace(result, update=done, previous=previous, recorded=recorded)
 
 
 @dataclasses.dataclass

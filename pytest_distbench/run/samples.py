@@ -256,7 +256,11 @@ class PairedLaunches(Samples):
             self._variant, self._request, len(self.launches), only=only, times=1 + self._has_control
         )
         records = [record for record in found if record is not None]
-        bodiless = [record for record in found[1:] if record is not None and _has_no_body(record)]
+        bodiless = [
+            record
+            for record in found[1:]
+            if record is not None and any(f.error and f.error.kind == BodyError.__name__ for f in record.fates)
+        ]
         if not self.launches and bodiless:
             for record in bodiless:
                 self._launching.forget(record)
@@ -291,10 +295,6 @@ def take_turns(sources: Sequence[Samples], wanted: int) -> None:
                 source.add()
                 if source.failed:
                     raise SampleFailed(source)
-
-
-def _has_no_body(launch: LaunchRecord) -> bool:
-    return any(fate.error is not None and fate.error.kind == BodyError.__name__ for fate in launch.fates)
 
 
 Derivation = Callable[..., float | None]
