@@ -105,7 +105,7 @@ class Held:
             beside |= dict.fromkeys([key, *doubts[key].sources], doubts[key].variant)
         runs = {run.request.case.key: run for run in self.made.runs}
         return Again(
-            samples={key: run.samples for key, run in runs.items() if run.request.launched is not None},
+            sources={key: run.source for key, run in runs.items() if run.request.launched is not None},
             results={key: run.judged for key, run in runs.items() if run.judged is not None},
             doubts=doubts,
             beside=beside,

@@ -43,7 +43,7 @@ from pytest_distbench.run.evaluation import Evaluation
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.references import Nothing
 from pytest_distbench.run.request import CaseRequest, Settings
-from pytest_distbench.run.samples import DerivedNumbers, GivenNumbers, Reference, SampleFailed, Samples
+from pytest_distbench.run.sources import DerivedNumbers, GivenNumbers, Reference, Source, SourceFailed
 from pytest_distbench.store.baselines import NotRecorded
 from pytest_distbench.units import why_impossible
 
@@ -131,28 +131,28 @@ class Distbench:
         it may find that they would be for nothing.
         """
         runs = [self._begin(self.ask.run(given, one)) for one in wanted]
-        samples = [run.samples for run in runs]
+        sources = [run.source for run in runs]
         if self._again is None:
             first = max(run.request.launches for run in runs)
             launches = first if self._session.settings.judges else 1
-            in_turns = max(self._in_turns(launches, known) for known in samples)
+            in_turns = max(self._in_turns(launches, known) for known in sources)
             ranks = max(run.request.case.world_size for run in runs)
 
             def take_turns() -> None:
-                with contextlib.suppress(SampleFailed):  # its own verdict tells of it
-                    self._session.measure(samples[:1], 1, ranks)
-                    if (launch := samples[0].launches[0]).outcome == "passed":
+                with contextlib.suppress(SourceFailed):  # its own verdict tells of it
+                    self._session.measure(sources[:1], 1, ranks)
+                    if (launch := sources[0].launches[0]).outcome == "passed":
                         check_first(runs[0].request.case.label, launch)
-                    self._session.measure(samples, in_turns, ranks)
+                    self._session.measure(sources, in_turns, ranks)
 
             self._guard(take_turns)
         return [self._judge(run) for run in runs]
 
-    def _in_turns(self, launches: int, samples: Samples) -> int:
+    def _in_turns(self, launches: int, source: Source) -> int:
         """How many launches of a case are made in turns with others: an update makes all that it stores so."""
         settings = self._session.settings
         update = (settings.update_launches or settings.max_launches) if settings.update else 0
-        return max(launches, int(min(update, samples.most_stored)))
+        return max(launches, int(min(update, source.most_stored)))
 
     def run_request(self, request: CaseRequest) -> Run:
         """As :meth:`run`, for what :attr:`ask` has made of its arguments."""
@@ -242,16 +242,16 @@ class Distbench:
         if tolerance is not None and METRIC_KINDS[metric.better].rule == "exact":
             given.refuse(f"tolerance={show(tolerance)} has no effect with better={better!r}, which is compared exactly")
         runs = [of] if isinstance(of, Run) else of
-        samples = self._derived_samples(given, metric, values, runs)
+        source = self._derived_samples(given, metric, values, runs)
         around = _around(runs or self.runs)
         wanted = Called(
             name=metric.key,
             identity=self.ask.identity(given, params),
-            launches=None if callable(values) else int(samples.most),
+            launches=None if callable(values) else int(source.most),
             tolerance=None if tolerance is None else given.fraction("tolerance", tolerance),
         )
         request = self.ask.derived(given, wanted, around)
-        run = Run(request, samples, made_of=runs)
+        run = Run(request, source, made_of=runs)
         if OVERSUBSCRIBED in around and metric.is_noisy:
             return self._keep(run, self._compare(run, Nothing(request)))
         if not metric.is_judged and not metric.bounds:
@@ -270,7 +270,7 @@ class Distbench:
     def note_measured(self) -> None:
         """Record what was measured so far, whatever becomes of the test."""
         for run in self._measured_runs:
-            if run.samples.launches and not run.samples.failed:
+            if run.source.launches and not run.source.failed:
                 self._record(self._unjudged(run))
 
     def tell_caught(self) -> None:
@@ -301,7 +301,7 @@ class Distbench:
 
     def _begin(self, request: CaseRequest, measure: Callable[[Run], CaseResult] | None = None) -> Run:
         """A run of the test, whose launches are still to be made, or are those it had before it was run again."""
-        run = Run(request, self._session.samples_again(request, self._again), measure=measure)
+        run = Run(request, self._session.source_again(request, self._again), measure=measure)
         self.runs.append(run)
         return run
 
@@ -310,7 +310,7 @@ class Distbench:
         session, request, again = self._session, run.request, self._again
         key = request.case.key
         if again is not None and (doubt := again.doubts.get(key)) is not None:
-            result = self._guard(lambda: session.confirm(request, run.samples, doubt, again))
+            result = self._guard(lambda: session.confirm(request, run.source, doubt, again))
             result = self._with_trace(run, result)
         elif again is not None and key in again.results:
             result = again.results[key]
@@ -339,7 +339,7 @@ class Distbench:
         result = self._compare(run, reference)
         sources = [source.request.case.key for source in run.made_of if source.request.launched is not None]
         try:
-            raised = self._session.doubt(run.samples, reference, result, sources)
+            raised = self._session.doubt(run.source, reference, result, sources)
         except NotRecorded as error:
             return replace(result, unconfirmed=str(error))
         if raised is None:
@@ -351,7 +351,7 @@ class Distbench:
         return result
 
     def _compare(self, run: Run, reference: Reference) -> CaseResult:
-        return self._guard(lambda: self._session.run(run.request, run.samples, reference))
+        return self._guard(lambda: self._session.run(run.request, run.source, reference))
 
     def _with_trace(self, run: Run, result: CaseResult) -> CaseResult:
         """The case with its trace, where that is asked for; a number's that is made of several runs is of each of them.
@@ -361,7 +361,7 @@ class Distbench:
         for known in (run, *run.made_of):
             if known.trace is None:
                 with _terminal(self._node.config, self._session.settings):
-                    known.trace = trace_case(self._session, known.request, known.samples, result, self._again)
+                    known.trace = trace_case(self._session, known.request, known.source, result, self._again)
         return replace(result, trace=run.trace)
 
     def _derived_samples(
@@ -372,7 +372,7 @@ class Distbench:
         if callable(values):
             if not len(runs):
                 given.refuse("a function needs of=, the runs of this test from which it computes its number")
-            return DerivedNumbers(metric, values, [run.samples for run in runs])
+            return DerivedNumbers(metric, values, [run.source for run in runs])
         if len(runs):
             given.refuse("of= is for functions, which are called once per launch; leave it out for numbers")
         numbers = given.numbers("values", values)
@@ -381,7 +381,7 @@ class Distbench:
         why = next(filter(None, (why_impossible(number, metric.unit) for number in numbers)), "")
         if why and (metric.is_judged or metric.bounds):
             given.refuse(f"values={show(values)}: {why}")
-        measured = next((run.samples.launches[0].software for run in reversed(self.runs) if run.samples.launches), {})
+        measured = next((run.source.launches[0].software for run in reversed(self.runs) if run.source.launches), {})
         return GivenNumbers(metric, numbers, measured or self._session.hardware.software)
 
     @property
@@ -393,18 +393,18 @@ class Distbench:
         wanted = {}
         for known in self._measured_runs:
             launches = known.request.launches if self._session.settings.judges else 1
-            wanted[known] = self._in_turns(launches, known.samples) if in_update else launches
-        if len(run.samples.whole) < min(wanted[run], run.samples.most):
+            wanted[known] = self._in_turns(launches, known.source) if in_update else launches
+        if len(run.source.whole) < min(wanted[run], run.source.most):
             for number in range(1, wanted[run] + 1):
                 self._add_launches([known for known, launches in wanted.items() if launches >= number], number)
         return self._with_trace(run, self._unjudged(run))
 
     def _add_launches(self, runs: Sequence[Run], wanted: int) -> None:
         ranks = max(run.request.case.world_size for run in runs)
-        self._guard(lambda: self._session.measure([run.samples for run in runs], wanted, ranks))
+        self._guard(lambda: self._session.measure([run.source for run in runs], wanted, ranks))
 
     def _unjudged(self, run: Run) -> CaseResult:
-        return replace(self._session.result(run.request, run.samples, Nothing(run.request)), trace=run.trace)
+        return replace(self._session.result(run.request, run.source, Nothing(run.request)), trace=run.trace)
 
     def _guard(self, work: Callable[[], _Found]) -> _Found:
         """Do what may need the machine or the store; what goes wrong with them is told as the test's failure.
@@ -414,8 +414,8 @@ class Distbench:
         try:
             with _terminal(self._node.config, self._session.settings):
                 return work()
-        except SampleFailed as error:
-            failed = error.samples
+        except SourceFailed as error:
+            failed = error.source
         except DerivationError as error:
             if self.ask.only_structure and isinstance(error.__cause__, KeyError):
                 pytest.skip(f"not judged: the {FAKE} backend has neither timings nor values: {escape(str(error))}")
@@ -429,7 +429,7 @@ class Distbench:
             pytest.skip(f"not run: {error}")
         except DistbenchError as error:
             raise Misuse(str(error)) from None
-        run = next(run for run in self.runs if run.samples is failed)
+        run = next(run for run in self.runs if run.source is failed)
         told = run.found and replace(run.found, launches=failed.launches, verdicts=[], update="")
         self._finish(told or self._unjudged(run))
         raise AssertionError("a failed launch ends its test")

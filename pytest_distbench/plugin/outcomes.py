@@ -18,7 +18,7 @@ from pytest_distbench.report import escape, escape_lines
 from pytest_distbench.report.failures import explanation
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.request import CaseRequest
-from pytest_distbench.run.samples import Samples
+from pytest_distbench.run.sources import Source
 
 
 class Failure(pytest.fail.Exception):  # type: ignore[name-defined,misc] # an attribute pytest adds to the function
@@ -122,13 +122,13 @@ class Run:
     def __init__(
         self,
         request: CaseRequest,
-        samples: Samples,
+        source: Source,
         *,
         made_of: Sequence[Run] = (),
         measure: Callable[[Run], CaseResult] | None = None,
     ) -> None:
         self.request = request
-        self.samples = samples
+        self.source = source
         self.made_of = made_of
         self.measure = measure
         self.trace: CaseTrace | None = None

@@ -38,7 +38,7 @@ from pytest_distbench.run.against import Variant, find_links
 from pytest_distbench.run.directory import Revision
 from pytest_distbench.run.evaluation import Evaluation, differing
 from pytest_distbench.run.request import CaseRequest, Settings
-from pytest_distbench.run.samples import Reference, SampleFailed, Samples, take_turns
+from pytest_distbench.run.sources import Reference, Source, SourceFailed, take_turns
 from pytest_distbench.store.baselines import NotRecorded, Recording, recordings
 
 ARMS = 3
@@ -165,7 +165,7 @@ class Doubt(Known):
 
     @property
     def looks(self) -> Sequence[int]:
-        """Numbers of samples after which is judged. Digits repeat: one of each side says it."""
+        """Numbers of launches after which is judged. Digits repeat: one of each side says it."""
         return LOOKS if self.by_clock else (1,)
 
     @property
@@ -205,7 +205,7 @@ class Again:
     """A test that is run again to settle its doubts.
 
     Attributes:
-        samples: of its first run, by key of the case: what is beyond doubt is not measured again.
+        sources: of its first run, by key of the case: what is beyond doubt is not measured again.
         doubts: by the same keys.
         beside: what the launches of a case run in turns with, by the same keys; those of sources too.
         cases: that this run of pytest confirms.
@@ -216,7 +216,7 @@ class Again:
         left: why a doubt stays and nothing of its case is launched in turns, by the same keys.
     """
 
-    samples: Mapping[str, Samples]
+    sources: Mapping[str, Source]
     results: Mapping[str, CaseResult]
     doubts: Mapping[str, Doubt]
     beside: Mapping[str, Variant]
@@ -247,25 +247,25 @@ class Interleaved(Reference):
     def looks(self) -> Sequence[int]:
         return self._looks
 
-    def may_begin(self, samples: Samples, look: int) -> bool:
+    def may_begin(self, source: Source, look: int) -> bool:
         """Whether what is missing for a look takes no longer than there is time, by what the others took."""
         left = self._first if look == self._looks[0] else self._budget
         now = time.monotonic()
         last_s, self._added_at = now - self._added_at, now
-        if not len(samples):
+        if not len(source):
             return True
-        each_s = max(last_s, (now - self._began_at) / len(samples))
-        return each_s * (look - len(samples)) <= left.left_s
+        each_s = max(last_s, (now - self._began_at) / len(source))
+        return each_s * (look - len(source)) <= left.left_s
 
-    def give_up(self, samples: Samples, error: LauncherError) -> None:
-        samples.alone, samples.most = str(error), len(samples)
+    def give_up(self, source: Source, error: LauncherError) -> None:
+        source.alone, source.most = str(error), len(source)
 
-    def settle(self, samples: Samples) -> list[Finding]:
+    def settle(self, source: Source) -> list[Finding]:
         """What is found, as far as there is time; nothing where that is not enough for the first look."""
         ended = f"its time was used up: {_ENDED}"
         return [
             replace(f, code="not-confirmed", reason=f"{f.reason}; {ended}", is_open=False) if f.is_open else f
-            for f in self.decide(samples)
+            for f in self.decide(source)
         ]
 
 
@@ -278,22 +278,22 @@ class InDoubt(Interleaved):
         self._again = again
         self._why_not = again.left.get(request.case.key, "")
 
-    def judge(self, samples: Samples) -> list[Finding]:
+    def judge(self, source: Source) -> list[Finding]:
         terms, case, doubt = self.request.terms, self.request.case, self._doubt
-        if samples.alone or not samples.launches:
+        if source.alone or not source.launches:
             if doubt.variant.moved:  # a test that moved is no way out of a red
                 return list(doubt.verdicts)
-            first = doubt.later(terms, case, doubt.launches, is_last=False) if samples.is_new else {}
-            told = f"{samples.alone}; the comparison with the stored baseline counts{_COMMIT * samples.is_new}"
-            left = zip(doubt.verdicts, self._without_turns(samples.alone), strict=True)
+            first = doubt.later(terms, case, doubt.launches, is_last=False) if source.is_new else {}
+            told = f"{source.alone}; the comparison with the stored baseline counts{_COMMIT * source.is_new}"
+            left = zip(doubt.verdicts, self._without_turns(source.alone), strict=True)
             return [
                 replace(v, code="beyond-threshold", reason=told) if is_beyond(first.get(v.metric)) else w
                 for v, w in left
             ]
         if doubt.variant.is_itself:
-            later = doubt.later(terms, case, samples.launches)
+            later = doubt.later(terms, case, source.launches)
             reason = (
-                f"the code equals the baseline commit {doubt.variant}, and {len(samples)} more launches are {{}} "
+                f"the code equals the baseline commit {doubt.variant}, and {len(source)} more launches are {{}} "
                 "its noise"
             )
             found = [(v, later.get(v.metric)) for v in doubt.verdicts]
@@ -305,7 +305,7 @@ class InDoubt(Interleaved):
             terms,
             case,
             doubt,
-            samples.turns,
+            source.turns,
             revision=str(doubt.variant),
             cases=self._again.cases,
             evaluated=self._evaluated,
@@ -320,60 +320,60 @@ class InDoubt(Interleaved):
     def _without_turns(self, reason: str) -> list[Finding]:
         return undecided(self._doubt.verdicts, f"not confirmed: {reason}")
 
-    def settle(self, samples: Samples) -> list[Finding]:
+    def settle(self, source: Source) -> list[Finding]:
         if self._why_not:
             return self._without_turns(self._why_not)
-        findings = super().settle(samples)
-        if findings or samples.failed:
+        findings = super().settle(source)
+        if findings or source.failed:
             return findings
-        return self._without_turns(f"{len(samples)} of {self._looks[0]} pairs used all of the time: {_ENDED}")
+        return self._without_turns(f"{len(source)} of {self._looks[0]} pairs used all of the time: {_ENDED}")
 
-    def see_again(self, samples: Samples, second: Samples | None, verdicts: list[Finding]) -> list[Finding]:
+    def see_again(self, source: Source, second: Source | None, verdicts: list[Finding]) -> list[Finding]:
         """The verdicts, where what is red in turns has been so in other process trees too, paths exchanged.
 
         With at most as many pairs. Where that does not fit into the time, or does not run, the first red stands.
         """
-        if second is None or not self._doubt.by_clock or not samples.references or samples.alone or samples.failed:
+        if second is None or not self._doubt.by_clock or not source.references or source.alone or source.failed:
             return verdicts
-        slower = {key for key, f in self.in_turns(samples).items() if f.kind == "regressed"}
+        slower = {key for key, f in self.in_turns(source).items() if f.kind == "regressed"}
         red = [v.metric for v in verdicts if v.row.may_be_confirmed and v.metric in slower]
         others = [d.takes_s for key, d in self._again.doubts.items() if key != self.request.case.key]
         again = _Exchanged(
             self,
-            [look for look in self._looks if look <= len(samples)],
+            [look for look in self._looks if look <= len(source)],
             self._again.budget,
             verdicts=verdicts,
             red=red,
-            each_s=self.took_s / len(samples),  # with its share of the start, as there is one again
+            each_s=self.took_s / len(source),  # with its share of the start, as there is one again
             reserved_s=self._again.others_s + sum(others),
         )
         return again.seen(second) if red else verdicts
 
-    def in_turns(self, samples: Samples) -> Mapping[str, Finding]:
+    def in_turns(self, source: Source) -> Mapping[str, Finding]:
         return judge_in_turns(
             self.request.terms,
             self.request.case,
-            samples.turns,
+            source.turns,
             tolerances=self._doubt.in_turns,
             name=str(self._doubt.variant),
             cases=self._again.cases,
         )
 
-    def split(self, samples: Samples, pairs: Samples | None, verdicts: list[Finding]) -> list[Finding]:
+    def split(self, source: Source, pairs: Source | None, verdicts: list[Finding]) -> list[Finding]:
         """The verdicts, with the software's share in a change where the old software is at hand."""
         is_slower = any(v.row.may_be_confirmed or v.kind == "environment" for v in verdicts)
         if pairs is None or not self._doubt.by_clock or not is_slower:
             return verdicts
-        with contextlib.suppress(SampleFailed):
+        with contextlib.suppress(SourceFailed):
             take_turns([pairs], LOOKS[0])
         if pairs.alone or pairs.failed:
             return verdicts
         total = ratios(pairs.references, pairs.launches)
-        code = ratios(samples.references, samples.launches) or dict.fromkeys(total, 1.0)
+        code = ratios(source.references, source.launches) or dict.fromkeys(total, 1.0)
         changes = version_changes(pairs.references[0].software, pairs.launches[0].software)
         return split_change(verdicts, code=code, total=total, software=", ".join(changes) or "software")
 
-    def confirmed(self, samples: Samples, verdicts: Sequence[Finding], here: str) -> CaseResult:
+    def confirmed(self, source: Source, verdicts: Sequence[Finding], here: str) -> CaseResult:
         """The case with what decided it; ``here`` is the commit that is checked out."""
         result = replace(self._doubt.result, verdicts=list(verdicts))
         if self._why_not:
@@ -384,9 +384,9 @@ class InDoubt(Interleaved):
                 revision=str(self._doubt.variant),
                 here=here,
                 took_s=self.took_s,
-                launches=list(samples.launches[: len(samples.references) or None]),
-                references=list(samples.references),
-                controls=list(samples.controls),
+                launches=list(source.launches[: len(source.references) or None]),
+                references=list(source.references),
+                controls=list(source.controls),
             ),
         )
 
@@ -412,17 +412,17 @@ class _Exchanged(Interleaved):
         self._each_s = each_s
         self._reserved_s = reserved_s
 
-    def may_begin(self, samples: Samples, look: int) -> bool:
-        return self._each_s * (look - len(samples)) + self._reserved_s <= self._budget.left_s
+    def may_begin(self, source: Source, look: int) -> bool:
+        return self._each_s * (look - len(source)) + self._reserved_s <= self._budget.left_s
 
-    def judge(self, samples: Samples) -> list[Finding]:
-        found = {} if samples.alone else self._in_turns(samples)
+    def judge(self, source: Source) -> list[Finding]:
+        found = {} if source.alone else self._in_turns(source)
         return seen_again(self._verdicts, {key: found[key] for key in self._red if key in found})
 
-    def seen(self, samples: Samples) -> list[Finding]:
-        findings = self.decide(samples)
-        has_ended = any(finding.is_open for finding in findings) and len(samples) < self._looks[-1]
-        if not findings or has_ended or samples.failed or samples.alone:
+    def seen(self, source: Source) -> list[Finding]:
+        findings = self.decide(source)
+        has_ended = any(finding.is_open for finding in findings) and len(source) < self._looks[-1]
+        if not findings or has_ended or source.failed or source.alone:
             return self._verdicts
         return [replace(finding, is_open=False) for finding in findings]
 

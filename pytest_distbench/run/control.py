@@ -29,7 +29,7 @@ from pytest_distbench.run.kinds import kind_of
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.references import Stored
 from pytest_distbench.run.request import CaseRequest, Settings
-from pytest_distbench.run.samples import PairedLaunches, Samples
+from pytest_distbench.run.sources import PairedLaunches, Source
 from pytest_distbench.store.baselines import NotRecorded
 from pytest_distbench.store.files import replace_file
 
@@ -45,7 +45,7 @@ def wants_trace(settings: Settings, result: CaseResult) -> bool:
 
 
 def trace_case(
-    session: Session, request: CaseRequest, samples: Samples, result: CaseResult, again: Again | None
+    session: Session, request: CaseRequest, source: Source, result: CaseResult, again: Again | None
 ) -> CaseTrace | None:
     """Launch a case once more for its trace, and what it was compared with on the spot; None where none is wanted.
 
@@ -59,17 +59,17 @@ def trace_case(
     if launched is None or not wants_trace(session.settings, result):
         return None
     variant = session.launching.compared_with if again is None else again.beside.get(request.case.key)
-    if not samples.references:
+    if not source.references:
         variant = None
     if why := _why_not(session, launched):
         return CaseTrace(why_not=why)
     traced: dict[str, Side] = {}
     troubles = []
-    with session.alone(launched.world_size, takes_host=samples.takes_host):
+    with session.alone(launched.world_size, takes_host=source.takes_host):
         for side in (variant, None) if variant is not None else (None,):
             name = str(side or CANDIDATE)
             try:
-                traces = session.launching.profile(launched, len(samples), side)
+                traces = session.launching.profile(launched, len(source), side)
             except DistbenchError as error:
                 troubles.append(f"the launch of {name} with the profiler: {error}")
             else:
@@ -121,13 +121,13 @@ class _Delayed(Interleaved):
         super().__init__(request, LOOKS, asked_for, budget)
         self._tolerances = tolerances
 
-    def judge(self, samples: Samples) -> list[Finding]:
-        if samples.alone or not samples.launches:
+    def judge(self, source: Source) -> list[Finding]:
+        if source.alone or not source.launches:
             return []
         found = judge_in_turns(
             self.request.terms,
             self.request.case,
-            samples.turns,
+            source.turns,
             tolerances=self._tolerances,
             name="no delay",
             cases=1,
@@ -146,7 +146,7 @@ class _Planted:
 
     def follow(self, clocks: list[str]) -> Control:
         session = self._session
-        stored, alone = session.stored(self._request), session.samples(self._launched)
+        stored, alone = session.stored(self._request), session.source(self._launched)
         met = session.run(self._request, alone, stored)
         self._count = len(alone)
         self._control = replace(self._control, has_baseline=stored.has_numbers)
@@ -174,7 +174,7 @@ class _Planted:
             return self._untried(f"no baseline, and {alone.why_never_beside}")
         return self._in_turns(stored, alone, met, clocks)
 
-    def _in_turns(self, stored: Stored, alone: Samples, met: CaseResult, clocks: list[str]) -> Control:
+    def _in_turns(self, stored: Stored, alone: Source, met: CaseResult, clocks: list[str]) -> Control:
         session = self._session
         bounded = in_time(self._launched, [launch.wall_s for launch in alone.launches])
         beside = PairedLaunches(session.launching, bounded, HERE, has_control=True)

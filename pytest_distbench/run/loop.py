@@ -1,4 +1,4 @@
-"""The loop: request -> sample, sample, sample -> verdicts, with more samples only while an answer is open.
+"""One pytest run: what it measures with, what it compares with, and how doubts are settled.
 
 Joins the strangers launch, judging and store. Knows nothing of pytest.
 """
@@ -31,7 +31,7 @@ from pytest_distbench.run.kinds import LaunchKind, kind_of
 from pytest_distbench.run.launching import Launching
 from pytest_distbench.run.references import Nothing, Paired, Pending, Stored
 from pytest_distbench.run.request import CaseRequest, Settings
-from pytest_distbench.run.samples import SPACING_S, Launches, Pacer, PairedLaunches, Reference, Samples, take_turns
+from pytest_distbench.run.sources import SPACING_S, Launches, Pacer, PairedLaunches, Reference, Source, take_turns
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.store.entries import GoneTests, with_its_work
 from pytest_distbench.store.files import read_each
@@ -127,24 +127,24 @@ class Session:
             with self.alone(1, takes_host=self.launching.launcher_kind.hosts == "one"):
                 self.launching.check_device()
 
-    def samples(self, request: LaunchRequest) -> Samples:
+    def source(self, request: LaunchRequest) -> Source:
         """The launches of a case, none made yet: in pairs where this tree is compared with another."""
         kind = kind_of(request.work)
         is_compared = self.settings.is_paired and self.settings.attach is None
         variant = self.launching.compared_with
         if is_compared and variant is not None and not kind.why_alone:
-            samples: Samples = PairedLaunches(self.launching, request, variant)
+            source: Source = PairedLaunches(self.launching, request, variant)
         else:
-            samples = self.launches_of(request)
+            source = self.launches_of(request)
         if is_compared and kind.why_alone:
-            samples.alone, samples.most = kind.why_alone, 1
+            source.alone, source.most = kind.why_alone, 1
         if self.settings.launches[1] is None:
-            samples.open_s, samples.most_stored = kind.open_s, kind.most_stored
+            source.open_s, source.most_stored = kind.open_s, kind.most_stored
             if not is_compared:
-                samples.most_open = kind.most_open
-        return samples
+                source.most_open = kind.most_open
+        return source
 
-    def samples_beside(self, request: LaunchRequest, variant: Variant, known: Sequence[LaunchRecord]) -> Samples:
+    def source_beside(self, request: LaunchRequest, variant: Variant, known: Sequence[LaunchRecord]) -> Source:
         """The launches of a case in doubt, each in turns with two of the revision that recorded its baseline.
 
         Where that is this tree they are alone.
@@ -157,20 +157,20 @@ class Session:
         bounded = in_time(request, [launch.wall_s for launch in known])
         return PairedLaunches(self.launching, bounded, variant, has_control=True)
 
-    def samples_again(self, request: CaseRequest, again: Again | None) -> Samples:
+    def source_again(self, request: CaseRequest, again: Again | None) -> Source:
         """The launches of a case; in a test that is run again those it had, or such as can settle a doubt."""
         launched, key = request.launched, request.case.key
         assert launched is not None
-        if again is None or key not in again.samples:
-            return self.samples(launched)
-        known, variant = again.samples[key], again.beside.get(key)
-        return known if variant is None else self.samples_beside(launched, variant, known.launches)
+        if again is None or key not in again.sources:
+            return self.source(launched)
+        known, variant = again.sources[key], again.beside.get(key)
+        return known if variant is None else self.source_beside(launched, variant, known.launches)
 
-    def launches_of(self, request: LaunchRequest) -> Samples:
+    def launches_of(self, request: LaunchRequest) -> Source:
         hosting, kind = self.launching.hosting(request.work), kind_of(request.work)
-        samples = Launches(self.launching, request, self.pacer if hosting.is_spaced else Pacer(0.0))
-        samples.why_never_beside = self._why_never_beside(hosting, kind)
-        return samples
+        source = Launches(self.launching, request, self.pacer if hosting.is_spaced else Pacer(0.0))
+        source.why_never_beside = self._why_never_beside(hosting, kind)
+        return source
 
     def _why_never_beside(self, hosting: Hosting, kind: LaunchKind) -> str:
         """Why launches of a kind cannot be run in turns with another revision to settle a doubt; empty: they can."""
@@ -244,33 +244,33 @@ class Session:
         ]
         return [EntryName(platform=self.store.platform, test=test, key=key) for key in sorted(lost)]
 
-    def run(self, request: CaseRequest, samples: Samples, reference: Reference) -> CaseResult:
-        with self.alone(request.case.world_size, takes_host=samples.takes_host):
-            findings = reference.decide(samples)
-        result = self.result(request, samples, reference)
-        verdicts = [] if samples.failed else [replace(finding, is_open=False) for finding in findings]
+    def run(self, request: CaseRequest, source: Source, reference: Reference) -> CaseResult:
+        with self.alone(request.case.world_size, takes_host=source.takes_host):
+            findings = reference.decide(source)
+        result = self.result(request, source, reference)
+        verdicts = [] if source.failed else [replace(finding, is_open=False) for finding in findings]
         return reference.conclude(replace(result, verdicts=verdicts))
 
-    def measure(self, samples: Sequence[Samples], wanted: int, world_size: int) -> None:
-        with self.alone(world_size, takes_host=any(source.takes_host for source in samples)):
-            take_turns(samples, wanted)
+    def measure(self, sources: Sequence[Source], wanted: int, world_size: int) -> None:
+        with self.alone(world_size, takes_host=any(source.takes_host for source in sources)):
+            take_turns(sources, wanted)
 
-    def result(self, request: CaseRequest, samples: Samples, reference: Reference) -> CaseResult:
+    def result(self, request: CaseRequest, source: Source, reference: Reference) -> CaseResult:
         return CaseResult(
             nodeid=request.nodeid,
             line=request.line,
             case=request.case,
-            environment=self.environment(samples.launches[0].software),
-            launches=list(samples.launches),
+            environment=self.environment(source.launches[0].software),
+            launches=list(source.launches),
             verdicts=[],
-            reference=reference.record(samples),
+            reference=reference.record(source),
             xfail_perf=request.xfail_perf,
             advisory=request.advisory,
         )
 
     def doubt(
         self,
-        samples: Samples,
+        source: Source,
         reference: Reference,
         result: CaseResult,
         sources: Sequence[str],
@@ -282,7 +282,7 @@ class Session:
         """
         if self.recorders is None or not isinstance(reference, Stored) or not reference.is_in_doubt(result):
             return None
-        (variant, before), by_clock = reference.recorder(samples), reference.is_in_doubt_by_clock(result)
+        (variant, before), by_clock = reference.recorder(source), reference.is_in_doubt_by_clock(result)
         if variant.is_itself and not by_clock:
             return None  # there is no other code to compute the digits
         if reference.gone:  # a test that has moved since: its files were elsewhere then
@@ -302,28 +302,28 @@ class Session:
             sources=sources,
         )
 
-    def confirm(self, request: CaseRequest, samples: Samples, doubt: Doubt, again: Again) -> CaseResult:
+    def confirm(self, request: CaseRequest, source: Source, doubt: Doubt, again: Again) -> CaseResult:
         """Settle a doubt; a launch of this tree that does not pass is a failure as ever.
 
         Args:
-            samples: in turns with the revision that recorded its baseline.
+            source: in turns with the revision that recorded its baseline.
         """
         assert self.recorders is not None
         old = self.recorders.of_its_time(doubt.variant)
         launched = None if request.case.key in again.left else request.launched
-        of_its_time = self.samples_beside(launched, old, doubt.launches) if old and launched else None
+        of_its_time = self.source_beside(launched, old, doubt.launches) if old and launched else None
         other = dataclasses.replace(doubt.variant, is_exchanged=True)
-        exchanged = self.samples_beside(launched, other, doubt.launches) if launched else None
+        exchanged = self.source_beside(launched, other, doubt.launches) if launched else None
         reference = InDoubt(request, doubt, again)
-        alone = self.alone(request.case.world_size, takes_host=samples.takes_host)
+        alone = self.alone(request.case.world_size, takes_host=source.takes_host)
         with again.allowance.waiting(again.budget.waiting(alone)):
             reference.begin()
-            verdicts = reference.see_again(samples, exchanged, reference.settle(samples))
+            verdicts = reference.see_again(source, exchanged, reference.settle(source))
             self.launching.release(other)
-            verdicts = reference.split(samples, of_its_time, verdicts)
-        if samples.failed:
-            return self.result(request, samples, Nothing(request))
-        return reference.confirmed(samples, verdicts, self.recorders.here)
+            verdicts = reference.split(source, of_its_time, verdicts)
+        if source.failed:
+            return self.result(request, source, Nothing(request))
+        return reference.confirmed(source, verdicts, self.recorders.here)
 
     def write_pending(self) -> None:
         pending, self.pending[:] = list(self.pending), []

@@ -36,7 +36,7 @@ from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord
 from pytest_distbench.records.wanted import Update
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.confirm import Recorders
-from pytest_distbench.run.samples import Reference, Samples
+from pytest_distbench.run.sources import Reference, Source
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore, NotRecorded
 from pytest_distbench.store.entries import closest, with_its_work
 
@@ -89,11 +89,11 @@ class Stored(Reference):
             return []
         return what_it_lacks(self._known, self.request.case, launches)
 
-    def _meet(self, samples: Samples) -> None:
+    def _meet(self, source: Source) -> None:
         """Take the entry of a test that is gone for this case's, where one alone is the closest of those that fit."""
-        if not self.fitting or not samples.launches:
+        if not self.fitting or not source.launches:
             return
-        case, found = self.request.case, closest(self.fitting, self.request.case, samples.launches[0])
+        case, found = self.request.case, closest(self.fitting, self.request.case, source.launches[0])
         self.fitting, self.gone = (), [file.name for file in found]
         if len(found) == 1:
             self.entry = replace(with_its_work(found[0].entry, case), test_id=case.id, params=case.params)
@@ -105,26 +105,26 @@ class Stored(Reference):
         if not self._is_updated:  # also where the first launch has found an entry
             yield from range(first, max(first, self.request.terms.max_launches) + 1)
 
-    def wants_more(self, samples: Samples) -> bool:
-        self._meet(samples)
-        stored = samples.launches if self._is_updated else self._lacking(samples.launches)
+    def wants_more(self, source: Source) -> bool:
+        self._meet(source)
+        stored = source.launches if self._is_updated else self._lacking(source.launches)
         if not stored:
             return False
         if self.update_launches is not None:
-            return len(samples) < self.update_launches
-        most = min(self.request.terms.max_launches, samples.most_stored)
-        return len(samples) < most and not are_enough(self.request.terms, stored, self.entry)
+            return len(source) < self.update_launches
+        most = min(self.request.terms.max_launches, source.most_stored)
+        return len(source) < most and not are_enough(self.request.terms, stored, self.entry)
 
-    def compare(self, samples: Samples) -> list[Finding]:
-        self._meet(samples)
-        most = min(self.request.terms.max_launches, max(len(samples), samples.most_open))
-        if self._is_updated or len(samples) >= samples.most:  # no launch can be added: no answer stays open
-            most = len(samples)
-        case, launches = self.request.case, samples.launches
+    def compare(self, source: Source) -> list[Finding]:
+        self._meet(source)
+        most = min(self.request.terms.max_launches, max(len(source), source.most_open))
+        if self._is_updated or len(source) >= source.most:  # no launch can be added: no answer stays open
+            most = len(source)
+        case, launches = self.request.case, source.launches
         screening = None
         if self._known is not None and self.recorders is not None:
             with contextlib.suppress(NotRecorded):
-                self.recorder(samples)
+                self.recorder(source)
                 most = min(most, max(self.request.launches, SCREENING_LAUNCHES))
                 screening = screen(self.request.terms, case, launches, self._known, comparisons=self.comparisons)
         terms = dataclasses.replace(self.request.terms, max_launches=int(most))
@@ -132,7 +132,7 @@ class Stored(Reference):
         self._suspicion = screening.suspicion_after(findings) if screening is not None else 0.0
         return findings
 
-    def recorder(self, samples: Samples) -> tuple[Variant, BaselineEntry | None]:
+    def recorder(self, source: Source) -> tuple[Variant, BaselineEntry | None]:
         """The revision that settles doubts: launches in turns with it, or where it is this tree, further ones alone.
 
         Raises:
@@ -140,8 +140,8 @@ class Stored(Reference):
         """
         assert self.recorders is not None
         found = self.recorders.find(self.path)
-        if samples.why_never_beside and not (found[0].is_itself and samples.may_be_repeated):
-            raise NotRecorded(samples.why_never_beside)
+        if source.why_never_beside and not (found[0].is_itself and source.may_be_repeated):
+            raise NotRecorded(source.why_never_beside)
         return found
 
     def bounds(self) -> list[AskedBound]:
@@ -175,8 +175,8 @@ class Stored(Reference):
             return self.store.path(self.gone[0].test, self.gone[0].key)
         return self.store.path(self.request.case.test, self.request.case.key)
 
-    def record(self, samples: Samples) -> ReferenceRecord:
-        del samples
+    def record(self, source: Source) -> ReferenceRecord:
+        del source
         found = ReferenceRecord(kind="stored", path=str(self.path), gone=list(self.gone))
         if (entry := self.entry) is None:
             return found
@@ -246,17 +246,17 @@ class Paired(Reference):
     def looks(self) -> Sequence[int]:
         return self.numbers
 
-    def compare(self, samples: Samples) -> list[Finding]:
+    def compare(self, source: Source) -> list[Finding]:
         terms, case = self.request.terms, self.request.case
-        if samples.alone:
-            [launch, *_] = samples.launches
-            absent = "no-baseline", samples.alone
+        if source.alone:
+            [launch, *_] = source.launches
+            absent = "no-baseline", source.alone
             return compare(terms, case, [replace(launch, fingerprints={})], comparisons=1, absent=absent)
-        beside = Beside(references=samples.references, looks=self.numbers, tolerance_of=lambda metric: self.tolerance)
-        return compare(terms, case, samples.launches, beside=beside, comparisons=self.cases)
+        beside = Beside(references=source.references, looks=self.numbers, tolerance_of=lambda metric: self.tolerance)
+        return compare(terms, case, source.launches, beside=beside, comparisons=self.cases)
 
-    def record(self, samples: Samples) -> ReferenceRecord:
-        references = samples.references
+    def record(self, source: Source) -> ReferenceRecord:
+        references = source.references
         return ReferenceRecord(
             kind="paired",
             name=self.name,
@@ -273,11 +273,11 @@ class Nothing(Reference):
 
     reason: str = ""
 
-    def compare(self, samples: Samples) -> list[Finding]:
+    def compare(self, source: Source) -> list[Finding]:
         if not self.reason:
             return []
         absent = "unavailable", self.reason
-        return compare(self.request.terms, self.request.case, samples.launches, comparisons=1, absent=absent)
+        return compare(self.request.terms, self.request.case, source.launches, comparisons=1, absent=absent)
 
-    def record(self, samples: Samples) -> ReferenceRecord:
-        return ReferenceRecord(kind="nothing", launches=list(samples.references))
+    def record(self, source: Source) -> ReferenceRecord:
+        return ReferenceRecord(kind="nothing", launches=list(source.references))

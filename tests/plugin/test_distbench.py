@@ -16,7 +16,7 @@ from pytest_distbench.errors import BackendUnavailable
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.plugin.outcomes import Run
 from pytest_distbench.run.request import CaseRequest
-from pytest_distbench.run.samples import Samples
+from pytest_distbench.run.sources import Source
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_few_derived_values_are_judged_at_once(project: Project, monkeypatch: 
     run(made).stdout.fnmatch_lines(["FAILED *- Regression: efficiency -20.* %*"])
 
 
-class NoSamples(Samples):
+class NoSamples(Source):
     """None are made."""
 
     def add(self, *, only: object = ()) -> None:

@@ -25,7 +25,7 @@ from pytest_distbench.run.against import Variant
 from pytest_distbench.run.confirm import Again, Allowance, Doubt, InDoubt, Recorders, in_time
 from pytest_distbench.run.directory import Revision
 from pytest_distbench.run.request import CaseRequest, Settings
-from pytest_distbench.run.samples import Samples
+from pytest_distbench.run.sources import Source
 from pytest_distbench.store.baselines import BaselineStore, NotRecorded
 
 ROOT = Path(__file__).parent
@@ -36,7 +36,7 @@ REQUEST = CaseRequest(
 )
 
 
-class Turns(Samples):
+class Turns(Source):
     """Launches in turns, this tree so many times as slow."""
 
     def __init__(self, slower: float, *, breaks_at: int = 99, error: str = "") -> None:
@@ -57,7 +57,7 @@ class Turns(Samples):
             side.append(launch(len(side), value * wobble))
 
 
-class Alone(Samples):
+class Alone(Source):
     """Launches of this tree alone."""
 
     def __init__(self, value: float) -> None:
@@ -93,21 +93,21 @@ def doubt(*, is_itself: bool = False) -> Doubt:
 def again(raised: Doubt, *, budget_s: float = 60.0, most_s: float = 60.0, why_not: str = "") -> Again:
     left = {KEY: why_not} if why_not else {}
     return Again(
-        samples={}, results={}, doubts={KEY: raised}, beside={}, cases=1, left=left,
+        sources={}, results={}, doubts={KEY: raised}, beside={}, cases=1, left=left,
         allowance=Allowance(max(budget_s, most_s)), budget=Allowance(budget_s),
     )  # fmt: skip
 
 
 def settle(
-    samples: Samples,
+    source: Source,
     raised: Doubt,
     how: Again,
-    of_its_time: Samples | None = None,
-    exchanged: Samples | None = None,
+    of_its_time: Source | None = None,
+    exchanged: Source | None = None,
 ) -> tuple[str, str, int]:
     reference = InDoubt(REQUEST, raised, how)
-    verdicts = reference.see_again(samples, exchanged, reference.settle(samples))
-    made = reference.confirmed(samples, reference.split(samples, of_its_time, verdicts), "1a2b")
+    verdicts = reference.see_again(source, exchanged, reference.settle(source))
+    made = reference.confirmed(source, reference.split(source, of_its_time, verdicts), "1a2b")
     [verdict] = made.verdicts
     return verdict.kind, verdict.reason, len(made.confirmation.references) if made.confirmation else -1
 
@@ -216,11 +216,11 @@ def test_what_is_begun_fits_the_budget(
     took_s: float,
 ) -> None:
     clock = Clock(monkeypatch)
-    samples, raised = Slow(clock, *each_s), doubt()
+    source, raised = Slow(clock, *each_s), doubt()
     began_at = clock.now
-    [verdict] = InDoubt(REQUEST, raised, again(raised, budget_s=budget_s, most_s=most_s)).settle(samples)
+    [verdict] = InDoubt(REQUEST, raised, again(raised, budget_s=budget_s, most_s=most_s)).settle(source)
 
-    assert (verdict.code, len(samples), clock.now - began_at) == ("not-confirmed", pairs, took_s)
+    assert (verdict.code, len(source), clock.now - began_at) == ("not-confirmed", pairs, took_s)
     assert verdict.reason.endswith("--distbench-confirm=auto:SECONDS")
     assert ("its time was used up" in verdict.reason) is (pairs >= LOOKS[0])
 

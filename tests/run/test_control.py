@@ -21,7 +21,7 @@ from pytest_distbench.records.run import CaseResult, Control, Finding
 from pytest_distbench.run import control
 from pytest_distbench.run.kinds import LAUNCH_KINDS
 from pytest_distbench.run.request import CaseRequest
-from pytest_distbench.run.samples import Samples
+from pytest_distbench.run.sources import Source
 from pytest_distbench.store.baselines import NotRecorded
 
 REQUEST = CaseRequest(nodeid="n", case=CASE, terms=Terms(default_tolerance=0.3, max_launches=9, cores=2), launches=1)
@@ -37,7 +37,7 @@ def launch(value: float, *, delayed_s: float = 0.0, outcome: str = "passed") -> 
     return replace(result(value).launches[0], delayed_s=delayed_s, outcome=outcome, reason="it hangs")
 
 
-class Alone(Samples):
+class Alone(Source):
     """Launches with the delay."""
 
     def add(self, *, only: Sequence[str] = ()) -> None:
@@ -66,13 +66,13 @@ class Session:
     def stored(self, request: CaseRequest) -> Any:
         return self.baseline
 
-    def samples(self, request: LaunchRequest) -> Samples:
+    def source(self, request: LaunchRequest) -> Source:
         self.planted.append(request)
         made = Alone()
         made.launches += self.launches
         return made
 
-    def run(self, request: CaseRequest, samples: Samples, reference: object) -> CaseResult:
+    def run(self, request: CaseRequest, source: Source, reference: object) -> CaseResult:
         return replace(result(1.4), verdicts=list(self.verdicts))
 
     def doubt(self, *of: object) -> object:
@@ -95,7 +95,7 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> list[LaunchRequest]:
     """What runs in turns: with the delay it takes 1.4 s, and else 1 s. Filled with the requests."""
     asked: list[LaunchRequest] = []
 
-    class Beside(Samples):
+    class Beside(Source):
         def __init__(self, launching: object, request: LaunchRequest, variant: object, *, has_control: bool) -> None:
             super().__init__()
             asked.append(request)

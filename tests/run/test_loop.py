@@ -1,4 +1,4 @@
-"""The loop: samples come while an answer is open, and not after."""
+"""The loop: launches come while an answer is open, and not after."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pytest_distbench.run.kinds import LAUNCH_KINDS
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.references import Stored
 from pytest_distbench.run.request import CaseRequest
-from pytest_distbench.run.samples import Launches, PairedLaunches, Reference, Samples
+from pytest_distbench.run.sources import Launches, PairedLaunches, Reference, Source
 from pytest_distbench.store.baselines import NotRecorded
 
 REQUEST = CaseRequest(nodeid="n", case=CASE, terms=Terms(default_tolerance=0.1, max_launches=9, cores=2), launches=1)
@@ -52,7 +52,7 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(LAUNCH_KINDS, Lone, dataclasses.replace(row, why_alone="it takes the machine"))
 
 
-class Counted(Samples):
+class Counted(Source):
     """Notes what each sample is still needed for; the one of this index fails."""
 
     def __init__(self, *, fails_at: int | None = None) -> None:
@@ -68,7 +68,7 @@ class Counted(Samples):
 
 
 class Opened(Reference):
-    """A reference whose answer stays open until there are so many samples."""
+    """A reference whose answer stays open until there are so many launches."""
 
     def __init__(self, until: int, fewest: int = 0) -> None:
         super().__init__(REQUEST)
@@ -78,13 +78,13 @@ class Opened(Reference):
     def looks(self) -> range:
         return range(2, 6)
 
-    def wants_more(self, samples: Samples) -> bool:
-        return len(samples) < self.fewest
+    def wants_more(self, source: Source) -> bool:
+        return len(source) < self.fewest
 
-    def compare(self, samples: Samples) -> list[Finding]:
-        return [replace(verdict("beyond-threshold"), is_open=len(samples) < self.until)]
+    def compare(self, source: Source) -> list[Finding]:
+        return [replace(verdict("beyond-threshold"), is_open=len(source) < self.until)]
 
-    def record(self, samples: Samples) -> ReferenceRecord:
+    def record(self, source: Source) -> ReferenceRecord:
         return ReferenceRecord(kind="stored")
 
     def conclude(self, made: CaseResult) -> CaseResult:
@@ -102,13 +102,13 @@ def session() -> Session:
     return made
 
 
-@pytest.mark.parametrize(("until", "samples"), [(0, 2), (2, 2), (4, 4), (99, 5)])
+@pytest.mark.parametrize(("until", "count"), [(0, 2), (2, 2), (4, 4), (99, 5)])
 def test_samples_come_while_an_answer_is_open_and_the_most_are_not_reached(
-    session: Session, until: int, samples: int
+    session: Session, until: int, count: int
 ) -> None:
     made = session.run(REQUEST, Counted(), Opened(until))
 
-    assert (len(made.launches), made.headline) == (samples, "concluded")
+    assert (len(made.launches), made.headline) == (count, "concluded")
     assert [v.kind for v in made.verdicts] == ["regressed"]
 
 
@@ -131,9 +131,9 @@ def test_later_samples_are_for_what_is_open_only(
 class RedForCertain(Opened):
     """A reference for which an exact number is wrong, beside the answer that stays open."""
 
-    def compare(self, samples: Samples) -> list[Finding]:
+    def compare(self, source: Source) -> list[Finding]:
         wrong = verdict("beyond-threshold", metric="count", better="exact")
-        return [*super().compare(samples), wrong]
+        return [*super().compare(source), wrong]
 
 
 def test_what_is_red_for_certain_ends_the_loop_and_what_is_open_stays_unjudged(session: Session) -> None:
@@ -151,12 +151,12 @@ def test_the_gpu_is_leased_that_ranks_will_use(monkeypatch: pytest.MonkeyPatch) 
     leased: list[str] = []
     monkeypatch.setattr(loop, "alone_on_this_host", lambda on_wait: contextlib.nullcontext())
     monkeypatch.setattr(loop, "lease", lambda uuids, on_wait: contextlib.nullcontext(leased.extend(uuids)))
-    samples = Counted()
-    samples.takes_host = True
+    source = Counted()
+    source.takes_host = True
     launching: Any = SimpleNamespace(
         settings=SimpleNamespace(gpus=found, fake_rank=None, shares_host=False), on_wait=None
     )
-    Session(launching).measure([samples], 0, world_size=1)
+    Session(launching).measure([source], 0, world_size=1)
 
     assert leased == ["GPU-4090"]
     assert found.platform == "nvidia-geforce-rtx-4090"
@@ -166,11 +166,11 @@ def test_the_gpu_is_leased_that_ranks_will_use(monkeypatch: pytest.MonkeyPatch) 
 def test_an_open_answer_that_is_not_worth_another_sample_stays_as_it_is(
     session: Session, limit: str, value: float
 ) -> None:
-    samples = Counted()
-    setattr(samples, limit, value)
-    found = session.run(REQUEST, samples, Opened(5))
+    source = Counted()
+    setattr(source, limit, value)
+    found = session.run(REQUEST, source, Opened(5))
 
-    assert (len(samples), len(found.launches)) == (2, 2)
+    assert (len(source), len(found.launches)) == (2, 2)
 
 
 @pytest.mark.usefixtures("rows")
@@ -181,7 +181,7 @@ def test_an_open_answer_that_is_not_worth_another_sample_stays_as_it_is(
 def test_launches_come_in_pairs_beside_another_revision_and_long_ones_for_as_long_as_their_row_says(
     session: Session,
     against: str | None,
-    kind: type[Samples],
+    kind: type[Source],
     work: Work,
     given: bool,
     limited: bool,
@@ -190,15 +190,15 @@ def test_launches_come_in_pairs_beside_another_revision_and_long_ones_for_as_lon
     session.launching.settings = settings  # type: ignore[assignment]
     session.launching.compared_with = Variant(revision=None, interpreter=None)
     request: Any = SimpleNamespace(work=work)
-    samples = session.samples(request)
-    samples.launches = [LaunchRecord(index=0, outcome="passed", wall_s=299.0)]
+    source = session.source(request)
+    source.launches = [LaunchRecord(index=0, outcome="passed", wall_s=299.0)]
 
-    assert type(samples) is kind
-    assert samples.most_stored == (3 if limited else math.inf)
-    assert samples.most_open == (5 if limited and against is None else math.inf)
-    assert samples.may_grow
-    samples.references = [LaunchRecord(index=0, outcome="passed", wall_s=2.0)]
-    assert samples.may_grow is not limited
+    assert type(source) is kind
+    assert source.most_stored == (3 if limited else math.inf)
+    assert source.most_open == (5 if limited and against is None else math.inf)
+    assert source.may_grow
+    source.references = [LaunchRecord(index=0, outcome="passed", wall_s=2.0)]
+    assert source.may_grow is not limited
 
 
 @pytest.mark.usefixtures("rows")
@@ -237,9 +237,9 @@ def test_what_cannot_run_in_turns_keeps_the_stored_comparison_and_says_why(
     launching.launcher_kind = SimpleNamespace(**kind)
     launching.settings = SimpleNamespace(launcher="mine", gpu=False, platform=None, largest=2, engine="")
     request = LaunchRequest(work=work, world_size=2, backend="gloo", device="cpu", timeout_s=10.0)
-    samples = session.launches_of(request)
+    source = session.launches_of(request)
 
-    assert re.match(why, samples.why_never_beside)
+    assert re.match(why, source.why_never_beside)
 
 
 class InDoubt(Stored):
@@ -257,8 +257,8 @@ class InDoubt(Stored):
 
 
 def test_a_reason_against_turns_is_told_instead_of_a_doubt(session: Session) -> None:
-    samples = Counted()
-    samples.why_never_beside = "its ranks are of several hosts"
+    source = Counted()
+    source.why_never_beside = "its ranks are of several hosts"
     found = SimpleNamespace(is_itself=False), None
     recorders: Any = SimpleNamespace(find=lambda path: found)
     session.recorders = recorders
@@ -266,7 +266,7 @@ def test_a_reason_against_turns_is_told_instead_of_a_doubt(session: Session) -> 
     reference.recorders = recorders
 
     with pytest.raises(NotRecorded, match="its ranks are of several hosts"):
-        session.doubt(samples, reference, result(1.0), sources=())
+        session.doubt(source, reference, result(1.0), sources=())
 
 
 def test_a_launch_that_fails_is_the_last_and_nothing_is_judged(session: Session) -> None:

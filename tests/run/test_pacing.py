@@ -6,7 +6,7 @@ import pytest
 
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Spread
-from pytest_distbench.run.samples import Pacer
+from pytest_distbench.run.sources import Pacer
 
 
 def launch(*, p95: float | None, better: str = "lower") -> LaunchRecord:

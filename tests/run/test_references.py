@@ -1,4 +1,4 @@
-"""What a case is compared with: after how many samples is judged, and what an update makes of it."""
+"""What a case is compared with: after how many launches is judged, and what an update makes of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.references import Nothing, Paired, Stored
 from pytest_distbench.run.request import CaseRequest
-from pytest_distbench.run.samples import Samples
+from pytest_distbench.run.sources import Source
 from pytest_distbench.store.baselines import BaselineStore
 
 REQUEST = CaseRequest(
@@ -25,7 +25,7 @@ REQUEST = CaseRequest(
 QUIET = (1.00, 1.01, 0.99, 1.02, 0.98)
 
 
-class Made(Samples):
+class Made(Source):
     """Launches with these values."""
 
     def __init__(self, *values: float) -> None:
@@ -63,7 +63,7 @@ def test_launches_are_looked_at_as_the_reference_wants() -> None:
 
     dear, cheap = Made(1.0), Made(1.0)
     dear.most_open = 2
-    limits = [stored(entry(*QUIET)).compare(samples)[0].mde or 0.0 for samples in (dear, cheap)]
+    limits = [stored(entry(*QUIET)).compare(source)[0].mde or 0.0 for source in (dear, cheap)]
     assert limits[0] > limits[1]
 
 
@@ -95,17 +95,17 @@ def test_why_a_regression_is_expected_comes_from_the_test_before_the_file() -> N
 
 def test_pairs_are_looked_at_after_their_own_numbers_and_the_other_side_is_recorded() -> None:
     reference = Paired(REQUEST, name="main (1)", tolerance=0.05, numbers=(5, 10), cases=1)
-    samples = Made(1.0)
-    samples.references = list(result(2.0).launches)
+    source = Made(1.0)
+    source.references = list(result(2.0).launches)
 
     assert list(reference.looks()) == [5, 10]
-    assert (reference.record(samples).name, reference.record(samples).launches) == ("main (1)", samples.references)
+    assert (reference.record(source).name, reference.record(source).launches) == ("main (1)", source.references)
 
 
 def test_a_test_that_the_other_side_lacks_is_missing_there() -> None:
-    samples = Made(1.0)
-    samples.alone = "the test does not exist in main"
-    [judgement] = Paired(REQUEST, name="main", tolerance=0.05, numbers=(5,), cases=1).compare(samples)
+    source = Made(1.0)
+    source.alone = "the test does not exist in main"
+    [judgement] = Paired(REQUEST, name="main", tolerance=0.05, numbers=(5,), cases=1).compare(source)
 
     assert (judgement.kind, judgement.is_open) == ("new", False)
 
@@ -150,14 +150,14 @@ def with_number(*values: float, **changes: Any) -> Any:
 def test_an_update_of_what_is_new_adds_the_metric_that_an_entry_lacks_and_leaves_the_rest() -> None:
     known = entry(*QUIET, tolerance=0.3)
     reference = stored(known, update="new", update_launches=None)
-    samples = Made()
-    samples.launches = with_number(2.0).launches
-    was_short = reference.wants_more(samples)
-    samples.launches = with_number(2.0, 2.0).launches
+    source = Made()
+    source.launches = with_number(2.0).launches
+    was_short = reference.wants_more(source)
+    source.launches = with_number(2.0, 2.0).launches
     concluded = reference.conclude(with_number(2.0, 2.0))
     [made] = (pending.entry for pending in reference.pending)
 
-    assert (was_short, reference.wants_more(samples)) == (True, False), "an exact number takes two launches"
+    assert (was_short, reference.wants_more(source)) == (True, False), "an exact number takes two launches"
     assert (concluded.update, concluded.previous) == ("completed", {"samples": None})
     assert [m.value for m in made.metrics["samples"]] == [7, 7]
     assert made.fingerprints == {"step": of(BARRIER)}
@@ -168,8 +168,8 @@ def test_an_update_of_what_is_new_leaves_a_number_of_one_launch_and_what_is_of_o
     None
 ):
     whole = entry(*QUIET)
-    samples = baseline_of(QUIET, "exact", name="samples")
-    whole = replace(whole, metrics=whole.metrics | {"samples": samples}, fingerprints={"step": of(BARRIER)})
+    source = baseline_of(QUIET, "exact", name="samples")
+    whole = replace(whole, metrics=whole.metrics | {"samples": source}, fingerprints={"step": of(BARRIER)})
     one = replace(whole, metrics=whole.metrics | {"samples": baseline_of([7], "exact", name="samples")})
     for known in (one, entry(*QUIET, software={"torch": "2.5.0"}), entry(*QUIET, workload="another")):
         reference = stored(known, update="new")

@@ -17,10 +17,10 @@ from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.request import Settings
-from pytest_distbench.run.samples import Samples
+from pytest_distbench.run.sources import Source
 
 
-class MadeUp(Samples):
+class MadeUp(Source):
     """One second a launch."""
 
     def __init__(self, request: LaunchRequest) -> None:
@@ -38,10 +38,10 @@ SURROUNDINGS = SimpleNamespace(conditions=lambda request: {})
 class MadeUpSession(Session):
     """Starts nothing."""
 
-    def samples(self, request: LaunchRequest) -> Samples:
+    def source(self, request: LaunchRequest) -> Source:
         return MadeUp(request)
 
-    launches_of = samples
+    launches_of = source
 
     @contextlib.contextmanager
     def alone(self, world_size: int, *, takes_host: bool) -> Iterator[None]:

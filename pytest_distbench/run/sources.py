@@ -67,8 +67,8 @@ def is_restless(launch: LaunchRecord) -> bool:
     return any(s is None or s.p25 <= 0 or math.log(s.p95 / s.p25) > RESTLESS for s in noisy)
 
 
-class Samples(ABC):
-    """What a case is judged by.
+class Source(ABC):
+    """Where the launches of a case come from, and those made so far.
 
     Attributes:
         launches: of this tree.
@@ -77,7 +77,7 @@ class Samples(ABC):
         why_never_beside: why it cannot be run in turns with another revision, in a clause; empty: it can.
         alone: why there are no references although there should be; empty: there are.
         is_new: there are none because the reference does not have the test.
-        most: the most samples there can be.
+        most: the most launches there can be.
         most_stored: of them, the most that a baseline is worth, whatever their noise.
         most_open: of them, the most that an open answer is worth, unless the first look asks for more.
         open_s: an answer that is open gets more launches only while those so far took less.
@@ -117,7 +117,7 @@ class Samples(ABC):
 
     @property
     def whole(self) -> list[int]:
-        """Indices of the samples in which everything was measured."""
+        """Indices of the launches in which everything was measured."""
         return [i for i, launch in enumerate(self.launches) if not launch.only]
 
     @property
@@ -138,84 +138,84 @@ class Reference:
     request: CaseRequest
 
     def looks(self) -> Iterable[int]:
-        """Numbers of samples after which is judged, ascending; the last is the most there may be."""
+        """Numbers of launches after which is judged, ascending; the last is the most there may be."""
         return (self.request.launches,)
 
-    def wants_more(self, samples: Samples) -> bool:
+    def wants_more(self, source: Source) -> bool:
         """Whether these are too few to be judged, although there are as many as the look asks for."""
-        del samples
+        del source
         return False
 
-    def may_begin(self, samples: Samples, look: int) -> bool:
+    def may_begin(self, source: Source, look: int) -> bool:
         """Whether there is time for what is missing for a look."""
-        del samples, look
+        del source, look
         return True
 
-    def give_up(self, samples: Samples, error: LauncherError) -> None:
+    def give_up(self, source: Source, error: LauncherError) -> None:
         """Go on without what cannot be launched, or raise the error."""
-        del samples
+        del source
         raise error
 
-    def compare(self, samples: Samples) -> list[Finding]:
+    def compare(self, source: Source) -> list[Finding]:
         raise NotImplementedError
 
     def bounds(self) -> Sequence[AskedBound]:
         """Bounds that come with it."""
         return ()
 
-    def judge(self, samples: Samples) -> list[Finding]:
-        """What is found of these samples; an open finding asks for more, unless something fails the case anyway."""
-        findings, terms = self.compare(samples), self.request.terms
+    def judge(self, source: Source) -> list[Finding]:
+        """What is found of these launches; an open finding asks for more, unless something fails the case anyway."""
+        findings, terms = self.compare(source), self.request.terms
         if not findings:
             return []
-        check_measured(self.bounds(), samples.launches, terms.largest_message)
-        findings = judge_bounds(findings, samples.launches, [*terms.bounds, *self.bounds()])
+        check_measured(self.bounds(), source.launches, terms.largest_message)
+        findings = judge_bounds(findings, source.launches, [*terms.bounds, *self.bounds()])
         reason = certain_failure(findings)
         return [closed(f, reason) if reason and f.is_open else f for f in findings]
 
-    def decide(self, samples: Samples) -> list[Finding]:
-        """Add samples until every metric is decided; still open is what they did not decide."""
+    def decide(self, source: Source) -> list[Finding]:
+        """Add launches until every metric is decided; still open is what they did not decide."""
         findings: list[Finding] = []
         only: list[str] = []
         for look in self.looks():
-            while len(samples) < samples.most and (len(samples) < look or self.wants_more(samples)):
-                if not self.may_begin(samples, look):
+            while len(source) < source.most and (len(source) < look or self.wants_more(source)):
+                if not self.may_begin(source, look):
                     return findings
                 try:
-                    samples.add(only=only)
+                    source.add(only=only)
                 except LauncherError as error:
-                    self.give_up(samples, error)
-                if samples.failed:
+                    self.give_up(source, error)
+                if source.failed:
                     return findings
-            findings = self.judge(samples)
-            if any(finding.is_open for finding in findings) and not samples.may_grow:
-                samples.most = len(samples)
-                findings = self.judge(samples)
+            findings = self.judge(source)
+            if any(finding.is_open for finding in findings) and not source.may_grow:
+                source.most = len(source)
+                findings = self.judge(source)
             only = [finding.metric for finding in findings if finding.is_open]
-            if not only or len(samples) >= samples.most:
+            if not only or len(source) >= source.most:
                 break
             if FINGERPRINT in only:
                 only = []  # it is of all that is measured
         return findings
 
-    def record(self, samples: Samples) -> ReferenceRecord:
+    def record(self, source: Source) -> ReferenceRecord:
         """What the record of the case says of it."""
         raise NotImplementedError
 
     def conclude(self, result: CaseResult) -> CaseResult:
-        """Do what remains to be done when no more samples come, such as to prepare an update of the store."""
+        """Do what remains to be done when no more launches come, such as to prepare an update of the store."""
         return result
 
 
-class SampleFailed(Exception):
-    """A launch did not pass, of samples that somebody else needs."""
+class SourceFailed(Exception):
+    """A launch did not pass, of a source that somebody else needs."""
 
-    def __init__(self, samples: Samples) -> None:
+    def __init__(self, source: Source) -> None:
         super().__init__()
-        self.samples = samples
+        self.source = source
 
 
-class Launches(Samples):
+class Launches(Source):
     def __init__(self, launching: Launching, request: LaunchRequest, pacer: Pacer) -> None:
         super().__init__()
         self._launching = launching
@@ -228,10 +228,10 @@ class Launches(Samples):
         self.launches.append(self._launching.launch(self._request, len(self.launches), only=only))
 
 
-class PairedLaunches(Samples):
+class PairedLaunches(Source):
     """Launches of this tree and of a reference, side by side; and, with a control, of the reference once more.
 
-    With a control a reference that fails ends the samples, and is no failure of the case: ``alone`` says why.
+    With a control a reference that fails ends the launches, and is no failure of the case: ``alone`` says why.
     """
 
     def __init__(
@@ -284,8 +284,8 @@ class PairedLaunches(Samples):
         self.most = 0 if self._has_control else 1
 
 
-def take_turns(sources: Sequence[Samples], wanted: int) -> None:
-    """Add samples, one of each source and then one of each again, until every source has so many whole ones.
+def take_turns(sources: Sequence[Source], wanted: int) -> None:
+    """Add launches, one of each source and then one of each again, until every source has so many whole ones.
 
     Neighbours in time make a number derived from them quieter than launches that a minute lies between.
     """
@@ -294,7 +294,7 @@ def take_turns(sources: Sequence[Samples], wanted: int) -> None:
             while len(source.whole) < number and len(source) < source.most:
                 source.add()
                 if source.failed:
-                    raise SampleFailed(source)
+                    raise SourceFailed(source)
 
 
 Derivation = Callable[..., float | None]
@@ -308,7 +308,7 @@ class Values(dict[str, float | None]):
         raise KeyError(f"{metric!r} was not measured; there are {', '.join(self) or 'none'}")
 
 
-class GivenNumbers(Samples):
+class GivenNumbers(Source):
     def __init__(self, metric: Sample, values: Sequence[float], software: Mapping[str, str]) -> None:
         super().__init__()
         self.most = len(values)
@@ -328,13 +328,13 @@ class GivenNumbers(Samples):
         self.launches.append(_launch(len(self), number, self._software))
 
 
-class DerivedNumbers(Samples):
+class DerivedNumbers(Source):
     """A number made of several runs, whose launches are made in turns.
 
     It has at least one launch of each source; more are added where they are needed.
     """
 
-    def __init__(self, metric: Sample, derive: Derivation, sources: Sequence[Samples]) -> None:
+    def __init__(self, metric: Sample, derive: Derivation, sources: Sequence[Source]) -> None:
         super().__init__()
         self._metric = metric
         self._derive = derive

@@ -19,20 +19,20 @@ from pytest_distbench.records.plan import BodyReference, LaunchRequest, Ranks, W
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.directory import Revision
-from pytest_distbench.run.samples import (
+from pytest_distbench.run.sources import (
     DerivedNumbers,
     GivenNumbers,
     Launches,
     Pacer,
     PairedLaunches,
-    SampleFailed,
-    Samples,
+    Source,
+    SourceFailed,
     Values,
     take_turns,
 )
 
 
-class Made(Samples):
+class Made(Source):
     """Launches with these values, one after the other."""
 
     def __init__(self, *values: float, foreign_cores: float | None = None) -> None:
@@ -43,14 +43,14 @@ class Made(Samples):
         self.launches.append(self.coming[len(self)])
 
 
-def derived(derive: Callable[..., Any], *sources: Samples) -> DerivedNumbers:
+def derived(derive: Callable[..., Any], *sources: Source) -> DerivedNumbers:
     made = DerivedNumbers(metric(None), derive, sources)
     made.add()
     return made
 
 
-def values(samples: Samples) -> list[float | None]:
-    return [launch.measurements[0].value for launch in samples.launches]
+def values(source: Source) -> list[float | None]:
+    return [launch.measurements[0].value for launch in source.launches]
 
 
 def test_a_number_is_made_of_one_launch_of_each_run_up_to_those_there_are() -> None:
@@ -80,7 +80,7 @@ def test_functions_without_a_number_are_told_with_their_line() -> None:
     assert values(derived(lambda a: None, Made(1.0))) == [None]
     with pytest.raises(DerivationError, match=r"its function returned -5.0: -5 s is no time that anything takes"):
         derived(lambda a: -5.0, Made(1.0))
-    with pytest.raises(DerivationError, match=r"KeyError: 'gone' was not measured; there are step \(.*samples.py:\d+"):
+    with pytest.raises(DerivationError, match=r"KeyError: 'gone' was not measured; there are step \(.*sources.py:\d+"):
         derived(lambda a: a["gone"], Made(1.0))
     with pytest.raises(KeyError, match="there are none"):
         Values()["step"]
@@ -108,7 +108,7 @@ def launch(index: int = 0, *, outcome: Outcome = "passed", only: Sequence[str] =
     return LaunchRecord(index=index, outcome=outcome, wall_s=1.0, only=list(only), reason=reason)
 
 
-class Counted(Samples):
+class Counted(Source):
     """Notes in a common list whose turn it was."""
 
     def __init__(self, name: str, turns: list[str], records: Sequence[LaunchRecord]) -> None:
@@ -177,10 +177,10 @@ def test_a_launch_that_does_not_pass_ends_the_turns_and_is_named() -> None:
     turns: list[str] = []
     first = Counted("a", turns, [launch(0), launch(1)])
     second = Counted("b", turns, [launch(0), launch(1, outcome="failed")])
-    with pytest.raises(SampleFailed) as raised:
+    with pytest.raises(SourceFailed) as raised:
         take_turns([first, second], 5)
 
-    assert raised.value.samples is second
+    assert raised.value.source is second
     assert second.failed is second.launches[1]
     assert turns == ["a", "b", "a", "b"]
 
