@@ -162,7 +162,7 @@ def test_every_command_exists_with_its_options(capsys: pytest.CaptureFixture[str
 
 
 def printed() -> list[str]:
-    """Every text in the code of the package, with ``...`` where something is put into it."""
+    """Every text in the code of the package, with ``...`` where something is put into it, and its options."""
     found = []
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -170,7 +170,8 @@ def printed() -> list[str]:
                 found.append("...".join(p.value if isinstance(p, ast.Constant) else "" for p in node.values))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.append(node.value)
-    return [*found, *(path.read_text() for path in PACKAGE.rglob("*.toml"))]
+    options = [f"--distbench-{name} {row.metavar}".rstrip() for name, row in OPTIONS.items()]
+    return [*found, *options, *(path.read_text() for path in PACKAGE.rglob("*.toml"))]
 
 
 def test_no_text_of_the_package_names_a_page_of_the_docs() -> None:
