@@ -56,22 +56,23 @@ _AS_CASES = "verdicts"
 """The table whose rows are those of the cases."""
 
 
-COLUMNS = [
-    ("mark", "", ""),
-    ("metric", "metric", ""),
-    ("verdict", "verdict", ""),
-    ("current", "this run", "r"),
-    ("baseline", "baseline", "r"),
-    ("statistic", "statistic", "extra"),
-    ("ratio", "change", "r"),
-    ("threshold", "threshold", "r"),
-    ("mde", "MDE", "r"),
-    ("interval", "median in", "r extra"),
-    ("noise", "noise", "r extra"),
-    ("launches", "n", "r extra"),
-]
-"""Of the rows of a case: name, heading and class. The interval is that of the median of the launches, in nine of ten
-runs, if they are enough; the noise is the standard deviation of the launches, as a share of their mean."""
+_HEADINGS = {"mark": "", **{column.name: column.heading for column in VERDICT_TABLE.columns}}
+_HEADINGS |= {"interval": "median in", "noise": "noise"}
+"""The interval is that of the median of the launches, in nine of ten runs, if they are enough; the noise is the
+standard deviation of the launches, as a share of their mean."""
+
+_CLASSES = {"mark": "", "metric": "", "verdict": "", "current": "r", "baseline": "r", "statistic": "extra"}
+_CLASSES |= {
+    "ratio": "r",
+    "threshold": "r",
+    "mde": "r",
+    "interval": "r extra",
+    "noise": "r extra",
+    "launches": "r extra",
+}
+
+COLUMNS = [(name, str(_HEADINGS[name]), look) for name, look in _CLASSES.items()]
+"""Of the rows of a case: name, heading and class."""
 
 
 class Row(Record, frozen=True, kw_only=True, array_like=True):
@@ -134,7 +135,6 @@ class Page(Record, frozen=True, kw_only=True, omit_defaults=True):
     title: str
     headings: tuple[str, str, str]
     """Of the cases that stand first, of those after them, and of the tables."""
-    name: str
     facts: list[tuple[str, str]]
     kinds: dict[str, tuple[Severity, str]]
     """States -> severity and meaning, the most severe first."""
@@ -175,7 +175,6 @@ def page_of(
     return Page(
         title=f"distbench: {headline_of(record)}",
         headings=(_heading(record.results), "The rest" if failed else "Cases", "Tables and charts of the run"),
-        name=name_of(record),
         facts=list(_facts(record)),
         kinds=kinds,
         counts={state: found[state] for state in kinds if found[state]},
