@@ -2,13 +2,12 @@
 
 A trend is a metric of a case on one platform, a point for each run: the median of the launches that passed.
 
-A level holds for at least :data:`LEAST_RUNS` runs: one that
-stands out alone is noise. The segments are those whose squared deviations from their means are smallest, at a price for
-each further one (PELT: Killick, Fearnhead and Eckley, 2012, in the library *ruptures*), of the logarithms, with single
-outliers taken out by a running median of three. Each change is then tested by itself: the runs before it, back to the
-change before, against those after it, by the rank-sum test of Mann and Whitney. What is not certain enough is taken out
-again, the least certain first. Runs of one machine are not independent of each other: a machine that is slower for a
-week is a change, too.
+A level holds for at least :data:`LEAST_RUNS` runs: one that stands out alone is noise. The segments are those whose
+squared deviations from their means are smallest, at a price for each further one (PELT: Killick, Fearnhead and
+Eckley, 2012, in the library *ruptures*), of the logarithms, with single outliers taken out by a running median of
+three. Each change is then tested by itself: the runs before it, back to the change before, against those after it, by
+the rank-sum test of Mann and Whitney. What is not certain enough is taken out again, the least certain first. Runs of
+one machine are not independent of each other: a machine that is slower for a week is a change, too.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from typing import NamedTuple
 
 from pytest_distbench.commands import Command, choose_names
 from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFileError
-from pytest_distbench.records.kinds import METRIC_KINDS, Better
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report import escape_markdown, layout, row_line, table_head
@@ -68,26 +67,32 @@ class Trend:
     """A metric of a case on one class of hardware.
 
     Attributes:
-        test: node id of the test's function.
-        case: name of its entry in a store.
-        title: for people: ``test_all_reduce[float32-ws2]``.
-        nodeid: that pytest takes.
-        world_size: of the case, which a run is to be given for its id to be there.
+        result: of the first run that has it, as ``sample`` of its first launch.
         is_slow: nothing but runs with the slow tests measured it.
         points: oldest first.
     """
 
-    platform: str
-    test: str
-    case: str
-    title: str
-    nodeid: str
-    world_size: int
-    metric: str
-    unit: str
-    better: Better
+    result: CaseResult
+    sample: Sample
     is_slow: bool = False
     points: list[Point] = field(default_factory=list)
+
+    @property
+    def platform(self) -> str:
+        return self.result.environment.platform
+
+    @property
+    def case(self) -> tuple[str, str, str]:
+        """What is the same in all runs of a case: the platform, the test and the name of its baseline."""
+        return self.platform, self.result.case.test, self.result.case.key
+
+    @property
+    def metric(self) -> str:
+        return self.sample.key
+
+    @property
+    def values(self) -> list[float]:
+        return [point.value for point in self.points]
 
 
 def read_history(folder: Path, *, last: int = USUAL_LAST) -> tuple[list[Trend], list[str], list[str]]:
@@ -116,7 +121,7 @@ def read_history(folder: Path, *, last: int = USUAL_LAST) -> tuple[list[Trend], 
     for at, _, record in runs:
         is_slow = "full" in record.settings
         for trend, value in (value for result in record.results for value in _values(result)):
-            key = (trend.platform, trend.test, trend.case, trend.metric, trend.unit, trend.better)
+            key = (*trend.case, trend.metric, trend.sample.unit, trend.sample.better)
             known = trends.setdefault(key, trend)
             known.is_slow = is_slow and (known.is_slow or not known.points)
             known.points.append(Point(at, record.commit, value))
@@ -136,21 +141,9 @@ def _values(result: CaseResult) -> Iterator[tuple[Trend, float]]:
     for launch in result.launches:
         for measurement in launch.measurements if launch.outcome == "passed" else ():
             measured.setdefault(measurement.key, []).append(measurement)
-    for metric, found in measured.items():
+    for found in measured.values():
         if values := [m.value for m in found if m.value is not None]:
-            case = result.case
-            trend = Trend(
-                platform=result.environment.platform,
-                test=case.test,
-                case=case.key,
-                title=case.title,
-                nodeid=result.nodeid,
-                world_size=case.world_size,
-                metric=metric,
-                unit=found[0].unit,
-                better=found[0].better,
-            )
-            yield trend, float(statistics.median(values))
+            yield Trend(result=result, sample=found[0]), float(statistics.median(values))
 
 
 LEAST_RUNS = 5
@@ -177,7 +170,8 @@ class ChangePoint:
     """A change for good.
 
     Attributes:
-        index: of the first run on the new level.
+        index: of the first run on the new level; 0: there is none, and these are the ends.
+        before: level of the runs before it.
     """
 
     index: int
@@ -185,8 +179,8 @@ class ChangePoint:
     after: float
 
     @property
-    def ratio(self) -> float:
-        return self.after / self.before
+    def ratio(self) -> float | None:
+        return self.after / self.before if self.before else None
 
 
 def change_points(values: Sequence[float]) -> list[ChangePoint]:
@@ -203,7 +197,7 @@ def change_points(values: Sequence[float]) -> list[ChangePoint]:
         ChangePoint(index=index, before=before, after=after)
         for index, before, after in zip(ends, levels, levels[1:], strict=False)
     ]
-    return [change for change in found if abs(math.log(change.ratio)) >= math.log1p(LEAST_CHANGE)]
+    return [change for change in found if abs(math.log(change.after / change.before)) >= math.log1p(LEAST_CHANGE)]
 
 
 def _segmented(logs: Sequence[float]) -> list[int]:
@@ -252,76 +246,63 @@ def _certain(logs: Sequence[float], begins: list[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrendRow:
-    """A metric, and a change of its level; None: it has none."""
+    """A metric, and a change of its level."""
 
     trend: Trend
-    change: ChangePoint | None
-
-    @property
-    def first(self) -> float:
-        """The level before the change; without one the median of the first runs."""
-        if self.change is not None:
-            return self.change.before
-        return statistics.median(point.value for point in self.trend.points[: self._few])
-
-    @property
-    def last(self) -> float:
-        """The level after the change; without one the median of the last runs."""
-        if self.change is not None:
-            return self.change.after
-        return statistics.median(point.value for point in self.trend.points[-self._few :])
-
-    @property
-    def _few(self) -> int:
-        return max(1, min(LEAST_RUNS, len(self.trend.points) // 2))
-
-    @property
-    def ratio(self) -> float | None:
-        return self.last / self.first if self.first else None
+    change: ChangePoint
 
     @property
     def is_worse(self) -> bool:
-        sign = METRIC_KINDS[self.trend.better].sign
-        return self.change is not None and sign * (self.change.after - self.change.before) > 0
+        change = self.change
+        return change.index > 0 and METRIC_KINDS[self.trend.sample.better].sign * (change.after - change.before) > 0
 
     @property
     def moved(self) -> float:
         """By how much, whatever the direction: the logarithm of the ratio."""
-        return abs(math.log(self.ratio)) if self.ratio is not None and self.ratio > 0 else 0.0
+        ratio = self.change.ratio
+        return abs(math.log(ratio)) if ratio is not None and ratio > 0 else 0.0
 
     @property
     def kind(self) -> str:
         """``worse``, ``better``, or ``changed`` where neither is known; without a change whether that is known."""
-        if self.change is None:
+        if not self.change.index:
             return why_unknown(self.trend) or "steady"
-        return "worse" if self.is_worse else "better" if METRIC_KINDS[self.trend.better].sign else "changed"
+        return "worse" if self.is_worse else "better" if METRIC_KINDS[self.trend.sample.better].sign else "changed"
 
     @property
     def commits(self) -> tuple[str, str]:
         """The last commit on the old level, and the first on the new one; empty: unknown, or there is no change."""
-        if self.change is None:
-            return "", ""
-        points = self.trend.points
-        return points[self.change.index - 1].commit, points[self.change.index].commit
+        points, index = self.trend.points, self.change.index
+        return (points[index - 1].commit, points[index].commit) if index else ("", "")
 
     @property
     def bisect(self) -> str:
         """The command that finds the commit; empty where no commits are known, or there is none between them."""
-        good, bad = (commit.removesuffix("-dirty") for commit in self.commits)
+        good, bad = (commit.removesuffix("-dirty")[:10] for commit in self.commits)
         if not good or not bad or good == bad:
             return ""
-        good, bad = good[:10], bad[:10]
-        test = f"'{self.trend.nodeid}' --world-size {self.trend.world_size}"
+        result = self.trend.result
+        test = f"'{result.nodeid}' --world-size {result.case.world_size}"
         slow = " --distbench-full" if self.trend.is_slow else ""
         run = f"distbench verdict --metric '{self.trend.metric}' {test}{slow} --distbench-against {good}"
         return f"git bisect start {bad} {good} && git bisect run {run}"
+
+
+def rows_of(trend: Trend, *, is_shown: bool) -> list[TrendRow]:
+    """Its changes; where there is none, and it is shown nevertheless, the medians of the first and of the last runs."""
+    changes = change_points(trend.values)
+    if not changes and is_shown:
+        few = max(1, min(LEAST_RUNS, len(trend.points) // 2))
+        ends = statistics.median(trend.values[:few]), statistics.median(trend.values[-few:])
+        changes = [ChangePoint(index=0, before=ends[0], after=ends[1])]
+    return [TrendRow(trend=trend, change=change) for change in changes]
 
 
 def why_unknown(trend: Trend) -> str:
     """Why nobody can know whether the level of a metric changed; empty: one can."""
     if len(trend.points) < fewest_runs():
         return f"not enough runs ({len(trend.points)} of {fewest_runs()})"
-    values = {point.value for point in trend.points}
+    values = {*trend.values}
     return "not compared: values of 0" if len(values) > 1 and min(values) <= 0 else ""
 
 
@@ -337,16 +318,21 @@ def points_table(trends: Sequence[Trend]) -> DataTable:
 
 
 def _value(row: TrendRow, value: float) -> Cell:
-    return Cell(value, format_quantity(value, row.trend.unit))
+    return Cell(value, format_quantity(value, row.trend.sample.unit))
 
 
 def _level_change(row: TrendRow) -> Cell:
-    return Cell(None if row.ratio is None else row.ratio - 1, "-" if row.ratio is None else format_change(row.ratio))
+    ratio = row.change.ratio
+    return Cell(None if ratio is None else ratio - 1, "-" if ratio is None else format_change(ratio))
 
 
 def _since(row: TrendRow) -> Cell:
-    at = "" if row.change is None else row.trend.points[row.change.index].at
+    at = row.trend.points[row.change.index].at if row.change.index else ""
     return Cell(at or None, at[:10])
+
+
+def _title(trend: Trend) -> Cell:
+    return Cell(trend.result.nodeid, trend.result.case.title)
 
 
 def _commit(commit: str) -> Cell:
@@ -359,12 +345,12 @@ _MACHINE: Column[TrendRow] = Column("platform", str, "machine", lambda row: row.
 
 _COLUMNS: list[Column[TrendRow]] = [
     Column("platform", str, None, lambda row: row.trend.platform),
-    Column("test", str, "test", lambda row: Cell(row.trend.nodeid, row.trend.title)),
+    Column("test", str, "test", lambda row: _title(row.trend)),
     Column("metric", str, "metric", lambda row: row.trend.metric),
-    Column("unit", str, None, lambda row: row.trend.unit),
+    Column("unit", str, None, lambda row: row.trend.sample.unit),
     Column("runs", int, "runs", lambda row: len(row.trend.points)),
-    Column("before", float, "before", lambda row: _value(row, row.first)),
-    Column("after", float, "after", lambda row: _value(row, row.last)),
+    Column("before", float, "before", lambda row: _value(row, row.change.before)),
+    Column("after", float, "after", lambda row: _value(row, row.change.after)),
     Column("change", float, "change", _level_change),
     Column("kind", str, "", lambda row: row.kind),
     Column("since", str, "since", _since),
@@ -378,12 +364,12 @@ _POINT_MACHINE: Column[_OfTrend] = Column("platform", str, "machine", lambda row
 
 _POINT_COLUMNS: list[Column[_OfTrend]] = [
     Column("platform", str, None, lambda row: row[0].platform),
-    Column("test", str, "test", lambda row: Cell(row[0].nodeid, row[0].title)),
+    Column("test", str, "test", lambda row: _title(row[0])),
     Column("metric", str, "metric", lambda row: row[0].metric),
-    Column("unit", str, None, lambda row: row[0].unit),
+    Column("unit", str, None, lambda row: row[0].sample.unit),
     Column("at", str, "at", lambda row: row[1].at),
     Column("commit", str, "commit", lambda row: _commit(row[1].commit)),
-    Column("value", float, "value", lambda row: Cell(row[1].value, format_quantity(row[1].value, row[0].unit))),
+    Column("value", float, "value", lambda row: Cell(row[1].value, format_quantity(row[1].value, row[0].sample.unit))),
 ]
 
 
@@ -395,11 +381,11 @@ def charts_of_trends(trends: Sequence[Trend]) -> Callable[[CaseResult], Iterator
     """Charts of a case: each metric that changed, or of which nobody knows, over runs before and after this one."""
 
     def charts(result: CaseResult) -> Iterator[Chart]:
-        case = (result.environment.platform, result.case.test, result.case.key)
+        case = result.environment.platform, result.case.test, result.case.key
         told = {verdict.metric for verdict in result.verdicts if verdict.is_judged and not verdict.row.is_quiet}
         for trend in trends:
-            if case == (trend.platform, trend.test, trend.case) and trend.metric in told and len(trend.points) > 1:
-                yield trend_chart(trend, change_points([point.value for point in trend.points]))
+            if trend.case == case and trend.metric in told and len(trend.points) > 1:
+                yield trend_chart(trend, change_points(trend.values))
 
     return charts
 
@@ -426,11 +412,11 @@ def _trend_chart(trend: Trend, changes: Sequence[ChangePoint], axis: Axis, place
     if changes:
         begins = [0, *(change.index for change in changes)]
         levels = [changes[0].before, *(change.after for change in changes)]
-        labels = ["", *(format_change(change.ratio) for change in changes)]
+        labels = ["", *(format_change(change.after / change.before) for change in changes)]
         level = [(places[begin], short(value)) for begin, value in zip(begins, levels, strict=True)]
         of = [names[begin] for begin in begins]
         series.append(Series(name="level", points=level, names=of, labels=labels, look="steps"))
-    y = Axis(name=trend.metric, unit=trend.unit)
+    y = Axis(name=trend.metric, unit=trend.sample.unit)
     return Lines(title=f"History of {trend.metric}", x=axis, y=y, series=series)
 
 
@@ -458,11 +444,11 @@ def _history(options: argparse.Namespace) -> Iterator[str]:
         raise DistbenchError("; ".join([f"{options.folder} contains no run record", *problems[:1]]))
     chosen = [trend for trend in trends if _is_chosen(trend, options)]
     if options.parts and not chosen:
-        shown = ", ".join(sorted({trend.title for trend in trends})[:5])
+        shown = ", ".join(sorted({trend.result.case.title for trend in trends})[:5])
         raise DistbenchError(f"history -k {' -k '.join(options.parts)} matches nothing; there are {shown}, ...")
     if options.output is None and options.format in BINARY:
         raise ConfigurationError(f"history --format {options.format} is no text: give -o FILE")
-    rows = [] if options.points else [row for trend in chosen for row in _rows(trend, options)]
+    rows = [] if options.points else [row for trend in chosen for row in rows_of(trend, is_shown=options.all)]
     table = points_table(chosen) if options.points else trends_table(rows)
     write = TABLE_FORMATS[options.format]
     if options.output is not None:
@@ -487,22 +473,15 @@ def _number(text: str) -> int:
 
 
 def _is_chosen(trend: Trend, options: argparse.Namespace) -> bool:
-    names = (trend.nodeid, trend.test, trend.case, trend.title, trend.metric)
+    names = (trend.result.nodeid, *trend.case[1:], trend.result.case.title, trend.metric)
     parts = [part.casefold() for part in options.parts]
     is_named = not parts or any(part in name.casefold() for part in parts for name in names)
-    return is_named and (options.all or METRIC_KINDS[trend.better].is_judged)
-
-
-def _rows(trend: Trend, options: argparse.Namespace) -> list[TrendRow]:
-    changes = change_points([point.value for point in trend.points])
-    if not changes and options.all:
-        return [TrendRow(trend=trend, change=None)]
-    return [TrendRow(trend=trend, change=change) for change in changes]
+    return is_named and (options.all or METRIC_KINDS[trend.sample.better].is_judged)
 
 
 def _head(starts: list[str], problems: list[str], chosen: list[Trend], rows: list[TrendRow]) -> Iterator[str]:
     span = f"{starts[0][:10]} to {starts[-1][:10]}"
-    changed = len({id(row.trend) for row in rows if row.change is not None})
+    changed = len({id(row.trend) for row in rows if row.change.index})
     unknown = Counter(why for trend in chosen if (why := why_unknown(trend)))
     told = [f"{changed} changed"] if unknown.total() < len(chosen) else []
     told += [f"{'' if number == len(chosen) else f'{number} '}{why}" for why, number in unknown.most_common(2)]

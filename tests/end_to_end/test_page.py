@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Iterator
@@ -178,8 +179,7 @@ def test_an_outlier_is_marked_with_its_value_and_flattens_nothing(tab: Tab, tmp_
 
 
 def test_a_history_is_drawn_by_date_and_at_a_click_by_commit(tab: Tab, tmp_path: Path) -> None:
-    way = daily(steps(20, 0.02, 0.03), case=RED.case.key)
-    way.test = RED.case.test
+    way = dataclasses.replace(daily(steps(20, 0.02, 0.03)), result=RED)
     record = run(RED)
     with (tmp_path / "page.html").open("wb") as out:
         write_page(page_of(record, tables_of(record)[0], charts={"history": charts_of_trends([way])}), out)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from pytest_distbench.records.metric import Sample
+from pytest_distbench.records.record import replace
 from pytest_distbench.tools.history import Point, Trend
+from support.results import result
 
 
 def steps(runs: int, *levels: float) -> list[float]:
@@ -12,14 +15,13 @@ def steps(runs: int, *levels: float) -> list[float]:
     return [level * (1 + 1e-6 * i) for level in levels for i in range(runs)]
 
 
-def daily(values: list[float], *, metric: str = "step", case: str = "ws2.gloo.warm") -> Trend:
+def daily(values: list[float], *, metric: str = "step", case: str = "ws2") -> Trend:
     """A time that had these values, a run a day."""
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     points = [
         Point((begin + timedelta(days=i)).isoformat(), f"{i:02}".rjust(10, "c") + "0" * 30, value)
         for i, value in enumerate(values)
     ]
-    return Trend(
-        platform="cpu-x", test="suites/test_a.py::test_a", case=case, title="test_a[ws2]",
-        nodeid="suites/test_a.py::test_a[ws2]", world_size=2, metric=metric, unit="s", better="lower", points=points,
-    )  # fmt: skip
+    measured = result()
+    measured = replace(measured, case=replace(measured.case, id=case))
+    return Trend(result=measured, sample=Sample(name=metric, unit="s", better="lower", value=1.0), points=points)

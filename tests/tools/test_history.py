@@ -32,6 +32,7 @@ from pytest_distbench.tools.history import (
     charts_of_trends,
     points_table,
     read_history,
+    rows_of,
     trend_chart,
     trends_table,
 )
@@ -134,7 +135,7 @@ def test_metrics_that_changed_together_have_one_command_the_worst_ones(
 def trend(*commits: str, better: str = "lower") -> Trend:
     made = daily([1.0 + i for i in range(len(commits))])
     points = [point._replace(commit=commit) for point, commit in zip(made.points, commits, strict=True)]
-    return dataclasses.replace(made, better=better, points=points)
+    return dataclasses.replace(made, sample=replace(made.sample, better=better), points=points)
 
 
 def changed(made: Trend, index: int, after: float = 2.0) -> TrendRow:
@@ -163,9 +164,10 @@ def test_a_slow_test_is_bisected_with_the_option_that_runs_it() -> None:
 
 def test_what_nobody_can_know_is_not_called_steady() -> None:
     few, enough = trend(*"ab"), trend(*"a" * 18)
+    enough = dataclasses.replace(enough, points=[point._replace(value=1.0) for point in enough.points])
     some = dataclasses.replace(enough, points=[*enough.points[:-1], Point("2026-02-01", "a", 0.0)])
     zeros = dataclasses.replace(enough, points=[point._replace(value=0.0) for point in enough.points])
-    kinds = [TrendRow(trend=made, change=None).kind for made in (few, enough, zeros, some)]
+    kinds = [row.kind for made in (few, enough, zeros, some) for row in rows_of(made, is_shown=True)]
 
     assert kinds == ["not enough runs (2 of 18)", "steady", "steady", "not compared: values of 0"]
 
@@ -185,8 +187,8 @@ def test_where_no_commit_lies_between_there_is_nothing_to_bisect(commits: tuple[
 
 
 def test_trends_are_points_with_commits_and_without_a_change_the_first_beside_the_last() -> None:
-    row = TrendRow(trend=trend(*"abcdefghij"), change=None)
-    assert (row.first, row.last, row.commits, row.bisect) == (3.0, 8.0, ("", ""), "")
+    [row] = rows_of(trend(*"abcdefghij"), is_shown=True)
+    assert (row.change.before, row.change.after, row.commits, row.bisect) == (3.0, 8.0, ("", ""), "")
 
     section = points_table([trend("a" * 40, f"{'b' * 40}-dirty")])
     assert section.texts == [
@@ -216,7 +218,11 @@ def test_a_metric_has_the_median_of_each_run_by_their_start(tmp_path: Path) -> N
     assert [(point.at[:10], point.commit, point.value) for point in found.points] == [
         ("2026-01-01", "c1", 1.25), ("2026-01-02", "c2", 2.0),
     ]  # fmt: skip
-    assert (found.title, found.nodeid, found.unit) == ("test_a[ws2]", "suites/test_a.py::test_a[ws2]", "s")
+    assert (found.result.case.title, found.result.nodeid, found.sample.unit) == (
+        "test_a[ws2]",
+        "suites/test_a.py::test_a[ws2]",
+        "s",
+    )
     assert [start[:10] for start in starts] == ["2026-01-01", "2026-01-02"]
 
 
@@ -270,7 +276,7 @@ def test_a_trend_is_a_dot_per_run_and_a_line_per_level_by_date_and_by_commit() -
 
 def test_with_a_history_what_moved_has_its_way_and_what_did_not_has_none() -> None:
     moved = result(verdict("beyond-threshold"), outcome="failed")
-    way = daily(steps(20, 0.02, 0.03), case=moved.case.key)
+    way = daily(steps(20, 0.02, 0.03), case=moved.case.id)
     charts = charts_of_trends([way, daily(steps(20, 1.0), case="another")])
 
     def titles(made: CaseResult) -> list[str]:
