@@ -13,13 +13,13 @@ import torch.nn.functional as F  # noqa: N812 the field's name for it
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.worker.checkpoints import permutation, share
 from pytest_distbench.worker.notebook import check_whole
-from pytest_distbench.workloads.data.parallel_text import BOS, EOS, PAD, UNK
+from pytest_distbench.workloads.data.pairs import BOS, EOS, PAD, UNK
 
 if TYPE_CHECKING:
     import numpy as np
 
     from pytest_distbench.worker.context import RankContext
-    from pytest_distbench.workloads.data.parallel_text import Pairs
+    from pytest_distbench.workloads.data.pairs import Pairs
 
 State = tuple[torch.Tensor, ...]
 """What a model keeps of the sentences it translates; of each tensor the first dimension is the sentences."""

@@ -21,8 +21,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from pytest_distbench.workloads.data import parallel_text
-from pytest_distbench.workloads.data.parallel_text import PAD
+from pytest_distbench.workloads.data.pairs import PAD, load_text
 from pytest_distbench.workloads.data.sets import folder_of
 from pytest_distbench.workloads.optimisation import LossScale, MixedPrecision, exponential_warmup
 from pytest_distbench.workloads.training import (
@@ -196,8 +195,8 @@ def train(rank: RankContext) -> None:
     preset = preset_of(rank, PRESETS)
     make_deterministic(rank.seed)
     folder = folder_of(rank, "wmt16")
-    pairs = parallel_text.load(folder, "train").up_to(preset.most_tokens)
-    test = parallel_text.load(folder, "test")
+    pairs = load_text(folder, "train").up_to(preset.most_tokens)
+    test = load_text(folder, "test")
 
     net = GNMT(len(pairs.vocabulary), preset).to(rank.device)
     torch.manual_seed(rank.seed + rank.rank + 1)  # ranks drop otherwise

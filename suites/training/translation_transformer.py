@@ -22,8 +22,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 the field's name for it
 from torch import nn
 
-from pytest_distbench.workloads.data import indexed
-from pytest_distbench.workloads.data.parallel_text import PAD
+from pytest_distbench.workloads.data.pairs import PAD, load_indexed
 from pytest_distbench.workloads.data.sets import folder_of
 from pytest_distbench.workloads.optimisation import LossScale, MixedPrecision, inverse_square_root
 from pytest_distbench.workloads.training import Checkpoints, make_deterministic, preset_of, record_setup
@@ -203,8 +202,8 @@ def train(rank: RankContext) -> None:
     preset = preset_of(rank, PRESETS)
     make_deterministic(rank.seed)
     folder = folder_of(rank, "wmt17")
-    pairs = indexed.load(folder, "train").up_to(preset.most_tokens)
-    test = indexed.load(folder, "test")
+    pairs = load_indexed(folder, "train").up_to(preset.most_tokens)
+    test = load_indexed(folder, "test")
 
     net = Transformer(len(pairs.vocabulary), preset).to(rank.device)
     torch.manual_seed(rank.seed + rank.rank + 1)  # ranks drop otherwise

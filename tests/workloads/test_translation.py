@@ -20,7 +20,7 @@ from support.ranks import make_rank
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.starters import Launcher
-from pytest_distbench.workloads.data.parallel_text import BOS, EOS, PAD, UNK, Pairs, Sentences, Vocabulary, join_bpe
+from pytest_distbench.workloads.data.pairs import BOS, EOS, PAD, UNK, Pairs, Sentences, Vocabulary, join_bpe
 from pytest_distbench.workloads.translation import (
     State,
     TokenBatches,

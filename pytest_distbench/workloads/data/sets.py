@@ -6,13 +6,14 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from pytest_distbench.errors import look_up
-from pytest_distbench.workloads.data import cifar10, damaged, indexed, libsvm, parallel_text, unpack, wikitext
+from pytest_distbench.workloads.data import cifar10, damaged, libsvm, pairs, unpack, wikitext
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -49,8 +50,8 @@ class DataSet(msgspec.Struct, frozen=True):
     make_cache: Callable[[Path], object] | None = None
 
 
-_PARTS = tuple(f"{text}.{language}" for text in parallel_text.TEXTS.values() for language in parallel_text.LANGUAGES)
-_STEMS = tuple(f"{text}.{language}" for text in indexed.TEXTS.values() for language in parallel_text.LANGUAGES)
+_PARTS = tuple(f"{text}.{language}" for text in pairs.TEXTS.values() for language in pairs.LANGUAGES)
+_STEMS = tuple(f"{text}.{language}" for text in pairs.STEMS.values() for language in pairs.LANGUAGES)
 
 SETS: dict[str, DataSet] = {
     "cifar10": DataSet(
@@ -79,20 +80,20 @@ SETS: dict[str, DataSet] = {
     "wmt16": DataSet(
         title="WMT16, English to German, text in pieces of byte pair encoding",
         source="https://storage.googleapis.com/mlbench-datasets/translation/wmt16_en_de.tar.gz",
-        layouts=((parallel_text.VOCABULARY, *_PARTS),),
+        layouts=((pairs.VOCABULARY, *_PARTS),),
         archives=("wmt16_en_de.tar.gz",),
         folders=("wmt16_en_de",),
-        count=parallel_text.count,
-        generate=parallel_text.generate,
+        count=partial(pairs.count, load=pairs.load_text),
+        generate=pairs.generate_text,
     ),
     "wmt17": DataSet(
         title="WMT17, English to German, ids of subtokens in .idx and .bin",
         source="https://storage.googleapis.com/mlbench-datasets/translation/wmt17_en_de.tar.gz",
-        layouts=((*indexed.DICTIONARIES, *(f"{stem}.{end}" for stem in _STEMS for end in ("idx", "bin"))),),
+        layouts=((*pairs.DICTIONARIES, *(f"{stem}.{end}" for stem in _STEMS for end in ("idx", "bin"))),),
         archives=("wmt17_en_de.tar.gz",),
         folders=("wmt17_en_de",),
-        count=indexed.count,
-        generate=indexed.generate,
+        count=partial(pairs.count, load=pairs.load_indexed),
+        generate=pairs.generate_indexed,
     ),
     "wikitext2": DataSet(
         title="WikiText-2, two million words of Wikipedia",

@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 
 from pytest_distbench.errors import DataError
-from pytest_distbench.workloads.data import parallel_text
-from pytest_distbench.workloads.data.indexed import count, generate, load, write
+from pytest_distbench.workloads.data.pairs import (
+    count,
+    generate_indexed,
+    generate_text,
+    load_indexed,
+    load_text,
+    write_indexed,
+)
 
 SOURCE, TARGET = "train.en-de.en", "train.en-de.de"
 TOKENS = ["<pad>_", "<EOS>_", "new", "est_", "haus_"]
@@ -22,18 +28,18 @@ SENTENCES = [[3, 4, 5, 2], [5, 2], [2], [4, 4, 2]]
 def folder(tmp_path: Path) -> Path:
     for language in ("en", "de"):
         (tmp_path / f"dict.{language}.txt").write_text("".join(f"'{token}'\n" for token in TOKENS))
-        write(tmp_path / f"train.en-de.{language}", SENTENCES)
-        write(tmp_path / f"test.en-de.{language}", [[5, 2]])
+        write_indexed(tmp_path / f"train.en-de.{language}", SENTENCES)
+        write_indexed(tmp_path / f"test.en-de.{language}", [[5, 2]])
     return tmp_path
 
 
 def test_sentences_are_read_without_their_ends(folder: Path) -> None:
-    pairs = load(folder, "train")
+    pairs = load_indexed(folder, "train")
 
     assert list(pairs) == [([4, 5, 6],) * 2, ([6],) * 2, ([],) * 2, ([5, 5],) * 2]
     assert [pairs.vocabulary.decode(one) for one in pairs.source] == ["newest haus", "haus", "", "est est"]
     assert len(pairs.vocabulary) == 8
-    assert count(folder) == {"training pairs": 4, "test pairs": 1}
+    assert count(folder, load_indexed) == {"training pairs": 4, "test pairs": 1}
 
 
 def number(at: int, value: int) -> Callable[[bytes], bytes]:
@@ -84,22 +90,22 @@ def test_damage_is_named_with_its_place(folder: Path, damage: str) -> None:
     path.write_bytes(change(path.read_bytes()))
 
     with pytest.raises(DataError, match=rf"{name}(, |: )({message})"):
-        load(folder, "train")
+        load_indexed(folder, "train")
 
 
 def test_both_sides_have_equally_many_sentences(folder: Path) -> None:
-    write(folder / TARGET, SENTENCES[:-1])
+    write_indexed(folder / TARGET, SENTENCES[:-1])
 
     with pytest.raises(DataError, match=rf"{TARGET}.idx: wanted 4 sentences, as in .*{SOURCE}.idx, found 3"):
-        load(folder, "train")
+        load_indexed(folder, "train")
 
 
 def test_generated_sentences_are_those_of_the_generated_text(tmp_path: Path) -> None:
     (tmp_path / "text").mkdir()
-    generate(tmp_path, 0)
-    parallel_text.generate(tmp_path / "text", 0)
+    generate_indexed(tmp_path, 0)
+    generate_text(tmp_path / "text", 0)
     for split in ("train", "test"):
-        indexed, text = load(tmp_path, split), parallel_text.load(tmp_path / "text", split)
+        indexed, text = load_indexed(tmp_path, split), load_text(tmp_path / "text", split)
         texts = [[tuple(map(pairs.vocabulary.decode, pair)) for pair in (*pairs,)] for pairs in (indexed, text)]
 
         assert texts[0] == texts[1]
@@ -110,7 +116,7 @@ def test_a_dictionary_may_have_the_line_that_makes_ids_count_from_one(folder: Pa
         path = folder / f"dict.{language}.txt"
         path.write_text("'<lua_index_compat>'\n" + path.read_text())
 
-    assert list(load(folder, "train"))[1] == ([6], [6])
+    assert list(load_indexed(folder, "train"))[1] == ([6], [6])
 
 
 @pytest.mark.parametrize(("code", "kind"), [(1, "u1"), (2, "i1"), (3, "<i2"), (5, "<i8")])
@@ -120,7 +126,7 @@ def test_ids_have_the_type_that_the_index_says(folder: Path, code: int, kind: st
     index.write_bytes(index.read_bytes()[:16] + struct.pack("<2Q", code, bytes_each) + index.read_bytes()[32:])
     content.write_bytes(np.fromfile(content, "<i4").astype(kind).tobytes())
 
-    assert [pair[0] for pair in load(folder, "train")] == [[4, 5, 6], [6], [], [5, 5]]
+    assert [pair[0] for pair in load_indexed(folder, "train")] == [[4, 5, 6], [6], [], [5, 5]]
 
 
 def test_ids_at_the_end_of_a_small_type_do_not_wrap_round(folder: Path) -> None:
@@ -131,4 +137,4 @@ def test_ids_at_the_end_of_a_small_type_do_not_wrap_round(folder: Path) -> None:
         index.write_bytes(index.read_bytes()[:16] + struct.pack("<2Q", 1, 1) + index.read_bytes()[32:])
         content.write_bytes(bytes([255, 4, 5, 2, 5, 2, 2, 4, 4, 2]))
 
-    assert load(folder, "train")[0][0] == [256, 5, 6]
+    assert load_indexed(folder, "train")[0][0] == [256, 5, 6]

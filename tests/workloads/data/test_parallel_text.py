@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_distbench.errors import DataError
-from pytest_distbench.workloads.data.parallel_text import (
+from pytest_distbench.workloads.data.pairs import (
     BOS,
     EOS,
     PAD,
@@ -17,10 +17,10 @@ from pytest_distbench.workloads.data.parallel_text import (
     VOCABULARY,
     Vocabulary,
     count,
-    generate,
+    generate_text,
     join_bpe,
     join_subtokens,
-    load,
+    load_text,
 )
 
 
@@ -81,7 +81,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_long_sentences_are_left_out_with_their_translations(folder: Path) -> None:
-    pairs = load(folder, "train")
+    pairs = load_text(folder, "train")
 
     assert list(pairs.up_to(3)) == [pairs[1], pairs[2]]
     assert list(pairs.up_to(2)) == [pairs[2]]
@@ -107,12 +107,12 @@ def test_damage_is_named_with_its_line(folder: Path, damage: str) -> None:
     path.write_bytes(change(path.read_bytes()))
 
     with pytest.raises(DataError, match=rf"{name}(, |: ){message}"):
-        load(folder, "train")
+        load_text(folder, "train")
 
 
 def test_a_generated_translation_is_its_sentence_from_the_last_word_to_the_first(tmp_path: Path) -> None:
-    generate(tmp_path, 0)
-    train, test = (load(tmp_path, split) for split in ("train", "test"))
+    generate_text(tmp_path, 0)
+    train, test = (load_text(tmp_path, split) for split in ("train", "test"))
     texts = [tuple(train.vocabulary.decode(side).split() for side in pair) for pair in (*train, *test)]
     known: dict[str, Counter[str]] = {}
     for source, target in texts:
@@ -128,11 +128,11 @@ def test_a_generated_translation_is_its_sentence_from_the_last_word_to_the_first
 
 
 def test_line_n_of_a_file_translates_line_n_of_the_other(folder: Path) -> None:
-    pairs = load(folder, "train")
+    pairs = load_text(folder, "train")
 
     assert list(pairs) == [([4, 5, 6, 7], [8, 9, 10, 11]), ([7, 7], [11, 11, 11]), ([1, 6], [8, 6])]
     assert [pairs.vocabulary.decode(side) for side in pairs[0]] == ["the newest house", "das neueste haus"]
     assert pairs.vocabulary.decode(pairs[2][0]) == "<unk> west", "a space that is none does not part tokens"
     assert (pairs.source.lengths.tolist(), pairs.target.lengths.tolist()) == ([4, 2, 2], [4, 3, 2])
-    assert list(load(folder, "test")) == [([7], [7])]
-    assert count(folder) == {"training pairs": 3, "test pairs": 1}
+    assert list(load_text(folder, "test")) == [([7], [7])]
+    assert count(folder, load_text) == {"training pairs": 3, "test pairs": 1}

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from pytest_distbench.errors import ConfigurationError, DataError
-from pytest_distbench.workloads.data import parallel_text
+from pytest_distbench.workloads.data import pairs
 from pytest_distbench.workloads.data.sets import GENERATED, SETS, find, folder_of, generate_into, layout_in, verify
 
 NAMES = list(SETS)
@@ -77,7 +77,7 @@ def test_of_processes_that_make_it_at_once_the_first_counts(tmp_path: Path) -> N
 
     def generate_second(making: Path, seed: int) -> None:
         generate_into(folder, SETS["wmt16"])
-        parallel_text.generate(making, seed + 1)
+        pairs.generate_text(making, seed + 1)
 
     generate_into(folder, msgspec.structs.replace(SETS["wmt16"], generate=generate_second))
     generate_into(tmp_path / "first", SETS["wmt16"])
@@ -89,7 +89,7 @@ def test_of_processes_that_make_it_at_once_the_first_counts(tmp_path: Path) -> N
 
 def test_what_has_its_name_and_is_not_whole_stays_and_is_named(tmp_path: Path) -> None:
     generate_into(tmp_path / "wmt16", SETS["wmt16"])
-    (tmp_path / "wmt16" / parallel_text.VOCABULARY).unlink()
+    (tmp_path / "wmt16" / pairs.VOCABULARY).unlink()
     left = sorted(path.name for path in (tmp_path / "wmt16").iterdir())
 
     with pytest.raises(DataError, match="wmt16: wanted nothing, or all files of the set, found something else"):
@@ -110,7 +110,7 @@ def test_the_users_folder_is_that_of_the_set_of_its_archive_or_one_of_sets(
 
 def test_where_it_lies_in_no_folder_it_says_what_to_get_from_where(generated: Path, tmp_path: Path) -> None:
     shutil.copytree(generated / "wmt16", tmp_path / "wmt16")
-    (tmp_path / "wmt16" / parallel_text.VOCABULARY).unlink()
+    (tmp_path / "wmt16" / pairs.VOCABULARY).unlink()
 
     for data, message in (
         (str(tmp_path), r"wanted vocab.bpe.32000, train.tok.clean.bpe.32000.en, .*found wmt16: .*from https://"),

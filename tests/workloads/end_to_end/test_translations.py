@@ -16,7 +16,7 @@ from support.launching import Launch
 from pytest_distbench.launch.starters import Launcher
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.worker.context import RankContext
-from pytest_distbench.workloads.data import indexed, parallel_text
+from pytest_distbench.workloads.data import pairs as sentences
 from pytest_distbench.workloads.models import count
 
 FILES = {"gnmt": Path(gnmt.__file__), "translation_transformer": Path(translation_transformer.__file__)}
@@ -154,15 +154,15 @@ EXACT = ("loss", "steps_to_bleu", "evaluated_bleu", "loss_scale", "learning_rate
 
 def shuffle_targets(folder: Path) -> None:
     """Each sentence gets the translation of another one, in both formats."""
-    text = folder / "wmt16" / f"{parallel_text.TEXTS['train']}.de"
+    text = folder / "wmt16" / f"{sentences.TEXTS['train']}.de"
     if text.exists():
         lines = text.read_text().splitlines(keepends=True)
         text.write_text("".join(lines[1:] + lines[:1]))
-    stem = folder / "wmt17" / f"{indexed.TEXTS['train']}.de"
+    stem = folder / "wmt17" / f"{sentences.STEMS['train']}.de"
     if stem.parent.exists():
-        pairs = indexed.load(stem.parent, "train")
+        pairs = sentences.load_indexed(stem.parent, "train")
         coded = [[token - 1 for token in tokens] + [2] for tokens in pairs.target]
-        indexed.write(stem, coded[1:] + coded[:1])
+        sentences.write_indexed(stem, coded[1:] + coded[:1])
 
 
 def published_vocabulary(folder: Path, task: str, pairs: int) -> Path:
@@ -170,28 +170,28 @@ def published_vocabulary(folder: Path, task: str, pairs: int) -> Path:
     if task == "gnmt":
         made = folder / "wmt16"
         made.mkdir()
-        parallel_text.generate(made, 0)
-        vocabulary = made / parallel_text.VOCABULARY
+        sentences.generate_text(made, 0)
+        vocabulary = made / sentences.VOCABULARY
         known = len(vocabulary.read_text().splitlines())
         with vocabulary.open("a") as file:
             file.writelines(f"rare{number}\n" for number in range(TOKENS[task] - 4 - known))
         for split, kept in (("train", pairs), ("test", 2)):
-            for language in parallel_text.LANGUAGES:
-                text = made / f"{parallel_text.TEXTS[split]}.{language}"  # type: ignore[index]
+            for language in sentences.LANGUAGES:
+                text = made / f"{sentences.TEXTS[split]}.{language}"  # type: ignore[index]
                 text.write_text("".join(f"{line.split()[0]}\n" for line in text.read_text().splitlines()[:kept]))
         return folder
     made = folder / "wmt17"
     made.mkdir()
-    indexed.generate(made, 0)
+    sentences.generate_indexed(made, 0)
     kept = {
-        split: [indexed.load(made, split)[number] for number in range(few)]  # type: ignore[arg-type]
+        split: [sentences.load_indexed(made, split)[number] for number in range(few)]  # type: ignore[arg-type]
         for split, few in (("train", pairs), ("test", 2))
     }
     for split, some in kept.items():
-        for side, language in enumerate(parallel_text.LANGUAGES):
+        for side, language in enumerate(sentences.LANGUAGES):
             coded = [[token - 1 for token in pair[side][:1]] + [2] for pair in some]
-            indexed.write(made / f"{indexed.TEXTS[split]}.{language}", coded)  # type: ignore[index]
-    for name in indexed.DICTIONARIES:
+            sentences.write_indexed(made / f"{sentences.STEMS[split]}.{language}", coded)  # type: ignore[index]
+    for name in sentences.DICTIONARIES:
         known = len((made / name).read_text().splitlines())
         with (made / name).open("a") as file:
             file.writelines(f"'rare{number}_'\n" for number in range(TOKENS[task] - 2 - known))
