@@ -76,10 +76,6 @@ def find_quota(given: Arguments, settings: Settings, wanted: Called) -> float:
     return found
 
 
-ATTACHED_TIMEOUT_S = 7 * 86400.0
-"""For a rank in a debugger: nobody waits for it but its user."""
-
-
 class RequestMaker:
     """Makes the requests of one test.
 
@@ -157,7 +153,7 @@ class RequestMaker:
             world_size=world_size,
             backend=self._backend,
             device=self._device,
-            timeout_s=seconds if self._settings.attach is None else ATTACHED_TIMEOUT_S,
+            timeout_s=seconds if self._settings.attach is None else LONGEST_TIMEOUT_S,  # its user alone waits
             cores=cores,
             cpus=cpus,
             chosen={name: text for name, text in chosen.items() if text},
