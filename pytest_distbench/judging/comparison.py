@@ -541,9 +541,9 @@ def _is_beyond(old: Sequence[float], new: Sequence[float], sign: float, toleranc
 
 def asked_by_screening(c: Comparison) -> Finding | None:
     """It looks worse, while one more launch of this tree may tell that it is not."""
-    if c.screening is None or c.metric.key not in c.screening.asked:
+    if c.screening is None or c.is_last or not c.screening.asks(c.metric.key):
         return None
-    return None if c.is_last else c.noisy("launches-used-up", MORE_LAUNCHES, is_open=True)
+    return c.noisy("launches-used-up", MORE_LAUNCHES, is_open=True)
 
 
 def slower(c: Comparison) -> Finding | None:

@@ -139,40 +139,30 @@ class Evidence:
         return self.sigma * math.sqrt(1 / self.stored + 1 / launches)
 
 
-@dataclass(frozen=True, slots=True)
-class Screening:
-    evidence: Sequence[Evidence]
+class Screening(tuple[Evidence, ...]):
+    """The evidence on the clocks of a case."""
 
-    @property
-    def suspicion(self) -> float:
-        """The loudest, in limits: above 1 it is beyond its own."""
-        return max((e.worse_by / max(e.limit(e.launches), LEAST) for e in self.evidence), default=0.0)
-
-    @property
-    def is_loud(self) -> bool:
-        return any(e.is_loud for e in self.evidence)
-
-    @property
-    def asked(self) -> set[str]:
-        """The clocks that look worse, while one more launch of this tree may tell that they are not."""
-        loud = {key for e in self.evidence if e.is_loud and e.launches < SCREENING_LAUNCHES for key in e.keys}
-        return {key for key in loud if self.sees(key) is not None}
+    def asks(self, metric: str) -> bool:
+        """Whether a clock looks worse, while one more launch of this tree may tell that it is not."""
+        found = [e for e in self if metric in e.keys]
+        return any(e.is_loud and e.launches < SCREENING_LAUNCHES for e in found) and any(e.is_clock for e in found)
 
     def suspicion_after(self, findings: Sequence[Finding]) -> float:
         """How suspicious a case is with these findings, from :data:`SUSPICIOUS` on; below that, and above 0, are those
         of which interleaved launches would tell more, if there is time: a faster machine may hide a slowdown, too."""
         left = [f for f in findings if is_clock(f, f.unit) and f.is_judged]
+        loudest = max((e.worse_by / max(e.limit(e.launches), LEAST) for e in self), default=0.0)
         if any(f.row.may_be_confirmed or f.is_undecided for f in left):
-            return max(self.suspicion, SUSPICIOUS)
+            return max(loudest, SUSPICIOUS)
         is_open = any(f.code == "low-power" or f.kind == "improved" for f in left)
-        return max(self.suspicion, LEAST) if is_open or self.is_loud else 0.0
+        return max(loudest, LEAST) if is_open or any(e.is_loud for e in self) else 0.0
 
     def is_suspicious(self, metric: str) -> bool:
-        return any(e.is_loud for e in self.evidence if metric in e.keys)
+        return any(e.is_loud for e in self if metric in e.keys)
 
     def sees(self, metric: str) -> float | None:
         """The smallest slowdown of a metric, as a fraction, that would be suspicious; None where it is no clock."""
-        found = [e.sees for e in self.evidence if metric in e.keys and e.is_clock]
+        found = [e.sees for e in self if metric in e.keys and e.is_clock]
         return math.expm1(min(found)) if found else None
 
 

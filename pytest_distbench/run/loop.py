@@ -327,10 +327,10 @@ class Session:
 
     def write_pending(self) -> None:
         pending, self.pending[:] = list(self.pending), []
-        for made in pending:
-            self.store.write(made.case.test, made.case.key, made.entry)
-            if made.of_gone is not None:
-                self.store.delete(made.of_gone.test, made.of_gone.key)
+        for case, entry, of_gone in pending:
+            self.store.write(case.test, case.key, entry)
+            if of_gone is not None:
+                self.store.delete(of_gone.test, of_gone.key)
 
     @contextlib.contextmanager
     def alone(self, world_size: int, *, takes_host: bool) -> Iterator[None]:

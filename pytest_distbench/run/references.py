@@ -40,14 +40,8 @@ from pytest_distbench.run.sources import Reference, Source
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore, NotRecorded
 from pytest_distbench.store.entries import closest, with_its_work
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Pending:
-    """An entry that an update will write, in the place of one of a test that is gone, where there is one."""
-
-    case: Case
-    entry: BaselineEntry
-    of_gone: EntryName | None = None
+Pending = tuple[Case, BaselineEntry, EntryName | None]
+"""An entry that an update will write, in the place of one of a test that is gone, where there is one."""
 
 
 @dataclasses.dataclass
@@ -204,7 +198,7 @@ class Stored(Reference):
         return replace(result, update="moved")
 
     def _write(self, entry: BaselineEntry) -> None:
-        self.pending.append(Pending(self.request.case, entry, self.gone[0] if self._known and self.gone else None))
+        self.pending.append((self.request.case, entry, self.gone[0] if self._known and self.gone else None))
 
     def _update(self, result: CaseResult, lacking: Sequence[LaunchRecord]) -> CaseResult:
         """Store what was measured, or add to the entry what it lacks."""
