@@ -79,16 +79,18 @@ def _watched_seeds() -> Iterator[None]:
 
     before = torch.initial_seed()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_telling(random, "seed", lambda: _keep("random")))
+        stack.enter_context(_looking_at(random, "seed", functools.partial(_note_seed, "random")))
         numpy = _numpy_random()
         if numpy is not None:
-            stack.enter_context(_telling(numpy, "seed", lambda: _keep("numpy")))
-            stack.enter_context(_collecting(numpy, "default_rng"))
+            stack.enter_context(_looking_at(numpy, "seed", functools.partial(_note_seed, "numpy")))
+            stack.enter_context(
+                _looking_at(numpy, "default_rng", lambda made, is_seeded: None if is_seeded else _UNSEEDED.append(made))
+            )
         yield
     if torch.initial_seed() != before:
-        _keep("torch")
+        _AS_IMPORTED["torch"] = lambda: None
     if "random" in _AS_IMPORTED:  # the state when all are imported; Python seeds it anew at each fork
-        _keep("random", functools.partial(random.setstate, random.getstate()))
+        _AS_IMPORTED["random"] = functools.partial(random.setstate, random.getstate())
 
 
 def _seed_anew() -> None:
@@ -114,40 +116,22 @@ def _numpy_random() -> Any:
     return sys.modules.get("numpy.random")
 
 
-def _keep(name: str, restore: Callable[[], None] = lambda: None) -> None:
-    _AS_IMPORTED[name] = restore
+def _note_seed(name: str, _: object, is_seeded: bool) -> None:  # noqa: FBT001 as _looking_at tells it
+    if is_seeded:
+        _AS_IMPORTED[name] = lambda: None
 
 
 @contextlib.contextmanager
-def _telling(module: Any, name: str, tell: Callable[[], None]) -> Iterator[None]:
-    """Meanwhile a function that seeds tells when it is given a seed."""
+def _looking_at(module: Any, name: str, look: Callable[[Any, bool], None]) -> Iterator[None]:
+    """Meanwhile it is seen what a function returns, and whether it was given a seed."""
     own = getattr(module, name)
 
-    def seed(*args: Any, **options: Any) -> Any:
+    def looking(*args: Any, **options: Any) -> Any:
         found = own(*args, **options)
-        if any(given is not None for given in (*args[:1], *options.values())):
-            tell()
+        look(found, any(given is not None for given in (*args[:1], *options.values())))
         return found
 
-    setattr(module, name, seed)
-    try:
-        yield
-    finally:
-        setattr(module, name, own)
-
-
-@contextlib.contextmanager
-def _collecting(module: Any, name: str) -> Iterator[None]:
-    """Meanwhile generators that a function makes without a seed are collected."""
-    own = getattr(module, name)
-
-    def make(seed: Any = None) -> Any:
-        found = own(seed)
-        if seed is None:
-            _UNSEEDED.append(found)
-        return found
-
-    setattr(module, name, make)
+    setattr(module, name, looking)
     try:
         yield
     finally:

@@ -90,24 +90,17 @@ class Goal:
             RecordingError: numbers that make no training.
         """
         call = self._call = f"goal({show(metric)})"
-        metric = check_name(call, "metric", metric)
-        target = check_number(call, "target", target)
-        every = check_whole(call, "every", every, least=1)
-        max_steps = check_whole(call, "max_steps", max_steps, least=every)
+        self.metric = check_name(call, "metric", metric)
+        self.target = check_number(call, "target", target)
+        self.every = check_whole(call, "every", every, least=1)
+        self.max_steps = check_whole(call, "max_steps", max_steps, least=every)
         min_steps = check_whole(call, "min_steps", min_steps, least=0)
-        if curve_steps is not None:
-            curve_steps = check_whole(call, "curve_steps", curve_steps, least=1)
-        if evaluation_samples is not None:
-            evaluation_samples = check_whole(call, "evaluation_samples", evaluation_samples, least=1)
-        check_choice(call, "better", better, ("higher", "lower"))
-        self.metric = metric
-        self.target = target
-        self.every = every
-        self.max_steps = max_steps
-        self.better = better
-        self.min_steps = min(max(min_steps, curve_steps or FEWEST_CURVE_STEPS), max_steps)
-        self.curve_steps = curve_steps
-        self.evaluation_samples = evaluation_samples
+        self.curve_steps, self.evaluation_samples = (
+            None if value is None else check_whole(call, name, value, least=1)
+            for name, value in (("curve_steps", curve_steps), ("evaluation_samples", evaluation_samples))
+        )
+        self.better = check_choice(call, "better", better, ("higher", "lower"))
+        self.min_steps = min(max(min_steps, self.curve_steps or FEWEST_CURVE_STEPS), self.max_steps)
         self.reached_at: int | None = None
         self._start = 0.0
         self._ends_s: list[float] = []

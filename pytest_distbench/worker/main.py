@@ -18,6 +18,7 @@ import torch
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.records.launch import ErrorReport, Outcome, Phase, RankReport
+from pytest_distbench.records.metric import WALL_TIME
 from pytest_distbench.records.plan import LaunchPlan, Ranks
 from pytest_distbench.records.wire import SESSION_VARIABLE
 from pytest_distbench.worker import bodies, script
@@ -183,7 +184,15 @@ class _Life:
                 self.context.delay.wait(mark)
                 computed_s = own_cpu_s() - began_s
             self.context.finish()
-            self.context.record_wall_time(self.window.wall_s, computed_s)
+            self.context.notebook.note(
+                WALL_TIME,
+                self.window.wall_s,
+                unit="s",
+                better="lower",
+                reduce="max",
+                at={},
+                witnesses={"cpu_s": [computed_s]},
+            )
             return
         with self.phase("import"):
             body = bodies.load(work.body)

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.kinds import Better, Reduce
-from pytest_distbench.records.metric import WALL_TIME, Bound, BoundValue, Scalar, metric_key
+from pytest_distbench.records.metric import BoundValue, Scalar, metric_key
 from pytest_distbench.records.plan import LaunchPlan, Ranks
 from pytest_distbench.records.wanted import OverRanks
 from pytest_distbench.worker.clock import Delay, HostClock
@@ -139,16 +139,18 @@ class Member:
         name = check_metric(call, name)
         by = "record" if self.notebook.is_of_script else "rank.record"
         bounds = check_bounds(call, at_least, at_most, unit=unit, by=by)
-        self.record_bounded(
-            name, value, bounds, unit=unit, better=better, reduce=reduce, at=at, identity=identity, facts=facts
+        point = {**self._common_at, **check_point(call, at)}
+        self.notebook.note(
+            name,
+            value,
+            unit=unit,
+            better=better,
+            reduce=reduce,
+            at=point,
+            identity=identity,
+            facts=facts,
+            bounds=bounds,
         )
-
-    def record_bounded(
-        self, name: str, value: object, bounds: Sequence[Bound], *, at: Mapping[str, Scalar] | None = None, **more: Any
-    ) -> None:
-        """As :meth:`record`, with bounds that somebody set earlier, in the unit; and of a phase where it lies."""
-        point = {**self._common_at, **check_point(f"record({show(name)})", at)}
-        self.notebook.note(name, value, bounds=bounds, at=point, **more)
 
     def record_times(
         self,
@@ -163,17 +165,6 @@ class Member:
         """Record a clock's series with the witnesses of the same iterations."""
         options |= {"unit": "s", "better": "lower", "reduce": over_ranks, "witnesses": meter.witnesses()}
         self.notebook.note(name, seconds, at={**self._common_at, **(at or {})}, **options)
-
-    def record_wall_time(self, seconds: float, cpu_s: float) -> None:
-        self.notebook.note(
-            WALL_TIME,
-            seconds,
-            unit="s",
-            better="lower",
-            reduce="max",
-            at=self._common_at,
-            witnesses={"cpu_s": [cpu_s]},
-        )
 
     def loop(self, name: str) -> AbstractContextManager[Loop]:
         """Open a loop at the current point, whose phases are series of it."""

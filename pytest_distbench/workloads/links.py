@@ -108,7 +108,7 @@ def link_matrix(rank: RankContext) -> None:
         if rank.rank == 0 and rank.world_size > 2 and len(times) == len(links):
             bound = params["max_imbalance"]
             limits = [] if bound is None else [Bound(side="most", value=bound, where="communication.links")]
-            rank.record_bounded("imbalance", imbalance(times), limits, at={"of": name})
+            rank.notebook.note("imbalance", imbalance(times), bounds=limits, at={"of": name})
 
 
 def _measure(rank: RankContext, link: Link, name: str, message_bytes: int) -> float:
