@@ -18,8 +18,7 @@ from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.reduce import merge, recorded
 from pytest_distbench.records.launch import RankReport
 from pytest_distbench.records.metric import Bound
-from pytest_distbench.worker.context import RankContext
-from pytest_distbench.worker.goal import Goal
+from pytest_distbench.worker.context import Goal, RankContext
 from pytest_distbench.worker.notebook import (
     Notebook,
     check_metric,
