@@ -27,13 +27,13 @@ from pytest_distbench.launch.reduce import of_rank
 from pytest_distbench.records import wanted
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import (
+    AXIS,
     MOST_TAKEN_FROM,
     NUMBER,
     TAKES,
     Observation,
     Reader,
     as_scalar,
-    is_axis,
     metric_key,
 )
 from pytest_distbench.records.plan import LaunchPlan
@@ -380,7 +380,7 @@ def _problem_with_values(reader: Reader) -> str:
     if reader.take and kind.shape == "series":
         return f"take={reader.take!r} makes one number, and better={reader.better!r} judges a series"
     for name, scalars in (("at", reader.at), ("identity", reader.identity)):
-        if not isinstance(scalars, dict) or not all(map(is_axis, scalars)):
+        if not isinstance(scalars, dict) or not all(AXIS.take(name) for name in scalars):
             return f"{name}={show(scalars)}; wanted a dict from names, without [ ] = and , to plain values"
         if not all(isinstance(v, bool | int | float | str) and as_scalar(v) is not None for v in scalars.values()):
             return f"{name}={show(scalars)}; wanted finite numbers, printable texts, True or False"

@@ -13,7 +13,7 @@ from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.records.iteration import PhasePlace
 from pytest_distbench.records.kinds import OfKind, Reduce
 from pytest_distbench.records.record import Number, Record
-from pytest_distbench.records.wanted import LARGEST_WHOLE
+from pytest_distbench.records.wanted import LARGEST_WHOLE, text
 from pytest_distbench.units import as_float, convert, parse_quantity
 
 Scalar = bool | int | float | str
@@ -70,6 +70,9 @@ OWN_NAMES = (WALL_TIME, PEAK_MEMORY, CPU_THROTTLED, "network_rate", "network_rou
 
 MOST_TAKEN_FROM = 1000
 """Values that are kept of what a number was taken from."""
+
+NAME, AXIS = text(without="[]"), text(without="[]=,")
+"""What can stand before a point in a key, ``latency`` in ``latency[message_bytes=4]``; and what can be a name in it."""
 
 LONGEST_TEXT = 100
 """Characters of a text in a point: it is part of the metric's key."""
@@ -282,19 +285,9 @@ class Observation(Sample, frozen=True, kw_only=True, omit_defaults=True):
     """Of a series whose largest values are taken: the rank that each is of."""
 
 
-def is_name(value: object) -> bool:
-    """Whether it can stand before a point in a key: ``latency`` in ``latency[message_bytes=4]``."""
-    return isinstance(value, str) and bool(value.strip()) and value.isprintable() and not set(value) & set("[]")
-
-
 def is_own_name(name: str) -> bool:
     """Whether the plugin itself records something of that name."""
     return name in OWN_NAMES or name.startswith(PHASE)
-
-
-def is_axis(value: object) -> bool:
-    """Whether it can be a name in a point."""
-    return isinstance(value, str) and bool(value) and value.isprintable() and not set(value) & set("[]=,")
 
 
 def as_scalar(value: object) -> Scalar | None:

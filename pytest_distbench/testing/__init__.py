@@ -45,7 +45,7 @@ from pytest_distbench.launch.starters import LAUNCHERS, LauncherKind, LauncherSe
 from pytest_distbench.records.iteration import Collective, Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import ErrorReport, RankReport
-from pytest_distbench.records.metric import LARGEST_NUMBER, Observation, Scalar, is_name
+from pytest_distbench.records.metric import LARGEST_NUMBER, NAME, Observation, Scalar
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.units import as_float
 
@@ -188,7 +188,7 @@ def _observations(described: Mapping[str, Any], launch: int, factor: float) -> I
         if better and better not in METRIC_KINDS:
             raise LauncherError(f"{spelled!r}: unknown kind {better!r}; known are {', '.join(METRIC_KINDS)}")
         name, at = _parse_key(key)
-        if not is_name(name):
+        if NAME.take(name) is None:
             raise LauncherError(
                 f"{spelled!r} is no metric; wanted a name, or one at a point: latency[message_bytes=1024]"
             )

@@ -20,8 +20,10 @@ from pytest_distbench.errors import ConfigurationError, RecordingError, line_out
 from pytest_distbench.records.iteration import UNACCOUNTED, PhasePlace
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, Reduce
 from pytest_distbench.records.metric import (
+    AXIS,
     LARGEST_NUMBER,
     LONGEST_TEXT,
+    NAME,
     PHASE,
     Bound,
     Observation,
@@ -35,7 +37,6 @@ from pytest_distbench.records.wanted import LARGEST_WHOLE, Wanted, number, one_o
 
 T = TypeVar("T")
 
-_AXIS = text(without="[]=,")
 _PHASE = text(without="[]/")
 _PHASE_KIND = one_of(("info", "lower"))
 _SCALAR: Wanted[Scalar] = Wanted(
@@ -188,7 +189,7 @@ def _check(call: str, wanted: Wanted[T], argument: str, value: object) -> T:
 
 def check_name(call: str, argument: str, value: object) -> str:
     """Text that can stand before a point in a key: ``latency`` in ``latency[message_bytes=4]``."""
-    return _check(call, text(without="[]"), argument, value)
+    return _check(call, NAME, argument, value)
 
 
 def check_phase(name: object, better: object) -> str:
@@ -324,7 +325,7 @@ def check_scalars(call: str, argument: str, value: object) -> dict[str, Scalar]:
     if not isinstance(value, Mapping):
         refuse(call, f"{argument} to be a mapping of names to numbers and texts", value)
     return {
-        _check(call, _AXIS, f"a name in {argument}", k): _check(call, _SCALAR, f"{argument}[{k!r}]", v)
+        _check(call, AXIS, f"a name in {argument}", k): _check(call, _SCALAR, f"{argument}[{k!r}]", v)
         for k, v in value.items()
     }
 
