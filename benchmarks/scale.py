@@ -42,7 +42,7 @@ from pytest_distbench.launch.supervise import Side, supervise
 from pytest_distbench.records.iteration import Fingerprint, rank_ranges
 from pytest_distbench.records.launch import HostReport, RankReport
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks, Workplace
+from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks, Workplace, read_work
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, EventKind, Lines, RankEvent
 
@@ -145,7 +145,7 @@ class Relays:
         )
 
     def _obey(self, line: bytes, ranks: range) -> Iterator[Message]:
-        match msgspec.json.decode(line, type=Message):
+        match msgspec.json.decode(line, type=Message, dec_hook=read_work):
             case Message(what="ping", number=number):
                 yield Message(what="pong", number=number, at=time.monotonic())
             case Message(what="start"):
