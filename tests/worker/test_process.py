@@ -24,8 +24,7 @@ from pytest_distbench.launch.starters import LAUNCHERS, Launcher, LauncherSetup
 from pytest_distbench.records.environment import SETTINGS
 from pytest_distbench.worker import process
 from pytest_distbench.worker.context import RankContext
-from pytest_distbench.worker.process import enter_namespaces
-from pytest_distbench.workloads.training import make_deterministic
+from pytest_distbench.worker.process import enter_namespaces, forbid_tf32
 
 
 def test_what_is_no_namespace_or_gone_is_told(tmp_path: Path) -> None:
@@ -262,8 +261,9 @@ def test_float32_is_not_rounded_to_tf32_whoever_asked_for_it_and_what_was_chosen
     assert {line.split()[0] for line in found.splitlines()} == SETTINGS
 
 
-def computes_in_bfloat16(rank: RankContext) -> None:
-    make_deterministic(rank.seed)
+def computes_in_bfloat16(_rank: RankContext) -> None:
+    torch.use_deterministic_algorithms(mode=True)
+    forbid_tf32()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         torch.ones(8, 8) @ torch.ones(8, 8)
 
