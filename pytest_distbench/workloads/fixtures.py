@@ -29,8 +29,8 @@ from pytest_distbench.workloads.protocol import (
     TOGETHER,
     TRANSPORTS,
     Preset,
-    dtype_of,
     groups_of,
+    item_bytes,
     preset,
     reduction,
     transport_of,
@@ -110,10 +110,10 @@ class CollectiveSweep:
         with given:
             row, body, called_by = _find(collective)
             usual = preset(sizes) if isinstance(sizes, str) else _UNNAMED
-            dtypes = _names(given, "dtype", dtype, DTYPES, dtype_of)
+            dtypes = _names(given, "dtype", dtype, DTYPES, item_bytes)
             redops = _names(given, "redop", redop, REDUCTIONS, reduction)
-            largest = max([dtypes] if isinstance(dtypes, str) else dtypes, key=lambda name: dtype_of(name).item_bytes)
-            item = dtype_of(largest).item_bytes
+            largest = max([dtypes] if isinstance(dtypes, str) else dtypes, key=item_bytes)
+            item = item_bytes(largest)
             chosen = _sizes(given, sizes, usual, item)
             group = number if (number := as_int(group)) is not None else group
             groups = groups_of(group, ranks)

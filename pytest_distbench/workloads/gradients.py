@@ -19,7 +19,7 @@ from pytest_distbench.records.metric import metric_key
 from pytest_distbench.records.summaries import quantile
 from pytest_distbench.workloads import COMMUNICATION
 from pytest_distbench.workloads.collectives import operation
-from pytest_distbench.workloads.protocol import dtype_of
+from pytest_distbench.workloads.protocol import item_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -90,7 +90,7 @@ def tensor_lengths(elements: int, tensors: int, *, aligned: int = 1) -> list[int
 
 def elements_of(message_bytes: int, dtype: str) -> int:
     """Elements of a message."""
-    item = dtype_of(dtype).item_bytes
+    item = item_bytes(dtype)
     if not message_bytes or message_bytes % item:
         raise ConfigurationError(f"{message_bytes} B are no whole number of {dtype} elements, which take {item} B each")
     return message_bytes // item

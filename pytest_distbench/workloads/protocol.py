@@ -23,44 +23,34 @@ if TYPE_CHECKING:
     """A tile that repeats, from which of its elements on, and how many numbers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dtype:
-    """One element type.
-
-    Attributes:
-        item_bytes: of one element.
-        largest: whole numbers from 0 to it are exact in this type, and so are sums that stay below it.
-    """
-
-    item_bytes: int
-    largest: int
-
-
-DTYPES: dict[str, Dtype] = {
-    "float32": Dtype(4, 256),
-    "float16": Dtype(2, 256),
-    "bfloat16": Dtype(2, 256),  # 8 significant bits
-    "float64": Dtype(8, 256),
-    "float8_e4m3fn": Dtype(1, 16),
-    "float8_e5m2": Dtype(1, 8),
-    "int8": Dtype(1, 127),
-    "int16": Dtype(2, 256),
-    "int32": Dtype(4, 256),
-    "int64": Dtype(8, 256),
-    "uint8": Dtype(1, 255),
-    "uint16": Dtype(2, 256),
-    "uint32": Dtype(4, 256),
-    "uint64": Dtype(8, 256),
-    "bool": Dtype(1, 1),
-    "complex64": Dtype(8, 256),
-    "complex128": Dtype(16, 256),
+DTYPES: dict[str, tuple[int, int]] = {
+    "float32": (4, 256),
+    "float16": (2, 256),
+    "bfloat16": (2, 256),  # 8 significant bits
+    "float64": (8, 256),
+    "float8_e4m3fn": (1, 16),
+    "float8_e5m2": (1, 8),
+    "int8": (1, 127),
+    "int16": (2, 256),
+    "int32": (4, 256),
+    "int64": (8, 256),
+    "uint8": (1, 255),
+    "uint16": (2, 256),
+    "uint32": (4, 256),
+    "uint64": (8, 256),
+    "bool": (1, 1),
+    "complex64": (8, 256),
+    "complex128": (16, 256),
 }
-"""Every type that a sweep can be asked for; whether a backend takes it, the backend is asked."""
+"""Every type that a sweep can be asked for; whether a backend takes it, the backend is asked.
+
+By torch's name the bytes of an element, and up to where whole numbers are exact, and sums that stay below it.
+"""
 
 
-def dtype_of(name: str) -> Dtype:
-    """Look a type up by torch's name for it."""
-    return look_up(DTYPES, name, "dtype")
+def item_bytes(dtype: str) -> int:
+    """Bytes of an element of a type."""
+    return look_up(DTYPES, dtype, "dtype")[0]
 
 
 BETWEEN_RANKS = 7
@@ -217,7 +207,7 @@ class Inputs:
         self.root = root
         self._part = part
         self._reduction = reduction(redop)
-        numbers = self._reduction.numbers(world_size, DTYPES[dtype].largest)
+        numbers = self._reduction.numbers(world_size, DTYPES[dtype][1])
         self._numbers = torch.tensor(numbers, device=device)
 
     @property

@@ -21,7 +21,7 @@ from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.workloads.calls import Call, CallMaker, count_wrong, join, refusal, warm_up
 from pytest_distbench.workloads.collectives import Form, Operation, operation
 from pytest_distbench.workloads.memory import Pool, free_bytes, least_bytes, sizes_that_fit
-from pytest_distbench.workloads.protocol import SHIFT, dtype_of
+from pytest_distbench.workloads.protocol import SHIFT, item_bytes
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -79,7 +79,7 @@ class _Sweep:
         self.parts: int = params.get("parts", 1)
         self.rotates = params["cache"] == "rotate"
         self.in_place: bool = params.get("in_place", measured.in_place[0])
-        self.item = dtype_of(dtype).item_bytes
+        self.item = item_bytes(dtype)
         root = params.get("root", 0)
         self.form = form and replace(form, redop=redop, root=0 if root == SHIFT else root)
         self.size = int(rank.agree(form.size if form else 0))

@@ -12,8 +12,8 @@ from pytest_distbench.workloads.collectives import OPERATIONS
 from pytest_distbench.workloads.protocol import (
     DTYPES,
     TRANSPORTS,
-    dtype_of,
     groups_of,
+    item_bytes,
     mlbench_sizes,
     power_of_two_sizes,
     transport_of,
@@ -22,12 +22,12 @@ from pytest_distbench.workloads.protocol import (
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_an_element_has_as_many_bytes_as_torch_says(name: str) -> None:
-    assert dtype_of(name).item_bytes == getattr(torch, name).itemsize
+    assert item_bytes(name) == getattr(torch, name).itemsize
 
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_every_whole_number_up_to_the_largest_is_exact(name: str) -> None:
-    numbers = torch.arange(dtype_of(name).largest + 1)
+    numbers = torch.arange(DTYPES[name][1] + 1)
     found = numbers.to(getattr(torch, name))
 
     assert (found.real if found.is_complex() else found).to(torch.int64).tolist() == numbers.tolist()
@@ -35,7 +35,7 @@ def test_every_whole_number_up_to_the_largest_is_exact(name: str) -> None:
 
 def test_sizes_are_those_of_the_protocols_and_unknown_names_are_told() -> None:
     with pytest.raises(ConfigurationError, match=r"float33.*bfloat16"):
-        dtype_of("float33")
+        item_bytes("float33")
 
     with pytest.raises(ConfigurationError, match="unknown transport 'star': known are ring, tree"):
         transport_of("star")
