@@ -11,10 +11,9 @@ import select
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from pytest_distbench.elastic.engines import ENGINES, CannotGoOn, Engine, EngineSetup, NodeOutputs
+from pytest_distbench.elastic.engines import ENGINES, CannotGoOn, Engine, NodeOutputs
 from pytest_distbench.elastic.engines.nodes import let_parent_end
 from pytest_distbench.elastic.plans import changes_of, choose_slots, taken_after
 from pytest_distbench.elastic.progress import (
@@ -297,27 +296,27 @@ class Controller(RunningJob):
         self._ended |= {agent.slot for agent in self._check()}
 
 
-def main(path: str) -> int:
-    """Run the job of a plan. Returns the exit code; why it is not 0 is in a file of the launch."""
-    plan = LaunchPlan.read_from(path)
-    work = plan.expect(Job)
-    job = work.job
-    plan.files.checkpoints.mkdir(exist_ok=True)
-    setup = EngineSetup(job=job, files=plan.files, variables=dict(os.environ), projects=plan.preload)
-    watch = None
-    if job.steps is not None:
-        outputs, body = NodeOutputs(plan.files), work.body
-        script = [*(["-m", body.module] if body.module else [body.file]), *body.arguments] if body.is_script else []
-        watch = ScriptWatch(plan.files, outputs, job.steps)
-        setup = replace(setup, outputs=outputs, script=script, devices=plan.devices)
+def run_controller(plan: LaunchPlan, run: Callable[[], None]) -> int:
+    """Run a controller to its end. Returns the exit code; why it is not 0 is in a file of the launch."""
     try:
-        Controller(job, ENGINES[job.engine].make(setup), plan.files.timeline, script=watch).run()
+        run()
     except CannotGoOn as error:
         plan.files.trouble.write_text(str(error))
         return 1
     finally:
         let_parent_end()
     return 0
+
+
+def main(path: str) -> int:
+    """Run the job of a plan."""
+    plan = LaunchPlan.read_from(path)
+    job = plan.expect(Job).job
+    plan.files.checkpoints.mkdir(exist_ok=True)
+    outputs = NodeOutputs(plan.files) if job.steps is not None else None
+    watch = ScriptWatch(plan.files, outputs, job.steps) if outputs is not None and job.steps is not None else None
+    engine = ENGINES[job.engine].make(plan, outputs)
+    return run_controller(plan, Controller(job, engine, plan.files.timeline, script=watch).run)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_distbench.elastic.controller import RunningJob
-from pytest_distbench.elastic.engines import ENGINES, CannotGoOn, Engine, EngineSetup
-from pytest_distbench.elastic.engines.nodes import let_parent_end
+from pytest_distbench.elastic.controller import RunningJob, run_controller
+from pytest_distbench.elastic.engines import ENGINES, CannotGoOn, Engine
 from pytest_distbench.elastic.progress import EXIT_S
 from pytest_distbench.elastic.records import SERVING, START, Change, ChangeKind, Policy, Pool, PoolJob, Sharing
 from pytest_distbench.elastic.timeline import event
@@ -444,29 +443,19 @@ class PoolController:
 
 
 def main(path: str) -> int:
-    """Run the pool of a plan. Returns the exit code; why it is not 0 is in a file of the launch."""
+    """Run the pool of a plan."""
     plan = LaunchPlan.read_from(path)
     work = plan.expect(Pool)
     pool = work.sharing
-    variables = dict(os.environ)
     jobs = []
     for index, wanted in enumerate(pool.jobs):
         part = work.part(plan, index)
         part.files.checkpoints.mkdir(parents=True, exist_ok=True)
         part.files.plan.touch(mode=0o600)
         part.files.plan.write_bytes(msgspec.json.encode(part))
-        setup = EngineSetup(job=wanted.job, files=part.files, variables=variables, projects=plan.preload)
-        engine = ENGINES[wanted.job.engine].make(setup)
-        jobs.append(SharingJob(wanted, engine, part.files.timeline))
-    servers = Servers(plan.files, variables=variables) if pool.demand else None
-    try:
-        PoolController(pool, jobs, plan.files.pool_timeline, servers=servers).run()
-    except CannotGoOn as error:
-        plan.files.trouble.write_text(str(error))
-        return 1
-    finally:
-        let_parent_end()
-    return 0
+        jobs.append(SharingJob(wanted, ENGINES[wanted.job.engine].make(part, None), part.files.timeline))
+    servers = Servers(plan.files, variables=os.environ) if pool.demand else None
+    return run_controller(plan, PoolController(pool, jobs, plan.files.pool_timeline, servers=servers).run)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from pytest_distbench.launch.starters import by_name
 from pytest_distbench.machine import hardware
 from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import Number
 from pytest_distbench.releases import release_of, text
 
@@ -91,26 +92,6 @@ MAX_RESTARTS = 1000
 
 class CannotGoOn(Exception):
     """The job has failed; the text says how."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSetup:
-    """What an engine is made of.
-
-    Attributes:
-        files: of the launch; the plan is among them.
-        projects: modules to import once for all nodes, where that is possible (``distbench_preload``).
-        outputs: what nodes that run a script print to; None: to their logs.
-        devices: the CUDA device of each slot, where its worker takes the first that it sees, as a script does.
-    """
-
-    job: ElasticJob
-    files: LaunchFiles
-    variables: Mapping[str, str]
-    projects: Sequence[str] = ()
-    script: Sequence[str] = ()
-    outputs: NodeOutputs | None = None
-    devices: Sequence[int] = ()
 
 
 class Engine(Protocol):
@@ -263,7 +244,8 @@ class EngineKind:
     """One engine, as the rest of the code sees it.
 
     Attributes:
-        make: makes it, in the controller's process; imports what it needs, and hosts the store its nodes meet at.
+        make: makes it, in the controller's process, of a job's plan and, of a script, of what its nodes print to.
+            It imports what it needs, and hosts the store its nodes meet at.
         timers: how long it waits, by name; or, where the name does not end in ``_s``, how often. Those whose default is
             an ``int`` are whole. All have ``collective_s``, which workers take, and ``settle_s``, which the controller
             takes.
@@ -272,7 +254,7 @@ class EngineKind:
     """
 
     help: str
-    make: Callable[[EngineSetup], Engine]
+    make: Callable[[LaunchPlan, NodeOutputs | None], Engine]
     advice: Advice
     timers: Mapping[str, Number]
     changes: frozenset[ChangeKind] = CHANGES

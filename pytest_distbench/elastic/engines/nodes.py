@@ -26,8 +26,8 @@ from typing import BinaryIO
 
 import psutil
 
-from pytest_distbench.elastic.engines import LOOPBACK, STORE_S, CannotGoOn, EngineSetup
-from pytest_distbench.elastic.records import NODE_VARIABLE, SLOT_VARIABLE
+from pytest_distbench.elastic.engines import LOOPBACK, STORE_S, CannotGoOn, NodeOutputs
+from pytest_distbench.elastic.records import NODE_VARIABLE, SLOT_VARIABLE, Job
 from pytest_distbench.elastic.timeline import event
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site import processes
@@ -35,6 +35,7 @@ from pytest_distbench.launch.starters import NO_REVERSE_DNS
 from pytest_distbench.launch.starters.parent import PRELOAD, Parent, fork_parent
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.event import Event
+from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.worker.torch_internals import store_on
 
 _KILL_S = 10.0
@@ -79,9 +80,9 @@ class Node:
 
 
 class NodeEngine:
-    def __init__(self, setup: EngineSetup, clock: Callable[[], float]) -> None:
-        self._job = setup.job
-        self._files = setup.files
+    def __init__(self, plan: LaunchPlan, clock: Callable[[], float]) -> None:
+        self._job = plan.expect(Job).job
+        self._files = plan.files
         self._clock = clock
         self._nodes: dict[int, Node] = {}
         self._store = store_on(socket.create_server((LOOPBACK, 0)), timeout_s=STORE_S)
@@ -135,16 +136,20 @@ class TorchrunEngine(NodeEngine):
 
     def __init__(
         self,
-        setup: EngineSetup,
+        plan: LaunchPlan,
+        outputs: NodeOutputs | None = None,
         *,
         workaround: dict[str, str] = HANGS_ON_SCALE_UP,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(setup, clock)
-        self._variables = {**setup.variables, **NO_REVERSE_DNS, **workaround}
-        self._script = setup.script
-        self._outputs = setup.outputs
-        self._devices = setup.devices
+        super().__init__(plan, clock)
+        self._variables = {**os.environ, **NO_REVERSE_DNS, **workaround}
+        self._outputs = outputs
+        body = plan.expect(Job).body
+        named = ["-m", body.module] if body.module else [body.file]
+        self._script = [*named, *body.arguments] if body.is_script else []
+        self._devices = plan.devices if body.is_script else []
+        """Of each slot, where its worker takes the first that it sees, as a script does."""
         self._agents: dict[int, subprocess.Popen[bytes]] = {}
         self._offsets: dict[int, int] = {}
         """Slot -> how much of its log was read."""
@@ -287,12 +292,15 @@ def let_parent_end() -> None:
 class FastEngine(NodeEngine):
     """Nodes that are forked. The first is to be made before this process has a second thread."""
 
-    def __init__(self, setup: EngineSetup, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, plan: LaunchPlan, outputs: NodeOutputs | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        assert outputs is None, "it runs functions only"
         if not _parents:  # before the store, which has threads
-            os.environ |= {**setup.variables, **NO_REVERSE_DNS, **HANGS_ON_SCALE_UP, _THREADS: "1"}
-            run = setup.files.directory.parent.name
-            _parents.append(fork_parent(run, setup.projects, [*PRELOAD, _AGENT]))
-        super().__init__(setup, clock)
+            os.environ |= {**NO_REVERSE_DNS, **HANGS_ON_SCALE_UP, _THREADS: "1"}
+            run = plan.files.directory.parent.name
+            _parents.append(fork_parent(run, plan.preload, [*PRELOAD, _AGENT]))
+        super().__init__(plan, clock)
         self._parent = _parents[0]
         self._gone: list[Node] = []
         """Those whose slot another one has taken; they may not have ended yet."""

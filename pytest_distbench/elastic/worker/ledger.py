@@ -59,6 +59,7 @@ class Ledger:
     def at_save(self, place: Place) -> None:
         """At a checkpoint: all of it. What is saved is compared with what a later generation begins with."""
         stepped = {_trained(i): found for i, found in enumerate(self._memory.optimizers)}
+        all_optimizers = {**self._optimizers, **stepped}
         self._write(
             "save",
             place,
@@ -68,8 +69,8 @@ class Ledger:
             fields=self._fields(),
             options={name: state.options_of(o) for name, o in self._optimizers.items()},
             built=self._built(),
-            moments={name: state.of_moments(o) for name, o in {**self._optimizers, **stepped}.items()},
-            steps={name: state.steps_of(o) for name, o in {**self._optimizers, **stepped}.items()},
+            moments={name: state.of_moments(o) for name, o in all_optimizers.items()},
+            steps={name: state.steps_of(o) for name, o in all_optimizers.items()},
             rates={name: state.rates_of(o) for name, o in self._optimizers.items()},
             states=self._states(),
             random=state.of_random(),
@@ -122,16 +123,11 @@ class Ledger:
 
     def at_first_step(self, place: Place) -> None:
         """When optimizers have stepped for the first time: what they were about to train, and what with."""
-        found = self._memory.beginnings
-        self._write(
-            "step",
-            place,
-            parameters={_trained(i): beginning.parameters for i, beginning in enumerate(found)},
-            moments={_trained(i): beginning.moments for i, beginning in enumerate(found)},
-            steps={_trained(i): beginning.steps for i, beginning in enumerate(found)},
-            rates={_trained(i): beginning.rates for i, beginning in enumerate(found)},
-            fields=self._fields(),
-        )
+        found: dict[str, dict[str, Any]] = {}
+        for i, began in enumerate(self._memory.beginnings):
+            for fact, value in began.items():
+                found.setdefault(fact, {})[_trained(i)] = value
+        self._write("step", place, fields=self._fields(), **found)
 
     def watch_inputs(self, steps_taken: int, samples: Sequence[int]) -> None:
         """Before a step: look at what the models are given in it, if it is one of the first behind a checkpoint."""

@@ -12,7 +12,6 @@ import random
 import sys
 import weakref
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
@@ -192,26 +191,12 @@ def of_random() -> dict[str, str]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Beginning:
-    """An optimizer as it was about to take its first step of a generation.
-
-    It has digests of the parameters that it trains, and by slot of what it remembers; ``remembered`` are those that it
-    held numbers of, and ``steps`` is what it had counted, in words.
-    """
-
-    remembered: int
-    parameters: str
-    moments: dict[str, str]
-    steps: str
-    rates: list[float]
-
-
 class OptimizerMemory:
     """Looks at each optimizer that steps before this generation's first training step is over, and counts all steps."""
 
     def __init__(self) -> None:
-        self._before: dict[weakref.ref[Optimizer], Beginning] = {}
+        self._before: dict[weakref.ref[Optimizer], tuple[int, dict[str, Any]]] = {}
+        """Of each optimizer that was about to take its first step the numbers that it held, and what it began with."""
         self._is_first = True
         self._updates, self._is_given_up = 0, False
         self._unused: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -223,12 +208,14 @@ class OptimizerMemory:
         self._updates += 1
         reference = weakref.ref(optimizer)
         if self._is_first and reference not in self._before:
-            self._before[reference] = Beginning(
-                remembered=count_states(optimizer),
-                parameters=of_parameters(optimizer),
-                moments=of_moments(optimizer),
-                steps=steps_of(optimizer),
-                rates=rates_of(optimizer),
+            self._before[reference] = (
+                count_states(optimizer),
+                {
+                    "parameters": of_parameters(optimizer),
+                    "moments": of_moments(optimizer),
+                    "steps": steps_of(optimizer),
+                    "rates": rates_of(optimizer),
+                },
             )
 
     def take_updates(self) -> tuple[int, bool]:
@@ -256,16 +243,16 @@ class OptimizerMemory:
         if not self._is_first or not self._before:
             return None
         self._is_first = False
-        return sum(b.remembered for b in self.beginnings), sum(map(count_states, self.optimizers))
+        return sum(held for held, _ in self._before.values()), sum(map(count_states, self.optimizers))
 
     @property
     def optimizers(self) -> list[Optimizer]:
         return [optimizer for found in self._before if (optimizer := found()) is not None]
 
     @property
-    def beginnings(self) -> list[Beginning]:
-        """How they began, in the order of their steps."""
-        return list(self._before.values())
+    def beginnings(self) -> list[dict[str, Any]]:
+        """What they began with, in the order of their steps: facts of an event, of each one."""
+        return [began for _, began in self._before.values()]
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:

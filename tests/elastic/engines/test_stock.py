@@ -13,14 +13,13 @@ import msgspec
 import psutil
 import pytest
 from support.elastic_jobs import job_plan
-from support.plans import make_plan
 from support.processes import has_ended, wait_for
 from support.timelines import JOB
 from torch.distributed.run import get_args_parser
 
 from pytest_distbench.elastic import join
 from pytest_distbench.elastic.controller import Controller
-from pytest_distbench.elastic.engines import CannotGoOn, EngineSetup
+from pytest_distbench.elastic.engines import CannotGoOn
 from pytest_distbench.elastic.engines.nodes import Node, TorchrunEngine, rendezvous_seconds, tells_events
 from pytest_distbench.elastic.records import NODE_VARIABLE, SLOT_VARIABLE, MembershipPlan
 from pytest_distbench.records.event import Event
@@ -69,8 +68,8 @@ def test_the_time_of_each_rendezvous_is_read_of_an_agents_log() -> None:
 
 
 def test_each_node_has_a_slot_of_its_own_in_the_arguments_of_a_script(tmp_path: Path) -> None:
-    script = ["train.py", "--checkpoint=ck{slot}.pt"]
-    engine = TorchrunEngine(EngineSetup(job=JOB, files=make_plan(tmp_path).files, variables={}, script=script))
+    body = BodyReference(file="train.py", arguments=["--checkpoint=ck{slot}.pt"])
+    engine = TorchrunEngine(job_plan(tmp_path, JOB, body=body))
 
     assert engine._command(1)[-2:] == ["train.py", "--checkpoint=ck1.pt"]
 
@@ -93,7 +92,7 @@ def body(rank):
 
 @pytest.mark.spawn
 @pytest.mark.skipif("DISTBENCH_CANARY" not in os.environ, reason="takes a minute; set DISTBENCH_CANARY to ask torch")
-def test_torch_still_hangs_on_scale_up(tmp_path: Path) -> None:
+def test_torch_still_hangs_on_scale_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When this fails torch has mended it: then HANGS_ON_SCALE_UP can go, and what docs/elastic.md says of it."""
     (tmp_path / "body.py").write_text(BODY)
     (tmp_path / "checkpoints").mkdir()
@@ -101,8 +100,9 @@ def test_torch_still_hangs_on_scale_up(tmp_path: Path) -> None:
     body = BodyReference(file=str(tmp_path / "body.py"), function="body")
     plan = job_plan(tmp_path, job, body=body, python_path=sys.path)
     plan.files.plan.write_bytes(msgspec.json.encode(plan))
-    variables = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    engine = TorchrunEngine(EngineSetup(job=job, files=plan.files, variables=variables), workaround={})
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    engine = TorchrunEngine(plan, workaround={})
 
     with pytest.raises(CannotGoOn, match=r"not stable 40 s after join\(at_s=1\).*Hang on join"):
         Controller(job, engine, plan.files.timeline).run()
@@ -127,7 +127,7 @@ class Shells(TorchrunEngine):
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Shells]:
-    made = Shells(EngineSetup(job=JOB, files=make_plan(tmp_path).files, variables=dict(os.environ)))
+    made = Shells(job_plan(tmp_path, JOB))
     yield made
     made.close()
 
