@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_distbench.elastic.worker.life import ElasticRank as ElasticRank
+    from pytest_distbench.elastic.worker.training import ElasticRank as ElasticRank
     from pytest_distbench.instruments import phase as phase
     from pytest_distbench.instruments import record as record
     from pytest_distbench.instruments import timed as timed
@@ -26,7 +26,7 @@ def __getattr__(name: str) -> object:
 
         return RankContext
     if name == "ElasticRank":
-        from pytest_distbench.elastic.worker.life import ElasticRank
+        from pytest_distbench.elastic.worker.training import ElasticRank
 
         return ElasticRank
     if name in ("record", "timed", "phase"):

@@ -9,16 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_distbench.elastic.plans import crash as crash
-    from pytest_distbench.elastic.plans import cycle as cycle
-    from pytest_distbench.elastic.plans import draw as draw
-    from pytest_distbench.elastic.plans import job as job
-    from pytest_distbench.elastic.plans import join as join
-    from pytest_distbench.elastic.plans import kill as kill
-    from pytest_distbench.elastic.plans import leave as leave
-    from pytest_distbench.elastic.plans import rates as rates
-    from pytest_distbench.elastic.plans import serving as serving
-    from pytest_distbench.elastic.plans import stop as stop
+    from pytest_distbench.elastic.plans import crash, cycle, draw, job, join, kill, leave, rates, serving, stop
 
 __all__ = ["crash", "cycle", "draw", "job", "join", "kill", "leave", "rates", "serving", "stop"]
 

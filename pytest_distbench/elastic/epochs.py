@@ -38,7 +38,8 @@ def _accuracy_rows(results: Sequence[CaseResult]) -> list[AccuracyRow]:
         for launch, measurement in ((each, m) for each in result.launches for m in each.measurements):
             if measurement.name == _NAME and set(measurement.at) == {_AT} and measurement.value is not None:
                 runs = tests.setdefault(result.case.test, {})
-                epochs = runs.setdefault((result.case.label or result.case.id) + _IN_TRAINING * _is_noted(launch), {})
+                is_noted = any(each.what == "epoch" and each.accuracy is not None for each in launch.events)
+                epochs = runs.setdefault((result.case.label or result.case.id) + _IN_TRAINING * is_noted, {})
                 epochs.setdefault(int(measurement.at[_AT]), []).append(measurement.value)
     return [
         (test, epoch, runs)
@@ -67,10 +68,6 @@ ACCURACY: TableKind[AccuracyRow] = TableKind(
     further=lambda rows: list(map(_column, dict.fromkeys(run for *_, runs in rows for run in runs))),
     needs="two runs of a test that record accuracy at each epoch",
 )
-
-
-def _is_noted(launch: LaunchRecord) -> bool:
-    return any(each.what == "epoch" and each.accuracy is not None for each in launch.events)
 
 
 _TOP1, _TOP5 = "final_accuracy", "final_top5"

@@ -38,7 +38,7 @@ from pytest_distbench.records.record import AnyRecord, Number, replace
 from pytest_distbench.run.request import Settings
 
 if TYPE_CHECKING:
-    from pytest_distbench.elastic.worker.life import ElasticRank
+    from pytest_distbench.elastic.worker.training import ElasticRank
 
 
 MOST_NODES = 10_000
@@ -335,7 +335,10 @@ class ElasticPool:
         pool = replace(
             pool, cores=check_room(given, self._settings, pool.slots, "slots", oversubscribed=oversubscribed)
         )
-        works = {job.name: self._workload(given, job.body, job.params, _seed(given, job)) for job in listed}
+        works = {
+            job.name: self._workload(given, job.body, job.params, given.seed(f"job {job.name!r}: seed", job.seed))
+            for job in listed
+        }
         if serving is not None:
             works[SERVING] = self._workload(given, serving.body, serving.params, 0)
         print(f"elastic_pool{wanted.name and ' '}{wanted.name}: {pool}")
@@ -363,10 +366,6 @@ class ElasticPool:
         if found.work is not None and found.work.is_program:
             given.refuse(f"{show(body)}: wanted a function, or 'file.py::function'")
         return found
-
-
-def _seed(given: Arguments, job: WantedJob) -> int:
-    return given.seed(f"job {job.name!r}: seed", job.seed)
 
 
 def _pool_jobs(

@@ -45,11 +45,6 @@ OverRanks = Literal["max", "mean"]
 ELASTIC_BASELINE_LAUNCHES = 3
 """The most launches of an elastic job or a pool of jobs in an update: each may take a minute."""
 
-ELASTIC_RUN_LAUNCHES = 5
-"""The same while an answer is open. Three stored launches and three new ones allow for 7.4 standard deviations of noise
-between launches (at the error rate of one comparison), five for 5.0, eight for 4.0, and ten for 3.7: the first few each
-take a fifth off the MDE, the later ones hardly a tenth, and each may take a minute."""
-
 RUN_LAUNCHES = 10
 """Launches of a case at most, while its answer is open."""
 

@@ -17,8 +17,7 @@ from typing import Any
 from pytest_distbench import elastic, instruments, read
 from pytest_distbench.commands.cli import _parser
 from pytest_distbench.elastic.fixtures import Elastic, ElasticPool
-from pytest_distbench.elastic.worker.life import ElasticRank
-from pytest_distbench.elastic.worker.training import Training
+from pytest_distbench.elastic.worker.training import ElasticRank, Training
 from pytest_distbench.plugin import arguments
 from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.markers import Requirement

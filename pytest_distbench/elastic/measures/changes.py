@@ -22,7 +22,8 @@ def change_results(history: History) -> list[Event]:
 
 def _result(history: History, change: Event, changes: Sequence[Event], first: float) -> Event:
     stable = next((line for line in history.of("stable") if line.t >= change.t and line.index >= change.index), None)
-    before = max((g for g in history.generations if _began(history, g) <= change.t), default=None)
+    begun = {g: min(w.steps[0].t for w in history.members(g).values() if w.steps) for g in history.generations}
+    before = max((generation for generation, t in begun.items() if t <= change.t), default=None)
     result = {
         "t": change.t - first,
         "index": change.index,
@@ -84,10 +85,6 @@ def moment(history: History, generations: Sequence[int], *, last: bool) -> dict[
         "accuracy": mean_of("accuracy", same),
         "lr": chosen.lr,
     }
-
-
-def _began(history: History, generation: int) -> float:
-    return min(w.steps[0].t for w in history.members(generation).values() if w.steps)
 
 
 def _is_overlapped(history: History, change: Event, changes: Sequence[Event]) -> bool:

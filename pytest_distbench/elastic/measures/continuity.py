@@ -50,7 +50,7 @@ def optimizers_that_forgot(history: History) -> int:
 
 def _went_too_far_back(history: History, job: ElasticJob, before: list[int], after: int) -> str:
     resumed = history.resumed_at(after)
-    highest = _highest(history, before)
+    highest = max(s.step for g in before for w in history.members(g).values() for s in w.steps)
     first = min(history.resumed_at(generation) for generation in before)
     saved = max((line.step for line in history.saved if line.generation in before), default=None)
     if job.steps is None:
@@ -106,11 +106,6 @@ def _changed_epoch(history: History, before: list[int], after: int) -> str:
                 f"{_TOGETHER}"
             )
     return ""
-
-
-def _highest(history: History, generations: Sequence[int]) -> int:
-    steps = (s for g in generations for w in history.members(g).values() for s in w.steps)
-    return max(int(s.step) for s in steps)
 
 
 _DROPPED = 0.1

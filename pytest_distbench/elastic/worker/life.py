@@ -13,16 +13,14 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
 
 from pytest_distbench.elastic.records import IMPORTS_VARIABLE, SERVING, SLOT_VARIABLE, Job, Pool
 from pytest_distbench.elastic.timeline import event
-from pytest_distbench.elastic.worker.state import RandomStreams
-from pytest_distbench.elastic.worker.training import Node, Training
-from pytest_distbench.errors import RecordingError
+from pytest_distbench.elastic.worker.training import ElasticRank
 from pytest_distbench.records.event import append
 from pytest_distbench.records.launch import RankReport
 from pytest_distbench.records.plan import LaunchPlan
@@ -32,7 +30,6 @@ from pytest_distbench.worker.forked import check_fork
 from pytest_distbench.worker.leaving import classify, flush_output, leave
 from pytest_distbench.worker.load import process_began
 from pytest_distbench.worker.membership import join_group, leave_group
-from pytest_distbench.worker.notebook import check_whole
 from pytest_distbench.worker.process import (
     MemoryPeak,
     arm_nccl,
@@ -42,48 +39,6 @@ from pytest_distbench.worker.process import (
     take_program,
     take_signals,
 )
-
-
-class ElasticRank(Node):
-    """A :class:`RankContext` of an elastic job. Its body runs from its beginning in every generation.
-
-    Attributes:
-        slot: the node that this worker is, whatever its rank is in this generation.
-        generation: counts the changes of membership, from 0.
-    """
-
-    _training: Training | None = None
-
-    def training(self, *, checkpoint_every: int | None = None, **parts: Any) -> Training:
-        """Take the state that must survive a change of membership, and load the newest good checkpoint.
-
-        A collective call. Step, epoch and position in the epoch are saved too. The learning rate is restored with the
-        optimizer: if it depends on the world size, set it afterwards.
-
-        Args:
-            checkpoint_every: steps between two checkpoints; None: the value of the test.
-            parts: by name; each has ``state_dict`` and ``load_state_dict``: a model, an optimizer, a schedule.
-
-        Raises:
-            RecordingError: a part cannot be kept, or does not take what the checkpoint has for it.
-        """
-        if self._training is not None:
-            raise RecordingError("rank.training(...) was called before in this body: one training keeps all parts")
-        every = self._job.checkpoint_every if checkpoint_every is None else checkpoint_every
-        every = check_whole("training(...)", "checkpoint_every", every, least=1)
-        self._training = Training(self, self._job, self._files, parts, every=every)
-        return self._training
-
-    def random_streams(self, **generators: torch.Generator) -> RandomStreams:
-        """A part for ``rank.training`` that saves the random state of each rank: torch's, Python's, numpy's and CUDA's.
-
-        Hand it over as ``rank.training(random=rank.random_streams(), ...)``.
-
-        Args:
-            generators: further ones to save, by name.
-        """
-        return RandomStreams(generators)
-
 
 RAISED = 13
 """Exit code of a worker or server that raised. A worker ends at once: unwinding takes seconds, in which peers wait."""

@@ -16,7 +16,7 @@ import torch
 from pytest_distbench.elastic.records import ElasticJob, Job
 from pytest_distbench.elastic.timeline import event
 from pytest_distbench.elastic.worker.ledger import Ledger, is_per_rank, objects_of
-from pytest_distbench.elastic.worker.state import OptimizerMemory
+from pytest_distbench.elastic.worker.state import OptimizerMemory, RandomStreams
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.event import append, read_events
 from pytest_distbench.records.launch_files import LaunchFiles
@@ -47,8 +47,13 @@ class _Timeline(RankLine):
         append(self._timeline, event("progress", t=HostClock.monotonic(), slot=self._slot, text=text))
 
 
-class Node(RankContext):
-    """A worker of an elastic job as its training sees it."""
+class ElasticRank(RankContext):
+    """A :class:`RankContext` of an elastic job. Its body runs from its beginning in every generation.
+
+    Attributes:
+        slot: the node that this worker is, whatever its rank is in this generation.
+        generation: counts the changes of membership, from 0.
+    """
 
     def __init__(self, plan: LaunchPlan, slot: int, generation: int) -> None:
         line = _Timeline(plan.files.timeline, slot)
@@ -58,6 +63,7 @@ class Node(RankContext):
         self.generation = generation
         self._job = plan.expect(Job).job
         self._files = plan.files
+        self._training: Training | None = None
 
     def tell(self, what: str, **told: Any) -> None:
         """Note in the job's timeline what this worker has done now."""
@@ -65,6 +71,36 @@ class Node(RankContext):
             self._files.timeline,
             event(what, t=HostClock.monotonic(), slot=self.slot, generation=self.generation, **told),
         )
+
+    def training(self, *, checkpoint_every: int | None = None, **parts: Any) -> Training:
+        """Take the state that must survive a change of membership, and load the newest good checkpoint.
+
+        A collective call. Step, epoch and position in the epoch are saved too. The learning rate is restored with the
+        optimizer: if it depends on the world size, set it afterwards.
+
+        Args:
+            checkpoint_every: steps between two checkpoints; None: the value of the test.
+            parts: by name; each has ``state_dict`` and ``load_state_dict``: a model, an optimizer, a schedule.
+
+        Raises:
+            RecordingError: a part cannot be kept, or does not take what the checkpoint has for it.
+        """
+        if self._training is not None:
+            raise RecordingError("rank.training(...) was called before in this body: one training keeps all parts")
+        every = self._job.checkpoint_every if checkpoint_every is None else checkpoint_every
+        every = check_whole("training(...)", "checkpoint_every", every, least=1)
+        self._training = Training(self, self._job, self._files, parts, every=every)
+        return self._training
+
+    def random_streams(self, **generators: torch.Generator) -> RandomStreams:
+        """A part for ``rank.training`` that saves the random state of each rank: torch's, Python's, numpy's and CUDA's.
+
+        Hand it over as ``rank.training(random=rank.random_streams(), ...)``.
+
+        Args:
+            generators: further ones to save, by name.
+        """
+        return RandomStreams(generators)
 
 
 class Training:
@@ -79,7 +115,7 @@ class Training:
     """
 
     def __init__(
-        self, rank: Node, job: ElasticJob, files: LaunchFiles, parts: Mapping[str, Any], *, every: int
+        self, rank: ElasticRank, job: ElasticJob, files: LaunchFiles, parts: Mapping[str, Any], *, every: int
     ) -> None:
         for name, part in parts.items():
             if name == _COUNTERS or not callable(getattr(part, "load_state_dict", None)):

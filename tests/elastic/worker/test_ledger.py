@@ -18,8 +18,7 @@ from support.timelines import JOB
 from pytest_distbench.elastic.measures import measure
 from pytest_distbench.elastic.measures.history import History
 from pytest_distbench.elastic.records import Change, MembershipPlan
-from pytest_distbench.elastic.worker.life import ElasticRank
-from pytest_distbench.elastic.worker.training import Training
+from pytest_distbench.elastic.worker.training import ElasticRank, Training
 from pytest_distbench.records.event import read_events
 from pytest_distbench.records.metric import TOLD, Sample
 from pytest_distbench.records.record import replace
