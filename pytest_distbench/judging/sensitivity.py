@@ -23,7 +23,7 @@ from pytest_distbench.judging.thresholds import (
     DRIFT,
     ONE_AGAINST_TWO,
     Circumstances,
-    fast_logs,
+    noise_of,
     smallest_slowdown,
     typical_noise,
 )
@@ -54,16 +54,11 @@ def sensitivity_of(metrics: Mapping[str, Sequence[Sample]], tolerances: Mapping[
     found: list[tuple[float, str, float]] = []
     for key, tolerance in tolerances.items():
         metric = metrics.get(key)
-        if not metric or not is_clock(metric[0], metric[0].unit):
+        if not metric or not is_clock(metric[0], metric[0].unit) or (own := noise_of(metric)) is None:
             continue
-        known = [m.value for m in metric if m.value is not None]
-        if len(known) < 2 or min(known) <= 0:
-            continue
-        noise = statistics.stdev(fast_logs(metric))
-        noise = max(noise, typical.get(metric_name(key), 0.0))
-        mde = detectable_slowdown(
-            noise, len(known), RUN_LAUNCHES, BASELINE_ERROR_RATE, drift=DRIFT, tolerance=tolerance
-        )
+        noise = max(own, typical.get(metric_name(key), 0.0))
+        known = sum(m.value is not None for m in metric)
+        mde = detectable_slowdown(noise, known, RUN_LAUNCHES, BASELINE_ERROR_RATE, drift=DRIFT, tolerance=tolerance)
         found.append((mde, key, noise))
     if not found:
         return None

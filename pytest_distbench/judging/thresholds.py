@@ -383,6 +383,12 @@ def variance_of_iterations(measurement: Sample) -> float | None:
     return float(0.25 * 0.75 / (spread.n * density**2 * spread.p25**2))
 
 
+def noise_of(launches: Sequence[Sample]) -> float | None:
+    """Standard deviation of the logarithm between launches; None of fewer than two, and of values that have none."""
+    known = [m.value for m in launches if m.value is not None]
+    return statistics.stdev(fast_logs(launches)) if len(known) > 1 and min(known) > 0 else None
+
+
 def typical_noise(metrics: Mapping[str, Sequence[Sample]]) -> dict[str, float]:
     """The median noise of sibling metrics, by their common name: ``latency`` of a sweep over sizes.
 
@@ -390,12 +396,8 @@ def typical_noise(metrics: Mapping[str, Sequence[Sample]]) -> dict[str, float]:
     too well. Points of one sweep run on the same machine at the same time, so none is believed to be much quieter than
     half of them. Names with fewer than :data:`FEWEST_SIBLINGS` metrics have no typical noise.
     """
-    noise = {}
-    for key, metric in metrics.items():
-        known = [m.value for m in metric if m.value is not None]
-        if metric[0].is_noisy and len(known) >= 2 and min(known) > 0:
-            noise[key] = statistics.stdev(fast_logs(metric))
-    return typical_of_siblings(noise)
+    noise = {key: noise_of(metric) for key, metric in metrics.items() if metric[0].is_noisy}
+    return typical_of_siblings({key: sigma for key, sigma in noise.items() if sigma is not None})
 
 
 def typical_of_siblings(noise: Mapping[str, float]) -> dict[str, float]:
