@@ -29,7 +29,7 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -146,17 +146,17 @@ FEWEST_OLYMPIC = 5
 
 
 def judge_family(family: Family) -> Finding:
-    if family.lost:
-        return _settle(family, "not-measured", family.lost, better=next(iter(family.stored.values()))[0].better)
+    """What the first decider of its kind says that speaks, unless the ranks behind an unchanged mean are apart."""
+    deciders = (*FIRST, *RULES[METRIC_KINDS[family.first.better].rule])
     try:
-        verdict = _judge_means(family)
-        if verdict.kind == "unchanged" and (apart := _apart(family, verdict)):
-            return _settle(family, "ranks-apart", apart, threshold=verdict.threshold, facts=verdict.facts)
+        finding = next(found for decider in deciders if (found := decider(family)) is not None)
+        if finding.kind == "unchanged" and (apart := _apart(family, finding)):
+            return _settle(family, "ranks-apart", apart, threshold=finding.threshold, facts=finding.facts)
     except OverflowError:
         return _settle(
             family, "unavailable", "a number is too large to compute with", shown=("mean of seeds", None, None)
         )
-    return verdict
+    return finding
 
 
 def _apart(family: Family, verdict: Finding) -> str:
@@ -192,29 +192,49 @@ def _apart(family: Family, verdict: Finding) -> str:
     return ""
 
 
-def _judge_means(family: Family) -> Finding:
-    first = family.first
-    if METRIC_KINDS[first.better].rule == "curve" and not family.stored:
-        if own := _disagreement(family):
-            return _not_repeated(family, own, "its")
-        if still := _stands_still(family):
-            return _settle(family, "flat-curve", still)
+def lost_in_part(family: Family) -> Finding | None:
+    if not family.lost:
+        return None
+    return _settle(family, "not-measured", family.lost, better=next(iter(family.stored.values()))[0].better)
+
+
+def of_own_curve(family: Family) -> Finding | None:
+    """Of a curve without a baseline: whether it can ever be one."""
+    if METRIC_KINDS[family.first.better].rule != "curve" or family.stored:
+        return None
+    if own := _disagreement(family):
+        return _not_repeated(family, own, "its")
+    still = _stands_still(family)
+    return _settle(family, "flat-curve", still) if still else None
+
+
+def without_value(family: Family) -> Finding | None:
     missed = family.new.count(None)
-    if missed and (not family.stored or METRIC_KINDS[first.better].rule != "steps"):
-        seeds = f"{len(family.new)} seed{'s' * (len(family.new) > 1)}"
-        return _settle(family, "no-value", f"no value in {missed} of {seeds}")
-    if not family.stored:
-        return _settle(family, *family.absent)
-    why_not = _difference(family)
-    if why_not:
-        return _settle(family, "other-definition", why_not)
-    if METRIC_KINDS[first.better].rule == "curve":
-        return _judge_curve(family)
-    if family.lost_its_seed and _repeats(family):
-        return _settle(family, "unseeded", "the baseline's launches were seeded, this run's are not")
-    if family.same_software and family.curve in ("nothing", "equal") and _repeats(family):
-        return _judge_exact(family)
-    return _RULES[METRIC_KINDS[first.better].rule](family)
+    if not missed or (family.stored and METRIC_KINDS[family.first.better].rule == "steps"):
+        return None
+    seeds = f"{len(family.new)} seed{'s' * (len(family.new) > 1)}"
+    return _settle(family, "no-value", f"no value in {missed} of {seeds}")
+
+
+def without_baseline(family: Family) -> Finding | None:
+    return None if family.stored else _settle(family, *family.absent)
+
+
+def of_other_definition(family: Family) -> Finding | None:
+    lacking = [key for key in family.current if key not in family.stored]
+    why = f"the baseline has no {lacking[0]}: this run uses other seeds" if lacking else ""
+    why = why or next(filter(None, (difference(m[0], family.current[key][0]) for key, m in family.stored.items())), "")
+    return _settle(family, "other-definition", why) if why else None
+
+
+FIRST = (lost_in_part, of_own_curve, without_value, without_baseline, of_other_definition)
+"""Deciders of every number of a training; those that follow can rely on values of both sides."""
+
+
+def of_lost_seed(family: Family) -> Finding | None:
+    if not family.lost_its_seed or not _repeats(family):
+        return None
+    return _settle(family, "unseeded", "the baseline's launches were seeded, this run's are not")
 
 
 def olympic(values: Sequence[float | None]) -> tuple[float, float, int]:
@@ -229,16 +249,6 @@ def olympic(values: Sequence[float | None]) -> tuple[float, float, int]:
     return statistics.fmean(kept), sum((v - middle) ** 2 for v in winsorised), len(kept)
 
 
-def _difference(family: Family) -> str:
-    lacking = [key for key in family.current if key not in family.stored]
-    if lacking:
-        return f"the baseline has no {lacking[0]}: this run uses other seeds"
-    for key, stored in family.stored.items():
-        if why_not := difference(stored[0], family.current[key][0]):
-            return why_not
-    return ""
-
-
 def _repeats(family: Family) -> bool:
     return all(len({m.value for m in stored}) == 1 for stored in family.stored.values())
 
@@ -250,7 +260,10 @@ def _spread_of(stored: Sequence[Sample]) -> float:
     return max(max(golden_curve.deviations(stored[0].values, m.values)) for m in stored)
 
 
-def _judge_exact(family: Family) -> Finding:
+def exactly(family: Family) -> Finding | None:
+    """Under the same software, where no curve says that the arithmetic is another one."""
+    if not family.same_software or family.curve not in ("nothing", "equal") or not _repeats(family):
+        return None
     changes = []
     largest = 0.0
     for key, launches in family.current.items():
@@ -292,7 +305,7 @@ def _where(family: Family) -> str:
     return told
 
 
-def _judge_curve(family: Family) -> Finding:
+def by_curve(family: Family) -> Finding:
     rtol = family.tolerance_or(golden_curve.RTOL)
     worst: tuple[golden_curve.Departure, Sample, list[float], bool] | None = None
     own = _disagreement(family)
@@ -412,7 +425,7 @@ def curve_says(verdict: Finding) -> CurveSays | None:
             return None
 
 
-def _judge_same(family: Family) -> Finding:
+def by_mean(family: Family) -> Finding:
     old, new = known_values(family.old), known_values(family.new)
     if _lacks_values(family, old, new):
         return _settle(family, "unusable-baseline", "the baseline has no value")
@@ -446,7 +459,7 @@ def _lacks_values(family: Family, old: Sequence[float], new: Sequence[float]) ->
     return not old if family.is_by_launch else len(old) < len(new)
 
 
-def _judge_steps(family: Family) -> Finding:
+def by_steps(family: Family) -> Finding:
     old, new = family.old, family.new
     missed, missed_before = new.count(None), old.count(None)
     if missed_before > (len(old) >= FEWEST_OLYMPIC):
@@ -482,7 +495,7 @@ def _judge_steps(family: Family) -> Finding:
     return _within(family, limit, before, note, shown=shown)
 
 
-def _judge_floor(family: Family) -> Finding:
+def by_quality(family: Family) -> Finding:
     old, new = known_values(family.old), known_values(family.new)
     if _lacks_values(family, old, new):
         return _settle(family, "unusable-baseline", "the baseline has no value")
@@ -509,7 +522,13 @@ def _judge_floor(family: Family) -> Finding:
 _BEYOND = {"same": "training-number", "steps": "goal-missed", "floor": "beyond-threshold"}
 """Reason of a number beyond its threshold, by rule."""
 
-_RULES = {"same": _judge_same, "steps": _judge_steps, "floor": _judge_floor}
+RULES: dict[str, tuple[Callable[[Family], Finding | None], ...]] = {
+    "curve": (by_curve,),
+    "same": (of_lost_seed, exactly, by_mean),
+    "steps": (of_lost_seed, exactly, by_steps),
+    "floor": (of_lost_seed, exactly, by_quality),
+}
+"""Deciders in their order, by the name that a kind's ``rule`` has."""
 
 
 def _within(family: Family, limit: float, scale: float, reason: str = "", shown: Shown | None = None) -> Finding:
