@@ -13,6 +13,7 @@ import pytest
 import torch
 from fsspec.registry import known_implementations
 from support.object_store import serve
+from support.projects import EXIT_USAGE, TEST, Project, run
 from support.ranks import make_rank
 
 from pytest_distbench.errors import DataError, DistbenchError, RecordingError
@@ -281,3 +282,18 @@ def test_the_wait_for_batches_is_added_up(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.undo()
 
     assert made.waited_s == 0.75
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("--distbench-data=nowhere", "there is no folder */nowhere; give one, or a URL*"),
+        ("--distbench-data=s4://bucket", ": s4://bucket: no store is known by s4://; for s3://*"),
+        ("--distbench-data=", "is empty: is the variable it comes from set?*"),
+    ],
+)
+def test_a_place_without_data_is_a_usage_error_that_names_the_option(project: Project, option: str, told: str) -> None:
+    result = run(project(TEST), option)
+
+    result.stderr.fnmatch_lines([f"*--distbench-data*{told}"])
+    assert result.ret == EXIT_USAGE
