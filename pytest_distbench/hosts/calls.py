@@ -222,6 +222,11 @@ class Callers:
         return NotCalled(f"{told}: {shown}. {self._advice}", missing)
 
 
+def fill_hosts(ranks: int, per_host: int) -> list[range]:
+    """Which ranks live on each host: as many as it takes, each but the last filled."""
+    return [range(first, min(first + per_host, ranks)) for first in range(0, ranks, per_host)]
+
+
 def make_site(plan: LaunchPlan, layout: Sequence[range], called: Iterable[tuple[Call, Keeper]]) -> RelayedSite:
     """The site of ranks on the hosts whose relays have called, in their order."""
     called = list(called)

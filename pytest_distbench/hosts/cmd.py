@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.hosts.calls import Call, Callers, addresses, describe_hosts, make_site, take_relays
+from pytest_distbench.hosts.calls import Call, Callers, addresses, describe_hosts, fill_hosts, make_site, take_relays
 from pytest_distbench.hosts.relay import BY_TORCHRUN
 from pytest_distbench.hosts.relayed import RelayedSite
 from pytest_distbench.launch.site import processes
@@ -83,19 +83,14 @@ def fill(template: str, *, nodes: int, words: Sequence[str], variables: Mapping[
     return shlex.split(_PLACEHOLDER.sub(lambda found: values[found[1]], template))
 
 
-def layout(ranks: int, per_node: int) -> list[range]:
-    """Which ranks live on each host: as many as it takes, each but the last filled."""
-    return [range(first, min(first + per_node, ranks)) for first in range(0, ranks, per_node)]
-
-
 def ranks_of_nodes(ranks: int, *, on_gpus: bool, engine: str) -> list[int]:
     del on_gpus
-    return [len(node) for node in layout(ranks, ranks_per_node(engine))]
+    return [len(node) for node in fill_hosts(ranks, ranks_per_node(engine))]
 
 
 def describe(*, ranks: int, engine: str, gpu: bool, platform: str) -> tuple[Environment, bool]:
     """What the hosts of the largest launch are, which the command starts a process on. See :func:`describe_hosts`."""
-    nodes = len(layout(ranks, ranks_per_node(engine)))
+    nodes = len(fill_hosts(ranks, ranks_per_node(engine)))
     return describe_hosts(
         f"the hosts of {_OPTION}",
         functools.partial(start, nodes, engine),
@@ -123,7 +118,7 @@ class CmdLauncher:
         """Nothing can be prepared."""
 
     def open(self, plan: LaunchPlan) -> RelayedSite:
-        ranks = layout(plan.processes, ranks_per_node(self.engine))
+        ranks = fill_hosts(plan.processes, ranks_per_node(self.engine))
         by_torchrun = "{torchrun}" in self.engine
         words = ["pytest_distbench.hosts.relay", *[BY_TORCHRUN] * by_torchrun]
         callers = start(len(ranks), self.engine, *words, log=plan.files.launcher_log, session=self.session)

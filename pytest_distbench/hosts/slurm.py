@@ -22,7 +22,7 @@ from typing import Any
 
 from pytest_distbench.errors import ConfigurationError, LauncherError, show
 from pytest_distbench.hosts import relay
-from pytest_distbench.hosts.calls import Call, Callers, NotCalled, describe_hosts, make_site, within_s
+from pytest_distbench.hosts.calls import Call, Callers, NotCalled, describe_hosts, fill_hosts, make_site, within_s
 from pytest_distbench.hosts.relay import SECRET_VARIABLE, Caller
 from pytest_distbench.hosts.relayed import RelayedSite
 from pytest_distbench.launch.site import processes
@@ -82,7 +82,7 @@ class Allocation:
                 f"{ranks} ranks: job {self.job} has room for {per_node * len(self.nodes)}, {per_node} on each of "
                 f"{len(self.nodes)} nodes: salloc --nodes={-(-ranks // per_node)}, or a smaller --world-size"
             )
-        return [range(first, min(first + per_node, ranks)) for first in range(0, ranks, per_node)]
+        return fill_hosts(ranks, per_node)
 
 
 def read_allocation(variables: Mapping[str, str]) -> Allocation:

@@ -68,8 +68,7 @@ class Controlled:
         path = plan.python_path if is_ours else [plan.variables.get("PYTHONPATH", "")]
         joined = os.pathsep.join(filter(None, [_SITE if observes else "", *path]))
         self.plan = replace(plan, variables={**plan.variables, "PYTHONPATH": joined})
-        folder = watched_folder(self.plan)
-        self._leftovers = Leftovers(folder) if folder is not None else None
+        self._leftovers = Leftovers(watched_folder(self.plan))
 
     def run(self, words: Sequence[str], *followers: Follower) -> End:
         """Run a command line to its end. Whatever happens, nothing of it outlives the call.
@@ -95,7 +94,7 @@ class Controlled:
 
     def complete(self, record: LaunchRecord, ended: End) -> LaunchRecord:
         """A record of the launch with what is told of each: who computed beside it, and what it left."""
-        remark = self._leftovers.remark() if self._leftovers is not None else ""
+        remark = self._leftovers.remark()
         record = replace(with_load(record, ended.load), delayed_s=ended.delayed_s)
         return replace(record, remarks=[*record.remarks, remark]) if remark else record
 

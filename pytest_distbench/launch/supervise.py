@@ -129,8 +129,7 @@ class Supervised:
         self.ended_at = float("inf")
         self.ended_by_us: frozenset[int] = frozenset()
         self.left: frozenset[int] = frozenset()
-        folder = watched_folder(plan)
-        self.leftovers = Leftovers(folder) if folder is not None else None
+        self.leftovers = Leftovers(watched_folder(plan))
         site.start()
         self.up_at = time.monotonic()  # for now: the clock starts anew when the last rank has said hello
         self.latest = float("inf")
@@ -275,8 +274,7 @@ class Supervised:
             replace(host, ranks=[r for r in host.ranks if r.phases.get("end", 0.0) <= self.ended_at])
             for host in self.site.reports()
         ]
-        remarks = [self.leftovers.remark()] if self.leftovers is not None else []
-        record = make_record(self.plan, hosts, self.heard, ending, remarks=remarks)
+        record = make_record(self.plan, hosts, self.heard, ending, remarks=[self.leftovers.remark()])
         if self.timed_out and self.ended_at >= self.latest:
             return replace(record, reason=f"{record.reason}; the time limit of its test was nearly reached")
         return record

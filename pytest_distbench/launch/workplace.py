@@ -151,10 +151,10 @@ def settle(plan: LaunchPlan) -> LaunchPlan:
 class Leftovers:
     """What is left in a folder that outlives the launch: the next launch, and the user, find it there.
 
-    A folder that is too large or too deep is looked through in part.
+    A folder that is too large or too deep is looked through in part. Where there is none nothing is left.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._before = _Look(folder)
 
@@ -177,14 +177,14 @@ class Leftovers:
 class _Look:
     """The files below a folder at one moment: when each changed last, its size, and in words what was passed over."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path | None) -> None:
         self.files: dict[str, tuple[int, int]] = {}
         self.is_cut = False
         self.unseen = ""
-        for path in self._below(folder, _DEEPEST):
+        for path in self._below(folder, _DEEPEST) if folder is not None else ():
             with contextlib.suppress(OSError):  # gone meanwhile
                 status = path.stat()
-                self.files[str(path.relative_to(folder))] = status.st_mtime_ns, status.st_size
+                self.files[os.path.relpath(path, folder)] = status.st_mtime_ns, status.st_size
             if len(self.files) > _MOST_FILES:
                 self.is_cut = True
                 self.unseen = f"has more than {_MOST_FILES} files"

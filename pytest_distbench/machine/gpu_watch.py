@@ -89,6 +89,7 @@ class GpuWatch:
         self._gpus = gpus
         self._host_cpu = cpu_name()
         self._is_foreign, self._name_of = is_foreign or _is_foreign, name_of or _process_name
+        """None where a number is one of another namespace; empty where nobody can say."""
         self._stack = contextlib.ExitStack()
         self._driver: Driver | None = None
         self._handles: dict[str, tuple[Any, Any]] = {}
@@ -129,9 +130,34 @@ class GpuWatch:
     def look(self, looks: dict[str, list[Look]]) -> None:
         assert self._driver is not None
         for uuid, seen in looks.items():
-            card, device = self._handles[uuid]
-            since = seen[-1].at if seen else None
-            seen.append(_look(self._driver, card, device, self._is_foreign, self._name_of, since))
+            seen.append(self._look(self._driver, *self._handles[uuid], seen[-1].at if seen else None))
+
+    def _look(self, driver: Driver, card: Any, device: Any, since: float | None) -> Look:
+        nvml = driver.binding
+        there = processes_on(driver, device)
+        servers = {pid for pid in there if self._name_of(pid).startswith(_MPS_SERVER)}
+        use = driver.ask("GetUtilizationRates", card)
+        power, limit = driver.ask("GetPowerUsage", card), driver.ask("GetPowerManagementLimit", card)
+        counters = {
+            ours: driver.ask("GetViolationStatus", card, getattr(nvml, f"NVML_PERF_POLICY_{name}", -1))
+            for name, ours in _COUNTERS.items()
+        }
+        now = time.monotonic()
+        return Look(
+            at=now,
+            sm_mhz=driver.ask("GetClockInfo", card, nvml.NVML_CLOCK_SM),
+            memory_mhz=driver.ask("GetClockInfo", card, nvml.NVML_CLOCK_MEM),
+            temperature_c=driver.ask("GetTemperature", card, nvml.NVML_TEMPERATURE_GPU),
+            power_w=None if power is None else power / 1000,
+            utilisation=None if use is None else use.gpu / 100,
+            held=held_by(driver, card),
+            held_ns={ours: int(found.violationTime) for ours, found in counters.items() if found is not None},
+            foreign={pid: self._is_foreign(pid) for pid in there if pid not in servers},
+            by_mps=bool(servers),
+            at_work=_at_work(driver, card, _LONGEST_PAUSE_S if since is None else now - since),
+            power_limit_w=None if limit is None else limit / 1000,
+            sm_limit_mhz=_set_clock(driver, card),
+        )
 
     def memory_in_use(self, count: int) -> dict[str, int]:
         """Bytes in use, by label, of the first so many GPUs; without those that do not tell."""
@@ -224,42 +250,6 @@ def _handles(driver: Driver, gpu: Gpu) -> tuple[Any, Any]:
     """Of the card, which has the clocks, and of the device, which has the processes; a slice is not its card."""
     device = driver.ask("GetHandleByUUID", gpu.uuid)
     return (driver.ask("GetHandleByUUID", gpu.slice_of) if gpu.slice_of else device), device
-
-
-def _look(
-    driver: Driver,
-    card: Any,
-    device: Any,
-    is_foreign: Callable[[int], bool | None],
-    name_of: Callable[[int], str],
-    since: float | None,
-) -> Look:
-    """``is_foreign``: None where a number is one of another namespace; ``name_of`` is empty where nobody can say."""
-    nvml = driver.binding
-    there = processes_on(driver, device)
-    servers = {pid for pid in there if name_of(pid).startswith(_MPS_SERVER)}
-    use = driver.ask("GetUtilizationRates", card)
-    power, limit = driver.ask("GetPowerUsage", card), driver.ask("GetPowerManagementLimit", card)
-    counters = {
-        ours: driver.ask("GetViolationStatus", card, getattr(nvml, f"NVML_PERF_POLICY_{name}", -1))
-        for name, ours in _COUNTERS.items()
-    }
-    now = time.monotonic()
-    return Look(
-        at=now,
-        sm_mhz=driver.ask("GetClockInfo", card, nvml.NVML_CLOCK_SM),
-        memory_mhz=driver.ask("GetClockInfo", card, nvml.NVML_CLOCK_MEM),
-        temperature_c=driver.ask("GetTemperature", card, nvml.NVML_TEMPERATURE_GPU),
-        power_w=None if power is None else power / 1000,
-        utilisation=None if use is None else use.gpu / 100,
-        held=held_by(driver, card),
-        held_ns={ours: int(found.violationTime) for ours, found in counters.items() if found is not None},
-        foreign={pid: is_foreign(pid) for pid in there if pid not in servers},
-        by_mps=bool(servers),
-        at_work=_at_work(driver, card, _LONGEST_PAUSE_S if since is None else now - since),
-        power_limit_w=None if limit is None else limit / 1000,
-        sm_limit_mhz=_set_clock(driver, card),
-    )
 
 
 def _set_clock(driver: Driver, card: Any) -> float | None:

@@ -8,7 +8,8 @@ import pytest
 from support.engine import TEMPLATE
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.hosts.cmd import as_torchrun, check_engine, fill, layout, ranks_per_node
+from pytest_distbench.hosts.calls import fill_hosts
+from pytest_distbench.hosts.cmd import as_torchrun, check_engine, fill, ranks_per_node
 from pytest_distbench.hosts.relay import Caller
 
 
@@ -59,8 +60,8 @@ def test_what_runs_on_each_host_carries_its_variables_as_words_or_as_one_word_of
 
 
 def test_hosts_are_filled_one_after_the_other() -> None:
-    assert layout(5, 2) == [range(2), range(2, 4), range(4, 5)]
-    assert layout(2, 4) == [range(2)]
+    assert fill_hosts(5, 2) == [range(2), range(2, 4), range(4, 5)]
+    assert fill_hosts(2, 4) == [range(2)]
 
 
 def test_hosts_under_torchrun_are_ordered_as_its_rendezvous_does() -> None:
