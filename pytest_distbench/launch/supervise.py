@@ -107,11 +107,7 @@ class Supervised:
     """
 
     def __init__(
-        self,
-        site: Site,
-        plan: LaunchPlan,
-        on_progress: Callable[[str], None],
-        follower: LogFollower | None,
+        self, site: Site, plan: LaunchPlan, on_progress: Callable[[str], None], follower: LogFollower | None
     ) -> None:
         self.site = site
         self.heard = site.heard

@@ -182,13 +182,7 @@ class ControlChannel:
     """
 
     def __init__(
-        self,
-        path: Path,
-        selector: selectors.BaseSelector,
-        heard: Heard,
-        *,
-        processes: int,
-        attached: int | None = None,
+        self, path: Path, selector: selectors.BaseSelector, heard: Heard, *, processes: int, attached: int | None = None
     ) -> None:
         self._processes = processes
         self._attached = attached

@@ -22,20 +22,8 @@ from pytest_distbench.launch.site import LOOK_S, Exit, processes
 from pytest_distbench.launch.site.guardian import remove_traces
 from pytest_distbench.launch.site.local import LocalSite, RunningLaunch, places
 from pytest_distbench.launch.site.processes import Standstill
-from pytest_distbench.launch.starters import (
-    LOOPBACK_ADDRESS,
-    NO_REVERSE_DNS,
-    LauncherSetup,
-    parent,
-)
-from pytest_distbench.launch.starters.parent import (
-    RANK,
-    Order,
-    Parent,
-    Word,
-    read_at_start,
-    variables_of_parent,
-)
+from pytest_distbench.launch.starters import LOOPBACK_ADDRESS, NO_REVERSE_DNS, LauncherSetup, parent
+from pytest_distbench.launch.starters.parent import RANK, Order, Parent, Word, read_at_start, variables_of_parent
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan
