@@ -52,7 +52,8 @@ class Network(Record, frozen=True, kw_only=True, omit_defaults=True):
         """As options and names of cases have it; :func:`parse_network` reads it."""
         if self.label:
             return f"label={self.label}"
-        parts = [_rate_text(self.rate)]
+        factor, unit = (1e9, "gbit") if self.rate >= 1e9 else (1e6, "mbit")
+        parts = [f"{self.rate / factor:.12g}{unit}" if self.rate else UNLIMITED]
         if self.delay_s:
             parts.append(f"delay={self.delay_s * 1e3:.12g}ms")
         if self.loss:
@@ -185,13 +186,6 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
     "label": lambda value: value if isinstance(value, str) and _LABEL.fullmatch(value) else None,
 }
 _FIELDS = {"delay": "delay_s"}
-
-
-def _rate_text(rate: float) -> str:
-    if not rate:
-        return UNLIMITED
-    factor, unit = (1e9, "gbit") if rate >= 1e9 else (1e6, "mbit")
-    return f"{rate / factor:.12g}{unit}"
 
 
 class Passage(Record, frozen=True, kw_only=True):

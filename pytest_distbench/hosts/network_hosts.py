@@ -238,7 +238,13 @@ class _Hosts:
     def join(self) -> str:
         """Join the hosts; the name of what shapes and delays."""
         network = self._network
-        has_netem = _has_netem() if network.delay_s or network.loss else False
+        has_netem = bool(network.delay_s or network.loss)
+        if has_netem:
+            try:
+                tell("tc", ["qdisc add dev lo root netem delay 1ms"])
+                tell("tc", ["qdisc del dev lo root"])
+            except Unavailable:
+                has_netem = False
         if (network.delay_s or network.loss) and not has_netem:
             self._join_by_relay()
             made_by = "relay"
@@ -311,15 +317,6 @@ def _enter_own_namespace() -> bool:
 def _enter(descriptor: int) -> None:
     if _LIBC.setns(descriptor, _NEW_NET) != 0:
         raise Unavailable(f"cannot enter a network namespace: {os.strerror(ctypes.get_errno())}")
-
-
-def _has_netem() -> bool:
-    try:
-        tell("tc", ["qdisc add dev lo root netem delay 1ms"])
-        tell("tc", ["qdisc del dev lo root"])
-    except Unavailable:
-        return False
-    return True
 
 
 def tell(program: str, lines: list[str]) -> None:

@@ -8,7 +8,6 @@ what they are. The allocation is read from the environment, whose variables ``sa
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import re
 import signal
@@ -150,8 +149,16 @@ def start_step(
     """
     path = sys.path if python_path is None else python_path
     kept = {name: value for name, value in variables.items() if name not in OF_TASKS}
+    # One process on each, beside whatever runs there; where one ends, the others go on. Each has all GPUs of the job
+    # there: where srun is told nothing, the job's own share of a task counts.
+    srun = [
+        "srun", "--overlap", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1",
+        f"--nodelist={','.join(nodes)}", "--distribution=block", "--cpu-bind=none", "--mpi=none", "--input=none",
+        "--unbuffered", "--kill-on-bad-exit=0", "--wait=0", "--no-kill", "--export=ALL", "--label",
+        *([f"--gpus-per-node={gpus}", "--gpu-bind=none"] if gpus else []),
+    ]  # fmt: skip
     return Callers(
-        lambda where, _: [*_srun(nodes, gpus), *command(where)],
+        lambda where, _: [*srun, *command(where)],
         environment={**kept, **NO_REVERSE_DNS, "PYTHONPATH": os.pathsep.join(filter(None, path))},
         count=len(nodes),
         names=nodes,
@@ -160,19 +167,6 @@ def start_step(
         advice="Are the nodes up (sinfo; salloc --exclude leaves one out), can they reach this host, and do they have "
         "Python and pytest-distbench at the same paths?",
     )
-
-
-def _srun(nodes: Sequence[str], gpus: int) -> list[str]:
-    """Starts one process on each of the nodes, beside whatever runs there; where one ends, the others go on.
-
-    Each has all GPUs of the job there: where srun is told nothing, the job's own share of a task counts.
-    """
-    of_gpus = [f"--gpus-per-node={gpus}", "--gpu-bind=none"] if gpus else []
-    return [
-        "srun", "--overlap", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1",
-        f"--nodelist={','.join(nodes)}", "--distribution=block", "--cpu-bind=none", "--mpi=none", "--input=none",
-        "--unbuffered", "--kill-on-bad-exit=0", "--wait=0", "--no-kill", "--export=ALL", "--label", *of_gpus,
-    ]  # fmt: skip
 
 
 def ranks_of_nodes(ranks: int, *, on_gpus: bool, engine: str) -> list[int]:
@@ -184,22 +178,22 @@ def describe(*, ranks: int, engine: str, gpu: bool, platform: str) -> tuple[Envi
     """What the nodes of the allocation are, from one step on all of them. See :func:`describe_hosts`."""
     del ranks, engine
     allocation = read_allocation(os.environ)
+
+    def start(module: str, *words: str, **callers: Any) -> Callers:
+        return start_step(
+            allocation.nodes,
+            lambda where: [sys.executable, "-m", module, *where, *words],
+            gpus=allocation.gpus_per_node,
+            variables=os.environ,
+            **callers,
+        )
+
     return describe_hosts(
         f"the nodes of job {allocation.job}",
-        functools.partial(_start, allocation),
+        start,
         gpu=gpu,
         platform=platform,
         gpu_advice="allocate some, as salloc --gpus-per-node=4; if no partition has any (sinfo), leave --gpu out",
-    )
-
-
-def _start(allocation: Allocation, module: str, *words: str, **callers: Any) -> Callers:
-    return start_step(
-        allocation.nodes,
-        lambda where: [sys.executable, "-m", module, *where, *words],
-        gpus=allocation.gpus_per_node,
-        variables=os.environ,
-        **callers,
     )
 
 

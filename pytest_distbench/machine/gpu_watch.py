@@ -142,6 +142,9 @@ class GpuWatch:
             ours: driver.ask("GetViolationStatus", card, getattr(nvml, f"NVML_PERF_POLICY_{name}", -1))
             for name, ours in _COUNTERS.items()
         }
+        # The clock that somebody has set, where it is not the one that the card comes with.
+        target = driver.ask("GetClock", card, nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_ID_APP_CLOCK_TARGET)
+        default = driver.ask("GetClock", card, nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_ID_APP_CLOCK_DEFAULT)
         now = time.monotonic()
         return Look(
             at=now,
@@ -156,7 +159,7 @@ class GpuWatch:
             by_mps=bool(servers),
             at_work=_at_work(driver, card, _LONGEST_PAUSE_S if since is None else now - since),
             power_limit_w=None if limit is None else limit / 1000,
-            sm_limit_mhz=_set_clock(driver, card),
+            sm_limit_mhz=None if target is None or target == default else float(target),
         )
 
     def memory_in_use(self, count: int) -> dict[str, int]:
@@ -250,14 +253,6 @@ def _handles(driver: Driver, gpu: Gpu) -> tuple[Any, Any]:
     """Of the card, which has the clocks, and of the device, which has the processes; a slice is not its card."""
     device = driver.ask("GetHandleByUUID", gpu.uuid)
     return (driver.ask("GetHandleByUUID", gpu.slice_of) if gpu.slice_of else device), device
-
-
-def _set_clock(driver: Driver, card: Any) -> float | None:
-    """The clock that somebody has set, in MHz, where it is not the one that the card comes with."""
-    nvml = driver.binding
-    target = driver.ask("GetClock", card, nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_ID_APP_CLOCK_TARGET)
-    default = driver.ask("GetClock", card, nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_ID_APP_CLOCK_DEFAULT)
-    return None if target is None or target == default else float(target)
 
 
 def _at_work(driver: Driver, card: Any, within_s: float) -> frozenset[int] | None:

@@ -314,29 +314,16 @@ def _variables(
 
 def _card(driver: Driver, index: int) -> Card:
     handle = driver.demand("GetHandleByIndex", index)
-    gpu = _describe(driver, handle, index, pci=pci_address(driver.ask("GetPciInfo", handle)))
-    mode = driver.ask("GetMigMode", handle)
-    is_cut = mode is not None and mode[0] == 1
-    sm_mhz = driver.ask("GetMaxClockInfo", handle, driver.binding.NVML_CLOCK_SM) or 0
-    return Card(
-        gpu=gpu,
-        is_cut=is_cut,
-        slices=dict(_slices(driver, handle, gpu)) if is_cut else {},
-        speed=float((driver.ask("GetNumGpuCores", handle) or 0) * sm_mhz),
-    )
-
-
-def _describe(driver: Driver, handle: Any, index: int, *, pci: str) -> Gpu:
     memory = driver.ask("GetMemoryInfo", handle)
     capability = driver.ask("GetCudaComputeCapability", handle)
     generation, lanes = driver.ask("GetMaxPcieLinkGeneration", handle), driver.ask("GetMaxPcieLinkWidth", handle)
     port = Port(driver, handle)
     ecc, persistence = driver.ask("GetCurrentEccMode", handle), driver.ask("GetPersistenceMode", handle)
-    return Gpu(
+    gpu = Gpu(
         name=str(driver.demand("GetName", handle)),
         uuid=str(driver.demand("GetUUID", handle)),
         index=index,
-        pci=pci,
+        pci=pci_address(driver.ask("GetPciInfo", handle)),
         memory_bytes=int(memory.total) if memory is not None else None,
         capability=".".join(map(str, capability)) if capability else "",
         pcie=f"{generation}x{lanes}" if generation and lanes else "",
@@ -346,6 +333,15 @@ def _describe(driver: Driver, handle: Any, index: int, *, pci: str) -> Gpu:
         persistence=None if persistence is None else bool(persistence),
         power_limit_w=_watts(driver.ask("GetPowerManagementLimit", handle)),
         default_power_limit_w=_watts(driver.ask("GetPowerManagementDefaultLimit", handle)),
+    )
+    mode = driver.ask("GetMigMode", handle)
+    is_cut = mode is not None and mode[0] == 1
+    sm_mhz = driver.ask("GetMaxClockInfo", handle, driver.binding.NVML_CLOCK_SM) or 0
+    return Card(
+        gpu=gpu,
+        is_cut=is_cut,
+        slices=dict(_slices(driver, handle, gpu)) if is_cut else {},
+        speed=float((driver.ask("GetNumGpuCores", handle) or 0) * sm_mhz),
     )
 
 

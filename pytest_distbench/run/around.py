@@ -234,7 +234,8 @@ AROUND: Table[str, Callable[[AroundSetup], Around]] = Table(
 class Surroundings:
     def __init__(self, setup: AroundSetup) -> None:
         self._settings = setup.settings
-        self._layout = functools.cache(self._find_layout)
+        layout = LAUNCHERS[setup.settings.launcher].layout
+        self._layout = functools.cache(layout) if layout is not None else None
         self._all: dict[str, Around] = {}
         for name, make in AROUND.items():
             with blame(f"AROUND[{name!r}]"):
@@ -289,15 +290,11 @@ class Surroundings:
     def _nodes(self, request: LaunchRequest) -> str:
         """The hosts and the ranks on each, ``2x4``, where there are several hosts."""
         launcher = LAUNCHERS[self._settings.launcher]
-        if launcher.layout is None or kind_of(request.work).hosted_by(launcher) is not launcher:
+        if self._layout is None or kind_of(request.work).hosted_by(launcher) is not launcher:
             return ""
-        layout = self._layout(request.work.processes(request.world_size), request.device == "cuda")
+        processes, engine = request.work.processes(request.world_size), self._settings.engine
+        layout = self._layout(processes, on_gpus=request.device == "cuda", engine=engine)
         return layout_text(layout) if len(layout) > 1 else ""
-
-    def _find_layout(self, ranks: int, on_gpus: bool) -> Sequence[int]:  # noqa: FBT001 a key of the cache
-        layout = LAUNCHERS[self._settings.launcher].layout
-        assert layout is not None
-        return layout(ranks, on_gpus=on_gpus, engine=self._settings.engine)
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:
