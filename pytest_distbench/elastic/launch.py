@@ -17,7 +17,7 @@ from pytest_distbench.elastic.records import ElasticJob, Job, Pool, Sharing
 from pytest_distbench.elastic.timeline import error_of
 from pytest_distbench.errors import ReadingError, RecordingError
 from pytest_distbench.launch.controlled import Controlled, TimelineFollower, tell_end
-from pytest_distbench.launch.diagnosis.fates import is_follower
+from pytest_distbench.launch.fates import is_follower
 from pytest_distbench.launch.outcome import read_reports
 from pytest_distbench.launch.readers import readings
 from pytest_distbench.launch.reduce import largest, merge, of_largest_process, peak_memory, recorded

@@ -13,7 +13,7 @@ from pytest_distbench.elastic.engines import ENGINES, Advice, CannotGoOn
 from pytest_distbench.elastic.records import Change, ElasticJob
 from pytest_distbench.elastic.timeline import error_of
 from pytest_distbench.errors import ConfigurationError, ReadingError, show
-from pytest_distbench.launch.diagnosis.fates import is_follower
+from pytest_distbench.launch.fates import is_follower
 from pytest_distbench.records.event import Event
 from pytest_distbench.records.metric import Reader
 from pytest_distbench.records.record import Number

@@ -9,7 +9,7 @@ import msgspec
 
 from pytest_distbench.errors import ReadingError, RecordingError
 from pytest_distbench.judging.fingerprint_rule import structure_metrics
-from pytest_distbench.launch.diagnosis.fates import Ending, is_hang, merge_outcomes, tell_fates
+from pytest_distbench.launch.fates import Ending, is_hang, merge_outcomes, tell_fates
 from pytest_distbench.launch.readers import readings
 from pytest_distbench.launch.reduce import (
     breakdowns,

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_distbench.errors import LauncherError, Terminated
-from pytest_distbench.launch.diagnosis.fates import Ending
+from pytest_distbench.launch.fates import Ending
 from pytest_distbench.launch.outcome import make_record
 from pytest_distbench.launch.site import LOOK_S, PULSE_S, Site
 from pytest_distbench.launch.starters import Launcher

@@ -3,7 +3,7 @@
 There is one Unix socket per launch, a JSON line per event, and requests are a byte. The waits are shares of the
 launch's time: they nest, so that the inner one explains. gloo raises where a rank has waited too long, and the
 traceback tells where: that comes before the launch's own end. NCCL does not raise. Its watchdog ends the process a
-minute later (``launch/diagnosis/evidence.py``), and with it the stacks and the recorder that tell which rank is
+minute later (``launch/evidence.py``), and with it the stacks and the recorder that tell which rank is
 missing: under NCCL the launch's own end comes first.
 """
 

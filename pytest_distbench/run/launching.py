@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from pytest_distbench.errors import ConfigurationError, ExtensionError, LauncherError, ReadingError, blame, line_of
-from pytest_distbench.launch.diagnosis import texts
+from pytest_distbench.launch import signs
 from pytest_distbench.launch.outcome import mask_record
 from pytest_distbench.launch.starters import LAUNCHERS, Hosting, Launcher, LauncherKind, LauncherSetup
 from pytest_distbench.launch.supervise import Side
@@ -326,7 +326,7 @@ class Launching:
 
 def _why_it_cannot(record: LaunchRecord) -> str:
     error = record.fates[0].error if record.fates else None
-    sign = texts.read(error.message) if error is not None else None
+    sign = signs.read(error.message) if error is not None else None
     if error is None or sign is None or not sign.advice:
         return f"{record.reason.splitlines()[0]}. Next: python -c 'import torch; torch.ones(1, device=\"cuda\")'"
     return f"{sign.meaning} ({error.kind}: {error.message.strip().splitlines()[0]}). Next: {sign.advice}"

@@ -14,7 +14,7 @@ from support.fingerprints import BARRIER
 from support.plans import make_plan
 
 from pytest_distbench.launch import reduce
-from pytest_distbench.launch.diagnosis.fates import Ending
+from pytest_distbench.launch.fates import Ending
 from pytest_distbench.launch.outcome import make_record, mask_record, read_reports, reduce_host, report_host
 from pytest_distbench.launch.reduce import join
 from pytest_distbench.launch.site import Exit, Heard

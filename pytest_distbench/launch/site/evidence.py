@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_distbench.launch.diagnosis.evidence import is_whole
+from pytest_distbench.launch.evidence import is_whole
 from pytest_distbench.launch.site import processes
 from pytest_distbench.records.launch_files import LaunchFiles, open_left
 from pytest_distbench.records.wire import FLIGHT_REQUEST, STACKS_SIGNAL

@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from pytest_distbench.launch.diagnosis.evidence import waits_at
+from pytest_distbench.launch.evidence import waits_at
 from pytest_distbench.launch.site import evidence, processes
 from pytest_distbench.records.launch_files import LaunchFiles
 

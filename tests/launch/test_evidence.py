@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.documents import documents
 from support.nccl_texts import LATE, TEXTS, watchdog_log
 
-from pytest_distbench.launch.diagnosis.evidence import (
+from pytest_distbench.launch.evidence import (
     before_dump,
     is_in_own_code,
     is_whole,

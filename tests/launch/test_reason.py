@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.nccl_texts import TEXTS
 
-from pytest_distbench.launch.diagnosis.fates import merge_outcomes
-from pytest_distbench.launch.diagnosis.texts import SIGNS, last_error, read
+from pytest_distbench.launch.fates import merge_outcomes
+from pytest_distbench.launch.signs import SIGNS, last_error, read
 from pytest_distbench.records.launch import HUNG, ErrorReport, RankFate
 
 

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import msgspec
 
-from pytest_distbench.launch.diagnosis import texts
+from pytest_distbench.launch import signs
 from pytest_distbench.launch.workplace import find_line
 from pytest_distbench.records.iteration import FlightEntry, FlightRecording
 from pytest_distbench.records.launch import RankFate
@@ -76,7 +76,7 @@ class Abort:
     """
 
     text: str
-    kind: texts.Kind
+    kind: signs.Kind
     error: str = "DistBackendError"
     op: str = ""
     number: int | None = None
@@ -103,8 +103,8 @@ def read_uncaught(log: Path) -> Abort | None:
     return Abort(text=text if text == error else f"{error}: {text}", kind=_kind(text), error=error)
 
 
-def _kind(text: str) -> texts.Kind:
-    sign = texts.read(text)
+def _kind(text: str) -> signs.Kind:
+    sign = signs.read(text)
     return sign.kind if sign else "cause"
 
 

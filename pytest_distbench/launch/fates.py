@@ -10,8 +10,8 @@ from typing import Literal, get_args
 
 import msgspec
 
-from pytest_distbench.launch.diagnosis import texts
-from pytest_distbench.launch.diagnosis.evidence import (
+from pytest_distbench.launch import signs
+from pytest_distbench.launch.evidence import (
     Abort,
     before_dump,
     is_in_own_code,
@@ -43,8 +43,8 @@ def is_follower(error: ErrorReport) -> bool:
     return error.began_in_torch and bool(kinds) and "cause" not in kinds
 
 
-def _signs(error: ErrorReport) -> list[texts.Sign]:
-    return [sign for text in error.torch_errors if (sign := texts.read(text))]
+def _signs(error: ErrorReport) -> list[signs.Sign]:
+    return [sign for text in error.torch_errors if (sign := signs.read(text))]
 
 
 def is_hang(fates: Sequence[RankFate]) -> bool:
@@ -351,8 +351,8 @@ def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, s
 
 def _tell_mismatch(first: RankFate, fates: Sequence[RankFate]) -> str:
     """What each rank was in where the collectives of two do not match; empty: that is not why it failed."""
-    sign = texts.read(first.error.message) if first.error is not None and first.error.began_in_torch else None
-    if sign is None or sign.meaning != texts.MISMATCH or first.error is None:
+    sign = signs.read(first.error.message) if first.error is not None and first.error.began_in_torch else None
+    if sign is None or sign.meaning != signs.MISMATCH or first.error is None:
         return ""
     sizes = _SIZES.search(first.error.message)
     got = f"got {sizes[1]} B for {sizes[2]} B" if sizes else "received more than it had room for"
@@ -371,10 +371,10 @@ def _called_at(fate: RankFate) -> str:
 def _tell_error(error: ErrorReport) -> str:
     """An error's first line; of one of torch's that is known, what it means, and the next step in a line of its own."""
     for text in error.torch_errors if error.began_in_torch else ():
-        sign = texts.read(text)
+        sign = signs.read(text)
         if sign is not None and sign.meaning:
             return (
-                f"{sign.meaning}: {texts.last_error(text) or _first_line(text.partition(': ')[2])}\nnext: {sign.advice}"
+                f"{sign.meaning}: {signs.last_error(text) or _first_line(text.partition(': ')[2])}\nnext: {sign.advice}"
             )
     return _first_line(error.message)
 

@@ -12,7 +12,7 @@ from support.plans import make_plan
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.controlled import check_command
-from pytest_distbench.launch.diagnosis.fates import (
+from pytest_distbench.launch.fates import (
     Ending,
     find_missing,
     is_deadlock,
