@@ -7,12 +7,13 @@ import fnmatch
 import pytest
 from support.cases import ON_TWO
 
-from pytest_distbench.judging.causes import find_causes
+from pytest_distbench.judging.causes import CAUSES, find_causes
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.environment import Environment, GpuNorm, GpuWitness
 from pytest_distbench.records.iteration import TRAINING_STEP, Course, Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Spread
+from pytest_distbench.records.reasons import REMARKS
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord
 from pytest_distbench.report import failures
@@ -247,3 +248,12 @@ def test_a_curve_that_departs_on_several_gpus_asks_for_a_fixed_algorithm(code: s
     assert told(replace(of_two, case=on(of_two.case, 2)), "NCCL_ALGO") == []
     paired = replace(of_two, reference=replace(of_two.reference, kind="paired"))
     assert told(paired, "NCCL_ALGO") == []
+
+
+def test_a_new_cause_is_a_row_and_a_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(REMARKS, "full-moon", REMARKS["late-rank"])
+    monkeypatch.setitem(
+        CAUSES, "moon", lambda made: [Finding(code="full-moon", reason=f"full moon over {made.nodeid}")]
+    )
+
+    assert cause_lines(slower(cpu_s=0.04))[1:] == ["full moon over t", ""]
