@@ -6,6 +6,7 @@ import socket
 
 import pytest
 from support.engine import TEMPLATE
+from support.projects import EXIT_USAGE, TEST, Project, run, stored
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.hosts.calls import fill_hosts
@@ -71,3 +72,66 @@ def test_hosts_under_torchrun_are_ordered_as_its_rendezvous_does() -> None:
         ordered = as_torchrun([(line, caller) for caller in callers])
 
     assert [caller.host for _, caller in ordered] == ["n10", "n2", "n9"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--distbench-launcher", "cmd"],
+            "*--distbench-launcher *: 'cmd'; wanted *, such as 'mpirun -np {nodes} *",
+        ),
+        (["--distbench-launcher", "sh {x}"], "*'sh {x}': there is no {x}, {nodes} is missing, *wanted a program of *"),
+        (
+            ["--distbench-launcher", "sh {nodes:2} {nodes:3} {command}"],
+            "*wanted a program*{nodes:8}: each is filled with 8*",
+        ),
+        (
+            ["--distbench-launcher=sh {nodes} {command}", "-o", "distbench_against_python=python"],
+            "*ranks under cmd run the Python of pytest; take another launcher*",
+        ),
+        (["--distbench-network="], "*--distbench-network * is empty: is the variable it comes from set?"),
+        (["--distbench-network=1gbit,dely=1ms"], "*network '1gbit,dely=1ms': there is no 'dely'; wanted *"),
+    ],
+)
+def test_a_bad_option_is_a_usage_error_that_names_it(project: Project, arguments: list[str], message: str) -> None:
+    made = project(TEST)
+    result = run(made, *arguments)
+
+    result.stderr.fnmatch_lines([message])
+    assert result.ret == EXIT_USAGE
+    assert stored(made) == []
+
+
+def test_a_command_of_the_ini_file_gives_way_to_a_launcher_that_is_named(project: Project) -> None:
+    made = project(TEST)
+    made.makeini("[pytest]\ndistbench_launcher = sh -c 'exit 3' {nodes} {command}\n")
+    named, implied = run(made, "--distbench-launcher=stand-in"), run(made)
+
+    named.assert_outcomes(passed=1)
+    implied.stderr.fnmatch_lines(["ERROR: the hosts of --distbench-launcher do not*sh has ended (exit code 3)*"])
+    assert implied.ret == EXIT_USAGE
+
+
+def test_a_network_that_cannot_be_ends_the_run_before_anything_is_measured(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.network("1gbit", dealy="1ms")
+        def test_a(distbench):
+            pass
+
+        @pytest.mark.network("fast")
+        def test_b(distbench):
+            pass
+        """
+    )
+    result = pytester.runpytest()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        [
+            "*@pytest.mark.network: unknown keyword dealy; known are: delay, loss, *label. If the marker is not ours*",
+            "*@pytest.mark.network: network 'fast': rate='fast'; wanted a rate of 10mbit to 1000gbit or 'unlimited'*",
+        ]
+    )

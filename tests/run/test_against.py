@@ -151,7 +151,7 @@ def test_a_body_that_the_revision_lacks_is_missing_and_one_that_fails_there_fail
         (["--distbench-against", "HEAD", "--distbench-prune"], "*leave out --distbench-prune*"),
         (
             ["--distbench-against", "HEAD", "--distbench-launcher", "torchrun"],
-            "*which the torchrun launcher cannot; take one of warm, slurm, a command *, stand-in*",
+            "*which the torchrun launcher cannot; take one of warm, *stand-in*",
         ),
         (["--distbench-against", "HEAD", "--distbench-launches", "2"], "*needs at least 3 pairs*"),
         (["--distbench-against", "HEAD", "--distbench-launches=9:5"], "*'9:5'; wanted N, N:MAX or :MAX,*"),

@@ -37,14 +37,12 @@ from pytest_distbench.run.kinds import HERE, Describe
 PASSED = LaunchRecord(index=0, outcome="passed", wall_s=1.0)
 
 
-def under(
-    name: str, monkeypatch: pytest.MonkeyPatch, kind: LauncherKind | None = None, engine: str = ""
-) -> Surroundings:
+def under(name: str, monkeypatch: pytest.MonkeyPatch, kind: LauncherKind | None = None) -> Surroundings:
     """A run under a launcher, with no GPU."""
     if kind is not None:
         monkeypatch.setitem(LAUNCHERS, name, kind)
     monkeypatch.delitem(AROUND, "gpus", raising=False)
-    settings: Any = SimpleNamespace(launcher=name, engine=engine)
+    settings: Any = SimpleNamespace(launcher=name, engine="")
     return Surroundings(AroundSetup(settings=settings, on_progress=print))
 
 
@@ -67,9 +65,6 @@ def test_ranks_on_several_hosts_are_a_condition_and_the_launcher_is_asked_once(
     assert found == [{"nodes": "2x2"}, {}, {"nodes": "2x2"}]
     assert asked == [(4, False), (2, False)]
     assert layout_text([4, 3]) == "1x4+1x3"
-
-    around = under("cmd", monkeypatch, engine="{nodes:3}")
-    assert around.conditions(make_plan(tmp_path, world_size=8)) == {"nodes": "2x3+1x2"}
 
 
 STEP = Sample(name="step", unit="s", better="lower", value=1.0)
