@@ -187,8 +187,8 @@ def _resolve(asked: AskedBound, measured: Measured) -> list[tuple[str, Bound]]:
     found = []
     for key, rate in _matches(asked.metric, measured):
         first = measured[key][0]
-        for term in terms_of(asked.value):
-            side = term.side or ("least" if rate else _SIDES.get(METRIC_KINDS[first.better].sign))
+        for given, number, unit in terms_of(asked.value):
+            side = given or ("least" if rate else _SIDES.get(METRIC_KINDS[first.better].sign))
             name = f"the bound of {asked.metric!r} ({asked.where})"
             if side is None:
                 raise ConfigurationError(
@@ -196,7 +196,7 @@ def _resolve(asked: AskedBound, measured: Measured) -> list[tuple[str, Bound]]:
                     f"'>= {asked.value}'"
                 )
             try:
-                value = convert(term.value, term.unit, rate[1] if rate else first.unit)
+                value = convert(number, unit, rate[1] if rate else first.unit)
             except ConfigurationError as error:
                 raise ConfigurationError(f"{name}: {error}") from None
             bound = Bound(side=side, value=value, where=asked.where)

@@ -7,7 +7,7 @@ import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.records.iteration import PhasePlace
@@ -106,18 +106,8 @@ class AskedBound:
     where: str
 
 
-class Term(NamedTuple):
-    """One limit that was written.
-
-    Attributes:
-        side: None where no sign says it.
-        value: in the unit.
-        unit: empty: the metric's own.
-    """
-
-    side: Side | None
-    value: float
-    unit: str
+Term = tuple[Side | None, float, str]
+"""A limit that was written: its side, or None without a sign; the value; and its unit, or "" for the metric's own."""
 
 
 def terms_of(given: object) -> list[Term]:
@@ -126,16 +116,16 @@ def terms_of(given: object) -> list[Term]:
         number = as_float(given)
         if number is None or not math.isfinite(number):
             raise ConfigurationError(f"{show(given)} is no bound: {_WANTED}")
-        return [Term(None, number, "")]
-    terms = []
+        return [(None, number, "")]
+    terms: list[Term] = []
     for part in re.split(r"\s+and\s+", given.strip()):
         sign = next((sign for sign in _SIGNS if part.startswith(sign)), "")
         try:
             value, unit = parse_quantity(part.removeprefix(sign))
         except ConfigurationError:
             raise ConfigurationError(f"{show(given)} is no bound: {_WANTED}") from None
-        terms.append(Term(_SIGNS.get(sign), value, unit))
-    if len(terms) > 1 and sorted(str(term.side) for term in terms) != ["least", "most"]:
+        terms.append((_SIGNS.get(sign), value, unit))
+    if len(terms) > 1 and sorted(str(side) for side, _, _ in terms) != ["least", "most"]:
         raise ConfigurationError(f"{show(given)} is no bound: {_WANTED}")
     return terms
 
@@ -176,9 +166,9 @@ def bounds_between(at_least: object, at_most: object, *, unit: str, where: str) 
 
 def _one_value(name: str, given: object, unit: str) -> float:
     try:
-        terms = terms_of(given)
-        if len(terms) == 1 and terms[0].side is None:
-            return convert(terms[0].value, terms[0].unit, unit)
+        [(side, value, its_unit), *others] = terms_of(given)
+        if not others and side is None:
+            return convert(value, its_unit, unit)
     except ConfigurationError as error:
         raise ConfigurationError(f"{name}: {error}") from None
     raise ConfigurationError(f"{name}={show(given)}: leave the sign out, {name} says it")

@@ -105,8 +105,17 @@ class Watch:
         if self._sees_all:
             notes = self._observer.notes[self._marked_note :]
             self.found[key] = self._made(_rows(n.told for n in notes), groups=self._of_me(groups_here()))
+            return
+        end_ns = HostClock.time_ns()
+        rings = [recording.entries for recording in _read() if recording.entries]  # oldest first
+        # A script that is one process, and makes no group, sends nothing: that is its fingerprint.
+        is_alone = not dist.is_initialized() and torch_internals.has_recorder()
+        if not self._capacity or not (rings or is_alone):
+            self.found[key] = Fingerprint(missing=_why_not_recorded(self._capacity))
+        elif why := self._why_not_remembered(rings, self._mark_ns):
+            self.found[key] = Fingerprint(missing=why)
         else:
-            self.found[key] = self._read_since(self._mark_ns, HostClock.time_ns())
+            self.found[key] = self._made(_rows(self._inside(rings, self._mark_ns, end_ns)))
 
     @property
     def open_key(self) -> str:
@@ -245,16 +254,6 @@ class Watch:
             else _rows(self._inside(rings, begin_ns, end_ns))
             for begin_ns, end_ns in stretches
         ]
-
-    def _read_since(self, begin_ns: int, end_ns: int) -> Fingerprint:
-        rings = [recording.entries for recording in _read() if recording.entries]  # oldest first
-        # A script that is one process, and makes no group, sends nothing: that is its fingerprint.
-        is_alone = not dist.is_initialized() and torch_internals.has_recorder()
-        if not self._capacity or not (rings or is_alone):
-            return Fingerprint(missing=_why_not_recorded(self._capacity))
-        if why := self._why_not_remembered(rings, begin_ns):
-            return Fingerprint(missing=why)
-        return self._made(_rows(self._inside(rings, begin_ns, end_ns)))
 
     def _why_not_remembered(self, rings: Sequence[Sequence[FlightEntry]], begin_ns: int) -> str:
         if abs(_clock_offset_ns() - self._clock_offset_ns) > _CLOCK_STEP_NS:

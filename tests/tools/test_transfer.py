@@ -187,7 +187,7 @@ def test_bounds_are_made_of_rows_of_one_kind_with_a_margin() -> None:
 
     for time in (1e-9, 3.3e-7, 0.123456, 7.0):
         for value in bounds_of([[row(time_s=time)]], metric="latency", margin=0.07).values():
-            assert terms_of(value)[0].side == "most"
+            assert terms_of(value)[0][0] == "most"
 
     runs = [[row(time_s=1.23456e-4), row(8)], [row(time_s=1e-4), row(time_s=3e-4)]]
     found = baselines_of(runs, in_place=True)
