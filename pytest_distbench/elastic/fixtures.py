@@ -141,7 +141,7 @@ class Elastic:
         every: object,
         hold: object,
     ) -> ElasticJob:
-        least, most = given.nodes("nodes", nodes, most=MOST_NODES)
+        least, most = _nodes(given, "nodes", nodes)
         made = _plan(given, plan)
         try:
             check_values(made)
@@ -163,6 +163,20 @@ class Elastic:
         except ConfigurationError as error:
             given.refuse(f"plan: {error}")
         return job
+
+
+def _nodes(given: Arguments, name: str, value: object) -> tuple[int, int]:
+    """A number of nodes, or the fewest and the most."""
+    if not isinstance(value, tuple | list):
+        number = given.whole(name, value, least=1, most=MOST_NODES)
+        return number, number
+    if len(value) != 2:
+        given.refuse(f"{name}={show(value)}; wanted a number, or the fewest and the most: (1, 2)")
+    fewest = given.whole(f"{name}={show(value)}: the fewest", value[0], least=1, most=MOST_NODES)
+    largest = given.whole(f"{name}={show(value)}: the most", value[1], least=1, most=MOST_NODES)
+    if largest < fewest:
+        given.refuse(f"{name}={show(value)}; wanted the fewest and the most, where the second is not below the first")
+    return fewest, largest
 
 
 def _steps(given: Arguments, steps: object, found: Called, job: ElasticJob) -> Reader | None:
@@ -381,7 +395,7 @@ def _pool_jobs(
     found: list[PoolJob] = []
     for job in listed:
         where = f"job {job.name!r}: "
-        least, most = given.nodes(f"{where}nodes", job.nodes, most=MOST_NODES)
+        least, most = _nodes(given, f"{where}nodes", job.nodes)
         least = most if policy == "gang" else least
         submit_s = given.number(f"{where}submit_s", job.submit_s, least=0.0)
         if found and submit_s < found[-1].submit_s:

@@ -240,21 +240,6 @@ class Arguments:
             self.refuse(f"seeds={show(value)}; wanted 1 to {MOST_LAUNCHES} whole numbers, each once, such as range(5)")
         return tuple(seeds)
 
-    def nodes(self, name: str, value: object, *, most: int) -> tuple[int, int]:
-        """A number of nodes, or the fewest and the most."""
-        if not isinstance(value, tuple | list):
-            number = self.whole(name, value, least=1, most=most)
-            return number, number
-        if len(value) != 2:
-            self.refuse(f"{name}={show(value)}; wanted a number, or the fewest and the most: (1, 2)")
-        fewest = self.whole(f"{name}={show(value)}: the fewest", value[0], least=1, most=most)
-        largest = self.whole(f"{name}={show(value)}: the most", value[1], least=1, most=most)
-        if largest < fewest:
-            self.refuse(
-                f"{name}={show(value)}; wanted the fewest and the most, where the second is not below the first"
-            )
-        return fewest, largest
-
     def command_line(self, value: object) -> list[str]:
         """Arguments of a script: texts, numbers and paths."""
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
