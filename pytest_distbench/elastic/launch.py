@@ -258,6 +258,10 @@ few each take a fifth off the MDE, the later ones hardly a tenth, and each may t
 
 _OPEN_S = 300.0
 """A launch of elastic jobs may take a minute: so long its answer is worth more of them."""
+_RUN_LAUNCHES = 5
+"""The most launches while an answer is open. Three stored and three new ones allow for 7.4 standard deviations of noise
+between launches (at the error rate of one comparison), five for 5.0, eight for 4.0, and ten for 3.7: the first few each
+take a fifth off the MDE, the later ones hardly a tenth, and each may take a minute."""
 
 
 def _kind(run: Callable[[LaunchPlan, Side], LaunchRecord], who: str, **row: Any) -> LaunchKind:
