@@ -58,7 +58,7 @@ class Held:
         return MOST_OF_A_REGRESSION_S if is_worse else MOST_BEYOND_BUDGET_S
 
     def seconds(self, keys: Collection[str] | None = None) -> float:
-        """About how long the first look at these takes, or at all: what is begun has to fit."""
+        """About how long the first look at these takes, or at all of them: what is begun has to fit."""
         return sum(self.doubts[key].takes_s for key in (self.doubts if keys is None else keys))
 
     def that_fit(self, left_s: float, most_s: float) -> Collection[str]:
