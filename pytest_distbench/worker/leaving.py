@@ -68,7 +68,7 @@ def _classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
     try:
         trace = "".join(traceback.format_exception(type(raised), raised, frames))
     except Exception:  # noqa: BLE001 a class that does not let itself be printed, or causes of causes without end
-        trace = "".join(traceback.format_exception(type(raised), raised, frames, chain=False))
+        trace = "".join([*traceback.format_tb(frames), f"{describe(raised)}\n"])
     with contextlib.suppress(BaseException):  # a full disk, a stream the body has closed or replaced
         sys.stderr.write(trace)
     report = ErrorReport(
@@ -116,7 +116,7 @@ def _chain(raised: BaseException) -> list[BaseException]:
 def _is_torchs(raised: BaseException) -> bool:
     """Whether torch raised it: by its class, or by where it was raised, in its Python or in C++ at the user's line."""
     trace = _innermost(raised)
-    if type(raised).__module__.partition(".")[0] == "torch":
+    if str(type(raised).__module__).partition(".")[0] == "torch":
         return True
     if trace is None:
         return False
@@ -138,7 +138,7 @@ def _text_of(raised: BaseException) -> str:
         )
     try:
         return str(raised)
-    except Exception as broken:  # noqa: BLE001 an exception whose __str__ raises must not hide the failure
+    except BaseException as broken:  # noqa: BLE001 an exception whose __str__ raises must not hide the failure
         return f"<{type(raised).__name__} whose text cannot be made: {type(broken).__name__}>"
 
 
