@@ -21,13 +21,12 @@ from pytest_distbench.elastic.progress import (
     STABLE_LINES,
     STABLE_STEPS,
     Progress,
+    ScriptWatch,
     tell_agent_end,
     tell_split,
     tell_unstable,
 )
-from pytest_distbench.elastic.records import START, Change, ElasticJob, Job
-from pytest_distbench.elastic.script import ScriptWatch
-from pytest_distbench.elastic.timeline import event
+from pytest_distbench.elastic.records import START, Change, ElasticJob, Job, event
 from pytest_distbench.errors import ReadingError
 from pytest_distbench.records.event import Event, EventReader, append
 from pytest_distbench.records.launch_files import LaunchFiles

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from pytest_distbench.elastic.records import ElasticJob, JobRun, runs_of
+from pytest_distbench.elastic.records import ElasticJob, JobRun, event, runs_of
 from pytest_distbench.elastic.tables import is_fixed, jobs_of, setup_name
-from pytest_distbench.elastic.timeline import event
 from pytest_distbench.records.case import OVERSUBSCRIBED
 from pytest_distbench.records.event import Event
 from pytest_distbench.records.iteration import RATE

@@ -5,7 +5,7 @@ from __future__ import annotations
 ROWS = {
     "works": {"job": "records:Job", "pool": "records:Pool"},
     "launch kinds": {"records:Job": "launch:JOB", "records:Pool": "launch:POOL"},
-    "workers": {"elastic": "worker.life:main", "serving": "worker.life:serve"},
+    "workers": {"elastic": "worker.training:main", "serving": "worker.training:serve"},
     "charts": {
         "elastic": "tables:elastic_charts",
         "pool": "tables:pool_charts",

@@ -7,14 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_distbench.elastic.measures import measure
-from pytest_distbench.elastic.measures.changes import unplanned
+from pytest_distbench.elastic.measures import measure, measure_pool
 from pytest_distbench.elastic.measures.continuity import tell_wrong_resume
-from pytest_distbench.elastic.measures.history import History
-from pytest_distbench.elastic.measures.pool import measure_pool
+from pytest_distbench.elastic.measures.history import History, unplanned
 from pytest_distbench.elastic.progress import EXIT_S, tell_slow, tell_standstill
-from pytest_distbench.elastic.records import ElasticJob, Job, Pool, Sharing
-from pytest_distbench.elastic.timeline import error_of
+from pytest_distbench.elastic.records import ElasticJob, Job, Pool, Sharing, error_of
 from pytest_distbench.errors import ReadingError, RecordingError
 from pytest_distbench.launch.controlled import Controlled, TimelineFollower, tell_end
 from pytest_distbench.launch.fates import is_follower

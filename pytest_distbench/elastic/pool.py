@@ -20,8 +20,7 @@ import msgspec
 from pytest_distbench.elastic.controller import RunningJob, run_controller
 from pytest_distbench.elastic.engines import ENGINES, CannotGoOn, Engine
 from pytest_distbench.elastic.progress import EXIT_S
-from pytest_distbench.elastic.records import SERVING, START, Change, ChangeKind, Policy, Pool, PoolJob, Sharing
-from pytest_distbench.elastic.timeline import event
+from pytest_distbench.elastic.records import SERVING, START, Change, ChangeKind, Policy, Pool, PoolJob, Sharing, event
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.event import Event, EventReader, append
 from pytest_distbench.records.launch_files import LaunchFiles

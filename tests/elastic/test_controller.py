@@ -16,8 +16,7 @@ from pytest_distbench.elastic import crash, cycle, join, kill, leave, stop
 from pytest_distbench.elastic.controller import Controller, WorkerEnds
 from pytest_distbench.elastic.engines import CannotGoOn
 from pytest_distbench.elastic.progress import tell_agent_end, tell_slow, tell_unstable
-from pytest_distbench.elastic.records import Change, ChangeKind, Cycle, ElasticJob, MembershipPlan
-from pytest_distbench.elastic.timeline import event
+from pytest_distbench.elastic.records import Change, ChangeKind, Cycle, ElasticJob, MembershipPlan, event
 from pytest_distbench.errors import ReadingError
 from pytest_distbench.read import stdout
 from pytest_distbench.records.event import Event, append, read_events

@@ -9,9 +9,8 @@ from support.timelines import JOB, Timeline, but, killed
 from pytest_distbench.elastic import cycle, kill
 from pytest_distbench.elastic.epochs import ACCURACY, EPOCHS, FINAL_ACCURACY, warm_up_mark
 from pytest_distbench.elastic.measures import measure
-from pytest_distbench.elastic.records import ElasticJob, MembershipPlan, runs_of
+from pytest_distbench.elastic.records import ElasticJob, MembershipPlan, event, runs_of
 from pytest_distbench.elastic.tables import setup_name
-from pytest_distbench.elastic.timeline import event
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Scalar
 from pytest_distbench.records.record import replace

@@ -19,8 +19,7 @@ from support.timelines import ERROR, JOB, LOST, Timeline, killed
 
 from pytest_distbench.elastic import kill
 from pytest_distbench.elastic.launch import launch_elastic, make_pool_record, make_record
-from pytest_distbench.elastic.records import ElasticJob, Job, MembershipPlan, Pool, pool_of, runs_of
-from pytest_distbench.elastic.timeline import event
+from pytest_distbench.elastic.records import ElasticJob, Job, MembershipPlan, Pool, event, pool_of, runs_of
 from pytest_distbench.launch.controlled import Controlled
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.starters import Hosting

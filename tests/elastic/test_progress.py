@@ -7,7 +7,7 @@ from support.timelines import ERROR, JOB, LOST, Timeline
 
 from pytest_distbench.elastic.engines import CannotGoOn
 from pytest_distbench.elastic.progress import ATTEMPTS, Progress, StepLines, check_pattern
-from pytest_distbench.elastic.timeline import event
+from pytest_distbench.elastic.records import event
 from pytest_distbench.errors import ConfigurationError, ReadingError
 from pytest_distbench.read import csv, stdout
 from pytest_distbench.records.event import Event

@@ -7,8 +7,7 @@ from pathlib import Path
 from support.pools import POOL, SERVED
 
 from pytest_distbench.elastic import cycle, join, kill, stop
-from pytest_distbench.elastic.records import Demand, ElasticJob, MembershipPlan, unaccounted_s, wanted_at
-from pytest_distbench.elastic.timeline import event
+from pytest_distbench.elastic.records import Demand, ElasticJob, MembershipPlan, event, unaccounted_s, wanted_at
 from pytest_distbench.records.event import EventReader, append, read_events
 from pytest_distbench.records.record import replace
 

@@ -9,8 +9,8 @@ import pytest
 
 from pytest_distbench.elastic.engines import NodeOutputs
 from pytest_distbench.elastic.measures.history import History
-from pytest_distbench.elastic.script import ATTEMPTS, ScriptWatch
-from pytest_distbench.elastic.timeline import event
+from pytest_distbench.elastic.progress import ATTEMPTS, ScriptWatch
+from pytest_distbench.elastic.records import event
 from pytest_distbench.read import stdout
 from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch_files import LaunchFiles

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from pytest_distbench.elastic.measures.pool import measure_pool
-from pytest_distbench.elastic.records import SERVING, PoolJob, Sharing
-from pytest_distbench.elastic.timeline import event
+from pytest_distbench.elastic.measures import measure_pool
+from pytest_distbench.elastic.records import SERVING, PoolJob, Sharing, event
 from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from pytest_distbench.elastic.engines import ENGINES
 from pytest_distbench.elastic.measures.history import History
-from pytest_distbench.elastic.records import ChangeKind, ElasticJob, MembershipPlan
-from pytest_distbench.elastic.timeline import event
+from pytest_distbench.elastic.records import ChangeKind, ElasticJob, MembershipPlan, event
 from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch import ErrorReport
 from pytest_distbench.records.record import replace

@@ -22,8 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, get_args
 
-from pytest_distbench.elastic.records import ChangeKind, ElasticJob
-from pytest_distbench.elastic.timeline import event
+from pytest_distbench.elastic.records import ChangeKind, ElasticJob, event
 from pytest_distbench.launch.starters import by_name
 from pytest_distbench.machine import hardware
 from pytest_distbench.records.event import Event

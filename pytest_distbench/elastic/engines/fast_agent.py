@@ -34,9 +34,8 @@ from torch.distributed.elastic.rendezvous import dynamic_rendezvous as private
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 
 from pytest_distbench.elastic.engines import LOOPBACK, MAX_RESTARTS, STORE_S
-from pytest_distbench.elastic.records import NODE_VARIABLE, SLOT_VARIABLE, ElasticJob, Job
-from pytest_distbench.elastic.timeline import event
-from pytest_distbench.elastic.worker import life
+from pytest_distbench.elastic.records import NODE_VARIABLE, SLOT_VARIABLE, ElasticJob, Job, event
+from pytest_distbench.elastic.worker import training
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.starters.parent import Parent
 from pytest_distbench.records.event import append
@@ -239,4 +238,4 @@ def _raise_signal(number: int, _: object) -> NoReturn:
 def work(plan: str) -> NoReturn:
     """Be a worker of a node."""
     forked.begin_anew()
-    life.main(plan)
+    training.main(plan)

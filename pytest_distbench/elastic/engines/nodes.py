@@ -27,8 +27,7 @@ from typing import BinaryIO
 import psutil
 
 from pytest_distbench.elastic.engines import LOOPBACK, STORE_S, CannotGoOn, NodeOutputs
-from pytest_distbench.elastic.records import NODE_VARIABLE, SLOT_VARIABLE, Job
-from pytest_distbench.elastic.timeline import event
+from pytest_distbench.elastic.records import NODE_VARIABLE, SLOT_VARIABLE, Job, event
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.starters import NO_REVERSE_DNS

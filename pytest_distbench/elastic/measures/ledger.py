@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isclose
 
 from pytest_distbench.elastic.measures.history import History, Worker
-from pytest_distbench.elastic.timeline import OUTSIDE, RANDOM_PART, STEPS, HeldAt
+from pytest_distbench.elastic.records import OUTSIDE, RANDOM_PART, STEPS, HeldAt
 from pytest_distbench.records.event import Event
 
 PARAMETERS = "parameters_changed_by_load"

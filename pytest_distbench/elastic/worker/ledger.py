@@ -1,12 +1,18 @@
 """The ledger of a training: at each checkpoint, and behind each load of one, what this worker holds, as digests.
 
-Whether they agree is judged from the timeline, by ``elastic/measures/ledger.py``. Nothing is looked at in a timed step,
-but for the models' inputs in the first two steps of a generation.
+Two states have one digest where every byte of them is equal. Whether they agree is judged from the timeline, by
+``elastic/measures/ledger.py``. Nothing is looked at in a timed step, but for the models' inputs in the first two steps
+of a generation. An optimizer that the body does not keep, or makes anew behind ``rank.training(...)``, remembers
+nothing, such as momentum, when it goes on. What takes part in a training and was not handed over to it no checkpoint
+keeps, and nobody can compare it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import random
+import sys
+import weakref
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
@@ -14,11 +20,10 @@ from types import FrameType, ModuleType
 from typing import Any
 
 import torch
-from torch.optim.optimizer import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from pytest_distbench.elastic.timeline import OUTSIDE, RANDOM_PART, STEPS, HeldAt
-from pytest_distbench.elastic.worker import state
-from pytest_distbench.elastic.worker.state import OptimizerMemory, left_out
+from pytest_distbench.elastic.records import OUTSIDE, RANDOM_PART, STEPS, HeldAt
 from pytest_distbench.worker.context import RankContext
 
 _WATCHED_STEPS = 2
@@ -47,7 +52,7 @@ class Ledger:
         self._others = {name: part for name, part in parts.items() if name not in known}
         self._memory = memory
         self._tell = tell
-        self._random = state.of_random() if RANDOM_PART in parts else {}
+        self._random = of_random() if RANDOM_PART in parts else {}
         self._fresh: dict[str, str] = {}
         self._drawn_from: dict[str, str] = {}
         self._begun: dict[str, str] = {}
@@ -64,32 +69,32 @@ class Ledger:
             "save",
             place,
             moved=self._moved(),
-            parameters={**self._parameters(), **{name: state.of_parameters(o) for name, o in stepped.items()}},
+            parameters={**self._parameters(), **{name: of_parameters(o) for name, o in stepped.items()}},
             buffers=self._buffers(),
             fields=self._fields(),
-            options={name: state.options_of(o) for name, o in self._optimizers.items()},
+            options={name: options_of(o) for name, o in self._optimizers.items()},
             built=self._built(),
-            moments={name: state.of_moments(o) for name, o in all_optimizers.items()},
-            steps={name: state.steps_of(o) for name, o in all_optimizers.items()},
-            rates={name: state.rates_of(o) for name, o in self._optimizers.items()},
+            moments={name: of_moments(o) for name, o in all_optimizers.items()},
+            steps={name: steps_of(o) for name, o in all_optimizers.items()},
+            rates={name: rates_of(o) for name, o in self._optimizers.items()},
             states=self._states(),
-            random=state.of_random(),
+            random=of_random(),
         )
 
     def before_load(self) -> None:
         """Right before a load: what the parts begin with that are given their state in it."""
         with suppress(Exception):  # a part may have no state before it is given one
             self._fresh = self._states(of=self._others.keys() - {RANDOM_PART})
-        self._drawn_from = {RANDOM_PART: state.of_random()["torch"]} if RANDOM_PART in self._others else {}
+        self._drawn_from = {RANDOM_PART: of_random()["torch"]} if RANDOM_PART in self._others else {}
 
     def at_load(self, place: Place) -> None:
         """Behind a load: what the body may set anew before its first batch, as a rule for the learning rate does."""
-        now = state.of_random() if RANDOM_PART in self._others else {}
+        now = of_random() if RANDOM_PART in self._others else {}
         taken = {stream: found for stream, found in now.items() if self._random.get(stream) != found}
         self._write(
             "load",
             place,
-            rates={name: state.rates_of(o) for name, o in self._optimizers.items()},
+            rates={name: rates_of(o) for name, o in self._optimizers.items()},
             states=self._states(),
             fresh={**self._fresh, **self._drawn_from},
             random=taken or {stream: found for stream, found in now.items() if stream == "torch"},
@@ -97,7 +102,7 @@ class Ledger:
 
     def at_begin(self, place: Place) -> None:
         """Before the first batch: what nobody may have touched since the load."""
-        self._begun = state.of_random()
+        self._begun = of_random()
         self._tensors = self._by_tensor()
         self._write(
             "begin",
@@ -105,17 +110,17 @@ class Ledger:
             parameters=self._parameters(),
             buffers=self._buffers(),
             fields=self._fields(),
-            options={name: state.options_of(o) for name, o in self._optimizers.items()},
+            options={name: options_of(o) for name, o in self._optimizers.items()},
             built=self._built(),
-            moments={name: state.of_moments(o) for name, o in self._optimizers.items()},
-            steps={name: state.steps_of(o) for name, o in self._optimizers.items()},
+            moments={name: of_moments(o) for name, o in self._optimizers.items()},
+            steps={name: steps_of(o) for name, o in self._optimizers.items()},
             states=self._states(of=self._fresh),
             random=self._begun if RANDOM_PART in self._others else {},
         )
 
     def note_left_out(self, *, draws_samples: bool) -> None:
         """At the end of the first step: what took part in it, and was not handed over."""
-        now = state.of_random() if RANDOM_PART not in self._others else {}
+        now = of_random() if RANDOM_PART not in self._others else {}
         drawn = [stream for stream, found in self._begun.items() if now.get(stream, found) != found]
         parts = left_out(self._parts, self._memory.optimizers, drawn_from=drawn, draws_samples=draws_samples)
         if parts:
@@ -145,11 +150,11 @@ class Ledger:
         self._tell("held", rank=self._rank, at=at, per_rank=per_rank, **place, **found)
 
     def _parameters(self) -> dict[str, str]:
-        return {name: state.together(tensors) for name, tensors in self._tensors.items()}
+        return {name: together(tensors) for name, tensors in self._tensors.items()}
 
     def _by_tensor(self) -> dict[str, dict[str, bytes]]:
         return {
-            name: {tensor: state.of_tensor(values) for tensor, values in model.named_parameters()}
+            name: {tensor: of_tensor(values) for tensor, values in model.named_parameters()}
             for name, model in self._models.items()
         }
 
@@ -161,26 +166,26 @@ class Ledger:
         }
 
     def _fields(self) -> dict[str, dict[str, str]]:
-        found = {name: state.of_fields(part) for name, part in self._others.items() if name != RANDOM_PART}
+        found = {name: of_fields(part) for name, part in self._others.items() if name != RANDOM_PART}
         for name, held in self.objects.items():
             with suppress(Exception):  # it is none of ours, and may not be ready to tell its state
-                if digest := state.of_state(held.state_dict()):
+                if digest := of_state(held.state_dict()):
                     found[OUTSIDE + name] = {"": digest}
         return {name: fields for name, fields in found.items() if fields}
 
     def _buffers(self) -> dict[str, str]:
-        return {name: state.of_tensors(_buffers(model, saved=True)) for name, model in self._models.items()}
+        return {name: of_tensors(_buffers(model, saved=True)) for name, model in self._models.items()}
 
     def _built(self) -> dict[str, str]:
         return {
-            f"{model}.{name}": state.of_tensors([("", buffer)])
+            f"{model}.{name}": of_tensors([("", buffer)])
             for model, part in self._models.items()
             for name, buffer in _buffers(part, saved=False)
         }
 
     def _states(self, of: Collection[str] | None = None) -> dict[str, str]:
         parts = {name: part for name, part in self._others.items() if of is None or name in of}
-        found = {name: state.of_state(part.state_dict()) for name, part in parts.items()}
+        found = {name: of_state(part.state_dict()) for name, part in parts.items()}
         return {name: digest for name, digest in found.items() if digest}
 
 
@@ -221,9 +226,9 @@ class Inputs:
             return
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
         for tensor in tensors:
-            self._found.update(state.of_tensor(tensor))
+            self._found.update(of_tensor(tensor))
         if tensors and name not in self._rows and tensors[0].dim() and len(tensors[0]) == self._batch:
-            self._of_samples[name] = state.of_rows(tensors[0])
+            self._of_samples[name] = of_rows(tensors[0])
         if tensors:
             self._rows[name] = self._rows.get(name, 0) + (len(tensors[0]) if tensors[0].dim() else 0)
 
@@ -273,3 +278,285 @@ def _trained(index: int) -> str:
 def _buffers(model: torch.nn.Module, *, saved: bool) -> list[tuple[str, torch.Tensor]]:
     kept = model.state_dict()
     return [(name, buffer) for name, buffer in model.named_buffers() if (name in kept) is saved]
+
+
+class RandomStreams:
+    """Keeps torch's, Python's and numpy's random streams of this process, CUDA's and given generators.
+
+    Each rank has streams of its own, and gets its own back. A rank that there was not at the checkpoint keeps its own.
+    """
+
+    per_rank = True
+
+    def __init__(self, generators: Mapping[str, torch.Generator]) -> None:
+        self._generators = generators
+
+    def state_dict(self) -> dict[str, Any]:
+        """Of all streams, as they stand."""
+        version, internal, spare = random.getstate()
+        state: dict[str, Any] = {
+            "torch": torch.get_rng_state(),
+            "python": [version, list(internal), spare],
+            "generators": {name: generator.get_state() for name, generator in self._generators.items()},
+        }
+        numpy = sys.modules.get("numpy.random")
+        if numpy is not None:
+            kind, keys, position, has_spare, spare = numpy.get_state()
+            state["numpy"] = [kind, torch.from_numpy(keys.astype("int64")), position, has_spare, spare]
+        if torch.cuda.is_initialized():
+            state["cuda"] = torch.cuda.get_rng_state_all()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put them back. A stream that this process does not have is passed over."""
+        torch.set_rng_state(state["torch"])
+        version, internal, spare = state["python"]
+        random.setstate((version, tuple(internal), spare))
+        numpy = sys.modules.get("numpy.random")
+        if numpy is not None and "numpy" in state:
+            kind, keys, position, has_spare, spare = state["numpy"]
+            numpy.set_state((kind, keys.numpy().astype("uint32"), position, has_spare, spare))
+        if "cuda" in state:
+            torch.cuda.set_rng_state_all(state["cuda"])
+        for name, generator in self._generators.items():
+            generator.set_state(state["generators"][name])
+
+
+_SIZE = 16
+"""Bytes of a digest."""
+
+_ROW_SIZE = 6
+_NO_OPTIONS = ("lr", "initial_lr", "params")
+_PLAIN = (bool, int, float, str, tuple)
+
+_STEP = "step"
+"""The slot in which optimizers of torch count their steps."""
+
+
+def of_tensor(tensor: torch.Tensor) -> bytes:
+    """Of a tensor's type, shape and values, wherever it lies."""
+    values = tensor.detach()
+    values = getattr(values, "full_tensor", lambda: values)()  # of a tensor in shards, a collective call
+    values = values.cpu().contiguous()
+    found = blake2b(f"{values.dtype} {tuple(values.shape)} ".encode(), digest_size=_SIZE)
+    if values.numel():
+        found.update(values.reshape(-1).view(torch.uint8).numpy().data)
+    return found.digest()
+
+
+def of_tensors(named: Iterable[tuple[str, torch.Tensor]]) -> str:
+    return together({name: of_tensor(tensor) for name, tensor in named})
+
+
+def together(named: Mapping[str, bytes]) -> str:
+    found = blake2b(digest_size=_SIZE)
+    for name, digest in named.items():
+        found.update(name.encode() + b"\0" + digest)
+    return found.hexdigest()
+
+
+def of_rows(tensor: torch.Tensor) -> list[str]:
+    rows = tensor.detach().cpu().contiguous().reshape(len(tensor), -1)
+    return [blake2b(row.view(torch.uint8).numpy().data, digest_size=_ROW_SIZE).hexdigest() for row in rows]
+
+
+def of_fields(part: object) -> dict[str, str]:
+    """Of each number, tensor, or container of such, that an object has as an attribute, by name; a count is itself."""
+    fields = {} if isinstance(part, Mapping | list | tuple) else getattr(part, "__dict__", {})
+    kept = {name: value for name, value in fields.items() if not isinstance(value, str | bool | None)}
+    found = {name: str(value) if isinstance(value, int) else of_state(value) for name, value in kept.items()}
+    return {name: digest for name, digest in found.items() if digest}
+
+
+def options_of(optimizer: Optimizer) -> list[str]:
+    """The options of an optimizer's groups in words, such as betas and weight decay; its rate is none of them."""
+    return [
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+        for group in optimizer.param_groups
+        for name, value in group.items()
+        if name not in _NO_OPTIONS and isinstance(value, _PLAIN)
+    ]
+
+
+def of_state(state: object) -> str:
+    """Of what ``state_dict()`` returns: containers, tensors, arrays, numbers, texts. Empty: it holds other things."""
+    found = blake2b(digest_size=_SIZE)
+    try:
+        _add(found, state)
+    except TypeError:
+        return ""
+    return found.hexdigest()
+
+
+def _add(found: Any, value: object) -> None:
+    if isinstance(value, torch.Tensor):
+        found.update(b"t" + of_tensor(value))
+    elif isinstance(value, Mapping):
+        found.update(f"d{len(value)}".encode())
+        for key in value:
+            _add(found, key)
+            _add(found, value[key])
+    elif isinstance(value, list | tuple):
+        found.update(f"l{len(value)}".encode())
+        for item in value:
+            _add(found, item)
+    elif isinstance(value, bytes | bytearray):
+        found.update(f"b{len(value)} ".encode() + value)
+    elif value is None or isinstance(value, bool | int | float | complex | str):
+        text = repr(value).encode()
+        found.update(f"s{len(text)} ".encode() + text)
+    elif type(value).__module__ == "numpy" and hasattr(value, "tobytes") and hasattr(value, "dtype"):
+        found.update(f"n{value.dtype} {getattr(value, 'shape', ())} ".encode() + value.tobytes())
+    else:
+        raise TypeError(type(value).__name__)
+
+
+def of_moments(optimizer: Optimizer) -> dict[str, str]:
+    """Of what an optimizer remembers of each parameter, by slot: ``exp_avg``. The count of its steps is none of it."""
+    slots: dict[str, Any] = {}
+    for index, parameter in enumerate(_parameters(optimizer)):
+        for slot, value in optimizer.state.get(parameter, {}).items():
+            if slot != _STEP and isinstance(value, torch.Tensor):
+                slots.setdefault(str(slot), blake2b(digest_size=_SIZE)).update(f"{index} ".encode() + of_tensor(value))
+    return {slot: found.hexdigest() for slot, found in sorted(slots.items())}
+
+
+def steps_of(optimizer: Optimizer) -> str:
+    """The steps that an optimizer has counted, those of all its parameters: ``40``; empty: it counts none."""
+    counted = (optimizer.state.get(parameter, {}).get(_STEP) for parameter in _parameters(optimizer))
+    return ", ".join(dict.fromkeys(f"{float(steps):g}" for steps in counted if steps is not None))
+
+
+def of_parameters(optimizer: Optimizer) -> str:
+    """Of the parameters that an optimizer trains."""
+    return of_tensors((str(index), parameter) for index, parameter in enumerate(_parameters(optimizer)))
+
+
+def rates_of(optimizer: Optimizer) -> list[float]:
+    return [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
+
+
+def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def of_random() -> dict[str, str]:
+    """Of every random stream of this process that a training may draw from, by name."""
+    found = {"torch": of_state(torch.get_rng_state()), "python": of_state(random.getstate())}
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        found["numpy"] = of_state(numpy.get_state())
+    if torch.cuda.is_initialized():
+        found["cuda"] = of_state(torch.cuda.get_rng_state_all())
+    return found
+
+
+class OptimizerMemory:
+    """Looks at each optimizer that steps before this generation's first training step is over, and counts all steps."""
+
+    def __init__(self) -> None:
+        self._before: dict[weakref.ref[Optimizer], tuple[int, dict[str, Any]]] = {}
+        """Of each optimizer that was about to take its first step the numbers that it held, and what it began with."""
+        self._is_first = True
+        self._updates, self._is_given_up = 0, False
+        self._unused: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._hook: Any = register_optimizer_step_pre_hook(self._look)  # stays as long as the process
+
+    def _look(self, optimizer: Optimizer, *_: object) -> None:
+        if not self._updates:
+            self._look_at_unused()
+        self._updates += 1
+        reference = weakref.ref(optimizer)
+        if self._is_first and reference not in self._before:
+            self._before[reference] = (
+                count_states(optimizer),
+                {
+                    "parameters": of_parameters(optimizer),
+                    "moments": of_moments(optimizer),
+                    "steps": steps_of(optimizer),
+                    "rates": rates_of(optimizer),
+                },
+            )
+
+    def take_updates(self) -> tuple[int, bool]:
+        """Steps of optimizers since the last call; and whether a gradient of the batch before was given up without one.
+
+        Gradients that are accumulated stay where they are: their tensor is the same until an optimizer has stepped.
+        """
+        if not self._updates:
+            self._look_at_unused()
+        found = self._updates, self._is_given_up
+        self._updates, self._is_given_up, self._unused = 0, False, None
+        if not found[0]:
+            parameters = (p for group in self.param_groups for p in group["params"])
+            self._unused = next(((p, p.grad) for p in parameters if p.grad is not None), None)
+        return found
+
+    def _look_at_unused(self) -> None:
+        if self._unused is not None:
+            parameter, gradient = self._unused
+            self._is_given_up = parameter.grad is not gradient
+            self._unused = None
+
+    def after_step(self) -> tuple[int, int] | None:
+        """States before and after the first training step; None: nothing stepped in it, or it is long over."""
+        if not self._is_first or not self._before:
+            return None
+        self._is_first = False
+        return sum(held for held, _ in self._before.values()), sum(map(count_states, self.optimizers))
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        return [optimizer for found in self._before if (optimizer := found()) is not None]
+
+    @property
+    def beginnings(self) -> list[dict[str, Any]]:
+        """What they began with, in the order of their steps: facts of an event, of each one."""
+        return [began for _, began in self._before.values()]
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Of the first optimizer that stepped; empty: none did, or it is gone."""
+        return next((optimizer.param_groups for optimizer in self.optimizers), [])
+
+
+def count_states(optimizer: Optimizer) -> int:
+    """Parameters for which an optimizer holds numbers from one step to the next; of SGD without momentum none."""
+    return sum(
+        any(isinstance(value, torch.Tensor) for value in state.values())
+        for state in optimizer.state.values()
+        if isinstance(state, dict)
+    )
+
+
+_SCHEDULED = "initial_lr"
+"""Key of the parameter groups of an optimizer that has a schedule of torch."""
+
+
+def left_out(
+    parts: Mapping[str, Any], optimizers: Iterable[Optimizer], *, drawn_from: Iterable[str], draws_samples: bool
+) -> list[str]:
+    """What was seen in a step and is none of the parts, nor held by one of them; each with the call that keeps it.
+
+    ``drawn_from`` are the random streams that the step has drawn from, where the body does not keep them.
+    """
+    kept = [held for part in parts.values() for held in (part, *getattr(part, "__dict__", {}).values())]
+    known = {id(held) for held in kept}
+    owned = {id(p) for held in kept if isinstance(held, torch.nn.Module) for p in held.parameters()}
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    trained = [parameter for group in groups for parameter in group["params"]]
+    found = [
+        f"the optimizer {type(optimizer).__name__}, which steps: rank.training(optimizer=...)"
+        for optimizer in optimizers
+        if id(optimizer) not in known
+    ]
+    if foreign := sum(id(parameter) not in owned for parameter in trained):
+        found.append(f"{foreign} of the {len(trained)} tensors that are trained: rank.training(model=...)")
+    if any(_SCHEDULED in group for group in groups) and not any(isinstance(held, LRScheduler) for held in kept):
+        found.append("the schedule of the learning rate: rank.training(schedule=...)")
+    if streams := list(drawn_from):
+        found.append(f"random streams ({', '.join(streams)}): rank.training(random=rank.random_streams())")
+    others = [part for part in parts.values() if not isinstance(part, torch.nn.Module | Optimizer | LRScheduler)]
+    if draws_samples and not others:
+        found.append("what chooses the samples: rank.training(sampler=...), which has state_dict and load_state_dict")
+    return found

@@ -99,7 +99,7 @@ def _how_ranks_died(error: BaseException) -> str:
 
 
 def _note_moment(what: str) -> None:
-    """Leave a line that says when a worker of an elastic job had come so far (``elastic/script.py``)."""
+    """Leave a line that says when a worker of an elastic job had come so far (``elastic/progress.py``)."""
     if os.environ.get(_WORKER) != str(os.getpid()):
         return
     import json

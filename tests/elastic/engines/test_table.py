@@ -21,8 +21,7 @@ from pytest_distbench.elastic.engines import (
     torch_release,
 )
 from pytest_distbench.elastic.progress import tell_agent_end, tell_slow, tell_split, tell_unstable
-from pytest_distbench.elastic.records import PARTS, ElasticJob
-from pytest_distbench.elastic.timeline import event
+from pytest_distbench.elastic.records import PARTS, ElasticJob, event
 from pytest_distbench.machine.hardware import installed_version
 from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch_files import LaunchFiles

@@ -6,10 +6,8 @@ import pytest
 from support.timelines import JOB, Timeline, killed
 
 from pytest_distbench.elastic.measures import measure
-from pytest_distbench.elastic.measures.changes import change_results, unplanned
-from pytest_distbench.elastic.measures.history import History
-from pytest_distbench.elastic.records import unaccounted_s
-from pytest_distbench.elastic.timeline import event
+from pytest_distbench.elastic.measures.history import History, change_results, unplanned
+from pytest_distbench.elastic.records import event, unaccounted_s
 from pytest_distbench.records.event import Event
 
 

@@ -17,7 +17,7 @@ from pytest_distbench.elastic.measures.continuity import (
     worst_relapse,
 )
 from pytest_distbench.elastic.measures.history import History
-from pytest_distbench.elastic.timeline import event
+from pytest_distbench.elastic.records import event
 from pytest_distbench.read import stdout
 from pytest_distbench.records.event import Event
 from pytest_distbench.records.record import replace

@@ -22,7 +22,7 @@ from pytest_distbench.elastic.measures.ledger import (
     mismatches,
     shared_batches,
 )
-from pytest_distbench.elastic.timeline import RANDOM_PART, HeldAt, event
+from pytest_distbench.elastic.records import RANDOM_PART, HeldAt, event
 from pytest_distbench.records.event import Event
 from pytest_distbench.records.record import replace
 

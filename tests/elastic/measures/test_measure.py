@@ -12,8 +12,7 @@ from pytest_distbench.elastic.measures.continuity import ORDER
 from pytest_distbench.elastic.measures.history import History
 from pytest_distbench.elastic.measures.ledger import LOADS
 from pytest_distbench.elastic.progress import StepLines
-from pytest_distbench.elastic.records import Change, MembershipPlan
-from pytest_distbench.elastic.timeline import event
+from pytest_distbench.elastic.records import Change, MembershipPlan, event
 from pytest_distbench.read import stdout
 from pytest_distbench.records.event import Event
 from pytest_distbench.records.metric import Sample

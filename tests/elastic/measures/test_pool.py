@@ -6,11 +6,16 @@ import pytest
 from support.pools import POOL, SERVED, launch_of, served, shared
 from support.timelines import JOB, Timeline, but, killed
 
-from pytest_distbench.elastic.measures.changes import change_results
-from pytest_distbench.elastic.measures.history import History, Worker, epoch_results, rate_changes, rates_at
-from pytest_distbench.elastic.measures.pool import measure_pool
-from pytest_distbench.elastic.records import PoolJob, PoolRun, Sharing, pool_of
-from pytest_distbench.elastic.timeline import event
+from pytest_distbench.elastic.measures import measure_pool
+from pytest_distbench.elastic.measures.history import (
+    History,
+    Worker,
+    change_results,
+    epoch_results,
+    rate_changes,
+    rates_at,
+)
+from pytest_distbench.elastic.records import PoolJob, PoolRun, Sharing, event, pool_of
 from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch import LaunchRecord
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_distbench.elastic.worker import state as digests
-from pytest_distbench.elastic.worker.state import OptimizerMemory, RandomStreams, count_states, left_out
+from pytest_distbench.elastic.worker import ledger as digests
+from pytest_distbench.elastic.worker.ledger import OptimizerMemory, RandomStreams, count_states, left_out
 
 
 def draw(generator: torch.Generator) -> list[float]:

@@ -15,8 +15,7 @@ from support.timelines import JOB
 
 from pytest_distbench.elastic import kill
 from pytest_distbench.elastic.records import MembershipPlan
-from pytest_distbench.elastic.worker.life import count_generation
-from pytest_distbench.elastic.worker.training import ElasticRank, Training
+from pytest_distbench.elastic.worker.training import ElasticRank, Training, count_generation
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.event import read_events
 from pytest_distbench.records.record import replace
