@@ -25,7 +25,7 @@ from pytest_distbench.records.run import Finding, RunRecord
 from pytest_distbench.records.wanted import DEFAULT_TOLERANCE, FRACTION
 from pytest_distbench.report import layout
 from pytest_distbench.report.formats import FORMATS, write_as
-from pytest_distbench.report.page.charts import PAGE_FILES
+from pytest_distbench.report.page import PAGE_FILES
 from pytest_distbench.report.page.content import UNKNOWN_COMMAND, other_of, page_of, write_page
 from pytest_distbench.report.screens import sentence
 from pytest_distbench.report.tables import TABLES, table_of, tables_of

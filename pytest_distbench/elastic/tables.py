@@ -24,8 +24,9 @@ from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, RunRecord
+from pytest_distbench.report import page
 from pytest_distbench.report.formats import Format
-from pytest_distbench.report.page import Axis, Chart, Lines, Series, Spans, points, short
+from pytest_distbench.report.page import Chart, points, short
 from pytest_distbench.report.tables.table import (
     LAUNCH,
     TEST,
@@ -304,7 +305,7 @@ def elastic_charts(result: CaseResult) -> Iterator[Chart]:
                 yield _timeline(run, f"Nodes over time{_of_launch(result, launch)}")
 
 
-def _timeline(job: JobRun, title: str) -> Spans:
+def _timeline(job: JobRun, title: str) -> Chart:
     slots = sorted({worker.slot for worker in job.workers})
     spans = [
         (slots.index(worker.slot), short(begin), short(end), what)
@@ -324,7 +325,7 @@ def _timeline(job: JobRun, title: str) -> Spans:
         for epoch, begin, end in zip(job.epochs, ends, ends[1:], strict=False)
     ]
     marks = [(short(change.t), f"{change.kind} of slot {', '.join(map(str, change.slots))}") for change in job.changes]
-    return Spans(title=title, rows=[*rows, "epochs"], spans=[*spans, *stalls, *spells], marks=marks)
+    return page.spans(title, [*rows, "epochs"], [*spans, *stalls, *spells], marks)
 
 
 def pool_charts(result: CaseResult) -> Iterator[Chart]:
@@ -332,7 +333,7 @@ def pool_charts(result: CaseResult) -> Iterator[Chart]:
         spans = [(slot, short(begin), short(end), f"{who} {what}") for slot, begin, end, who, what in _uses(found)]
         rows = [f"slot {slot}" for slot in range(found.sharing.slots)]
         marks = [(short(job.told.submitted_s), f"{job.name} asks for slots") for job in found.jobs]
-        yield Spans(title=f"Slots over time{_of_launch(result, launch)}", rows=rows, spans=spans, marks=marks)
+        yield page.spans(f"Slots over time{_of_launch(result, launch)}", rows, spans, marks)
 
 
 def serving_charts(result: CaseResult) -> Iterator[Chart]:
@@ -347,11 +348,10 @@ def serving_charts(result: CaseResult) -> Iterator[Chart]:
         }
         begins = [stretch.t for stretch in found.stretches]
         series = [
-            Series(name=name, points=points(zip(begins, slots, strict=True)), look="steps")
-            for name, slots in over_time.items()
+            page.line(name, points(zip(begins, slots, strict=True)), "steps") for name, slots in over_time.items()
         ]
         title = f"Slots in use{_of_launch(result, launch)}"
-        yield Lines(title=title, x=Axis(name="time", unit="s"), y=Axis(name="slots", unit=""), series=series)
+        yield page.lines(title, page.axis("time", "s"), page.axis("slots"), series)
 
 
 def _drawn_pools(result: CaseResult) -> Iterator[tuple[LaunchRecord, PoolRun]]:

@@ -32,8 +32,7 @@ from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report import escape_markdown, layout, row_line, table_head
 from pytest_distbench.report.formats import BINARY, TABLE_FORMATS
-from pytest_distbench.report.page import Axis, Chart, Choice, Lines, Series, short
-from pytest_distbench.report.page.charts import PageFiles
+from pytest_distbench.report.page import Chart, PageFiles, axis, choice, line, lines, short
 from pytest_distbench.report.tables.table import Cell, Column, DataTable, table_of_rows
 from pytest_distbench.store.files import replace_file
 from pytest_distbench.store.run_record import read_run_record
@@ -390,7 +389,7 @@ def charts_of_trends(trends: Sequence[Trend]) -> Callable[[CaseResult], Iterator
     return charts
 
 
-def trend_chart(trend: Trend, changes: Sequence[ChangePoint]) -> Choice:
+def trend_chart(trend: Trend, changes: Sequence[ChangePoint]) -> Chart:
     """Each run as a dot, and the levels between changes as lines with what changed beside them.
 
     By the date of a run, or by its commit, of which each has the same room.
@@ -398,26 +397,22 @@ def trend_chart(trend: Trend, changes: Sequence[ChangePoint]) -> Choice:
     commits = list(dict.fromkeys(point.commit[:10] for point in trend.points))
     by_date = [datetime.fromisoformat(point.at).timestamp() for point in trend.points]
     by_commit = [float(commits.index(point.commit[:10])) for point in trend.points]
-    ways = {"by date": (Axis(name="date", unit="date"), by_date)}
+    ways = {"by date": (axis("date", "date"), by_date)}
     if len(commits) > 1:
-        ways["by commit"] = (Axis(name="commit", ticks=[commit or "unknown" for commit in commits]), by_commit)
-    charts = [_trend_chart(trend, changes, axis, places) for axis, places in ways.values()]
-    return Choice(names=[*ways], charts=charts)
-
-
-def _trend_chart(trend: Trend, changes: Sequence[ChangePoint], axis: Axis, places: Sequence[float]) -> Lines:
+        ways["by commit"] = (axis("commit", ticks=[commit or "unknown" for commit in commits]), by_commit)
     names = [" ".join(filter(None, [point.at[:10], point.commit[:10]])) for point in trend.points]
-    runs = [(place, short(point.value)) for place, point in zip(places, trend.points, strict=True)]
-    series = [Series(name="a run", points=runs, names=names, look="dots")]
-    if changes:
-        begins = [0, *(change.index for change in changes)]
-        levels = [changes[0].before, *(change.after for change in changes)]
-        labels = ["", *(format_change(change.after / change.before) for change in changes)]
-        level = [(places[begin], short(value)) for begin, value in zip(begins, levels, strict=True)]
-        of = [names[begin] for begin in begins]
-        series.append(Series(name="level", points=level, names=of, labels=labels, look="steps"))
-    y = Axis(name=trend.metric, unit=trend.sample.unit)
-    return Lines(title=f"History of {trend.metric}", x=axis, y=y, series=series)
+    begins = [0, *(change.index for change in changes)] if changes else []
+    labels = ["", *(format_change(change.after / change.before) for change in changes)]
+    charts = {}
+    for way, (x, places) in ways.items():
+        runs = [(place, short(value)) for place, value in zip(places, trend.values, strict=True)]
+        series = [line("a run", runs, "dots", names=names)]
+        if changes:
+            levels = [changes[0].before, *(change.after for change in changes)]
+            level = [(places[begin], short(value)) for begin, value in zip(begins, levels, strict=True)]
+            series.append(line("level", level, "steps", labels=labels, names=[names[begin] for begin in begins]))
+        charts[way] = lines(f"History of {trend.metric}", x, axis(trend.metric, trend.sample.unit), series)
+    return choice(charts)
 
 
 def _add_history(parser: argparse.ArgumentParser) -> None:

@@ -29,7 +29,6 @@ from pytest_distbench.errors import DistbenchError
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.page import Lines, Spans
 from pytest_distbench.report.tables.record import RECORD
 from pytest_distbench.report.tables.table import DataTable
 
@@ -156,35 +155,37 @@ def lost_a_node(launches: int) -> list[LaunchRecord]:
 
 def test_slots_are_drawn_with_their_workers_of_jobs_pools_and_servings() -> None:
     [chart] = elastic_charts(result(launches=lost_a_node(1)))
-    assert isinstance(chart, Spans)
-    assert chart.title == "Nodes over time"
-    assert chart.rows == ["slot 0", "slot 1", "stalls", "epochs"]
-    assert {what for row, _, _, what in chart.spans if row == 1} >= {"train on 2"}
-    assert [what for row, _, _, what in chart.spans if row == 2] == ["stall"]
-    assert chart.marks[0][1] == "kill of slot 1"
-    assert all(end >= begin for _, begin, end, _ in chart.spans)
+    assert chart["type"] == "spans"
+    assert chart["title"] == "Nodes over time"
+    assert chart["rows"] == ["slot 0", "slot 1", "stalls", "epochs"]
+    assert {what for row, _, _, what in chart["spans"] if row == 1} >= {"train on 2"}
+    assert [what for row, _, _, what in chart["spans"] if row == 2] == ["stall"]
+    assert chart["marks"][0][1] == "kill of slot 1"
+    assert all(end >= begin for _, begin, end, _ in chart["spans"])
 
-    titles = [chart.title for chart in elastic_charts(result(launches=lost_a_node(MOST_TIMELINES + 2)))]
+    titles = [chart["title"] for chart in elastic_charts(result(launches=lost_a_node(MOST_TIMELINES + 2)))]
     assert titles == [f"Nodes over time, launch {number}" for number in range(1, MOST_TIMELINES + 1)]
 
     [chart] = pool_charts(result(launches=[launch_of(POOL)]))
-    assert isinstance(chart, Spans)
-    assert chart.rows == ["slot 0", "slot 1"]
-    assert {what for *_, what in chart.spans} == {"A has it", "A trains", "B has it", "B trains"}
-    assert (0, 0, 9, "A trains") in [(slot, round(begin), round(end), what) for slot, begin, end, what in chart.spans]
-    assert [what for _, what in chart.marks] == ["A asks for slots", "B asks for slots"]
+    assert chart["type"] == "spans"
+    assert chart["rows"] == ["slot 0", "slot 1"]
+    assert {what for *_, what in chart["spans"]} == {"A has it", "A trains", "B has it", "B trains"}
+    assert (0, 0, 9, "A trains") in [
+        (slot, round(begin), round(end), what) for slot, begin, end, what in chart["spans"]
+    ]
+    assert [what for _, what in chart["marks"]] == ["A asks for slots", "B asks for slots"]
 
     made = result(launches=[launch_of(SERVED)])
     [chart] = serving_charts(made)
-    assert isinstance(chart, Lines)
-    assert {series.name: [y for _, y in series.points] for series in chart.series} == {
+    assert chart["type"] == "lines"
+    assert {series["name"]: [y for _, y in series["points"]] for series in chart["series"]} == {
         "wanted by the serving": [0, 1, 1, 1, 0, 0],
         "serving": [0, 0, 1, 1, 1, 0],
         "training": [2, 2, 1, 1, 1, 1],
     }
-    assert {series.look for series in chart.series} == {"steps"}
+    assert {series.get("look", "") for series in chart["series"]} == {"steps"}
     assert {f"{SERVING} has it", f"{SERVING} is ready"} <= {
-        what for chart in pool_charts(made) if isinstance(chart, Spans) for *_, what in chart.spans
+        what for chart in pool_charts(made) if chart["type"] == "spans" for *_, what in chart["spans"]
     }
 
 

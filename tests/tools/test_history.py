@@ -20,7 +20,6 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.page import Choice
 from pytest_distbench.report.page.content import page_of
 from pytest_distbench.store.run_record import read_run_record, write_run_record
 from pytest_distbench.tools.history import (
@@ -258,20 +257,24 @@ def test_a_trend_is_a_dot_per_run_and_a_line_per_level_by_date_and_by_commit() -
     values = steps(20, 1.0, 1.2, 3.0)
     made = daily(values)
     choice = trend_chart(made, change_points(values))
-    assert choice.names == ["by date", "by commit"]
-    by_date, by_commit = choice.charts
+    assert choice["names"] == ["by date", "by commit"]
+    by_date, by_commit = choice["charts"]
     begin = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
-    runs, level = by_date.series
-    assert (runs.points[1], runs.names[0], runs.look) == ((begin + 86400, 1.0), "2026-01-01 cccccccc00", "dots")
-    assert level.points == [(begin, 1.0), (begin + 20 * 86400, 1.2), (begin + 40 * 86400, 3.0)]
-    assert level.labels == ["", "+20.0 %", "+150.0 %"]
-    assert (by_date.x.unit, by_commit.x.ticks[:2]) == ("date", ["cccccccc00", "cccccccc01"])
-    assert [x for x, _ in by_commit.series[1].points] == [0, 20, 40]
+    runs, level = by_date["series"]
+    assert (runs["points"][1], runs["names"][0], runs["look"]) == (
+        (begin + 86400, 1.0),
+        "2026-01-01 cccccccc00",
+        "dots",
+    )
+    assert level["points"] == [(begin, 1.0), (begin + 20 * 86400, 1.2), (begin + 40 * 86400, 3.0)]
+    assert level["labels"] == ["", "+20.0 %", "+150.0 %"]
+    assert (by_date["x"]["unit"], by_commit["x"]["ticks"][:2]) == ("date", ["cccccccc00", "cccccccc01"])
+    assert [x for x, _ in by_commit["series"][1]["points"]] == [0, 20, 40]
 
     again = dataclasses.replace(made, points=[point._replace(commit="c" * 40) for point in made.points])
     choice = trend_chart(again, [])
-    assert choice.names == ["by date"]
-    assert [series.name for series in choice.charts[0].series] == ["a run"]
+    assert choice["names"] == ["by date"]
+    assert [series["name"] for series in choice["charts"][0]["series"]] == ["a run"]
 
 
 def test_with_a_history_what_moved_has_its_way_and_what_did_not_has_none() -> None:
@@ -280,8 +283,8 @@ def test_with_a_history_what_moved_has_its_way_and_what_did_not_has_none() -> No
     charts = charts_of_trends([way, daily(steps(20, 1.0), case="another")])
 
     def titles(made: CaseResult) -> list[str]:
-        [case] = page_of(run(made), {}, charts={"history": charts}).cases
-        return [chart.title for choice in case.charts if isinstance(choice, Choice) for chart in choice.charts]
+        [case] = page_of(run(made), {}, charts={"history": charts})["cases"]
+        return [chart["title"] for one in case.get("charts", ()) if one["type"] == "choice" for chart in one["charts"]]
 
     assert titles(moved) == ["History of step"] * 2
     assert titles(result(verdict())) == []

@@ -1,107 +1,136 @@
-"""The page of a run, one HTML file that opens offline; here what its charts are: a few kinds, which ``page.js`` draws.
+"""The page of a run, one HTML file that opens offline; here its charts: kinds of drawing, and a row for each chart.
 
-Each has its values as a table. They are in base units (seconds, bytes); the page scales them where it prints them.
+A row is a function from a case, or from all cases, to what is drawn. Each drawing has its values as a table, in base
+units (seconds, bytes); the page scales them where it prints them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from pytest_distbench.records.record import Record
+from pytest_distbench.errors import tell
+from pytest_distbench.extensions import Table
+from pytest_distbench.judging.collective_text import alike_told, count, payload_bytes
+from pytest_distbench.judging.fingerprint_rule import compared_fingerprints, ranks_of
+from pytest_distbench.judging.words import point_text
+from pytest_distbench.records.environment import Prices
+from pytest_distbench.records.iteration import Collective, of_rank, rank_ranges
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import EVALUATED, EVALUATION_ENDS, EVERY, PEAK_MEMORY, PHASE, Sample, without
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.summaries import grouped
+from pytest_distbench.units import format_bytes
 
 Point = tuple[float, float]
+Chart = dict[str, Any]
+"""What ``page.js`` draws by its ``type``, in JSON-able values; what is empty is left out."""
+Series = dict[str, Any]
 
 
-class Axis(Record, frozen=True, kw_only=True, omit_defaults=True):
+def axis(
+    name: str,
+    unit: str = "",
+    *,
+    scale: Literal["linear", "log", "log2"] = "linear",
+    from_zero: bool = False,
+    ticks: Sequence[str] = (),
+) -> dict[str, Any]:
     """One axis; ``log2`` has its ticks at powers of two.
 
-    The unit ``%`` is of shares: 0.5 is 50 %; ``date`` is of seconds since 1970, UTC.
+    The unit ``%`` is of shares: 0.5 is 50 %; ``date`` is of seconds since 1970, UTC. One ``from_zero`` begins there
+    though its least value is well above that. Ticks are what the points at 0, 1 and so on are called.
     """
-
-    name: str
-    unit: str = ""
-    scale: Literal["linear", "log", "log2"] = "linear"
-    from_zero: bool = False
-    """It begins at 0, where its least value is well above that."""
-    ticks: list[str] = []
-    """What the points at 0, 1 and so on are called; empty: they are numbers."""
+    special = "" if scale == "linear" else scale
+    return {"name": name, **if_any(unit=unit, scale=special, from_zero=from_zero, ticks=ticks)}
 
 
-class Series(Record, frozen=True, kw_only=True, omit_defaults=True):
-    name: str
-    points: list[Point]
-    look: Literal["", "thin", "reference", "dots", "steps"] = ""
-    """Empty: a thick line with a dot for each point, of few of them. Thin: one launch of several. Reference: dotted,
-    what was before. Dots: no line. Steps: the value holds until the next point."""
-    labels: list[str] = []
-    """Written beside the points; empty: nothing is."""
-    names: list[str] = []
-    """What the points are called where they are read out, instead of by their x; empty: nothing."""
+def line(
+    name: str,
+    points: Sequence[Point],
+    look: Literal["", "thin", "reference", "dots", "steps"] = "",
+    *,
+    labels: Sequence[str] = (),
+    names: Sequence[str] = (),
+) -> Series:
+    """A series of a chart of lines: thick with a dot for each point, of few of them, if it has no other look.
+
+    Thin: one launch of several. Reference: dotted, what was before. Dots: no line. Steps: the value holds until the
+    next point. Labels are written beside the points; names are what these are called where they are read out.
+    """
+    return {"name": name, "points": points, **if_any(look=look, labels=labels, names=names)}
 
 
-class Lines(Record, frozen=True, kw_only=True, omit_defaults=True, tag="lines"):
-    """Numbers against numbers."""
-
-    title: str
-    x: Axis
-    y: Axis
-    series: list[Series]
-    allowed: list[tuple[float, float, float]] = []
-    """A band around the series: x, least and most."""
-    target: float | None = None
-    """On the y axis."""
-
-
-class Bars(Record, frozen=True, kw_only=True, omit_defaults=True, tag="bars"):
-    title: str
-    unit: str
-    parts: list[str]
-    rows: list[tuple[str, list[float]]]
+def lines(
+    title: str,
+    x: dict[str, Any],
+    y: dict[str, Any],
+    series: Sequence[Series],
+    *,
+    allowed: Sequence[tuple[float, float, float]] = (),
+    target: float | None = None,
+) -> Chart:
+    """Numbers against numbers; ``allowed`` is a band around the series (x, least and most), ``target`` is of y."""
+    drawn = {"type": "lines", "title": title, "x": x, "y": y, "series": series, **if_any(allowed=allowed)}
+    return drawn if target is None else {**drawn, "target": target}
 
 
-class Spans(Record, frozen=True, kw_only=True, omit_defaults=True, tag="spans"):
-    """What went on in each row, and when: seconds."""
-
-    title: str
-    rows: list[str]
-    spans: list[tuple[int, float, float, str]]
-    """Row, begin, end, and what it was: equal ones have one colour."""
-    marks: list[tuple[float, str]] = []
-    """Moments, for all rows."""
+def bars(title: str, unit: str, parts: Sequence[str], rows: Sequence[tuple[str, list[float]]]) -> Chart:
+    return {"type": "bars", "title": title, "unit": unit, "parts": parts, "rows": rows}
 
 
-class Heat(Record, frozen=True, kw_only=True, omit_defaults=True, tag="heat"):
-    title: str
-    unit: str
-    down: str
-    across: str
-    labels: list[str]
-    """Of the rows, and of the columns."""
-    cells: list[list[float | None]]
+def spans(
+    title: str,
+    rows: Sequence[str],
+    spans: Sequence[tuple[int, float, float, str]],
+    marks: Sequence[tuple[float, str]] = (),
+) -> Chart:
+    """What went on in each row: row, begin, end in seconds, and what it was: equal ones have one colour.
+
+    Marks are moments, for all rows.
+    """
+    return {"type": "spans", "title": title, "rows": rows, "spans": spans, **if_any(marks=marks)}
 
 
-class Grid(Record, frozen=True, kw_only=True, omit_defaults=True, tag="grid"):
-    """A table, beside charts or by itself."""
-
-    title: str
-    head: list[str]
-    right: list[bool]
-    """Which columns are of numbers."""
-    rows: list[list[str]]
-    changed: list[bool] = []
-    """Which rows are marked; empty: none."""
-    foot: list[str] = []
-
-
-class Choice(Record, frozen=True, kw_only=True, tag="choice"):
-    """One chart in several forms, of which one is drawn at a time: the first, until another name is chosen."""
-
-    names: list[str]
-    charts: list[Lines]
+def grid(
+    title: str,
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: Sequence[bool],
+    changed: Sequence[bool] = (),
+    foot: Sequence[str] = (),
+) -> Chart:
+    """A table, beside charts or by itself; ``right`` are its columns of numbers, ``changed`` the marked rows."""
+    return {
+        "type": "grid", "title": title, "head": head, "right": right, "rows": rows, **if_any(changed=changed, foot=foot)
+    }  # fmt: skip
 
 
-Chart = Lines | Bars | Spans | Heat | Grid | Choice
+def if_any(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value}
+
+
+def heat(
+    title: str, unit: str, *, down: str, across: str, labels: Sequence[str], cells: Sequence[Sequence[float | None]]
+) -> Chart:
+    """A matrix of cells; the labels are of its rows, and of its columns."""
+    return {
+        "type": "heat",
+        "title": title,
+        "unit": unit,
+        "down": down,
+        "across": across,
+        "labels": labels,
+        "cells": cells,
+    }
+
+
+def choice(ways: Mapping[str, Chart]) -> Chart:
+    """One chart of lines in several forms, of which one is drawn at a time: the first, until another name is chosen."""
+    return {"type": "choice", "names": [*ways], "charts": [*ways.values()]}
 
 
 def short(value: float) -> float:
@@ -110,3 +139,226 @@ def short(value: float) -> float:
 
 def points(pairs: Iterable[tuple[float, float | None]]) -> list[Point]:
     return [(short(x), short(y)) for x, y in pairs if y is not None]
+
+
+MOST_POINTS = 300
+"""Of a curve: a screen has not many more."""
+
+LOSS, LOSS_CURVE = "loss", "loss_curve"
+"""All losses, and the first ones, which are judged."""
+
+Curves = dict[str, list[tuple[str, list[Point]]]]
+"""Name -> its launches, each with a name of its own."""
+
+
+def curves_of(launches: Sequence[LaunchRecord]) -> Curves:
+    """Of launches; what was evaluated stands for what the training computed under the same name."""
+    found: Curves = {}
+    evaluated = {m.name for launch in launches for m in launch.measurements if m.name.startswith(EVALUATED)}
+    for launch in launches:
+        for measured in launch.measurements:
+            is_curve = measured.better in ("info", "curve") and len(measured.values) > 1
+            is_beside = measured.name in (PEAK_MEMORY, EVALUATION_ENDS) or measured.name.startswith(PHASE)
+            is_beside |= EVALUATED + measured.name in evaluated
+            if is_curve and not is_beside:
+                seed = f"seed {measured.at['seed']}" if "seed" in measured.at else f"launch {launch.index + 1}"
+                every = int(measured.facts.get(EVERY, 1))
+                found.setdefault(_name_over_seeds(measured), []).append((seed, _thin_out(measured.values, every)))
+    return found
+
+
+def without_first_losses(curves: Curves) -> Curves:
+    """All losses stand for the first ones."""
+    return {name: drawn for name, drawn in curves.items() if name != LOSS_CURVE or LOSS not in curves}
+
+
+def median_curve(curves: Sequence[Sequence[Point]]) -> list[Point]:
+    by_x = grouped(point for curve in curves for point in curve)
+    return [(x, short(median(values))) for x, values in sorted(by_x.items())]
+
+
+def unit_of(results: Sequence[CaseResult], name: str) -> str:
+    return next((m.unit for m in _measurements(results) if _name_over_seeds(m) == name), "")
+
+
+def target_of(results: Sequence[CaseResult], name: str) -> float | None:
+    for measured in _measurements(results):
+        target = measured.identity.get("target")
+        if measured.name == f"steps_to_{name}" and isinstance(target, int | float):
+            return float(target)
+    return None
+
+
+def _measurements(results: Sequence[CaseResult]) -> list[Sample]:
+    return [m for result in results for launch in result.launches for m in launch.measurements]
+
+
+def _name_over_seeds(measured: Sample) -> str:
+    return point_text(measured.name.removeprefix(EVALUATED), without(measured.at, "seed"))
+
+
+def _thin_out(series: Sequence[float], every: int) -> list[Point]:
+    stride = -(-len(series) // MOST_POINTS)
+    return points(((i + 1) * every, series[i]) for i in range(0, len(series), stride))
+
+
+def curves(result: CaseResult) -> Iterator[Chart]:
+    """Series that the record keeps, step by step: every launch or seed thin, their median thick, the baseline dotted.
+
+    The first losses, which are judged, are drawn apart from all losses: a baseline has no more of them.
+    """
+    found = curves_of(result.launches)
+    measured = {m.key: m for m in _measurements([result])}
+    stored = (  # by the names that the curves of this run have
+        (_name_over_seeds(measured[key]), ("baseline", _thin_out(metric[0].values, 1)))
+        for key, metric in result.reference.metrics.items()
+        if metric[0].better == "curve" and key in measured
+    )
+    before = curves_of(result.reference.launches) or grouped(stored)
+    if LOSS_CURVE in before:
+        before.setdefault(LOSS, before[LOSS_CURVE])
+    else:
+        found = without_first_losses(found)
+    for name, here in found.items():
+        drawn = [*_thick(here, ""), *_thick(before.get(name, []), "baseline")]
+        y = axis(name, unit_of([result], name))
+        yield lines(f"{name} by step", axis("step"), y, drawn, target=target_of([result], name))
+
+
+def _thick(curves: Sequence[tuple[str, list[Point]]], whose: str) -> list[Series]:
+    """The launches of one side, and their median; of the baseline only that, dotted."""
+    if not curves:
+        return []
+    middle = median_curve([drawn for _, drawn in curves])
+    if whose:
+        return [line(whose if len(curves) == 1 else f"{whose} median", middle, "reference")]
+    if len(curves) == 1:
+        return [line(curves[0][0], middle)]
+    return [*(line(name, drawn, "thin") for name, drawn in curves), line("median", middle)]
+
+
+def communication(result: CaseResult) -> Iterator[Chart]:
+    """What an iteration sends, next to the baseline: of each loop in which that differs, and of ranks that differ."""
+    now, then = compared_fingerprints(result)
+    for loop, here in now.items():
+        tables: dict[tuple[_Sent, ...], list[int]] = {}
+        for rank in sorted({*ranks_of(then[loop]), *ranks_of(here)}):
+            rows = _sent(*(of_rank(side.collectives, rank) or [] for side in (then[loop], here)))
+            if any(is_changed for _, is_changed in rows):
+                tables.setdefault(rows, []).append(rank)
+        for rows, ranks in tables.items():
+            whose = f", rank{'s' * (len(ranks) > 1)} {rank_ranges(ranks)}" if len(tables) > 1 else ""
+            yield grid(
+                f"Communication in an iteration of {loop}{whose}",
+                ["", "collective", "baseline", "this run", "message", "dtype"],
+                [["*" if is_changed else "", *texts] for texts, is_changed in rows],
+                right=[False, False, True, True, True, False],
+                changed=[is_changed for _, is_changed in rows],
+            )
+
+
+_Sent = tuple[tuple[str, str, str, str, str], bool]
+"""Equal collectives of an iteration, a row of texts: how many the baseline has of them, and how many this run."""
+
+
+def _sent(before: Sequence[Collective], now: Sequence[Collective]) -> tuple[_Sent, ...]:
+    """The sum last; what one side has not recorded of reductions, roots and partners is left out of both."""
+    sides = alike_told(before, now)
+    then, here = map(count, sides)
+    rows: list[_Sent] = []
+    for one in {**here, **then}:
+        where = "" if one.group == "default" else f" in {one.group}"
+        what = f"{one.op}{f' ({one.how})' if one.how else ''}{where}"
+        size = format_bytes(one.message_bytes) if one.message_bytes else ""
+        before_text, now_text = (str(side[one] or "-") for side in (then, here))
+        rows.append(((what, before_text, now_text, size, one.dtype), then[one] != here[one]))
+    first, second = (payload_bytes(side) for side in sides)
+    total = ("sent per rank", format_bytes(first), format_bytes(second), "", "")
+    return (*rows, (total, first != second))
+
+
+def epochs(result: CaseResult) -> Iterator[Chart]:
+    """What was recorded at each epoch: an accuracy, a BLEU score."""
+    found: dict[str, dict[str, list[Point]]] = {}
+    for launch in result.launches:
+        for measured in launch.measurements:
+            if measured.at.keys() - {"seed"} == {"epoch"} and measured.value is not None:
+                seed = f"seed {measured.at['seed']}" if "seed" in measured.at else f"launch {launch.index + 1}"
+                epoch = float(measured.at["epoch"])
+                found.setdefault(measured.name, {}).setdefault(seed, []).append((epoch, short(measured.value)))
+    for name, by_seed in found.items():
+        drawn = _thick([(seed, sorted(drawn)) for seed, drawn in by_seed.items()], "")
+        yield lines(f"{name} by epoch", axis("epoch"), axis(name), drawn, target=target_of([result], name))
+
+
+_FEWEST_LOOKS = 4
+"""A launch of fewer was over in half a second: it has no course."""
+_MOST_LAUNCHES = 3
+
+
+def utilisation(result: CaseResult) -> Iterator[Chart]:
+    series = []
+    for launch in result.launches[:_MOST_LAUNCHES]:
+        courses = {"CPUs": launch.cpu_course, **{gpu.label: gpu.course for gpu in launch.gpu_witnesses}}
+        series += [
+            line(f"{name}, launch {launch.index + 1}", points(course))
+            for name, course in courses.items()
+            if len(course) >= _FEWEST_LOOKS
+        ]
+    if series:
+        x = axis("time from the start of the launch", "s")
+        yield lines("Utilisation over time", x, axis("busy", "%", from_zero=True), series)
+
+
+Charts = Mapping[str, Callable[[CaseResult], Iterable[Chart]]]
+
+OF_CASE: Table[str, Callable[[CaseResult], Iterable[Chart]]] = Table(
+    "charts", {"communication": communication, "curves": curves, "epochs": epochs}
+)
+"""In the order in which they stand below a case, before utilisation and what :data:`PAGE_FILES` add."""
+
+OF_RUN: Table[str, Callable[[Sequence[CaseResult], Prices | None], Iterable[Chart]]] = Table("charts above tables", {})
+"""By the name of the table that they stand above; they are made of all cases, and of prices if the user gave them."""
+
+
+class PageFiles(NamedTuple):
+    """Files that a page may be made of besides its run: an option of ``report``.
+
+    Attributes:
+        charts: reads them, and returns what draws the charts of a case.
+    """
+
+    metavar: str
+    help: str
+    charts: Callable[[Path], Callable[[CaseResult], Iterable[Chart]]]
+
+
+PAGE_FILES: Table[str, PageFiles] = Table("page files", {})
+"""By the name of the option, and of the chart that it adds."""
+
+
+_Given = TypeVar("_Given")
+
+
+def charts_of(result: CaseResult, more: Charts) -> tuple[list[Chart], list[str]]:
+    """The charts of a case, with those of other files; and what is wrong with those that cannot be made."""
+    return _charts({**OF_CASE, "utilisation": utilisation, **more}, result)
+
+
+def charts_above(
+    table: str, results: Sequence[CaseResult], prices: Prices | None = None
+) -> tuple[list[Chart], list[str]]:
+    """The same of those that stand above a table of the run, which may have prices."""
+    row = OF_RUN.get(table)
+    return _charts({} if row is None else {table: lambda given: row(given, prices)}, results)
+
+
+def _charts(rows: Mapping[str, Callable[[_Given], Iterable[Chart]]], given: _Given) -> tuple[list[Chart], list[str]]:
+    charts: list[Chart] = []
+    problems = []
+    for name, make in rows.items():
+        try:
+            charts += list(make(given))
+        except Exception as error:  # noqa: BLE001 a page without one of its charts is still a page, and says so
+            problems.append(f"the chart {name!r} cannot be made: {tell(error)}")
+    return charts, problems

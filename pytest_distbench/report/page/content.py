@@ -28,12 +28,11 @@ from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.options import OPTIONS, SHORT
 from pytest_distbench.records.reasons import VERDICTS, Severity, severity_order
-from pytest_distbench.records.record import Record
 from pytest_distbench.records.run import CaseResult, Finding, RunRecord
-from pytest_distbench.report import Line, escape
+from pytest_distbench.records.summaries import grouped
+from pytest_distbench.report import escape
 from pytest_distbench.report.failures import accept_command, cause_lines, comparison_lines, launch_text
-from pytest_distbench.report.page import Chart, Grid, short
-from pytest_distbench.report.page.charts import Charts, charts_above, charts_of
+from pytest_distbench.report.page import Chart, Charts, charts_above, charts_of, grid, if_any, short
 from pytest_distbench.report.screens import headline, next_steps
 from pytest_distbench.report.tables import TABLES
 from pytest_distbench.report.tables import VERDICTS as VERDICT_TABLE
@@ -75,78 +74,8 @@ COLUMNS = [(name, str(_HEADINGS[name]), look) for name, look in _CLASSES.items()
 """Of the rows of a case: name, heading and class."""
 
 
-class Row(Record, frozen=True, kw_only=True, array_like=True):
-    """One metric of a case: a verdict as tables show it, and what it was made of."""
-
-    cells: list[str]
-    """Under :data:`COLUMNS`."""
-    severity: Severity
-    metric: str
-    unit: str
-    is_told: bool
-    """Without being asked for."""
-    reason: str
-    values: list[float]
-    """Of every launch."""
-    others: dict[str, list[float]]
-    """Of launches that these are compared with, by whose they are."""
-    base: float | None
-    """The number that it was compared with."""
-    allowed: float | None
-    """The largest change that is accepted, as a fraction."""
-
-    def cell(self, name: str) -> str:
-        return next(text for (column, *_), text in zip(COLUMNS, self.cells, strict=True) if column == name)
-
-
 OtherRun = tuple[str, dict[str, dict[str, list[float]]]]
 """A run beside this one: its name, and the values of its launches by case and metric."""
-
-
-class PageCase(Record, frozen=True, kw_only=True, omit_defaults=True):
-    key: str
-    """What is the same in another run of it."""
-    title: str
-    nodeid: str
-    state: str
-    """Its most severe verdict, :data:`BROKEN` or :data:`MEASURED`."""
-    mark: str
-    severity: Severity
-    """Of what is told in its rows, the most severe."""
-    note: str = ""
-    """What is said beside its state: an outcome that does not follow from it."""
-    is_first: bool = False
-    """It stands before the others, unfolded."""
-    headline: str = ""
-    how: str
-    """On how many ranks it ran, and how."""
-    story: list[str] = []
-    """Why it failed: causes in words, and what was compared with what; of a failed launch what became of the ranks."""
-    notes: list[str] = []
-    command: str = ""
-    """That runs it again; empty: nothing is to be looked into."""
-    accept: str = ""
-    """The command that stores its numbers as the new baseline; empty: they are the baseline's, or none accepts them."""
-    rows: list[Row]
-    charts: list[Chart] = []
-
-
-class Page(Record, frozen=True, kw_only=True, omit_defaults=True):
-    title: str
-    headings: tuple[str, str, str]
-    """Of the cases that stand first, of those after them, and of the tables."""
-    facts: list[tuple[str, str]]
-    kinds: dict[str, tuple[Severity, str]]
-    """States -> severity and meaning, the most severe first."""
-    counts: dict[str, int]
-    """Cases by their state, the most severe first."""
-    notes: list[Line] = []
-    """On the run as a whole."""
-    columns: list[tuple[str, str, str]]
-    cases: list[PageCase]
-    tables: list[tuple[str, Grid, list[Chart]]] = []
-    """With what each is of, and what is drawn above it."""
-    other: OtherRun | None = None
 
 
 def page_of(
@@ -156,8 +85,12 @@ def page_of(
     other: OtherRun | None = None,
     charts: Charts | None = None,
     prices: Prices | None = None,
-) -> Page:
-    """The page of a run with these tables.
+) -> dict[str, Any]:
+    """The page of a run with these tables, as ``page.js`` takes it; of what is empty much is left out.
+
+    The headings are those of the cases that stand first, of those after them, and of the tables. The kinds are the
+    states of cases with their severity and meaning, the most severe first. Tables stand with what they are of, and with
+    what is drawn above them.
 
     Args:
         charts: of a case, made of other files: rows of :data:`PAGE_FILES`.
@@ -169,38 +102,34 @@ def page_of(
     }
     order = list(kinds)
     cases = [_case(result, record, charts or {}) for result in record.results]
-    cases.sort(key=lambda case: (not case.is_first, order.index(case.state)))
-    failed = sum(case.is_first for case in cases)
-    found = Counter(case.state for case in cases)
-    return Page(
-        title=f"distbench: {headline_of(record)}",
-        headings=(_heading(record.results), "The rest" if failed else "Cases", "Tables and charts of the run"),
-        facts=list(_facts(record)),
-        kinds=kinds,
-        counts={state: found[state] for state in kinds if found[state]},
-        notes=[
-            *ending_lines(record),
-            *run_lines(record.results, record.remarks),
-            *next_steps(record.results, {"record": record.record_command or UNKNOWN_COMMAND}),
-            *updated_lines(record.results, Path("baselines")),
-        ],
-        columns=COLUMNS,
-        cases=cases,
-        tables=[_table(name, table, record, prices) for name, table in tables.items() if name != _AS_CASES],
-        other=other,
-    )
+    cases.sort(key=lambda case: ("is_first" not in case, order.index(case["state"])))
+    outcomes = {result.outcome for result in record.results}
+    first = "Would have failed (advisory)" if "advisory" in outcomes else "Failed"
+    if {"advisory", "failed"} <= outcomes:
+        first = "Failed, or would have (advisory)"
+    rest = "The rest" if any("is_first" in case for case in cases) else "Cases"
+    found = Counter(case["state"] for case in cases)
+    notes = [
+        *ending_lines(record),
+        *run_lines(record.results, record.remarks),
+        *next_steps(record.results, {"record": record.record_command or UNKNOWN_COMMAND}),
+        *updated_lines(record.results, Path("baselines")),
+    ]
+    drawn = [_table(name, table, record, prices) for name, table in tables.items() if name != _AS_CASES]
+    return {
+        "title": f"distbench: {headline_of(record)}",
+        "headings": (first, rest, "Tables and charts of the run"),
+        "facts": list(_facts(record)),
+        "kinds": kinds,
+        "counts": {state: found[state] for state in kinds if found[state]},
+        "columns": COLUMNS,
+        "cases": cases,
+        **if_any(notes=notes, tables=drawn, other=other),
+    }
 
 
 def headline_of(record: RunRecord) -> str:
     return headline(record.results, besides=record.failed_besides, was_interrupted=record.was_interrupted)
-
-
-def _heading(results: Sequence[CaseResult]) -> str:
-    """Of the cases that stand first."""
-    outcomes = {result.outcome for result in results}
-    if "advisory" not in outcomes:
-        return "Failed"
-    return "Failed, or would have (advisory)" if "failed" in outcomes else "Would have failed (advisory)"
 
 
 def name_of(record: RunRecord) -> str:
@@ -219,52 +148,48 @@ def _key(result: CaseResult) -> str:
     return "|".join(words)
 
 
-def _case(result: CaseResult, record: RunRecord, more: Charts) -> PageCase:
+def _case(result: CaseResult, record: RunRecord, more: Charts) -> dict[str, Any]:
+    """A case of the page.
+
+    Its key is the same in another run of it. Its state is its most severe verdict, :data:`BROKEN` or :data:`MEASURED`;
+    the note is an outcome that does not follow from it. The story says why it failed: causes in words, and what was
+    compared with what; of a failed launch what became of the ranks.
+    """
     under, number = result.case.conditions, len(result.launches)
     failed = result.outcome in ("failed", "xfailed", "advisory")
     command = again(result, record)
-    mark, severity = _most_severe(result)
-    if _state(result) == BROKEN:
+    judged = [v for v in result.verdicts if v.is_judged]
+    if result.launches[-1].outcome == "failed":
+        state, mark, severity = BROKEN, "!", "failure"
         story = [launch_text(result, rerun_command=command)]
     else:
+        state = min((v.kind for v in judged), key=[*VERDICTS].index, default=MEASURED)
+        # A passing one may have a number of which nobody knows.
+        gravest = min((v.row for v in judged), key=lambda row: _SEVERITIES.index(row.severity), default=None)
+        mark, severity = ("", "plain") if gravest is None else (gravest.mark, gravest.severity)
         story = [*cause_lines(result), *comparison_lines(result)]
     charts, problems = charts_of(result, more)
     how = [counted(under.world_size, "rank"), under.backend, under.launcher, counted(number, "launch")]
-    return PageCase(
-        key=_key(result),
-        title=result.case.title,
-        nodeid=result.nodeid,
-        state=_state(result),
-        mark=mark,
-        severity=severity,
-        note=result.outcome if result.outcome not in ("passed", "failed") else "",
-        is_first=result.outcome in ("failed", "advisory"),
-        headline=mask_text(result.headline),
-        how=", ".join(filter(None, how)),
-        story=mask_text("\n".join(story)).split("\n") if failed else [],
-        notes=[*(line.text for line in [*remarks_of(result), *trace_lines(result)]), *problems],
-        command=command,
-        accept=accept_command(result, command) if failed else "",
-        rows=list(_rows(result)),
-        charts=charts,
-    )
-
-
-def _state(result: CaseResult) -> str:
-    if result.launches[-1].outcome == "failed":
-        return BROKEN
-    order = list(VERDICTS)
-    return min((v.kind for v in result.verdicts if v.is_judged), key=order.index, default=MEASURED)
-
-
-def _most_severe(result: CaseResult) -> tuple[str, Severity]:
-    """Mark and severity of a case: a passing one may have a number of which nobody knows."""
-    if _state(result) == BROKEN:
-        return "!", "failure"
-    judged = [v.row for v in result.verdicts if v.is_judged]
-    return min(
-        ((row.mark, row.severity) for row in judged), key=lambda one: _SEVERITIES.index(one[1]), default=("", "plain")
-    )
+    return {
+        "key": _key(result),
+        "title": result.case.title,
+        "nodeid": result.nodeid,
+        "state": state,
+        "mark": mark,
+        "severity": severity,
+        "how": ", ".join(filter(None, how)),
+        "rows": list(_rows(result)),
+        **if_any(
+            note=result.outcome if result.outcome not in ("passed", "failed") else "",
+            is_first=result.outcome in ("failed", "advisory"),
+            headline=mask_text(result.headline),
+            story=mask_text("\n".join(story)).split("\n") if failed else [],
+            notes=[*(line.text for line in [*remarks_of(result), *trace_lines(result)]), *problems],
+            command=command,
+            accept=accept_command(result, command) if failed else "",
+            charts=charts,
+        ),
+    }
 
 
 def again(result: CaseResult, record: RunRecord) -> str:
@@ -283,15 +208,23 @@ def again(result: CaseResult, record: RunRecord) -> str:
     return shlex.join(words)
 
 
-def _rows(result: CaseResult) -> Iterator[Row]:
+def _rows(result: CaseResult) -> Iterator[list[object]]:
     """The judged ones first, the most severe before the others; of a case without verdicts what was measured."""
-    values = _values(result, result.launches)
-    decided = _values(result, result.confirmation.launches) if result.confirmation is not None else {}
+    values, before = _values(result, result.launches), _values(result, result.reference.launches)
+    turns = result.confirmation
+    decided, beside = (
+        ({}, {}) if turns is None else (_values(result, turns.launches), _values(result, turns.references))
+    )
     for verdict in sorted(result.verdicts, key=lambda v: (not v.is_judged, severity_order(v.code))):
         is_confirmed = result.launches_of(verdict) is not result.launches
-        own = decided if is_confirmed else values
-        others = _compared_with(result, verdict, is_confirmed=is_confirmed)
-        yield _row(result, verdict, own.get(verdict.metric, []), others)
+        own = (decided if is_confirmed else values).get(verdict.metric, [])
+        if is_confirmed and turns is not None and turns.references:
+            others = {"A/B baseline commit": beside.get(verdict.metric, [])}
+        elif stored := result.reference.metrics.get(verdict.metric):
+            others = {"baseline": [short(value) for m in stored if (value := fast_value(m)) is not None]}
+        else:
+            others = {"baseline": before.get(verdict.metric, [])}
+        yield _row(result, verdict, own, if_any(**others))
     if not result.verdicts:
         yield from (_row(result, found, values[found.metric], {}, is_measured=True) for found in measured(result))
 
@@ -303,7 +236,13 @@ def _row(
     others: dict[str, list[float]],
     *,
     is_measured: bool = False,
-) -> Row:
+) -> list[object]:
+    """One metric of a case: a verdict as tables show it, and what it was made of.
+
+    These are its texts under :data:`COLUMNS`, severity, metric, unit, whether it is told without being asked for,
+    reason, the values of every launch and of those that they are compared with by whose they are, the number that it
+    was compared with, and the largest change that is accepted, as a fraction.
+    """
     is_judged = verdict.is_judged and not is_measured
     is_blind = verdict.kind == "unchanged" and bool(verdict.row.fails_under)
     kind = f"{verdict.kind}, {verdict.code.replace('-', ' ')}" if is_blind else verdict.kind
@@ -320,43 +259,31 @@ def _row(
     severity = ("doubt" if is_blind else verdict.severity) if verdict.is_judged else "plain"
     # What changed in the communication stands in the story of the failure.
     is_told_below = verdict.metric == FINGERPRINT and severity == "failure"
-    return Row(
-        cells=[cells[name] for name, *_ in COLUMNS],
-        severity=severity,
-        metric=verdict.metric,
-        unit=verdict.unit,
-        is_told=verdict.is_judged or is_measured,
-        reason="" if is_told_below else verdict.reason,
-        values=values,
-        others=others,
-        base=None if verdict.baseline is None else short(verdict.baseline),
-        allowed=verdict.threshold if verdict.is_judged else None,
-    )
+    return [
+        [cells[name] for name, *_ in COLUMNS],
+        severity,
+        verdict.metric,
+        verdict.unit,
+        verdict.is_judged or is_measured,
+        "" if is_told_below else verdict.reason,
+        values,
+        others,
+        None if verdict.baseline is None else short(verdict.baseline),
+        verdict.threshold if verdict.is_judged else None,
+    ]
 
 
 def _values(result: CaseResult, launches: Sequence[LaunchRecord]) -> dict[str, list[float]]:
     """What is judged of each launch, by metric: A/B compares the values, and so does what has no verdict."""
     by_value = result.reference.kind == "paired" or not result.verdicts
-    found: dict[str, list[float]] = {}
-    for launch in launches:
-        for m in launch.measurements:
-            value = m.value if by_value else fast_value(m)
-            if value is not None:
-                for key in {m.key, m.key_over_seeds}:
-                    found.setdefault(key, []).append(short(value))
-    return found
-
-
-def _compared_with(result: CaseResult, verdict: Finding, *, is_confirmed: bool) -> dict[str, list[float]]:
-    """Values of the launches that a number was compared with, by whose they are: what is stored, or what ran beside."""
-    beside = {"baseline": result.reference.launches}
-    if is_confirmed and result.confirmation is not None and result.confirmation.references:
-        beside = {"A/B baseline commit": result.confirmation.references}
-    found = {whose: _values(result, launches).get(verdict.metric, []) for whose, launches in beside.items()}
-    stored = result.reference.metrics.get(verdict.metric)
-    if stored and "baseline" in beside:
-        found = {"baseline": [short(value) for m in stored if (value := fast_value(m)) is not None]}
-    return {whose: values for whose, values in found.items() if values}
+    found = (
+        (key, short(value))
+        for launch in launches
+        for m in launch.measurements
+        if (value := m.value if by_value else fast_value(m)) is not None
+        for key in {m.key, m.key_over_seeds}
+    )
+    return grouped(found)
 
 
 def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
@@ -379,18 +306,13 @@ def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
     yield "version", f"pytest-distbench {record.distbench}"
 
 
-def _table(name: str, table: DataTable, record: RunRecord, prices: Prices | None) -> tuple[str, Grid, list[Chart]]:
+def _table(name: str, table: DataTable, record: RunRecord, prices: Prices | None) -> tuple[str, Chart, list[Chart]]:
     charts, problems = charts_above(name, record.results, prices)
     summary = re.sub(r"[`*]", "", TABLES[name].summary) if name in TABLES else ""
     types = zip(table.columns.values(), table.headings, strict=True)
-    grid = Grid(
-        title=name.replace("_", " "),
-        head=table.header,
-        right=[kind in (int, float) for kind, heading in types if heading is not None],
-        rows=[[*texts] for texts in table.texts],
-        foot=[*table.footer, *problems],
-    )
-    return summary, grid, charts
+    right = [kind in (int, float) for kind, heading in types if heading is not None]
+    foot = [*table.footer, *problems]
+    return summary, grid(name.replace("_", " "), table.header, table.texts, right=right, foot=foot), charts
 
 
 WITHOUT_SCRIPT = 50
@@ -399,10 +321,10 @@ WITHOUT_SCRIPT = 50
 _FILES = files(__package__)
 
 
-def write_page(page: Page, out: BinaryIO) -> None:
+def write_page(page: Mapping[str, Any], out: BinaryIO) -> None:
     """Its content-security policy allows its own script and style, by their hashes, and nothing else."""
     script, style = ((_FILES / name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
-    content = msgspec.json.encode(_safe(msgspec.to_builtins(page)))
+    content = msgspec.json.encode(_safe(page))
     packed = base64.b64encode(gzip.compress(content, mtime=0)).decode()
     policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'"
     lines = [
@@ -411,7 +333,7 @@ def write_page(page: Page, out: BinaryIO) -> None:
         '<meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{policy}; form-action \'none\'">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{_text(page.title)}</title>",
+        f"<title>{_text(page['title'])}</title>",
         f"<style>{style}</style>",
         *_readable(page),
         f'<script id="data" type="application/octet-stream">{packed}</script>',
@@ -441,28 +363,26 @@ def _text(text: str) -> str:
     return quote(escape(text))
 
 
-def _readable(page: Page) -> Iterator[str]:
+def _readable(page: Mapping[str, Any]) -> Iterator[str]:
     """What mail programs and browsers without JavaScript show; the script puts its own in the place."""
-    first = [case for case in page.cases if case.is_first]
-    counts = ", ".join(f"{number} {state}" for state, number in page.counts.items())
-    yield f'<main id="page"><h1>{_text(page.title)}</h1>'
+    first = [case for case in page["cases"] if "is_first" in case]
+    counts = ", ".join(f"{number} {state}" for state, number in page["counts"].items())
+    yield f'<main id="page"><h1>{_text(page["title"])}</h1>'
     yield f"<p>{_text(counts or 'nothing was measured')}</p>"
     for case in first[:WITHOUT_SCRIPT]:
-        yield from _readable_case(case)
+        told = []
+        for texts, _, _, _, _, reason, *_ in case["rows"]:
+            cells = {name: text for (name, *_), text in zip(COLUMNS, texts, strict=True)}
+            if reason or cells["ratio"]:
+                told.append(
+                    f"{cells['metric']}: {cells['verdict']} {cells['ratio']} "
+                    f"({cells['baseline']} -> {cells['current']}) {reason}"
+                )
+        yield f"<h2>{_text(case['title'])}</h2><p>{_text(case.get('headline', ''))}</p>"
+        yield f"<pre>{chr(10).join(map(_text, [*told[:8], *case.get('story', ())]))}</pre>"
+        if command := case.get("command"):
+            yield f"<p><code>{_text(command)}</code></p>"
     if len(first) > WITHOUT_SCRIPT:
-        yield f"<p>{_text(page.headings[0])}: {len(first) - WITHOUT_SCRIPT} more</p>"
-    yield from (f"<p>{_text(line.text)}</p>" for line in page.notes[:WITHOUT_SCRIPT])
+        yield f"<p>{_text(page['headings'][0])}: {len(first) - WITHOUT_SCRIPT} more</p>"
+    yield from (f"<p>{_text(line.text)}</p>" for line in page.get("notes", ())[:WITHOUT_SCRIPT])
     yield "<noscript><p>The other cases, all launches, charts and tables need JavaScript.</p></noscript></main>"
-
-
-def _readable_case(case: PageCase) -> Iterator[str]:
-    moved = (row for row in case.rows if row.reason or row.cell("ratio"))
-    told = [
-        f"{row.cell('metric')}: {row.cell('verdict')} {row.cell('ratio')} "
-        f"({row.cell('baseline')} -> {row.cell('current')}) {row.reason}"
-        for row in moved
-    ]
-    yield f"<h2>{_text(case.title)}</h2><p>{_text(case.headline)}</p>"
-    yield f"<pre>{chr(10).join(map(_text, [*told[:8], *case.story]))}</pre>"
-    if case.command:
-        yield f"<p><code>{_text(case.command)}</code></p>"

@@ -15,7 +15,7 @@ from pytest_distbench.records.metric import LINK_PEAK, PEAK_MEMORY, Scalar
 from pytest_distbench.records.reasons import REASONS, VERDICTS, ReasonCode, severity_order
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.report import Line
-from pytest_distbench.report.page import Axis, Chart, Lines, Point, Series, points, short
+from pytest_distbench.report.page import Chart, Point, axis, line, lines, points, short
 from pytest_distbench.report.tables.table import Cell, Column, TableKind, microseconds, number
 from pytest_distbench.report.verdicts import CaseText, coded_lines, statistics_of, words_of_unchanged
 from pytest_distbench.units import GIGABYTE, counted, format_bytes, quantity
@@ -451,7 +451,7 @@ NETWORKS = _side_by_side(
 )
 
 
-_MESSAGE = Axis(name="message size", unit="B", scale="log2")
+_MESSAGE = axis("message size", "B", scale="log2")
 
 
 def bandwidth(result: CaseResult) -> Iterator[Chart]:
@@ -463,16 +463,16 @@ def bandwidth(result: CaseResult) -> Iterator[Chart]:
     series = []
     for name, found in found_by_name.items():
         rates = [(point.busbw if has_factor else point.algbw) or 0.0 for point in found]
-        series.append(Series(name=name or "this run", points=_rates(found, rates)))
+        series.append(line(name or "this run", _rates(found, rates)))
         before = [
             rate * point.time_s / point.time.baseline if point.time.baseline else None
             for point, rate in zip(found, rates, strict=True)
         ]
         if any(before):
             called = f"{name} baseline".strip()
-            series.append(Series(name=called, points=_rates(found, before), look="reference"))
+            series.append(line(called, _rates(found, before), "reference"))
     title = "Bus bandwidth by message size" if has_factor else "Bandwidth by message size"
-    yield Lines(title=title, x=_MESSAGE, y=Axis(name="bandwidth", unit="B/s", scale="log"), series=series)
+    yield lines(title, _MESSAGE, axis("bandwidth", "B/s", scale="log"), series)
 
 
 def _rates(found: Sequence[SweepPoint], rates: Sequence[float | None]) -> list[Point]:
@@ -483,14 +483,14 @@ def _rates(found: Sequence[SweepPoint], rates: Sequence[float | None]) -> list[P
 def change_by_size(result: CaseResult) -> Iterator[Chart]:
     """The time of each message size as a share of the baseline's: a loss that no axis of decades shows."""
     found_by_name = {name: found for name, found in sweeps(result).items() if found}
-    series: list[Series] = []
+    series = []
     allowed: list[tuple[float, float, float]] = []
     for name, found in found_by_name.items():
         judged = [(p.message_bytes, p.time.ratio, p.time.threshold) for p in found if p.time.ratio is not None]
         if len(judged) > 1:
-            series.append(Series(name=name or "this run", points=points((size, ratio) for size, ratio, _ in judged)))
+            series.append(line(name or "this run", points((size, ratio) for size, ratio, _ in judged)))
             limits = [(size, limit) for size, _, limit in judged if limit is not None]
             allowed = allowed or [(float(size), short(1 / (1 + limit)), short(1 + limit)) for size, limit in limits]
     if series:
-        y = Axis(name="time, % of the baseline", unit="%")
-        yield Lines(title="Time as % of the baseline", x=_MESSAGE, y=y, series=series, allowed=allowed)
+        y = axis("time, % of the baseline", "%")
+        yield lines("Time as % of the baseline", _MESSAGE, y, series, allowed=allowed)

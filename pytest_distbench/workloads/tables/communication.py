@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pytest_distbench.judging.fingerprint_rule import structure_of, unit_of
 from pytest_distbench.records.reasons import REASONS, ReasonCode, severity_order
 from pytest_distbench.records.run import CaseResult, Finding
-from pytest_distbench.report.page import Chart, Heat
+from pytest_distbench.report.page import Chart, heat
 from pytest_distbench.report.tables.table import TEST, Cell, Column, TableKind, microseconds, num_bytes, number
 from pytest_distbench.report.verdicts import CaseText
 from pytest_distbench.units import GIGABYTE, quantity
@@ -142,7 +142,7 @@ def link_charts(result: CaseResult) -> Iterator[Chart]:
         if any(value is not None for value in values.values()):
             cells = [[values.get(Link(source, target)) for target in range(ranks)] for source in range(ranks)]
             labels = [f"rank {rank}" for rank in range(ranks)]
-            yield Heat(title=title, unit=unit, down="from", across="to", labels=labels, cells=cells)
+            yield heat(title, unit, down="from", across="to", labels=labels, cells=cells)
 
 
 _Size = tuple[str, str, int, dict[str, int], dict[str, int]]

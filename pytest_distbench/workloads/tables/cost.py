@@ -20,10 +20,15 @@ from pytest_distbench.records.environment import TERMS, Machine, Prices, Term
 from pytest_distbench.records.iteration import SAMPLES
 from pytest_distbench.records.metric import EVALUATION_ENDS, EVERY, Sample, metric_key, without
 from pytest_distbench.records.run import CaseResult, RunRecord
-from pytest_distbench.report.page import Axis, Chart, Lines, Point, Series, points
-from pytest_distbench.report.page.charts import (
+from pytest_distbench.report.page import (
+    Chart,
+    Point,
+    axis,
     curves_of,
+    line,
+    lines,
     median_curve,
+    points,
     target_of,
     unit_of,
     without_first_losses,
@@ -255,9 +260,9 @@ def _costs(title: str, bought: Mapping[str, Sequence[CostRow]], prices: Prices |
     if prices is not None:
         ways = [(f", {term}", partial(CostRow.cost, term=term)) for term in TERMS]
     series = [
-        Series(
-            name=f"{what}{way}",
-            points=points((cost_of(row) or 0.0, row.speedup) for row in rows),
+        line(
+            f"{what}{way}",
+            points((cost_of(row) or 0.0, row.speedup) for row in rows),
             labels=[counted(row.ranks, "rank") for row in rows],
         )
         for what, rows in bought.items()
@@ -266,22 +271,20 @@ def _costs(title: str, bought: Mapping[str, Sequence[CostRow]], prices: Prices |
     ]
     if series:
         name, unit = ("cost: ranks x time", "s") if prices is None else ("cost", prices.currency)
-        x, y = Axis(name=name, unit=unit, scale="log"), Axis(name="speed-up", scale="log2")
-        yield Lines(title=title, x=x, y=y, series=series)
+        yield lines(title, axis(name, unit, scale="log"), axis("speed-up", scale="log2"), series)
 
 
-def _speedup(title: str, rows: Sequence[CostRow]) -> Lines:
+def _speedup(title: str, rows: Sequence[CostRow]) -> Chart:
     """As the product of its two: fewer steps, and faster ones."""
     parts: dict[str, Callable[[CostRow], float | None]] = {
         "speed-up": lambda row: row.speedup,
         "fewer steps (statistical)": lambda row: row.statistical,
         "faster steps (hardware)": lambda row: row.hardware,
     }
-    series = [Series(name=name, points=points((r.ranks, of(r)) for r in rows)) for name, of in parts.items()]
+    series = [line(name, points((r.ranks, of(r)) for r in rows)) for name, of in parts.items()]
     least = rows[0].ranks
-    ideal = Series(name="ideal", points=points((r.ranks, r.ranks / least) for r in rows), look="reference")
-    x = Axis(name="ranks", scale="log2")
-    return Lines(title=title, x=x, y=Axis(name="speed-up", scale="log2"), series=[*series, ideal])
+    ideal = line("ideal", points((r.ranks, r.ranks / least) for r in rows), "reference")
+    return lines(title, axis("ranks", scale="log2"), axis("speed-up", scale="log2"), [*series, ideal])
 
 
 def _courses(results: Sequence[CaseResult]) -> Iterator[Chart]:
@@ -294,20 +297,15 @@ def _courses(results: Sequence[CaseResult]) -> Iterator[Chart]:
         sizes.sort(key=lambda result: result.case.world_size)
         curves = [(result, without_first_losses(curves_of(result.launches))) for result in sizes]
         for name in dict.fromkeys(name for _, found in curves for name in found):
-            lines = [
-                Series(name=counted(result.case.world_size, "rank"), points=over_time(result, middle))
+            series = [
+                line(counted(result.case.world_size, "rank"), course)
                 for result, found in curves
                 if (middle := median_curve([drawn for _, drawn in found.get(name, [])]))
+                if (course := over_time(result, middle))
             ]
-            drawn = [line for line in lines if line.points]
-            if drawn:
-                yield Lines(
-                    title=f"{name} by time: {test}",
-                    x=Axis(name="time from the first step, evaluations included", unit="s"),
-                    y=Axis(name=name, unit=unit_of(sizes, name)),
-                    series=drawn,
-                    target=target_of(sizes, name),
-                )
+            if series:
+                x, y = axis("time from the first step, evaluations included", "s"), axis(name, unit_of(sizes, name))
+                yield lines(f"{name} by time: {test}", x, y, series, target=target_of(sizes, name))
 
 
 def over_time(result: CaseResult, curve: Sequence[Point]) -> list[Point]:

@@ -13,7 +13,7 @@ from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.iteration import UNACCOUNTED, Breakdown, BusyCommunication
 from pytest_distbench.records.metric import WALL_TIME
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.page import Bars, Chart, short
+from pytest_distbench.report.page import Chart, bars, short
 from pytest_distbench.report.tables.table import TEST, Cell, Column, TableKind, number, seconds
 from pytest_distbench.units import counted, format_seconds
 
@@ -239,7 +239,7 @@ def phases_by_rank(result: CaseResult) -> Iterator[Chart]:
             (f"rank {rank}", [short(max(0.0, times_s[rank])) for times_s in parts.values()])
             for rank in range(min(map(len, parts.values())))
         ]
-        yield Bars(title=f"Where {_whole_of(loop)} goes, by rank", unit="s", parts=[*parts], rows=rows)
+        yield bars(f"Where {_whole_of(loop)} goes, by rank", "s", [*parts], rows)
 
 
 def phases_by_size(results: Sequence[CaseResult], prices: Prices | None = None) -> Iterator[Chart]:
@@ -257,4 +257,4 @@ def phases_by_size(results: Sequence[CaseResult], prices: Prices | None = None) 
                 (counted(size, "rank"), [short(max(0.0, parts.get(name, 0.0))) for name in names])
                 for size, parts in sorted(sizes.items())
             ]
-            yield Bars(title=f"Where {_whole_of(loop)} goes: {test}", unit="s", parts=names, rows=rows)
+            yield bars(f"Where {_whole_of(loop)} goes: {test}", "s", names, rows)

@@ -14,7 +14,7 @@ from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.iteration import RATE, SAMPLES
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.run import CaseResult, Finding
-from pytest_distbench.report.page import Axis, Chart, Lines, Series, points
+from pytest_distbench.report.page import Chart, axis, line, lines, points
 from pytest_distbench.report.tables.table import Cell, Column, TableKind, number, seconds
 from pytest_distbench.workloads import (
     COMMUNICATION,
@@ -267,7 +267,7 @@ SCALING: TableKind[ScalingRow] = TableKind(
 )
 
 
-_WORKERS = Axis(name="workers", scale="log2")
+_WORKERS = axis("workers", scale="log2")
 
 
 def scaling_charts(results: Sequence[CaseResult], prices: Prices | None = None) -> Iterator[Chart]:
@@ -279,18 +279,14 @@ def scaling_charts(results: Sequence[CaseResult], prices: Prices | None = None) 
             found.setdefault(_test(row).text, []).append(row)
     if not found:
         return
-    speedups = [
-        Series(name=name, points=points((row.workers, row.speedup) for row in rows)) for name, rows in found.items()
-    ]
+    speedups = [line(name, points((row.workers, row.speedup) for row in rows)) for name, rows in found.items()]
     sizes = sorted({row.workers for rows in found.values() for row in rows})
-    ideal = Series(name="ideal", points=points((size, size) for size in sizes), look="reference")
-    speedup = Axis(name="speed-up", scale="log2")
-    yield Lines(title="Speed-up over one worker", x=_WORKERS, y=speedup, series=[*speedups, ideal])
+    ideal = line("ideal", points((size, size) for size in sizes), "reference")
+    yield lines("Speed-up over one worker", _WORKERS, axis("speed-up", scale="log2"), [*speedups, ideal])
     shares = []
     for name, rows in found.items():
-        shares.append(Series(name=name, points=points((row.workers, row.efficiency) for row in rows)))
+        shares.append(line(name, points((row.workers, row.efficiency) for row in rows)))
         before = points((r.workers, r.verdict.baseline if r.verdict is not None else None) for r in rows)
         if before:
-            shares.append(Series(name=f"{name}, baseline", points=before, look="reference"))
-    efficiency = Axis(name="scaling efficiency", unit="%")
-    yield Lines(title="Scaling efficiency", x=_WORKERS, y=efficiency, series=shares)
+            shares.append(line(f"{name}, baseline", before, "reference"))
+    yield lines("Scaling efficiency", _WORKERS, axis("scaling efficiency", "%"), shares)

@@ -14,8 +14,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.page import Grid, Lines, points, short
-from pytest_distbench.report.page.charts import (
+from pytest_distbench.report.page import (
     MOST_POINTS,
     OF_CASE,
     charts_of,
@@ -23,7 +22,10 @@ from pytest_distbench.report.page.charts import (
     curves,
     curves_of,
     epochs,
+    grid,
     median_curve,
+    points,
+    short,
     target_of,
     unit_of,
     utilisation,
@@ -32,10 +34,10 @@ from pytest_distbench.report.page.charts import (
 
 def test_one_that_cannot_be_made_is_told_and_the_others_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OF_CASE, "broken", lambda given: 1 / 0)
-    monkeypatch.setitem(OF_CASE, "whole", lambda given: [Grid(title="t", head=[], right=[], rows=[])])
+    monkeypatch.setitem(OF_CASE, "whole", lambda given: [grid("t", [], [], right=[])])
     charts, problems = charts_of(result(), {})
 
-    assert [chart.title for chart in charts if isinstance(chart, Grid)] == ["t"]
+    assert [chart["title"] for chart in charts if chart["type"] == "grid"] == ["t"]
     assert problems == ["the chart 'broken' cannot be made: ZeroDivisionError: division by zero"]
 
 
@@ -69,15 +71,15 @@ def test_what_was_evaluated_stands_at_its_steps_or_epochs() -> None:
         for epoch, value in ((1, 20.0), (0, 10.0))
     ]
     [chart] = epochs(result(launches=[launch(*measured)]))
-    assert isinstance(chart, Lines)
-    assert chart.series[0].points == [(0, 10.0), (1, 20.0)]
+    assert chart["type"] == "lines"
+    assert chart["series"][0]["points"] == [(0, 10.0), (1, 20.0)]
 
     goal = Sample(name="steps_to_accuracy", unit="", better="steps", value=10, identity={"target": 0.9})
     evaluated = replace(curve("evaluated_accuracy", 0.5, 0.95), facts={"every": 5})
     [chart] = curves(result(launches=[launch(evaluated, goal)]))
-    assert isinstance(chart, Lines)
-    assert (chart.title, chart.target) == ("accuracy by step", 0.9)
-    assert chart.series[0].points == [(5, 0.5), (10, 0.95)]
+    assert chart["type"] == "lines"
+    assert (chart["title"], chart["target"]) == ("accuracy by step", 0.9)
+    assert chart["series"][0]["points"] == [(5, 0.5), (10, 0.95)]
 
     assert median_curve([[(1, 3.0), (2, 1.0)], [(1, 5.0)], [(1, 4.0), (2, 2.0)]]) == [(1, 4.0), (2, 1.5)]
 
@@ -94,33 +96,33 @@ def curve(name: str, *values: float, seed: int = 0, better: str = "info") -> Sam
 def test_a_curve_has_its_unit_its_target_and_its_reference() -> None:
     measured = [curve("loss", 3.0, 1.0, seed=0), curve("loss", 2.0, 1.0, seed=1), curve("loss", 4.0, 2.0, seed=2)]
     [chart] = curves(result(launches=[launch(*measured)]))
-    assert isinstance(chart, Lines)
-    assert [(s.name, s.look) for s in chart.series] == [
+    assert chart["type"] == "lines"
+    assert [(s["name"], s.get("look", "")) for s in chart["series"]] == [
         ("seed 0", "thin"),
         ("seed 1", "thin"),
         ("seed 2", "thin"),
         ("median", ""),
     ]
-    assert chart.series[-1].points == [(1, 3.0), (2, 1.0)]
+    assert chart["series"][-1]["points"] == [(1, 3.0), (2, 1.0)]
 
     goal = Sample(name="steps_to_loss", unit="", better="steps", value=2, identity={"target": 1.5})
     reference = replace(PAIRED, launches=[launch(curve("loss", 5.0, 4.0))])
     [by_step] = curves(result(launches=[launch(curve("loss", 2.0, 1.0), goal)], reference=reference))
-    assert isinstance(by_step, Lines)
-    assert [s.look for s in by_step.series] == ["", "reference"]
-    assert by_step.target == 1.5
+    assert by_step["type"] == "lines"
+    assert [s.get("look", "") for s in by_step["series"]] == ["", "reference"]
+    assert by_step["target"] == 1.5
 
     waits = replace(curve("waited", 2.0, 1.0), unit="s")
     [chart] = curves(result(launches=[launch(waits, replace(waits, name="phase/step/forward"))]))
-    assert isinstance(chart, Lines)
-    assert (chart.title, chart.y.unit) == ("waited by step", "s")
+    assert chart["type"] == "lines"
+    assert (chart["title"], chart["y"]["unit"]) == ("waited by step", "s")
 
     [chart] = curves(result(launches=[launch(curve("loss", *map(float, range(100_000))))]))
-    assert isinstance(chart, Lines)
-    assert len(chart.series[0].points) <= MOST_POINTS
+    assert chart["type"] == "lines"
+    assert len(chart["series"][0]["points"]) <= MOST_POINTS
 
     measured = [curve("loss", 3.0, 2.0, 1.0), curve("loss_curve", 3.0, 2.0, better="curve")]
-    assert [chart.title for chart in curves(result(launches=[launch(*measured)]))] == ["loss by step"]
+    assert [chart["title"] for chart in curves(result(launches=[launch(*measured)]))] == ["loss by step"]
     [judged] = [m for m in measured if m.better == "curve"]
     golden = baseline_of([1.5], "curve", "", values=[3.0, 1.5])
     before = replace(STORED, metrics={judged.key: golden})
@@ -129,10 +131,10 @@ def test_a_curve_has_its_unit_its_target_and_its_reference() -> None:
         ["loss by step", "loss_curve by step"],
         strict=True,
     ):
-        assert isinstance(chart, Lines)
-        assert chart.title == title
-        assert (chart.series[-1].name, chart.series[-1].look) == ("baseline", "reference")
-        assert chart.series[-1].points == [(1, 3.0), (2, 1.5)]
+        assert chart["type"] == "lines"
+        assert chart["title"] == title
+        assert (chart["series"][-1]["name"], chart["series"][-1]["look"]) == ("baseline", "reference")
+        assert chart["series"][-1]["points"] == [(1, 3.0), (2, 1.5)]
 
     goal = Sample(name="steps_to_loss", unit="steps", better="steps", value=2, identity={"target": 0.2828})
     results = [of(series("waited", 1.0, 2.0, unit="s"), goal)]
@@ -147,26 +149,26 @@ def test_what_is_sent_is_a_table_beside_the_baseline_where_it_differs() -> None:
     )
     sent = launch(fingerprints={"step": now, "other": before})
     reference = replace(STORED, fingerprints={"step": before, "other": before})
-    [grid] = communication(result(launches=[sent], reference=reference))
-    assert isinstance(grid, Grid)
-    assert grid.title == "Communication in an iteration of step"
-    assert grid.rows == [
+    [table] = communication(result(launches=[sent], reference=reference))
+    assert table["type"] == "grid"
+    assert table["title"] == "Communication in an iteration of step"
+    assert table["rows"] == [
         ["*", "all_reduce", "2", "4", "1 MiB", "float32"],
         ["", "barrier", "1", "1", "", ""],
         ["*", "all_reduce", "-", "1", "8 B", "int64"],
         ["*", "sent per rank", "2 MiB", "4 MiB", "", ""],
     ]
-    assert grid.changed == [True, False, True, True]
+    assert table["changed"] == [True, False, True, True]
 
     ranks = Fingerprint(collectives={"0": [reduce(MIB, 2)], "1-3": [reduce(MIB)]})
     before = of_collectives(reduce(MIB))
-    [grid] = communication(
+    [table] = communication(
         result(
             launches=[launch(fingerprints={"step": ranks})], reference=replace(STORED, fingerprints={"step": before})
         )
     )
-    assert isinstance(grid, Grid)
-    assert grid.rows[0] == ["*", "all_reduce", "1", "2", "1 MiB", "float32"]
+    assert table["type"] == "grid"
+    assert table["rows"][0] == ["*", "all_reduce", "1", "2", "1 MiB", "float32"]
 
     missing = Fingerprint(missing="differs between launches of the same code")
     assert not list(communication(result(launches=[launch(fingerprints={"step": missing})], reference=reference)))
@@ -183,9 +185,9 @@ def test_cpus_and_gpus_have_their_course_of_the_first_launches() -> None:
     seen = [launch(index=i, cpu_course=course, gpu_witnesses=[gpu]) for i in range(4)]
     [chart] = utilisation(result(launches=seen))
 
-    assert isinstance(chart, Lines)
-    assert [s.name for s in chart.series][:2] == ["CPUs, launch 1", "GPU 3, launch 1"]
-    assert len(chart.series) == 6
-    assert chart.y.unit == "%"
-    assert chart.series[1].points[0] == (0.1, 0.83)
+    assert chart["type"] == "lines"
+    assert [s["name"] for s in chart["series"]][:2] == ["CPUs, launch 1", "GPU 3, launch 1"]
+    assert len(chart["series"]) == 6
+    assert chart["y"]["unit"] == "%"
+    assert chart["series"][1]["points"][0] == (0.1, 0.83)
     assert not list(utilisation(result(launches=[launch(cpu_course=course[:2])])))
