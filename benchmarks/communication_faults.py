@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.failures import cause_lines
+from pytest_distbench.report.verdicts import cause_lines
 from pytest_distbench.store.run_record import read_run_record
 
 VARIABLE = "PLANTED_FAULT"

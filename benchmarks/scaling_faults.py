@@ -23,7 +23,7 @@ from repository import ROOT, Repository, end_by_sigterm_too
 
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report import layout
-from pytest_distbench.report.failures import cause_lines
+from pytest_distbench.report.verdicts import cause_lines
 from pytest_distbench.workloads.data import cifar10
 
 PLANTED = "planted_in_scaling.py"

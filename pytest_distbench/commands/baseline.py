@@ -6,7 +6,8 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,13 +17,14 @@ from pytest_distbench.errors import ConfigurationError, DistbenchError
 from pytest_distbench.extensions import Table
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES
 from pytest_distbench.records.case import BaselineEntry, EntryName
-from pytest_distbench.records.summaries import median
+from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.summaries import grouped, median
 from pytest_distbench.records.wanted import UPDATES
-from pytest_distbench.report import layout
-from pytest_distbench.report.verdicts import change_lines, change_markdown
+from pytest_distbench.report import escape_markdown, layout, row_line, table_head
 from pytest_distbench.store.accept import (
     EntryChange,
     FolderVersion,
+    MetricChange,
     NotABaseline,
     RevisionVersion,
     changes_between,
@@ -33,7 +35,7 @@ from pytest_distbench.store.accept import (
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore
 from pytest_distbench.store.entries import has_test, selection
 from pytest_distbench.store.run_record import read_run_record
-from pytest_distbench.units import quantity
+from pytest_distbench.units import counted, format_change, quantity
 
 
 def _add_show(parser: argparse.ArgumentParser) -> None:
@@ -224,6 +226,76 @@ def _accept(options: argparse.Namespace) -> Iterator[str]:
     yield from refused
     if refused:
         raise NegativeError
+
+
+MOST_ROWS = 100
+"""Of metrics, and of other differences: GitHub cuts a comment at 64 KiB, and nobody reads more."""
+
+_HEADER = ("test", "metric", "old", "new", "change", "launches")
+
+
+def change_lines(changes: Sequence[EntryChange], *, unchanged: int) -> list[str]:
+    """For a terminal. ``unchanged``: entries that are the same on both sides, counted only."""
+    rows = _rows(changes)
+    lines = layout(_HEADER, rows[:MOST_ROWS], left=2) if rows else []
+    lines += _left_out(rows, "metrics, less worse than these")
+    lines += [f"{what}: {note}" for what, note in [*_whole(changes), *_notes(changes)]]
+    return [*lines, _counts(changes, unchanged)]
+
+
+def change_markdown(changes: Sequence[EntryChange], *, unchanged: int) -> list[str]:
+    """For a pull request: the counts, a table of metrics, then what else differs."""
+    rows = _rows(changes)
+    lines = [f"### baselines: {_counts(changes, unchanged)}", ""]
+    if rows:
+        lines += [*table_head(_HEADER, left=2), *map(row_line, rows[:MOST_ROWS])]
+        lines += ["", *_left_out(rows, "metrics, less worse than these")]
+    return lines + [
+        f"- {escape_markdown(what)}: {escape_markdown(note)}" for what, note in [*_whole(changes), *_notes(changes)]
+    ]
+
+
+def _rows(changes: Sequence[EntryChange]) -> list[tuple[str, ...]]:
+    found = [(change, metric) for change in changes if change.kind == "changed" for metric in change.metrics]
+    found.sort(key=lambda pair: -pair[1].worse_by)
+    return [_row(change, metric) for change, metric in found]
+
+
+def _row(change: EntryChange, metric: MetricChange) -> tuple[str, ...]:
+    moved = "" if metric.ratio is None or METRIC_KINDS[metric.better].rule == "exact" else format_change(metric.ratio)
+    return (
+        str(change.name),
+        metric.metric,
+        quantity(metric.old, metric.unit),
+        quantity(metric.new, metric.unit),
+        moved or ("exact" if METRIC_KINDS[metric.better].rule == "exact" else ""),
+        f"{metric.old_launches} -> {metric.new_launches}",
+    )
+
+
+def _whole(changes: Sequence[EntryChange]) -> list[tuple[str, str]]:
+    found = []
+    for entry in changes:
+        if entry.kind != "changed":
+            launches = max((max(m.old_launches, m.new_launches) for m in entry.metrics), default=0)
+            metrics = counted(len(entry.metrics), "metric")
+            found.append((entry.kind, f"{entry.name} ({metrics}, {launches} launches)"))
+    return [*found[:MOST_ROWS], *(("and", line) for line in _left_out(found, "entries"))]
+
+
+def _notes(changes: Sequence[EntryChange]) -> list[tuple[str, str]]:
+    by_note = grouped((note, str(entry.name)) for entry in changes for note in entry.notes)
+    found = [(names[0] if len(names) == 1 else f"{len(names)} cases", note) for note, names in by_note.items()]
+    return [*found[:MOST_ROWS], *(("and", line) for line in _left_out(found, "differences"))]
+
+
+def _left_out(found: Sequence[object], what: str) -> list[str]:
+    return [f"{len(found) - MOST_ROWS} more {what}"] if len(found) > MOST_ROWS else []
+
+
+def _counts(changes: Sequence[EntryChange], unchanged: int) -> str:
+    kinds = Counter(entry.kind for entry in changes)
+    return f"{kinds['changed']} changed, {kinds['new']} new, {kinds['removed']} removed, {unchanged} unchanged"
 
 
 BASELINE_COMMANDS: Table[str, Command] = Table(

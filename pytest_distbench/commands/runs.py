@@ -27,10 +27,9 @@ from pytest_distbench.report import layout
 from pytest_distbench.report.formats import FORMATS, write_as
 from pytest_distbench.report.page import PAGE_FILES
 from pytest_distbench.report.page.content import UNKNOWN_COMMAND, other_of, page_of, write_page
-from pytest_distbench.report.screens import sentence
 from pytest_distbench.report.tables import TABLES, table_of, tables_of
 from pytest_distbench.report.tables.table import DataTable
-from pytest_distbench.report.terminal import ending_lines, summary_lines
+from pytest_distbench.report.terminal import ending_lines, sentence, summary_lines
 from pytest_distbench.report.verdicts import verdict_rows
 from pytest_distbench.store.files import PAGE_SIGN, check_target, replace_file
 from pytest_distbench.store.run_record import read_prices, read_run_record

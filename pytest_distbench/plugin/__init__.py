@@ -32,8 +32,8 @@ from pytest_distbench.plugin.fixtures import (
 from pytest_distbench.plugin.names import BACKEND_ARGUMENT, RANKS, full_name, test_and_id
 
 if TYPE_CHECKING:
+    from pytest_distbench.plugin.progress import Awaited
     from pytest_distbench.records.run import CaseResult
-    from pytest_distbench.report.terminal import Awaited
     from pytest_distbench.store.baselines import BaselineStore
 
 
@@ -219,7 +219,7 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
     if not any(is_ours(item) for item in [*items, *config.stash[STATE].slow]):
         return []
     from pytest_distbench.errors import DistbenchError
-    from pytest_distbench.report.terminal import header_lines
+    from pytest_distbench.plugin.progress import header_lines
 
     session, settings = session_of(config), settings_of(config)
     control, launches = "", f"up to {settings.max_launches} launches a case, as its noise needs"
@@ -251,8 +251,7 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
 
 def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
     from pytest_distbench.errors import DistbenchError
-    from pytest_distbench.plugin.progress import read_history
-    from pytest_distbench.report.terminal import duration_text
+    from pytest_distbench.plugin.progress import duration_text, read_history
 
     settings, state = settings_of(config), config.stash[STATE]
     if settings.control is not None:
@@ -272,8 +271,7 @@ def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
 
 def _awaited(item: pytest.Item, store: BaselineStore, ran: Mapping[str, Sequence[float]]) -> Awaited:
     from pytest_distbench.judging.entry import only_judges
-    from pytest_distbench.plugin.progress import confirming, name_in_history
-    from pytest_distbench.report.terminal import awaited
+    from pytest_distbench.plugin.progress import awaited, confirming, name_in_history
 
     settings, (test, case_id), backend = settings_for(item), test_and_id(item), backend_of(item)
     launches: int | None = settings.first_launches

@@ -156,7 +156,7 @@ class ResultsPlugin:
             for command in formats.workflow_commands(self._results) if formats.runs_here(os.environ) else ():
                 terminalreporter.write_line(command)
         if self._slow and self._config.pluginmanager.hasplugin("dsession"):  # whose controller prints no header
-            from pytest_distbench.report.terminal import slow_text
+            from pytest_distbench.plugin.progress import slow_text
 
             terminalreporter.write_line(f"distbench: {slow_text(len(self._slow))}")
 
@@ -165,8 +165,7 @@ class ResultsPlugin:
         from pytest_distbench.launch.starters import LAUNCHERS
         from pytest_distbench.plugin.names import next_commands, same_command
         from pytest_distbench.report import Line
-        from pytest_distbench.report.screens import sentence
-        from pytest_distbench.report.terminal import interrupted_lines, summary_lines, unused_lines
+        from pytest_distbench.report.terminal import interrupted_lines, sentence, summary_lines, unused_lines
         from pytest_distbench.store.baselines import BaselineStore
 
         config, folder = self._config, _shorten(settings.baselines, self._config)

@@ -15,7 +15,7 @@ from pytest_distbench.records.iteration import CaseTrace
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.report import escape, escape_lines
-from pytest_distbench.report.failures import explanation
+from pytest_distbench.report.verdicts import explanation
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.sources import Source

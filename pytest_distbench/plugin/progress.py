@@ -10,17 +10,24 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, cast
 
 import pytest
 
 from pytest_distbench.errors import Terminated
+from pytest_distbench.machine.gpus import Gpus
+from pytest_distbench.records.environment import Environment
+from pytest_distbench.releases import own_version
 from pytest_distbench.report import escape
+from pytest_distbench.report.terminal import about
+from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.units import counted
 
 if TYPE_CHECKING:
     from pytest_distbench.plugin.carry import Passed
@@ -74,6 +81,131 @@ def write_history(config: pytest.Config, settings: Settings, ran: Iterable[Passe
             found[part] = [*found.pop(part, []), round(max(seconds, 0.0), 2)][-KEPT_RUNS:]
     if found != before:
         cache.set(_CACHE, dict(list(found.items())[-_MOST_TESTS:]))
+
+
+class Awaited(NamedTuple):
+    """How long a test will take, as far as anybody knows."""
+
+    seconds: float | None
+    """None: nothing is known."""
+    is_elsewhere: bool = False
+    """It is known from another class of machines alone."""
+    again_s: float = 0.0
+    """What confirming it took, the mean of its last runs."""
+    has_baseline: bool = False
+    """So it may have to be confirmed this time."""
+
+
+def awaited(
+    store: BaselineStore,
+    ran: Mapping[str, Sequence[float]],
+    *,
+    name: str,
+    confirming: str,
+    test: str,
+    case_id: str,
+    conditions: tuple[str, str],
+    launches: int | None = 1,
+) -> Awaited:
+    """What is known of a test: by its last runs here, by its baseline here, or by one of another class of machines.
+
+    Args:
+        name: of its runs, which a renamed test has not, and ``confirming`` of what confirming it took.
+        conditions: backend and launcher.
+        launches: of each of its cases; None: as many as an update needs.
+    """
+
+    def of_baseline(store: BaselineStore) -> float | None:
+        found = store.entries(test, test_ids=[case_id]).values()
+        entries = [e for e in found if (e.conditions.backend, e.conditions.launcher) == conditions]
+        stored = max((len(metric) for entry in entries for metric in entry.metrics.values()), default=1)
+        return sum(entry.launch_s or 0.0 for entry in entries) * (stored if launches is None else launches) or None
+
+    here = of_baseline(store)
+    seconds = statistics.median(ran[name]) if ran.get(name) else here
+    again_s = statistics.fmean(ran[confirming]) if ran.get(confirming) else 0.0
+    if seconds is not None:
+        return Awaited(seconds, again_s=again_s, has_baseline=here is not None)
+    others = (of_baseline(BaselineStore(store.folder, other)) for other in store.platforms() if other != store.platform)
+    elsewhere = next((found for found in others if found is not None), None)
+    return Awaited(elsewhere, is_elsewhere=elsewhere is not None, again_s=again_s)
+
+
+def duration_text(tests: Sequence[Awaited], *, slow: Sequence[Awaited] = (), confirm_s: float = 0.0) -> str:
+    """How long the tests take; ``confirm_s`` is the most that confirming suspicious ones adds, 0: nothing is.
+
+    Those of which nothing is known take as long as the others.
+    """
+    told = []
+    unknown, seconds = sum(test.seconds is None for test in tests), _total(tests)
+    if seconds is not None:
+        told = [f"{counted(len(tests), 'test')}, about {about(seconds)}"]
+        if confirm_s and any(test.has_baseline for test in tests):
+            told[0] += f", and up to {about(confirm_s)} to confirm suspicious timings"
+        if any(test.is_elsewhere for test in tests):
+            told[0] += ", as on other machines"
+        if unknown:
+            told[0] += f"; {unknown} of them never timed, and taken for as long as the others"
+    elif unknown:
+        told = [f"{counted(len(tests), 'test')}; the first run shows how long that takes"]
+    if slow:
+        told.append(slow_text(len(slow), None if any(test.seconds is None for test in slow) else _total(slow)))
+    return "; ".join(told)
+
+
+def _total(tests: Sequence[Awaited]) -> float | None:
+    known = [test.seconds for test in tests if test.seconds is not None]
+    unknown = len(tests) - len(known)
+    again_s = sum(test.again_s for test in tests)
+    return sum(known) + unknown * statistics.median(known) + again_s if known else None
+
+
+def slow_text(tests: int, seconds: float | None = None) -> str:
+    takes = f" in about {about(seconds)}" if seconds is not None else ""
+    return f"{counted(tests, 'slow test')} deselected (--distbench-full runs them{takes})"
+
+
+def header_lines(
+    environment: Environment,
+    store: BaselineStore,
+    *,
+    world_sizes: Sequence[int],
+    gpus: Gpus,
+    backend: str,
+    launcher: str,
+    update: str,
+    against: str,
+    control: str = "",
+    duration: str = "",
+) -> list[str]:
+    """Two lines; one more in an update, where GPUs are missing that the machine has, and where the host is shared.
+
+    No GPU is visible to a CPU run; ``update``, ``against``, ``control`` and ``duration`` may be empty.
+    """
+    sizes = ", ".join(map(str, world_sizes))
+    count = len(gpus.visible)
+    devices = counted(count, "GPU") if count else f"{environment.cores} CPU cores"
+    torch = environment.software["torch"]
+    where = f"{backend}, {devices} ({environment.device}), torch {torch}, {launcher} launcher"
+    first = f"distbench {own_version()}: world size {sizes}, {where}"
+    missing = [f"distbench: not used: {reason}" for reason in gpus.unreadable]
+    missing += [f"distbench: note: {remark}" for remark in gpus.remarks]
+    if environment.shares_host:
+        missing.append("distbench: note: the host is shared (--distbench-share=host): CPU clocks are others' too")
+    stored = sum(1 for _ in store.files())
+    compared = f"baselines {store.folder / store.platform} ({counted(stored, 'case')})"
+    if not stored:
+        compared = f"no baselines for this platform yet ({store.folder / store.platform})"
+    if against:
+        compared = f"interleaved A/B against {against}; stored baselines are not used"
+    if control:
+        compared += f"; a slowdown is injected into every case ({control}): nothing is judged or stored"
+    lines = [first, *missing, f"distbench: {compared}"]
+    if duration:
+        lines.append(f"distbench: {duration}")
+    if update:
+        lines.append(f"distbench: update={update}; baselines will be written")
+    return lines
 
 
 REDRAW_S = 0.1

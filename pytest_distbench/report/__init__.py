@@ -40,15 +40,12 @@ _FORMULA = re.compile(r"[=+\-@\t＝＋－＠]")  # noqa: RUF001 spreadsheets tak
 def escape_cell(text: str) -> str:
     """As :func:`escape`, of a text in a CSV file: a spreadsheet takes ``'=1`` for a text, and ``=1`` for a formula."""
     line = escape(text)
-    return f"'{line}" if _FORMULA.match(line) and not _is_number(line) else line
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    if _FORMULA.match(line):
+        try:
+            float(line)
+        except ValueError:
+            return f"'{line}"
+    return line
 
 
 def escape_lines(text: str) -> str:

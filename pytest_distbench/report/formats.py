@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO
@@ -27,11 +28,11 @@ from pytest_distbench.report import (
     row_line,
     table_head,
 )
-from pytest_distbench.report.failures import accept_command
 from pytest_distbench.report.page.content import again, headline_of, page_of, write_page
-from pytest_distbench.report.screens import headline
 from pytest_distbench.report.tables import VERDICTS, OfCase
 from pytest_distbench.report.tables.table import DataTable, as_text, table_of_rows, write_csv, write_parquet
+from pytest_distbench.report.terminal import headline
+from pytest_distbench.report.verdicts import accept_command
 
 MAX_SUMMARY_BYTES = 900 * 1024
 """GitHub drops a step's whole summary above 1024 KiB."""
@@ -79,8 +80,14 @@ def summary(results: Sequence[CaseResult], head: str, *, max_bytes: int, notes: 
     if results:
         where = f"{results[0].environment.device}, {results[0].environment.platform}"
         lines += [escape_markdown(f"{len(rows)} metrics on {where}{counts and f': {counts}'}"), ""]
-    lines += _list([f"{r.case.title}: {r.headline}" for r in results if r.outcome == "failed" and not _has_rows(r)])
-    lines += _list([f"{r.case.title}: {r.headline}" for r in results if r.outcome == "advisory"])
+    for outcome in ("failed", "advisory"):
+        told = []
+        for result in (r for r in results if r.outcome == outcome):
+            failed = [v for v in result.verdicts if v.is_failure]
+            # Rows say all of why some failed: numbers that changed, each in its row.
+            if outcome == "advisory" or not failed or any(v.ratio is None for v in failed):
+                told.append(f"{result.case.title}: {result.headline}")
+        lines += _list(told)
     lines += _list(flaky_lines(results))
     room = max_bytes - _size(lines) - _ROOM_AROUND
     table = _fitting(red, room)
@@ -88,12 +95,6 @@ def summary(results: Sequence[CaseResult], head: str, *, max_bytes: int, notes: 
         name = "The other" if red else "All"
         folded = ["<details>", f"<summary>{name} {len(others)} metrics</summary>", "", *folded, "", "</details>"]
     return "\n".join([*lines, *table, "", *folded]) + "\n\n"
-
-
-def _has_rows(result: CaseResult) -> bool:
-    """Whether rows say all of why a case failed: numbers that changed, each in its row."""
-    failed = [v for v in result.verdicts if v.is_failure]
-    return bool(failed) and all(v.ratio is not None for v in failed)
 
 
 _ROOM_AROUND = 400
@@ -116,31 +117,21 @@ def _fitting(rows: Sequence[OfCase], room: int) -> list[str]:
 
 
 def write_comment(record: RunRecord, out: BinaryIO) -> None:
-    notes = [*_of_what(record), *_commands(record)]
-    text = summary(record.results, headline_of(record), max_bytes=MAX_COMMENT_BYTES, notes=notes)
-    out.write(f"{COMMENT_MARK}\n{text}".encode())
-
-
-def _of_what(record: RunRecord) -> list[str]:
-    """The commit, and on GitHub the run that measured it, which writes the comment too."""
+    """With the commit, on GitHub the run that measured it, and folded what runs each red case again, and accepts it."""
     names = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID")
     server, repository, run = (os.environ.get(name, "") for name in names)
     link = f"[this run]({server}/{repository}/actions/runs/{run})" if server and repository and run else ""
     told = ", ".join(filter(None, [record.commit and f"commit {escape_markdown(record.commit[:10])}", link]))
-    return [f"Measured: {told}", ""] if told else []
-
-
-def _commands(record: RunRecord) -> list[str]:
-    """Folded: what runs each red case again, and what accepts it."""
-    red = [result for result in record.results if result.outcome in ("failed", "advisory")][:_SHOWN_COMMANDS]
-    told = [word for result in red for word in _commands_of(result, again(result, record))]
-    fold = ["<details>", "<summary>Run again, or accept</summary>", "", *told, "", "</details>", ""]
-    return fold if told else []
-
-
-def _commands_of(result: CaseResult, command: str) -> list[str]:
-    """Indented code: nothing in it is markup."""
-    return [f"    {escape(text)}" for text in (command, accept_command(result, command)) if text]
+    notes = [f"Measured: {told}", ""] if told else []
+    commands = []
+    for result in [r for r in record.results if r.outcome in ("failed", "advisory")][:_SHOWN_COMMANDS]:
+        command = again(result, record)
+        commands += [command, accept_command(result, command)]
+    if commands:
+        code = [f"    {escape(command)}" for command in commands if command]  # indented: nothing in it is markup
+        notes += ["<details>", "<summary>Run again, or accept</summary>", "", *code, "", "</details>", ""]
+    text = summary(record.results, headline_of(record), max_bytes=MAX_COMMENT_BYTES, notes=notes)
+    out.write(f"{COMMENT_MARK}\n{text}".encode())
 
 
 def _list(texts: Sequence[str]) -> list[str]:
@@ -223,14 +214,11 @@ class Format:
     opens_in: str = ""
 
 
-def _of_table(
-    write: Callable[[DataTable, BinaryIO], None],
-) -> Callable[[RunRecord, Mapping[str, DataTable], BinaryIO], None]:
-    def write_tables(_record: RunRecord, tables: Mapping[str, DataTable], out: BinaryIO) -> None:
-        for table in tables.values():
-            write(table, out)
-
-    return write_tables
+def _write_tables(
+    write: Callable[[DataTable, BinaryIO], None], _run: RunRecord, tables: Mapping[str, DataTable], out: BinaryIO
+) -> None:
+    for table in tables.values():
+        write(table, out)
 
 
 def of_run(write: Callable[[RunRecord, BinaryIO], None]) -> Format:
@@ -264,7 +252,10 @@ BINARY = ("parquet",)
 FORMATS: Table[str, Format] = Table(
     "formats",
     {
-        **{name: Format(write=_of_table(write), is_text=name not in BINARY) for name, write in TABLE_FORMATS.items()},
+        **{
+            name: Format(write=partial(_write_tables, write), is_text=name not in BINARY)
+            for name, write in TABLE_FORMATS.items()
+        },
         "github-comment": of_run(write_comment),
         "html": Format(
             write=lambda record, tables, out: write_page(page_of(record, tables), out),

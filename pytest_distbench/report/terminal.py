@@ -1,8 +1,7 @@
-"""What a terminal shows of a run, as lines: the header before the first test, and the section at its end.
+"""What a terminal shows of a run: what is not as it should be, counts, how sensitive it was, and what to do next.
 
-The header says what is measured on what, against which baselines, and how long it will take, which is known by what
-tests took before, or by the launches of their baselines. The section at the end has the summary table, counts, what
-was written and what is missing.
+Rows are for numbers that failed, are missing or inconclusive; all else is counted, on one screen unless -v asks for all
+of it. The last line is the whole run in one sentence. What the counts and the sentence call things is a table.
 """
 
 from __future__ import annotations
@@ -10,163 +9,38 @@ from __future__ import annotations
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES
+from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
+from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.sensitivity import sensitivity_lines
-from pytest_distbench.judging.words import metric_text
-from pytest_distbench.machine.gpus import Gpus
+from pytest_distbench.judging.terms import worst
+from pytest_distbench.judging.thresholds import BUSIER_SHARE, LAST_LOOK
+from pytest_distbench.judging.words import change, metric_text
 from pytest_distbench.records.case import EntryName
-from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.iteration import NOT_RECORDED
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.reasons import REASONS
+from pytest_distbench.records.reasons import REASONS, VERDICTS
 from pytest_distbench.records.run import CaseResult, Finding, RunRecord
 from pytest_distbench.records.summaries import grouped
 from pytest_distbench.records.wanted import ELASTIC_BASELINE_LAUNCHES
-from pytest_distbench.releases import own_version
 from pytest_distbench.report import Line, layout, lines_of
-from pytest_distbench.report.screens import (
-    about,
-    counts,
-    inconclusive,
-    next_steps,
-    on_one_screen,
-    rows,
-)
-from pytest_distbench.report.verdicts import case_table, control_table, telling_verdicts
-from pytest_distbench.store.baselines import BaselineStore
-from pytest_distbench.units import counted, format_change, plural, quantity
+from pytest_distbench.report.verdicts import case_table, control_table, telling_verdicts, verdict_rows
+from pytest_distbench.units import counted, format_change, format_percent, is_size, plural, quantity
 
 _NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?")
 _SHOWN_NAMES = 10
 
+MOST_LINES = 25
+LONGEST = 200
+"""Characters of a line of the screen; -v shows all of it."""
 
-class Awaited(NamedTuple):
-    """How long a test will take, as far as anybody knows."""
-
-    seconds: float | None
-    """None: nothing is known."""
-    is_elsewhere: bool = False
-    """It is known from another class of machines alone."""
-    again_s: float = 0.0
-    """What confirming it took, the mean of its last runs."""
-    has_baseline: bool = False
-    """So it may have to be confirmed this time."""
-
-
-def awaited(
-    store: BaselineStore,
-    ran: Mapping[str, Sequence[float]],
-    *,
-    name: str,
-    confirming: str,
-    test: str,
-    case_id: str,
-    conditions: tuple[str, str],
-    launches: int | None = 1,
-) -> Awaited:
-    """What is known of a test: by its last runs here, by its baseline here, or by one of another class of machines.
-
-    Args:
-        name: of its runs, which a renamed test has not, and ``confirming`` of what confirming it took.
-        conditions: backend and launcher.
-        launches: of each of its cases; None: as many as an update needs.
-    """
-
-    def of_baseline(store: BaselineStore) -> float | None:
-        found = store.entries(test, test_ids=[case_id]).values()
-        entries = [e for e in found if (e.conditions.backend, e.conditions.launcher) == conditions]
-        stored = max((len(metric) for entry in entries for metric in entry.metrics.values()), default=1)
-        return sum(entry.launch_s or 0.0 for entry in entries) * (stored if launches is None else launches) or None
-
-    here = of_baseline(store)
-    seconds = statistics.median(ran[name]) if ran.get(name) else here
-    again_s = statistics.fmean(ran[confirming]) if ran.get(confirming) else 0.0
-    if seconds is not None:
-        return Awaited(seconds, again_s=again_s, has_baseline=here is not None)
-    others = (of_baseline(BaselineStore(store.folder, other)) for other in store.platforms() if other != store.platform)
-    elsewhere = next((found for found in others if found is not None), None)
-    return Awaited(elsewhere, is_elsewhere=elsewhere is not None, again_s=again_s)
-
-
-def duration_text(tests: Sequence[Awaited], *, slow: Sequence[Awaited] = (), confirm_s: float = 0.0) -> str:
-    """How long the tests take; ``confirm_s`` is the most that confirming suspicious ones adds, 0: nothing is.
-
-    Those of which nothing is known take as long as the others.
-    """
-    told = []
-    unknown, seconds = sum(test.seconds is None for test in tests), _total(tests)
-    if seconds is not None:
-        told = [f"{counted(len(tests), 'test')}, about {about(seconds)}"]
-        if confirm_s and any(test.has_baseline for test in tests):
-            told[0] += f", and up to {about(confirm_s)} to confirm suspicious timings"
-        if any(test.is_elsewhere for test in tests):
-            told[0] += ", as on other machines"
-        if unknown:
-            told[0] += f"; {unknown} of them never timed, and taken for as long as the others"
-    elif unknown:
-        told = [f"{counted(len(tests), 'test')}; the first run shows how long that takes"]
-    if slow:
-        told.append(slow_text(len(slow), None if any(test.seconds is None for test in slow) else _total(slow)))
-    return "; ".join(told)
-
-
-def _total(tests: Sequence[Awaited]) -> float | None:
-    known = [test.seconds for test in tests if test.seconds is not None]
-    unknown = len(tests) - len(known)
-    again_s = sum(test.again_s for test in tests)
-    return sum(known) + unknown * statistics.median(known) + again_s if known else None
-
-
-def slow_text(tests: int, seconds: float | None = None) -> str:
-    takes = f" in about {about(seconds)}" if seconds is not None else ""
-    return f"{counted(tests, 'slow test')} deselected (--distbench-full runs them{takes})"
-
-
-def header_lines(
-    environment: Environment,
-    store: BaselineStore,
-    *,
-    world_sizes: Sequence[int],
-    gpus: Gpus,
-    backend: str,
-    launcher: str,
-    update: str,
-    against: str,
-    control: str = "",
-    duration: str = "",
-) -> list[str]:
-    """Two lines; one more in an update, where GPUs are missing that the machine has, and where the host is shared.
-
-    No GPU is visible to a CPU run; ``update``, ``against``, ``control`` and ``duration`` may be empty.
-    """
-    sizes = ", ".join(map(str, world_sizes))
-    count = len(gpus.visible)
-    devices = counted(count, "GPU") if count else f"{environment.cores} CPU cores"
-    torch = environment.software["torch"]
-    where = f"{backend}, {devices} ({environment.device}), torch {torch}, {launcher} launcher"
-    first = f"distbench {own_version()}: world size {sizes}, {where}"
-    missing = [f"distbench: not used: {reason}" for reason in gpus.unreadable]
-    missing += [f"distbench: note: {remark}" for remark in gpus.remarks]
-    if environment.shares_host:
-        missing.append("distbench: note: the host is shared (--distbench-share=host): CPU clocks are others' too")
-    stored = sum(1 for _ in store.files())
-    compared = f"baselines {store.folder / store.platform} ({counted(stored, 'case')})"
-    if not stored:
-        compared = f"no baselines for this platform yet ({store.folder / store.platform})"
-    if against:
-        compared = f"interleaved A/B against {against}; stored baselines are not used"
-    if control:
-        compared += f"; a slowdown is injected into every case ({control}): nothing is judged or stored"
-    lines = [first, *missing, f"distbench: {compared}"]
-    if duration:
-        lines.append(f"distbench: {duration}")
-    if update:
-        lines.append(f"distbench: update={update}; baselines will be written")
-    return lines
+_ROWS = 7
+_NAMES = 3
+_RECORDED = 10
+"""Launches that an update makes of a noisy case at most, unless it is told otherwise."""
 
 
 def summary_lines(
@@ -327,7 +201,11 @@ def updated_lines(results: Sequence[CaseResult], folder: Path) -> list[Line]:
         lines += [
             Line(f"  {line}") for line in layout(("test", "metric", "old", "", "new", "change", ""), rows, left=2)
         ]
-    few = [r for r in stored if _has_few_launches(r) and any(v.is_noisy for v in _written(r))]
+    few = []
+    for result in stored:  # with fewer than an update makes where nobody says how many
+        usual = ELASTIC_BASELINE_LAUNCHES if result.case.conditions.engine else FEWEST_LAUNCHES
+        if len(result.launches) < usual and any(v.is_noisy for v in _written(result)):
+            few.append(result)
     if few:
         lines.append(
             Line(
@@ -344,7 +222,306 @@ def _written(result: CaseResult) -> list[Finding]:
     return [v for v in result.verdicts if result.update != "completed" or v.metric in result.previous]
 
 
-def _has_few_launches(result: CaseResult) -> bool:
-    """Whether fewer were made than an update makes where nobody says how many."""
-    is_elastic = bool(result.case.conditions.engine)
-    return len(result.launches) < (ELASTIC_BASELINE_LAUNCHES if is_elastic else FEWEST_LAUNCHES)
+STATES = {
+    "failed": ("FAILED", "FAILED"),
+    "advisory": ("would have failed, but advisory (A)", "would have failed (advisory)"),
+    "xfailed": ("failed as expected (xfail_perf)", "failed as expected"),
+    "skipped": ("skipped", "skipped"),
+    "inconclusive": ("inconclusive", "INCONCLUSIVE"),
+    "updated": ("stored as baselines (U)", "stored as baselines"),
+    "new": ("measured, nothing to compare with (N)", "measured without a baseline"),
+    "bounds": ("passed their bounds; no baseline to compare with", "passed their bounds"),
+    "environment": ("passed: the environment is slower or computes other digits, not the code", "passed"),
+    "passed": ("passed", "passed"),
+    "measured": ("measured, not judged", "measured"),
+}
+"""What a case is counted as, the most severe first: the words after the number in the list, and in the sentence."""
+
+
+def state_of(result: CaseResult) -> str:
+    if result.outcome != "passed":
+        return result.outcome
+    if result.is_written:
+        return "updated"
+    judged = [v for v in result.verdicts if v.is_judged]
+    kinds = {v.kind for v in judged}
+    if not judged:
+        return "measured"
+    if "inconclusive" in kinds:
+        return "inconclusive"
+    if any(v.code == "within-bound" for v in judged) and all(v.baseline is None for v in judged):
+        return "bounds"
+    return "new" if "new" in kinds else "environment" if "environment" in kinds else "passed"
+
+
+def rows(results: Sequence[CaseResult]) -> list[Line]:
+    """A row for each number that is not as it should be, the sizes of a sweep by those that tell it."""
+    found = []
+    for result in results:
+        is_asked = result.outcome == "failed" and not any(v.is_failure for v in result.verdicts)
+        for v in filter(lambda v: v.is_judged, telling_verdicts(result)):
+            fails = v.is_failure or (is_asked and bool(v.row.fails_under))
+            if fails or (v.kind == "inconclusive" and v.row.is_comparable):
+                found.append((result, v))
+    if not found:
+        return []
+    shown = found[:_ROWS]
+    is_paired = found[0][0].reference.kind == "paired"
+    (mark, *headings), cells, note = verdict_rows([v for _, v in shown], is_paired=is_paired)
+    texts = []
+    for index, (result, verdict) in enumerate(shown):
+        name = result.case.title if not index or shown[index - 1][0] is not result else ""
+        first, *rest = cells[index]
+        is_advisory = verdict.is_failure and result.outcome == "advisory"
+        texts.append(("A" if is_advisory else first, name, *rest, verdict.kind))
+    head, *lines = layout((mark, "test", *headings, "verdict"), texts, left=3)
+    more = [f"  {len(found) - len(shown)} more (-v shows all)"] if len(found) > len(shown) else []
+    told = [Line(text, v.row.severity) for text, (_, v) in zip(lines, shown, strict=True)]
+    return [Line(head), *told, *map(Line, [*note, *more])]
+
+
+def counts(results: Sequence[CaseResult], *, took_s: float | None) -> list[Line]:
+    """How much was measured, and a line for each state that cases are in."""
+    kinds = Counter(v.kind for r in results for v in r.verdicts if v.is_judged)
+    order = sorted(VERDICTS.items(), key=lambda item: not item[1].is_answer)
+    by_kind = ", ".join(f"{kinds[name]} {name}" for name, _ in order if kinds[name])
+    metrics = f"{counted(kinds.total(), 'metric')}{by_kind and f' ({by_kind})'}"
+    launches = sum(len(r.launches) + len(r.reference.launches) for r in results)
+    took = f" in {about(took_s)}" if took_s is not None else ""
+    measured = [counted(len(results), "case"), metrics, f"{counted(launches, 'launch')}{took}"]
+    lines = [Line(", ".join(measured))]
+    groups = grouped((state_of(result), result) for result in results)
+    for state, (words, _) in STATES.items():
+        if cases := groups.get(state):
+            names = list(dict.fromkeys(r.case.title for r in cases))
+            more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+            told = {"failed": _why(cases), "passed": _compared(cases)}.get(state)
+            what = told or ", ".join(names[:_NAMES]) + more
+            lines.append(Line(f"{len(cases):5d} {plural(len(cases), 'case')} {words}{what and f': {what}'}"))
+    # How many suspicious timings interleaved A/B has cleared, and what that took.
+    cleared = [r.confirmation for r in results if r.confirmation and any(v.code == "cleared" for v in r.verdicts)]
+    for how, group in (
+        ("interleaved A/B with", [c for c in cleared if c.references]),
+        ("further launches, as the code is still that of", [c for c in cleared if not c.references]),
+    ):
+        launches = sum(len(c.launches) + len(c.references) + len(c.controls) for c in group)
+        revisions = ", ".join(dict.fromkeys(c.revision for c in group))
+        cost = f"({launches} launches, {about(sum(c.took_s for c in group))})"
+        if group:
+            lines.append(Line(f"{len(group):9d} with suspicious or noisy timings, cleared by {how} {revisions} {cost}"))
+    return lines
+
+
+def _compared(results: Sequence[CaseResult]) -> str:
+    """What was compared of cases that passed, in words."""
+    judged = [v for r in results for v in r.verdicts if v.is_judged]
+    exact = {
+        "communication": any(v.metric == FINGERPRINT for v in judged),
+        "losses": any(METRIC_KINDS[v.better].is_of_training for v in judged),
+        "exact numbers": any(METRIC_KINDS[v.better].rule == "exact" and v.metric != FINGERPRINT for v in judged),
+    }
+    noisy = {
+        "memory": any(METRIC_KINDS[v.better].rule == "memory" for v in judged),
+        "timings": any(is_clock(v, v.unit) for v in judged),
+    }
+    parts = [(exact, "unchanged"), (noisy, "within their thresholds")]
+    told = [([word for word, has in names.items() if has], what) for names, what in parts]
+    lists = [(" and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]])), what) for words, what in told]
+    return "; ".join(f"{words} {what}" for words, what in lists if words)
+
+
+def _why(results: Sequence[CaseResult]) -> str:
+    """Why cases failed, in a few words each kind."""
+    words = Counter(map(why_failed, results))
+    if len(words) == 1:
+        return next(iter(words))
+    return ", ".join(f"{number} {word}" for word, number in words.items())
+
+
+def why_failed(result: CaseResult) -> str:
+    """In two or three words, for a count: ``communication changed``."""
+    if result.launches[-1].outcome == "failed":
+        return "a rank failed"
+    failed = [v for v in result.verdicts if v.is_failure]
+    if not failed:
+        return result.headline.rpartition("; --")[0] or result.headline or "not accepted"
+    return _COMMUNICATION if any(v.code == "communication" for v in failed) else _why_number(worst(failed))
+
+
+def _why_number(first: Finding) -> str:
+    kind = METRIC_KINDS[first.better]
+    if first.code == "bound":
+        return "beyond a bound"
+    if first.kind == "missing":
+        return "numbers missing"
+    if kind.is_of_training:
+        return "losses changed" if kind.rule == "curve" else "trains otherwise"
+    if first.kind == "changed":
+        return f"{first.name} changed"
+    return "more memory" if is_size(first.unit) else "slower" if is_clock(first, first.unit) else f"{first.name} worse"
+
+
+_COMMUNICATION = "communication changed"
+_SENTENCES = {
+    _COMMUNICATION: "the communication changed",
+    "beyond a bound": "a number is beyond its bound",
+    "numbers missing": "numbers of the baseline are missing",
+    "losses changed": "the loss diverges from the baseline",
+    "trains otherwise": "the training differs from the baseline",
+    "more memory": "more memory is needed",
+    "slower": "a timing regressed",
+}
+"""Why a case failed -> the same with a verb; what is not here has one."""
+
+
+def in_words(results: Sequence[CaseResult]) -> str:
+    """What became of the cases: ``2 of 5 cases failed: the loss diverges from the baseline in both``."""
+    if not results:
+        return "nothing was measured"
+    failed, advisory = ([r for r in results if r.outcome == outcome] for outcome in ("failed", "advisory"))
+    of, would = f"of {counted(len(results), 'case')}", STATES["advisory"][1]
+    if failed:
+        return f"{_reasons(f'{len(failed)} {of} failed', failed)}{(advisory and f'; {len(advisory)} {would}') or ''}"
+    states = Counter(map(state_of, results))
+    others = [(states["inconclusive"], "inconclusive"), (states["new"], "without a baseline")]
+    told = _reasons(f"{len(advisory)} {of} {would}", advisory) if advisory else f"none {of} failed"
+    return ", ".join([told, *(f"{number} {words}" for number, words in others if number)])
+
+
+def headline(results: Sequence[CaseResult], *, besides: int = 0, was_interrupted: bool = False) -> str:
+    """The first line of a report: what became of the cases, after what else became of the run."""
+    noun = f"other {plural(besides, 'test')} or {plural(besides, 'module')}"
+    told = ["interrupted"] * was_interrupted + [f"{besides} {noun} failed"] * bool(besides)
+    return ", ".join([*told, in_words(results)] if results or not told else told)
+
+
+def _reasons(count: str, failed: Sequence[CaseResult]) -> str:
+    groups: dict[str, list[CaseResult]] = {}
+    for result in failed:
+        why = [why_failed(result)]
+        numbers = [v for v in result.verdicts if v.is_failure and v.code != "communication"]
+        if why == [_COMMUNICATION] and numbers:  # what became of those too
+            why.append(_why_number(worst(numbers)))
+        groups.setdefault(" and ".join(_SENTENCES.get(words, words) for words in why), []).append(result)
+    if len(groups) == 1 and len(failed) > 1:
+        return f"{count}: {next(iter(groups))} in {'both' if len(failed) == 2 else f'all {len(failed)}'}"
+    told = [f"{text} in {found[0].case.title if len(found) == 1 else len(found)}" for text, found in groups.items()]
+    more = f"; {len(told) - _NAMES} other reasons" if len(told) > _NAMES else ""
+    return f"{count}: {'; '.join(told[:_NAMES])}{more}"
+
+
+def about(seconds: float) -> str:
+    """A duration nobody knows exactly: ``40 s``, ``2.5 min``, ``12 min``."""
+    if seconds < 90:
+        return f"{max(1.0, seconds):.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes >= 5 else f"{minutes:.1f} min"
+
+
+def inconclusive(results: Sequence[CaseResult]) -> tuple[list[Line], list[Finding]]:
+    """The first case that noise leaves undecided, with its numbers and what to do; and all verdicts that this is of."""
+    open_ones = [
+        (r, v)
+        for r in results
+        for v in r.verdicts
+        if v.is_judged and v.code in _NOISE and (v.code != "not-confirmed" or "--distbench-confirm" in v.reason)
+    ]
+    if not open_ones:
+        return [], []
+    result, verdict = min(open_ones, key=lambda one: (one[0].confirmation is None, _NOISE.index(one[1].code)))
+    turns, others = result.confirmation, len(open_ones) - 1
+    now, then = quantity(verdict.current, verdict.unit), quantity(verdict.baseline, verdict.unit)
+    numbers = f"{now}, baseline {then} ({change(verdict)})"
+    if verdict.statistic.startswith("A/B") and turns is not None:
+        floor = verdict.facts.get("noise_floor")
+        noise = f"; A/A (noise floor): {abs(float(floor)) * 100:.1f} %" if floor is not None else ""
+        pairs = f"{verdict.launches} pairs in {about(turns.took_s)}"
+        told = f"    A/B with {turns.revision}, {pairs}: candidate {numbers}{noise}"
+    elif result.reference.kind == "paired":
+        told = f"    A/B with {result.reference.name}, {counted(verdict.launches, 'pair')}: candidate {numbers}"
+    else:
+        told = f"    {numbers} by the stored baseline, {counted(verdict.launches, 'launch')}"
+    with_all = f"with {LAST_LOOK} pairs a slowdown of" if verdict.statistic.startswith("A/B") else "a slowdown of"
+    what = "pair" if verdict.statistic.startswith("A/B") else "launch"
+    used_up = f"{counted(verdict.launches, what)} {'is' if verdict.launches == 1 else 'are'} the most that a run makes"
+    if "--distbench-confirm" in f"{verdict.reason}{result.unconfirmed}":
+        used_up = "the time for confirmation was used up"
+    elif verdict.code == "machine-busy":
+        used_up = "other processes kept the machine busy"
+    mde = f"{with_all} {format_percent(verdict.mde)} is detectable; " if verdict.mde is not None else ""
+    more = f" (and {others} more {plural(others, 'timing')})" if others else ""
+    used = load([result])
+    busy = f" (other processes used {used[0]:.1f} of {used[1]} cores)" if used is not None else ""
+    lines = [
+        f"? {result.case.title} {metric_text(verdict)}{more}: code and noise cannot be told apart ({verdict.code})",
+        told,
+        f"    {mde}stopped because {used_up}",
+        *(["    give it time:     --distbench-confirm=auto:300"] if result.reference.kind == "stored" else []),
+        f"    quieter machine:  distbench doctor{busy}",
+        f"    longer loop:      more iterations of {verdict.name} in a launch make it quieter",
+    ]
+    return [Line(text, "doubt") for text in lines], [v for _, v in open_ones]
+
+
+_NOISE = ("noise", "launches-used-up", "machine-busy", "not-confirmed")
+"""Reasons that more time, a quieter machine or a longer loop mend."""
+
+
+def load(results: Iterable[CaseResult]) -> tuple[float, int] | None:
+    """Cores that other processes used, and how many there are; None: nobody looked."""
+    used = [(x.foreign_cores, r.environment.cores) for r in results for x in r.launches if x.foreign_cores is not None]
+    return (statistics.median(cores for cores, _ in used), used[0][1]) if used else None
+
+
+def next_steps(results: Sequence[CaseResult], commands: Mapping[str, str]) -> list[Line]:
+    """How cases without a baseline get one, how long that takes at most, and what else there is.
+
+    Args:
+        commands: what to type: ``record`` the cases without a baseline, ``keep`` what was recorded, or compare
+            ``against`` a branch; what cannot be done is left out.
+    """
+    without = [r for r in results if r.reference.kind == "stored" and r.lacks_baseline]
+    if not without:
+        return []
+    seconds = sum(_RECORDED * statistics.median(x.wall_s for x in r.launches) for r in without)
+    steps = [
+        (f"record baselines (up to {about(seconds)})", "record"),
+        ("keep them", "keep"),
+        ("or compare with a branch", "against"),
+    ]
+    known = [(what, commands[name]) for what, name in steps if commands.get(name)]
+    width = max((len(what) for what, _ in known), default=0) + 1
+    used, cores = load(without) or (0.0, 1)
+    busy = f"Busy machine: other processes used {used:.1f} of {cores} cores: a baseline recorded now would be noisy"
+    return [
+        *([Line(busy, "doubt")] if used > BUSIER_SHARE * cores else []),
+        Line("Next steps"),
+        *(Line(f"  {f'{what}:':{width}}  {command}") for what, command in known),
+        Line("All numbers: -v, or --distbench-report run.html   The machine: distbench doctor"),
+    ]
+
+
+def sentence(results: Sequence[CaseResult], *, where: str = "") -> Line:
+    """The run in one line: ``2 cases: 1 passed, 1 FAILED (communication changed)   report: run.html``."""
+    groups = grouped((STATES[state_of(result)][1], result) for result in results)
+    order = sorted(groups, key=[words for _, words in STATES.values()].index, reverse=True)
+    parts = []
+    for told in order:
+        cases = groups[told]
+        why = _why(cases) if told == "FAILED" else ""
+        why = "passes; --distbench-strict fails it" if told == "INCONCLUSIVE" else why
+        parts.append(f"{len(cases)} {told}{why and f' ({why})'}")
+    text = f"{counted(len(results), 'case')}: {', '.join(parts)}"
+    severity = "failure" if "FAILED" in groups else "doubt" if "INCONCLUSIVE" in groups else "plain"
+    return Line(f"{text}{where and f'   {where}'}", severity)  # type: ignore[arg-type] # a literal
+
+
+def on_one_screen(lines: Sequence[Line], last: Sequence[Line]) -> list[Line]:
+    """The lines, no longer and no more of them than a screen has room for; ``last`` stands in any case, whole."""
+    room = MOST_LINES - len(last) - 1  # for the sentence
+    more = len(lines) - room + 1
+    shown = [*lines[: room - 1], Line(f"{more} more lines (-v shows all)")] if len(lines) > room else list(lines)
+    cut = [
+        line if len(line.text) <= LONGEST else Line(f"{line.text[: LONGEST - 4]} ...", line.severity) for line in shown
+    ]
+    return [*cut, *last]

@@ -1,18 +1,32 @@
-"""Verdicts in words: tables of cases for a terminal, and changes of stored entries as lines, the worst first."""
+"""What is said of a case: its table for a terminal, the text of its failed test, and its numbers for other reports.
+
+The text of a failed test stands below the line that says what decided, whatever the case was compared with. Of a failed
+launch the culprit comes first, then what each rank left behind, and how to run it again.
+"""
 
 from __future__ import annotations
 
+import math
+import os
+import re
+import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from statistics import median
 from types import MappingProxyType
 from typing import NamedTuple
 
 from pytest_distbench.extensions import Table
-from pytest_distbench.judging.outcome import detection, planted_ratio, telling
+from pytest_distbench.judging.outcome import LONGEST_LINE, detection, launch_headline, planted_ratio, telling
+from pytest_distbench.judging.terms import software_changes
 from pytest_distbench.judging.words import change, current, metric_text, reference, threshold
+from pytest_distbench.launch.starters import LAUNCHERS
 from pytest_distbench.machine.secrets import mask_text
+from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.launch import LaunchRecord, RankFate
+from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.reasons import REASONS, ReasonCode, Severity
 from pytest_distbench.records.run import STATISTICS, CaseResult, Finding
@@ -20,14 +34,10 @@ from pytest_distbench.records.summaries import grouped
 from pytest_distbench.report import (
     Line,
     escape,
-    escape_markdown,
     layout,
-    row_line,
-    table_head,
 )
 from pytest_distbench.report.tables import COLUMNS
-from pytest_distbench.store.accept import EntryChange, MetricChange
-from pytest_distbench.units import counted, format_change, quantity
+from pytest_distbench.units import format_change, plural, quantity
 
 _SHOWN_METRICS = 6
 _CONTROL_HEADER = ("", "test", "metric", "slowdown", "injected", "measured", "launches", "time")
@@ -126,20 +136,17 @@ def words_of_unchanged(result: CaseResult) -> str:
 
 def verdict_table(result: CaseResult, *, show_all: bool) -> list[Line]:
     shown = [v for v in result.verdicts if show_all or not (v.row.is_quiet or v.code == "not-evaluated")]
-    medians = [_median(result, v) for v in shown] if show_all else []
+    medians = []
+    for v in shown if show_all else ():  # of a timing that over launches of their median iteration
+        found = [m.spread for x in result.launches_of(v) for m in x.measurements if m.key == v.metric]
+        values = [spread.median for spread in found if spread is not None]
+        medians.append(quantity(median(values), v.unit) if values and v.unit == "s" else "")
     further = {"median": medians} if any(medians) else {}
     is_paired = result.reference.kind == "paired"
     header, texts, note = verdict_rows(shown, is_paired=is_paired, further=further)
     lines = [*coded_lines(header, list(zip([v.code for v in shown], texts, strict=True)), left=2), *map(Line, note)]
     hidden = sum(v.is_judged and v.row.is_quiet for v in result.verdicts if v not in shown)
     return lines + ([Line(f"  {hidden} more {words_of_unchanged(result)} (-v shows all)")] if hidden else [])
-
-
-def _median(result: CaseResult, verdict: Finding) -> str:
-    """Of a timing the median over launches of their median iteration."""
-    found = [m.spread for x in result.launches_of(verdict) for m in x.measurements if m.key == verdict.metric]
-    values = [spread.median for spread in found if spread is not None]
-    return quantity(median(values), verdict.unit) if values and verdict.unit == "s" else ""
 
 
 def coded_lines(
@@ -194,74 +201,220 @@ def control_table(results: Sequence[CaseResult]) -> list[Line]:
     return [Line(text, severity) for text, severity in zip(lines, severities[: len(lines)], strict=True)]
 
 
-MOST_ROWS = 100
-"""Of metrics, and of other differences: GitHub cuts a comment at 64 KiB, and nobody reads more."""
-
-_HEADER = ("test", "metric", "old", "new", "change", "launches")
-
-
-def change_lines(changes: Sequence[EntryChange], *, unchanged: int) -> list[str]:
-    """For a terminal. ``unchanged``: entries that are the same on both sides, counted only."""
-    rows = _rows(changes)
-    lines = layout(_HEADER, rows[:MOST_ROWS], left=2) if rows else []
-    lines += _left_out(rows, "metrics, less worse than these")
-    lines += [f"{what}: {note}" for what, note in [*_whole(changes), *_notes(changes)]]
-    return [*lines, _counts(changes, unchanged)]
+_FEW_LINES = 30
+_FEW_LOGS = 4
+_STACK_LINES = 90
+_LONGEST_TRACE = 8000
+_MOST_REASONS = 8
 
 
-def change_markdown(changes: Sequence[EntryChange], *, unchanged: int) -> list[str]:
-    """For a pull request: the counts, a table of metrics, then what else differs."""
-    rows = _rows(changes)
-    lines = [f"### baselines: {_counts(changes, unchanged)}", ""]
-    if rows:
-        lines += [*table_head(_HEADER, left=2), *map(row_line, rows[:MOST_ROWS])]
-        lines += ["", *_left_out(rows, "metrics, less worse than these")]
-    return lines + [
-        f"- {escape_markdown(what)}: {escape_markdown(note)}" for what, note in [*_whole(changes), *_notes(changes)]
-    ]
+def explanation(result: CaseResult, *, command: str, platforms: Sequence[str], recorded_at: str = "") -> str:
+    """The text of a failed test; ``platforms`` are the hardware classes that have baselines.
+
+    ``recorded_at`` is the commit that the baseline is of; empty: nobody knows.
+    """
+    if result.decision == "launch":
+        return launch_text(result, rerun_command=command)
+    lines = [escape(result.headline)]
+    table = [line.text for line in case_table(result, show_all=False)]
+    match result.decision:
+        case "failed" | "bound" | "unaccepted":
+            is_number = result.decision != "unaccepted"
+            found = [v for v in result.verdicts if v.is_judged and (v.is_failure if is_number else v.row.fails_under)]
+            reasons = [f"{metric_text(v)}: {v.reason}" for v in found if v.reason and v.code != "communication"]
+            told = [escape(text) for text in reasons if text != result.headline]
+            if any(v.code not in ("communication", "not-evaluated") and not v.row.is_quiet for v in result.verdicts):
+                lines += ["", *table]
+            lines += ["", *told[:_MOST_REASONS]]
+            lines += cause_lines(result) if is_number else []
+            lines += [*_not_timed(result), *comparison_lines(result, recorded_at=recorded_at)]
+            lines += [f"reproduce  {command}", *filter(None, [_why_not_accepted(result)])]
+            if accept := accept_command(result, command):
+                lines.append(f"intended?  {accept}, then commit the baselines")
+        case "refused":
+            lines += ["", *table, "", "what was stored before is unchanged"]
+        case "new" if result.reference.kind != "paired":
+            lines[0] += f" (have: {', '.join(platforms) or 'none'})"
+            lines += ["", f"looked in {result.reference.path} for {result.case.key}"]
+            lines += [f"record it:  {command} --distbench-update=new"]
+        case "not_found":
+            lines += _not_found(result, command)
+    return "\n".join(lines)
 
 
-def _rows(changes: Sequence[EntryChange]) -> list[tuple[str, ...]]:
-    found = [(change, metric) for change in changes if change.kind == "changed" for metric in change.metrics]
-    found.sort(key=lambda pair: -pair[1].worse_by)
-    return [_row(change, metric) for change, metric in found]
+def cause_lines(result: CaseResult) -> list[str]:
+    """What may explain the failure, and an empty line; nothing where nothing does."""
+    lines = [line for cause in result.causes for line in (cause.reason, *(f"  {more}" for more in cause.differences))]
+    return [*lines, ""] if lines else []
 
 
-def _row(change: EntryChange, metric: MetricChange) -> tuple[str, ...]:
-    moved = "" if metric.ratio is None or METRIC_KINDS[metric.better].rule == "exact" else format_change(metric.ratio)
-    return (
-        str(change.name),
-        metric.metric,
-        quantity(metric.old, metric.unit),
-        quantity(metric.new, metric.unit),
-        moved or ("exact" if METRIC_KINDS[metric.better].rule == "exact" else ""),
-        f"{metric.old_launches} -> {metric.new_launches}",
+def launch_text(result: CaseResult, *, rerun_command: str) -> str:
+    """Explain a failed launch: the culprit first, what GPUs and launcher say, equal fates merged, logs, the command."""
+    launch = result.launches[-1]
+    further = [f"    | {line[:LONGEST_LINE]}" for line in launch.reason.splitlines()[1:][-_FEW_LINES:]]
+    parts = [escape(launch_headline(launch)), *further, *map(escape, launch.remarks), ""]
+    for (title, body), fates in grouped((_title_and_body(fate), fate) for fate in launch.fates).items():
+        ranks = sorted(fate.rank for fate in fates)
+        names = ", ".join(f"{rank} ({launch.hosts[rank]})" if launch.hosts else str(rank) for rank in ranks)
+        who = escape(launch.command[:LONGEST_LINE]) or f"{plural(len(fates), 'rank')} {names}"
+        parts += [f"--- {who}: {title}", *([body, ""] if body else [])]
+        for fate in fates[:_FEW_LOGS]:
+            if lines := fate.log_tail.strip().splitlines()[-_FEW_LINES:]:
+                parts.append(f"    end of {LaunchFiles(Path(launch.logs)).log(fate.rank)}:")
+                parts += [*(f"    | {line[:LONGEST_LINE]}" for line in lines), ""]
+    parts.append(f"logs:    {launch.logs}/rank*.log")
+    parts.append(f"re-run:  {rerun_command}")
+    launcher = LAUNCHERS.get(result.case.conditions.launcher)
+    has_terminal = launcher is None or launcher.hosts == "one"
+    if not launch.command and not result.case.conditions.engine and has_terminal:
+        first = launch.fates[0].rank if launch.fates else 0
+        parts.append(f"debug:   {rerun_command} --distbench-attach {first}")
+    return "\n".join(parts)
+
+
+def remark_lines(launches: Sequence[LaunchRecord]) -> list[str]:
+    """What launches that passed have to say, each line once, with the number of launches that said it."""
+    counts = Counter(remark for launch in launches for remark in dict.fromkeys(launch.remarks))
+    return [f"{remark} ({count} of {len(launches)} launches)" for remark, count in counts.items()]
+
+
+def _title_and_body(fate: RankFate) -> tuple[str, str]:
+    words = [f"{fate.how}, in phase {fate.phase}"]
+    if fate.waits_at:
+        words.append(f"at {fate.waits_at}")
+    if fate.collective_number is not None:
+        words.append(f"last collective: {fate.collective} (number {fate.collective_number})")
+    if fate.is_victim:
+        words.append("followed from another rank's failure")
+    body = "\n".join(f"    {line}" for line in fate.stacks.splitlines()[:_STACK_LINES])
+    if fate.error is not None:
+        body, half = fate.error.traceback.rstrip(), _LONGEST_TRACE // 2
+        if (left_out := len(body) - 2 * half) > 0:
+            body = f"{body[:half]}\n... {left_out} characters left out, the log has them ...\n{body[-half:]}"
+    elif fate.is_victim:  # the one that failed is shown
+        body = ""
+    return "; ".join(words), body
+
+
+def _not_timed(result: CaseResult) -> list[str]:
+    """What noise has no part in, and what was not judged for it."""
+    failed = [v for v in result.verdicts if v.is_failure]
+    left = [v for v in result.verdicts if v.code == "not-evaluated"]
+    told = ["exact check: noise has no part in it"] if failed and not any(v.is_noisy for v in failed) else []
+    if left:
+        numbers = [
+            f"{metric_text(v)} ({quantity(v.current, v.unit)}, baseline {quantity(v.baseline, v.unit)})" for v in left
+        ]
+        more = f" and {len(left) - _MOST_REASONS} more" if len(left) > _MOST_REASONS else ""
+        names = escape(", ".join(numbers[:_MOST_REASONS]) + more)
+        told.append(f"not evaluated, as the case already failed: {names}")
+    return [*told, ""] if told else []
+
+
+def accept_command(result: CaseResult, command: str) -> str:
+    """What stores the numbers of a failed case as its new baseline; empty: none does, or nothing is stored."""
+    is_stored = result.reference.kind == "stored" and result.launches[-1].outcome == "passed"
+    return f"{command} --distbench-update" if is_stored and not _why_not_accepted(result) else ""
+
+
+def _why_not_accepted(result: CaseResult) -> str:
+    """An update accepts a change, and no value beyond a bound."""
+    if any(v.code == "bound" for v in result.verdicts):
+        return "no update accepts this: fix what was measured, or change the bound where it was set"
+    regressed = [v for v in result.verdicts if v.row.may_be_confirmed]
+    if any(v.current is None and METRIC_KINDS[v.better].rule != "steps" for v in regressed):
+        return "no update accepts a metric without a value: fix what was measured"
+    return ""
+
+
+def lost_text(names: Sequence[EntryName], paths: Sequence[str], *, folder: str, command: str) -> str:
+    cases = [name.key for name in names]
+    more = f" and {len(cases) - 1} more" if len(cases) > 1 else ""
+    parts = [word for name in names[:_MOST_REASONS] for word in ("-k", str(name))]
+    prune = shlex.join(["distbench", "baseline", "prune", "--baselines", folder, *parts, "--delete"])
+    return "\n".join(
+        [
+            escape(f"{cases[0]}{more}: in the baseline, and not measured by this test"),
+            "",
+            "no call of distbench.run, judge or a ready fixture measured:",
+            *(f"  {escape(case)}  {escape(path)}" for case, path in zip(cases, paths, strict=True)),
+            "",
+            f"If this is intended:  {prune}",
+            f"reproduce  {command}",
+        ]
     )
 
 
-def _whole(changes: Sequence[EntryChange]) -> list[tuple[str, str]]:
-    found = []
-    for entry in changes:
-        if entry.kind != "changed":
-            launches = max((max(m.old_launches, m.new_launches) for m in entry.metrics), default=0)
-            metrics = counted(len(entry.metrics), "metric")
-            found.append((entry.kind, f"{entry.name} ({metrics}, {launches} launches)"))
-    return [*found[:MOST_ROWS], *(("and", line) for line in _left_out(found, "entries"))]
+def comparison_lines(result: CaseResult, *, recorded_at: str = "") -> list[str]:
+    """What was compared: the two revisions, or the file of the baseline with the commit that it is of."""
+    stored = result.reference.software
+    current = result.launches[0].software if result.launches else {}
+    if result.reference.kind == "paired":
+        sides = [("baseline ", result.reference.name, stored), ("candidate", "", current)]
+        lines = ["  ".join(filter(None, [side, name, _versions(software)])) for side, name, software in sides]
+    elif any(v.baseline is not None for v in result.verdicts):
+        path = os.path.relpath(result.reference.path) if result.reference.path else ""
+        shown = result.reference.path if path.startswith("..") else path
+        commit = f", recorded at {recorded_at}" if recorded_at else ""
+        lines = [f"baseline   {shown}{commit}", f"           {_versions(stored)}"]
+        lines += [
+            f"           of {name}, whose test is gone: this one has its parameters and metrics; "
+            "--distbench-update=new moves it"
+            for name in result.reference.gone
+        ]
+    else:
+        lines = [f"this run   {result.environment.platform}  {_versions(current)}"]
+    if (turns := result.confirmation) is not None and turns.references:
+        sides_of = f"candidate ({short(turns.here)}) and twice {turns.revision}, the baseline commit"
+        lines.append(f"A/B        {sides_of}: {len(turns.launches)} times in {turns.took_s:.0f} s")
+    return lines + ([f"differs    {what}" for what in software_changes(stored, current)] if stored else [])
 
 
-def _notes(changes: Sequence[EntryChange]) -> list[tuple[str, str]]:
-    by_note = grouped((note, str(entry.name)) for entry in changes for note in entry.notes)
-    found = [(names[0] if len(names) == 1 else f"{len(names)} cases", note) for note, names in by_note.items()]
-    return [*found[:MOST_ROWS], *(("and", line) for line in _left_out(found, "differences"))]
+def short(commit: str) -> str:
+    """A commit as texts name it, with what follows the hash."""
+    return re.sub(r"^([0-9a-f]{10})[0-9a-f]*", r"\1", commit)
 
 
-def _left_out(found: Sequence[object], what: str) -> list[str]:
-    return [f"{len(found) - MOST_ROWS} more {what}"] if len(found) > MOST_ROWS else []
+def _versions(software: dict[str, str]) -> str:
+    return ", ".join(f"{k} {software[k]}" for k in ("torch", "cuda", "nccl", "python") if k in software)
 
 
-def _counts(changes: Sequence[EntryChange], unchanged: int) -> str:
-    kinds = Counter(entry.kind for entry in changes)
-    return f"{kinds['changed']} changed, {kinds['new']} new, {kinds['removed']} removed, {unchanged} unchanged"
+def _not_found(result: CaseResult, command: str) -> list[str]:
+    assert result.control is not None
+    control = result.control
+    rows = [
+        (
+            metric_text(v),
+            format_change(planted_ratio(control, v)),
+            format_change(v.ratio) if v.ratio is not None else "-",
+            f"+{v.threshold:.1%}" if v.threshold is not None else "-",
+            f"+{v.mde:.1%}" if v.mde is not None and math.isfinite(v.mde) else "-",
+        )
+        for v in control.verdicts
+    ]
+    reasons = [f"{metric_text(v)}: {v.reason}" for v in control.verdicts if v.reason]
+    return [
+        "",
+        *map(escape, layout(("metric", "injected", "measured", "threshold", "MDE"), rows, left=1)),
+        "",
+        *map(escape, reasons[:_MOST_REASONS]),
+        *([f"no A/B: {escape(control.why_alone)}"] if control.why_alone else []),
+        f"what would help: {_HELP[control.step]}",
+        f"again:  {command} --distbench-control{f'={control.share:g}' if control.is_chosen else ''}",
+    ]
+
+
+_HELP = {
+    "screening": (
+        "a baseline with more launches or of a quieter hour (--distbench-update), a larger tolerance, or "
+        "--distbench-confirm=always, which runs A/B for every case"
+    ),
+    "turns": (
+        "more iterations per loop, which reduce the noise of a pair; more time for pairs "
+        "(--distbench-confirm=auto:SECONDS); or a larger tolerance"
+    ),
+    "stored": "whatever makes A/B possible (above); a baseline with more launches; or a larger tolerance",
+}
 
 
 PREFIX = "distbench."
@@ -274,22 +427,20 @@ _LONGEST_TEXT = 250
 
 def number_properties(cases: Sequence[CaseResult]) -> list[tuple[str, str]]:
     """Name and text of every number of the cases of a test, as many as fit, without secrets."""
-    found = [(rank, _property(_name_of(case, metric), text)) for case in cases for rank, metric, text in _numbers(case)]
-    found += [(0, _property(_name_of(c, "advisory"), c.headline)) for c in cases if c.outcome == "advisory"]
+    found = []  # with how much each matters, 0: most
+    for case in cases:
+        for verdict in case.verdicts:
+            is_usual = verdict.kind in ("unchanged", "new") and verdict.code != "numerics"
+            rank = (1 if is_usual else 0) if verdict.is_judged else 2
+            found.append((rank, _property(case, verdict.metric, _text(case, verdict))))
+        if not case.verdicts and case.launches[-1].outcome == "passed":
+            found += [(2, _property(case, v.metric, current(v))) for v in measured(case)]
+    found += [(0, _property(c, "advisory", c.headline)) for c in cases if c.outcome == "advisory"]
     if len(found) <= MOST:
         return [text for _, text in found]
     kept = sorted(sorted(range(len(found)), key=lambda i: found[i][0])[: MOST - 1])
     left_out = f"{len(found) - len(kept)} numbers are left out; --distbench-json FILE has all"
     return [*(found[i][1] for i in kept), (f"{PREFIX}more", left_out)]
-
-
-def _numbers(case: CaseResult) -> Iterator[tuple[int, str, str]]:
-    """How much each number matters (0: most), its metric, and its text."""
-    for verdict in case.verdicts:
-        is_usual = verdict.kind in ("unchanged", "new") and verdict.code != "numerics"
-        yield (1 if is_usual else 0) if verdict.is_judged else 2, verdict.metric, _text(case, verdict)
-    if not case.verdicts and case.launches[-1].outcome == "passed":
-        yield from ((2, found.metric, current(found)) for found in measured(case))
 
 
 def _text(case: CaseResult, verdict: Finding) -> str:
@@ -306,13 +457,10 @@ def _text(case: CaseResult, verdict: Finding) -> str:
     return ", ".join(filter(None, [value, f"{answer}: {told}" if told else answer, compared, stored]))
 
 
-def _name_of(case: CaseResult, metric: str) -> str:
-    """The metric, after the name of its run if that has one that says more."""
+def _property(case: CaseResult, metric: str, text: str) -> tuple[str, str]:
+    """The metric, after the name of its run if that has one that says more, and its text."""
     run = case.case.label
-    return metric if run in ("", metric) else f"{run}.{metric}"
-
-
-def _property(name: str, text: str) -> tuple[str, str]:
+    name = metric if run in ("", metric) else f"{run}.{metric}"
     return f"{PREFIX}{_bounded(name, _LONGEST_NAME)}", _bounded(text, _LONGEST_TEXT)
 
 

@@ -29,7 +29,7 @@ from pytest_distbench.errors import DistbenchError
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.report.tables.record import RECORD
+from pytest_distbench.report.tables import RECORD
 from pytest_distbench.report.tables.table import DataTable
 
 

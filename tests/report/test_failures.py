@@ -13,7 +13,7 @@ from pytest_distbench.launch.starters import LAUNCHERS
 from pytest_distbench.records.launch import ErrorReport, LaunchRecord, RankFate
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import STATISTICS, CaseResult, Finding, ReferenceRecord
-from pytest_distbench.report.failures import (
+from pytest_distbench.report.verdicts import (
     explanation,
     launch_text,
     remark_lines,

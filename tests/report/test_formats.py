@@ -18,8 +18,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.report.formats import FORMATS, Format, write_as
-from pytest_distbench.report.tables import VERDICTS
-from pytest_distbench.report.tables.record import LAUNCHES
+from pytest_distbench.report.tables import LAUNCHES, VERDICTS
 from pytest_distbench.report.tables.table import DataTable
 
 SECTION = VERDICTS.table([result(verdict("beyond-threshold", metric="a|\x1bb"))])

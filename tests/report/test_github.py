@@ -11,7 +11,7 @@ from support.results import STORED, result, run, verdict
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.formats import MAX_ANNOTATIONS, append_summary, summary, workflow_commands, write_comment
-from pytest_distbench.report.screens import headline
+from pytest_distbench.report.terminal import headline
 
 WHERE = "file=suites/test_a.py,title=test_a[ws2]"
 

@@ -11,9 +11,9 @@ from support.results import result
 from support.stores import KEY, TEST, entry
 
 from pytest_distbench.machine.gpus import Gpus
+from pytest_distbench.plugin.progress import Awaited, awaited, duration_text, header_lines
 from pytest_distbench.records.environment import Gpu
 from pytest_distbench.records.record import replace
-from pytest_distbench.report.terminal import Awaited, awaited, duration_text, header_lines
 from pytest_distbench.store.baselines import BaselineStore
 
 

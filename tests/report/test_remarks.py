@@ -13,8 +13,8 @@ from pytest_distbench.records.metric import Bound, Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Control, Finding
 from pytest_distbench.report import Line
-from pytest_distbench.report.failures import explanation
 from pytest_distbench.report.terminal import run_lines
+from pytest_distbench.report.verdicts import explanation
 
 FOUND = Control(
     share=0.2,

@@ -10,7 +10,7 @@ from pytest_distbench.judging.remarks import remarks
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Confirmation, Finding
 from pytest_distbench.report import Line, lines_of
-from pytest_distbench.report.screens import (
+from pytest_distbench.report.terminal import (
     LONGEST,
     MOST_LINES,
     counts,

@@ -8,6 +8,7 @@ import pytest
 from support.results import PAIRED, point, result, verdict
 from support.stores import KEY, PLATFORM, entry
 
+from pytest_distbench.commands.baseline import MOST_ROWS, change_lines, change_markdown
 from pytest_distbench.judging.words import AXES, metric_text, point_text
 from pytest_distbench.judging.words import change as change_text
 from pytest_distbench.records.case import BaselineEntry, EntryName
@@ -17,10 +18,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import STATISTICS, CaseResult, name_in_file
 from pytest_distbench.report.verdicts import (
     MOST,
-    MOST_ROWS,
     case_table,
-    change_lines,
-    change_markdown,
     number_properties,
     telling_verdicts,
     verdict_rows,

@@ -12,7 +12,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Bound, metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding
-from pytest_distbench.report.failures import cause_lines
+from pytest_distbench.report.verdicts import cause_lines
 from pytest_distbench.workloads.causes import (
     Link,
     Slow,

@@ -31,14 +31,19 @@ from pytest_distbench.records.reasons import VERDICTS, Severity, severity_order
 from pytest_distbench.records.run import CaseResult, Finding, RunRecord
 from pytest_distbench.records.summaries import grouped
 from pytest_distbench.report import escape
-from pytest_distbench.report.failures import accept_command, cause_lines, comparison_lines, launch_text
 from pytest_distbench.report.page import Chart, Charts, charts_above, charts_of, grid, if_any, short
-from pytest_distbench.report.screens import headline, next_steps
 from pytest_distbench.report.tables import TABLES
 from pytest_distbench.report.tables import VERDICTS as VERDICT_TABLE
 from pytest_distbench.report.tables.table import DataTable
-from pytest_distbench.report.terminal import ending_lines, run_lines, trace_lines, updated_lines
-from pytest_distbench.report.verdicts import measured, remarks_of
+from pytest_distbench.report.terminal import ending_lines, headline, next_steps, run_lines, trace_lines, updated_lines
+from pytest_distbench.report.verdicts import (
+    accept_command,
+    cause_lines,
+    comparison_lines,
+    launch_text,
+    measured,
+    remarks_of,
+)
 from pytest_distbench.units import counted, quantity
 
 MEASURED = "measured"

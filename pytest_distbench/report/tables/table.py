@@ -77,15 +77,13 @@ class Column(Generic[Row]):
             TableError: it cannot be made; the message has the column, and the module that it is of.
         """
         try:
-            return self._make_cell(row)
+            made = self.cell(row)
         except Exception as error:
             raise TableError(f"column {self.name!r} of {self.cell.__module__}: {tell(error)}") from error
-
-    def _make_cell(self, row: Row) -> Cell:
-        made = self.cell(row)
         value = made.value if isinstance(made, Cell) else made
         if value is not None and not isinstance(value, int | float if self.type is float else self.type):
-            raise TypeError(f"wanted {self.type.__name__} or None, found {show(value)}")
+            wrong = f"wanted {self.type.__name__} or None, found {show(value)}"
+            raise TableError(f"column {self.name!r} of {self.cell.__module__}: TypeError: {wrong}")
         if isinstance(made, Cell):
             return made
         return Cell(value, "-" if value is None else f"{value:.4g}" if self.type is float else str(value))

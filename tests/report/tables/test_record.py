@@ -12,7 +12,7 @@ from pytest_distbench.records.event import Event
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, RunRecord
-from pytest_distbench.report.tables.record import ENVIRONMENT, RECORD
+from pytest_distbench.report.tables import ENVIRONMENT, RECORD
 
 
 def test_the_environment_tells_what_cases_differ_in() -> None:
