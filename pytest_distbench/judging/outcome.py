@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_distbench.judging.causes import find_causes
 from pytest_distbench.judging.entry import why_not_stored
+from pytest_distbench.judging.remarks import find_causes
 from pytest_distbench.judging.terms import worst
 from pytest_distbench.judging.words import change, metric_text, threshold
 from pytest_distbench.records.case import OVERSUBSCRIBED

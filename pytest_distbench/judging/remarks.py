@@ -1,43 +1,298 @@
-"""What a run says of itself as a whole: of its rules, its software, its baselines. Nothing of it is a verdict. Pure."""
+"""What is said besides verdicts: what may explain a regression of a case, and what a run says of itself. Pure.
+
+Each is a finding in a sentence or two, which is never judged. A new cause is a row of :data:`CAUSES`, a new remark one
+of :data:`RUN_REMARKS`, with a code in ``records/reasons.py``.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from pytest_distbench.extensions import Table
+from pytest_distbench.judging.entry import phases_of
+from pytest_distbench.judging.losses import norm_of
 from pytest_distbench.judging.screening import is_clock
-from pytest_distbench.judging.sensitivity import common_movement, is_learned, out_of_reach
-from pytest_distbench.judging.terms import software_changes
+from pytest_distbench.judging.sensitivity import is_learned
+from pytest_distbench.judging.stats import BLIND_LIMIT
+from pytest_distbench.judging.terms import severity, software_changes, version_changes
+from pytest_distbench.judging.thresholds import BUSIER_SHARE
 from pytest_distbench.judging.words import metric_text
 from pytest_distbench.records.iteration import NOT_RECORDED, TRAINING_STEP
 from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.metric import WALL_TIME, metric_name
+from pytest_distbench.records.reasons import REMARKS
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.records.summaries import grouped
-from pytest_distbench.units import counted, format_percent, is_duration, is_rate
+from pytest_distbench.units import (
+    counted,
+    format_change,
+    format_percent,
+    format_seconds,
+    is_duration,
+    is_rate,
+    is_size,
+)
+
+_LATE_SHARE = 0.1
+"""A rank that comes later than the others by this share of the iteration holds them up."""
+_LATE_LAUNCHES = 0.8
+"""... in this share of the launches: in one of them anything may have happened."""
+_SLOWEST_ITERATIONS, _SLOWEST_LAUNCHES = 0.9, 0.7
+"""A rank whose clock is the slowest in this share of the iterations, in more than this share of the launches."""
+_PHASE_CHANGE = 0.1
+_MOST_PHASES = 4
+_COMPUTES, _WAITS = 0.7, 0.3
+"""Shares of the added time that were spent computing: from the first it is work, below the second it is waiting."""
+_EXPOSED = 0.5
+"""In this share of the iterations the device had to wait for the host: else the host's time is no part of the clock."""
+_AHEAD = 0.5
+"""A host that is ahead of its device by this share of a step may have to wait until there is room on the queue."""
+MOST_DIFFERENCES = 8
+
+
+def find_causes(result: CaseResult) -> list[Finding]:
+    """What stands out, the most telling first: in the order of their codes."""
+    found = [cause for find in CAUSES.values() for cause in find(result)]
+    return sorted(found, key=lambda cause: list(REMARKS).index(cause.code))
+
+
+def regressions(result: CaseResult) -> list[Finding]:
+    """What became worse, the largest change first."""
+    worse = (v for v in result.verdicts if v.kind == "regressed" or v.row.may_be_confirmed)
+    return sorted(worse, key=severity, reverse=True)
+
+
+def communication(result: CaseResult) -> Iterator[Finding]:
+    """What an iteration does changed, with or without a metric that regressed besides."""
+    is_slower = bool(regressions(result))
+    for verdict in result.verdicts:
+        if verdict.code == "communication":
+            told = "likely cause: communication per step changed" if is_slower else "Communication per step changed:"
+            lines = verdict.differences[:MOST_DIFFERENCES]
+            if (more := len(verdict.differences) - MOST_DIFFERENCES) > 0:
+                lines.append(f"and {more} more")
+            yield Finding(code="changed-communication", metric=verdict.metric, reason=told, differences=lines)
+
+
+def name_of_rank(rank: int, result: CaseResult) -> str:
+    """The rank, with its host where there are several."""
+    hosts = hosts_of(result)
+    return f"rank {rank} ({hosts[rank]})" if hosts else f"rank {rank}"
+
+
+def hosts_of(result: CaseResult) -> list[str]:
+    """The host of each rank; empty: all are on this one."""
+    return next((launch.hosts for launch in reversed(result.launches) if launch.hosts), [])
+
+
+def phases(result: CaseResult) -> Iterator[Finding]:
+    if not regressions(result):
+        return
+    before, now = result.reference.phases, phases_of(result.launches)
+    longer = [name for name in now if name in before and now[name] > before[name] * (1 + _PHASE_CHANGE)]
+    for name in sorted(longer, key=lambda name: before[name] - now[name])[:_MOST_PHASES]:
+        told = f"phase {name}: {movement(before[name], now[name], format_seconds)}"
+        yield Finding(code="longer-phase", reason=told)
+
+
+def cpu_time(result: CaseResult) -> Iterator[Finding]:
+    """Whether the added time was spent computing. CPU time is summed over ranks, the clock is the slowest rank's.
+
+    Ranks that wait for their CPUs, because other processes compute on them, compute no more than before.
+    """
+    if result.case.device == "cuda":
+        return  # a host that waits for an event spins
+    for verdict in regressions(result):
+        added_s = _added_s(verdict)
+        if added_s is None or "cpu_s" not in verdict.companions:
+            continue
+        then, now = verdict.companions["cpu_s"]
+        share = (now - then) / result.case.world_size / added_s
+        used = [launch.foreign_cores for launch in result.launches if launch.foreign_cores is not None]
+        crowding = [launch.crowding for launch in result.launches if launch.crowding is not None]
+        is_shared = bool(used) and statistics.median(used) > BUSIER_SHARE * result.environment.cores
+        is_shared = is_shared or (bool(crowding) and statistics.median(crowding) > 1 / (1 - BUSIER_SHARE))
+        if share >= _COMPUTES:
+            spent = "computing"
+        elif is_shared and verdict.ratio is not None and now - then >= _COMPUTES * abs(verdict.ratio - 1) * then:
+            spent = "computing, on CPUs that other processes used too"  # they stretch what is added as the rest
+        else:
+            spent = (
+                "waiting, not computing (sleep, I/O, locks, a late rank)"
+                if share <= _WAITS
+                else "partly computing, partly waiting"
+            )
+            if is_shared:
+                spent += "; it may wait for a CPU, as other processes used them"
+        # Of a script's or a command's whole time there are no iterations.
+        per = "in" if metric_name(verdict.metric) == WALL_TIME else "per iteration of"
+        moved = movement(then, now, format_seconds)
+        told = f"CPU time of all ranks {per} {verdict.metric}: {moved}: the added time is {spent}"
+        yield Finding(code="added-time", metric=verdict.metric, reason=told)
+        return
+
+
+def host_time(result: CaseResult) -> Iterator[Finding]:
+    """On a GPU: who added the time, the device or the host.
+
+    The CPU time of a GPU's rank says nothing of it: a host that waits for an event spins.
+    """
+    world_size = result.case.world_size
+    if result.case.device != "cuda":
+        return
+    for verdict in regressions(result):
+        added_s = _added_s(verdict)
+        if added_s is None or "host_s" not in verdict.companions or verdict.current is None:
+            continue
+        then, now = verdict.companions["host_s"]
+        share = (now - then) / world_size / added_s
+        _, exposed = verdict.companions.get("exposed", (0.0, float(world_size)))
+        _, lead_s = verdict.companions.get("lead_s", (0.0, 0.0))
+        if share <= _WAITS or exposed / world_size < _EXPOSED:
+            added = "the added time is the device's"
+        elif share >= _COMPUTES and lead_s / world_size < _AHEAD * verdict.current:
+            added = (
+                "the added time is the host's: it enqueues more slowly, or waits for the device "
+                "(.item(), .cpu(), print)"
+            )
+        else:
+            added = "the host waits for the device, or the device for the host: --distbench-trace shows which"
+        moved = movement(then, now, format_seconds)
+        told = f"host time of all ranks per iteration of {verdict.metric}: {moved}: {added}"
+        spins = "CPU time does not show it: a host spins while it waits for an event of the device"
+        yield Finding(code="added-time", metric=verdict.metric, reason=told, differences=[spins])
+        return
+
+
+def _added_s(verdict: Finding) -> float | None:
+    """Seconds by which this run is slower; None where it is not."""
+    if verdict.unit != "s" or verdict.current is None or not verdict.baseline:
+        return None
+    return verdict.current - verdict.baseline if verdict.current > verdict.baseline else None
+
+
+def late_rank(result: CaseResult) -> Iterator[Finding]:
+    """The rank that came late to the collectives, or else the one whose clock was the slowest."""
+    failed = regressions(result)
+    for verdict in failed:
+        iteration_s = _iteration_s(result, verdict)
+        known = any(verdict.metric in launch.late_s for launch in result.launches)
+        key = verdict.metric if known else TRAINING_STEP  # which all of a script's clocks are of
+        late = [launch.late_s[key] for launch in result.launches if key in launch.late_s]
+        if not late or iteration_s is None:
+            continue
+        rank, times = Counter(_latest(launch, _LATE_SHARE * iteration_s) for launch in late).most_common(1)[0]
+        if rank is not None and times >= _LATE_LAUNCHES * len(late):
+            typical = format_seconds(statistics.median(launch[rank] for launch in late))
+            of = "a training step" if key == TRAINING_STEP else key
+            who = name_of_rank(rank, result)
+            told = f"{who} comes {typical} late to the collectives of {of}; the other ranks wait for it"
+            yield Finding(code="late-rank", metric=verdict.metric, reason=told)
+            return
+    names = {v.metric for v in failed}
+    votes: Counter[int] = Counter()
+    total = 0
+    for launch in result.launches:
+        for m in launch.measurements:
+            if m.key in names and m.spread is not None and m.spread.slowest_rank is not None:
+                total += 1
+                votes[m.spread.slowest_rank] += m.spread.slowest_share > _SLOWEST_ITERATIONS
+    for rank, times in votes.most_common(1):
+        if times > _SLOWEST_LAUNCHES * total:
+            told = f"{name_of_rank(rank, result)} was the slowest in over 90 % of the iterations"
+            yield Finding(code="late-rank", reason=told)
+
+
+def _iteration_s(result: CaseResult, verdict: Finding) -> float | None:
+    """Seconds of an iteration; of the whole time of a script, of one of its steps. None where that is not known."""
+    if verdict.current is None or verdict.unit != "s":
+        return None
+    if verdict.name != WALL_TIME:
+        return verdict.current
+    step = result.launches[-1].fingerprints.get(TRAINING_STEP)
+    steps = max((course.steps for course in step.course.values()), default=0) if step is not None else 0
+    return verdict.current / steps if steps else None
+
+
+def _latest(late_s: Sequence[float], margin_s: float) -> int | None:
+    rank = max(range(len(late_s)), key=late_s.__getitem__)
+    others = max((t for r, t in enumerate(late_s) if r != rank), default=late_s[rank])
+    return rank if late_s[rank] - others > margin_s else None
+
+
+def clocks(result: CaseResult) -> Iterator[Finding]:
+    """The clocks of the GPUs, whether they moved or not, and the CPU that enqueues: they tell machine from code."""
+    then, now = result.reference.gpu_norm, norm_of(result.launches)
+    if then is None or now is None or now.sm_mhz is None or then.sm_mhz is None:
+        return
+    moved = [f"SM {movement(then.sm_mhz, now.sm_mhz, '{:.0f} MHz'.format)}"]
+    if then.memory_mhz and now.memory_mhz:
+        moved.append(f"memory {movement(then.memory_mhz, now.memory_mhz, '{:.0f} MHz'.format)}")
+    others = []
+    if then.host_cpu and now.host_cpu and then.host_cpu != now.host_cpu:
+        others = [f"CPU of the host: {now.host_cpu}; at the baseline: {then.host_cpu}"]
+    told = f"median clocks of the slowest GPU: {', '.join(moved)}"
+    yield Finding(code="gpu-clocks", reason=told, differences=others)
+
+
+def algorithm(result: CaseResult) -> Iterator[Finding]:
+    """NCCL sums in an order of its own choice, by message size, topology and version, unless it is told which.
+
+    Of two ranks there is one order, and both sides of a pair have what this run has.
+    """
+    if result.case.device == "cpu" or result.case.world_size < 3 or "NCCL_ALGO" in result.environment.variables:
+        return
+    if result.reference.kind == "paired":
+        return
+    for verdict in result.verdicts:
+        if METRIC_KINDS[verdict.better].rule == "curve" and (
+            verdict.row.may_be_confirmed or verdict.code == "numerics"
+        ):
+            told = f"{verdict.metric}: NCCL_ALGO is not set, so NCCL may sum in another order than at the baseline"
+            advice = "set NCCL_ALGO=Ring (or Tree) and record the baseline again with it"
+            yield Finding(code="free-algorithm", metric=verdict.metric, reason=told, differences=[advice])
+            return
+
+
+def movement(then: float, now: float, shown: Callable[[float], str]) -> str:
+    change = f" ({format_change(now / then)})" if then else ""
+    return f"{shown(then)} -> {shown(now)}{change}"
+
+
+CAUSES: Table[str, Callable[[CaseResult], Iterable[Finding]]] = Table(
+    "causes",
+    {
+        "communication": communication,
+        "phases": phases,
+        "CPU time": cpu_time,
+        "host time": host_time,
+        "late rank": late_rank,
+        "clocks": clocks,
+        "algorithm": algorithm,
+    },
+)
+"""What looks for causes of one kind."""
+
 
 _NUMBER = re.compile(r"[+-]?[\d.,]+ %")
 _MOST_NAMES = 10
 
+FEWEST_CASES = 4
+"""Fewer that move the same way may do so by chance, or by one change in what they share."""
 
-def remarks(results: Sequence[CaseResult]) -> list[Finding]:
-    """What there is to say of a run, in the order in which reports have it."""
-    compared = [r for r in results if r.update in ("", "completed") and r.verdicts]
-    return [
-        *_injected(results),
-        *_sensitivity(compared),
-        *_moved_together(compared),
-        *_out_of_reach(compared),
-        *_unconfirmed(compared),
-        *_flaky(results),
-        *_needless(compared),
-        *_software(results),
-        *_not_recorded(results),
-        *_unseen(results),
-        *_of_tests_that_are_gone(compared),
-        *_unjudged_learning(results),
-    ]
+LEAST_MOVEMENT = math.log(1.05)
+"""The median case has moved by more than this, as a logarithm."""
+
+EVEN = 0.5
+"""Each case has moved by this share of the median one's movement at least."""
+
+
+def _compared(results: Sequence[CaseResult]) -> list[CaseResult]:
+    return [r for r in results if r.update in ("", "completed") and r.verdicts]
 
 
 def and_more(names: Sequence[str]) -> str:
@@ -45,7 +300,7 @@ def and_more(names: Sequence[str]) -> str:
     return f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}"
 
 
-def _injected(results: Sequence[CaseResult]) -> Iterator[Finding]:
+def injected(results: Sequence[CaseResult]) -> Iterator[Finding]:
     """What an injected slowdown did not reach, and in how many cases it was detected."""
     controls = [(r, r.control) for r in results if r.control is not None]
     groups = grouped((control.why_not, r.case.title) for r, control in controls if control.why_not)
@@ -65,16 +320,17 @@ def _injected(results: Sequence[CaseResult]) -> Iterator[Finding]:
         yield Finding(code="detected" if found == len(tried) else "undetected", reason=told)
 
 
-def _sensitivity(results: Sequence[CaseResult]) -> Iterator[Finding]:
+def sensitivity(results: Sequence[CaseResult]) -> Iterator[Finding]:
     """The slowdown that was detectable in the timings that were decided: in the median one, and in the worst.
 
     One below the threshold passes, however quiet the timing is.
     """
     found = [
         (max(v.mde, v.threshold or 0.0), r, v)
-        for r in results
+        for r in _compared(results)
         for v in r.verdicts
-        if v.is_judged and v.mde is not None and is_timing(v) and v.kind not in ("not evaluated", "inconclusive")
+        if v.is_judged and v.mde is not None and v.kind not in ("not evaluated", "inconclusive")
+        if is_clock(v, v.unit) and (is_duration(v.unit) or is_rate(v.unit))
     ]
     if not found:
         return
@@ -90,33 +346,70 @@ def _sensitivity(results: Sequence[CaseResult]) -> Iterator[Finding]:
     yield Finding(code="low-sensitivity" if low else "sensitivity", reason=text)
 
 
-def is_timing(verdict: Finding) -> bool:
-    return is_clock(verdict, verdict.unit) and (is_duration(verdict.unit) or is_rate(verdict.unit))
+def moved_together(results: Sequence[CaseResult]) -> Iterator[Finding]:
+    """All cases with clocks moved the same way against stored baselines: each by the median of its clocks and rates."""
+    found = []
+    for result in _compared(results):
+        moved = [
+            METRIC_KINDS[v.better].sign * math.log(v.ratio)
+            for v in result.verdicts
+            if v.is_noisy and v.ratio and v.ratio > 0 and v.unit and not is_size(v.unit)
+        ]
+        if moved and result.reference.kind == "stored":
+            found.append(statistics.median(moved))
+    middle = statistics.median(found) if len(found) >= FEWEST_CASES else 0.0
+    if abs(middle) < LEAST_MOVEMENT or any(moved / middle < EVEN for moved in found):
+        return
+    factors = [math.exp(abs(moved)) for moved in found]
+    word, span = "slower" if middle > 0 else "faster", f"{min(factors):.2f} to {max(factors):.2f} times"
+    told = (
+        f"all {len(found)} cases with timings are {word} than their baselines, by {span}: the cause is the machine, "
+        "its software or the baselines, not one change; distbench doctor checks the machine, --distbench-against REF "
+        "compares by A/B"
+    )
+    yield Finding(code="all-moved", reason=told)
 
 
-def _moved_together(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    if (found := common_movement(results)) is not None:
-        span = f"{found.least:.2f} to {found.most:.2f} times"
-        word = "slower" if found.is_slower else "faster"
-        told = (
-            f"all {found.cases} cases with timings are {word} than their baselines, by {span}: the cause is the "
-            "machine, its software or the baselines, not one change; distbench doctor checks the machine, "
-            "--distbench-against REF compares by A/B"
-        )
-        yield Finding(code="all-moved", reason=told)
+def out_of_reach(results: Sequence[CaseResult]) -> Iterator[Finding]:
+    """The metrics that passed and could not have failed.
 
-
-def _out_of_reach(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    found = [(r, verdict, why) for r in results for verdict, why in out_of_reach(r)]
-    for same in grouped((_NUMBER.sub("", one[2]), one) for one in found).values():
-        names = and_more([f"{result.case.title} {metric_text(verdict)}" for result, verdict, _ in same])
-        told = f"{counted(len(same), 'metric')} could not have turned red: {names}: {same[0][2]}"
+    Of a noisy one that is so where its rule sees no doubling; of one that is equal or not, where the software is
+    another one; of one that is judged over seeds, where besides there is one seed. A bound can fail all the same.
+    """
+    found: list[tuple[str, str]] = []
+    for result in _compared(results):
+        then, now = result.reference.software, result.environment.software
+        changed = ", ".join(version_changes(then, now)) if then else ""
+        for v in result.verdicts:
+            is_seen = v.row.is_answer and v.code != "within-bound"
+            has_passed = v.kind == "improved" or (v.kind == "unchanged" and is_seen)
+            if not has_passed or not METRIC_KINDS[v.better].is_judged or v.bounds:
+                continue
+            if why := _why_out_of_reach(v, changed):
+                found.append((f"{result.case.title} {metric_text(v)}", why))
+    for same in grouped((_NUMBER.sub("", why), (name, why)) for name, why in found).values():
+        names = and_more([name for name, _ in same])
+        told = f"{counted(len(same), 'metric')} could not have turned red: {names}: {same[0][1]}"
         yield Finding(code="out-of-reach", reason=told)
 
 
-def _unconfirmed(results: Sequence[CaseResult]) -> Iterator[Finding]:
+def _why_out_of_reach(verdict: Finding, other_software: str) -> str:
+    kind = METRIC_KINDS[verdict.better]
+    if kind.is_noisy:
+        mde = verdict.mde or 0.0
+        return f"minimum detectable slowdown {format_change(1 + mde)}" if mde > BLIND_LIMIT else ""
+    if not other_software or verdict.name == "fingerprint":
+        return ""
+    if kind.rule == "exact":
+        return f"exact numbers cannot be compared under other software versions ({other_software})"
+    if kind.rule in ("steps", "floor", "same") and "seeds" not in verdict.facts:
+        return f"one seed shows nothing under other software versions ({other_software})"
+    return ""
+
+
+def unconfirmed(results: Sequence[CaseResult]) -> Iterator[Finding]:
     """Why suspicious cases were not confirmed by A/B, a line for each reason, numbers aside."""
-    groups = grouped((re.sub(r"\d", "", r.unconfirmed), r) for r in results if r.unconfirmed)
+    groups = grouped((re.sub(r"\d", "", r.unconfirmed), r) for r in _compared(results) if r.unconfirmed)
     for found in groups.values():
         told = f"not confirmed by A/B: {and_more([r.case.title for r in found])}: {found[0].unconfirmed}"
         yield Finding(code="unconfirmed", reason=told)
@@ -133,20 +426,20 @@ def flaky_lines(results: Sequence[CaseResult]) -> list[str]:
     return [f"{names[nodeid]} is {text}" for nodeid, text in flaky_tests(results).items()]
 
 
-def _flaky(results: Sequence[CaseResult]) -> Iterator[Finding]:
+def flaky(results: Sequence[CaseResult]) -> Iterator[Finding]:
     lines = flaky_lines(results)
     if len(lines) > _MOST_NAMES:
         lines = [*lines[:_MOST_NAMES], f"{len(lines) - _MOST_NAMES} more tests are flaky"]
     yield from (Finding(code="flaky", reason=line) for line in lines)
 
 
-def _needless(results: Sequence[CaseResult]) -> list[Finding]:
+def needless(results: Sequence[CaseResult]) -> list[Finding]:
     """Cases that are expected to fail, and of which every number is seen to be no worse.
 
     Other digits of a training are not seen to be harmless.
     """
     found = []
-    for r in results:
+    for r in _compared(results):
         judged = [v for v in r.verdicts if v.is_judged]
         is_fine = all(v.kind in ("unchanged", "improved") and v.row.is_answer and not v.row.is_told for v in judged)
         if r.xfail_perf and is_fine:
@@ -155,7 +448,7 @@ def _needless(results: Sequence[CaseResult]) -> list[Finding]:
     return found[:_MOST_NAMES]
 
 
-def _software(results: Sequence[CaseResult]) -> Iterator[Finding]:
+def software(results: Sequence[CaseResult]) -> Iterator[Finding]:
     found: dict[str, Counter[str]] = {}
     for result in results:
         if result.reference.software and all(launch.outcome == "passed" for launch in result.launches):
@@ -169,14 +462,14 @@ def _software(results: Sequence[CaseResult]) -> Iterator[Finding]:
             yield Finding(code="software", reason=f"{told}: {differs}")
 
 
-def _not_recorded(results: Sequence[CaseResult]) -> Iterator[Finding]:
+def not_recorded(results: Sequence[CaseResult]) -> Iterator[Finding]:
     reasons = ({f.missing for run in r.launches for f in run.fingerprints.values()} for r in results)
     counts = Counter(why for found in reasons for why in found if why.startswith(NOT_RECORDED))
     for why, number in counts.items():
         yield Finding(code="not-recorded", reason=f"no fingerprint of {counted(number, 'case')}: {why}")
 
 
-def _unseen(results: Sequence[CaseResult]) -> Iterator[Finding]:
+def unseen(results: Sequence[CaseResult]) -> Iterator[Finding]:
     """Bodies that communicate in loops of their own, which no fingerprint describes; once for all cases."""
     judged = (r for r in results if r.verdicts or r.update)
     if found := [r.case.title for r in judged if any(run.unseen_collectives for run in r.launches)]:
@@ -185,9 +478,9 @@ def _unseen(results: Sequence[CaseResult]) -> Iterator[Finding]:
         yield Finding(code="unseen", reason=told)
 
 
-def _of_tests_that_are_gone(results: Sequence[CaseResult]) -> Iterator[Finding]:
+def of_tests_that_are_gone(results: Sequence[CaseResult]) -> Iterator[Finding]:
     lines = []
-    for result in (r for r in results if r.reference.gone):
+    for result in (r for r in _compared(results) if r.reference.gone):
         name, found = f"{result.case.test}[{result.case.key}]", " and ".join(map(str, result.reference.gone))
         if len(result.reference.gone) == 1:
             lines.append(f"{name} was compared with {found}, whose test is gone; --distbench-update=new moves it")
@@ -198,13 +491,17 @@ def _of_tests_that_are_gone(results: Sequence[CaseResult]) -> Iterator[Finding]:
     yield from (Finding(code="renamed", reason=line) for line in lines)
 
 
-def _unjudged_learning(results: Sequence[CaseResult]) -> Iterator[Finding]:
+def unjudged_learning(results: Sequence[CaseResult]) -> Iterator[Finding]:
     """Trainings of which nothing that they learn is judged, such as a loss; once for those that have no baseline yet.
 
     One trains whose optimizer steps in the iteration, or the training step, that the fingerprint describes. On the
     backend ``fake`` no loss means anything.
     """
-    found = [result for result in results if _steps(result) and not _may_judge_learning(result)]
+    found = []
+    for result in results:  # by its kind, or by what its name says, a number may be what a training learns
+        judged = [m for m in result.launches[-1].measurements if m.is_judged or m.bounds]
+        if _steps(result) and not any(METRIC_KINDS[m.better].is_of_training or is_learned(m.name) for m in judged):
+            found.append(result)
     is_new = [result.is_written or result.lacks_baseline for result in found]
     for code, group in (
         ("learning", [result for result, new in zip(found, is_new, strict=True) if new]),
@@ -227,7 +524,22 @@ def _steps(result: CaseResult) -> list[str]:
     return [key for key, seen in last.fingerprints.items() if seen.totals.get("optimizer_steps") and not is_left_out]
 
 
-def _may_judge_learning(result: CaseResult) -> bool:
-    """Whether anything is judged that a training learns: by its kind, or by what its name says."""
-    judged = [m for m in result.launches[-1].measurements if m.is_judged or m.bounds]
-    return any(METRIC_KINDS[m.better].is_of_training or is_learned(m.name) for m in judged)
+RUN_REMARKS: tuple[Callable[[Sequence[CaseResult]], Iterable[Finding]], ...] = (
+    injected,
+    sensitivity,
+    moved_together,
+    out_of_reach,
+    unconfirmed,
+    flaky,
+    needless,
+    software,
+    not_recorded,
+    unseen,
+    of_tests_that_are_gone,
+    unjudged_learning,
+)
+"""What looks for remarks on a run, in the order in which reports have them."""
+
+
+def remarks(results: Sequence[CaseResult]) -> list[Finding]:
+    return [found for find in RUN_REMARKS for found in find(results)]

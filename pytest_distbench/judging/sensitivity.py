@@ -1,4 +1,4 @@
-"""What a run can detect: how good its baselines are, which of its rules could not have failed, injected slowdowns.
+"""What a run can detect: how good its baselines are, and injected slowdowns.
 
 The noise of a timing is the standard deviation of the logarithm of what is judged of each launch, and no less than what
 is typical for its siblings. The stored comparison is that of :mod:`~pytest_distbench.judging.thresholds` with the most
@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import math
 import re
-import statistics
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from pytest_distbench.judging.confirmation import LOOKS, SPENDING
 from pytest_distbench.judging.screening import is_clock
-from pytest_distbench.judging.stats import BASELINE_ERROR_RATE, BLIND_LIMIT, detectable_slowdown
-from pytest_distbench.judging.terms import Terms, version_changes
+from pytest_distbench.judging.stats import BASELINE_ERROR_RATE, detectable_slowdown
+from pytest_distbench.judging.terms import Terms
 from pytest_distbench.judging.thresholds import (
     DRIFT,
     ONE_AGAINST_TWO,
@@ -30,9 +28,9 @@ from pytest_distbench.judging.thresholds import (
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, metric_name
-from pytest_distbench.records.run import CaseResult, Finding, Sensitivity
+from pytest_distbench.records.run import Finding, Sensitivity
 from pytest_distbench.records.wanted import RUN_LAUNCHES
-from pytest_distbench.units import format_change, is_duration, is_rate, is_size
+from pytest_distbench.units import is_duration, is_rate
 
 LARGEST_MDE = 10.0
 """As a fraction: larger slowdowns need no number."""
@@ -163,89 +161,3 @@ def _noun(name: str, qualifiers: Container[str] = ()) -> str:
     """The last word before ``_to_`` or ``_per_`` that is no qualifier; empty where there is none."""
     words = [word for word in _WORD.findall(_AFTER_NOUN.sub("", name.lower())) if word not in qualifiers]
     return words[-1] if words else ""
-
-
-def out_of_reach(result: CaseResult) -> list[tuple[Finding, str]]:
-    """The metrics that passed and could not have failed, and why, in a clause.
-
-    Of a noisy one that is so where its rule sees no doubling; of one that is equal or not, where the software is
-    another one; of one that is judged over seeds, where besides there is one seed. A bound can fail all the same.
-    """
-    changed = result.reference.software and version_changes(result.reference.software, result.environment.software)
-    found = []
-    for verdict in result.verdicts:
-        if not _has_passed(verdict) or not METRIC_KINDS[verdict.better].is_judged or verdict.bounds:
-            continue
-        if why := _why(verdict, other_software=", ".join(changed or ())):
-            found.append((verdict, why))
-    return found
-
-
-def _has_passed(verdict: Finding) -> bool:
-    """Whether a comparison says that nothing is wrong."""
-    is_seen = verdict.row.is_answer and verdict.code != "within-bound"
-    return verdict.kind == "improved" or (verdict.kind == "unchanged" and is_seen)
-
-
-def _why(verdict: Finding, *, other_software: str) -> str:
-    kind = METRIC_KINDS[verdict.better]
-    if kind.is_noisy:
-        seen = verdict.mde
-        is_blind = seen is not None and seen > BLIND_LIMIT
-        return f"minimum detectable slowdown {format_change(1 + (seen or 0.0))}" if is_blind else ""
-    if not other_software or verdict.name == "fingerprint":
-        return ""
-    if kind.rule == "exact":
-        return f"exact numbers cannot be compared under other software versions ({other_software})"
-    if kind.rule in ("steps", "floor", "same") and "seeds" not in verdict.facts:
-        return f"one seed shows nothing under other software versions ({other_software})"
-    return ""
-
-
-FEWEST_CASES = 4
-"""Fewer that move the same way may do so by chance, or by one change in what they share."""
-
-LEAST = math.log(1.05)
-"""The median case has moved by more than this, as a logarithm."""
-
-EVEN = 0.5
-"""Each case has moved by this share of the median one's movement at least."""
-
-
-@dataclass(frozen=True, slots=True)
-class Movement:
-    """How all cases moved.
-
-    Attributes:
-        least: factor of the case that moved least, above 1.
-        most: of the one that moved most.
-    """
-
-    cases: int
-    is_slower: bool
-    least: float
-    most: float
-
-
-def common_movement(results: Sequence[CaseResult]) -> Movement | None:
-    """The movement of all cases with clocks against stored baselines, if they all moved the same way; else None."""
-    found = [moved for result in results if (moved := _worse_by(result)) is not None]
-    if len(found) < FEWEST_CASES:
-        return None
-    middle = statistics.median(found)
-    if abs(middle) < LEAST or any(moved / middle < EVEN for moved in found):
-        return None
-    factors = [math.exp(abs(moved)) for moved in found]
-    return Movement(cases=len(found), is_slower=middle > 0, least=min(factors), most=max(factors))
-
-
-def _worse_by(result: CaseResult) -> float | None:
-    """Median over the clocks and rates of a case, as a logarithm, towards worse positive; None where it has none."""
-    if result.reference.kind != "stored":
-        return None
-    moved = [
-        METRIC_KINDS[v.better].sign * math.log(v.ratio)
-        for v in result.verdicts
-        if v.is_noisy and v.ratio and v.ratio > 0 and v.unit and not is_size(v.unit)
-    ]
-    return statistics.median(moved) if moved else None

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from pytest_distbench.judging.causes import MOST_DIFFERENCES, hosts_of, movement, name_of_rank, regressions
+from pytest_distbench.judging.remarks import MOST_DIFFERENCES, hosts_of, movement, name_of_rank, regressions
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Scalar, tightest
 from pytest_distbench.records.run import CaseResult, Finding

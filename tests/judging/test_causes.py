@@ -7,7 +7,7 @@ import fnmatch
 import pytest
 from support.cases import ON_TWO
 
-from pytest_distbench.judging.causes import CAUSES, find_causes
+from pytest_distbench.judging.remarks import CAUSES, find_causes
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.environment import Environment, GpuNorm, GpuWitness
 from pytest_distbench.records.iteration import TRAINING_STEP, Course, Fingerprint

@@ -13,12 +13,11 @@ from support.metrics import baseline_of, passed, timed
 from support.results import PAIRED, result, verdict
 
 from pytest_distbench.judging.entry import stored_samples
+from pytest_distbench.judging.remarks import moved_together, out_of_reach
 from pytest_distbench.judging.sensitivity import (
     LOOKS,
     SPENDING,
     clocks_of,
-    common_movement,
-    out_of_reach,
     sensitivity_lines,
     sensitivity_of,
     share_beyond,
@@ -147,7 +146,7 @@ def test_what_is_red_speaks_against_a_case_and_was_in_reach() -> None:
     assert spoken_against([clock], ["step"]) is None
     assert spoken_against([clock, curve], ["step"]) == curve
 
-    assert out_of_reach(result(verdict("beyond-threshold", mde=9.0))) == []
+    assert list(out_of_reach([result(verdict("beyond-threshold", mde=9.0))])) == []
 
 
 @pytest.mark.parametrize(
@@ -201,9 +200,9 @@ def test_a_rule_that_could_not_have_failed_is_found(
     changes: dict[str, Any], software: dict[str, str], why: str
 ) -> None:
     environment = Environment(platform="cpu-x", device="X", cores=2, software=software)
-    found = out_of_reach(result(verdict("within-threshold", **changes), environment=environment))
+    found = out_of_reach([result(verdict("within-threshold", **changes), environment=environment)])
 
-    assert [text for _, text in found] == ([why] if why else [])
+    assert [remark.reason.split(": ", 2)[2] for remark in found] == ([why] if why else [])
 
 
 def case(*ratios: float, better: str = "lower", unit: str = "s") -> CaseResult:
@@ -213,14 +212,11 @@ def case(*ratios: float, better: str = "lower", unit: str = "s") -> CaseResult:
 
 
 def test_cases_that_moved_by_about_as_much_are_one_movement() -> None:
-    found = common_movement([case(1.2), case(1.3, 1.2, 1.4), case(0.8, better="higher", unit="B/s"), case(1.25)])
-    assert found is not None
-    assert (found.cases, found.is_slower) == (4, True)
-    assert (round(found.least, 2), round(found.most, 2)) == (1.2, 1.3)
+    [found] = moved_together([case(1.2), case(1.3, 1.2, 1.4), case(0.8, better="higher", unit="B/s"), case(1.25)])
+    assert found.reason.startswith("all 4 cases with timings are slower than their baselines, by 1.20 to 1.30 times: ")
 
-    found = common_movement([case(0.8)] * 4)
-    assert found is not None
-    assert not found.is_slower
+    [found] = moved_together([case(0.8)] * 4)
+    assert found.reason.startswith("all 4 cases with timings are faster than their baselines, by 1.25 to 1.25 times: ")
 
 
 @pytest.mark.parametrize(
@@ -237,4 +233,4 @@ def test_cases_that_moved_by_about_as_much_are_one_movement() -> None:
     ids=["few", "one stood still", "one became faster", "a little", "sizes", "beside another revision", "none"],
 )
 def test_anything_else_is_none(results: list[CaseResult]) -> None:
-    assert common_movement(results) is None
+    assert list(moved_together(results)) == []

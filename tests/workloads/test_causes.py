@@ -7,7 +7,7 @@ import itertools
 import pytest
 from support.results import result, verdict
 
-from pytest_distbench.judging.causes import find_causes
+from pytest_distbench.judging.remarks import find_causes
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Bound, metric_key
 from pytest_distbench.records.record import replace

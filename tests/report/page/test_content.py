@@ -11,7 +11,7 @@ from support.metrics import baseline_of
 from support.results import PAIRED, STORED, point, result, run, verdict
 from support.stores import HUNG
 
-from pytest_distbench.judging.causes import find_causes
+from pytest_distbench.judging.remarks import find_causes
 from pytest_distbench.records.iteration import CaseTrace
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
