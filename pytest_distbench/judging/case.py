@@ -15,7 +15,7 @@ from typing import get_args
 from pytest_distbench.judging.bounds import carry_over
 from pytest_distbench.judging.comparison import NO_BASELINE, Absence, Comparison, as_info, decide, precondition
 from pytest_distbench.judging.entry import few_launches, make_entry
-from pytest_distbench.judging.fingerprint_rule import METRIC, fingerprints_of, judge_fingerprints, needs_more
+from pytest_distbench.judging.fingerprint_rule import METRIC, fingerprints_of, judge_fingerprints
 from pytest_distbench.judging.losses import disturbance, left_out, lost_part, missing_finding
 from pytest_distbench.judging.neighbours import Run, as_one, error_share, find_runs, stored_together
 from pytest_distbench.judging.screening import Screening
@@ -158,14 +158,18 @@ def compare(
     known = entry.fingerprints if entry is not None and not stale else {}
     known = {key: known[key] for key in known.keys() - left_out(list(known), found, terms)}
     if (prints := fingerprints_of(launches)) or known:
-        most = most if case.conditions.backend != "fake" else 1
-        told = judge_fingerprints(known, prints, launches=len(launches), drift=changed)
-        asks = told.code == "communication" and needs_more(known, prints, launches=len(launches))
-        if not terms.wants(METRIC):
-            told = replace(told, code="not-judged", better="info")
-        elif told.kind == "new" and absent is not NO_BASELINE:
-            told = replace(told, code=absent[0], reason=absent[1])
-        findings.append(replace(told, is_open=asks and len(launches) < most))
+        is_last = len(launches) >= most or case.conditions.backend == "fake"
+        findings.append(
+            judge_fingerprints(
+                known,
+                prints,
+                launches=len(launches),
+                drift=changed,
+                absent=None if absent is NO_BASELINE else absent,
+                is_wanted=terms.wants(METRIC),
+                is_last=is_last,
+            )
+        )
     unseen = [k for k in stored if metric_name(k) != PEAK_MEMORY and k not in found and terms.wants(metric_name(k))]
     reasons = left_out(unseen, found, terms)
     lacks = "the baseline has it, and this run did not measure it"

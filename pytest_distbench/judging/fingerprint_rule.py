@@ -2,22 +2,30 @@
 
 The numbers, how many collectives there are and how many bytes are sent and held, are what is judged where clocks and
 values mean nothing, on the backend ``fake``, and what grows with the ranks.
+
+How many steps there are may be chosen while a loop runs. So what is compared of steps that are not like the described
+one is what both courses have: the kinds of the steps up to the end of the shorter, by the numbers of the steps at which
+they come. How often they came in all is compared of scripts, whose number of steps is their own, and of loops with
+equally many.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
-from pytest_distbench.judging.collective_text import (
-    CONFIRMING_LAUNCHES,
-    changes,
-    common_course,
-    course_changes,
-    payload_bytes,
+from pytest_distbench.records.iteration import (
+    PICKLE,
+    Collective,
+    Course,
+    Fingerprint,
+    StepKind,
+    named_ranks,
+    of_rank,
+    rank_ranges,
 )
-from pytest_distbench.records.iteration import Fingerprint, named_ranks, of_rank, rank_ranges
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.reasons import ReasonCode
@@ -107,22 +115,38 @@ def agree(fingerprints: Sequence[Fingerprint]) -> Fingerprint:
     return replace(steps[0], course=course)
 
 
-def needs_more(stored: Mapping[str, Fingerprint], current: Mapping[str, Fingerprint], *, launches: int) -> bool:
-    """Whether all that differs is in steps beside the described ones, and too few launches have shown it."""
-    both = [(stored[key], now) for key, now in current.items() if key in stored and not stored[key].missing]
-    known = [(then, now) for then, now in both if not now.missing]
-    return launches < CONFIRMING_LAUNCHES and not any(_step_differences(*pair) for pair in known)
-
-
 def judge_fingerprints(
-    stored: Mapping[str, Fingerprint], current: Mapping[str, Fingerprint], *, launches: int, drift: str = ""
+    stored: Mapping[str, Fingerprint],
+    current: Mapping[str, Fingerprint],
+    *,
+    launches: int,
+    drift: str = "",
+    absent: tuple[ReasonCode, str] | None = None,
+    is_wanted: bool = True,
+    is_last: bool = True,
 ) -> Finding:
     """One verdict for all fingerprints of a case.
 
     *changed* where any differs, also under other software: then it says so, because the collectives are what the
-    network has to carry either way. *lost* where this run has none. *missing* where the baseline has none.
+    network has to carry either way. It stays open while all that differs is in steps beside the described ones, and too
+    few launches have shown it. *lost* where this run has none. *missing* where the baseline has none; ``absent`` says
+    why, if somebody knows.
     """
-    told: dict[str, list[str]] = {}
+
+    def say(code: ReasonCode, reason: str, differences: Sequence[str] = (), *, is_open: bool = False) -> Finding:
+        return Finding(
+            metric=METRIC,
+            code=code if is_wanted else "not-judged",
+            better="exact" if is_wanted else "info",
+            threshold=0.0,
+            launches=launches,
+            reason=reason,
+            differences=list(differences),
+            is_open=is_open,
+        )
+
+    changed: dict[str, list[str]] = {}  # sentence -> the keys that it holds for
+    is_of_steps = False
     unknown, without, undecided = "", "", ""
     for key, now in current.items():
         then = stored.get(key)
@@ -133,47 +157,25 @@ def judge_fingerprints(
         elif now.missing and not then.missing:
             unknown = unknown or f"{key}: {now.missing}"
         elif lines := differences(then, now):
-            told[key] = lines
+            is_of_steps = is_of_steps or bool(_step_differences(then, now))
+            for line in lines:
+                changed.setdefault(line, []).append(key)
         elif then.course_missing or (then.course and now.course_missing):
             undecided = undecided or f"{key}: {then.course_missing or now.course_missing}"
-    lost = next((key for key in stored if key not in current), "")
-    if told:
-        lines = _attribute(told)
-        more = f", and {len(lines) - 1} more difference{'s' * (len(lines) > 2)}" if len(lines) > 1 else ""
-        reason = f"{lines[0]}{more}" + (f" (and the software: {drift})" if drift else "")
-        return _verdict("communication", reason, launches, differences=lines)
+    if changed:
+        told = [f"{k[0]}{f' and {len(k) - 1} more' if len(k) > 1 else ''}: {line}" for line, k in changed.items()]
+        more = f", and {len(told) - 1} more difference{'s' * (len(told) > 2)}" if len(told) > 1 else ""
+        reason = f"{told[0]}{more}" + (f" (and the software: {drift})" if drift else "")
+        is_open = not is_last and not is_of_steps and launches < CONFIRMING_LAUNCHES
+        return say("communication", reason, told, is_open=is_open)
     if unknown:
-        return _verdict("unavailable", unknown, launches)
-    if lost:
-        return _verdict(
-            "not-measured", f"the baseline has a communication fingerprint of {lost}; this run has none", launches
-        )
+        return say("unavailable", unknown)
+    if lost := next((key for key in stored if key not in current), ""):
+        return say("not-measured", f"the baseline has a communication fingerprint of {lost}; this run has none")
     if without:
-        return _verdict("no-baseline", f"the baseline has no communication fingerprint of {without}", launches)
-    reason = undecided or next((f"{k}: {f.missing}" for k, f in current.items() if f.missing), "")
-    return _verdict("equal", reason, launches)
-
-
-def _verdict(code: ReasonCode, reason: str, launches: int, *, differences: Sequence[str] = ()) -> Finding:
-    return Finding(
-        metric=METRIC,
-        code=code,
-        unit="",
-        better="exact",
-        threshold=0.0,
-        launches=launches,
-        reason=reason,
-        differences=list(differences),
-    )
-
-
-def _attribute(told: Mapping[str, Sequence[str]]) -> list[str]:
-    """Sentences with the keys they hold for, the same ones once."""
-    keys: dict[str, list[str]] = {}
-    for key, lines in told.items():
-        for line in lines:
-            keys.setdefault(line, []).append(key)
-    return [f"{who[0]}{f' and {len(who) - 1} more' if len(who) > 1 else ''}: {line}" for line, who in keys.items()]
+        reason = f"the baseline has no communication fingerprint of {without}"
+        return say(*(absent if absent and is_wanted else ("no-baseline", reason)))
+    return say("equal", undecided or next((f"{k}: {f.missing}" for k, f in current.items() if f.missing), ""))
 
 
 def _changes_of_rank(stored: Fingerprint, current: Fingerprint, rank: int) -> Iterator[str]:
@@ -289,3 +291,272 @@ def _calls(fingerprint: Fingerprint) -> str:
 def unit_of(name: str) -> str:
     """The unit of such a number."""
     return "B" if name.endswith("_bytes") else ""
+
+
+def payload_bytes(collectives: Iterable[Collective]) -> int:
+    return sum(c.message_bytes * c.count for c in collectives if c.op != "recv")
+
+
+def changes(before: Sequence[Collective], after: Sequence[Collective]) -> list[str]:
+    """How one sequence differs from another, one sentence each. Of what only one holds nothing is said."""
+    before, after = alike_told(before, after)
+    gone, come = count(before), count(after)
+    common = gone & come
+    families = _families(gone - common), _families(come - common)
+    if not any(families):
+        for number, (old, new) in enumerate(zip(_one_by_one(before), _one_by_one(after), strict=True), 1):
+            if old != new:
+                was, now = (_tell({c: 1}, c.op, how=old.how != new.how).removeprefix("1 ") for c in (old, new))
+                return [f"the same collectives in another order: number {number} was {was}, is {now}"]
+        return []
+    sentences = []
+    for op, group in dict.fromkeys(itertools.chain(*families)):
+        sides = [of_side.get((op, group), {}) for of_side in families]
+        lasting = {c.dtype for c in sides[0]} & {c.dtype for c in sides[1]}
+        for is_lasting in (True, False):  # the rest may have been converted, or have come or gone
+            left, right = ({c: n for c, n in s.items() if (c.dtype in lasting) == is_lasting} for s in sides)
+            if left or right:
+                sentences.append(_became(left, right, op, _where(group)))
+    sent, sends = format_bytes(payload_bytes(before)), format_bytes(payload_bytes(after))
+    if sent != sends:
+        sentences.append(f"{sent} sent per rank became {sends}")
+    return sentences
+
+
+def alike_told(
+    before: Sequence[Collective], after: Sequence[Collective]
+) -> tuple[Sequence[Collective], Sequence[Collective]]:
+    """Both without reductions, roots and partners where one of them does not hold these."""
+    if all(c.how is not None for c in (*before, *after)):
+        return before, after
+    return [replace(c, how=None) for c in before], [replace(c, how=None) for c in after]
+
+
+def sent_text(collectives: Sequence[Collective]) -> str:
+    """``1 all_reduce of 4 KiB float32 and 2 barrier``."""
+    families = _families(count(alike_told(collectives, [])[0]))
+    words = [f"{_tell(f, op)}{_where(group)}" for (op, group), f in families.items()]
+    return " and ".join(words) or "nothing"
+
+
+def _where(group: str) -> str:
+    return "" if group == "default" else f" in {group}"
+
+
+def _became(old: Mapping[Collective, int], new: Mapping[Collective, int], op: str, where: str) -> str:
+    if not new:
+        return f"{_tell(old, op)}{where} {'was' if sum(old.values()) == 1 else 'were'} removed"
+    if not old:
+        return f"{_tell(new, op)}{where} {'was' if sum(new.values()) == 1 else 'were'} added"
+    dtype, how = {c.dtype for c in old} != {c.dtype for c in new}, {c.how for c in old} != {c.how for c in new}
+    was, now = (_tell(side, dtype=dtype, how=how) for side in (old, new))
+    if was == now:
+        was, now = (_tell(side, dtype=dtype, how=how, is_rounded=False) for side in (old, new))
+    number, _, rest = was.partition(" ")
+    return f"{number} {op} {rest}".rstrip() + f"{where} became {now}"
+
+
+def _families(counts: Mapping[Collective, int]) -> dict[tuple[str, str], dict[Collective, int]]:
+    found: dict[tuple[str, str], dict[Collective, int]] = {}
+    for c, number in counts.items():
+        found.setdefault((c.op, c.group), {})[c] = number
+    return found
+
+
+def count(collectives: Iterable[Collective]) -> Counter[Collective]:
+    """Collective (counted once) -> how often it occurs, wherever."""
+    counts: Counter[Collective] = Counter()
+    for c in collectives:
+        counts[replace(c, count=1)] += c.count
+    return counts
+
+
+def _tell(
+    counts: Mapping[Collective, int], op: str = "", *, dtype: bool = True, how: bool = False, is_rounded: bool = True
+) -> str:
+    """``214 all_reduce of 4 KiB to 100 KiB float32 (sum)``."""
+    size = format_bytes if is_rounded else "{:,} B".format
+    sizes = sorted({c.message_bytes for c in counts if c.dtype != PICKLE})
+    words = [str(sum(counts.values())), *([op] if op else [])]
+    if sizes and sizes[-1]:
+        span = size(sizes[0]) if len(sizes) == 1 else f"{size(sizes[0])} to {size(sizes[-1])}"
+        words += ["of", span]
+    elif dtype and not sizes:
+        words.append("of")
+    if dtype and (kinds := sorted({c.dtype for c in counts} - {""})):
+        words.append(" and ".join(kinds))
+    if how and (ways := sorted({c.how for c in counts if c.how})):
+        words.append(f"({' and '.join(ways)})")
+    return " ".join(words)
+
+
+def _one_by_one(collectives: Iterable[Collective]) -> Iterator[Collective]:
+    for c in collectives:
+        yield from [replace(c, count=1)] * c.count
+
+
+CONFIRMING_LAUNCHES = 3
+"""So many launches have to show one difference of courses: what depends on time differs between them."""
+
+
+def common_course(courses: Sequence[Course]) -> Course | None:
+    """What all of them have; None where that is nothing certain.
+
+    Those of launches with other numbers of steps agree as far as all of them went.
+    """
+    if all(course == courses[0] for course in courses):
+        return courses[0]
+    shortest = min(courses, key=lambda course: course.steps)
+    if all(course.steps == shortest.steps for course in courses):
+        return None
+    steps = _last_comparable(shortest)
+    doubtful = {_sent(kind) for course in courses for kind in _uncertain(course, steps)}
+    cut = [_cut(course, steps, doubtful) for course in courses]
+    return cut[0] if steps > 0 and all(course == cut[0] for course in cut) else None
+
+
+def course_changes(
+    stored: Course, current: Course, *, ordinary: tuple[Sequence[Collective], Sequence[Collective]]
+) -> list[str]:
+    """How one course differs from another: one sentence each, none if they are equal.
+
+    ``ordinary`` is what the described step sends, before and now.
+    """
+    lines: list[str] = []
+    is_whole = stored.is_whole and current.is_whole
+    before, after = stored, current
+    if stored.steps != current.steps:
+        if is_whole:
+            lines.append(f"{stored.steps} steps of the whole run became {current.steps}")
+        steps = _last_comparable(min(stored, current, key=lambda course: course.steps))
+        doubtful = {_sent(kind) for course in (stored, current) for kind in _uncertain(course, steps)}
+        before, after = (_cut(course, steps, doubtful) for course in (stored, current))
+    lines += _kind_changes(before, after, ordinary)
+    if lines and is_whole:
+        lines += _totals_changed(stored, current, ordinary)
+    return lines
+
+
+def _kind_changes(
+    before: Course, after: Course, ordinary: tuple[Sequence[Collective], Sequence[Collective]]
+) -> Iterator[str]:
+    general = changes(*ordinary)
+    old, new = ({_place(kind): kind for kind in course.others} for course in (before, after))
+    for place in sorted(old.keys() & new.keys()):
+        was, now = old.pop(place), new.pop(place)
+        lines = _changes_of(was.collectives, was.entered, now.collectives, now.entered)
+        yield from _attributed(lines, now, after, general)
+    for moved in sorted(old.values(), key=lambda kind: not kind.every):
+        other = next((kind for kind in new.values() if _sent(kind) == _sent(moved)), None)
+        if other is not None:
+            del old[_place(moved)], new[_place(other)]
+            what = sent_text(moved.collectives) if moved.collectives is not None else f"{moved.entered} collectives"
+            yield f"{_when(moved, before)} sent {what}; now {_when(other, after)}"
+    for kind in old.values():
+        lines = _changes_of(kind.collectives, kind.entered, ordinary[1])
+        yield from _attributed(lines, kind, before, general)
+    for kind in new.values():
+        lines = _changes_of(ordinary[0], None, kind.collectives, kind.entered)
+        yield from _attributed(lines, kind, after, general)
+
+
+def _attributed(lines: Sequence[str], kind: StepKind, course: Course, general: Sequence[str]) -> Iterator[str]:
+    """Sentences with the steps they are about; those that are said of every step are not said again."""
+    yield from (f"{_when(kind, course)}: {line}" for line in lines if line not in general)
+
+
+def _changes_of(
+    before: Sequence[Collective] | None,
+    number_before: int | None,
+    after: Sequence[Collective] | None,
+    number_after: int | None = None,
+) -> list[str]:
+    """What differs, in numbers alone where one of the two is not described."""
+    if before is not None and after is not None:
+        return changes(before, after)
+    then = number_before if number_before is not None else sum(row.count for row in before or ())
+    now = number_after if number_after is not None else sum(row.count for row in after or ())
+    return [f"{then} collectives became {now}"] if then != now else []
+
+
+def _when(kind: StepKind, course: Course) -> str:
+    if not kind.first:
+        return "before the first step"
+    if kind.every == 1:
+        return f"steps {kind.first} to {kind.last} of {course.steps}"
+    if kind.every:
+        start = "" if kind.first == kind.every else f" from the {_ordinal(kind.first)} on"
+        return f"every {_ordinal(kind.every)} step{start} ({kind.steps} of {course.steps})"
+    if kind.steps == 1:
+        return f"step {kind.first} of {course.steps}"
+    return f"{kind.steps} of {course.steps} steps"
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def _totals_changed(
+    stored: Course, current: Course, ordinary: tuple[Sequence[Collective], Sequence[Collective]]
+) -> Iterator[str]:
+    """Numbers and bytes of the whole run, by operation, dtype and group."""
+    old, new = (_totals(course, rows) for course, rows in zip((stored, current), ordinary, strict=True))
+    if old is None or new is None:
+        return
+    for family in dict.fromkeys((*old, *new)):
+        was, now = old.get(family, (0, 0)), new.get(family, (0, 0))
+        if was != now:
+            op, dtype, group = family
+            name = " ".join(part for part in (op, dtype, "" if group == "default" else f"in {group}") if part)
+            yield f"{name} of the whole run: {_amount(was)} became {_amount(now)}"
+
+
+def _totals(course: Course, ordinary: Iterable[Collective]) -> dict[tuple[str, str, str], tuple[int, int]] | None:
+    """Family -> how many and how many bytes of a rank; None where not every kind is described."""
+    numbers: Counter[tuple[str, str, str]] = Counter()
+    sizes: Counter[tuple[str, str, str]] = Counter()
+    rest = course.steps - sum(kind.steps for kind in course.others if kind.first)
+    for rows, steps in [(ordinary, rest), *((kind.collectives, kind.steps) for kind in course.others)]:
+        if rows is None:
+            return None
+        for row in rows:
+            numbers[row.op, row.dtype, row.group] += row.count * steps
+            sizes[row.op, row.dtype, row.group] += row.count * row.message_bytes * steps
+    return {family: (number, sizes[family]) for family, number in numbers.items()}
+
+
+def _amount(amount: tuple[int, int]) -> str:
+    number, size = amount
+    return f"{number:,}, {format_bytes(size)}" if size else f"{number:,}"
+
+
+def _last_comparable(shortest: Course) -> int:
+    """The last step of the shorter course that is one in the longer, too: a script's last has its end in it."""
+    return shortest.steps - shortest.is_whole
+
+
+def _uncertain(course: Course, steps: int) -> list[StepKind]:
+    """The kinds of which it is not known how many of the first steps are such."""
+    return [kind for kind in course.others if kind.last > steps >= kind.first and kind.steps > 1 and not kind.every]
+
+
+def _cut(course: Course, steps: int, doubtful: Iterable[object]) -> Course:
+    others = []
+    for kind in course.others:
+        if kind.first > steps or _sent(kind) in doubtful:
+            continue
+        if kind.every and kind.last > steps:
+            number = (steps - kind.first) // kind.every + 1
+            last = kind.first + (number - 1) * kind.every
+            kind = replace(kind, steps=number, last=last, every=kind.every if number > 1 else 0)
+        others.append(kind)
+    return Course(steps=steps, others=others)
+
+
+def _place(kind: StepKind) -> tuple[int, ...]:
+    return (kind.first, kind.last, kind.every, kind.steps)
+
+
+def _sent(kind: StepKind) -> object:
+    return kind.entered if kind.collectives is None else tuple(replace(c, how=None) for c in kind.collectives)

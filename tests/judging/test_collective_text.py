@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from support.fingerprints import BARRIER, reduce
 
-from pytest_distbench.judging.collective_text import changes, payload_bytes, told
+from pytest_distbench.judging.fingerprint_rule import changes, payload_bytes, sent_text
 from pytest_distbench.records.iteration import PICKLE, Collective
 
 
 def test_a_sequence_is_told_by_operations_and_groups_and_a_pickle_without_a_size() -> None:
     rows = [reduce(4, how="sum"), BARRIER, reduce(4096, 2), reduce(8, group="mesh_tp")]
-    assert told(rows) == "3 all_reduce of 4 B to 4 KiB float32 and 1 barrier and 1 all_reduce of 8 B float32 in mesh_tp"
-    assert told([]) == "nothing"
+    assert (
+        sent_text(rows)
+        == "3 all_reduce of 4 B to 4 KiB float32 and 1 barrier and 1 all_reduce of 8 B float32 in mesh_tp"
+    )
+    assert sent_text([]) == "nothing"
 
     pickle = Collective("broadcast", PICKLE, 0, "default", 1, "root 0")
     size = Collective("broadcast", "int64", 8, "default", 1, "root 0")

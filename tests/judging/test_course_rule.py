@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 from support.fingerprints import of, reduce
 
-from pytest_distbench.judging.collective_text import common_course, course_changes
-from pytest_distbench.judging.fingerprint_rule import COURSE_DIFFERS, DIFFERS, agree, differences
+from pytest_distbench.judging.fingerprint_rule import (
+    COURSE_DIFFERS,
+    DIFFERS,
+    agree,
+    common_course,
+    course_changes,
+    differences,
+)
 from pytest_distbench.records.iteration import Collective, Course, StepKind
 
 SMALL, LARGE = reduce(4), reduce(4096)

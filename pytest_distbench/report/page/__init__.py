@@ -13,8 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from pytest_distbench.errors import tell
 from pytest_distbench.extensions import Table
-from pytest_distbench.judging.collective_text import alike_told, count, payload_bytes
-from pytest_distbench.judging.fingerprint_rule import compared_fingerprints, ranks_of
+from pytest_distbench.judging.fingerprint_rule import alike_told, compared_fingerprints, count, payload_bytes, ranks_of
 from pytest_distbench.judging.words import point_text
 from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.iteration import Collective, of_rank, rank_ranges
