@@ -12,8 +12,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.judging.losses import message_bytes
-from pytest_distbench.judging.terms import by_metric
+from pytest_distbench.judging.terms import by_metric, message_bytes
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import (

@@ -2,24 +2,42 @@
 
 How one metric is decided is in ``comparison``; what is decided of several together, the sizes of a sweep, the seeds of
 a training, fingerprints, and what is measured no more, is put together here.
+
+**Neighbours.** Code that became slower is slower over a range of sizes; a size that is slower alone was more often
+disturbed. So runs of two, four and eight adjacent sizes of a sweep are judged once more as one number, their geometric
+mean in each launch, by the rule for each of them: what their noise has in common is in the noise of the mean. A run
+regressed, or improved, where its mean did, and each of its sizes moved that way by more than the tolerance; then all
+its sizes did. The error rate of the sizes is spent once: half of it on the sizes alone, which therefore need stronger
+evidence than they would without neighbours, and the rest in equal parts on the runs of each length. What that finds is
+in docs/dev/rules.md.
+
+A slowdown that was measured on GPUs that were held back is *inconclusive*. Power caps hold back most trainings on most
+GPUs, so what counts is what was worse than at the baseline; and one launch of several does not count.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from pytest_distbench.judging.bounds import carry_over
 from pytest_distbench.judging.comparison import NO_BASELINE, Absence, Comparison, as_info, decide, precondition
-from pytest_distbench.judging.entry import few_launches, make_entry
+from pytest_distbench.judging.entry import few_launches, make_entry, norm_of
 from pytest_distbench.judging.fingerprint_rule import METRIC, fingerprints_of, judge_fingerprints
-from pytest_distbench.judging.losses import disturbance, left_out, lost_part, missing_finding
-from pytest_distbench.judging.neighbours import Run, as_one, error_share, find_runs, stored_together
-from pytest_distbench.judging.screening import Screening
-from pytest_distbench.judging.terms import Terms, accepted_changes, by_metric, staleness, version_changes
+from pytest_distbench.judging.terms import (
+    Terms,
+    accepted_changes,
+    by_metric,
+    left_out,
+    lost_part,
+    missing_finding,
+    staleness,
+    version_changes,
+)
 from pytest_distbench.judging.thresholds import BUSIER_SHARE, Circumstances, typical_noise, whole
 from pytest_distbench.judging.training_rule import (
     LOST_SEED,
@@ -30,11 +48,15 @@ from pytest_distbench.judging.training_rule import (
     judge_family,
 )
 from pytest_distbench.records.case import BaselineEntry, Case, EntryName
+from pytest_distbench.records.environment import GpuNorm
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import PEAK_MEMORY, Sample, metric_key, metric_name, without
+from pytest_distbench.records.metric import PEAK_MEMORY, Sample, Spread, metric_key, metric_name, without
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding, RunRecord
+
+if TYPE_CHECKING:
+    from pytest_distbench.judging.screening import Screening
 
 Metrics = Mapping[str, Sequence[Sample]]
 """Metric key -> what it is in each launch."""
@@ -217,6 +239,106 @@ def _decide_runs(
     return decided
 
 
+AXIS = "message_bytes"
+"""What sizes are called in the point of a metric."""
+
+FARTHEST = 4.0
+"""Sizes further apart than this factor are no neighbours: other code may send them."""
+
+LENGTHS = (2, 4, 8)
+"""Of runs. One begins in the middle of the one before, the last ends with the sweep."""
+
+LONE_SHARE = 0.5
+"""Of a size's error rate, for the size alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Neighbours in a row.
+
+    Attributes:
+        key: for all of them together; its name is that of the metric and the length.
+        share: of the error rate of one comparison.
+    """
+
+    keys: tuple[str, ...]
+    sizes: tuple[float, ...]
+    key: str
+    share: float
+
+
+def find_runs(metrics: Iterable[Sample]) -> list[Run]:
+    """The runs among noisy metrics of one name and point but for the size, the shortest first."""
+    series: dict[str, list[tuple[float, Sample]]] = {}
+    for metric in metrics:
+        size = metric.at.get(AXIS)
+        if metric.is_noisy and isinstance(size, int | float) and not isinstance(size, bool) and size > 0:
+            series.setdefault(metric_key(metric.name, without(metric.at, AXIS)), []).append((size, metric))
+    runs = [run for sizes in series.values() for row in _rows(sizes) for run in _runs_of(row)]
+    return sorted(runs, key=lambda run: len(run.keys))
+
+
+def error_share(key: str, runs: Iterable[Run]) -> float:
+    """The share of its error rate that a metric has for itself: all of it without a neighbour."""
+    return LONE_SHARE if any(key in run.keys for run in runs) else 1.0
+
+
+def as_one(launch: LaunchRecord, run: Run) -> Sample | None:
+    """A run as one metric of a launch; None where the launch has not all of it."""
+    found = {m.key: m for m in launch.measurements if not launch.only or m.key in launch.only}
+    metrics = [found[key] for key in run.keys if key in found]
+    is_whole = len(metrics) == len(run.keys) and all(m.value is not None and m.value > 0 for m in metrics)
+    return _together(metrics) if is_whole else None
+
+
+def stored_together(metrics: Sequence[Sequence[Sample]]) -> list[Sample]:
+    """What a baseline holds of a run, as one metric; empty where not every launch measured all of it."""
+    if len(set(map(len, metrics))) > 1 or any(m.value is None or m.value <= 0 for metric in metrics for m in metric):
+        return []
+    return [_together(launch) for launch in zip(*metrics, strict=True)]
+
+
+def _rows(sizes: Sequence[tuple[float, Sample]]) -> Iterator[list[tuple[float, Sample]]]:
+    """The sizes in order, in rows without a gap."""
+    row: list[tuple[float, Sample]] = []
+    for size, metric in sorted(sizes, key=lambda item: item[0]):
+        if row and size > FARTHEST * row[-1][0]:
+            yield row
+            row = []
+        row.append((size, metric))
+    yield row
+
+
+def _runs_of(row: Sequence[tuple[float, Sample]]) -> Iterator[Run]:
+    """All runs of a row; those of one length share what that length may spend, at most a comparison's whole rate."""
+    lengths = [length for length in LENGTHS if length <= len(row)]
+    for length in lengths:
+        last = len(row) - length
+        starts = sorted({*range(0, last + 1, length // 2), last})
+        share = min(1.0, (1 - LONE_SHARE) / len(lengths) * len(row) / len(starts))
+        for start in starts:
+            sizes, metrics = zip(*row[start : start + length], strict=True)
+            at = {**metrics[0].at, AXIS: f"{sizes[0]}..{sizes[-1]}"}
+            key = metric_key(f"{length} of {metrics[0].name}", at)
+            yield Run(keys=tuple(m.key for m in metrics), sizes=sizes, key=key, share=share)
+
+
+def _together(metrics: Sequence[Sample]) -> Sample:
+    spreads = [m.spread for m in metrics if m.spread is not None]
+    spread = None
+    if len(spreads) == len(metrics):
+        names = ("minimum", "p25", "median", "p95", "p99", "mean", "stdev")
+        means = {name: _mean([getattr(s, name) for s in spreads]) for name in names}
+        spread = replace(Spread(n=min(s.n for s in spreads)), **means)
+    value = _mean([m.value for m in metrics if m.value is not None])
+    return replace(metrics[0], value=value, spread=spread, identity={}, facts={}, companions={}, bounds=[])
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The geometric mean; in this form no value overflows, and the order of two rows is kept."""
+    return float(math.prod(value ** (1 / len(values)) for value in values))
+
+
 def in_pairs(
     references: Sequence[LaunchRecord], launches: Sequence[LaunchRecord], wanted: Metrics
 ) -> dict[str, tuple[Sequence[Sample], Sequence[Sample]]]:
@@ -309,6 +431,52 @@ def crowding(entry: BaselineEntry | None, launches: Sequence[LaunchRecord], *, c
         return None
     more = statistics.median(launch.foreign_wanted or 0.0 for launch in launches) - entry.foreign_wanted
     return statistics.median(now) / entry.crowding if more > BUSIER_SHARE * cores else 1.0
+
+
+ORDINARY = {"power cap": 0.25}
+"""What holds clocks down in ordinary work too: it counts from so much more of the time on than at the baseline, and
+only where the clock is lower."""
+SHARE = 0.1
+"""All else counts from so much more of the time on."""
+SLOWER_CLOCK = 0.98
+"""A median clock below this part of the baseline's is lower."""
+_ALIKE_W, _ALIKE_MHZ = 1.0, 1.0
+
+
+def disturbance(then: GpuNorm | None, launches: Sequence[LaunchRecord]) -> str:
+    """Why a slowdown may be the gpu's, in a clause; empty: nothing speaks for that."""
+    now = norm_of(launches)
+    if now is None:
+        return ""
+    if then is not None and now.by_mps and not then.by_mps:
+        return "kernels ran through MPS (nvidia-cuda-mps-server); at the baseline they did not"
+    then = then or GpuNorm()
+    watched = [launch.gpu_witnesses for launch in launches if launch.gpu_witnesses]
+    shared = [next(gpu for gpu in gpus if gpu.others) for gpus in watched if any(gpu.others for gpu in gpus)]
+    if shared and 2 * len(shared) >= len(watched):
+        return f"{shared[-1].label} was shared with {', '.join(shared[-1].others)}"
+    if _is_lower(now.power_limit_w, then.power_limit_w, _ALIKE_W):
+        return f"the power limit is {now.power_limit_w:.0f} W; at the baseline it was {then.power_limit_w:.0f} W"
+    if now.sm_limit_mhz is not None and _is_lower(now.sm_limit_mhz, then.sm_limit_mhz or then.sm_mhz, _ALIKE_MHZ):
+        before = f"{then.sm_limit_mhz:.0f} MHz" if then.sm_limit_mhz is not None else "free"
+        return f"the SM clock is set to {now.sm_limit_mhz:.0f} MHz; at the baseline it was {before}"
+    for name, share in sorted(now.held.items(), key=lambda item: (item[0] in ORDINARY, -item[1])):
+        before_share = then.held.get(name, 0.0)
+        if share <= before_share + ORDINARY.get(name, SHARE):
+            continue
+        is_slower, clocks = True, ""
+        if now.sm_mhz is not None and then.sm_mhz is not None:
+            is_slower = now.sm_mhz < SLOWER_CLOCK * then.sm_mhz
+            clocks = f": {now.sm_mhz:.0f} MHz; at the baseline {then.sm_mhz:.0f} MHz"
+        if name in ORDINARY and not is_slower:
+            continue
+        gpu = max((gpu for gpus in watched for gpu in gpus), key=lambda gpu: gpu.held.get(name, 0.0))
+        return f"{gpu.label} was slowed down by {name} for {share:.0%} of the time{clocks}"
+    return ""
+
+
+def _is_lower(now: float | None, then: float | None, alike: float) -> bool:
+    return now is not None and then is not None and now < then - alike
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,9 +40,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pytest_distbench.judging.losses import more_than_stored, most_of_ranks, why_nothing_was_timed
 from pytest_distbench.judging.stats import BLIND_LIMIT, LARGEST_EXPONENT, student_t_quantile, worse_pairs
-from pytest_distbench.judging.terms import difference
+from pytest_distbench.judging.terms import difference, more_than_stored, most_of_ranks, why_nothing_was_timed
 from pytest_distbench.judging.thresholds import (
     BEYOND_DOUBT,
     CAUTION,
@@ -76,7 +75,7 @@ from pytest_distbench.records.summaries import geometric_mean, median
 from pytest_distbench.units import format_bytes, format_change, format_values, is_size, why_impossible
 
 if TYPE_CHECKING:
-    from pytest_distbench.judging.neighbours import Run
+    from pytest_distbench.judging.case import Run
     from pytest_distbench.judging.screening import Screening
 
 LEAST_BYTES = 16 * 2**20

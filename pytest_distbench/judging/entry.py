@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pytest_distbench.judging import golden_curve
 from pytest_distbench.judging.fingerprint_rule import fingerprints_of
-from pytest_distbench.judging.losses import most_of_ranks, norm_of, series_length, why_nothing_was_timed
-from pytest_distbench.judging.terms import version_changes
+from pytest_distbench.judging.terms import most_of_ranks, series_length, version_changes, why_nothing_was_timed
 from pytest_distbench.records.case import BaselineEntry, Case
+from pytest_distbench.records.environment import GpuNorm, GpuWitness
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import (
@@ -25,6 +25,7 @@ from pytest_distbench.records.metric import (
 )
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
+from pytest_distbench.records.summaries import median
 from pytest_distbench.units import why_impossible
 
 FEWEST_TO_SPREAD = 3
@@ -89,6 +90,30 @@ def phases_of(launches: Sequence[LaunchRecord]) -> dict[str, float]:
             if m.name.startswith(PHASE) and m.value is not None:
                 found.setdefault(m.key.removeprefix(PHASE), []).append(m.value)
     return {name: statistics.median(values) for name, values in found.items()}
+
+
+def norm_of(launches: Sequence[LaunchRecord]) -> GpuNorm | None:
+    """The GPUs of the median launch, of which the slowest counts; None where nobody looked at any."""
+    watched = [launch.gpu_witnesses for launch in launches if launch.gpu_witnesses]
+    if not watched:
+        return None
+    names = sorted({name for gpus in watched for gpu in gpus for name in gpu.held})
+    held = {name: statistics.median(max(gpu.held.get(name, 0.0) for gpu in gpus) for gpus in watched) for name in names}
+
+    def slowest(of: Callable[[GpuWitness], float | None]) -> float | None:
+        """Of the GPUs of a launch the least, of the launches the median, four digits."""
+        middle = median(min((v for v in map(of, gpus) if v is not None), default=None) for gpus in watched)
+        return None if middle is None else float(f"{middle:.4g}")
+
+    return GpuNorm(
+        sm_mhz=slowest(lambda gpu: gpu.sm_mhz),
+        memory_mhz=slowest(lambda gpu: gpu.memory_mhz),
+        power_limit_w=slowest(lambda gpu: gpu.power_limit_w),
+        sm_limit_mhz=slowest(lambda gpu: gpu.sm_limit_mhz),
+        held={name: round(share, 2) for name, share in held.items() if share >= 0.01},
+        by_mps=any(gpu.by_mps for gpus in watched for gpu in gpus),
+        host_cpu=next((gpu.host_cpu for gpus in watched for gpu in gpus if gpu.host_cpu), ""),
+    )
 
 
 def stored_samples(found: Sequence[Sample]) -> list[Sample]:

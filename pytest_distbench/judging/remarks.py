@@ -13,8 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from pytest_distbench.extensions import Table
-from pytest_distbench.judging.entry import phases_of
-from pytest_distbench.judging.losses import norm_of
+from pytest_distbench.judging.entry import norm_of, phases_of
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.sensitivity import is_learned
 from pytest_distbench.judging.stats import BLIND_LIMIT

@@ -34,8 +34,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_distbench.judging.case import Run, as_one, stored_together
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES, FEWEST_TO_SPREAD
-from pytest_distbench.judging.neighbours import Run, as_one, stored_together
 from pytest_distbench.judging.stats import BASELINE_ERROR_RATE, chi_square_quantile, noise_limit, normal_quantile
 from pytest_distbench.judging.terms import Terms, accepted_changes, by_metric, staleness
 from pytest_distbench.judging.thresholds import (

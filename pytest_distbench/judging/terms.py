@@ -1,4 +1,10 @@
-"""How the metrics of a case are judged: tolerances, what can be compared at all, verdicts, and the test's end. Pure."""
+"""How the metrics of a case are judged: tolerances, what can be compared at all, and what of verdicts counts. Pure.
+
+A number that is not measured any more cannot regress, so that its absence is the regression: *lost*. Not lost is what
+the user left out: sizes above ``--distbench-max-message``, metrics that ``metrics=`` does not list, tests that were not
+selected. Neither is what this launch could not have: sizes that there was no memory for, the time to a goal that was
+missed (which is red by its steps), and a clock of a change of membership that did not come about this time.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +17,17 @@ from typing import Any
 
 import msgspec
 
+from pytest_distbench.judging import golden_curve
 from pytest_distbench.records.case import BaselineEntry, Case, Conditions
 from pytest_distbench.records.environment import SETTINGS
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import AskedBound, Sample
+from pytest_distbench.records.metric import PEAK_MEMORY, AskedBound, Sample, metric_name
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
+from pytest_distbench.records.summaries import median
+from pytest_distbench.units import counted, format_quantity
 
 _NEAR = 0.8
 """Of the letters of two names that are taken for one, so many are the same, in order."""
@@ -214,6 +223,129 @@ def _show(values: Mapping[str, Any], place: str) -> str:
         return "not set"
     text = repr(values[place])
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]} ..."
+
+
+FEWEST_VALUES = 0.5
+"""A series of fewer values than this share of the baseline's has lost some: loops that end by time vary by less."""
+
+_MESSAGE = re.compile(r"message_bytes=(\d+)")
+
+
+def message_bytes(key: str) -> int | None:
+    found = _MESSAGE.search(key)
+    return None if found is None else int(found[1])
+
+
+def lost_part(baseline: Sequence[Sample], current: Sequence[Sample]) -> str:
+    """What is measured no more of a metric that is there: ``recorded by 1 rank, by 2 before``; empty: nothing.
+
+    What a baseline from before these were noted does not hold is not known to be lost.
+    """
+    first, stored = current[0], baseline[0]
+    if first.name == PEAK_MEMORY:
+        return ""  # nobody asked for it
+    if stored.is_judged and not first.is_judged:
+        return f"recorded as {first.better!r} now, which is not judged; the baseline has {stored.better!r}"
+    if (stored.unit, stored.better) != (first.unit, first.better):
+        then, now = (f"{m.better!r} in {m.unit or 'no unit'}" for m in (stored, first))
+        return f"recorded as {now} now, as {then} in the baseline: another number under the same name"
+    ranks = min((m.ranks for m in current if m.ranks), default=0)
+    if 0 < ranks < stored.ranks:
+        return f"recorded by {counted(ranks, 'rank')}, by {stored.ranks} in the baseline"
+    was, now = (m.reduce or METRIC_KINDS[m.better].reduce for m in (stored, first))
+    if stored.ranks and ranks and was != now:
+        return f"reduced over the ranks by {now!r}, by {was!r} in the baseline: another number under the same name"
+    kind = METRIC_KINDS[stored.better]
+    whole = (
+        stored.values if kind.keeps_series and golden_curve.disagreement([m.values for m in baseline]) is None else []
+    )
+    if (steps := min(len(m.values) for m in current)) < len(whole):
+        return f"{counted(steps, 'value')} of the series; the baseline has {len(whole)}"
+    values, before = min(map(series_length, current)), series_length(stored)
+    if values < FEWEST_VALUES * before:
+        return f"{counted(values, 'value')} in a launch; the baseline has {before}"
+    return ""
+
+
+def more_than_stored(baseline: Sequence[Sample], current: Sequence[Sample]) -> str:
+    """Why an improvement may be another number: so many values more in the series; empty: there are not."""
+    values, before = min(map(series_length, current)), series_length(baseline[0])
+    if before and values > before / FEWEST_VALUES:
+        return f"better, but made of {values} values in a launch; the baseline has {before}: is it the same number?"
+    return ""
+
+
+def why_nothing_was_timed(measurement: Sample) -> str:
+    """Why a clock that reads 0 says nothing; empty: it reads more, or this is no clock."""
+    beside = measurement.companions
+    if measurement.unit != "s" or measurement.value != 0 or "cpu_s" not in beside:
+        return ""
+    if "host_s" not in beside:
+        return "the timing is 0 s: nothing was timed"
+    host = format_quantity(beside["host_s"], "s")
+    return (
+        "the timing is 0 s: nothing ran on the device in this loop, or only on streams that the current one does not "
+        f"wait for; the hosts of all ranks took {host} per iteration"
+    )
+
+
+def most_of_ranks(launches: Sequence[Sample]) -> list[float]:
+    """What the ranks needed at most in any of the launches, the hungriest first; empty where they do not say it."""
+    ordered = [sorted(m.values, reverse=True) for m in launches]
+    return [max(place) for place in zip(*ordered, strict=True)] if len({len(o) for o in ordered}) == 1 else []
+
+
+def series_length(measurement: Sample) -> int:
+    """Values in the series of a launch; 0 where it is no series, or its loop has a clock and chooses how often it runs.
+
+    A training that reaches its goal earlier has fewer steps, and a sweep fewer iterations on a busy machine.
+    """
+    is_of_clock = bool(measurement.companions) or measurement.is_phase
+    return 0 if measurement.spread is None or is_of_clock else measurement.spread.n
+
+
+def missing_finding(
+    key: str,
+    stored: Sequence[Sample],
+    lacks: str,
+    *,
+    found: Mapping[str, Sequence[Sample]],
+    launches: Sequence[LaunchRecord],
+    left_out: str = "",
+) -> Finding:
+    why = left_out
+    steps = key.replace("time_to_", "steps_to_", 1)
+    if not why and metric_name(key).startswith("time_to_") and any(m.value is None for m in found.get(steps, ())):
+        why = "the goal was missed, so there is no time to it"
+    elif not why and stored[0].is_noisy and "[" in key and any(launch.events for launch in launches):
+        why = "what it times did not happen in this run"
+    return Finding(
+        metric=key,
+        code="unavailable" if why else "not-measured",
+        unit=stored[0].unit,
+        better=stored[0].better,
+        baseline=median(m.value for m in stored),
+        baseline_launches=len(stored),
+        reason=why or lacks,
+    )
+
+
+def left_out(keys: Sequence[str], found: Mapping[str, Sequence[Sample]], terms: Terms) -> dict[str, str]:
+    """Which of these keys the run was told to leave out, or had no memory for, and why."""
+    reasons: dict[str, str] = {}
+    largest = [m.value for found_ones in found.values() for m in found_ones if m.name == "largest_message" and m.value]
+    for key in keys:
+        size = message_bytes(key)
+        if size is None or key in found:
+            continue
+        if terms.largest_message is not None and size > terms.largest_message:
+            reasons[key] = "left out by --distbench-max-message"
+        elif largest and size > min(largest):
+            reasons[key] = "not enough memory for a message of this size"
+    if reasons:  # what is made of all sizes is of other sizes then
+        of_all = [key for key in keys if key not in found and message_bytes(key) is None]
+        reasons |= dict.fromkeys(of_all, f"not all sizes were measured: {next(iter(reasons.values()))}")
+    return reasons
 
 
 def certain_failure(findings: Sequence[Finding]) -> str:

@@ -18,12 +18,12 @@ from pytest_distbench.judging.entry import (
     is_wanted,
     judged_by_bounds_alone,
     make_entry,
+    norm_of,
     only_judges,
     phases_of,
     what_it_lacks,
     why_not_stored,
 )
-from pytest_distbench.judging.losses import norm_of
 from pytest_distbench.judging.screening import SCREENING_LAUNCHES, are_enough, is_clock, screen
 from pytest_distbench.judging.sensitivity import sensitivity_of
 from pytest_distbench.judging.terms import accepted_changes

@@ -10,7 +10,7 @@ from support.metrics import STORED, baseline, baseline_of, judge, judge_pairs, m
 
 from pytest_distbench.judging.comparison import RULES, Comparison
 from pytest_distbench.judging.entry import stored_samples
-from pytest_distbench.judging.losses import why_nothing_was_timed
+from pytest_distbench.judging.terms import why_nothing_was_timed
 from pytest_distbench.judging.thresholds import Circumstances
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, MetricKind
 from pytest_distbench.records.metric import Sample

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from pytest_distbench.judging.losses import disturbance, norm_of
+from pytest_distbench.judging.case import disturbance
+from pytest_distbench.judging.entry import norm_of
 from pytest_distbench.records.environment import GpuNorm, GpuWitness
 from pytest_distbench.records.launch import LaunchRecord
 

@@ -10,8 +10,7 @@ from support.stores import SOFTWARE, entry, result
 
 from pytest_distbench.judging.case import compare
 from pytest_distbench.judging.entry import stored_samples
-from pytest_distbench.judging.losses import lost_part
-from pytest_distbench.judging.terms import Terms
+from pytest_distbench.judging.terms import Terms, lost_part
 from pytest_distbench.records.event import Event
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.launch import LaunchRecord
