@@ -18,8 +18,8 @@ from scipy.special import ndtr
 from pytest_distbench.judging.case import compare
 from pytest_distbench.judging.comparison import Comparison, decide
 from pytest_distbench.judging.confirmation import LOOKS, Known, confirm
-from pytest_distbench.judging.entry import make_entry
-from pytest_distbench.judging.screening import LEAST, SCREENING_LAUNCHES, SUSPICIOUS, are_enough, screen
+from pytest_distbench.judging.entry import are_enough, make_entry
+from pytest_distbench.judging.screening import LEAST, SCREENING_LAUNCHES, SUSPICIOUS, screen
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.judging.thresholds import DRIFT, Circumstances
 from pytest_distbench.records.case import Case, Conditions

@@ -75,8 +75,7 @@ from pytest_distbench.records.summaries import geometric_mean, median
 from pytest_distbench.units import format_bytes, format_change, format_values, is_size, why_impossible
 
 if TYPE_CHECKING:
-    from pytest_distbench.judging.case import Run
-    from pytest_distbench.judging.screening import Screening
+    from pytest_distbench.judging.screening import Run, Screening
 
 LEAST_BYTES = 16 * 2**20
 """A smaller change is none, whatever share it is: what a library loads or an allocator keeps for the next time."""

@@ -1,4 +1,15 @@
-"""From the launches of a case to the entry that stores them, and what an update writes of it."""
+"""From the launches of a case to the entry that stores them: are they enough, and what does an update write? Pure.
+
+For a baseline an exact number needs two launches: do they agree? A clock needs :data:`FEWEST_LAUNCHES`, for the noise
+between launches to be known at all, and then as many as it takes until the tolerance decides a comparison with it, and
+not the noise: until ``noise_limit`` of later runs (``thresholds``) is below the tolerance. More would not move the
+limit.
+
+The noise is estimated from the same launches that are stored, so whoever stops at the first moment at which it looks
+small keeps the baselines that look quieter than their machine is. That is why not the estimate itself has to be small
+enough, but its upper confidence bound, over all metrics of the case; and a sibling's noise counts where it is larger.
+What that does to verdicts is measured by ``benchmarks/verdict_rules.py``.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +19,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pytest_distbench.judging import golden_curve
 from pytest_distbench.judging.fingerprint_rule import fingerprints_of
-from pytest_distbench.judging.terms import most_of_ranks, series_length, version_changes, why_nothing_was_timed
+from pytest_distbench.judging.stats import BASELINE_ERROR_RATE, chi_square_quantile, noise_limit
+from pytest_distbench.judging.terms import (
+    Terms,
+    accepted_changes,
+    most_of_ranks,
+    series_length,
+    version_changes,
+    why_nothing_was_timed,
+)
+from pytest_distbench.judging.thresholds import DRIFT, fast_logs, typical_of_siblings
 from pytest_distbench.records.case import BaselineEntry, Case
 from pytest_distbench.records.environment import GpuNorm, GpuWitness
 from pytest_distbench.records.kinds import METRIC_KINDS
@@ -26,6 +46,7 @@ from pytest_distbench.records.metric import (
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 from pytest_distbench.records.summaries import median
+from pytest_distbench.records.wanted import RUN_LAUNCHES
 from pytest_distbench.units import why_impossible
 
 FEWEST_TO_SPREAD = 3
@@ -186,6 +207,57 @@ def _round(value: float) -> float:
 
 FEWEST_LAUNCHES = 5
 """With fewer, the noise between launches is a guess: the verdicts against such an entry are *inconclusive* or blind."""
+
+FEWEST_EXACT = 2
+"""Launches of what does not scatter: they show whether it repeats."""
+
+NOISE_CONFIDENCE = 0.8
+"""With which the noise is below what is believed of it."""
+
+
+def fewest_launches(terms: Terms, launches: Sequence[LaunchRecord]) -> int:
+    """The launches without which these metrics are no baseline, whatever their noise: fewer where nothing scatters."""
+    scatters = any(m.is_noisy for found in _judged(terms, launches).values() for m in found)
+    return FEWEST_LAUNCHES if scatters else FEWEST_EXACT
+
+
+def are_enough(terms: Terms, launches: Sequence[LaunchRecord], entry: BaselineEntry | None = None) -> bool:
+    """Whether these launches make a baseline that more of them would not make better."""
+    if len(launches) < fewest_launches(terms, launches):
+        return False
+    judged = _judged(terms, launches)
+    noise: dict[str, float] = {}
+    for key, found in judged.items():
+        kind = METRIC_KINDS[found[0].better]
+        if kind.rule in ("exact", "memory"):
+            continue
+        values = [m.value for m in found if m.value is not None]
+        if not kind.is_of_training and len(values) == len(found) > 1 and min(values) > 0:
+            noise[key] = statistics.stdev(fast_logs(found))
+        elif any(m.value != found[0].value or m.values != found[0].values for m in found):
+            return False  # chance has a part in it, and nothing but launches can tell how large that is
+    typical, accepted = typical_of_siblings(noise), accepted_changes(terms, launches, entry)
+    return all(
+        explained_by_noise(max(sigma, typical.get(judged[key][0].name, 0.0)), len(judged[key]))
+        <= math.log1p(accepted[key])
+        for key, sigma in noise.items()
+    )
+
+
+def explained_by_noise(sigma: float, launches: int) -> float:
+    """The largest change that the noise of so many stored launches, of logarithms, explains in a later run."""
+    df = launches - 1
+    largest = sigma * math.sqrt(df / chi_square_quantile(1 - NOISE_CONFIDENCE, df))
+    return noise_limit(largest, launches, RUN_LAUNCHES, BASELINE_ERROR_RATE, drift=DRIFT)
+
+
+def _judged(terms: Terms, launches: Sequence[LaunchRecord]) -> dict[str, list[Sample]]:
+    found: dict[str, list[Sample]] = {}
+    for launch in launches:
+        for measurement in launch.measurements:
+            if measurement.is_judged and terms.wants(measurement.name):
+                found.setdefault(measurement.key, []).append(measurement)
+    return found
 
 
 _TIME_ALL = "time what runs on the current stream, or record the host's time with rank.record"

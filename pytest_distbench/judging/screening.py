@@ -1,4 +1,4 @@
-"""What few launches show: is a case worth more of them, and are they enough for a baseline? Pure, no I/O.
+"""What few launches show, is a case worth more of them; and what neighbouring sizes show together. Pure, no I/O.
 
 A screening that is wrong costs some seconds, so it may be sharp: there is no reserve for the drift of the machine, and
 its limit is far below the tolerance. Launches of this tree are compared with the stored ones, on logarithms, by four
@@ -16,43 +16,38 @@ After the first launch whatever speaks for a slowdown at all asks for a second o
 of a healthy run be suspicious on average, and that add :data:`ADDED` launches to a healthy case. Drift comes on top of
 both; benchmarks/verdict_rules.py measures it.
 
-For a baseline an exact number needs two launches: do they agree? A clock needs :data:`FEWEST_LAUNCHES`, for the noise
-between launches to be known at all, and then as many as it takes until the tolerance decides a comparison with it, and
-not the noise: until ``noise_limit`` of later runs (``thresholds``) is below the tolerance. More would not move the
-limit.
-
-The noise is estimated from the same launches that are stored, so whoever stops at the first moment at which it looks
-small keeps the baselines that look quieter than their machine is. That is why not the estimate itself has to be small
-enough, but its upper confidence bound, over all metrics of the case; and a sibling's noise counts where it is larger.
-What that does to verdicts is measured by ``benchmarks/verdict_rules.py``.
+**Neighbours.** Code that became slower is slower over a range of sizes; a size that is slower alone was more often
+disturbed. So runs of two, four and eight adjacent sizes of a sweep are judged once more as one number, their geometric
+mean in each launch, by the rule for each of them: what their noise has in common is in the noise of the mean. A run
+regressed, or improved, where its mean did, and each of its sizes moved that way by more than the tolerance; then all
+its sizes did. The error rate of the sizes is spent once: half of it on the sizes alone, which therefore need stronger
+evidence than they would without neighbours, and the rest in equal parts on the runs of each length. What that finds is
+in docs/dev/rules.md.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_distbench.judging.case import Run, as_one, stored_together
-from pytest_distbench.judging.entry import FEWEST_LAUNCHES, FEWEST_TO_SPREAD
-from pytest_distbench.judging.stats import BASELINE_ERROR_RATE, chi_square_quantile, noise_limit, normal_quantile
+from pytest_distbench.judging.entry import FEWEST_TO_SPREAD
+from pytest_distbench.judging.stats import normal_quantile
 from pytest_distbench.judging.terms import Terms, accepted_changes, by_metric, staleness
 from pytest_distbench.judging.thresholds import (
-    DRIFT,
     LEAST_OF_ALL,
     are_timed,
     both_by_all_iterations,
     fast_logs,
     typical_noise,
-    typical_of_siblings,
 )
 from pytest_distbench.records.case import BaselineEntry, Case
 from pytest_distbench.records.kinds import METRIC_KINDS, OfKind
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import CPU_S, CPU_SPREAD, Sample, metric_name
+from pytest_distbench.records.metric import CPU_S, CPU_SPREAD, Sample, Spread, metric_key, metric_name, without
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
-from pytest_distbench.records.wanted import RUN_LAUNCHES
 from pytest_distbench.units import is_size
 
 SCREENING_LAUNCHES = 3
@@ -85,6 +80,106 @@ LEAST = 1e-6
 _HALVINGS = 30
 _LARGEST = 5.0
 """As a logarithm."""
+
+
+AXIS = "message_bytes"
+"""What sizes are called in the point of a metric."""
+
+FARTHEST = 4.0
+"""Sizes further apart than this factor are no neighbours: other code may send them."""
+
+LENGTHS = (2, 4, 8)
+"""Of runs. One begins in the middle of the one before, the last ends with the sweep."""
+
+LONE_SHARE = 0.5
+"""Of a size's error rate, for the size alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Neighbours in a row.
+
+    Attributes:
+        key: for all of them together; its name is that of the metric and the length.
+        share: of the error rate of one comparison.
+    """
+
+    keys: tuple[str, ...]
+    sizes: tuple[float, ...]
+    key: str
+    share: float
+
+
+def find_runs(metrics: Iterable[Sample]) -> list[Run]:
+    """The runs among noisy metrics of one name and point but for the size, the shortest first."""
+    series: dict[str, list[tuple[float, Sample]]] = {}
+    for metric in metrics:
+        size = metric.at.get(AXIS)
+        if metric.is_noisy and isinstance(size, int | float) and not isinstance(size, bool) and size > 0:
+            series.setdefault(metric_key(metric.name, without(metric.at, AXIS)), []).append((size, metric))
+    runs = [run for sizes in series.values() for row in _rows(sizes) for run in _runs_of(row)]
+    return sorted(runs, key=lambda run: len(run.keys))
+
+
+def error_share(key: str, runs: Iterable[Run]) -> float:
+    """The share of its error rate that a metric has for itself: all of it without a neighbour."""
+    return LONE_SHARE if any(key in run.keys for run in runs) else 1.0
+
+
+def as_one(launch: LaunchRecord, run: Run) -> Sample | None:
+    """A run as one metric of a launch; None where the launch has not all of it."""
+    found = {m.key: m for m in launch.measurements if not launch.only or m.key in launch.only}
+    metrics = [found[key] for key in run.keys if key in found]
+    is_whole = len(metrics) == len(run.keys) and all(m.value is not None and m.value > 0 for m in metrics)
+    return _together(metrics) if is_whole else None
+
+
+def stored_together(metrics: Sequence[Sequence[Sample]]) -> list[Sample]:
+    """What a baseline holds of a run, as one metric; empty where not every launch measured all of it."""
+    if len(set(map(len, metrics))) > 1 or any(m.value is None or m.value <= 0 for metric in metrics for m in metric):
+        return []
+    return [_together(launch) for launch in zip(*metrics, strict=True)]
+
+
+def _rows(sizes: Sequence[tuple[float, Sample]]) -> Iterator[list[tuple[float, Sample]]]:
+    """The sizes in order, in rows without a gap."""
+    row: list[tuple[float, Sample]] = []
+    for size, metric in sorted(sizes, key=lambda item: item[0]):
+        if row and size > FARTHEST * row[-1][0]:
+            yield row
+            row = []
+        row.append((size, metric))
+    yield row
+
+
+def _runs_of(row: Sequence[tuple[float, Sample]]) -> Iterator[Run]:
+    """All runs of a row; those of one length share what that length may spend, at most a comparison's whole rate."""
+    lengths = [length for length in LENGTHS if length <= len(row)]
+    for length in lengths:
+        last = len(row) - length
+        starts = sorted({*range(0, last + 1, length // 2), last})
+        share = min(1.0, (1 - LONE_SHARE) / len(lengths) * len(row) / len(starts))
+        for start in starts:
+            sizes, metrics = zip(*row[start : start + length], strict=True)
+            at = {**metrics[0].at, AXIS: f"{sizes[0]}..{sizes[-1]}"}
+            key = metric_key(f"{length} of {metrics[0].name}", at)
+            yield Run(keys=tuple(m.key for m in metrics), sizes=sizes, key=key, share=share)
+
+
+def _together(metrics: Sequence[Sample]) -> Sample:
+    spreads = [m.spread for m in metrics if m.spread is not None]
+    spread = None
+    if len(spreads) == len(metrics):
+        names = ("minimum", "p25", "median", "p95", "p99", "mean", "stdev")
+        means = {name: _mean([getattr(s, name) for s in spreads]) for name in names}
+        spread = replace(Spread(n=min(s.n for s in spreads)), **means)
+    value = _mean([m.value for m in metrics if m.value is not None])
+    return replace(metrics[0], value=value, spread=spread, identity={}, facts={}, companions={}, bounds=[])
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The geometric mean; in this form no value overflows, and the order of two rows is kept."""
+    return float(math.prod(value ** (1 / len(values)) for value in values))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,55 +351,3 @@ def _logs(stored: Sequence[Sample], current: Sequence[Sample]) -> tuple[list[flo
 
 def _spread(launches: Sequence[float]) -> float:
     return statistics.stdev(launches) if len(launches) >= FEWEST_TO_SPREAD else 0.0
-
-
-FEWEST_EXACT = 2
-"""Launches of what does not scatter: they show whether it repeats."""
-
-NOISE_CONFIDENCE = 0.8
-"""With which the noise is below what is believed of it."""
-
-
-def fewest_launches(terms: Terms, launches: Sequence[LaunchRecord]) -> int:
-    """The launches without which these metrics are no baseline, whatever their noise: fewer where nothing scatters."""
-    scatters = any(m.is_noisy for found in _judged(terms, launches).values() for m in found)
-    return FEWEST_LAUNCHES if scatters else FEWEST_EXACT
-
-
-def are_enough(terms: Terms, launches: Sequence[LaunchRecord], entry: BaselineEntry | None = None) -> bool:
-    """Whether these launches make a baseline that more of them would not make better."""
-    if len(launches) < fewest_launches(terms, launches):
-        return False
-    judged = _judged(terms, launches)
-    noise: dict[str, float] = {}
-    for key, found in judged.items():
-        kind = METRIC_KINDS[found[0].better]
-        if kind.rule in ("exact", "memory"):
-            continue
-        values = [m.value for m in found if m.value is not None]
-        if not kind.is_of_training and len(values) == len(found) > 1 and min(values) > 0:
-            noise[key] = statistics.stdev(fast_logs(found))
-        elif any(m.value != found[0].value or m.values != found[0].values for m in found):
-            return False  # chance has a part in it, and nothing but launches can tell how large that is
-    typical, accepted = typical_of_siblings(noise), accepted_changes(terms, launches, entry)
-    return all(
-        explained_by_noise(max(sigma, typical.get(judged[key][0].name, 0.0)), len(judged[key]))
-        <= math.log1p(accepted[key])
-        for key, sigma in noise.items()
-    )
-
-
-def explained_by_noise(sigma: float, launches: int) -> float:
-    """The largest change that the noise of so many stored launches, of logarithms, explains in a later run."""
-    df = launches - 1
-    largest = sigma * math.sqrt(df / chi_square_quantile(1 - NOISE_CONFIDENCE, df))
-    return noise_limit(largest, launches, RUN_LAUNCHES, BASELINE_ERROR_RATE, drift=DRIFT)
-
-
-def _judged(terms: Terms, launches: Sequence[LaunchRecord]) -> dict[str, list[Sample]]:
-    found: dict[str, list[Sample]] = {}
-    for launch in launches:
-        for measurement in launch.measurements:
-            if measurement.is_judged and terms.wants(measurement.name):
-                found.setdefault(measurement.key, []).append(measurement)
-    return found

@@ -157,7 +157,7 @@ class Circumstances:
         crowding: how many times as long the ranks' work takes for others that want their CPUs, over what it was then;
             None: nobody looked, then or now, and the cores that others left have to tell.
         disturbance: why a slowdown may be the card's and not the code's, in a clause; empty: nothing speaks for it.
-        share: of the error rate of a comparison, see :mod:`~pytest_distbench.judging.case`.
+        share: of the error rate of a comparison, see :mod:`~pytest_distbench.judging.screening`.
         drift: reserve for what the machine drifts between the baseline and this run, see :data:`DRIFT`.
     """
 

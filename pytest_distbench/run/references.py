@@ -14,6 +14,7 @@ from pathlib import Path
 from pytest_distbench.judging.case import Beside, compare
 from pytest_distbench.judging.confirmation import are_asked_about, can_be_confirmed
 from pytest_distbench.judging.entry import (
+    are_enough,
     completed_entry,
     is_wanted,
     judged_by_bounds_alone,
@@ -24,7 +25,7 @@ from pytest_distbench.judging.entry import (
     what_it_lacks,
     why_not_stored,
 )
-from pytest_distbench.judging.screening import SCREENING_LAUNCHES, are_enough, is_clock, screen
+from pytest_distbench.judging.screening import SCREENING_LAUNCHES, is_clock, screen
 from pytest_distbench.judging.sensitivity import sensitivity_of
 from pytest_distbench.judging.terms import accepted_changes
 from pytest_distbench.records.case import BaselineEntry, Case, EntryName

@@ -16,6 +16,7 @@ from pytest_distbench import git
 from pytest_distbench.errors import ConfigurationError, DistbenchError
 from pytest_distbench.judging.bounds import judge_bounds
 from pytest_distbench.judging.entry import (
+    FEWEST_EXACT,
     FEWEST_LAUNCHES,
     is_wanted,
     judged_by_bounds_alone,
@@ -23,7 +24,6 @@ from pytest_distbench.judging.entry import (
     why_not_storable,
 )
 from pytest_distbench.judging.fingerprint_rule import differences
-from pytest_distbench.judging.screening import FEWEST_EXACT
 from pytest_distbench.records.case import BaselineEntry, EntryName
 from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, Better

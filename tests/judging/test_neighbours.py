@@ -9,8 +9,9 @@ import pytest
 from support.metrics import passed
 from support.stores import SOFTWARE, result
 
-from pytest_distbench.judging.case import LONE_SHARE, Beside, compare, error_share, find_runs
+from pytest_distbench.judging.case import Beside, compare
 from pytest_distbench.judging.entry import make_entry
+from pytest_distbench.judging.screening import LONE_SHARE, error_share, find_runs
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
