@@ -10,7 +10,7 @@ import contextlib
 import statistics
 import unittest
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -55,10 +55,17 @@ def join(rank: RankContext, name: str | int) -> Form | None:
     return form
 
 
-class CallMaker:
-    """Makes the calls of one operation: on a copy of what is sent, or with the next rank as root each time.
+class Calls:
+    """The calls of one operation, on zeroed memory. Zeros stay zeros under a sum, however often it is repeated.
 
-    Without a form this rank looks on. A message has several parts, which are sent ``together``.
+    Without a form this rank looks on, at a group of ``size`` ranks. A message has several ``parts``, which are sent
+    ``together``. In place the smaller buffer is a part of the larger one, the caller's; or they are the same.
+
+    Args:
+        largest: elements of the largest message.
+        least_bytes: the memory behind each buffer is at least so large.
+        shifts_root: the next rank is the root each time.
+        is_registered: the memory is NCCL's own, registered with the group.
     """
 
     def __init__(
@@ -66,36 +73,96 @@ class CallMaker:
         measured: Operation,
         form: Form | None,
         *,
+        size: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        largest: int,
+        in_place: bool,
+        least_bytes: int = 0,
         parts: int = 1,
         together: Together = "turns",
-        copies: bool = False,
         shifts_root: bool = False,
+        is_registered: bool = False,
     ) -> None:
-        self._measured = measured
-        self._parts = parts
-        self._together = together
-        self.copies = copies
+        self._measured, self._size, self._in_place = measured, size, in_place
+        self._parts, self._together = parts, together
         forms = [form]
         if form is not None and shifts_root:
-            forms = [replace(form, root=root) for root in range(form.size)]
+            forms = [replace(form, root=root) for root in range(size)]
         self._forms = [f and replace(f, is_async=together == "async" and parts > 1) for f in forms]
+        self._aligned = 64 // dtype.itemsize
+        self._kept: list[object] = []
+        counts = measured.counts(largest, size)
+        least = least_bytes // dtype.itemsize
+        wanted = [
+            max(parts * max(count, self._aligned), least) if count else 0
+            for count in ([max(counts)] if in_place else counts)
+        ]
+        with _registered_memory(device, self._kept) if is_registered else contextlib.nullcontext():
+            self._memory = [
+                torch.empty(count, dtype=dtype, device=device).fill_(0)  # filled: pages are really there
+                for count in wanted
+            ]
 
     @property
     def period(self) -> int:
         """So many calls follow each other before one is like the first."""
         return len(self._forms)
 
-    def make(self, slot: Callable[[int], Buffers], k: int, *, at: int | None = None) -> Call:
-        """The call of iteration ``k``, on buffers of its own, or on those of iteration ``at``."""
-        form = self._forms[k % len(self._forms)]
+    def make(self, elements: int, k: int, *, at: int | None = None) -> Call:
+        """The call of iteration ``k``, on buffers of its own or on those of iteration ``at``; elements are of a part."""
+        form = self._forms[k % self.period]
         if form is None:
             return Call((), None, lambda: None)  # another group calls
         first = (k if at is None else at) * self._parts
-        buffers = [slot(first + part) for part in range(self._parts)]
+        buffers = [self._slot(elements, first + part, form.rank) for part in range(self._parts)]
         call = self._measured.call
         if self._parts == 1:
             return Call(buffers, form, partial(call, buffers[0], form))
         return Call(buffers, form, partial(_send, call, buffers, form, self._together))
+
+    def _slot(self, elements: int, k: int, rank: int) -> Buffers:
+        """The buffers of that index, 64-byte aligned, wrapping around."""
+        counts = self._measured.counts(elements, self._size)
+        cut = []
+        for memory, count in zip(self._memory, [max(counts)] if self._in_place else counts, strict=True):
+            stride = max(count, self._aligned)
+            start = k % max(1, memory.numel() // stride) * stride
+            cut.append(memory[start : start + count])
+        if self._in_place:  # the smaller of the two is this rank's part of the larger one
+            [whole] = cut
+            cut = [whole if n == len(whole) else whole[rank * n : (rank + 1) * n] for n in counts]
+        sent, received = cut
+        parted = {"sent": sent, "received": received}.get(self._measured.in_parts)
+        return Buffers(sent, received, None if parted is None else list(parted.chunk(self._size)))
+
+
+@contextlib.contextmanager
+def _registered_memory(device: torch.device, kept: list[object]) -> Iterator[None]:
+    """What is allocated inside comes from NCCL's allocator, and is registered with the default group at the end.
+
+    As torch's documentation of memory pools does it. ``kept`` is given the pool, which has to outlive its memory.
+    """
+    group = dist.group.WORLD
+    backend = group._get_backend(device) if group is not None else None
+    if backend is None or not hasattr(backend, "register_mem_pool"):
+        name = dist.get_backend() if dist.is_initialized() else "no process group"
+        raise RecordingError(
+            f"buffers='registered' needs NCCL on a GPU, and a torch that registers memory pools; here are {name} on "
+            f"{device.type}, torch {torch.__version__}"
+        )
+    try:
+        allocator = backend.mem_allocator
+    except RuntimeError as error:
+        raise unittest.SkipTest(
+            "buffers='registered' needs a GPU with NVLink multicast (H100 or later behind NVSwitches) and NCCL 2.19 or "
+            f"later: {torch.cuda.get_device_name(device)}: {str(error).splitlines()[0]}"
+        ) from None
+    pool = torch.cuda.MemPool(allocator)
+    kept.append(pool)
+    with torch.cuda.use_mem_pool(pool):
+        yield
+    backend.register_mem_pool(pool)
 
 
 def _send(call: Callable[[Buffers, Form], Any], buffers: Sequence[Buffers], form: Form, together: Together) -> None:
@@ -183,17 +250,32 @@ def count_wrong(rank: RankContext, measured: Operation, call: Call, *, copies: b
 
     The buffers hold zeros afterwards.
     """
-    expected = [_prepare(measured, one, call.form, part) for part, one in enumerate(call.buffers)]
+    form, expected = call.form, []
+    for part, (sent, received, _) in enumerate(call.buffers):
+        assert form is not None
+        inputs = Inputs(
+            sent.numel(),
+            rank=form.rank,
+            world_size=form.size,
+            device=sent.device,
+            dtype=str(sent.dtype).removeprefix("torch."),
+            redop=form.redop,
+            root=form.root,
+            part=part,
+        )
+        pattern = None if measured.expected is None else measured.expected(inputs)
+        if pattern is not None:  # what lies there is wrong in every element
+            _fill(received, pattern.map(lambda tile: tile == 0))
+        _fill(sent, inputs.of(form.rank))
+        expected.append((pattern, inputs.ulps))
     if copies:
         call.copy()
     call.run()
     wrong, example = 0, ""
-    for one, wanted in zip(call.buffers, expected, strict=True):
-        if wanted is not None:
-            pattern, ulps = wanted
-            count, text = _compare(rank, measured, one.received, pattern, ulps)
+    for (sent, received, _), (pattern, ulps) in zip(call.buffers, expected, strict=True):
+        if pattern is not None:
+            count, text = _compare(rank, measured, received, pattern, ulps)
             wrong, example = wrong + count, example or text
-    for sent, received, _ in call.buffers:
         sent.fill_(0)
         received.fill_(0)
     return int(rank.sum_over_ranks(wrong)), example
@@ -203,27 +285,6 @@ def count_wrong_sums(rank: RankContext, message: torch.Tensor, reduce: Callable[
     """The same of a message that is summed in place by whatever calls: ``reduce`` leaves the sum over ranks in it."""
     form = Form(ranks=tuple(range(rank.world_size)), rank=rank.rank)
     return count_wrong(rank, operation("all_reduce"), Call((Buffers(message, message),), form, reduce))
-
-
-def _prepare(measured: Operation, buffers: Buffers, form: Form | None, part: int) -> tuple[Pattern, int] | None:
-    """Put in what is sent, and what is wrong in every element where it should arrive; returns what should."""
-    assert form is not None
-    sent, received, _ = buffers
-    inputs = Inputs(
-        sent.numel(),
-        rank=form.rank,
-        world_size=form.size,
-        device=sent.device,
-        dtype=str(sent.dtype).removeprefix("torch."),
-        redop=form.redop,
-        root=form.root,
-        part=part,
-    )
-    expected = None if measured.expected is None else measured.expected(inputs)
-    if expected is not None:
-        _fill(received, expected.map(lambda tile: tile == 0))
-    _fill(sent, inputs.of(form.rank))
-    return None if expected is None else (expected, inputs.ulps)
 
 
 def _fill(memory: torch.Tensor, pattern: Pattern) -> None:
@@ -244,7 +305,12 @@ def _compare(
     for begin in range(0, received.numel(), CHUNK_ELEMENTS):
         end = min(begin + CHUNK_ELEMENTS, received.numel())
         found, wanted = received[begin:end], expected.make(begin, end, received.dtype)
-        differs = _differs(found, wanted, ulps)
+        if ulps and found.dtype.is_floating_point:
+            allowed = ulps * torch.finfo(found.dtype).eps * wanted.double().abs()
+            differs = ~((found.double() - wanted.double()).abs() <= allowed)
+        else:
+            as_bits = _WITHOUT_COMPARISON.get(found.dtype, found.dtype)
+            differs = found.view(as_bits) != wanted.view(as_bits)
         count = int(differs.sum())
         if count and not wrong:
             at = int(differs.nonzero()[0])
@@ -253,17 +319,6 @@ def _compare(
             )
         wrong += count
     return wrong, example
-
-
-def _differs(found: torch.Tensor, wanted: torch.Tensor, ulps: int) -> torch.Tensor:
-    """Where two tensors are not equal; of a floating result that may be off, where it is further off."""
-    if ulps and found.dtype.is_floating_point:
-        allowed = ulps * torch.finfo(found.dtype).eps * wanted.double().abs()
-        return ~((found.double() - wanted.double()).abs() <= allowed)
-    as_bits = _WITHOUT_COMPARISON.get(found.dtype)
-    if as_bits is not None:
-        found, wanted = found.view(as_bits), wanted.view(as_bits)
-    return found != wanted
 
 
 WINDOW_S = 0.1

@@ -1,26 +1,23 @@
-"""Memory: whether ranks have it, the pool that a sweep's buffers are cut from, and what of it is judged.
+"""Memory: whether ranks have it, and what of it is judged.
 
 Judged are what the allocator handed out and reserved, and what the device has in use.
 """
 
 from __future__ import annotations
 
-import contextlib
 import resource
-import unittest
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import psutil
 import torch
-import torch.distributed as dist
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.machine.gpu_watch import own_memory
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.units import format_bytes
-from pytest_distbench.workloads.collectives import Buffers, Operation
+from pytest_distbench.workloads.collectives import Operation
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -69,99 +66,6 @@ def free_bytes(rank: RankContext) -> float:
         sharing = -(-rank.world_size // torch.cuda.device_count())
         return _MOST_OF_MEMORY * torch.cuda.mem_get_info(rank.device)[0] / sharing
     return _MOST_OF_MEMORY * psutil.virtual_memory().available / rank.world_size
-
-
-class Pool:
-    """Zeroed memory, handed out in slices. Zeros stay zeros under a sum, however often it is repeated.
-
-    Args:
-        measured: whose buffers these are; rank and world size are those of its group.
-        largest: elements of the largest message.
-        least_bytes: the memory behind each buffer is at least so large.
-        in_place: the smaller buffer is a part of the larger one, the caller's; or they are the same.
-        parts: so many messages have room at the same time.
-        is_registered: the memory is NCCL's own, registered with the group.
-    """
-
-    def __init__(
-        self,
-        measured: Operation,
-        device: torch.device,
-        dtype: torch.dtype,
-        *,
-        rank: int,
-        world_size: int,
-        largest: int,
-        least_bytes: int,
-        in_place: bool,
-        parts: int = 1,
-        is_registered: bool = False,
-    ) -> None:
-        self._counts, self._in_parts = measured.counts, measured.in_parts
-        self._rank, self._world_size = rank, world_size
-        self._in_place = in_place
-        self._aligned = 64 // dtype.itemsize
-        self._kept: list[object] = []
-        counts = self._counts(largest, world_size)
-        least = least_bytes // dtype.itemsize
-        wanted = [
-            max(parts * max(count, self._aligned), least) if count else 0
-            for count in ([max(counts)] if in_place else counts)
-        ]
-        with _registered_memory(device, self._kept) if is_registered else contextlib.nullcontext():
-            self._memory = [
-                torch.empty(count, dtype=dtype, device=device).fill_(0)  # filled: pages are really there
-                for count in wanted
-            ]
-
-    def slots(self, elements: int) -> Callable[[int], Buffers]:
-        """Index -> buffers for a message of so many elements, 64-byte aligned, wrapping around."""
-        counts = self._counts(elements, self._world_size)
-        sizes = [max(counts)] if self._in_place else list(counts)
-        strides = [max(size, self._aligned) for size in sizes]
-
-        def take(k: int) -> Buffers:
-            cut = []
-            for memory, size, stride in zip(self._memory, sizes, strides, strict=True):
-                start = k % max(1, memory.numel() // stride) * stride
-                cut.append(memory[start : start + size])
-            if self._in_place:  # the smaller of the two is this rank's part of the larger one
-                [whole] = cut
-                first = self._rank
-                cut = [whole if n == len(whole) else whole[first * n : (first + 1) * n] for n in counts]
-            sent, received = cut
-            parted = {"sent": sent, "received": received}.get(self._in_parts)
-            return Buffers(sent, received, None if parted is None else list(parted.chunk(self._world_size)))
-
-        return take
-
-
-@contextlib.contextmanager
-def _registered_memory(device: torch.device, kept: list[object]) -> Iterator[None]:
-    """What is allocated inside comes from NCCL's allocator, and is registered with the default group at the end.
-
-    As torch's documentation of memory pools does it. ``kept`` is given the pool, which has to outlive its memory.
-    """
-    group = dist.group.WORLD
-    backend = group._get_backend(device) if group is not None else None
-    if backend is None or not hasattr(backend, "register_mem_pool"):
-        name = dist.get_backend() if dist.is_initialized() else "no process group"
-        raise RecordingError(
-            f"buffers='registered' needs NCCL on a GPU, and a torch that registers memory pools; here are {name} on "
-            f"{device.type}, torch {torch.__version__}"
-        )
-    try:
-        allocator = backend.mem_allocator
-    except RuntimeError as error:
-        raise unittest.SkipTest(
-            "buffers='registered' needs a GPU with NVLink multicast (H100 or later behind NVSwitches) and NCCL 2.19 or "
-            f"later: {torch.cuda.get_device_name(device)}: {str(error).splitlines()[0]}"
-        ) from None
-    pool = torch.cuda.MemPool(allocator)
-    kept.append(pool)
-    with torch.cuda.use_mem_pool(pool):
-        yield
-    backend.register_mem_pool(pool)
 
 
 def expect_room(rank: RankContext, wanted_bytes: int, *, what: str) -> None:

@@ -18,9 +18,9 @@ from pytest_distbench.errors import BodyError, RecordingError, show
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.units import format_bytes
 from pytest_distbench.worker.clock import HostClock
-from pytest_distbench.workloads.calls import Call, CallMaker, count_wrong, join, refusal, warm_up
+from pytest_distbench.workloads.calls import Call, Calls, count_wrong, join, refusal, warm_up
 from pytest_distbench.workloads.collectives import Form, Operation, operation
-from pytest_distbench.workloads.memory import Pool, free_bytes, least_bytes, sizes_that_fit
+from pytest_distbench.workloads.memory import free_bytes, least_bytes, sizes_that_fit
 from pytest_distbench.workloads.protocol import SHIFT, item_bytes
 
 if TYPE_CHECKING:
@@ -85,25 +85,20 @@ class _Sweep:
         self.size = int(rank.agree(form.size if form else 0))
         if self.size < measured.min_ranks:
             raise unittest.SkipTest(f"{measured.name} needs {measured.min_ranks} ranks: its group has {self.size}")
-        self.maker = CallMaker(
+        self.copies = measured.copies and not self.in_place
+        self.sizes = self._sizes()
+        self.calls = Calls(
             measured,
             self.form,
+            size=self.size,
+            device=rank.device,
+            dtype=getattr(torch, dtype),
+            largest=max(self.sizes) // self.item // self.parts,
+            in_place=self.in_place,
+            least_bytes=least_bytes(rank) if self.rotates else 0,
             parts=self.parts,
             together=params.get("together", "turns"),
-            copies=measured.copies and not self.in_place,
             shifts_root=root == SHIFT,
-        )
-        self.sizes = self._sizes()
-        self.pool = Pool(
-            measured,
-            rank.device,
-            getattr(torch, dtype),
-            rank=form.rank if form else 0,
-            world_size=self.size,
-            largest=max(self.sizes) // self.item // self.parts,
-            least_bytes=least_bytes(rank) if self.rotates else 0,
-            in_place=self.in_place,
-            parts=self.parts,
             is_registered=params.get("buffers") == "registered",
         )
         self.facts: dict[str, Scalar] = {
@@ -168,33 +163,40 @@ class _Sweep:
             return None
         measured = self.measured
         [size] = measured.message_sizes([2**16], item_bytes=4, world_size=self.size)
-        pool = Pool(
+        calls = Calls(
             measured,
-            self.rank.device,
-            torch.float32,
-            rank=form.rank if form else 0,
-            world_size=self.size,
+            form,
+            size=self.size,
+            device=self.rank.device,
+            dtype=torch.float32,
             largest=size // 4,
-            least_bytes=0,
             in_place=self.in_place,
         )
-        return CallMaker(measured, form).make(pool.slots(size // 4), 0)
+        return calls.make(size // 4, 0)
 
-    def _call(self, size: int, k: int) -> Call:
-        return self.maker.make(self.pool.slots(size // self.item // self.parts), k)
+    def _call(self, size: int, k: int, *, at: int | None = None) -> Call:
+        return self.calls.make(size // self.item // self.parts, k, at=at)
 
     def _measure(self, size: int) -> None:
         rank, measured, params = self.rank, self.measured, self.rank.params
         at = {**self.at, "message_bytes": size}
-        slot = self.pool.slots(size // self.item // self.parts)
-        period = self.maker.period
-        iterations = params["iterations"] or self._iterations_for(size)
+        period = self.calls.period
+        iterations = params["iterations"]
+        if not iterations:  # as many, barriers included, as fit the time budget; rank 0 decides, so that all agree
+            trials = [self._call(size, k) for k in range(_TRIALS)]
+            start = HostClock.perf_counter()
+            for call in trials:
+                rank.barrier()
+                call.run()
+                rank.synchronize()
+            fitting = BUDGET_S / max((HostClock.perf_counter() - start) / _TRIALS, 1e-9)
+            iterations = -(-int(rank.agree(min(MOST, max(FEWEST, fitting)))) // period) * period
         warmup = params["warmup"] if size < LARGE_BYTES else min(1, params["warmup"])
         length = min(-(-(iterations + warmup) // period) * period, _MOST_CALLS // period * period)
         if self.rotates:
-            calls = [self.maker.make(slot, k) for k in range(length)]
+            calls = [self._call(size, k) for k in range(length)]
         else:
-            calls = [self.maker.make(slot, k, at=0) for k in range(period)]
+            calls = [self._call(size, k, at=0) for k in range(period)]
         runs = [call.run for call in calls]
         number = len(runs)
         granularity = measured.granularity(self.size)
@@ -205,28 +207,15 @@ class _Sweep:
             iterations=iterations,
             at=at,
             identity=self.identity,
-            facts={**self.facts, "count": count, **({"copies": True} if self.maker.copies else {})},
+            facts={**self.facts, "count": count, **({"copies": True} if self.copies else {})},
             mode=params.get("mode", "per-iteration"),
             over_ranks=params.get("over_ranks", "max"),
-            before=(lambda k: calls[k % number].copy()) if self.maker.copies else None,
+            before=(lambda k: calls[k % number].copy()) if self.copies else None,
         ):
             runs[k % number]()
         if measured.expected is None or rank.backend == "fake":
             return
-        wrong, example = count_wrong(rank, measured, self.maker.make(slot, 0), copies=self.maker.copies)
+        wrong, example = count_wrong(rank, measured, self._call(size, 0), copies=self.copies)
         rank.record("wrong_elements", wrong, unit="elements", better="exact", at=at)
         what = " ".join(map(str, self.at.values())) or self.dtype
         assert not wrong, f"{measured.name} {what} of {size} B: {wrong} wrong elements over all ranks{example}"
-
-    def _iterations_for(self, size: int) -> int:
-        """Iterations, barriers included, that fit the time budget. Decided on rank 0, so that all ranks agree."""
-        rank = self.rank
-        calls = [self._call(size, k) for k in range(_TRIALS)]
-        start = HostClock.perf_counter()
-        for call in calls:
-            rank.barrier()
-            call.run()
-            rank.synchronize()
-        fitting = BUDGET_S / max((HostClock.perf_counter() - start) / _TRIALS, 1e-9)
-        period = self.maker.period
-        return -(-int(rank.agree(min(MOST, max(FEWEST, fitting)))) // period) * period

@@ -7,7 +7,7 @@ import torch
 from support.ranks import make_rank
 
 from pytest_distbench.workloads import calls
-from pytest_distbench.workloads.calls import CallMaker, Inputs, Pattern, count_wrong, count_wrong_sums
+from pytest_distbench.workloads.calls import Call, Inputs, Pattern, count_wrong, count_wrong_sums
 from pytest_distbench.workloads.collectives import Buffers, Form, Operation
 from pytest_distbench.workloads.protocol import DTYPES
 
@@ -51,15 +51,16 @@ def operation(call: object) -> Operation:
 
 
 def wrong(call: object, buffers: Buffers, *, parts: int = 1, copies: bool = False) -> tuple[int, str]:
-    measured = operation(call)
+    measured, form = operation(call), Form(ranks=(0,), rank=0)
     length = buffers.sent.numel() // parts
+    cut = [slice(k * length, (k + 1) * length) for k in range(parts)]
+    each = [Buffers(buffers.sent[part], buffers.received[part]) for part in cut] if parts > 1 else [buffers]
 
-    def slot(k: int) -> Buffers:
-        cut = slice(k * length, (k + 1) * length)
-        return Buffers(buffers.sent[cut], buffers.received[cut]) if parts > 1 else buffers
+    def run() -> None:
+        for one in each:
+            measured.call(one, form)
 
-    made = CallMaker(measured, Form(ranks=(0,), rank=0), parts=parts).make(slot, 0)
-    return count_wrong(make_rank(), measured, made, copies=copies)
+    return count_wrong(make_rank(), measured, Call(each, form, run), copies=copies)
 
 
 @pytest.fixture(autouse=True)
@@ -121,6 +122,10 @@ def test_a_mean_may_be_off_by_two_units_in_the_last_place_and_by_no_more() -> No
     exact = torch.full((3,), 3.0)
     off = exact * (1 + torch.tensor([0.0, 2.0, 8.0]) * torch.finfo(torch.float32).eps)
 
-    assert calls._differs(off, exact, 2).tolist() == [False, False, True]
-    assert calls._differs(off, exact, 0).tolist() == [False, True, True]
-    assert calls._differs(torch.full((1,), torch.nan), exact[:1], 2).tolist() == [True]
+    def differ(found: torch.Tensor, *, ulps: int) -> int:
+        wanted = Pattern.repeat(exact, len(found))
+        return calls._compare(make_rank(), operation(send), found, wanted, ulps)[0]
+
+    assert differ(off, ulps=2) == 1
+    assert differ(off, ulps=0) == 2
+    assert differ(torch.full((1,), torch.nan), ulps=2) == 1

@@ -1,10 +1,8 @@
-"""Memory: whether ranks have it, the pool of a sweep's buffers, and what is judged of it."""
+"""Memory: whether ranks have it, and what is judged of it."""
 
 from __future__ import annotations
 
-import unittest
 from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
@@ -13,10 +11,9 @@ from support.ranks import make_rank
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.workloads import memory
-from pytest_distbench.workloads.collectives import OPERATIONS, Operation
+from pytest_distbench.workloads.collectives import OPERATIONS
 from pytest_distbench.workloads.memory import (
     LEAST_BYTES,
-    Pool,
     expect_room,
     least_bytes,
     record_peak_memory,
@@ -25,11 +22,6 @@ from pytest_distbench.workloads.memory import (
 )
 
 ALL_REDUCE = OPERATIONS["all_reduce"]
-
-
-def pool(measured: Operation, *, rank: int = 0, world_size: int = 1, **options: Any) -> Pool:
-    usual = {"least_bytes": 0, "in_place": True, **options}
-    return Pool(measured, torch.device("cpu"), torch.float32, rank=rank, world_size=world_size, **usual)
 
 
 def test_a_pool_is_larger_than_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,56 +53,6 @@ def test_ranks_that_share_a_gpu_share_its_memory(monkeypatch: pytest.MonkeyPatch
     assert sizes_that_fit(rank, ALL_REDUCE, [4, 400, 404], 4) == [4, 400]
 
 
-def test_a_device_without_registered_memory_skips_with_torchs_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An A100, say: torch 2.7 and later refuse NCCL's allocator where the device has no multicast."""
-
-    class Backend:
-        def register_mem_pool(self, pool: object) -> None:
-            """It is never come to."""
-
-        @property
-        def mem_allocator(self) -> object:
-            raise RuntimeError("NCCL mem allocator is not supported in this NCCL version\nException raised from ...")
-
-    group = SimpleNamespace(_get_backend=lambda device: Backend())
-    monkeypatch.setattr(torch.distributed, "group", SimpleNamespace(WORLD=group))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
-
-    with pytest.raises(
-        unittest.SkipTest, match=r"multicast .*NVIDIA A100-SXM4-80GB: NCCL mem allocator is not .* NCCL version$"
-    ):
-        pool(ALL_REDUCE, largest=4, is_registered=True)
-
-
-def test_buffers_in_place_are_parts_and_out_of_place_apart() -> None:
-    gathered = pool(OPERATIONS["all_gather"], largest=40, rank=1, world_size=4).slots(40)(0)
-    scattered = pool(OPERATIONS["reduce_scatter"], largest=40, rank=1, world_size=4).slots(40)(0)
-    assert gathered.received.numel() == 40
-    assert gathered.sent.data_ptr() == gathered.received[10:20].data_ptr()
-    assert (scattered.sent.numel(), scattered.received.storage_offset()) == (40, 10)
-
-    buffers = pool(OPERATIONS["gather"], largest=40, world_size=4, in_place=False).slots(40)(0)
-    assert (buffers.sent.numel(), buffers.received.numel()) == (10, 40)
-    assert [part.storage_offset() for part in buffers.parts or ()] == [0, 10, 20, 30]
-
-    slot = pool(ALL_REDUCE, largest=4, parts=3).slots(4)
-    assert len({slot(k).sent.data_ptr() for k in range(3)}) == 3
-
-    slot = pool(ALL_REDUCE, largest=40, least_bytes=400).slots(20)
-    starts = [slot(k).sent.storage_offset() for k in range(7)]
-    assert starts == [0, 20, 40, 60, 80, 0, 20]
-    both = slot(3)
-    assert both.sent is both.received  # in place
-    assert all(slot(k).sent.numel() == 20 for k in range(7))
-
-
-@pytest.mark.parametrize("name", ["gather", "scatter"])
-def test_of_one_rank_there_is_a_list_of_one_part(name: str) -> None:
-    buffers = pool(OPERATIONS[name], largest=40, in_place=False).slots(40)(0)
-
-    assert [part.numel() for part in buffers.parts or ()] == [40]
-
-
 def test_what_does_not_fit_is_told_with_what_there_is() -> None:
     expect_room(make_rank(), 1024, what="a message")
 
@@ -120,9 +62,6 @@ def test_what_does_not_fit_is_told_with_what_there_is() -> None:
 
     with pytest.raises(RecordingError, match=wanted):
         expect_room(make_rank(), 10**6 * 2**30 + 24000 * 2**30, what="a message")
-
-    with pytest.raises(RecordingError, match=r"buffers='registered' needs NCCL on a GPU, .* no process group on cpu"):
-        pool(ALL_REDUCE, largest=4, is_registered=True)
 
 
 def test_on_a_cpu_it_is_the_resident_size() -> None:
