@@ -70,7 +70,7 @@ def append_summary(path: Path, results: Sequence[CaseResult], *, besides: int = 
 
 def summary(results: Sequence[CaseResult], head: str, *, max_bytes: int, notes: Sequence[str] = ()) -> str:
     """What failed in words, its numbers, and folded all others; rows that do not fit are counted in the last line."""
-    rows = VERDICTS.rows(results)
+    rows = list(VERDICTS.rows(results))
     red, others = ([row for row in rows if row[1].is_failure is wanted] for wanted in (True, False))
     kinds = Counter(row[1].kind for row in rows)
     counts = ", ".join(f"{number} {kind}" for kind, number in kinds.items())

@@ -110,7 +110,7 @@ class Calls:
         return len(self._forms)
 
     def make(self, elements: int, k: int, *, at: int | None = None) -> Call:
-        """The call of iteration ``k``, on buffers of its own or on those of iteration ``at``; elements are of a part."""
+        """The call of iteration ``k``, on buffers of its own, or on those of iteration ``at``; elements: of a part."""
         form = self._forms[k % self.period]
         if form is None:
             return Call((), None, lambda: None)  # another group calls

@@ -127,46 +127,29 @@ def fit_link_terms(times: Mapping[int, float]) -> tuple[float, float]:
     # Sizes without bytes have no second term; the largest ones have hardly anything else.
     latency = math.log(min(times.values()))
     rate = max(logs) - math.log(max(1, *sizes))
-    weights = [1.0] * len(sizes)
     for _ in range(_STEPS):
-        residuals, shares = _residuals(sizes, logs, latency, rate)
-        weights = _huber(residuals)
-        step = _solve(shares, weights, residuals)
+        # logarithm of measured over modelled, and the share of the latency in what is modelled, by size
+        residuals, shares = [], []
+        for size, log in zip(sizes, logs, strict=True):
+            modelled = math.exp(latency) + math.exp(rate) * size
+            residuals.append(log - math.log(modelled))
+            shares.append(math.exp(latency) / modelled)
+        scale = max(_FINEST_SCALE, _NORMAL_MAD * statistics.median(map(abs, residuals)))
+        weights = [min(1.0, _HUBER * scale / abs(r)) if r else 1.0 for r in residuals]
+        # the step of both terms, by J'WJ, whose rows are (share, 1 - share); a little is added to invert it
+        rows = list(zip(shares, weights, residuals, strict=True))
+        xx = sum(w * s * s for s, w, _ in rows) + _DAMPING
+        yy = sum(w * (1 - s) ** 2 for s, w, _ in rows) + _DAMPING
+        xy = sum(w * s * (1 - s) for s, w, _ in rows)
+        x = sum(w * s * r for s, w, r in rows)
+        y = sum(w * (1 - s) * r for s, w, r in rows)
+        determinant = xx * yy - xy * xy
+        steps = (yy * x - xy * y) / determinant, (xx * y - xy * x) / determinant
+        step = [max(-_FARTHEST_STEP, min(_FARTHEST_STEP, way)) for way in steps]
         latency, rate = latency + step[0], rate + step[1]
         if max(map(abs, step)) < _CLOSE:
             break
     return math.exp(latency), math.exp(rate)
-
-
-def _residuals(
-    sizes: Sequence[int], logs: Sequence[float], latency: float, rate: float
-) -> tuple[list[float], list[float]]:
-    """Logarithm of measured over modelled, and the share of the latency in what is modelled, by size."""
-    residuals, shares = [], []
-    a, b = math.exp(latency), math.exp(rate)
-    for size, log in zip(sizes, logs, strict=True):
-        modelled = a + b * size
-        residuals.append(log - math.log(modelled))
-        shares.append(a / modelled)
-    return residuals, shares
-
-
-def _huber(residuals: Sequence[float]) -> list[float]:
-    scale = max(_FINEST_SCALE, _NORMAL_MAD * statistics.median(map(abs, residuals)))
-    return [min(1.0, _HUBER * scale / abs(r)) if r else 1.0 for r in residuals]
-
-
-def _solve(shares: Sequence[float], weights: Sequence[float], residuals: Sequence[float]) -> tuple[float, float]:
-    """The step of both terms, by J'WJ, whose rows are (share, 1 - share); a little is added to invert it."""
-    rows = list(zip(shares, weights, residuals, strict=True))
-    xx = sum(w * s * s for s, w, _ in rows) + _DAMPING
-    yy = sum(w * (1 - s) ** 2 for s, w, _ in rows) + _DAMPING
-    xy = sum(w * s * (1 - s) for s, w, _ in rows)
-    x = sum(w * s * r for s, w, r in rows)
-    y = sum(w * (1 - s) * r for s, w, r in rows)
-    determinant = xx * yy - xy * xy
-    latency, rate = (yy * x - xy * y) / determinant, (xx * y - xy * x) / determinant
-    return max(-_FARTHEST_STEP, min(_FARTHEST_STEP, latency)), max(-_FARTHEST_STEP, min(_FARTHEST_STEP, rate))
 
 
 def slow_sizes(result: CaseResult) -> Iterator[Finding]:
@@ -205,30 +188,25 @@ def slow_links(result: CaseResult) -> Iterator[Finding]:
             slow |= set(outliers(times_of(verdicts), bound))
         if slow:
             found.setdefault(find_slow(slow, list(verdicts)), []).append(name)
-    for slow_ones, names in found.items():
+    hosts = hosts_of(result)
+    for (ranks, links, senders, receivers), names in found.items():
         measured = max(len(matrices[name]) for name in names)
-        named = _slow_ones(slow_ones, measured, result)
+        named = [
+            f"{name_of_rank(rank, result)}: every link {way} this rank is slow"
+            for own, way in ((ranks, "of"), (senders, "from"), (receivers, "to"))
+            for rank in own
+        ]
+        if len(links) == measured > 1:
+            named.append(f"all {measured} links are slow: no single rank, no single pair")
+            links = ()
+        for link in links:
+            where = f" ({hosts[link.source]} to {hosts[link.target]})" if hosts else ""
+            named.append(f"rank {link.source} to rank {link.target}{where}: this link is slow")
         others = "" if measured == 1 else f" of {measured} links"
         told = [f"{line} ({' and '.join(names)}{others})" for line in named[:MOST_DIFFERENCES]]
         more = len(named) - MOST_DIFFERENCES
         yield from (Finding(code="slower-links", reason=line) for line in told[:-1])
         yield Finding(code="slower-links", reason=told[-1], differences=[f"and {more} more links"] if more > 0 else [])
-
-
-def _slow_ones(slow: Slow, measured: int, result: CaseResult) -> list[str]:
-    ranks, links, senders, receivers = slow
-    hosts = hosts_of(result)
-    named = [
-        f"{name_of_rank(rank, result)}: every link {way} this rank is slow"
-        for own, way in ((ranks, "of"), (senders, "from"), (receivers, "to"))
-        for rank in own
-    ]
-    if len(links) == measured > 1:
-        return [*named, f"all {measured} links are slow: no single rank, no single pair"]
-    for link in links:
-        where = f" ({hosts[link.source]} to {hosts[link.target]})" if hosts else ""
-        named.append(f"rank {link.source} to rank {link.target}{where}: this link is slow")
-    return named
 
 
 def which(hit: Sequence[int], sizes: Sequence[int]) -> str:

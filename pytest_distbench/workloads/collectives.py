@@ -148,113 +148,8 @@ def _own_part(inputs: Inputs) -> slice:
     return slice(inputs.rank * part, (inputs.rank + 1) * part)
 
 
-ALL_REDUCE = Operation(
-    name="all_reduce",
-    busbw_factor=lambda n: 2 * (n - 1) / n,
-    source="nccl-tests src/all_reduce.cu",
-    call=lambda buffers, form: form.call("all_reduce", buffers.received, op=form.op),
-    expected=lambda inputs: inputs.reduced(),
-    in_place=(True, False),
-    copies=True,
-    reduces=True,
-    coalesces=True,
-)
-
-
-ALL_GATHER = Operation(
-    name="all_gather",
-    busbw_factor=lambda n: (n - 1) / n,
-    source="nccl-tests src/all_gather.cu",
-    call=lambda buffers, form: form.call("all_gather_single", buffers.received, buffers.sent),
-    expected=lambda inputs: inputs.of_all(),
-    counts=lambda elements, n: (elements // n, elements),
-    granularity=lambda n: n,
-    alignment=16,
-    in_place=(False, True),
-    coalesces=True,
-)
-
-
-REDUCE_SCATTER = Operation(
-    name="reduce_scatter",
-    busbw_factor=lambda n: (n - 1) / n,
-    source="nccl-tests src/reduce_scatter.cu",
-    call=lambda buffers, form: form.call("reduce_scatter_single", buffers.received, buffers.sent, op=form.op),
-    expected=lambda inputs: inputs.reduced()[_own_part(inputs)],
-    counts=lambda elements, n: (elements, elements // n),
-    granularity=lambda n: n,
-    alignment=16,
-    in_place=(False, True),
-    reduces=True,
-    coalesces=True,
-)
-
-
-BROADCAST = Operation(
-    name="broadcast",
-    busbw_factor=lambda n: float(n > 1),
-    source="nccl-tests src/broadcast.cu",
-    call=lambda buffers, form: form.call("broadcast", buffers.received, src=form.global_root),
-    expected=lambda inputs: inputs.of(inputs.root),
-    is_rooted=True,
-)
-
-
-REDUCE = Operation(
-    name="reduce",
-    busbw_factor=lambda n: float(n > 1),
-    source="nccl-tests src/reduce.cu",
-    call=lambda buffers, form: form.call("reduce", buffers.received, form.global_root, op=form.op),
-    expected=lambda inputs: inputs.reduced() if inputs.rank == inputs.root else None,
-    in_place=(True, False),
-    copies=True,
-    reduces=True,
-    is_rooted=True,
-)
-
-
 def _of_root(buffers: Buffers, form: Form) -> list[torch.Tensor] | None:
     return buffers.parts if form.rank == form.root else None
-
-
-GATHER = Operation(
-    name="gather",
-    busbw_factor=lambda n: (n - 1) / n,
-    source="nccl-tests src/gather.cu",
-    call=lambda buffers, form: form.call("gather", buffers.sent, _of_root(buffers, form), dst=form.global_root),
-    expected=lambda inputs: inputs.of_all() if inputs.rank == inputs.root else None,
-    counts=lambda elements, n: (elements // n, elements),
-    granularity=lambda n: n,
-    alignment=16,
-    in_place=(False,),
-    is_rooted=True,
-)
-
-
-SCATTER = Operation(
-    name="scatter",
-    busbw_factor=lambda n: (n - 1) / n,
-    source="nccl-tests src/scatter.cu",
-    call=lambda buffers, form: form.call("scatter", buffers.received, _of_root(buffers, form), src=form.global_root),
-    expected=lambda inputs: inputs.of(inputs.root)[_own_part(inputs)],
-    counts=lambda elements, n: (elements, elements // n),
-    granularity=lambda n: n,
-    alignment=16,
-    in_place=(False,),
-    is_rooted=True,
-)
-
-
-ALL_TO_ALL = Operation(
-    name="all_to_all",
-    busbw_factor=lambda n: (n - 1) / n,
-    source="nccl-tests src/alltoall.cu",
-    call=lambda buffers, form: form.call("all_to_all_single", buffers.received, buffers.sent),
-    expected=lambda inputs: inputs.of_each(lambda rank: _own_part(inputs)),
-    granularity=lambda n: n,
-    alignment=16,
-    in_place=(False,),
-)
 
 
 def _splits(count: int, rank: int, size: int) -> list[int]:
@@ -284,18 +179,6 @@ def _unequal_parts(inputs: Inputs) -> Pattern:
     return inputs.of_each(part)
 
 
-ALL_TO_ALL_V = Operation(
-    name="all_to_all_v",
-    busbw_factor=lambda n: (n - 1) / n,
-    source="nccl-tests src/alltoallv.cu",
-    call=_all_to_all_v,
-    expected=_unequal_parts,
-    granularity=_all_shares,
-    alignment=16,
-    in_place=(False,),
-)
-
-
 def _send_recv(buffers: Buffers, form: Form) -> object:
     """To the next rank, and from the one before, in a ring."""
     import torch.distributed as dist
@@ -314,43 +197,127 @@ def _send_recv(buffers: Buffers, form: Form) -> object:
     return None
 
 
-SEND_RECV = Operation(
-    name="send_recv",
-    busbw_factor=lambda n: float(n > 1),
-    source="nccl-tests src/sendrecv.cu",
-    call=_send_recv,
-    expected=lambda inputs: inputs.of((inputs.rank - 1) % inputs.world_size),
-    in_place=(False,),
-    min_ranks=2,  # backends differ in whether a rank may send to itself
-)
-
-
-BARRIER = Operation(
-    name="barrier",
-    busbw_factor=lambda n: 0.0,
-    source="nothing is sent",
-    call=lambda buffers, form: form.call("barrier"),
-    expected=None,
-    granularity=lambda n: 0,
-)
-
-
-OPERATIONS = {
-    row.name: row
-    for row in (
-        ALL_REDUCE,
-        ALL_GATHER,
-        REDUCE_SCATTER,
-        BROADCAST,
-        REDUCE,
-        GATHER,
-        SCATTER,
-        ALL_TO_ALL,
-        ALL_TO_ALL_V,
-        SEND_RECV,
-        BARRIER,
-    )
-}
+_ROWS = [
+    Operation(
+        name="all_reduce",
+        busbw_factor=lambda n: 2 * (n - 1) / n,
+        source="nccl-tests src/all_reduce.cu",
+        call=lambda buffers, form: form.call("all_reduce", buffers.received, op=form.op),
+        expected=lambda inputs: inputs.reduced(),
+        in_place=(True, False),
+        copies=True,
+        reduces=True,
+        coalesces=True,
+    ),
+    Operation(
+        name="all_gather",
+        busbw_factor=lambda n: (n - 1) / n,
+        source="nccl-tests src/all_gather.cu",
+        call=lambda buffers, form: form.call("all_gather_single", buffers.received, buffers.sent),
+        expected=lambda inputs: inputs.of_all(),
+        counts=lambda elements, n: (elements // n, elements),
+        granularity=lambda n: n,
+        alignment=16,
+        in_place=(False, True),
+        coalesces=True,
+    ),
+    Operation(
+        name="reduce_scatter",
+        busbw_factor=lambda n: (n - 1) / n,
+        source="nccl-tests src/reduce_scatter.cu",
+        call=lambda buffers, form: form.call("reduce_scatter_single", buffers.received, buffers.sent, op=form.op),
+        expected=lambda inputs: inputs.reduced()[_own_part(inputs)],
+        counts=lambda elements, n: (elements, elements // n),
+        granularity=lambda n: n,
+        alignment=16,
+        in_place=(False, True),
+        reduces=True,
+        coalesces=True,
+    ),
+    Operation(
+        name="broadcast",
+        busbw_factor=lambda n: float(n > 1),
+        source="nccl-tests src/broadcast.cu",
+        call=lambda buffers, form: form.call("broadcast", buffers.received, src=form.global_root),
+        expected=lambda inputs: inputs.of(inputs.root),
+        is_rooted=True,
+    ),
+    Operation(
+        name="reduce",
+        busbw_factor=lambda n: float(n > 1),
+        source="nccl-tests src/reduce.cu",
+        call=lambda buffers, form: form.call("reduce", buffers.received, form.global_root, op=form.op),
+        expected=lambda inputs: inputs.reduced() if inputs.rank == inputs.root else None,
+        in_place=(True, False),
+        copies=True,
+        reduces=True,
+        is_rooted=True,
+    ),
+    Operation(
+        name="gather",
+        busbw_factor=lambda n: (n - 1) / n,
+        source="nccl-tests src/gather.cu",
+        call=lambda buffers, form: form.call("gather", buffers.sent, _of_root(buffers, form), dst=form.global_root),
+        expected=lambda inputs: inputs.of_all() if inputs.rank == inputs.root else None,
+        counts=lambda elements, n: (elements // n, elements),
+        granularity=lambda n: n,
+        alignment=16,
+        in_place=(False,),
+        is_rooted=True,
+    ),
+    Operation(
+        name="scatter",
+        busbw_factor=lambda n: (n - 1) / n,
+        source="nccl-tests src/scatter.cu",
+        call=lambda buffers, form: form.call(
+            "scatter", buffers.received, _of_root(buffers, form), src=form.global_root
+        ),
+        expected=lambda inputs: inputs.of(inputs.root)[_own_part(inputs)],
+        counts=lambda elements, n: (elements, elements // n),
+        granularity=lambda n: n,
+        alignment=16,
+        in_place=(False,),
+        is_rooted=True,
+    ),
+    Operation(
+        name="all_to_all",
+        busbw_factor=lambda n: (n - 1) / n,
+        source="nccl-tests src/alltoall.cu",
+        call=lambda buffers, form: form.call("all_to_all_single", buffers.received, buffers.sent),
+        expected=lambda inputs: inputs.of_each(lambda rank: _own_part(inputs)),
+        granularity=lambda n: n,
+        alignment=16,
+        in_place=(False,),
+    ),
+    Operation(
+        name="all_to_all_v",
+        busbw_factor=lambda n: (n - 1) / n,
+        source="nccl-tests src/alltoallv.cu",
+        call=_all_to_all_v,
+        expected=_unequal_parts,
+        granularity=_all_shares,
+        alignment=16,
+        in_place=(False,),
+    ),
+    Operation(
+        name="send_recv",
+        busbw_factor=lambda n: float(n > 1),
+        source="nccl-tests src/sendrecv.cu",
+        call=_send_recv,
+        expected=lambda inputs: inputs.of((inputs.rank - 1) % inputs.world_size),
+        in_place=(False,),
+        min_ranks=2,  # backends differ in whether a rank may send to itself
+    ),
+    Operation(
+        name="barrier",
+        busbw_factor=lambda n: 0.0,
+        source="nothing is sent",
+        call=lambda buffers, form: form.call("barrier"),
+        expected=None,
+        granularity=lambda n: 0,
+    ),
+]
+OPERATIONS = {row.name: row for row in _ROWS}
 """By torch name."""
 
 

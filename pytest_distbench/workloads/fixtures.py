@@ -1,23 +1,26 @@
-"""The fixture ``collective_sweep``: one collective over message sizes."""
+"""The fixtures ``collective_sweep``, a collective over message sizes, and ``communication``, shapes of real traffic."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Unpack, get_args
+from typing import Any, NoReturn, Unpack, get_args
 
 import pytest
 
 from pytest_distbench import workloads
-from pytest_distbench.errors import ConfigurationError, show
+from pytest_distbench.errors import ConfigurationError, look_up, show
 from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments, Called, ShapeKeywords, several
 from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.outcomes import Run
+from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.metric import as_scalar
 from pytest_distbench.records.wanted import MODES, OverRanks
 from pytest_distbench.units import as_int, format_bytes
+from pytest_distbench.workloads import gradients, links, replay
 from pytest_distbench.workloads.collectives import OPERATIONS, Operation, operation
 from pytest_distbench.workloads.protocol import (
     CACHES,
@@ -31,9 +34,6 @@ from pytest_distbench.workloads.protocol import (
     Preset,
     groups_of,
     item_bytes,
-    preset,
-    reduction,
-    transport_of,
 )
 
 LARGEST_BYTES = 2**45
@@ -109,14 +109,13 @@ class CollectiveSweep:
         ranks = given.ranks(options.get("world_size"), self._distbench.world_size)
         with given:
             row, body, called_by = _find(collective)
-            usual = preset(sizes) if isinstance(sizes, str) else _UNNAMED
-            dtypes = _names(given, "dtype", dtype, DTYPES, item_bytes)
-            redops = _names(given, "redop", redop, REDUCTIONS, reduction)
-            largest = max([dtypes] if isinstance(dtypes, str) else dtypes, key=item_bytes)
-            item = item_bytes(largest)
-            chosen = _sizes(given, sizes, usual, item)
+            usual = look_up(PRESETS, sizes, "preset of sizes", hint=_HINT) if isinstance(sizes, str) else _UNNAMED
+        dtypes = _names(given, "dtype", dtype, DTYPES)
+        redops = _names(given, "redop", redop, REDUCTIONS, "reduce operation")
+        with given:
             group = number if (number := as_int(group)) is not None else group
             groups = groups_of(group, ranks)
+        largest = max([dtypes] if isinstance(dtypes, str) else dtypes, key=item_bytes)
         in_place = found if isinstance(found := as_scalar(in_place), bool) else in_place
         if in_place is not None and not isinstance(in_place, bool):
             given.refuse(f"in_place={show(in_place)}; wanted True, False, or None for the usual way")
@@ -136,18 +135,17 @@ class CollectiveSweep:
             "as_memory_allows": usual.as_memory_allows,
         }
         cache = given.choice("cache", cache, CACHES)
-        self._check_machine(given, choices, cache)
+        self._check_choices(given, row, choices, cache)
         iterations = usual.iterations if iterations is None else iterations
         if iterations is not None:
             iterations = given.whole("iterations", iterations, least=1, most=MOST_ITERATIONS)
         warmup = given.whole("warmup", usual.warmup if warmup is None else warmup, least=0, most=MOST_ITERATIONS)
         if choices["mode"] != "per-iteration" and not warmup:
             given.refuse(f"mode={choices['mode']!r} needs a warm-up, which gives the fingerprint: warmup=1 or more")
-        kept = self._kept(given, chosen, max_bytes, item=item, dtype=largest)
+        kept = self._sizes(given, sizes, usual, max_bytes, largest)
         if row is not None:
-            _check_fits(given, row, choices)
             with given:  # it can send none of them
-                row.message_sizes(kept, item_bytes=item, world_size=len(groups[0]), parts=parts)
+                row.message_sizes(kept, item_bytes=item_bytes(largest), world_size=len(groups[0]), parts=parts)
         params = {
             "collective": collective,
             "dtype": dtypes,
@@ -164,9 +162,9 @@ class CollectiveSweep:
         if transport == "":
             return self._distbench.run_wanted(given, wanted)
         collective = (wanted.params or {})["collective"]
-        fitting = [name for name, row in TRANSPORTS.items() if not row.collectives or collective in row.collectives]
-        with given:
-            names = _names(given, "transport", transport, fitting, transport_of)
+        if transport == "all":
+            transport = [name for name, row in TRANSPORTS.items() if collective in (row.collectives or [collective])]
+        names = _names(given, "transport", transport, TRANSPORTS)
         if isinstance(names, str):
             return self._distbench.run_wanted(given, self._sent_by(given, wanted, names))
         each = [replace(self._sent_by(given, wanted, name), name=f"{wanted.name} {name}".strip()) for name in names]
@@ -174,30 +172,57 @@ class CollectiveSweep:
 
     def _sent_by(self, given: Arguments, wanted: Called, name: str) -> Called:
         """The same by a transport; the test is skipped where the backend has it not."""
-        row, backend, params = transport_of(name), self._distbench.backend, dict(wanted.params or {})
+        row, backend, params = TRANSPORTS[name], self._distbench.backend, dict(wanted.params or {})
         if row.collectives and params["collective"] not in row.collectives:
             given.refuse(f"transport={name!r} is for {', '.join(row.collectives)}, not for {params['collective']}")
         if backend not in row.variables:
             pytest.skip(f"not run: {' and '.join(row.variables)} can use {name!r}, and {backend} cannot choose")
         return replace(wanted, params={**params, "transport": name}, env=row.variables[backend])
 
-    def _check_machine(self, given: Arguments, choices: Mapping[str, object], cache: str) -> None:
-        """Refuse choices that these ranks, or what is timed, have no place for."""
+    def _check_choices(
+        self, given: Arguments, row: Operation | None, choices: Mapping[str, object], cache: str
+    ) -> None:
+        """Refuse choices that these ranks, what is timed, or the collective have no place for."""
         on_gpus = self._distbench.device == "cuda"
+        redop, root, in_place = (choices[name] for name in ("redop", "root", "in_place"))
         if choices["buffers"] == "registered" and (not on_gpus or choices["group"] != "all"):
             given.refuse("buffers='registered' needs NCCL on GPUs, and the group of all ranks: give --gpu")
-        if choices["mode"] == "graph" and (cache != "hot" or choices["root"] == SHIFT or not on_gpus):
+        if choices["mode"] == "graph" and (cache != "hot" or root == SHIFT or not on_gpus):
             given.refuse("mode='graph' replays one call: it needs --gpu, cache='hot', and a root that stays")
+        if row is None:
+            return
+        if not row.reduces and redop != "sum":
+            given.refuse(f"redop={show(redop)}: {row.name} reduces nothing; those that do: {_that('reduces')}")
+        if not row.is_rooted and root != 0:
+            given.refuse(f"root={show(root)}: {row.name} has no root; those that have: {_that('is_rooted')}")
+        if in_place is not None and in_place not in row.in_place:
+            had = " or ".join(map(str, row.in_place))
+            given.refuse(f"in_place={show(in_place)}: torch has {row.name} with in_place={had}")
+        if choices["together"] == "coalesced" and not row.coalesces:
+            given.refuse(f"together='coalesced': torch coalesces {_that('coalesces')}, and not {row.name}")
 
-    def _kept(self, given: Arguments, chosen: Sequence[int], max_bytes: object, *, item: int, dtype: str) -> list[int]:
-        """The sizes that hold an element, and are none too large; where the run allows none of them, skip the test."""
-        largest = math.inf if max_bytes is None else given.whole("max_bytes", max_bytes, least=1)
+    def _sizes(self, given: Arguments, sizes: object, usual: Preset, max_bytes: object, dtype: str) -> list[int]:
+        """The message sizes that are measured; the test is skipped where the run allows none of them."""
+        item = item_bytes(dtype)
+        if isinstance(sizes, str):
+            chosen = usual.sizes(item)
+        else:
+            listed = several(sizes, most=MOST_SIZES)
+            if not listed:
+                given.refuse(f"sizes={show(sizes)}; wanted a list of numbers of bytes, or one of {', '.join(PRESETS)}")
+            if len(listed) > MOST_SIZES:
+                given.refuse(f"sizes={show(sizes)}; wanted at most {MOST_SIZES} sizes")
+            chosen = [given.whole("sizes: a number of bytes", size, least=1, most=LARGEST_BYTES) for size in listed]
+            if len(set(chosen)) < len(chosen):
+                given.refuse(f"sizes={show(sizes)}; each can be measured only once")
+        largest = LARGEST_BYTES
+        if max_bytes is not None:
+            largest = given.whole("max_bytes", max_bytes, least=1, most=LARGEST_BYTES)
         allowed = math.inf if self._max_message_bytes is None else self._max_message_bytes
         asked = [size for size in chosen if item <= size <= largest]
         kept = [size for size in asked if size <= allowed]
         if asked and not kept:
-            told = f"its smallest message has {format_bytes(min(asked))}"
-            pytest.skip(f"not run: {told}, --distbench-max-message is {format_bytes(allowed)}")
+            _skip_beyond("smallest message", min(asked), allowed)
         if not kept:
             most = min(largest, allowed)
             given.refuse(
@@ -222,6 +247,7 @@ _USUAL: dict[str, object] = {
 """How messages are sent and timed. What is as usual is not stored, so that cases outlive new choices."""
 
 _UNNAMED = Preset(summary="a list", sizes=lambda item: [])
+_HINT = ", or give a list of bytes"
 
 
 def _find(collective: object) -> tuple[Operation | None, str, str]:
@@ -235,46 +261,245 @@ def _find(collective: object) -> tuple[Operation | None, str, str]:
 
 
 def _names(
-    given: Arguments, argument: str, value: object, table: Iterable[str], look_up: Callable[[str], object]
+    given: Arguments, argument: str, value: object, table: Mapping[str, object], what: str = ""
 ) -> str | list[str]:
-    if isinstance(value, str):
-        if value == "all":
-            return [*table]
-        look_up(value)
-        return value
-    if not isinstance(value, list | tuple) or not value or not all(isinstance(name, str) for name in value):
+    """A row of a table or several, each once."""
+    if value == "all":
+        return [*table]
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
         given.refuse(f"{argument}={show(value)}; wanted a name, a list of names, or 'all'")
-    for name in value:
-        look_up(name)
-    return list(dict.fromkeys(value))
+    with given:
+        for name in names:
+            look_up(table, name, what or argument)
+    return value if isinstance(value, str) else list(dict.fromkeys(names))
 
 
-def _check_fits(given: Arguments, row: Operation, choices: Mapping[str, object]) -> None:
-    redop, root, in_place = (choices[name] for name in ("redop", "root", "in_place"))
-    if not row.reduces and redop != "sum":
-        given.refuse(f"redop={show(redop)}: {row.name} reduces nothing; those that do: {_that(lambda o: o.reduces)}")
-    if not row.is_rooted and root != 0:
-        given.refuse(f"root={show(root)}: {row.name} has no root; those that have: {_that(lambda o: o.is_rooted)}")
-    if in_place is not None and in_place not in row.in_place:
-        had = " or ".join(map(str, row.in_place))
-        given.refuse(f"in_place={show(in_place)}: torch has {row.name} with in_place={had}")
-    if choices["together"] == "coalesced" and not row.coalesces:
-        given.refuse(f"together='coalesced': torch coalesces {_that(lambda o: o.coalesces)}, and not {row.name}")
+def _that(has: str) -> str:
+    return ", ".join(name for name, row in OPERATIONS.items() if getattr(row, has))
 
 
-def _that(has: Callable[[Operation], bool]) -> str:
-    return ", ".join(name for name, row in OPERATIONS.items() if has(row))
+def _skip_beyond(message: str, num_bytes: int, allowed: float) -> NoReturn:
+    told = f"its {message} has {format_bytes(num_bytes)}"
+    pytest.skip(f"not run: {told}, --distbench-max-message is {format_bytes(allowed)}")
 
 
-def _sizes(given: Arguments, sizes: object, usual: Preset, item: int) -> list[int]:
-    if isinstance(sizes, str):
-        return usual.sizes(item)
-    listed = several(sizes, most=MOST_SIZES)
-    if not listed:
-        given.refuse(f"sizes={show(sizes)}; wanted a list of numbers of bytes, or one of {', '.join(PRESETS)}")
-    if len(listed) > MOST_SIZES:
-        given.refuse(f"sizes={show(sizes)}; wanted at most {MOST_SIZES} sizes")
-    found = [given.whole("sizes: a number of bytes", size, least=1, most=LARGEST_BYTES) for size in listed]
-    if len(set(found)) < len(found):
-        given.refuse(f"sizes={show(sizes)}; each can be measured only once")
-    return found
+_LARGEST_MATRIX = 2**17
+_MOST_LAYERS = 1000
+_MOST_LISTED = 1000
+_MESSAGES = ("message_bytes", "bandwidth_bytes", "latency_bytes")
+"""Parameters that say how large a message is. Gradients are no choice of the caller's: compression is run as it is."""
+
+
+class Communication:
+    """The ``communication`` fixture.
+
+    Every method takes ``iterations`` (timed ones) and ``warmup`` (untimed ones before them), raises Misuse where an
+    argument cannot be used, and skips the test where its messages are larger than ``--distbench-max-message``.
+    """
+
+    def __init__(self, distbench: Distbench, max_message_bytes: int | None) -> None:
+        self._distbench = distbench
+        self._max_message_bytes = max_message_bytes
+
+    def buckets(
+        self,
+        *,
+        message_bytes: int = 4 * 2**20,
+        tensors: Sequence[int] = gradients.TENSORS,
+        calls: Sequence[str] = tuple(gradients.CALLS),
+        dtype: str = "float32",
+        iterations: int = 10,
+        warmup: int = 2,
+        **options: Unpack[ShapeKeywords],
+    ) -> Run:
+        """The same bytes, all_reduced in few tensors and in many: ``latency`` at ``tensors`` and ``calls``.
+
+        Args:
+            message_bytes: of all tensors together.
+            tensors: numbers of tensors, one after another.
+            calls: ``each`` (one all_reduce per tensor), ``coalesced`` (one for all), ``flattened`` (copied into one
+                bucket and back).
+            dtype: element type.
+            iterations: timed iterations.
+            warmup: untimed iterations.
+        """
+        given = self._arguments("buckets", options)
+        message_bytes = given.whole("message_bytes", message_bytes, least=1, most=LARGEST_BYTES)
+        counts = [given.whole("tensors: a number", n, least=1) for n in self._each_once(given, "tensors", tensors)]
+        chosen = self._each_once(given, "calls", calls)
+        if unknown := [name for name in chosen if not isinstance(name, str) or name not in gradients.CALLS]:
+            given.refuse(f"unknown calls {show(unknown[0])}: known are {', '.join(gradients.CALLS)}")
+        with given:
+            elements = gradients.elements_of(message_bytes, given.text("dtype", dtype))
+            gradients.tensor_lengths(elements, max(counts))
+        params = {"message_bytes": message_bytes, "tensors": counts, "calls": chosen, "dtype": dtype}
+        return self._run("gradients.py::bucket_sweep", given, params, iterations, warmup, options)
+
+    def overlap(
+        self,
+        *,
+        message_bytes: int = 4 * 2**20,
+        matrix: int = 256,
+        multiplications: int = 8,
+        dtype: str = "float32",
+        iterations: int = 20,
+        warmup: int = 3,
+        **options: Unpack[ShapeKeywords],
+    ) -> Run:
+        """An all_reduce that overlaps with matrix multiplications: each alone, both together, and the exposed part.
+
+        Args:
+            message_bytes: of the all_reduce.
+            matrix: rows and columns of the square matrices.
+            multiplications: their number; together they should take as long as the all_reduce.
+            dtype: element type.
+            iterations: timed iterations.
+            warmup: untimed iterations.
+        """
+        given = self._arguments("overlap", options)
+        if not isinstance(dtype, str) or dtype not in gradients.MATRIX_DTYPES:
+            given.refuse(f"dtype={show(dtype)}; matrices have one of {', '.join(gradients.MATRIX_DTYPES)}")
+        message_bytes = given.whole("message_bytes", message_bytes, least=1, most=LARGEST_BYTES)
+        with given:
+            gradients.elements_of(message_bytes, dtype)
+        params = {
+            "message_bytes": message_bytes,
+            "matrix": given.whole("matrix", matrix, least=1, most=_LARGEST_MATRIX),
+            "multiplications": given.whole("multiplications", multiplications, least=1, most=MOST_ITERATIONS),
+            "dtype": dtype,
+        }
+        return self._run("gradients.py::overlap", given, params, iterations, warmup, options)
+
+    def compression(
+        self,
+        hook: str,
+        *,
+        width: int = 256,
+        layers: int = 4,
+        batch: int = 32,
+        approximation_rank: int = 1,
+        iterations: int = 20,
+        warmup: int = 3,
+        **options: Unpack[ShapeKeywords],
+    ) -> Run:
+        """A DDP training whose gradients one of torch's hooks compresses: time, bytes, and the gradient's error.
+
+        PowerSGD compresses before the warm-up begins. If torch or the backend does not support the hook, the test is
+        skipped, with the reason.
+
+        Args:
+            hook: ``none``, ``fp16``, ``bf16`` or ``powersgd``.
+            width: of the linear layers, which are square.
+            layers: their number.
+            batch: samples of each rank.
+            approximation_rank: of PowerSGD's approximation.
+            iterations: timed iterations.
+            warmup: untimed iterations.
+        """
+        given = self._arguments("compression", options)
+        with given:
+            look_up(gradients.HOOKS, hook, "hook")
+        params = {
+            "hook": hook,
+            "width": given.whole("width", width, least=1, most=_LARGEST_MATRIX),
+            "layers": given.whole("layers", layers, least=1, most=_MOST_LAYERS),
+            "batch": given.whole("batch", batch, least=1, most=LARGEST_BYTES),
+            "approximation_rank": given.whole("approximation_rank", approximation_rank, least=1, most=width),
+        }
+        return self._run("gradients.py::compressed_training", given, params, iterations, warmup, options)
+
+    def links(
+        self,
+        *,
+        latency_bytes: int = 8,
+        bandwidth_bytes: int = 2**20,
+        pattern: str = "ping-pong",
+        max_imbalance: float | None = None,
+        iterations: int = 20,
+        warmup: int = 3,
+        **options: Unpack[ShapeKeywords],
+    ) -> Run:
+        """Every pair of ranks, one at a time: ``latency`` and ``bandwidth`` at ``from`` and ``to``.
+
+        Args:
+            latency_bytes: of the small messages.
+            bandwidth_bytes: of the large ones.
+            pattern: ``ping-pong`` (each pair once) or ``one-way`` (bursts, both directions).
+            max_imbalance: the test fails if a link takes so many times as long as a typical one. Needs three ranks.
+            iterations: timed iterations.
+            warmup: untimed iterations.
+        """
+        given = self._arguments("links", options)
+        if given.ranks(options.get("world_size"), self._distbench.world_size) < 2:
+            given.refuse("a link needs two ranks, and this test has 1: run it with --world-size 2 or more")
+        with given:
+            links.pairs(2, pattern)
+        params = {
+            "latency_bytes": given.whole("latency_bytes", latency_bytes, least=1, most=LARGEST_BYTES),
+            "bandwidth_bytes": given.whole("bandwidth_bytes", bandwidth_bytes, least=1, most=LARGEST_BYTES),
+            "pattern": pattern,
+            "max_imbalance": None if max_imbalance is None else given.number("max_imbalance", max_imbalance, above=1),
+        }
+        return self._run("links.py::link_matrix", given, params, iterations, warmup, options)
+
+    def replay(
+        self,
+        fingerprint: Run | Fingerprint | str | os.PathLike[str],
+        *,
+        of: str = "",
+        iterations: int = 20,
+        warmup: int = 5,
+        **options: Unpack[ShapeKeywords],
+    ) -> Run:
+        """Time the collectives of a fingerprint without computation: the whole sequence, and each operation alone.
+
+        Every iteration issues the same sequence of operations, sizes, dtypes and groups, one after the other:
+        ``replay``, and ``replay[op=all_gather]``. Every rank of the run replays a fingerprint of one rank of a large
+        group from the backend ``fake``.
+
+        Args:
+            fingerprint: a run of this test, a :class:`Fingerprint`, or the path of a baseline file.
+            of: name of its loop, such as ``step_time``, if it has several.
+            iterations: timed iterations.
+            warmup: untimed iterations.
+
+        Raises:
+            Misuse: there is no such fingerprint, or these ranks cannot replay it.
+        """
+        given = self._arguments("replay", options)
+        ranks = given.ranks(options.get("world_size"), self._distbench.world_size)
+        of = given.text("of", of, may_be_empty=True)
+        params = replay.replay_params(given, fingerprint, of, world_size=ranks, beside=given.file.parent)
+        options.setdefault("name", "replay")
+        return self._run("replay.py::replay", given, params, iterations, warmup, options)
+
+    def _arguments(self, call: str, options: Mapping[str, object]) -> Arguments:
+        self._distbench.skip_without_clocks(f"communication.{call} measures times")
+        given = self._distbench.arguments(f"communication.{call}")
+        given.keywords(options, getattr(self, call), ShapeKeywords)
+        return given
+
+    def _each_once(self, given: Arguments, name: str, value: object) -> list[Any]:
+        listed = several(value, most=_MOST_LISTED)
+        if not listed or len(listed) > _MOST_LISTED:
+            given.refuse(f"{name}={show(value)}; wanted a list of 1 to {_MOST_LISTED}")
+        if len({str(item) for item in listed}) < len(listed):
+            given.refuse(f"{name}={show(value)}; each can be measured only once")
+        return listed
+
+    def _run(
+        self,
+        body: str,
+        given: Arguments,
+        params: dict[str, Any],
+        iterations: object,
+        warmup: object,
+        options: ShapeKeywords,
+    ) -> Run:
+        params["iterations"] = given.whole("iterations", iterations, least=1, most=MOST_ITERATIONS)
+        params["warmup"] = given.whole("warmup", warmup, least=0, most=MOST_ITERATIONS)
+        largest = max((params[name] for name in _MESSAGES if name in params), default=0)
+        if self._max_message_bytes is not None and largest > self._max_message_bytes:
+            _skip_beyond("message", largest, self._max_message_bytes)
+        return self._distbench.run_wanted(given, Called(body=str(_WORKLOADS / body), params=params, **options))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_distbench.errors import ConfigurationError, RecordingError, look_up, show
+from pytest_distbench.errors import ConfigurationError, RecordingError, show
 from pytest_distbench.records.kinds import FAST_SIDE
 from pytest_distbench.records.metric import metric_key
 from pytest_distbench.records.summaries import quantile
@@ -245,11 +245,6 @@ HOOKS = {
 """By the name that a test gives."""
 
 
-def hook_named(name: object) -> Hook:
-    """Look a hook up."""
-    return look_up(HOOKS, name, "hook")
-
-
 _FIRST_BUCKET_BYTES = 2**20
 """Of DDP; gradients of more bytes are in several buckets."""
 
@@ -270,7 +265,7 @@ def compressed_training(rank: RankContext) -> None:
     from torch.nn.parallel import DistributedDataParallel
 
     params = rank.params
-    hook = hook_named(params["hook"])
+    hook = HOOKS[params["hook"]]
     at = {"hook": params["hook"]}
     sizes = {name: params[name] for name in ("width", "layers", "batch")}
     identity = {**sizes, **({"approximation_rank": params["approximation_rank"]} if hook.takes_rank else {})}
@@ -320,7 +315,7 @@ def expect_support(rank: RankContext, name: str) -> None:
 
     from pytest_distbench.workloads.calls import expect_sums
 
-    hook = hook_named(name)
+    hook = HOOKS[name]
     if hook.waits_for and rank.device.type == "cpu" and torch.cuda.is_available():
         raise unittest.SkipTest(f"{name}: {hook.waits_for}")
     if hook.dtype:

@@ -5,7 +5,6 @@ pytest's process reads the tables, so torch is imported when a rank runs it.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -115,11 +114,28 @@ def _measure(rank: RankContext, link: Link, name: str, message_bytes: int) -> fl
     """Seconds of one message, the same in every rank; recorded by the rank that the link leads from."""
     import torch
 
+    from pytest_distbench.worker.clock.iterations import time_iterations
+
     pattern = PATTERNS[rank.params["pattern"]]
     is_part = rank.rank in link
     message = torch.zeros(message_bytes if is_part else 0, dtype=torch.uint8, device=rank.device)
-    exchange = functools.partial(pattern.exchange, rank.rank, link, message)
-    times = [seconds / pattern.messages for seconds in _time(rank, link, name, exchange)]
+    with rank.loop(name) as loop:
+        timed = time_iterations(
+            rank,
+            loop,
+            metric_key(name, link.at),
+            mode="per-iteration",
+            warmup=rank.params["warmup"],
+            iterations=rank.params["iterations"],
+        )
+        while True:
+            try:
+                next(timed)
+            except StopIteration as end:
+                times = [seconds / pattern.messages for seconds in end.value[0]]
+                break
+            if is_part:
+                pattern.exchange(rank.rank, link, message)
     typical = quantile(times, FAST_SIDE)
     if rank.rank == link.source:
         identity: dict[str, Scalar] = {"message_bytes": message_bytes, "pattern": rank.params["pattern"]}
@@ -131,30 +147,6 @@ def _measure(rank: RankContext, link: Link, name: str, message_bytes: int) -> fl
     if is_part and rank.backend != "fake":  # which moves no data
         _check(rank.rank, link, message)
     return rank.sum_over_ranks(typical if rank.rank == link.source else 0.0)
-
-
-def _time(rank: RankContext, link: Link, name: str, exchange: Callable[[], None]) -> list[float]:
-    """Seconds of each iteration as this rank's clock has them; ranks that are no part of the link do nothing."""
-    from pytest_distbench.worker.clock.iterations import time_iterations
-
-    params = rank.params
-    with rank.loop(name) as loop:
-        timed = time_iterations(
-            rank,
-            loop,
-            metric_key(name, link.at),
-            mode="per-iteration",
-            warmup=params["warmup"],
-            iterations=params["iterations"],
-        )
-        while True:
-            try:
-                next(timed)
-            except StopIteration as end:
-                times: list[float] = end.value[0]
-                return times
-            if rank.rank in link:
-                exchange()
 
 
 def _check(rank: int, link: Link, message: torch.Tensor) -> None:

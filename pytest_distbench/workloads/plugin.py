@@ -14,8 +14,7 @@ from pytest_distbench.records.wanted import Wanted
 
 if TYPE_CHECKING:
     from pytest_distbench.plugin.distbench import Distbench
-    from pytest_distbench.workloads.communication import Communication
-    from pytest_distbench.workloads.fixtures import CollectiveSweep
+    from pytest_distbench.workloads.fixtures import CollectiveSweep, Communication
     from pytest_distbench.workloads.scaling import Scaling, TimeToAccuracy
 
 
@@ -71,6 +70,6 @@ def scaling(distbench: Distbench) -> Scaling:
 @pytest.fixture
 def communication(request: pytest.FixtureRequest, distbench: Distbench) -> Communication:
     """Measure a shape of real communication: ``communication.links()``, ``buckets``, ``overlap``, ``compression``."""
-    from pytest_distbench.workloads.communication import Communication
+    from pytest_distbench.workloads.fixtures import Communication
 
     return Communication(distbench, settings_of(request.config).max_message_bytes)

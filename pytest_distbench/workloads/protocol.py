@@ -126,11 +126,6 @@ REDUCTIONS: dict[str, Reduction] = {
 """By the name that ``redop=`` takes."""
 
 
-def reduction(name: str) -> Reduction:
-    """Look a reduce operation up."""
-    return look_up(REDUCTIONS, name, "reduce operation")
-
-
 class Pattern:
     """A row of numbers, made of pieces that repeat. It takes no memory: parts are made with :meth:`make`."""
 
@@ -206,7 +201,7 @@ class Inputs:
         self.world_size = world_size
         self.root = root
         self._part = part
-        self._reduction = reduction(redop)
+        self._reduction = REDUCTIONS[redop]
         numbers = self._reduction.numbers(world_size, DTYPES[dtype][1])
         self._numbers = torch.tensor(numbers, device=device)
 
@@ -276,21 +271,6 @@ TRANSPORTS: dict[str, Transport] = {
     ),
 }
 """By the name that ``transport=`` takes. gloo has none: in torch's builds for Linux TCP is all there is."""
-
-
-def transport_of(name: str) -> Transport:
-    """Look a transport up."""
-    return look_up(TRANSPORTS, name, "transport")
-
-
-def power_of_two_sizes(first: int, last: int) -> list[int]:
-    """Message sizes from ``first`` to ``last`` bytes, doubling, both ends included."""
-    sizes = []
-    size = first
-    while size <= last:
-        sizes.append(size)
-        size *= 2
-    return sizes
 
 
 def mlbench_sizes(item_size: int) -> list[int]:
@@ -369,11 +349,11 @@ class Preset:
 
 
 PRESETS: dict[str, Preset] = {
-    "powers": Preset(summary="4 B to 64 MiB, doubling", sizes=lambda item: power_of_two_sizes(4, 64 * 2**20)),
+    "powers": Preset(summary="4 B to 64 MiB, doubling", sizes=lambda item: [2**k for k in range(2, 27)]),
     "small": Preset(summary="256 B, 4 KiB, 64 KiB, 1 MiB", sizes=lambda item: [2**8, 2**12, 2**16, 2**20]),
     "gpu": Preset(
         summary="1 KiB to 8 GiB, doubling, as memory allows",
-        sizes=lambda item: power_of_two_sizes(2**10, 2**33),
+        sizes=lambda item: [2**k for k in range(10, 34)],
         as_memory_allows=True,
     ),
     "mlbench": Preset(
@@ -389,8 +369,3 @@ PRESETS: dict[str, Preset] = {
     ),
 }
 """By the name that ``sizes=`` takes."""
-
-
-def preset(name: str) -> Preset:
-    """Look a preset up."""
-    return look_up(PRESETS, name, "preset of sizes", hint=", or give a list of bytes")

@@ -80,8 +80,13 @@ class Scaling:
         of = given.text("of", of)
         most = given.ranks(options.get("world_size"), distbench.world_size)
         name = given.text("name", options.get("name", ""), may_be_empty=True, without="@")
-        tolerance = options.get("tolerance")
-        of_runs, own = _shared(tolerance)
+        of_runs = options.get("tolerance")
+        own: dict[str, float] = {}
+        if isinstance(of_runs, Mapping):
+            own = {name: of_runs[name] for name in DERIVED if name in of_runs}
+            of_runs = {name: fraction for name, fraction in of_runs.items() if name not in own} or None
+        elif of_runs is not None:
+            own = dict.fromkeys(DERIVED, of_runs)
         sizes = sorted({most, *(2**power for power in range(most.bit_length()) if 2**power < most)})
         asked = [(1, "off"), *((size, "on") for size in sizes), *((size, "off") for size in sizes if size > 1)]
         own_params = given.mapping("params", {} if params is None else params)
@@ -110,10 +115,7 @@ class Scaling:
         runs = dict(zip(asked, distbench.run_in_turns(given, wanted, check_first=check_first), strict=True))
         for run in runs.values():
             _check_loop(given, run.result.case.label, run.launches[0], of)
-        _check_threads(given, list(runs.values()))
-        _check_silent(given, [run for (_, how), run in runs.items() if how == "off"], of)
-        _check_samples(given, list(runs.values()))
-        _check_tolerance(given, list(runs.values()), of_runs)
+        _check_runs(given, runs, of, of_runs)
         if most == 1:
             told = "no efficiency was judged: it needs two or more workers. Next: --world-size 2 or more"
             warnings.warn(DistbenchWarning(f"scaling: {told}"), stacklevel=2)
@@ -182,52 +184,33 @@ def _batch(given: Arguments, found: Mapping[str, Any], parts: int) -> int:
     return batch // parts
 
 
-def _shared(
-    tolerance: float | Mapping[str, float] | None,
-) -> tuple[float | Mapping[str, float] | None, Mapping[str, float]]:
-    if not isinstance(tolerance, Mapping):
-        return tolerance, {} if tolerance is None else dict.fromkeys(DERIVED, tolerance)
-    own = {name: tolerance[name] for name in DERIVED if name in tolerance}
-    return {name: fraction for name, fraction in tolerance.items() if name not in own} or None, own
-
-
-def _check_tolerance(given: Arguments, runs: Sequence[Run], tolerance: float | Mapping[str, float] | None) -> None:
-    """Refuse a tolerance for what is not there: it would have no effect, and nobody would know."""
-    judged = [verdict for run in runs for verdict in run.verdicts.values()]
-    known = {verdict.name for verdict in judged if METRIC_KINDS[verdict.better].rule != "exact"}
-    unknown = [name for name in (tolerance if isinstance(tolerance, Mapping) else ()) if name not in known]
-    if unknown:
-        there = ", ".join(sorted({*known, *DERIVED}))
-        given.refuse(f"tolerance[{unknown[0]!r}]: nothing of that name has one; wanted one of {there}")
-
-
 def _check_loop(given: Arguments, label: str, launch: LaunchRecord, of: str) -> None:
     timed = [m.key for m in launch.measurements if m.unit == "s" and not m.is_phase]
     if of not in timed:
         given.refuse(f"of={of!r}: {label} timed no such loop; wanted one of {', '.join(timed) or 'rank.timed(...)'}")
 
 
-def _check_samples(given: Arguments, runs: Sequence[Run]) -> None:
-    """Refuse trainings whose samples do not follow the batch that they are given: their steps are of other work."""
-    found: dict[float, list[str]] = {}
-    for run in runs:
-        measured = {m.name: m.value for m in run.launches[0].measurements if m.value is not None}
-        if SAMPLES in measured:
-            batches = run.result.case.world_size * run.result.case.params["batch"]
-            found.setdefault(measured[SAMPLES] / batches, []).append(run.result.case.label)
-    if len(found) > 1:
-        told = "; ".join(f"{samples:g} in {', '.join(labels)}" for samples, labels in found.items())
+def _check_runs(given: Arguments, runs: Mapping[tuple[int, str], Run], of: str, tolerance: object) -> None:
+    """Refuse runs that cannot be compared: they computed with other threads, communicate, or train on other samples.
+
+    And a tolerance for what is not there: it would have no effect, and nobody would know.
+    """
+    by_threads: dict[str, list[str]] = {}
+    by_samples: dict[float, list[str]] = {}
+    for run in runs.values():
+        launch, case = run.launches[0], run.result.case
+        by_threads.setdefault(launch.software.get("threads", ""), []).append(case.label)
+        samples = next((m.value for m in launch.measurements if m.name == SAMPLES), None)
+        if samples is not None:
+            by_samples.setdefault(samples / (case.world_size * case.params["batch"]), []).append(case.label)
+    if len(by_threads) > 1:
+        told = "; ".join(f"{threads} in {', '.join(labels)}" for threads, labels in by_threads.items())
         given.refuse(
-            f"the samples of a step that record_rate received do not follow params['batch']: a sample of it is {told}. "
-            "Next: take the batch of a worker from rank.params['batch'], which is smaller on more workers in "
-            "mode='strong'"
+            f"ranks of different runs had different numbers of threads, so their times cannot be compared: {told}. "
+            "Next: set OMP_NUM_THREADS for the whole run, and set no number of threads in the body"
         )
-
-
-def _check_silent(given: Arguments, runs: Sequence[Run], of: str) -> None:
-    """Refuse steps that communicate where they are to compute alone: what they are compared with would mean nothing."""
-    for run in runs:
-        seen = run.launches[0].fingerprints.get(of)
+    for (_, how), run in runs.items():
+        seen = run.launches[0].fingerprints.get(of) if how == "off" else None
         entered = dict.fromkeys(c.op for each in seen.collectives.values() for c in each) if seen is not None else {}
         if entered:
             given.refuse(
@@ -235,16 +218,16 @@ def _check_silent(given: Arguments, runs: Sequence[Run], of: str) -> None:
                 "Next: take the model from parallel(rank, model) of pytest_distbench.workloads.gradients, and call no "
                 "collective yourself if rank.params['communication'] is 'off'"
             )
-
-
-def _check_threads(given: Arguments, runs: Sequence[Run]) -> None:
-    """Refuse ranks that computed with different numbers of threads: their times say nothing of each other."""
-    found: dict[str, list[str]] = {}
-    for run in runs:
-        found.setdefault(run.launches[0].software.get("threads", ""), []).append(run.result.case.label)
-    if len(found) > 1:
-        told = "; ".join(f"{threads} in {', '.join(labels)}" for threads, labels in found.items())
+    if len(by_samples) > 1:
+        told = "; ".join(f"{samples:g} in {', '.join(labels)}" for samples, labels in by_samples.items())
         given.refuse(
-            f"ranks of different runs had different numbers of threads, so their times cannot be compared: {told}. "
-            "Next: set OMP_NUM_THREADS for the whole run, and set no number of threads in the body"
+            f"the samples of a step that record_rate received do not follow params['batch']: a sample of it is {told}. "
+            "Next: take the batch of a worker from rank.params['batch'], which is smaller on more workers in "
+            "mode='strong'"
         )
+    judged = [verdict for run in runs.values() for verdict in run.verdicts.values()]
+    known = {verdict.name for verdict in judged if METRIC_KINDS[verdict.better].rule != "exact"}
+    unknown = [name for name in (tolerance if isinstance(tolerance, Mapping) else ()) if name not in known]
+    if unknown:
+        there = ", ".join(sorted({*known, *DERIVED}))
+        given.refuse(f"tolerance[{unknown[0]!r}]: nothing of that name has one; wanted one of {there}")

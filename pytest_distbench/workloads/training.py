@@ -68,23 +68,19 @@ def record_setup(
         told: what else defines the training, in words or numbers: ``schedule="halved on a plateau"``.
     """
     parameters, tensors = count(model)
-    facts: dict[str, Scalar] = {"model": type(model).__name__, "optimizer": _described(optimizer), **told}
-    for one in () if preset is None else fields(preset):
-        value = getattr(preset, one.name)
-        facts[one.name] = value if isinstance(value, Scalar) else str(value)
-    rank.record("parameters", parameters, better="exact", facts=facts)
-    rank.record("tensors", tensors, better="exact")
-
-
-def _described(optimizer: torch.optim.Optimizer) -> str:
-    """``SGD(lr=0.1, momentum=0.9)``: the rate is that of the first step's, before schedules."""
     usual = inspect.signature(type(optimizer)).parameters
     own = {
         name: value
         for name, value in optimizer.defaults.items()
         if name == "lr" or (name in usual and value != usual[name].default)
     }
-    return f"{type(optimizer).__name__}({', '.join(f'{name}={value!r}' for name, value in own.items())})"
+    described = f"{type(optimizer).__name__}({', '.join(f'{name}={value!r}' for name, value in own.items())})"
+    facts: dict[str, Scalar] = {"model": type(model).__name__, "optimizer": described, **told}
+    for one in () if preset is None else fields(preset):
+        value = getattr(preset, one.name)
+        facts[one.name] = value if isinstance(value, Scalar) else str(value)
+    rank.record("parameters", parameters, better="exact", facts=facts)
+    rank.record("tensors", tensors, better="exact")
 
 
 def make_deterministic(seed: int) -> None:

@@ -197,11 +197,11 @@ def train(rank: RankContext) -> None:
     """Train until the perplexity of the validation text is ``rank.params["goal"]`` or less."""
     preset = preset_of(rank, PRESETS)
     make_deterministic(rank.seed)
-    text = wikitext.load(folder_of(rank, "wikitext2"))
+    train_text, valid_text, _, vocabulary = wikitext.load(folder_of(rank, "wikitext2"))
     mine = slice(rank.rank * preset.batch, (rank.rank + 1) * preset.batch)
-    known = columns(text.train, preset.batch * rank.world_size)[:, mine]
+    known = columns(train_text, preset.batch * rank.world_size)[:, mine]
     starts = range(0, len(known) - 2, preset.length)  # a sequence has two words at least: it has changes
-    net = AwdLstm(preset, len(text.vocabulary)).to(rank.device)
+    net = AwdLstm(preset, len(vocabulary)).to(rank.device)
     model = net if rank.world_size == 1 else DistributedDataParallel(net)
     torch.manual_seed(rank.seed + rank.rank)  # ranks drop otherwise
     optimizer = torch.optim.SGD(net.parameters(), lr=preset.rate, weight_decay=preset.decay)
@@ -212,7 +212,7 @@ def train(rank: RankContext) -> None:
     state: State = []
 
     def evaluate(step: int) -> float:
-        loss = loss_over_ranks(rank, averages.model, text.valid, preset.length)
+        loss = loss_over_ranks(rank, averages.model, valid_text, preset.length)
         averages.note(loss)
         checkpoints.save(step)
         return math.exp(loss)

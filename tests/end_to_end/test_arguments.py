@@ -23,8 +23,7 @@ from pytest_distbench.plugin.outcomes import BeyondBound, Misuse, Regression
 from pytest_distbench.read import csv, jsonl, mllog, stdout
 from pytest_distbench.records.iteration import Collective, Fingerprint
 from pytest_distbench.records.metric import Reader
-from pytest_distbench.workloads.communication import Communication
-from pytest_distbench.workloads.fixtures import CollectiveSweep
+from pytest_distbench.workloads.fixtures import CollectiveSweep, Communication
 from pytest_distbench.workloads.scaling import TimeToAccuracy
 
 HERE = Path(__file__)

@@ -29,8 +29,7 @@ from pytest_distbench.records.reasons import ACCEPT, QUIETER, REASONS, RECORD, V
 from pytest_distbench.report.tables import TABLES
 from pytest_distbench.tools.explain import entries
 from pytest_distbench.worker.context import Goal, RankContext
-from pytest_distbench.workloads.communication import Communication
-from pytest_distbench.workloads.fixtures import CollectiveSweep
+from pytest_distbench.workloads.fixtures import CollectiveSweep, Communication
 from pytest_distbench.workloads.scaling import Scaling, TimeToAccuracy
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -14,8 +14,7 @@ from support.projects import Project, run
 from pytest_distbench.plugin.outcomes import Misuse, Run
 from pytest_distbench.workloads import fixtures as shapes
 from pytest_distbench.workloads import protocol
-from pytest_distbench.workloads.communication import Communication
-from pytest_distbench.workloads.fixtures import CollectiveSweep
+from pytest_distbench.workloads.fixtures import CollectiveSweep, Communication
 from pytest_distbench.workloads.protocol import Transport
 
 

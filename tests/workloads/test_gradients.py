@@ -19,7 +19,6 @@ from pytest_distbench.workloads.gradients import (
     CALLS,
     average_gradients,
     elements_of,
-    hook_named,
     overlap_fraction,
     parallel,
     tensor_lengths,
@@ -76,12 +75,6 @@ def test_each_way_sends_the_same_bytes_by_as_many_calls_as_it_says(launcher: Lau
 
 WIDTH, LAYERS = 64, 2
 GRADIENT_BYTES = 4 * LAYERS * (WIDTH * WIDTH + WIDTH)
-
-
-@pytest.mark.parametrize("name", ["gzip", 3, None])
-def test_an_unknown_hook_is_told_with_those_there_are(name: object) -> None:
-    with pytest.raises(ConfigurationError, match=r"unknown hook .*: known are none, fp16, bf16, powersgd"):
-        hook_named(name)
 
 
 class Train:

@@ -11,12 +11,11 @@ from pytest_distbench.records.options import BACKENDS
 from pytest_distbench.workloads.collectives import OPERATIONS
 from pytest_distbench.workloads.protocol import (
     DTYPES,
+    PRESETS,
     TRANSPORTS,
     groups_of,
     item_bytes,
     mlbench_sizes,
-    power_of_two_sizes,
-    transport_of,
 )
 
 
@@ -37,10 +36,7 @@ def test_sizes_are_those_of_the_protocols_and_unknown_names_are_told() -> None:
     with pytest.raises(ConfigurationError, match=r"float33.*bfloat16"):
         item_bytes("float33")
 
-    with pytest.raises(ConfigurationError, match="unknown transport 'star': known are ring, tree"):
-        transport_of("star")
-
-    sizes = power_of_two_sizes(4, 64 * 2**20)
+    sizes = PRESETS["powers"].sizes(4)
     assert (sizes[0], sizes[-1], len(sizes)) == (4, 67108864, 25)
 
     counts = sorted(set(numpy.logspace(0, 8, num=80).astype(int).tolist()))
@@ -49,7 +45,7 @@ def test_sizes_are_those_of_the_protocols_and_unknown_names_are_told() -> None:
 
 @pytest.mark.parametrize("name", TRANSPORTS)
 def test_a_transport_is_of_known_backends_and_collectives_and_sets_what_no_other_sets(name: str) -> None:
-    row = transport_of(name)
+    row = TRANSPORTS[name]
 
     assert set(row.variables) <= set(BACKENDS)
     assert set(row.collectives) <= set(OPERATIONS)

@@ -104,16 +104,16 @@ class TableKind(Generic[Row]):
     """
 
     summary: str
-    rows: Callable[..., Sequence[Row]]
+    rows: Callable[..., Iterable[Row]]
     columns: list[Column[Row]]
     further: Callable[[Sequence[Row]], list[Column[Row]]] = lambda rows: []
-    footer: Callable[[Sequence[Row]], Sequence[str]] = lambda rows: ()
+    footer: Callable[[Sequence[Row]], Iterable[str]] = lambda rows: ()
     needs: str = ""
     takes: Sequence[str] = ()
 
     def table(self, results: Sequence[CaseResult], given: Mapping[str, object] = MappingProxyType({})) -> DataTable:
-        rows = self.rows(results, **{name: given[name] for name in self.takes if name in given})
-        return table_of_rows(rows, [*self.columns, *self.further(rows)], footer=self.footer(rows))
+        rows = list(self.rows(results, **{name: given[name] for name in self.takes if name in given}))
+        return table_of_rows(rows, [*self.columns, *self.further(rows)], footer=list(self.footer(rows)))
 
 
 def table_of_rows(rows: Sequence[Row], columns: Sequence[Column[Row]], *, footer: Sequence[str] = ()) -> DataTable:

@@ -83,7 +83,16 @@ def _cached(text: Path, features: int) -> Labelled:
             with FileLock(f"{cache}.lock"):  # of several ranks that begin at once, one reads the text
                 found = _open(cache, text, features)
                 if found is None:
-                    _write(cache, text, features)
+                    all_labels = []
+                    with written_whole(cache) as file:
+                        file.write(bytes(_HEADER_BYTES))
+                        for values, labels in _read(text, features):
+                            values.tofile(file)
+                            all_labels.append(labels.copy())  # the next rows lie where these did
+                        labels = np.concatenate(all_labels)
+                        labels.tofile(file)
+                        file.seek(0)
+                        file.write(json.dumps(_header(text, len(labels), features)).encode())
             found = found or _open(cache, text, features)
     except OSError as error:
         wanted = "a folder that the cache of this text can be written to"
@@ -91,19 +100,6 @@ def _cached(text: Path, features: int) -> Labelled:
     if found is None:
         raise damaged(text, wanted="a text that stays as it is while it is read", found="that it changed meanwhile")
     return found
-
-
-def _write(cache: Path, text: Path, features: int) -> None:
-    all_labels = []
-    with written_whole(cache) as file:
-        file.write(bytes(_HEADER_BYTES))
-        for values, labels in _read(text, features):
-            values.tofile(file)
-            all_labels.append(labels.copy())  # the next rows lie where these did
-        labels = np.concatenate(all_labels)
-        labels.tofile(file)
-        file.seek(0)
-        file.write(json.dumps(_header(text, len(labels), features)).encode())
 
 
 def _header(text: Path, rows: int, features: int) -> list[int]:

@@ -164,16 +164,23 @@ def load_text(folder: Path, split: Split) -> Pairs:
     Raises:
         DataError: a file is not there, or damaged, or the two have not equally many lines.
     """
-    vocabulary = _text_vocabulary(folder)
+    seen: dict[str, int] = {}
+    path = folder / VOCABULARY
+    for number, token in lines_of(path):
+        if not token or " " in token or token in seen:
+            found = f"{show(token)}, as in line {seen[token]}" if token in seen else show(token, longest=60)
+            raise damaged(f"{path}, line {number}", wanted="one token that is in no other line", found=found)
+        seen[token] = number
+    vocabulary = Vocabulary(seen, join_bpe)
     files = [folder / f"{TEXTS[split]}.{language}" for language in LANGUAGES]
     flat = [array("i"), array("i")]
     ends = [array("q"), array("q")]
     for number, lines in enumerate(zip_longest(*map(lines_of, files)), 1):
-        for side, found in enumerate(lines):
-            if found is None:
+        for side, numbered in enumerate(lines):
+            if numbered is None:
                 place = f"{files[side]}, line {len(ends[side]) + 1}"
                 raise damaged(place, wanted=f"as many lines as {files[1 - side].name} has", found="the end of the file")
-            tokens = [token for token in found[1].split(" ") if token]
+            tokens = [token for token in numbered[1].split(" ") if token]
             if not tokens:
                 raise damaged(f"{files[side]}, line {number}", wanted="a sentence", found="an empty line")
             flat[side].extend(vocabulary.encode(tokens))
@@ -183,18 +190,6 @@ def load_text(folder: Path, split: Split) -> Pairs:
         for tokens, ends in zip(flat, ends, strict=True)
     )
     return Pairs(source, target, vocabulary)
-
-
-def _text_vocabulary(folder: Path) -> Vocabulary:
-    """The tokens of a file, none twice."""
-    seen: dict[str, int] = {}
-    path = folder / VOCABULARY
-    for number, token in lines_of(path):
-        if not token or " " in token or token in seen:
-            found = f"{show(token)}, as in line {seen[token]}" if token in seen else show(token, longest=60)
-            raise damaged(f"{path}, line {number}", wanted="one token that is in no other line", found=found)
-        seen[token] = number
-    return Vocabulary(seen, join_bpe)
 
 
 # In index files
@@ -216,7 +211,10 @@ _AT_ONCE = 1 << 22
 
 def load_indexed(folder: Path, split: Split) -> Pairs:
     """Those of WMT17 in index files, and their vocabulary. Tokens stay in their file until they are used."""
-    vocabulary = _indexed_vocabulary(folder)
+    first, second = (_tokens(folder / name) for name in DICTIONARIES)
+    if first != second:
+        raise damaged(folder / DICTIONARIES[1], wanted=f"what {DICTIONARIES[0]} has", found="another")
+    vocabulary = Vocabulary(first[len(_FIRST) :], join_subtokens)
     known = len(vocabulary.tokens) - _SHIFT
     stems = [folder / f"{STEMS[split]}.{language}" for language in LANGUAGES]
     source, target = (_read(stem, known) for stem in stems)
@@ -224,14 +222,6 @@ def load_indexed(folder: Path, split: Split) -> Pairs:
         place, other = (f"{stem}.idx" for stem in reversed(stems))
         raise damaged(place, wanted=f"{len(source)} sentences, as in {other}", found=str(len(target)))
     return Pairs(source, target, vocabulary)
-
-
-def _indexed_vocabulary(folder: Path) -> Vocabulary:
-    """The tokens of the two dictionaries, which are equal."""
-    first, second = (_tokens(folder / name) for name in DICTIONARIES)
-    if first != second:
-        raise damaged(folder / DICTIONARIES[1], wanted=f"what {DICTIONARIES[0]} has", found="another")
-    return Vocabulary(first[len(_FIRST) :], join_subtokens)
 
 
 def _tokens(path: Path) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from array import array
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,43 +20,31 @@ UNKNOWN = "<unk>"
 END = "<eos>"
 
 
-class Text(NamedTuple):
-    """Word ids of each part (N,), int64, and the words by id: those of the training text."""
-
-    train: torch.Tensor
-    valid: torch.Tensor
-    test: torch.Tensor
-    vocabulary: list[str]
-
-
-def load(folder: Path) -> Text:
-    """All three parts. A word that the training text has not is an unknown one."""
+def load(folder: Path) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[str]]:
+    """Word ids of each part (N,), int64, and the words by id: those of the training text, others are unknown ones."""
     ids = {UNKNOWN: 0, END: 1}
-    train, valid, test = (_read(folder / name, ids, grows=name == FILES[0]) for name in FILES)
-    return Text(train, valid, test, list(ids))
+    parts = []
+    for name in FILES:
+        found = array("q")
+        for _, line in lines_of(folder / name):
+            words = [word for word in line.split(" ") if word]
+            if name == FILES[0]:
+                for word in words:
+                    ids.setdefault(word, len(ids))
+            found.extend([ids.get(word, ids[UNKNOWN]) for word in words])
+            found.append(ids[END])
+        if len(found) < 2:
+            raise damaged(folder / name, wanted="words", found="none")
+        parts.append(torch.from_numpy(np.array(found)))
+    train, valid, test = parts
+    return train, valid, test, list(ids)
 
 
 def count(folder: Path) -> dict[str, int]:
     """Words of each part, all of which were read, and different ones."""
     train, valid, test, vocabulary = load(folder)
-    return {
-        "training words": len(train), "validation words": len(valid), "test words": len(test),
-        "different words": len(vocabulary),
-    }  # fmt: skip
-
-
-def _read(path: Path, ids: dict[str, int], *, grows: bool) -> torch.Tensor:
-    found = array("q")
-    for _, line in lines_of(path):
-        words = [word for word in line.split(" ") if word]
-        if grows:
-            for word in words:
-                ids.setdefault(word, len(ids))
-        found.extend([ids.get(word, ids[UNKNOWN]) for word in words])
-        found.append(ids[END])
-    if len(found) < 2:
-        raise damaged(path, wanted="words", found="none")
-    return torch.from_numpy(np.array(found))
+    known = {"training words": len(train), "validation words": len(valid), "test words": len(test)}
+    return {**known, "different words": len(vocabulary)}
 
 
 # Generated

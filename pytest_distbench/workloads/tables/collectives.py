@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 
 from pytest_distbench.judging.words import change, threshold
@@ -415,7 +416,7 @@ def _side_by_side(way: str, *, summary: str, needs: str, has_ratios: bool = Fals
 
     return TableKind(
         summary=summary,
-        rows=lambda results: list(_ways(results, way)),
+        rows=partial(_ways, way=way),
         columns=[
             Column("collective", str, "collective", lambda row: _any(row).collective),
             Column("device", str, "device", lambda row: _any(row).device),

@@ -39,7 +39,7 @@ def _message_bytes(row: _Bucket) -> int:
 
 BUCKETS: TableKind[_Bucket] = TableKind(
     summary="Bucket sweeps: time against the number of tensors.",
-    rows=lambda results: list(_buckets(results)),
+    rows=_buckets,
     columns=[
         Column("test", str, "test", lambda row: Cell(row[0].nodeid, row[0].case.title)),
         Column("calls", str, "calls", lambda row: str(row[1].at["calls"])),
@@ -176,7 +176,7 @@ def _column(name: str, heading: str) -> Column[_Size]:
 
 GROWTH: TableKind[_Size] = TableKind(
     summary="What an iteration sends and a rank holds, by world size.",
-    rows=lambda results: list(growth_rows(results)),
+    rows=growth_rows,
     columns=[
         Column("test", str, "test", lambda row: row[0]),
         Column("of", str, "of", lambda row: row[1]),

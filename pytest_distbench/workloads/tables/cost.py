@@ -232,7 +232,7 @@ COST: TableKind[CostRow] = TableKind(
             lambda row: number(row.price_index, ".2f"),
         ),
     ],
-    footer=lambda rows: list(_footer(rows)),
+    footer=_footer,
     needs="trainings to a goal, or a rate such as samples_per_second",
     takes=["prices", "run"],
 )

@@ -190,7 +190,7 @@ def _mean_or_none(values: Sequence[float]) -> float | None:
 
 PHASES: TableKind[PhaseRow] = TableKind(
     summary="Where the time of each timed loop or script goes, by phase.",
-    rows=lambda results: list(_rows(results)),
+    rows=_rows,
     columns=[
         TEST,
         Column("case", str, None, lambda row: row.result.case.label),

@@ -262,7 +262,7 @@ SCALING: TableKind[ScalingRow] = TableKind(
         ),
         Column("verdict", str, "verdict", lambda row: row.verdict.kind if row.verdict is not None else ""),
     ],
-    footer=lambda rows: list(_footer(rows)),
+    footer=_footer,
     needs="a test that uses the fixture scaling, and whose body calls record_rate(...) or record_input_rate(...)",
 )
 

@@ -197,7 +197,7 @@ def test_where_no_cache_can_be_written_it_says_so(folder: Path, monkeypatch: pyt
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(libsvm, "_write", refuse)
+    monkeypatch.setattr(libsvm, "written_whole", refuse)
     with pytest.raises(DataError, match=rf"{TRAIN}.rows: wanted a folder .*, found .*Permission denied"):
         read(folder)
 
@@ -215,8 +215,8 @@ def test_more_rows_than_are_read_at_once_keep_their_order(folder: Path) -> None:
 
 def test_of_ranks_that_begin_at_once_one_reads_the_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[Path] = []
-    write = libsvm._write
-    monkeypatch.setattr(libsvm, "_write", lambda cache, *rest: (written.append(cache), write(cache, *rest))[1])
+    write = libsvm.written_whole
+    monkeypatch.setattr(libsvm, "written_whole", lambda cache: (written.append(cache), write(cache))[1])
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: read(folder), range(8)))
 
