@@ -263,7 +263,7 @@ class Screening(tuple[Evidence, ...]):
 
 def is_clock(metric: OfKind, unit: str) -> bool:
     """Whether a number depends on how fast the machine is; sizes do not."""
-    return METRIC_KINDS[metric.better].rule == "noisy" and not is_size(unit)
+    return METRIC_KINDS[metric.better].is_noisy and not is_size(unit)
 
 
 def screen(

@@ -420,7 +420,6 @@ def _spread(values: list[float], kept: Sequence[float], part: Observation) -> Sp
     if len(part.of_ranks) > 1 and part.slowest:
         slowest, times = Counter(part.slowest).most_common(1)[0]
         share = times / len(values)
-    is_noisy = METRIC_KINDS[part.better].rule == "noisy"
     return Spread(
         n=len(values),
         minimum=min(values),
@@ -431,7 +430,7 @@ def _spread(values: list[float], kept: Sequence[float], part: Observation) -> Sp
         mean=statistics.fmean(values),
         stdev=statistics.stdev(values) if len(values) > 1 else 0.0,
         geometric_mean=statistics.geometric_mean(kept)
-        if is_noisy and len(values) >= FEWEST_OF_SERIES and min(kept) > 0
+        if METRIC_KINDS[part.better].is_noisy and len(values) >= FEWEST_OF_SERIES and min(kept) > 0
         else None,
         slowest_rank=slowest,
         slowest_share=share,

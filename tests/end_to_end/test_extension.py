@@ -166,7 +166,7 @@ def test_a_report_format_is_one_row(
     capsys.readouterr()
     assert main(["report", RECORD, "--format", "page", "-o", str(page)]) == 0
     assert capsys.readouterr().out == f"page written to {page}: open it in a browser\n"
-    assert re.findall(r"<h2>(\w+)", page.read_text()) == ["verdicts", "record", "environment", "launches"]
+    assert {"verdicts", "launches"} <= set(re.findall(r"<h2>(\w+)", page.read_text()))
 
 
 def test_a_column_of_a_table_is_one_row(

@@ -16,7 +16,7 @@ from pytest_distbench.records.metric import Sample, Spread
 from pytest_distbench.records.reasons import REMARKS
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord
-from pytest_distbench.report import failures
+from pytest_distbench.report import verdicts
 
 EQUAL = [0.0, 0.0]
 SLOWER = Finding(metric="m", code="beyond-threshold", unit="s", better="lower", current=0.03, baseline=0.02)
@@ -41,7 +41,7 @@ def slower(*, cpu_s: float = 0.02, late: list[float] = EQUAL, **changes: object)
 
 
 def cause_lines(result: CaseResult) -> list[str]:
-    return failures.cause_lines(replace(result, causes=find_causes(result)))
+    return verdicts.cause_lines(replace(result, causes=find_causes(result)))
 
 
 def told(result: CaseResult, words: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.fingerprints import BARRIER, MIB, of, reduce
 
+from pytest_distbench.judging import fingerprint_rule
 from pytest_distbench.judging.fingerprint_rule import (
     DIFFERS,
     differences,
@@ -13,8 +14,14 @@ from pytest_distbench.judging.fingerprint_rule import (
     structure_of,
 )
 from pytest_distbench.records.iteration import Collective, Fingerprint, Group
+from pytest_distbench.worker import fingerprint as worker
 
 SMALL = "all_reduce of 8 B float32"
+
+
+def test_what_a_rank_counts_has_a_sentence() -> None:
+    assert list(fingerprint_rule.FACTS) == list(worker.FACTS)
+    assert list(fingerprint_rule.TOTALS) == list(worker.TOTALS)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_marks_are_one_character_and_only_a_failure_has_the_exclamation_mark() -
     assert {code for code, row in REASONS.items() if row.fails and row.mark != "!"} == set()
     assert {row.verdict for row in REASONS.values() if row.severity == "doubt"} == {"inconclusive"}
 
-    with pytest.raises(ValueError, match="unknown kind of metrics 'lwoer'; wanted one of higher, lower, exact"):
+    with pytest.raises(ValueError, match=r"unknown kind of metrics 'lwoer'; wanted one of .*lower, exact"):
         metric_kind("lwoer")
     with pytest.raises(ValueError, match="unknown reason 'worse'; wanted one of bound, beyond-threshold"):
         reason("worse")
