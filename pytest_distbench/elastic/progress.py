@@ -13,9 +13,9 @@ import contextlib
 import math
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from pytest_distbench.elastic.engines import ENGINES, Advice, CannotGoOn, NodeOutputs
+from pytest_distbench.elastic.engines import ENGINES, CannotGoOn, NodeOutputs
 from pytest_distbench.elastic.records import Change, ElasticJob, error_of, event
 from pytest_distbench.errors import ConfigurationError, ReadingError, show
 from pytest_distbench.launch.fates import is_follower
@@ -110,7 +110,10 @@ class Progress:
         if attempts <= ATTEMPTS:
             return
         why = ". Workers end without an exception: os._exit, a signal, or a lack of memory? Their output is below"
-        if (first := self._gone_first()) is not None:
+        newest = max(self._worlds, default=None)
+        members = {line.pid for line in self.lines if line.what == "joined" and line.generation == newest}
+        if gone := [line for line in self.lines if line.what == "worker_ended" and line.pid in members]:
+            first = min(gone, key=lambda line: line.t).slot
             why = f"; the last time the worker of slot {first} ended first{why}"
         if self._reasons:
             error = error_of(self._reasons[-1])
@@ -119,13 +122,6 @@ class Progress:
             f"the job does not get beyond step {self.step}: the worker of slot {line.slot} was started {attempts} "
             f"times since{why}"
         )
-
-    def _gone_first(self) -> int | None:
-        """The slot whose worker ended first in the newest generation; None: unseen."""
-        newest = max(self._worlds, default=None)
-        members = {line.pid for line in self.lines if line.what == "joined" and line.generation == newest}
-        gone = [line for line in self.lines if line.what == "worker_ended" and line.pid in members]
-        return min(gone, key=lambda line: line.t).slot if gone else None
 
     def forget_steps(self, now: float, *, ends_generation: bool = False) -> None:
         """Something has changed: steps until now, heeded or not, do not show that the job is stable.
@@ -178,14 +174,14 @@ def tell_split(line: Event, newest: int, job: ElasticJob) -> str:
     timers = ", ".join(f"{name}={value:g}" for name, value in job.timers.items())
     return (
         f"The job is split: slot {line.slot} still trains in generation {line.generation}, while the others are in "
-        f"generation {newest}. {_advice(job).split.format(timers=timers)}"
+        f"generation {newest}. {ENGINES[job.engine].split.format(timers=timers)}"
     )
 
 
 def tell_agent_end(lines: Sequence[Event], agent: Event, job: ElasticJob, *, log: str) -> str:
     used = [line.restarts for line in lines if line.what == "started" and line.slot == agent.slot]
     head = f"the agent of slot {agent.slot} ended with exit code {agent.code} by itself"
-    limit, told = job.timers.get("max_restarts"), _advice(job).restarts
+    limit, told = job.timers.get("max_restarts"), ENGINES[job.engine].restarts
     if told and limit is not None and used and agent.code > 0 and used[-1] >= limit:
         changes = sum(line.what == "changed" for line in lines)
         head += f". Restarts used up: it had taken {used[-1]} of {told.format(limit=limit, changes=changes)}"
@@ -216,19 +212,15 @@ def tell_slow(change: Event, job: ElasticJob) -> str:
         return ""
     part, seconds = max(change.parts.items(), key=lambda item: item[1])
     if part == "rendezvous":  # what it waited for: what takes longest of all that was in it and fits
-        causes = _advice(job).in_rendezvous(change, job)
+        causes = ENGINES[job.engine].in_rendezvous(change, job)
         fitting = {text: value for text, value in causes.items() if 0 < value <= seconds}
         knob = max(fitting, key=fitting.__getitem__, default="agents joined it late, or again and again")
     else:
-        knob = _advice(job).knobs[part]
+        knob = ENGINES[job.engine].knobs[part]
     return (
         f"recovery of {change.recovery_s:.0f} s after the {change.kind} at {change.t:.1f} s, of which "
         f"{part.replace('_', ' ')} took {seconds:.0f} s: {knob}"
     )
-
-
-def _advice(job: ElasticJob) -> Advice:
-    return ENGINES[job.engine].advice
 
 
 def _name(since: Sequence[Event], expected: Collection[int], change: Change | None, job: ElasticJob) -> str:
@@ -240,14 +232,14 @@ def _name(since: Sequence[Event], expected: Collection[int], change: Change | No
     if reasons:
         return f"Workers raised {len(raised)} times, the last time {reasons[-1].kind}: {reasons[-1].message}"
     if change is not None and change.kind in ("leave", "kill") and not began and not met:
-        return _advice(job).unnoticed
+        return ENGINES[job.engine].unnoticed
     if (began or met) and not joined:
         return (
             f"Hang on join: agents have met{' and started workers' * bool(began)}, and no worker has joined a group. "
-            f"{_advice(job).hang_on_join}"
+            f"{ENGINES[job.engine].hang_on_join}"
         )
     if not met:
-        return _advice(job).no_meeting
+        return ENGINES[job.engine].no_meeting
     if raised:
         last = error_of(raised[-1])
         return f"Workers raised {len(raised)} times, the last time {last.kind}: {last.message}"
@@ -312,7 +304,13 @@ class StepLines:
         epoch = _whole(told["epoch"], text) if told.get("epoch") is not None else None
         if self._last == (epoch, value):
             return {}
-        self._check(epoch, value, text)
+        before, last = self._last if self._last is not None else (None, value)
+        if value < last and (epoch is None or before is None or epoch <= before):
+            raise ReadingError(
+                f"steps=: the number of the step fell from {last} to {value} in one process, at {show(text.strip())}. "
+                "If the script counts from 0 in each epoch, let the pattern capture the epoch: "
+                r"stdout(r'epoch (?P<epoch>\d+) step (?P<value>\d+)')"
+            )
         is_new = epoch is not None and epoch not in self._begins
         begin = self._begin(epoch, value)
         is_laid = is_new and self._last is not None and begin != self._begins.get(self._last[0] or 0, 0)
@@ -321,17 +319,6 @@ class StepLines:
         self._highest = max(self._highest, number)
         numbers = {name: _number(name, told.get(name), text) for name in NAMES if name != "epoch"}
         return {"step": number, "is_laid": is_laid, "epoch": epoch, **numbers}
-
-    def _check(self, epoch: int | None, value: int, text: str) -> None:
-        if self._last is None:
-            return
-        before, last = self._last
-        if value < last and (epoch is None or before is None or epoch <= before):
-            raise ReadingError(
-                f"steps=: the number of the step fell from {last} to {value} in one process, at {show(text.strip())}. "
-                "If the script counts from 0 in each epoch, let the pattern capture the epoch: "
-                r"stdout(r'epoch (?P<epoch>\d+) step (?P<value>\d+)')"
-            )
 
     def _begin(self, epoch: int | None, value: int) -> int:
         """What is added to a number: nothing where the script counts on from epoch to epoch."""
@@ -387,14 +374,6 @@ class _Worker:
     """None: it has not joined a group yet."""
 
 
-@dataclass
-class _Generation:
-    number: int
-    address: str
-    steps: StepLines
-    members: dict[int, _Worker] = field(default_factory=dict)
-
-
 class ScriptWatch:
     """Makes timeline lines of what a script shows."""
 
@@ -414,7 +393,8 @@ class ScriptWatch:
         self._notes = EventReader(files.worker_notes)
         self._now: dict[int, _Worker] = {}
         """Slot -> its newest worker."""
-        self._generations: list[_Generation] = []
+        self._generations: list[tuple[StepLines, dict[int, _Worker]]] = []
+        """Of each its steps, and its workers by slot."""
         self._attempts: dict[int, int] = {}
         """Slot -> processes since a step."""
         self._found: list[Event] = []
@@ -454,7 +434,7 @@ class ScriptWatch:
         return ""
 
     def last_words(self) -> str:
-        said = "\n".join(tail(self._files.log(self._rank), lines=_SHOWN).splitlines())
+        said = tail(self._files.log(self._rank), lines=_SHOWN)
         return f"Rank {self._rank} printed last:\n{said}" if said else f"Rank {self._rank} has printed nothing"
 
     @property
@@ -486,31 +466,29 @@ class ScriptWatch:
                 event("started", t=t, slot=note.slot, pid=note.pid, process_t=worker.process_t, restarts=note.restarts)
             )
 
-    def _join(self, worker: _Worker, t: float) -> _Generation:
-        note = worker.note
+    def _join(self, worker: _Worker, t: float) -> None:
         if worker.generation is not None:
-            return self._generations[worker.generation]
+            return
         self._start(worker, t)
-        newest = self._generations[-1] if self._generations else None
-        if newest is None or newest.address != note.address or note.slot in newest.members:
-            steps = StepLines(self._reader.source, newest.steps if newest is not None else None)
-            newest = _Generation(len(self._generations), note.address, steps)
-            self._generations.append(newest)
-        worker.generation = newest.number
-        newest.members[note.slot] = worker
+        note = worker.note
+        before, members = self._generations[-1] if self._generations else (None, {})
+        if not members or note.slot in members or any(m.note.address != note.address for m in members.values()):
+            members = {}
+            self._generations.append((StepLines(self._reader.source, before), members))
+        members[note.slot] = worker
+        worker.generation = len(self._generations) - 1
         self._found.append(
             event(
                 "joined",
                 t=t,
                 slot=note.slot,
                 pid=note.pid,
-                generation=newest.number,
+                generation=worker.generation,
                 rank=note.rank,
                 world_size=note.world_size,
                 called_t=worker.called_t,
             )
         )
-        return newest
 
     def _take_line(self, printed: Event) -> None:
         worker = self._now.get(printed.slot)
@@ -521,12 +499,14 @@ class ScriptWatch:
             log.write(printed.text + "\n")
         if rank != self._rank or self._pattern.search(printed.text) is None:
             return
-        generation = self._join(worker, printed.t)  # a script need not make a group where it is alone
+        self._join(worker, printed.t)  # a script need not make a group where it is alone
         for other in self._now.values():
             if other.note.address == worker.note.address:
                 self._join(other, printed.t)
-        facts = generation.steps.take(printed.text)
-        for slot, member in generation.members.items() if facts else ():
+        assert worker.generation is not None
+        steps, members = self._generations[worker.generation]
+        facts = steps.take(printed.text)
+        for slot, member in members.items() if facts else ():
             self._attempts[slot] = 0
-            told = {"generation": generation.number, "world_size": member.note.world_size, **facts}
+            told = {"generation": worker.generation, "world_size": member.note.world_size, **facts}
             self._found.append(event("stepped", t=printed.t, slot=slot, **told))

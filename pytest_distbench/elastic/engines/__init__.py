@@ -18,7 +18,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, get_args
 
@@ -145,28 +145,6 @@ _KNOBS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
-    """What the failures of an engine mean.
-
-    Attributes:
-        split: of a job that has fallen into two, ``{timers}`` being its timers.
-        unnoticed: of a node that is gone, and no survivor has begun anew.
-        hang_on_join: of nodes that have met, and none has joined a group.
-        no_meeting: of nodes that have not even met.
-        restarts: of an agent that has no restarts left, ``{limit}`` being how many there were; empty: it has no limit.
-        knobs: what makes any other part of a recovery long, and what to turn.
-    """
-
-    split: str
-    unnoticed: str
-    hang_on_join: str
-    no_meeting: str
-    in_rendezvous: Callable[[Event, ElasticJob], Causes]
-    restarts: str = ""
-    knobs: Mapping[str, str] = field(default_factory=lambda: _KNOBS)
-
-
 _STORE_S = 60
 """Timeout of the store of torch's rendezvous, by default."""
 
@@ -187,55 +165,7 @@ def _of_torchs_rendezvous(change: Event, job: ElasticJob) -> Causes:
     }
 
 
-TORCHRUN = Advice(
-    split=(
-        "Its heartbeats came too late ({timers}), so the others count it as lost, without a message of torch. "
-        "Use longer timers, or a machine with less load"
-    ),
-    unnoticed=(
-        "Scale-down unnoticed: no survivor restarted. torchrun restarts workers when they fail, not when a node falls "
-        "silent: their collectives need init_process_group(timeout=...), and no retries"
-    ),
-    hang_on_join=(
-        "With torch 2.13 set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for the agents; and the store must not be on a node "
-        "that may leave"
-    ),
-    no_meeting=(
-        "No rendezvous: agents wait for each other. Is a lost node still counted (keep-alive interval times "
-        "attempts), or is MIN larger than the number of nodes?"
-    ),
-    in_rendezvous=_of_torchs_rendezvous,
-    restarts=(
-        "--max-restarts={limit}, in {changes} changes of membership. torchrun also counts a join if a worker loses "
-        "its peers before its agent notices the new node: allow ten restarts for every possible change"
-    ),
-    knobs={
-        **_KNOBS,
-        "stop": (
-            f"{_KNOBS['stop']}, and TORCH_ELASTIC_SHUTDOWN_TIMEOUT says how long torchrun waits before it kills them "
-            "(30 s)"
-        ),
-        "process_start": "torchrun took so long to start processes: is the host out of cores or memory?",
-    },
-)
-"""Of nodes that are torchrun, and meet by torch's rendezvous."""
-
-AGENTS = replace(
-    TORCHRUN,
-    unnoticed=(
-        "Scale-down unnoticed: no survivor restarted. Agents restart workers when they fail, not when a node falls "
-        "silent: their collectives need init_process_group(timeout=...), and no retries"
-    ),
-    hang_on_join="Do the others wait for a lost worker in init_process_group? Its time limit is collective_s",
-    restarts="",
-    knobs=_KNOBS,
-)
-"""Of torch's agents in processes of ours, which meet by the same rendezvous, at a store of ours."""
-
-
 DEFAULT_ENGINE = "stock"
-
-CHANGES: frozenset[ChangeKind] = frozenset(get_args(ChangeKind))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,13 +180,27 @@ class EngineKind:
             takes.
         problem: why it cannot be used here; empty: it can.
         stand_in: the engine that takes its place then.
+
+    What its failures mean:
+        split: of a job that has fallen into two, ``{timers}`` being its timers.
+        unnoticed: of a node that is gone, and no survivor has begun anew.
+        hang_on_join: of nodes that have met, and none has joined a group.
+        no_meeting: of nodes that have not even met.
+        restarts: of an agent that has no restarts left, ``{limit}`` being how many there were; empty: it has no limit.
+        knobs: what makes any other part of a recovery long, and what to turn.
     """
 
     help: str
     make: Callable[[LaunchPlan, NodeOutputs | None], Engine]
-    advice: Advice
     timers: Mapping[str, Number]
-    changes: frozenset[ChangeKind] = CHANGES
+    split: str
+    unnoticed: str
+    hang_on_join: str
+    no_meeting: str
+    in_rendezvous: Callable[[Event, ElasticJob], Causes]
+    restarts: str
+    knobs: Mapping[str, str]
+    changes: frozenset[ChangeKind] = frozenset(get_args(ChangeKind))
     runs_scripts: bool = False
     problem: Callable[[], str] = lambda: ""
     stand_in: str = ""
@@ -304,25 +248,57 @@ def fast_problem(rendezvous: Path) -> str:
     return f"{torch_release()} does not have, in torch/{_RENDEZVOUS}, {lacking}" if lacking else ""
 
 
-ENGINES: dict[str, EngineKind] = {
-    "stock": EngineKind(
-        help="each node is the command-line tool torchrun",
-        make=by_name("pytest_distbench.elastic.engines.nodes:TorchrunEngine"),
-        advice=TORCHRUN,
-        runs_scripts=True,
-        timers={
-            "last_call_s": 1,  # torch: 30
-            "keep_alive_s": 1,  # torch: 5
-            "keep_alive_attempts": 3,
-            "collective_s": 30,
-            "settle_s": 120,
-            "max_restarts": 1000,  # not a time, and a setting that decides all the same; torchrun: 0
-        },
+_STOCK = EngineKind(
+    help="each node is the command-line tool torchrun",
+    make=by_name("pytest_distbench.elastic.engines.nodes:TorchrunEngine"),
+    runs_scripts=True,
+    timers={
+        "last_call_s": 1,  # torch: 30
+        "keep_alive_s": 1,  # torch: 5
+        "keep_alive_attempts": 3,
+        "collective_s": 30,
+        "settle_s": 120,
+        "max_restarts": 1000,  # not a time, and a setting that decides all the same; torchrun: 0
+    },
+    split=(
+        "Its heartbeats came too late ({timers}), so the others count it as lost, without a message of torch. "
+        "Use longer timers, or a machine with less load"
     ),
-    "fast": EngineKind(
+    unnoticed=(
+        "Scale-down unnoticed: no survivor restarted. torchrun restarts workers when they fail, not when a node falls "
+        "silent: their collectives need init_process_group(timeout=...), and no retries"
+    ),
+    hang_on_join=(
+        "With torch 2.13 set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for the agents; and the store must not be on a node "
+        "that may leave"
+    ),
+    no_meeting=(
+        "No rendezvous: agents wait for each other. Is a lost node still counted (keep-alive interval times "
+        "attempts), or is MIN larger than the number of nodes?"
+    ),
+    in_rendezvous=_of_torchs_rendezvous,
+    restarts=(
+        "--max-restarts={limit}, in {changes} changes of membership. torchrun also counts a join if a worker loses "
+        "its peers before its agent notices the new node: allow ten restarts for every possible change"
+    ),
+    knobs={
+        **_KNOBS,
+        "stop": (
+            f"{_KNOBS['stop']}, and TORCH_ELASTIC_SHUTDOWN_TIMEOUT says how long torchrun waits before it kills them "
+            "(30 s)"
+        ),
+        "process_start": "torchrun took so long to start processes: is the host out of cores or memory?",
+    },
+)
+
+ENGINES: dict[str, EngineKind] = {
+    "stock": _STOCK,
+    # torch's agents in processes of ours, which meet by the same rendezvous, at a store of ours
+    "fast": replace(
+        _STOCK,
         help="agents and workers from one process that has torch loaded, and timers below a second",
         make=by_name("pytest_distbench.elastic.engines.nodes:FastEngine"),
-        advice=AGENTS,
+        runs_scripts=False,
         timers={
             "last_call_s": 0.3,
             "keep_alive_s": 0.15,
@@ -333,6 +309,13 @@ ENGINES: dict[str, EngineKind] = {
         },
         problem=_fast_problem,
         stand_in="stock",
+        unnoticed=(
+            "Scale-down unnoticed: no survivor restarted. Agents restart workers when they fail, not when a node falls "
+            "silent: their collectives need init_process_group(timeout=...), and no retries"
+        ),
+        hang_on_join="Do the others wait for a lost worker in init_process_group? Its time limit is collective_s",
+        restarts="",
+        knobs=_KNOBS,
     ),
 }
 """By the name that ``elastic(..., engine=...)`` takes."""

@@ -167,9 +167,6 @@ class _Agent(SimpleElasticAgent):
         [self._worker] = self._parent.fork(_WORKER, self._plan, each=[variables])
         return {worker.local_rank: self._worker}
 
-    def _stop_workers(self, *_: object, **__: object) -> None:
-        self._shutdown()
-
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         code = self._parent.code_of(self._worker, self._poll_s)
         if code is None:
@@ -185,15 +182,12 @@ class _Agent(SimpleElasticAgent):
                 processes.send([self._worker], number)
                 self._parent.code_of(self._worker, _SHUTDOWN_S)
 
+    def _stop_workers(self, *_: object, **__: object) -> None:
+        self._shutdown()
+
 
 def run(path: str, port: str, run_id: str, descriptor: int) -> NoReturn:
-    """Be the agent of a node until its worker has finished, or SIGTERM asks it to go.
-
-    Args:
-        path: of the plan.
-        port: of the store that nodes meet at.
-        descriptor: of the line to the parent.
-    """
+    """Be the agent of a node, which meets others at a store, until its worker has finished or SIGTERM asks it to go."""
     plan, slot = LaunchPlan.read_from(path), int(os.environ[SLOT_VARIABLE])
     job = plan.expect(Job).job
     take_output(plan.files.agent_log(slot))

@@ -19,10 +19,9 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import psutil
 
@@ -185,39 +184,29 @@ class TorchrunEngine(NodeEngine):
         if slot in self._nodes:
             self._gone.append((self._agents[slot], self._nodes[slot]))
         word = uuid.uuid4().hex
-        log = self._files.agent_log(slot)
-        with open(log, "ab") as file, self._printed_to(slot, file) as (stdout, stderr):
-            self._offsets[slot] = file.tell()  # before the agent moves it: they share the file
-            process = subprocess.Popen(
-                self._command(slot),
-                env={**self._variables, **self._device(slot), SLOT_VARIABLE: str(slot), NODE_VARIABLE: word},
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                start_new_session=True,
-            )
+        variables = {**self._variables, SLOT_VARIABLE: str(slot), NODE_VARIABLE: word}
+        if self._devices:  # a node sees its own device alone, as a node of one worker does
+            visible = [name for name in self._variables.get(_VISIBLE, "").split(",") if name]
+            index = self._devices[slot]
+            variables[_VISIBLE] = visible[index] if index < len(visible) else str(index)
+        pipes = () if self._outputs is None else self._outputs.open(slot)
+        with open(self._files.agent_log(slot), "ab") as log:
+            self._offsets[slot] = log.tell()  # before the agent moves it: they share the file
+            stdout, stderr = pipes or (log.fileno(), log.fileno())
+            try:
+                process = subprocess.Popen(
+                    self._command(slot),
+                    env=variables,
+                    stdin=subprocess.DEVNULL,
+                    stdout=stdout,
+                    stderr=stderr,
+                    start_new_session=True,
+                )
+            finally:
+                for descriptor in pipes:
+                    os.close(descriptor)
         self._agents[slot] = process
         self._nodes[slot] = Node(process.pid, word)
-
-    def _device(self, slot: int) -> dict[str, str]:
-        """So that a node sees its own device alone, as a node of one worker does."""
-        if not self._devices:
-            return {}
-        visible = [name for name in self._variables.get(_VISIBLE, "").split(",") if name]
-        index = self._devices[slot]
-        return {_VISIBLE: visible[index] if index < len(visible) else str(index)}
-
-    @contextlib.contextmanager
-    def _printed_to(self, slot: int, log: BinaryIO) -> Iterator[tuple[int, int]]:
-        if self._outputs is None:
-            yield log.fileno(), log.fileno()
-            return
-        pair = self._outputs.open(slot)
-        try:
-            yield pair
-        finally:
-            for descriptor in pair:
-                os.close(descriptor)
 
     def leave(self, slot: int) -> None:
         self._agents[slot].send_signal(signal.SIGTERM)

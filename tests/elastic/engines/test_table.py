@@ -69,7 +69,7 @@ def test_every_engine_has_advice_for_every_failure(engine: str) -> None:
     told = texts(job_of(engine))
 
     assert all(told)
-    assert set(ENGINES[engine].advice.knobs) == set(PARTS) - {"rendezvous"}
+    assert set(ENGINES[engine].knobs) == set(PARTS) - {"rendezvous"}
 
 
 def test_rows_of_engines_have_what_controller_and_workers_need() -> None:
