@@ -76,20 +76,13 @@ class RunningJob:
             with contextlib.suppress(ReadingError):  # it was told before, or the job has finished
                 self._note(self._script.finish())
 
-    def _begin(self, slots: Collection[int]) -> None:
+    def begin(self, slots: Collection[int]) -> None:
         self._progress.taken = set(slots)
         self._note([event("began", t=self._clock(), slots=sorted(slots))])
         for slot in sorted(slots):
             self._engine.join(slot)
 
-    def _change(self, index: int, change: Change, slots: Sequence[int], expected: Collection[int]) -> None:
-        acts: dict[str, Callable[[int], None]] = {
-            "join": self._engine.join,
-            "leave": self._engine.leave,
-            "kill": self._engine.kill,
-            "crash": self._engine.crash,
-            "stop": self._engine.stop,
-        }
+    def change(self, index: int, change: Change, slots: Sequence[int], expected: Collection[int]) -> None:
         self._progress.taken = set(expected)
         changed = event(
             "changed",
@@ -102,10 +95,10 @@ class RunningJob:
         )
         self._note([changed])
         for slot in slots:
-            acts[change.kind](slot)
+            getattr(self._engine, change.kind)(slot)  # each kind of change is a method of an engine
         self._progress.forget_steps(self._clock(), ends_generation=change.kind == "crash")  # until now workers went on
 
-    def _has_settled(self, index: int, change: Change | None, *, since: float) -> bool:
+    def has_settled(self, index: int, change: Change | None, *, since: float) -> bool:
         now = self._clock()
         found = self._progress.stable_generation
         if found is not None:
@@ -116,7 +109,7 @@ class RunningJob:
             raise CannotGoOn(tell_unstable(self._progress.lines, self._progress.taken, change, self._job) + said)
         return False
 
-    def _take_in(self) -> None:
+    def take_in(self) -> None:
         """Heed what has happened. The job cannot go on where a body failed, or a script's steps cannot be told."""
         told = self._engine.poll()
         self._note(told)
@@ -136,7 +129,7 @@ class RunningJob:
                 self._ends.watch(line)
         self._just_ended += ended
 
-    def _check(self) -> list[Event]:
+    def check_agents(self) -> list[Event]:
         """Agents that have ended since the last call. The job cannot go on split, or where one should not have."""
         ended, self._just_ended = self._just_ended, []
         if self._progress.split is not None:
@@ -210,47 +203,39 @@ class Controller(RunningJob):
         """When a node that stands still goes on, and which."""
 
     def run(self) -> None:
-        try:
-            self._run()
-        finally:
-            self.close()
-
-    def _run(self) -> None:
-        self._begin(range(self._job.start))
-        self._settle(START, None)
-        waiting: list[tuple[int, Change]] = []
-        for index, change in enumerate(changes_of(self._job.plan)):
-            if waiting and not change.overlaps:
-                self._settle(*waiting[-1])
-            if not self._wait_until(change, settles=not change.overlaps):
-                self._check_reached(index, str(change))
-                break
-            self._carry_out(index, change)
-            waiting.append((index, change))
-        if waiting:
-            self._settle(*waiting[-1])
-        self.let_end()
-        while not self._progress.has_finished:
-            self._look()
-        deadline = self._clock() + EXIT_S
-        while self._progress.taken - self._ended and self._clock() < deadline:
-            self._look()
-
-    def _carry_out(self, index: int, change: Change) -> None:
-        slots = choose_slots(change, self._progress.taken, least=self._job.least, most=self._job.most)
-        self._take_in()  # steps from before the change are none after it
-        self._changed = self._clock(), self._progress.step
-        self._change(index, change, slots, taken_after(change, slots, self._progress.taken))
-        if change.kind == "join":  # whoever was there before has gone
-            self._ended -= set(slots)
-            self._just_ended = [agent for agent in self._just_ended if agent.slot not in slots]
-        if change.for_s is not None:
-            self._resume = self._clock() + change.for_s, slots[0]
+        with contextlib.closing(self):
+            self.begin(range(self._job.start))
+            last: tuple[int, Change | None] = START, None
+            self._settle(*last)
+            for index, change in enumerate(changes_of(self._job.plan)):
+                if index and not change.overlaps:
+                    self._settle(*last)
+                if not self._wait_until(change, settles=not change.overlaps):
+                    self._check_reached(index, str(change))
+                    break
+                slots = choose_slots(change, self._progress.taken, least=self._job.least, most=self._job.most)
+                self.take_in()  # steps from before the change are none after it
+                self._changed = self._clock(), self._progress.step
+                self.change(index, change, slots, taken_after(change, slots, self._progress.taken))
+                if change.kind == "join":  # whoever was there before has gone
+                    self._ended -= set(slots)
+                    self._just_ended = [agent for agent in self._just_ended if agent.slot not in slots]
+                if change.for_s is not None:
+                    self._resume = self._clock() + change.for_s, slots[0]
+                last = index, change
+            if last[1] is not None:
+                self._settle(*last)
+            self.let_end()
+            while not self._progress.has_finished:
+                self._look()
+            deadline = self._clock() + EXIT_S
+            while self._progress.taken - self._ended and self._clock() < deadline:
+                self._look()
 
     def _settle(self, index: int, change: Change | None) -> None:
         since = self._clock() + (change.for_s or 0.0 if change is not None else 0.0)
         while not self._progress.has_finished:
-            if self._resume is None and self._has_settled(index, change, since=since):
+            if self._resume is None and self.has_settled(index, change, since=since):
                 return
             self._look()
         if change is not None:
@@ -291,8 +276,8 @@ class Controller(RunningJob):
             self._engine.go_on(self._resume[1])
             self._resume = None
             self._progress.forget_steps(self._clock())
-        self._take_in()
-        self._ended |= {agent.slot for agent in self._check()}
+        self.take_in()
+        self._ended |= {agent.slot for agent in self.check_agents()}
 
 
 def run_controller(plan: LaunchPlan, run: Callable[[], None]) -> int:

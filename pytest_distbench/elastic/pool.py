@@ -12,8 +12,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -22,28 +22,9 @@ from pytest_distbench.elastic.engines import ENGINES, CannotGoOn, Engine
 from pytest_distbench.elastic.progress import EXIT_S
 from pytest_distbench.elastic.records import SERVING, START, Change, ChangeKind, Policy, Pool, PoolJob, Sharing, event
 from pytest_distbench.launch.workplace import tail
-from pytest_distbench.records.event import Event, EventReader, append
+from pytest_distbench.records.event import EventReader, append
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """A job that has been submitted and has not ended. Slots it was asked to give back are not among its own.
-
-    A stable one trains on all of them; it may be given more, or asked for some so that another job can start.
-    """
-
-    name: str
-    least: int
-    most: int
-    slots: frozenset[int] = frozenset()
-    is_stable: bool = False
-
-    @property
-    def spare(self) -> int:
-        return max(0, len(self.slots) - self.least)
-
 
 Moves = list[tuple[str, int]]
 """Slots, each with the owner that gets it, or that is to give it back."""
@@ -51,7 +32,7 @@ Moves = list[tuple[str, int]]
 
 def decide(
     policy: Policy,
-    jobs: Sequence[Holder],
+    jobs: Sequence[SharingJob],
     *,
     free: Collection[int],
     coming: int = 0,
@@ -92,7 +73,7 @@ def decide(
     return grants, asks
 
 
-def _start(grants: Moves, jobs: Sequence[Holder], left: list[int], *, fewest: dict[str, int]) -> Holder | None:
+def _start(grants: Moves, jobs: Sequence[SharingJob], left: list[int], *, fewest: dict[str, int]) -> SharingJob | None:
     """Start jobs that wait; returns the first for which there are not enough slots."""
     for job in jobs:
         if job.slots:
@@ -103,7 +84,7 @@ def _start(grants: Moves, jobs: Sequence[Holder], left: list[int], *, fewest: di
     return None
 
 
-def _ask(asks: Moves, jobs: Sequence[Holder], missing: int) -> None:
+def _ask(asks: Moves, jobs: Sequence[SharingJob], missing: int) -> None:
     """Ask for slots: of the job that can spare most, of several the last; its highest first."""
     asked: dict[str, int] = {}
     for _ in range(missing):
@@ -140,16 +121,22 @@ class SharingJob(RunningJob):
         self._may_end = False
 
     @property
-    def holder(self) -> Holder:
-        """As the policy sees it; one that is about to end neither takes nor gives."""
-        is_ending = self._progress.is_ending
-        return Holder(
-            name=self.name,
-            least=len(self.slots) if is_ending else self._job.least,
-            most=self._job.most,
-            slots=frozenset(self.slots),
-            is_stable=bool(self.slots) and self._changed_t is None and not is_ending,
-        )
+    def least(self) -> int:
+        """The fewest slots that it needs. One that is about to end neither takes nor gives."""
+        return len(self.slots) if self._progress.is_ending else self._job.least
+
+    @property
+    def most(self) -> int:
+        return self._job.most
+
+    @property
+    def spare(self) -> int:
+        return max(0, len(self.slots) - self.least)
+
+    @property
+    def is_stable(self) -> bool:
+        """It trains on all its slots; it may be given more, or asked for some so that another job can start."""
+        return bool(self.slots) and self._changed_t is None and not self._progress.is_ending
 
     @property
     def slots_left(self) -> set[int]:
@@ -159,7 +146,7 @@ class SharingJob(RunningJob):
     def take(self, slots: Collection[int]) -> None:
         if self._changes == 0 and not self.slots:
             self.slots, self._changed_t = set(slots), self._clock()
-            self._begin(slots)
+            self.begin(slots)
         else:
             self._move("join", slots, self.slots | set(slots))
 
@@ -173,9 +160,36 @@ class SharingJob(RunningJob):
         if self.has_ended or not self.slots_left:
             return set()
         try:
-            return self._look()
+            self.take_in()
+            if self.first_step_t is None:
+                self.first_step_t = next((line.t for line in self._progress.lines if line.what == "stepped"), None)
+            ended = {agent.slot for agent in self.check_agents()}
+            if self._changed_t is not None and not self._progress.has_finished:
+                index = START if self._last is None else self._changes - 1
+                if self.has_settled(index, self._last, since=self._changed_t):
+                    self._changed_t = None
         except CannotGoOn as error:
             raise CannotGoOn(f"job {self.name}: {error}") from None
+        freed = self.slots_left & ended if self._progress.is_ending else ended & set(self.leaving)
+        for slot, asked in self.leaving.items():
+            if slot not in freed and self._clock() - asked > self._job.settle_s:
+                raise CannotGoOn(
+                    f"job {self.name}: slot {slot} was not returned {self._job.settle_s:g} s after its agent received "
+                    f"SIGTERM. Does the body ignore that signal, or clean up for too long?"
+                )
+        self.slots -= freed
+        for slot in freed:
+            self.leaving.pop(slot, None)
+        if self._progress.has_finished:
+            now = self._clock()
+            self._finished_t = now if self._finished_t is None else self._finished_t
+            if not self.slots_left or now - self._finished_t >= EXIT_S:  # its agents had time to go
+                for slot in self.slots_left:
+                    self._engine.kill(slot)
+                freed |= self.slots_left
+                self.slots, self.leaving = set(), {}
+                self.has_ended = True
+        return freed
 
     def let_end(self) -> None:
         if not self._may_end:
@@ -186,52 +200,8 @@ class SharingJob(RunningJob):
         seconds = 0.0 if self.first_step_t is None else round(self._clock() - self.first_step_t, 1)
         self._last, self._changed_t = Change(kind=kind, at_s=seconds, nodes=len(slots)), self._clock()
         self.slots = expected
-        self._change(self._changes, self._last, sorted(slots), expected)
+        self.change(self._changes, self._last, sorted(slots), expected)
         self._changes += 1
-
-    def _look(self) -> set[int]:
-        self._take_in()
-        if self.first_step_t is None:
-            self.first_step_t = next((line.t for line in self._progress.lines if line.what == "stepped"), None)
-        ended = {agent.slot for agent in self._check()}
-        self._settle()
-        freed = self.slots_left & ended if self._progress.is_ending else ended & set(self.leaving)
-        self._check_left(freed)
-        self.slots -= freed
-        for slot in freed:
-            self.leaving.pop(slot, None)
-        return freed | self._end()
-
-    def _settle(self) -> None:
-        if self._changed_t is None or self._progress.has_finished:
-            return
-        index = START if self._last is None else self._changes - 1
-        if self._has_settled(index, self._last, since=self._changed_t):
-            self._changed_t = None
-
-    def _check_left(self, freed: Collection[int]) -> None:
-        limit_s = self._job.settle_s
-        for slot, asked in self.leaving.items():
-            if slot not in freed and self._clock() - asked > limit_s:
-                raise CannotGoOn(
-                    f"slot {slot} was not returned {limit_s:g} s after its agent received SIGTERM. Does the body "
-                    f"ignore that signal, or clean up for too long?"
-                )
-
-    def _end(self) -> set[int]:
-        """When it has finished, and its agents had time to go, all of its slots are free."""
-        if not self._progress.has_finished:
-            return set()
-        now = self._clock()
-        self._finished_t = now if self._finished_t is None else self._finished_t
-        if self.slots_left and now - self._finished_t < EXIT_S:
-            return set()
-        freed = self.slots_left
-        for slot in freed:
-            self._engine.kill(slot)
-        self.slots, self.leaving = set(), {}
-        self.has_ended = True
-        return freed
 
 
 _END_S = 5.0
@@ -326,7 +296,12 @@ class PoolController:
     def _is_over(self) -> bool:
         if len(self._submitted) < len(self._jobs) or not all(job.has_ended for job in self._jobs):
             return False
-        self._check_demand()
+        demand = self._pool.demand
+        if self._demands < len(demand):
+            raise CannotGoOn(
+                f"the training was over after {self._seconds():.1f} s, and the demand goes on until "
+                f"{demand[-1][0]:g} s, so the pool did not show what it should. Train longer, or shorten the demand"
+            )
         return self._serving <= self._ready
 
     def _look(self) -> None:
@@ -334,35 +309,33 @@ class PoolController:
             if job.has_ended:
                 continue
             for slot in sorted(job.look()):
-                self._note(event("freed", t=self._clock(), owner=job.name, slot=slot))
+                self._note("freed", slot, owner=job.name)
             if job.has_ended:
-                self._note(event("ended", t=self._clock(), job=job.name))
-        if self._servers is not None:
-            self._look_at_servers(self._servers)
-
-    def _look_at_servers(self, servers: Servers) -> None:
+                self._note("ended", job=job.name)
+        if self._servers is None:
+            return
         for line in self._reader.read():
             if line.what == "server_ready":
                 self._ready.add(line.slot)
             if line.what == "server_failed":
                 raise CannotGoOn(f"the serving failed in slot {line.slot}: {line.error}")
-        for slot, code in servers.poll().items():
+        for slot, code in self._servers.poll().items():
             if slot not in self._stopping:
                 raise CannotGoOn(
-                    f"the server in slot {slot} ended with exit code {code}; its log:\n{servers.log(slot)}"
+                    f"the server in slot {slot} ended with exit code {code}; its log:\n{self._servers.log(slot)}"
                 )
             self._stopping.discard(slot)
-            self._note(event("freed", t=self._clock(), owner=SERVING, slot=slot))
+            self._note("freed", slot, owner=SERVING)
 
     def _submit(self) -> None:
         if self._began is None and self._submitted and (first := self._submitted[0].first_step_t) is not None:
             self._began = first
-            self._note(event("clock_began", t=first))
+            append(self._path, event("clock_began", t=first))
         for job in self._jobs[len(self._submitted) :]:
             if job.submit_s > 0 and self._seconds() < job.submit_s:
                 return
             self._submitted.append(job)
-            self._note(event("submitted", t=self._clock(), job=job.name))
+            self._note("submitted", job=job.name)
 
     def _seconds(self) -> float:
         """By the pool's clock; it stands at 0 until the first step."""
@@ -376,7 +349,7 @@ class PoolController:
                 return
             self._demands += 1
             self._wanted = slots
-            self._note(event("demanded", t=self._clock(), slots=slots))
+            self._note("demanded", slots=slots)
 
     def _share(self) -> None:
         here = [job for job in self._submitted if not job.has_ended]
@@ -384,61 +357,43 @@ class PoolController:
         held = {slot for job in here for slot in job.slots} | self._serving
         grants, asks = decide(
             self._pool.policy,
-            [job.holder for job in here],
+            here,
             free=set(range(self._pool.slots)) - coming - held,
             coming=len(coming),
             servers=self._serving,
             wanted=self._wanted if self._serving <= self._ready else max(self._wanted, len(self._serving)),
         )
         for owner in [SERVING, *(job.name for job in here)]:
-            if asked := [slot for name, slot in asks if name == owner]:
-                self._ask(owner, asked)
-            if granted := [slot for name, slot in grants if name == owner]:
-                self._grant(owner, granted)
+            for what, moves in (("asked", asks), ("granted", grants)):
+                if slots := [slot for name, slot in moves if name == owner]:
+                    self._move(what, owner, slots)
         demand = self._pool.demand  # none is to come that would move slots, and no server loads that has to go
         is_at_rest = demand and self._demands == len(demand) and self._serving <= self._ready
         if is_at_rest and not (coming or asks or grants):
             for job in here:
-                if job.holder.is_stable:
+                if job.is_stable:
                     job.let_end()
 
-    def _ask(self, owner: str, slots: Sequence[int]) -> None:
+    def _move(self, what: str, owner: str, slots: Sequence[int]) -> None:
         for slot in slots:
-            self._note(event("asked", t=self._clock(), owner=owner, slot=slot))
+            self._note(what, slot, owner=owner)
         if owner != SERVING:
-            self._job(owner).give_back(slots)
+            job = next(job for job in self._jobs if job.name == owner)
+            (job.take if what == "granted" else job.give_back)(slots)
             return
         assert self._servers is not None
         for slot in slots:
-            self._serving.discard(slot)
-            self._ready.discard(slot)
-            self._stopping.add(slot)
-            self._servers.stop(slot)
+            if what == "granted":
+                self._serving.add(slot)
+                self._servers.start(slot)
+            else:
+                self._serving.discard(slot)
+                self._ready.discard(slot)
+                self._stopping.add(slot)
+                self._servers.stop(slot)
 
-    def _grant(self, owner: str, slots: Sequence[int]) -> None:
-        for slot in slots:
-            self._note(event("granted", t=self._clock(), owner=owner, slot=slot))
-        if owner != SERVING:
-            self._job(owner).take(slots)
-            return
-        assert self._servers is not None
-        for slot in slots:
-            self._serving.add(slot)
-            self._servers.start(slot)
-
-    def _job(self, name: str) -> SharingJob:
-        return next(job for job in self._jobs if job.name == name)
-
-    def _check_demand(self) -> None:
-        demand = self._pool.demand
-        if self._demands < len(demand):
-            raise CannotGoOn(
-                f"the training was over after {self._seconds():.1f} s, and the demand goes on until "
-                f"{demand[-1][0]:g} s, so the pool did not show what it should. Train longer, or shorten the demand"
-            )
-
-    def _note(self, line: Event) -> None:
-        append(self._path, line)
+    def _note(self, what: str, slot: int = -1, **facts: Any) -> None:
+        append(self._path, event(what, t=self._clock(), slot=slot, **facts))
 
 
 def main(path: str) -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from support.timelines import ERROR, JOB
 
 from pytest_distbench.elastic.engines import CannotGoOn
-from pytest_distbench.elastic.pool import EXIT_S, Holder, PoolController, SharingJob, decide
+from pytest_distbench.elastic.pool import EXIT_S, PoolController, SharingJob, decide
 from pytest_distbench.elastic.records import SERVING, Demand, Policy, PoolJob, Sharing, event
 from pytest_distbench.records.event import Event, EventReader, append, read_events
 from pytest_distbench.records.record import replace
@@ -321,8 +323,10 @@ def test_a_server_that_loads_is_not_asked_to_go_before_it_is_ready(world: World)
     assert ready < asked
 
 
-def holder(name: str, *slots: int, least: int = 1, most: int = 2, is_stable: bool = True) -> Holder:
-    return Holder(name=name, least=least, most=most, slots=frozenset(slots), is_stable=is_stable)
+def holder(name: str, *slots: int, least: int = 1, most: int = 2, is_stable: bool = True) -> SharingJob:
+    spare = max(0, len(slots) - least)
+    found = SimpleNamespace(name=name, least=least, most=most, slots={*slots}, is_stable=is_stable, spare=spare)
+    return cast("SharingJob", found)
 
 
 def test_jobs_start_and_grow_as_gang_or_elastic_lets_them() -> None:
