@@ -63,23 +63,18 @@ class Ledger:
 
     def at_save(self, place: Place) -> None:
         """At a checkpoint: all of it. What is saved is compared with what a later generation begins with."""
-        stepped = {_trained(i): found for i, found in enumerate(self._memory.optimizers)}
-        all_optimizers = {**self._optimizers, **stepped}
-        self._write(
-            "save",
-            place,
-            moved=self._moved(),
-            parameters={**self._parameters(), **{name: of_parameters(o) for name, o in stepped.items()}},
-            buffers=self._buffers(),
-            fields=self._fields(),
-            options={name: options_of(o) for name, o in self._optimizers.items()},
-            built=self._built(),
-            moments={name: of_moments(o) for name, o in all_optimizers.items()},
-            steps={name: steps_of(o) for name, o in all_optimizers.items()},
-            rates={name: rates_of(o) for name, o in self._optimizers.items()},
-            states=self._states(),
-            random=of_random(),
-        )
+        before, found = self._tensors, self._whole()
+        for index, optimizer in enumerate(self._memory.optimizers):
+            name = _trained(index)
+            found["parameters"][name] = of_parameters(optimizer)
+            found["moments"][name] = of_moments(optimizer)
+            found["steps"][name] = steps_of(optimizer)
+        moved = {
+            name: sum(digest != before.get(name, {}).get(tensor) for tensor, digest in tensors.items())
+            for name, tensors in self._tensors.items()
+        }
+        rates = {name: rates_of(optimizer) for name, optimizer in self._optimizers.items()}
+        self._write("save", place, moved=moved, **found, rates=rates, states=self._states(), random=of_random())
 
     def before_load(self) -> None:
         """Right before a load: what the parts begin with that are given their state in it."""
@@ -103,20 +98,8 @@ class Ledger:
     def at_begin(self, place: Place) -> None:
         """Before the first batch: what nobody may have touched since the load."""
         self._begun = of_random()
-        self._tensors = self._by_tensor()
-        self._write(
-            "begin",
-            place,
-            parameters=self._parameters(),
-            buffers=self._buffers(),
-            fields=self._fields(),
-            options={name: options_of(o) for name, o in self._optimizers.items()},
-            built=self._built(),
-            moments={name: of_moments(o) for name, o in self._optimizers.items()},
-            steps={name: steps_of(o) for name, o in self._optimizers.items()},
-            states=self._states(of=self._fresh),
-            random=self._begun if RANDOM_PART in self._others else {},
-        )
+        random_ = self._begun if RANDOM_PART in self._others else {}
+        self._write("begin", place, **self._whole(), states=self._states(of=self._fresh), random=random_)
 
     def note_left_out(self, *, draws_samples: bool) -> None:
         """At the end of the first step: what took part in it, and was not handed over."""
@@ -149,20 +132,24 @@ class Ledger:
         per_rank = [name for name, part in self._others.items() if is_per_rank(part)]
         self._tell("held", rank=self._rank, at=at, per_rank=per_rank, **place, **found)
 
-    def _parameters(self) -> dict[str, str]:
-        return {name: together(tensors) for name, tensors in self._tensors.items()}
-
-    def _by_tensor(self) -> dict[str, dict[str, bytes]]:
-        return {
-            name: {tensor: of_tensor(values) for tensor, values in model.named_parameters()}
-            for name, model in self._models.items()
+    def _whole(self) -> dict[str, dict[str, Any]]:
+        """All but rates, states of parts and random streams, as facts of an event."""
+        models, optimizers = self._models.items(), self._optimizers.items()
+        self._tensors = {
+            name: {tensor: of_tensor(values) for tensor, values in model.named_parameters()} for name, model in models
         }
-
-    def _moved(self) -> dict[str, int]:
-        before, self._tensors = self._tensors, self._by_tensor()
         return {
-            name: sum(digest != before.get(name, {}).get(tensor) for tensor, digest in tensors.items())
-            for name, tensors in self._tensors.items()
+            "parameters": {name: together(tensors) for name, tensors in self._tensors.items()},
+            "buffers": {name: of_tensors(_buffers(model, saved=True)) for name, model in models},
+            "fields": self._fields(),
+            "options": {name: options_of(optimizer) for name, optimizer in optimizers},
+            "built": {
+                f"{name}.{buffer}": of_tensors([("", values)])
+                for name, model in models
+                for buffer, values in _buffers(model, saved=False)
+            },
+            "moments": {name: of_moments(optimizer) for name, optimizer in optimizers},
+            "steps": {name: steps_of(optimizer) for name, optimizer in optimizers},
         }
 
     def _fields(self) -> dict[str, dict[str, str]]:
@@ -172,16 +159,6 @@ class Ledger:
                 if digest := of_state(held.state_dict()):
                     found[OUTSIDE + name] = {"": digest}
         return {name: fields for name, fields in found.items() if fields}
-
-    def _buffers(self) -> dict[str, str]:
-        return {name: of_tensors(_buffers(model, saved=True)) for name, model in self._models.items()}
-
-    def _built(self) -> dict[str, str]:
-        return {
-            f"{model}.{name}": of_tensors([("", buffer)])
-            for model, part in self._models.items()
-            for name, buffer in _buffers(part, saved=False)
-        }
 
     def _states(self, of: Collection[str] | None = None) -> dict[str, str]:
         parts = {name: part for name, part in self._others.items() if of is None or name in of}

@@ -55,6 +55,10 @@ _HOLD_S = 0.01
 """Between two collectives of nodes that hold: one of them fails where a node is lost, as the next step's would."""
 
 
+def _note(timeline: Path, what: str, slot: int, **facts: Any) -> None:
+    append(timeline, event(what, t=HostClock.monotonic(), slot=slot, **facts))
+
+
 class _Timeline(RankLine):
     """The line of a worker of an elastic job: what it shows goes into the job's timeline."""
 
@@ -64,7 +68,7 @@ class _Timeline(RankLine):
 
     def progress(self, text: str) -> None:
         """Note a line that rank 0 wants to be shown."""
-        append(self._timeline, event("progress", t=HostClock.monotonic(), slot=self._slot, text=text))
+        _note(self._timeline, "progress", self._slot, text=text)
 
 
 class ElasticRank(RankContext):
@@ -87,10 +91,7 @@ class ElasticRank(RankContext):
 
     def tell(self, what: str, **told: Any) -> None:
         """Note in the job's timeline what this worker has done now."""
-        append(
-            self._files.timeline,
-            event(what, t=HostClock.monotonic(), slot=self.slot, generation=self.generation, **told),
-        )
+        _note(self._files.timeline, what, self.slot, generation=self.generation, **told)
 
     def training(self, *, checkpoint_every: int | None = None, **parts: Any) -> Training:
         """Take the state that must survive a change of membership, and load the newest good checkpoint.
@@ -317,57 +318,30 @@ class Training:
             self._rank.tell("remembered", before=before, after=after)
             self._ledger.at_first_step(self._place)
 
-    def _state(self) -> dict[str, Any]:
-        """What must survive."""
-        return {_COUNTERS: self._place, **{name: part.state_dict() for name, part in self._parts.items()}}
-
-    def _take(self, state: Mapping[str, Any], source: str) -> None:
-        """Go on from what has survived, as :meth:`_state` has made it; its source is told in words."""
-        found = [name for name in state if name != _COUNTERS]
-        if set(found) != self._parts.keys():
-            raise RecordingError(
-                f"training(...): {source} has {', '.join(found) or 'no part'}, and this generation keeps "
-                f"{', '.join(self._parts) or 'none'}: a body keeps the same parts in every generation"
-            )
-        rank = self._rank.rank
-        for name, part in self._parts.items():
-            try:
-                if not is_per_rank(part):
-                    part.load_state_dict(state[name])
-                elif rank < len(state[name]):  # else there is nothing for it
-                    packed = io.BytesIO(state[name][rank])
-                    part.load_state_dict(torch.load(packed, map_location="cpu", weights_only=True))
-            except Exception as error:
-                raise RecordingError(
-                    f"training(...): {name} does not take what {source} has for it: {type(error).__name__}: {error}. "
-                    "Is it built as in the generation before, whatever the world size?"
-                ) from error
-        counters = state[_COUNTERS]
-        self.step, self.epoch, self.position = counters["step"], counters["epoch"], counters["position"]
-
     def _keep(self) -> None:
         """Behind each step: save it where a checkpoint is due, and wait where a change is."""
         if self.step % self._every != 0:
             return
         self._since_saved = 0
         self._ledger.at_save(self._place)  # before it is on the disk: of what can be loaded there are always digests
-        own = {name: _pack(part.state_dict()) for name, part in self._parts.items() if is_per_rank(part)}
-        everybody = {name: self._rank.gather(packed) for name, packed in own.items()}
-        is_held = self._is_held()  # settled before the checkpoint is noted, which the controller waits for
+        everybody = {}
+        for name, part in self._parts.items():
+            if is_per_rank(part):
+                packed = io.BytesIO()
+                torch.save(part.state_dict(), packed)
+                everybody[name] = self._rank.gather(packed.getvalue())
+        is_held = False  # whether a change is due here, and not made yet: a job that went back further comes here again
+        if self.step in self._holds:  # settled before the checkpoint is noted, which the controller waits for
+            made = sum(line.what == "changed" for line in read_events(self._files.timeline))
+            is_held = self._rank.agree(made) <= self._holds.index(self.step)
         if self._rank.rank == 0:
             start = HostClock.monotonic()
-            checkpoints.save(self._files.checkpoints, self.step, {**self._state(), **everybody})
+            state = {_COUNTERS: self._place, **{name: part.state_dict() for name, part in self._parts.items()}}
+            checkpoints.save(self._files.checkpoints, self.step, {**state, **everybody})
             self._rank.tell("saved", step=self.step, seconds=HostClock.monotonic() - start)
         while is_held:  # until the change ends this process, or another one's and with it the collective
             self._rank.barrier()
             time.sleep(_HOLD_S)
-
-    def _is_held(self) -> bool:
-        """Whether a change is due behind this step, and not made yet: a job that went back further comes here again."""
-        if self.step not in self._holds:
-            return False
-        made = sum(line.what == "changed" for line in read_events(self._files.timeline))
-        return self._rank.agree(made) <= self._holds.index(self.step)
 
     def _restore(self) -> None:
         rank = self._rank
@@ -376,15 +350,30 @@ class Training:
         step = int(rank.agree(found))
         if step:
             self._ledger.before_load()
-            self._take(checkpoints.load(self._files.checkpoints, step), f"the checkpoint of step {step}")
+            state = checkpoints.load(self._files.checkpoints, step)
+            found_parts = [name for name in state if name != _COUNTERS]
+            if set(found_parts) != self._parts.keys():
+                raise RecordingError(
+                    f"training(...): the checkpoint of step {step} has {', '.join(found_parts) or 'no part'}, and this "
+                    f"generation keeps {', '.join(self._parts) or 'none'}: a body keeps the same parts in every "
+                    "generation"
+                )
+            for name, part in self._parts.items():
+                try:
+                    if not is_per_rank(part):
+                        part.load_state_dict(state[name])
+                    elif rank.rank < len(state[name]):  # else there is nothing for it
+                        packed = io.BytesIO(state[name][rank.rank])
+                        part.load_state_dict(torch.load(packed, map_location="cpu", weights_only=True))
+                except Exception as error:
+                    raise RecordingError(
+                        f"training(...): {name} does not take what the checkpoint of step {step} has for it: "
+                        f"{type(error).__name__}: {error}. Is it built as in the generation before, whatever the world "
+                        "size?"
+                    ) from error
+            self.step, self.epoch, self.position = (state[_COUNTERS][name] for name in ("step", "epoch", "position"))
             self._ledger.at_load(self._place)
         rank.tell("loaded", began_t=began, step=step, torn=torn)
-
-
-def _pack(state: object) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    return buffer.getvalue()
 
 
 def _finite(value: torch.Tensor | float, name: str, step: int) -> float:
@@ -412,13 +401,9 @@ def main(plan_path: str) -> NoReturn:
         torch.set_num_threads(plan.set_threads)
     for name in filter(None, os.environ.get(IMPORTS_VARIABLE, "").split(",")):
         importlib.import_module(name)
+    timeline, pid = plan.files.timeline, os.getpid()
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    append(
-        plan.files.timeline,
-        event(
-            "started", t=HostClock.monotonic(), slot=slot, pid=os.getpid(), process_t=process_began(), restarts=restarts
-        ),
-    )
+    _note(timeline, "started", slot, pid=pid, process_t=process_began(), restarts=restarts)
     try:
         if plan.device == "cuda":
             check_fork()
@@ -434,13 +419,18 @@ def main(plan_path: str) -> NoReturn:
         _, _, error = classify(raised)
         flush_output()
         generation = None if context is None else context.generation
-        append(
-            plan.files.timeline,
-            event("raised", t=HostClock.monotonic(), slot=slot, pid=os.getpid(), generation=generation, error=error),
-        )
+        _note(timeline, "raised", slot, pid=pid, generation=generation, error=error)
         os._exit(RAISED)
-    _report(plan, context, memory)
-    append(plan.files.timeline, event("finished", t=HostClock.monotonic(), slot=slot, generation=context.generation))
+    RankReport(  # what the body has recorded in the last generation, as ranks of other launches leave it
+        rank=context.rank,
+        outcome="passed",
+        phase="body",
+        phases={},
+        observations=context.notebook.observations,
+        peak_memory_bytes=memory.num_bytes(),
+        software=software(plan) if context.rank == 0 else {},
+    ).write(plan.files)
+    context.tell("finished")
     flush_output()
     leave(lambda what: None)
     leave_group()
@@ -467,32 +457,9 @@ def _join_generation(plan: LaunchPlan, slot: int) -> ElasticRank:
     number = torch.tensor([count_generation(Path(plan.directory)) if rank == 0 else 0], device=device)
     dist.broadcast(number, src=0)
     generation = int(number.item())
-    append(
-        plan.files.timeline,
-        event(
-            "joined",
-            t=HostClock.monotonic(),
-            slot=slot,
-            pid=os.getpid(),
-            generation=generation,
-            rank=rank,
-            world_size=world_size,
-        ),
-    )
+    found = {"pid": os.getpid(), "generation": generation, "rank": rank, "world_size": world_size}
+    _note(plan.files.timeline, "joined", slot, **found)
     return ElasticRank(plan, slot, generation)
-
-
-def _report(plan: LaunchPlan, context: ElasticRank, memory: MemoryPeak) -> None:
-    """What the body has recorded in the last generation, as ranks of other launches leave it."""
-    RankReport(
-        rank=context.rank,
-        outcome="passed",
-        phase="body",
-        phases={},
-        observations=context.notebook.observations,
-        peak_memory_bytes=memory.num_bytes(),
-        software=software(plan) if context.rank == 0 else {},
-    ).write(plan.files)
 
 
 def serve(path: str, number: str) -> NoReturn:
@@ -506,8 +473,8 @@ def serve(path: str, number: str) -> NoReturn:
         _loaded = load(**task.params)  # it keeps what it returns for as long as it lives
     except Exception as error:  # noqa: BLE001 whatever it raises is told
         told = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-5)}"
-        append(timeline, event("server_failed", t=HostClock.monotonic(), slot=slot, error=told))
+        _note(timeline, "server_failed", slot, error=told)
         os._exit(RAISED)
-    append(timeline, event("server_ready", t=HostClock.monotonic(), slot=slot))
+    _note(timeline, "server_ready", slot)
     while True:
         signal.pause()
