@@ -35,7 +35,6 @@ from pytest_distbench.elastic.measures.ledger import (
     SHARED,
     count,
     cut_batches,
-    keeps_random,
     mismatches,
     shared_batches,
 )
@@ -107,11 +106,14 @@ def _of_run(
                 found.append(number(name, mean, at={"epoch": epoch.epoch}))
     found += [number("lr", rate, at=at) for at, rate in rates_at(history)]
     for world_size in sorted({history.world_size(g) for g in history.generations}):
-        rate = _samples_per_second(history, world_size)
+        if not (step_s := history.step_s(world_size)):
+            continue
         at: dict[str, Scalar] = {"nodes": world_size}
-        if rate is not None:
+        steps = [step for worker in history.workers.values() for step in worker.steps if step.world_size == world_size]
+        if samples := [step.samples for step in steps if step.samples is not None]:
+            rate = median(samples) / step_s
             found.append(number("samples_per_second", rate, unit="samples/s", better="higher", at=at))
-        elif step_s := history.step_s(world_size):
+        else:
             found.append(number("steps_per_second", 1 / step_s, unit="steps/s", better="higher", at=at))
     return found
 
@@ -131,11 +133,7 @@ def _losses(job: ElasticJob, history: History, epochs: Sequence[Event]) -> list[
     if is_whole and len(history.generations) != len(changes) + 1:
         return []  # a worker died of itself, or a node came later than others
     until = math.inf if first is None or every is None else (first - 1) // every * every
-    last_steps: dict[int, int] = {}
-    for number, generation, lines in history.passes():
-        epoch = history.workers[generation, lines[0].slot].epoch(lines[0])
-        if epoch is not None:
-            last_steps[epoch] = number
+    last_steps = {epoch: number for number, _, epoch, _ in history.passes()}
     done = [epoch for epoch in epochs if last_steps[epoch.epoch] <= until and epoch.epoch + 1 in last_steps]
     done += [epoch for epoch in epochs[-1:] if is_whole]
     losses = [epoch.loss for epoch in done if epoch.loss is not None]
@@ -164,25 +162,19 @@ def _of_loads(job: ElasticJob, history: History) -> list[Sample]:
     has_loaded = any(line.step for line in history.of("loaded"))
     if not (has_loaded or job.plan.changes or job.plan.cycle):
         return [_none(REPLICAS, *count(found, REPLICAS))]
-    metrics = [*LOADS, *([RANDOM] if keeps_random(history) else [])]
-    return [
-        *(_none(metric, *count(found, metric)) for metric in metrics),
-        _none(ORDER, *epochs_in_one_order(history)),
-        *_learning_lost(history),
-    ]
-
-
-def _learning_lost(history: History) -> list[Sample]:
-    """Of a body that tells of them; which steps lie about a load is chance, so that no digit of it repeats."""
-    lost = accuracy_lost(history)
-    found = [] if lost is None else [number("accuracy_lost", lost)]
-    if all(step.loss is None for worker in history.workers.values() for step in worker.steps):
-        return found
-    lost_share, told = worst_relapse(history)
-    facts: dict[str, Scalar] = {TOLD: told} if told else {}
-    most = Bound(side="most", value=MOST_LOST, where=_WHERE, is_default=True)
-    share = Sample(name="learning_lost", unit="", better="info", value=lost_share, facts=facts, bounds=[most])
-    return [*found, share]
+    keeps_random = any(line.at == "begin" and line.random for line in history.of("held"))
+    metrics = [_none(metric, *count(found, metric)) for metric in (*LOADS, *([RANDOM] if keeps_random else []))]
+    metrics.append(_none(ORDER, *epochs_in_one_order(history)))
+    # of a body that tells of them; which steps lie about a load is chance, so that no digit of it repeats
+    if (lost := accuracy_lost(history)) is not None:
+        metrics.append(number("accuracy_lost", lost))
+    if any(step.loss is not None for worker in history.workers.values() for step in worker.steps):
+        lost_share, told = worst_relapse(history)
+        facts: dict[str, Scalar] = {TOLD: told} if told else {}
+        most = Bound(side="most", value=MOST_LOST, where=_WHERE, is_default=True)
+        share = Sample(name="learning_lost", unit="", better="info", value=lost_share, facts=facts, bounds=[most])
+        metrics.append(share)
+    return metrics
 
 
 def _of_changes(job: ElasticJob, changes: Sequence[Event], *, torn: int) -> list[Sample]:
@@ -225,7 +217,7 @@ def useful_s(history: History) -> float:
     useful = 0.0
     before = 0, -1, 0.0
     widest = 1
-    for number, generation, lines in history.passes():
+    for number, generation, _, lines in history.passes():
         first = lines[0]
         step_s = history.step_s(first.world_size)
         goes_on = before[1] == generation
@@ -254,17 +246,6 @@ def _given_s(history: History) -> float:
         elif line.what == "agent_ended" and line.slot in taken and line.t < last:
             total += max(0.0, line.t - taken.pop(line.slot))
     return total + sum(max(0.0, last - begin) for begin in taken.values())
-
-
-def _samples_per_second(history: History, world_size: int) -> float | None:
-    step_s = history.step_s(world_size)
-    samples = [
-        s.samples
-        for w in history.workers.values()
-        for s in w.steps
-        if s.world_size == world_size and s.samples is not None
-    ]
-    return median(samples) / step_s if step_s and samples else None
 
 
 def _longest_interval(history: History, claimed: int) -> int | None:
@@ -377,12 +358,14 @@ def measure_pool(
     stretches = stretches_of(pool.demand, holds, end_s) if pool.demand else []
     preemptions = preemptions_of(lines, holds, began)
     served_s = sum(max(0.0, min(hold.end_s, end_s) - hold.ready_s) for hold in holds if hold.ready_s is not None)
+    spans = sorted(span for history in histories.values() for span in _spans(history))
+    reached = itertools.accumulate((end for _, end in spans), max)
     whole_pool = event(
         "pool",
         t=first - began,
         sharing=pool,
         makespan_s=last - first,
-        idle_gap_s=_idle_gap(list(histories.values())),
+        idle_gap_s=max((0.0, *(begin - until for until, (begin, _) in zip(reached, spans[1:], strict=False)))),
         allocated=sum(max(0.0, min(hold.end_s, end_s) - hold.t) for hold in holds) / whole,
         productive=(sum(map(useful_s, histories.values())) + served_s) / whole,
     )
@@ -451,12 +434,6 @@ def _job(wanted: PoolJob, lines: Sequence[Event], history: History, began: float
     most = max(map(history.world_size, history.generations), default=None)
     found.append(number("most_workers", most, better="exact"))
     return [told, *of_job], [replace(m, at={"job": wanted.name, **m.at}) for m in [*found, *measurements]]
-
-
-def _idle_gap(histories: Sequence[History]) -> float:
-    spans = sorted(span for history in histories for span in _spans(history))
-    reached = itertools.accumulate((end for _, end in spans), max)
-    return max((0.0, *(begin - until for until, (begin, _) in zip(reached, spans[1:], strict=False))))
 
 
 def _spans(history: History) -> list[tuple[float, float]]:

@@ -14,8 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 from math import sqrt
 from statistics import fmean, stdev
 from typing import Literal
@@ -228,18 +227,7 @@ def _epochs(history: History) -> tuple[dict[int, list[frozenset[int]]], set[int]
 def _is_same(one: _Steps, other: _Steps) -> bool | None:
     """Whether two epochs have one order, as far as can be seen of steps of different sizes; None: nobody can know."""
     seen, ways = 0, 0.0
-    for a, b in _blocks(one, other):
-        if a != b:
-            return False
-        seen += len(a)
-        ways += math.lgamma(len(a) + 1)
-    is_whole = seen == sum(map(len, one)) == sum(map(len, other))
-    return True if is_whole and ways - math.lgamma(seen + 1) < _CHANCE else None
-
-
-def _blocks(one: _Steps, other: _Steps) -> Iterator[tuple[set[int], set[int]]]:
-    """Samples between places in the epoch at which a step of both was over."""
-    a: set[int] = set()
+    a: set[int] = set()  # samples between places in the epoch at which a step of both was over
     b: set[int] = set()
     rest = iter(other)
     for step in one:
@@ -247,8 +235,13 @@ def _blocks(one: _Steps, other: _Steps) -> Iterator[tuple[set[int], set[int]]]:
         while len(b) < len(a) and (later := next(rest, None)) is not None:
             b |= later
         if len(a) == len(b):
-            yield a, b
+            if a != b:
+                return False
+            seen += len(a)
+            ways += math.lgamma(len(a) + 1)
             a, b = set(), set()
+    is_whole = seen == sum(map(len, one)) == sum(map(len, other))
+    return True if is_whole and ways - math.lgamma(seen + 1) < _CHANCE else None
 
 
 MOST_LOST = 0.6
@@ -270,7 +263,7 @@ _ABOVE = 0.25
 def worst_relapse(history: History) -> tuple[float, str]:
     """What a load lost at most, of all that had been learned, and in words; 0: nothing, or too little had been."""
     found = [(0.0, "")]
-    kept = {(number, generation): mean_of("loss", lines) for number, generation, lines in history.passes()}
+    kept = {(number, generation): mean_of("loss", lines) for number, generation, _, lines in history.passes()}
     losses = {number: loss for (number, _), loss in kept.items() if loss is not None}
     begin = _mean([losses.get(step) for step in range(1, 1 + _STEPS)])
     for generation in history.generations:
@@ -282,7 +275,11 @@ def worst_relapse(history: History) -> tuple[float, str]:
             continue
         learned = begin - at_checkpoint
         earlier = [losses.get(number) for number in range(1, step + 1)]
-        highest, noise = _highest_mean(earlier), _noise(earlier)
+        means = (_mean(earlier[i : i + _STEPS]) for i in range(len(earlier) - _STEPS + 1))
+        highest = max(mean for mean in means if mean is not None)
+        # a step's standard deviation, seen in its differences from step to step: learning is none of it
+        squares = [(b - a) ** 2 for a, b in itertools.pairwise(earlier) if a is not None and b is not None]
+        noise = sqrt(fmean(squares) / 2)
         if after > highest + max(_LEARNED * noise / sqrt(_STEPS), _ABOVE * abs(highest)):
             told = (
                 f"generation {generation} continued after the checkpoint of step {step} with a loss of {after:.4g}; "
@@ -306,7 +303,7 @@ def accuracy_lost(history: History) -> float | None:
 
     None: steps do not tell of it, or too few.
     """
-    told = {number: mean_of("accuracy", lines) for number, _, lines in history.passes()}
+    told = {number: mean_of("accuracy", lines) for number, *_, lines in history.passes()}
     found = []
     for generation in history.generations:
         step = history.resumed_at(generation)
@@ -314,18 +311,6 @@ def accuracy_lost(history: History) -> float | None:
         after = _mean(_first_of(history, generation, "accuracy"))
         found += [before - after] if before is not None and after is not None else []
     return max(found, default=None)
-
-
-def _highest_mean(losses: Sequence[float | None]) -> float:
-    """Of so many steps in a row, as far as all of them are known."""
-    means = (_mean(losses[i : i + _STEPS]) for i in range(len(losses) - _STEPS + 1))
-    return max(mean for mean in means if mean is not None)
-
-
-def _noise(losses: Sequence[float | None]) -> float:
-    """The standard deviation of a step's loss, seen in its differences from step to step: learning is none of it."""
-    squares = [(b - a) ** 2 for a, b in pairwise(losses) if a is not None and b is not None]
-    return sqrt(fmean(squares) / 2)
 
 
 def _first_of(history: History, generation: int, name: Literal["loss", "accuracy"]) -> list[float | None]:

@@ -87,31 +87,26 @@ class History:
                 self.workers[line.generation, line.slot] = Worker(
                     joined=line, started=started.get(line.pid), ended=ended.get(line.pid)
                 )
-            elif line.what in ("loaded", "batch", "drew", "stepped", "remembered", "held"):
-                self._add(self.workers.get((line.generation, line.slot)), line)
+            elif (worker := self.workers.get((line.facts.get("generation", -1), line.slot))) is None:
+                continue
+            elif line.what == "loaded":
+                worker.loaded = line
+            elif line.what == "remembered":
+                worker.remembered = line
+            elif line.what == "held" and line.at != "save":
+                worker.held[line.at] = line
+            elif line.what == "batch":
+                worker.batches[line.step] = line
+            elif line.what == "drew":
+                worker.drawn[line.step] = line.samples
+            elif line.what == "stepped":
+                worker.steps.append(line)
         self.finished = self.of("finished")
         self._step_s: dict[int, float | None] = {}
         self.tells_within_epochs = any(worker.tells_within_epochs for worker in self.workers.values())
 
     def of(self, what: str) -> list[Event]:
         return [line for line in self.lines if line.what == what]
-
-    def _add(self, worker: Worker | None, line: Event) -> None:
-        if worker is None:
-            return
-        if line.what == "loaded":
-            worker.loaded = line
-        elif line.what == "remembered":
-            worker.remembered = line
-        elif line.what == "held":
-            if line.at != "save":
-                worker.held[line.at] = line
-        elif line.what == "batch":
-            worker.batches[line.step] = line
-        elif line.what == "drew":
-            worker.drawn[line.step] = line.samples
-        else:
-            worker.steps.append(line)
 
     @property
     def first_step_t(self) -> float | None:
@@ -164,35 +159,34 @@ class History:
 
     def worker_results(self, first: float) -> list[Event]:
         """What became of each worker, in seconds from the run's first step."""
-        found = []
-        for _, worker in sorted(self.workers.items()):
-            joined, started, loaded, steps = worker.joined, worker.started, worker.loaded, worker.steps
-            result = event(
+        return [
+            event(
                 "worker",
-                t=joined.t - first,
-                slot=joined.slot,
-                generation=joined.generation,
-                rank=joined.rank,
-                world_size=joined.world_size,
-                process_s=None if started is None else started.process_t - first,
+                t=worker.joined.t - first,
+                slot=worker.joined.slot,
+                generation=worker.joined.generation,
+                rank=worker.joined.rank,
+                world_size=worker.joined.world_size,
+                process_s=None if worker.started is None else worker.started.process_t - first,
                 imported_s=None if worker.imported_t is None else worker.imported_t - first,
-                loaded_s=None if loaded is None else loaded.t - first,
-                resumed_at=None if loaded is None else loaded.step,
-                first_step_s=steps[0].t - first if steps else None,
-                last_step_s=steps[-1].t - first if steps else None,
-                steps=len(steps),
+                loaded_s=None if worker.loaded is None else worker.loaded.t - first,
+                resumed_at=None if worker.loaded is None else worker.loaded.step,
+                first_step_s=worker.steps[0].t - first if worker.steps else None,
+                last_step_s=worker.steps[-1].t - first if worker.steps else None,
+                steps=len(worker.steps),
             )
-            found.append(result)
-        return found
+            for _, worker in sorted(self.workers.items())
+        ]
 
-    def passes(self) -> Iterator[tuple[int, int, list[Event]]]:
-        """Each step that counted: its number, its generation, and its lines, one per worker."""
+    def passes(self) -> Iterator[tuple[int, int, int | None, list[Event]]]:
+        """Each step that counted: its number, its generation, its epoch, and its lines, one per worker."""
         by_step: dict[tuple[int, int], list[Event]] = {}
         for (generation, _), worker in self.workers.items():
             for step in worker.steps:
                 by_step.setdefault((generation, step.step), []).append(step)
         for number, generation in self.kept().items():
-            yield number, generation, sorted(by_step[generation, number], key=lambda line: line.slot)
+            lines = sorted(by_step[generation, number], key=lambda line: line.slot)
+            yield number, generation, self.workers[generation, lines[0].slot].epoch(lines[0]), lines
 
 
 def epoch_results(history: History, changes: Sequence[Event]) -> list[Event]:
@@ -203,15 +197,15 @@ def epoch_results(history: History, changes: Sequence[Event]) -> list[Event]:
     first = history.first_step_t
     if first is None:
         return []
-    steps: dict[int, list[tuple[int, list[Event]]]] = {}
-    for _, generation, lines in history.passes():
-        worker = history.workers[generation, lines[0].slot]
-        if (epoch := worker.epoch(lines[0])) is not None:
-            steps.setdefault(epoch, []).append((generation, lines))
+    steps: dict[int, list[list[Event]]] = {}
+    for *_, epoch, lines in history.passes():
+        if epoch is not None:
+            steps.setdefault(epoch, []).append(lines)
     found = []
     begin = first
     for epoch, passes in sorted(steps.items()):
-        end = max(line.t for _, lines in passes for line in lines)
+        every = [line for lines in passes for line in lines]
+        end = max(line.t for line in every)
         mine = [c for c in changes if begin < first + c.t + (c.recovery_s or 0.0) <= end]
         found.append(
             event(
@@ -219,11 +213,11 @@ def epoch_results(history: History, changes: Sequence[Event]) -> list[Event]:
                 t=end - first,
                 epoch=epoch,
                 seconds=end - begin,
-                nodes=list(dict.fromkeys(lines[0].world_size for _, lines in passes)),
-                loss=mean_of("loss", [line for _, lines in passes for line in lines]),
-                accuracy=mean_of("accuracy", [line for _, lines in passes for line in lines]),
-                top5=mean_of("top5", [line for _, lines in passes for line in lines]),
-                lr=passes[-1][1][0].lr,
+                nodes=list(dict.fromkeys(lines[0].world_size for lines in passes)),
+                loss=mean_of("loss", every),
+                accuracy=mean_of("accuracy", every),
+                top5=mean_of("top5", every),
+                lr=passes[-1][0].lr,
                 changes=[c.index for c in mine],
                 stall_s=sum(c.stall_s or 0.0 for c in mine),
                 steps_redone=sum(c.steps_redone for c in mine),
@@ -247,8 +241,7 @@ def mean_of(name: Literal["loss", "accuracy", "top5"], lines: Sequence[Event]) -
 def rates_at(history: History) -> list[tuple[dict[str, Scalar], float]]:
     """The median learning rate at each world size, and at each of every epoch: a rule may be of both."""
     found: dict[tuple[int, int | None], list[float]] = {}
-    for _, generation, lines in history.passes():
-        epoch = history.workers[generation, lines[0].slot].epoch(lines[0])
+    for *_, epoch, lines in history.passes():
         for at in {(lines[0].world_size, None), (lines[0].world_size, epoch)}:
             found.setdefault(at, []).extend(line.lr for line in lines if line.lr is not None)
     return [
@@ -266,11 +259,10 @@ def rate_changes(history: History) -> list[Event]:
     """The first step that told of a rate, and each with another one than the step before."""
     found: list[Event] = []
     first = history.first_step_t or 0.0
-    for step, generation, lines in history.passes():
+    for step, _, epoch, lines in history.passes():
         told = next((line for line in lines if line.lr is not None), None)
         if told is None or told.lr is None or (found and (found[-1].lr, found[-1].nodes) == (told.lr, told.world_size)):
             continue
-        epoch = history.workers[generation, told.slot].epoch(told)
         found.append(event("rate", t=told.t - first, step=step, epoch=epoch, nodes=told.world_size, lr=told.lr))
         if len(found) == _MOST_CHANGES:
             break
@@ -278,12 +270,16 @@ def rate_changes(history: History) -> list[Event]:
 
 
 def change_results(history: History) -> list[Event]:
-    changes = history.of("changed")
     first = history.first_step_t
-    return [_result(history, change, changes, first) for change in changes] if first is not None else []
+    if first is None:
+        return []
+    changes, stables = history.of("changed"), [line.t for line in history.of("stable")]
+    pairs = [(a, b) for a, b in itertools.pairwise(changes) if not any(a.t <= t <= b.t for t in stables)]
+    overlapped = [change for pair in pairs for change in pair]
+    return [_result(history, change, first, is_overlapped=change in overlapped) for change in changes]
 
 
-def _result(history: History, change: Event, changes: Sequence[Event], first: float) -> Event:
+def _result(history: History, change: Event, first: float, *, is_overlapped: bool) -> Event:
     stable = next((line for line in history.of("stable") if line.t >= change.t and line.index >= change.index), None)
     begun = {g: min(w.steps[0].t for w in history.members(g).values() if w.steps) for g in history.generations}
     before = max((generation for generation, t in begun.items() if t <= change.t), default=None)
@@ -293,7 +289,7 @@ def _result(history: History, change: Event, changes: Sequence[Event], first: fl
         "kind": change.kind,
         "slots": change.slots,
         "before": 0 if before is None else history.world_size(before),
-        "overlapped": _is_overlapped(history, change, changes),
+        "overlapped": is_overlapped,
     }
     if stable is None or before is None:
         return event("change", **result)
@@ -301,10 +297,8 @@ def _result(history: History, change: Event, changes: Sequence[Event], first: fl
     stall_s, recovery_s, worker = (
         _cost_within(history, change, after, stable) if after == before else _cost(history, change, before, after)
     )
-    highest = max(
-        (s.step for g in range(before, after) for w in history.members(g).values() for s in w.steps), default=0
-    )
-    redone = max(0, highest - history.resumed_at(after)) if after != before else 0
+    steps = [step.step for g in range(before, after) for worker in history.members(g).values() for step in worker.steps]
+    redone = max(0, max(steps, default=0) - history.resumed_at(after)) if after != before else 0
     step_s = history.step_s(history.world_size(before))
     ready = [
         history.workers[after, slot].steps[0].t - change.t
@@ -312,6 +306,11 @@ def _result(history: History, change: Event, changes: Sequence[Event], first: fl
         if change.kind == "join" and (after, slot) in history.workers and history.workers[after, slot].steps
     ]
     old = [generation for generation in history.generations if generation < after]
+    used = [
+        worker.started.restarts - earlier.started.restarts
+        for slot, worker in history.members(after).items()
+        if (earlier := history.workers.get((before, slot))) is not None and earlier.started and worker.started
+    ]
     freed: dict[int, float] = {}  # from a request to go until the agents of all these nodes had ended
     for line in history.of("agent_ended"):
         if line.slot in change.slots and line.t >= change.t:
@@ -326,7 +325,7 @@ def _result(history: History, change: Event, changes: Sequence[Event], first: fl
         steps_redone=redone,
         redone_s=redone * step_s if step_s is not None else 0.0,
         rounds=after - before,
-        restarts_used=_restarts(history, before, after),
+        restarts_used=max([0, *used]),
         joiner_ready_s=max(ready, default=None),
         slot_free_s=max(freed.values()) - change.t if change.kind == "leave" and freed else None,
         before_it=moment(history, old, last=True) if after != before else None,
@@ -348,14 +347,6 @@ def moment(history: History, generations: Sequence[int], *, last: bool) -> dict[
         "accuracy": mean_of("accuracy", same),
         "lr": chosen.lr,
     }
-
-
-def _is_overlapped(history: History, change: Event, changes: Sequence[Event]) -> bool:
-    stables = [line.t for line in history.of("stable")]
-    order = [c.t for c in changes]
-    position = order.index(change.t)
-    neighbours = [(order[i], order[i + 1]) for i in (position - 1, position) if 0 <= i < len(order) - 1]
-    return any(not any(earlier <= t <= later for t in stables) for earlier, later in neighbours)
 
 
 def _cost(history: History, change: Event, before: int, after: int) -> tuple[float | None, float | None, Worker | None]:
@@ -442,15 +433,6 @@ def _cut(history: History, change: Event, worker: Worker) -> float | None:
     if before is None or before.ended is None or before.ended > worker.joined.t or not before.steps:
         return None
     return max(change.t, before.steps[-1].t)
-
-
-def _restarts(history: History, before: int, after: int) -> int:
-    used = [0]
-    for slot, worker in history.members(after).items():
-        earlier = history.workers.get((before, slot))
-        if earlier is not None and earlier.started is not None and worker.started is not None:
-            used.append(worker.started.restarts - earlier.started.restarts)
-    return max(used)
 
 
 def unplanned(history: History) -> list[tuple[float, str]]:

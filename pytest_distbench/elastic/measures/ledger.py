@@ -6,7 +6,7 @@ Counted are workers: slots in a generation. What a body did not hand over has no
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isclose
 
 from pytest_distbench.elastic.measures.history import History, Worker
@@ -46,21 +46,8 @@ Mismatch = tuple[str, int, int, str]
 
 
 def mismatches(history: History) -> list[Mismatch]:
-    found = [
-        *_of_loads(history),
-        *_of_fields(history),
-        *_of_options(history),
-        *_of_rates(history),
-        *_of_replicas(history),
-        *_of_updates(history),
-        *_of_movement(history),
-        *_of_samples(history),
-    ]
+    found = (mismatch for check in _CHECKS for mismatch in check(history))
     return sorted(found, key=lambda mismatch: mismatch[1:3])
-
-
-def keeps_random(history: History) -> bool:
-    return any(line.at == "begin" and line.random for line in history.of("held"))
 
 
 def _of_loads(history: History) -> Iterator[Mismatch]:
@@ -77,25 +64,19 @@ def _of_loads(history: History) -> Iterator[Mismatch]:
         found = [*_compare(worker.held, writer, own, older), *_reset(worker.held, writer, own)]
         if own is not None and (former := history.workers.get((own.generation, own.slot))) is not None:
             found += _built_otherwise(worker, former, own)
-        if own is None:
-            found += _drawing_the_same(worker, history)
+        first = next((w for w in history.members(generation).values() if not w.joined.rank and w is not worker), None)
+        if own is None and first is not None:  # a newcomer that drew random numbers of its own before the load
+            load, begin, load_0, begin_0 = (w.held.get(at) for w in (worker, first) for at in ("load", "begin"))
+            if load and begin and load_0 and begin_0 and (drawn := load.fresh.get(RANDOM_PART)):
+                same = begin.random.get("torch")
+                if drawn != load_0.fresh.get(RANDOM_PART) and same and same == begin_0.random.get("torch"):
+                    told = "it draws the random numbers of rank 0; before the load it drew its own"
+                    found.append((RANDOM, told, 0))
         for metric, what, was_older in found:
             behind = f"{what}, after the checkpoint of step {step}"
             yield (metric, generation, worker.joined.slot, behind)
             if was_older:
                 yield (OLDER, generation, worker.joined.slot, f"{behind}: it is that of step {was_older}")
-
-
-def _drawing_the_same(newcomer: Worker, history: History) -> Iterator[tuple[str, str, int]]:
-    """A newcomer that drew its own random numbers before the load, and behind it draws those of rank 0."""
-    for first in history.members(newcomer.joined.generation).values():
-        load, begin = newcomer.held.get("load"), newcomer.held.get("begin")
-        first_load, first_begin = first.held.get("load"), first.held.get("begin")
-        if first is newcomer or first.joined.rank or not (load and begin and first_load and first_begin):
-            continue
-        own, same = load.fresh.get(RANDOM_PART), begin.random.get("torch")
-        if own and own != first_load.fresh.get(RANDOM_PART) and same and same == first_begin.random.get("torch"):
-            yield RANDOM, "it draws the random numbers of rank 0; before the load it drew its own", 0
 
 
 def _compare(
@@ -335,7 +316,16 @@ def _of_rates(history: History) -> Iterator[Mismatch]:
                     slot,
                     f"its first step has the learning rates {here}, the one of rank 0 has {there}",
                 )
-            elif (before := _as_before(history, worker)) is not None and step.lr is not None:
+                continue
+            # the rate that it had when as many nodes took it before
+            rates = [
+                (line.generation, line.lr)
+                for other in history.workers.values()
+                for line in other.steps
+                if line.step == step.step and line.world_size == step.world_size and line.generation < step.generation
+            ]
+            before = max(rates)[1] if rates and all(rate is not None for _, rate in rates) else None
+            if not (before is None or step.lr is None or isclose(before, step.lr, rel_tol=_SAME_RATE)):
                 yield (RATE, generation, slot, f"step {step.step} had the learning rate {before} and now has {step.lr}")
 
 
@@ -347,20 +337,6 @@ def _first_rates(worker: Worker) -> list[float]:
     line = worker.held.get("step")
     seen = [rate for rates in line.rates.values() for rate in rates] if line is not None else []
     return seen or [step.lr for step in worker.steps[:1] if step.lr is not None]
-
-
-def _as_before(history: History, worker: Worker) -> float | None:
-    """The rate that a worker's first step had when as many nodes took it before; None: the same, or nobody did."""
-    step = worker.steps[0]
-    rates = [
-        (line.generation, line.lr)
-        for other in history.workers.values()
-        for line in other.steps
-        if line.step == step.step and line.world_size == step.world_size and line.generation < step.generation
-    ]
-    before = max(rates)[1] if rates and all(rate is not None for _, rate in rates) else None
-    is_same = before is None or step.lr is None or isclose(before, step.lr, rel_tol=_SAME_RATE)
-    return None if is_same else before
 
 
 def _of_replicas(history: History) -> Iterator[Mismatch]:
@@ -382,6 +358,11 @@ def _of_replicas(history: History) -> Iterator[Mismatch]:
                 line.slot,
                 f"the parameters of rank {rank} differ from those of rank 0, {when}",
             )
+
+
+_CHECKS: tuple[Callable[[History], Iterator[Mismatch]], ...] = (
+    _of_loads, _of_fields, _of_options, _of_rates, _of_replicas, _of_updates, _of_movement, _of_samples,
+)  # fmt: skip
 
 
 def _saves(history: History) -> dict[tuple[int, int], dict[int, Event]]:
