@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from pytest_distbench.elastic.records import ElasticJob, JobRun, event, runs_of
+from pytest_distbench.elastic.records import JobRun, event, runs_of
 from pytest_distbench.elastic.tables import is_fixed, jobs_of, setup_name
 from pytest_distbench.records.case import OVERSUBSCRIBED
 from pytest_distbench.records.event import Event
@@ -169,7 +169,11 @@ def _rows(results: Sequence[CaseResult]) -> Iterator[EpochRow]:
             continue
         beside = fixed.get(row.result.nodeid)
         theirs = {did.name: did for did in _told(row._replace(item=beside)) if did.name} if beside is not None else {}
-        sides = (f"Ondemand {beside.job.start}" if beside is not None else "Ondemand", _elastic_name(job.job))
+        name, cycle = setup_name(job.job), job.job.plan.cycle
+        if cycle is not None:
+            nodes = f"{job.job.least} on demand {job.job.most - job.job.least} elastic"
+            name = f"Cycle {cycle.period_s:g} s on and off {nodes}"
+        sides = (f"Ondemand {beside.job.start}" if beside is not None else "Ondemand", f"Elastic {name}")
         yield from (did._replace(other=theirs.get(did.name), sides=sides) for did in _told(row))
     for result in results:
         told = ((launch, m) for launch in result.launches for m in launch.measurements if m.name == LEARNING_RATE)
@@ -182,13 +186,6 @@ def _rows(results: Sequence[CaseResult]) -> Iterator[EpochRow]:
                 before = rate
 
 
-def _elastic_name(job: ElasticJob) -> str:
-    cycle = job.plan.cycle
-    if cycle is None:
-        return f"Elastic {setup_name(job)}"
-    return f"Elastic Cycle {cycle.period_s:g} s on and off {job.least} on demand {job.most - job.least} elastic"
-
-
 def _told(row: OfLaunch[JobRun]) -> Iterator[EpochRow]:
     """Where all the time of a launch went; what a change took is in its epoch's time, and stands before it."""
     result, launch, job = row
@@ -197,34 +194,27 @@ def _told(row: OfLaunch[JobRun]) -> Iterator[EpochRow]:
     numbers = {epoch.epoch for epoch in job.epochs}
     for epoch in job.epochs:
         changes = [job.changes[index] for index in epoch.changes]
-        before = [(_step_of(change), 0, list(_of_change(result, launch, change))) for change in changes]
-        before += [(rate.step, 1, [_of_rate(result, launch, rate)]) for rate in job.rates if rate.epoch == epoch.epoch]
-        for *_, did in sorted(before, key=lambda each: each[:2]):
-            yield from did
-        text = _epoch_text(epoch, warm_up_mark(job, epoch))
+        before = [(rate.step, 1, _of_rate(result, launch, rate)) for rate in job.rates if rate.epoch == epoch.epoch]
+        for change in changes:
+            # its first step: what was lost is done again, and may be at another rate
+            begins = math.inf if change.before_it is None else change.before_it["step"] + 1
+            begins = begins if change.after_it is None else min(begins, change.after_it["step"])
+            costs = [("Epoch time lost {:.5f}" + f" ({change.kind})", (change.stall_s or 0.0) + change.redone_s)]
+            if change.parts:
+                workers, setup = (sum(change.parts.get(p, 0.0) for p in parts) for parts in (WORKER_PARTS, SETUP_PARTS))
+                costs[:0] = [("initialize_workers took {:.3f}", workers), ("Script setup took {:.5f}", setup)]
+            before += [(begins, 0, EpochRow(result, launch, text.format(cost), cost)) for text, cost in costs]
+        yield from (did for *_, did in sorted(before, key=lambda each: each[:2]))
+        told = [("loss", epoch.loss), ("accuracy", epoch.accuracy), ("top_5_accuracy", epoch.top5)]
+        means = "".join(f" {name}: {value:.4f}" for name, value in told if value is not None)
+        text = f"Epoch {epoch.epoch} took {epoch.seconds:.2f}{warm_up_mark(job, epoch)}{means}"
         yield EpochRow(result, launch, text, epoch.seconds, str(epoch.epoch), epoch, changes)
     yield from (_of_rate(result, launch, rate) for rate in job.rates if rate.epoch not in numbers)
     whole = start_s + job.told.training_s + job.told.end_s
-    told = start_s + sum(epoch.seconds for epoch in job.epochs)
-    yield EpochRow(result, launch, f"unaccounted {whole - told:.5f}", whole - told, "unaccounted")
+    rest = whole - (start_s + sum(epoch.seconds for epoch in job.epochs))
+    yield EpochRow(result, launch, f"unaccounted {rest:.5f}", rest, "unaccounted")
     training = whole - start_s  # a warm machine starts in half the time, and that is no training
     yield EpochRow(result, launch, f"Total train time is {training:.5f} without the start", training, "total")
-
-
-def _step_of(change: Event) -> float:
-    """The first step after it: what was lost is done again, and may be at another rate."""
-    before: float = math.inf if change.before_it is None else change.before_it["step"] + 1
-    return before if change.after_it is None else min(before, change.after_it["step"])
-
-
-def _of_change(result: CaseResult, launch: LaunchRecord, change: Event) -> Iterator[EpochRow]:
-    workers = sum(change.parts.get(part, 0.0) for part in WORKER_PARTS)
-    setup = sum(change.parts.get(part, 0.0) for part in SETUP_PARTS)
-    lost = (change.stall_s or 0.0) + change.redone_s
-    if change.parts:
-        yield EpochRow(result, launch, f"initialize_workers took {workers:.3f}", workers)
-        yield EpochRow(result, launch, f"Script setup took {setup:.5f}", setup)
-    yield EpochRow(result, launch, f"Epoch time lost {lost:.5f} ({change.kind})", lost)
 
 
 def _of_rate(result: CaseResult, launch: LaunchRecord, rate: Event) -> EpochRow:
@@ -241,12 +231,6 @@ def warm_up_mark(job: JobRun, epoch: Event) -> str:
             last = after.epoch if after.epoch == before.epoch else (after.epoch or 0) - 1
             epochs |= {*range(before.epoch or 0, (last or 0) + 1)}
     return " (warm-up)" if epoch.epoch in epochs else ""
-
-
-def _epoch_text(epoch: Event, mark: str) -> str:
-    told = [("loss", epoch.loss), ("accuracy", epoch.accuracy), ("top_5_accuracy", epoch.top5)]
-    numbers = "".join(f" {name}: {value:.4f}" for name, value in told if value is not None)
-    return f"Epoch {epoch.epoch} took {epoch.seconds:.2f}{mark}{numbers}"
 
 
 def _numbers(name: str, heading: str, spec: str, value: Callable[[EpochRow], float | None]) -> Column[EpochRow]:

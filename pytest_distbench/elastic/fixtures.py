@@ -123,10 +123,21 @@ class Elastic:
                 "params contains 'elastic', the name under which the job itself is stored: choose another name"
             )
         print(f"elastic{wanted.name and ' '}{wanted.name}: {job}")
+        identity: dict[str, Any] = {
+            "nodes": [job.least, job.most],
+            "start": job.start,
+            "plan": str(job.plan),
+            **({"ends_after": job.ends_after} if job.ends_after is not None else {}),
+            "checkpoint_every": job.checkpoint_every,
+            "version": job.version,
+            "timers": job.timers,
+            **({"steps": job.steps.source} if job.steps is not None else {}),
+            **({"hold": True} if job.hold else {}),
+        }
         found = dataclasses.replace(
             found,
             work=Job(body=found.work.body, params=found.work.params, seeds=found.work.seeds, job=job),
-            identity={**found.identity, "elastic": _identity(job)},
+            identity={**found.identity, "elastic": identity},
         )
         return self._distbench.run_request(self._distbench.ask.launch(given, found, world_size=job.most))
 
@@ -157,7 +168,12 @@ class Elastic:
                 hold=given.yes_or_no("hold", hold),
             )
             check_job(job)
-            _check_changes(job)
+            able = ENGINES[job.engine].changes
+            for change in itertools.islice(changes_of(made), 2 if made.cycle is not None else None):
+                if change.kind not in able:
+                    given.refuse(
+                        f"plan: {change}: the engine {job.engine} does not support it; wanted {', '.join(sorted(able))}"
+                    )
             if ends_after is not None and made.cycle is not None and made.cycle.times is None:
                 given.refuse(f"ends_after={ends_after}: {made} goes on until the training ends; give times=")
         except ConfigurationError as error:
@@ -235,8 +251,15 @@ def _job_on(given: Arguments, engine: object, timers: object) -> ElasticJob:
     """A job of one node, on the engine that was asked for, or on the one that runs here in its place."""
     if not isinstance(engine, str) or engine not in ENGINES:
         given.refuse(f"engine={show(engine)}; wanted one of {', '.join(ENGINES)}")
-    wanted = _timers(given, engine, timers)
     kind = ENGINES[engine]
+    told = given.mapping("timers", {} if timers is None else timers)
+    given.known(told, list(kind.timers))
+    wanted: dict[str, Number] = {
+        name: given.whole(f"timers[{name!r}]", value, least=1, most=_MOST_OF_A_TIMER)
+        if isinstance(kind.timers[name], int)
+        else given.number(f"timers[{name!r}]", value, above=0.0, most=_MOST_OF_A_TIMER)
+        for name, value in told.items()
+    }
     problem = kind.problem()
     if problem and not kind.stand_in:
         given.refuse(f"engine={engine!r} cannot be used here: {problem}")
@@ -252,44 +275,9 @@ def _job_on(given: Arguments, engine: object, timers: object) -> ElasticJob:
     )
 
 
-def _timers(given: Arguments, engine: str, timers: object) -> dict[str, Number]:
-    wanted = given.mapping("timers", {} if timers is None else timers)
-    known = ENGINES[engine].timers
-    given.known(wanted, list(known))
-    return {
-        name: given.whole(f"timers[{name!r}]", value, least=1, most=_MOST_OF_A_TIMER)
-        if isinstance(known[name], int)
-        else given.number(f"timers[{name!r}]", value, above=0.0, most=_MOST_OF_A_TIMER)
-        for name, value in wanted.items()
-    }
-
-
 def ends_after_steps(given: Arguments, wanted: object, where: str = "") -> int | None:
     """How many steps a training takes behind what was planned for it; None: it ends by itself."""
     return None if wanted is None else given.whole(f"{where}ends_after", wanted, least=1)
-
-
-def _check_changes(job: ElasticJob) -> None:
-    able = ENGINES[job.engine].changes
-    for change in itertools.islice(changes_of(job.plan), 2 if job.plan.cycle is not None else None):
-        if change.kind not in able:
-            raise ConfigurationError(
-                f"{change}: the engine {job.engine} does not support it; wanted {', '.join(sorted(able))}"
-            )
-
-
-def _identity(job: ElasticJob) -> dict[str, Any]:
-    return {
-        "nodes": [job.least, job.most],
-        "start": job.start,
-        "plan": str(job.plan),
-        **({"ends_after": job.ends_after} if job.ends_after is not None else {}),
-        "checkpoint_every": job.checkpoint_every,
-        "version": job.version,
-        "timers": job.timers,
-        **({"steps": job.steps.source} if job.steps is not None else {}),
-        **({"hold": True} if job.hold else {}),
-    }
 
 
 class ElasticPool:
@@ -361,7 +349,14 @@ class ElasticPool:
             for owner, found in works.items()
             if isinstance(work := found.work, Task)
         }
-        found = dataclasses.replace(wanted, work=Pool(sharing=pool, tasks=tasks), identity=_pool_identity(pool, works))
+        identity = {
+            "pool": str(pool),
+            "checkpoint_every": pool.jobs[0].job.checkpoint_every,
+            "version": base.version,
+            "timers": base.timers,
+            "works": {name: work.identity for name, work in works.items()},
+        }
+        found = dataclasses.replace(wanted, work=Pool(sharing=pool, tasks=tasks), identity=identity)
         return self._distbench.run_request(self._distbench.ask.launch(given, found, world_size=pool.slots))
 
     def _check_jobs(self, given: Arguments, jobs: object) -> list[WantedJob]:
@@ -458,14 +453,3 @@ def _check_pool(given: Arguments, pool: Sharing) -> None:
             f"serving: its demand is for {most} slots, and a job keeps at least {least} of slots={pool.slots}, so it "
             f"would never get them; wanted at most {pool.slots - least}"
         )
-
-
-def _pool_identity(pool: Sharing, works: Mapping[str, Called]) -> dict[str, Any]:
-    first = pool.jobs[0].job
-    return {
-        "pool": str(pool),
-        "checkpoint_every": first.checkpoint_every,
-        "version": first.version,
-        "timers": first.timers,
-        "works": {name: work.identity for name, work in works.items()},
-    }

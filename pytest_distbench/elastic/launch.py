@@ -11,7 +11,7 @@ from pytest_distbench.elastic.measures import measure, measure_pool
 from pytest_distbench.elastic.measures.continuity import tell_wrong_resume
 from pytest_distbench.elastic.measures.history import History, unplanned
 from pytest_distbench.elastic.progress import EXIT_S, tell_slow, tell_standstill
-from pytest_distbench.elastic.records import ElasticJob, Job, Pool, Sharing, error_of
+from pytest_distbench.elastic.records import ElasticJob, Job, Pool, error_of, text_of_change
 from pytest_distbench.errors import ReadingError, RecordingError
 from pytest_distbench.launch.controlled import Controlled, TimelineFollower, tell_end
 from pytest_distbench.launch.fates import is_follower
@@ -53,25 +53,21 @@ def _run(launch: Controlled, side: Side, what: str, module: str, timeline: Path)
     return launch.run_module(f"pytest_distbench.elastic.{module}", shown)
 
 
+_TEXTS = {
+    "stable": "{world_size} nodes train, generation {generation}",
+    "progress": "{text}",
+    "granted": "slot {slot} is for {owner}",
+    "asked": "{owner} is to give slot {slot} back",
+    "freed": "slot {slot} is free",
+    "demanded": "serving wants {slots}",
+    "ended": "{job} has ended",
+}
+
+
 def _text_of(event: Event) -> str:
-    match event.what:
-        case "changed":
-            return f"{event.kind} of slot {', '.join(map(str, event.slots))}"
-        case "stable":
-            return f"{event.world_size} nodes train, generation {event.generation}"
-        case "progress":
-            return str(event.text)
-        case "granted":
-            return f"slot {event.slot} is for {event.owner}"
-        case "asked":
-            return f"{event.owner} is to give slot {event.slot} back"
-        case "freed":
-            return f"slot {event.slot} is free"
-        case "demanded":
-            return f"serving wants {event.slots}"
-        case "ended":
-            return f"{event.job} has ended"
-    return ""
+    if event.what == "changed":
+        return text_of_change(event)
+    return _TEXTS.get(event.what, "").format(slot=event.slot, **event.facts)
 
 
 _NO_STEP = (
@@ -102,10 +98,12 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
                 measurements += peak_memory({rank: report.peak_memory_bytes for rank, report in reports.items()})
         except (RecordingError, ReadingError) as error:
             reason = str(error)
-    made = _record(plan, ended, reason, [*reports.values()], events, measurements)
-    return replace(
-        made, fates=_fates(plan, job, history.lines) if reason else [], remarks=_remarks(job, history, events)
-    )
+    fates: list[RankFate] = []  # a slot takes a rank's place here
+    if reason and not history.finished:  # else what was raised before is what its changes brought about
+        raised = {line.slot: error_of(line) for line in history.of("raised")}
+        fates = [_fate(slot, raised.get(slot), "job", plan.files.log(slot)) for slot in range(job.most)]
+    remarks = _remarks(job, history, events)
+    return _record(plan, ended, reason, [*reports.values()], events, measurements, fates, remarks)
 
 
 def make_pool_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
@@ -127,12 +125,15 @@ def make_pool_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
                 ]
         except RecordingError as error:
             reason = f"job {name}: {error}"
+    fates = []  # of the jobs that did not finish, as far as their workers said; a job takes a rank's place here
+    for index, lines in enumerate(timelines.values() if reason else ()):
+        if not any(line.what == "finished" for line in lines):
+            raised = [(line.slot, error_of(line)) for line in lines if line.what == "raised"]
+            slot, cause = min(raised, key=lambda each: is_follower(each[1]), default=(0, None))
+            fates.append(_fate(index, cause, "pool", plan.files.job(index).log(slot)))
     known = [report for told_by in reports.values() for report in told_by.values()]
-    return replace(
-        _record(plan, ended, reason, known, events, measurements),
-        fates=_pool_fates(plan, pool, timelines) if reason else [],
-        remarks=[f"job {name}: {told}" for name, lines in timelines.items() for told in tell_torn(lines)],
-    )
+    remarks = [f"job {name}: {told}" for name, lines in timelines.items() for told in tell_torn(lines)]
+    return _record(plan, ended, reason, known, events, measurements, fates, remarks)
 
 
 def _record(
@@ -142,6 +143,8 @@ def _record(
     reports: Sequence[RankReport],
     events: list[Event],
     measurements: list[Sample],
+    fates: list[RankFate],
+    remarks: list[str],
 ) -> LaunchRecord:
     software = [report.software for report in reports if report.software]
     seen = {"python": platform.python_version(), "torch": hardware.installed_version("torch")}  # without torch
@@ -155,6 +158,8 @@ def _record(
         peak_memory_bytes=largest(reports),
         software=software[0] if software else seen,
         events=events,
+        fates=fates,
+        remarks=remarks,
         logs=plan.directory,
     )
 
@@ -177,30 +182,6 @@ def tell_torn(lines: Sequence[Event]) -> list[str]:
     """Of checkpoints that were passed over, because they are not whole."""
     torn = sorted({name for line in lines if line.what == "loaded" for name in line.torn})
     return [f"checkpoint {name} was incomplete, and the last complete one was used" for name in torn]
-
-
-def _fates(plan: LaunchPlan, job: ElasticJob, lines: Sequence[Event]) -> list[RankFate]:
-    """How the worker of each slot ended, as far as it said; a slot takes a rank's place here.
-
-    Nothing where the training came to its end: what was raised before is what its changes brought about.
-    """
-    if any(line.what == "finished" for line in lines):
-        return []
-    raised = {line.slot: error_of(line) for line in lines if line.what == "raised"}
-    return [_fate(slot, raised.get(slot), "job", plan.files.log(slot)) for slot in range(job.most)]
-
-
-def _pool_fates(plan: LaunchPlan, pool: Sharing, timelines: dict[str, list[Event]]) -> list[RankFate]:
-    """How the jobs ended that did not finish, as far as their workers said; a job takes a rank's place here."""
-    found = []
-    for index, job in enumerate(pool.jobs):
-        lines = timelines[job.name]
-        if any(line.what == "finished" for line in lines):
-            continue
-        raised = [(line.slot, error_of(line)) for line in lines if line.what == "raised"]
-        slot, error = min(raised, key=lambda each: is_follower(each[1]), default=(0, None))
-        found.append(_fate(index, error, "pool", plan.files.job(index).log(slot)))
-    return found
 
 
 def _fate(number: int, error: ErrorReport | None, what: str, log: Path) -> RankFate:
@@ -226,26 +207,20 @@ def _remarks(job: ElasticJob, history: History, events: Sequence[Event]) -> list
             f"{'; '.join(left_out)}"
         )
     remarks += [told for _, told in unplanned(history)]
-    remarks += _exit_hang(lines)
+    # agents that did not end when their workers had finished, which users see as a job that hangs at its end
+    finished = [line for line in lines if line.what == "finished"]
+    last = max((line.generation for line in finished), default=None)
+    began = min((line.t for line in finished if line.generation == last), default=0.0)
+    ended = {line.slot for line in lines if line.what == "agent_ended" and line.t >= began}
+    if left := sorted({line.slot for line in finished if line.generation == last} - ended):
+        slots = ", ".join(map(str, left))
+        remarks.append(f"the agents of slots {slots} had not ended {EXIT_S:g} s after their workers and were ended")
     remarks += [told for event in events if event.what == "change" and (told := tell_slow(event, job))]
     if job.most > hardware.cores() and job.cores is None:
         remarks.append(
             f"{job.most} nodes compute on {hardware.cores()} cores: larger world sizes give no speed-up here"
         )
     return remarks
-
-
-def _exit_hang(lines: Sequence[Event]) -> list[str]:
-    """Of agents that did not end when their workers had finished, which users see as a job that hangs at its end."""
-    finished = [line for line in lines if line.what == "finished"]
-    last = max((line.generation for line in finished), default=None)
-    began = min((line.t for line in finished if line.generation == last), default=0.0)
-    ended = {line.slot for line in lines if line.what == "agent_ended" and line.t >= began}
-    left = sorted({line.slot for line in finished if line.generation == last} - ended)
-    slots = ", ".join(map(str, left))
-    return (
-        [f"the agents of slots {slots} had not ended {EXIT_S:g} s after their workers and were ended"] if left else []
-    )
 
 
 _RUN_LAUNCHES = 5
@@ -255,10 +230,6 @@ few each take a fifth off the MDE, the later ones hardly a tenth, and each may t
 
 _OPEN_S = 300.0
 """A launch of elastic jobs may take a minute: so long its answer is worth more of them."""
-_RUN_LAUNCHES = 5
-"""The most launches while an answer is open. Three stored and three new ones allow for 7.4 standard deviations of noise
-between launches (at the error rate of one comparison), five for 5.0, eight for 4.0, and ten for 3.7: the first few each
-take a fifth off the MDE, the later ones hardly a tenth, and each may take a minute."""
 
 
 def _kind(run: Callable[[LaunchPlan, Side], LaunchRecord], who: str, **row: Any) -> LaunchKind:

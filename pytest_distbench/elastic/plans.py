@@ -269,7 +269,22 @@ def check_values(plan: MembershipPlan) -> None:
                 _COUNT(f"cycle: {name}", nodes)
         one_of(("leave", "kill"))("cycle: by", cycle.by)
     for change in plan.changes:
-        _check_change(change)
+        if change.kind not in get_args(ChangeKind):
+            raise ConfigurationError(f"{show(change.kind)} is no change; wanted {', '.join(get_args(ChangeKind))}")
+        if (change.at_s is None) == (change.at_step is None):
+            raise ConfigurationError(f"{change.kind}: wanted at_s= or at_step=, one of them, to say when")
+        if change.at_s is not None:
+            seconds(least=0).plain()(f"{change.kind}: at_s", change.at_s)
+        if change.at_step is not None:
+            _COUNT(f"{change.kind}: at_step", change.at_step)
+        _COUNT(f"{change.kind}: nodes", change.nodes)
+        YES_OR_NO(f"{change.kind}: overlaps", change.overlaps)
+        if change.slot is not None:
+            whole(0).plain()(f"{change.kind}: slot", change.slot)
+            if change.nodes != 1:
+                raise ConfigurationError(f"{change}: slot= names one node, and nodes={change.nodes} are more")
+        if change.kind == "stop":
+            seconds(above=0).plain()("stop: for_s", change.for_s)
 
 
 def check_job(job: ElasticJob) -> None:
@@ -278,56 +293,33 @@ def check_job(job: ElasticJob) -> None:
     taken = set(range(job.start))
     latest: dict[str, Change] = {}
     for change in itertools.islice(changes_of(job.plan), _LOOKED_AT):
-        _check_order(latest, change)
-        if job.hold:
-            _check_hold(job, change)
+        # a change that is due before one listed above it would be in the past when its turn comes
+        name = "at_s" if change.at_s is not None else "at_step"
+        before = latest.get(name)
+        if before is not None and getattr(change, name) < getattr(before, name):
+            raise ConfigurationError(
+                f"{change} comes after {before}; list changes in their order, with {name} that does not fall"
+            )
+        latest[name] = change
+        every = job.checkpoint_every
+        if job.hold and (change.at_step is None or every is None or change.at_step % every):
+            wanted = "" if every is None else f", a multiple of {every} (checkpoint_every=)"
+            raise ConfigurationError(
+                f"{change}: the nodes hold after a step with a checkpoint; wanted at_step={wanted}"
+            )
+        if job.hold and (change.kind == "stop" or change.overlaps):
+            raise ConfigurationError(
+                f"{change}: the nodes hold until the membership has changed, which never happens here"
+            )
         try:
             slots = choose_slots(change, taken, least=job.least, most=job.most)
         except ConfigurationError as error:
             raise ConfigurationError(f"{cycle}: {error}" if cycle is not None else str(error)) from None
         taken = taken_after(change, slots, taken)
     held = [0, *(change.at_step or 0 for change in job.plan.changes)] if job.hold else []
-    for before, step in itertools.pairwise(held):
-        if step - before < STABLE_STEPS:
+    for earlier, later in itertools.pairwise(held):
+        if later - earlier < STABLE_STEPS:
             raise ConfigurationError(
-                f"hold=True: {step - before} steps lie between at_step={before} and at_step={step}; wanted at least "
-                f"{STABLE_STEPS}, which make a job stable"
+                f"hold=True: {later - earlier} steps lie between at_step={earlier} and at_step={later}; wanted at "
+                f"least {STABLE_STEPS}, which make a job stable"
             )
-
-
-def _check_hold(job: ElasticJob, change: Change) -> None:
-    if change.at_step is None or job.checkpoint_every is None or change.at_step % job.checkpoint_every:
-        every = "" if job.checkpoint_every is None else f", a multiple of {job.checkpoint_every} (checkpoint_every=)"
-        raise ConfigurationError(f"{change}: the nodes hold after a step with a checkpoint; wanted at_step={every}")
-    if change.kind == "stop" or change.overlaps:
-        raise ConfigurationError(f"{change}: the nodes hold until the membership has changed, which never happens here")
-
-
-def _check_change(change: Change) -> None:
-    if change.kind not in get_args(ChangeKind):
-        raise ConfigurationError(f"{show(change.kind)} is no change; wanted {', '.join(get_args(ChangeKind))}")
-    if (change.at_s is None) == (change.at_step is None):
-        raise ConfigurationError(f"{change.kind}: wanted at_s= or at_step=, one of them, to say when")
-    if change.at_s is not None:
-        seconds(least=0).plain()(f"{change.kind}: at_s", change.at_s)
-    if change.at_step is not None:
-        _COUNT(f"{change.kind}: at_step", change.at_step)
-    _COUNT(f"{change.kind}: nodes", change.nodes)
-    YES_OR_NO(f"{change.kind}: overlaps", change.overlaps)
-    if change.slot is not None:
-        whole(0).plain()(f"{change.kind}: slot", change.slot)
-        if change.nodes != 1:
-            raise ConfigurationError(f"{change}: slot= names one node, and nodes={change.nodes} are more")
-    if change.kind == "stop":
-        seconds(above=0).plain()("stop: for_s", change.for_s)
-
-
-def _check_order(latest: dict[str, Change], change: Change) -> None:
-    """A change that is due before one listed above it would be in the past when its turn comes. It takes its place."""
-    name = "at_s" if change.at_s is not None else "at_step"
-    before = latest.get(name)
-    if before is not None and getattr(change, name) < getattr(before, name):
-        raise ConfigurationError(
-            f"{change} comes after {before}; list changes in their order, with {name} that does not fall"
-        )
-    latest[name] = change

@@ -139,23 +139,15 @@ class ElasticJob(Record, frozen=True, kw_only=True):
         engine = f"{self.engine} (in place of {self.in_place_of})" if self.in_place_of else self.engine
         timers = ", ".join(f"{name}={value:g}" for name, value in self.timers.items())
         end = f", to its end {self.ends_after} steps later" if self.ends_after is not None else ""
-        return (
-            f"{self.schedule}{', held' if self.hold else ''}{end}; "
-            f"{self._checkpoints}; engine {engine}, {timers}"
-            + (f"; oversubscribed: {self.cores} cores" if self.cores is not None else "")
-        )
+        every = self.checkpoint_every
+        checkpoints = "checkpoints of its own" if every is None else f"checkpoint every {every} steps"
+        cores = f"; oversubscribed: {self.cores} cores" if self.cores is not None else ""
+        held = ", held" if self.hold else ""
+        return f"{self.schedule}{held}{end}; {checkpoints}; engine {engine}, {timers}{cores}"
 
     @property
     def schedule(self) -> str:
         return f"{self.nodes} nodes, {self.start} at the start, {self.plan}"
-
-    @property
-    def _checkpoints(self) -> str:
-        return (
-            "checkpoints of its own"
-            if self.checkpoint_every is None
-            else f"checkpoint every {self.checkpoint_every} steps"
-        )
 
 
 PARTS = (
@@ -275,10 +267,6 @@ class JobRun:
         )
 
     @property
-    def has_stepped(self) -> bool:
-        return self.told.training_s is not None
-
-    @property
     def sizes(self) -> list[tuple[float, int]]:
         """From when on how many trained together, by the pool's clock."""
         found: dict[int, tuple[float, int]] = {}
@@ -293,7 +281,7 @@ class JobRun:
 def runs_of(events: Sequence[Event]) -> list[JobRun]:
     """The jobs of a launch that have taken steps."""
     runs = [JobRun(event, events) for event in events if event.what == "job"]
-    return [run for run in runs if run.has_stepped]
+    return [run for run in runs if run.told.training_s is not None]
 
 
 class PoolRun:
@@ -310,6 +298,10 @@ class PoolRun:
 
 def pool_of(events: Sequence[Event]) -> PoolRun | None:
     return next((PoolRun(event, events) for event in events if event.what == "pool"), None)
+
+
+def text_of_change(change: Event) -> str:
+    return f"{change.kind} of slot {', '.join(map(str, change.slots))}"
 
 
 def unaccounted_s(change: Event) -> float | None:

@@ -17,6 +17,7 @@ from pytest_distbench.elastic.records import (
     pool_of,
     runs_of,
     spans_of,
+    text_of_change,
     unaccounted_s,
 )
 from pytest_distbench.errors import DistbenchError
@@ -105,10 +106,6 @@ JOBS: TableKind[OfLaunch[JobRun]] = TableKind(
 )
 
 
-def _kind(change: Event) -> Cell:
-    return Cell(change.kind, f"{change.kind} of slot {', '.join(map(str, change.slots))}")
-
-
 def _part(part: str) -> Column[OfLaunch[Event]]:
     return Column(f"{part}_s", float, part.replace("_", " "), lambda row: seconds(row.item.parts.get(part)))
 
@@ -122,11 +119,8 @@ def _moment(when: str) -> list[Column[OfLaunch[Event]]]:
         )
 
     return [
-        column("step", int),
-        column("epoch", int),
-        column("loss", float),
-        column("accuracy", float),
-        column("lr", float),
+        *(column(name, int) for name in ("step", "epoch")),
+        *(column(name, float) for name in ("loss", "accuracy", "lr")),
     ]
 
 
@@ -140,7 +134,7 @@ EVENTS: TableKind[OfLaunch[Event]] = TableKind(
         LAUNCH,
         Column("change", int, "#", lambda row: Cell(row.item.index, str(row.item.index + 1))),
         Column("at_s", float, "at s", lambda row: number(row.item.t, ".1f")),
-        Column("kind", str, "change", lambda row: _kind(row.item)),
+        Column("kind", str, "change", lambda row: Cell(row.item.kind, text_of_change(row.item))),
         Column("before", int, "nodes", lambda row: row.item.before),
         Column("after", int, "then", lambda row: row.item.after),
         Column("stall_s", float, "stall", lambda row: seconds(row.item.stall_s)),
@@ -206,7 +200,12 @@ POOLS: TableKind[JobOfPool] = TableKind(
         _of_job("ended_s", "ended"),
         Column("queue_wait_s", float, "queue wait", lambda row: _since_submission(row, row.item[1].told.started_s)),
         Column("jct_s", float, "jct", lambda row: _since_submission(row, row.item[1].told.ended_s)),
-        Column("workers", str, "workers over time", lambda row: _workers(row.item[1])),
+        Column(
+            "workers",
+            str,
+            "workers over time",
+            lambda row: ", ".join(f"{n} from {t:.1f}" for t, n in row.item[1].sizes),
+        ),
         Column("makespan_s", float, "makespan", lambda row: seconds(row.item[0].told.makespan_s)),
         Column("idle_gap_s", float, "idle gap", lambda row: seconds(row.item[0].told.idle_gap_s)),
         Column("allocated", float, "allocated", lambda row: number(row.item[0].told.allocated, ".3f")),
@@ -214,10 +213,6 @@ POOLS: TableKind[JobOfPool] = TableKind(
     ],
     footer=lambda rows: list(_pictures(rows)),
 )
-
-
-def _workers(job: JobRun) -> str:
-    return ", ".join(f"{workers} from {since:.1f}" for since, workers in job.sizes)
 
 
 def _preemptions(rows: Sequence[Stretch]) -> Iterator[str]:
@@ -237,7 +232,12 @@ SERVINGS: TableKind[Stretch] = TableKind(
     columns=[
         TEST,
         LAUNCH,
-        Column("begin_s", float, "time s", lambda row: _span(row.item[1])),
+        Column(
+            "begin_s",
+            float,
+            "time s",
+            lambda row: Cell(row.item[1].t, f"{row.item[1].t:.2f} to {row.item[1].end_s:.2f}"),
+        ),
         Column("end_s", float, None, lambda row: row.item[1].end_s),
         Column("wanted", int, "wanted", lambda row: row.item[1].wanted),
         Column("serving", int, "serving", lambda row: row.item[1].serving),
@@ -247,10 +247,6 @@ SERVINGS: TableKind[Stretch] = TableKind(
     ],
     footer=lambda rows: list(_preemptions(rows)),
 )
-
-
-def _span(stretch: Event) -> Cell:
-    return Cell(stretch.t, f"{stretch.t:.2f} to {stretch.end_s:.2f}")
 
 
 def _uses(pool: PoolRun) -> Iterator[tuple[int, float, float, str, str]]:
@@ -324,7 +320,7 @@ def _timeline(job: JobRun, title: str) -> Chart:
         (len(rows), short(begin), short(end), f"epoch {epoch.epoch}")
         for epoch, begin, end in zip(job.epochs, ends, ends[1:], strict=False)
     ]
-    marks = [(short(change.t), f"{change.kind} of slot {', '.join(map(str, change.slots))}") for change in job.changes]
+    marks = [(short(change.t), text_of_change(change)) for change in job.changes]
     return page.spans(title, [*rows, "epochs"], [*spans, *stalls, *spells], marks)
 
 
