@@ -70,8 +70,9 @@ def _whole_s(run: JobRun) -> float:
     return float(run.told.training_s + run.told.end_s)
 
 
-def _last(job: JobRun) -> Event | None:
-    return job.epochs[-1] if job.epochs else None
+def _at_end(name: str, fact: str, heading: str) -> Column[OfLaunch[JobRun]]:
+    """A fact of the last epoch."""
+    return Column(name, float, heading, lambda row: row.item.epochs[-1].facts[fact] if row.item.epochs else None)
 
 
 def _value(name: str, heading: str) -> Column[OfLaunch[JobRun]]:
@@ -91,14 +92,12 @@ JOBS: TableKind[OfLaunch[JobRun]] = TableKind(
         Column("minutes", float, "Time taken minutes", lambda row: number(_whole_s(row.item) / 60, ".5f")),
         _value("accuracy", "Accuracy"),
         _value("top5", "top5"),
-        Column("loss", float, "Loss", lambda row: (last := _last(row.item)) and last.loss),
+        _at_end("loss", "loss", "Loss"),
         _value("goodput", "goodput"),
         _value("lost_fraction", "lost"),
         Column("start_s", float, "Start (seconds)", lambda row: number(row.item.told.start_s, ".5f")),
-        Column(
-            "training_accuracy", float, "training accuracy", lambda row: (last := _last(row.item)) and last.accuracy
-        ),
-        Column("training_top5", float, "training top5", lambda row: (last := _last(row.item)) and last.top5),
+        _at_end("training_accuracy", "accuracy", "training accuracy"),
+        _at_end("training_top5", "top5", "training top5"),
         Column("plan", str, "plan", lambda row: str(row.item.job.plan)),
         TEST,
         LAUNCH,
