@@ -13,7 +13,7 @@ from pytest_distbench.elastic.records import Change, ElasticJob, Job, Membership
 from pytest_distbench.launch.starters import LAUNCHERS, LOOPBACK, Launcher
 from pytest_distbench.launch.supervise import Side, supervise
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks, Workplace
+from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks
 
 BODIES = Path(__file__).resolve().parent / "bodies.py"
 
@@ -58,7 +58,7 @@ def launch_once(
         device="cpu",
         work=work,
         timeout_s=timeout_s,
-        workplace=Workplace(folder=os.getcwd()),
+        folder=os.getcwd(),
         directory=str(directory),
         data_dir=str(folder),
         python_path=sys.path,
@@ -119,7 +119,7 @@ def elastic_plan(
             job=job,
         ),
         timeout_s=600.0,
-        workplace=Workplace(folder=os.getcwd()),
+        folder=os.getcwd(),
         directory=str(directory),
         data_dir=str(folder),
         python_path=sys.path,

@@ -42,9 +42,9 @@ from pytest_distbench.launch.supervise import Side, supervise
 from pytest_distbench.records.iteration import Fingerprint, rank_ranges
 from pytest_distbench.records.launch import HostReport, RankReport
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks, Workplace, read_work
+from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks, read_work
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, EventKind, Lines, RankEvent
+from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, Lines, RankWord, rank_event
 
 
 class SimulatedLauncher:
@@ -165,8 +165,8 @@ class Relays:
                 yield Message(what="done")
 
 
-def _said(rank: int, kind: EventKind, text: str = "") -> Message:
-    return Message(what="said", event=RankEvent(kind=kind, rank=rank, at=time.monotonic(), text=text))
+def _said(rank: int, what: RankWord, text: str = "") -> Message:
+    return Message(what="said", event=rank_event(what, rank, time.monotonic(), text))
 
 
 def measure(ranks: int, per_host: int, report: Path) -> None:
@@ -181,7 +181,7 @@ def measure(ranks: int, per_host: int, report: Path) -> None:
             device="cpu",
             work=Ranks(body=BodyReference(file=__file__, function="none")),
             timeout_s=300.0,
-            workplace=Workplace(folder=made),
+            folder=made,
             directory=str(directory),
             data_dir=made,
             python_path=sys.path,

@@ -18,19 +18,20 @@ from pytest_distbench.extensions import Table
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES
 from pytest_distbench.records.case import BaselineEntry, EntryName
 from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.run import Finding
 from pytest_distbench.records.summaries import grouped, median
 from pytest_distbench.records.wanted import UPDATES
 from pytest_distbench.report import escape_markdown, layout, row_line, table_head
 from pytest_distbench.store.accept import (
     EntryChange,
     FolderVersion,
-    MetricChange,
     NotABaseline,
     RevisionVersion,
     changes_between,
     entry_change,
     propose_entry,
     why_test_did_not_pass,
+    worse_by,
 )
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore
 from pytest_distbench.store.entries import has_test, selection
@@ -257,19 +258,19 @@ def change_markdown(changes: Sequence[EntryChange], *, unchanged: int) -> list[s
 
 def _rows(changes: Sequence[EntryChange]) -> list[tuple[str, ...]]:
     found = [(change, metric) for change in changes if change.kind == "changed" for metric in change.metrics]
-    found.sort(key=lambda pair: -pair[1].worse_by)
+    found.sort(key=lambda pair: -worse_by(pair[1]))
     return [_row(change, metric) for change, metric in found]
 
 
-def _row(change: EntryChange, metric: MetricChange) -> tuple[str, ...]:
+def _row(change: EntryChange, metric: Finding) -> tuple[str, ...]:
     moved = "" if metric.ratio is None or METRIC_KINDS[metric.better].rule == "exact" else format_change(metric.ratio)
     return (
         str(change.name),
         metric.metric,
-        quantity(metric.old, metric.unit),
-        quantity(metric.new, metric.unit),
+        quantity(metric.baseline, metric.unit),
+        quantity(metric.current, metric.unit),
         moved or ("exact" if METRIC_KINDS[metric.better].rule == "exact" else ""),
-        f"{metric.old_launches} -> {metric.new_launches}",
+        f"{metric.baseline_launches} -> {metric.launches}",
     )
 
 
@@ -277,7 +278,7 @@ def _whole(changes: Sequence[EntryChange]) -> list[tuple[str, str]]:
     found = []
     for entry in changes:
         if entry.kind != "changed":
-            launches = max((max(m.old_launches, m.new_launches) for m in entry.metrics), default=0)
+            launches = max((max(m.baseline_launches, m.launches) for m in entry.metrics), default=0)
             metrics = counted(len(entry.metrics), "metric")
             found.append((entry.kind, f"{entry.name} ({metrics}, {launches} launches)"))
     return [*found[:MOST_ROWS], *(("and", line) for line in _left_out(found, "entries"))]

@@ -200,7 +200,7 @@ def _steps(given: Arguments, steps: object, found: Called, job: ElasticJob) -> R
     if not found.work.is_program:
         for name, wanted in (
             ("steps", steps is not None),
-            ("env", found.workplace.variables),
+            ("env", found.own_variables),
             ("read", found.read),
         ):
             if wanted:

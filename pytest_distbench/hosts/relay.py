@@ -35,11 +35,12 @@ from pytest_distbench.launch.site.guardian import adopt_orphans
 from pytest_distbench.launch.site.local import ChildRanks, LocalLauncher, LocalSite, RunningLaunch, start_interpreter
 from pytest_distbench.launch.starters.torchrun import TORCHRUN, start_torchrun
 from pytest_distbench.records.environment import Environment
+from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch import HostReport
 from pytest_distbench.records.launch_files import LaunchFiles, open_left
 from pytest_distbench.records.plan import LaunchPlan, read_work
 from pytest_distbench.records.record import Record, replace
-from pytest_distbench.records.wire import Lines, RankEvent, variables_from_wire
+from pytest_distbench.records.wire import Lines, variables_from_wire
 
 SECRET_VARIABLE = "DISTBENCH_RELAY_SECRET"
 NAME_VARIABLES = ("DISTBENCH_HOST", "SLURMD_NODENAME")
@@ -96,7 +97,7 @@ class Message(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Rank that is to live there -> the variables by which torchrun would tell it its place."""
     began_ns: int = 0
     """When the file of that name was made: a relay that finds the same one shares the launch's folder."""
-    event: RankEvent | None = None
+    event: Event | None = None
     ended: Exit | None = None
     kind: FileKind = "log"
     offset: int = 0

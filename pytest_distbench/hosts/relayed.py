@@ -22,10 +22,11 @@ from pytest_distbench.hosts.relay import Message, Order, place_of
 from pytest_distbench.launch.site import PULSE_S, Clocks, Exit, Heard
 from pytest_distbench.launch.site.local import places
 from pytest_distbench.launch.site.processes import Standstill
+from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch import MOMENTS, HostReport
 from pytest_distbench.records.plan import LaunchPlan, read_work
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.wire import Lines, RankEvent, variables_to_wire
+from pytest_distbench.records.wire import Lines, variables_to_wire
 
 _READ_BYTES = 2**18
 _LEAVE_S = 10.0
@@ -88,7 +89,7 @@ class Host:
         if told is None:
             return None
         entered = {
-            key: replace(each, firsts=[at + self.offset_s for at in each.firsts]) for key, each in told.entered.items()
+            key: ([at + self.offset_s for at in firsts], latest) for key, (firsts, latest) in told.entered.items()
         }
         ranks = []
         for report in told.ranks:
@@ -178,7 +179,7 @@ class RelayedSite:
         self._idle = [host for host in hosts if not host.ranks]
         for host in self._hosts:
             self._selector.register(host.line, selectors.EVENT_READ, host)
-        self._fresh: list[RankEvent] = []
+        self._fresh: list[Event] = []
         self._standstill = Standstill()
 
     def fileno(self) -> int:
@@ -198,7 +199,7 @@ class RelayedSite:
         self._compare_clocks()
         self._insist(self._to_all("start"))
 
-    def listen(self, timeout_s: float) -> list[RankEvent]:
+    def listen(self, timeout_s: float) -> list[Event]:
         self._take(0.0 if self._fresh else timeout_s)
         for host in self._hosts:
             if host.ended is None and host.keeper.poll() is not None:  # nothing leads there: who would end it then?
@@ -369,8 +370,8 @@ class RelayedSite:
 
     def _heed(self, host: Host, word: Message) -> None:
         match word:
-            case Message(what="said", event=RankEvent() as event):
-                told = replace(event, at=event.at + host.offset_s)
+            case Message(what="said", event=Event() as event):
+                told = replace(event, t=event.t + host.offset_s)
                 self.heard.take([told])
                 self._fresh.append(told)
             case Message(what="closed", rank=rank, at=at):

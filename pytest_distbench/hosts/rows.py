@@ -84,7 +84,7 @@ def choose_network(given: Arguments, settings: Settings, wanted: Called, ranks: 
         rank_hosts(network, ranks)
     except ConfigurationError as error:
         given.refuse(str(error))
-    if set_by_both := [name for name in VARIABLES if name in wanted.workplace.variables]:
+    if set_by_both := [name for name in VARIABLES if name in wanted.own_variables]:
         given.refuse(f"env sets {set_by_both[0]}, which the network {text} sets in each rank itself")
     return text
 

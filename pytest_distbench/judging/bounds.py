@@ -83,10 +83,11 @@ def judge_bounds(
             of_finding.setdefault(key if key in told else measured[key][0].key_over_seeds, {})[key] = found
     made = [_judge(f, of_finding[f.metric], measured) if f.metric in of_finding else f for f in findings]
     made = [_judge_doubts(f, bounds.get(f.metric, []), measured) for f in made]
-    missed = {name: one for one in asked for name in _missed_goals(one.metric, measured)}
+    missed = {name: one for one in asked for name in _missed_goals(one[0], measured)}
     for i, finding in enumerate(made):
         if (goal := missed.get(finding.name)) is not None:
-            reason = f"not reached: no {goal.metric}, bound: {goal.value} ({goal.where})"
+            metric, value, where = goal
+            reason = f"not reached: no {metric}, bound: {value} ({where})"
             made[i] = replace(finding, code="bound", reason=reason, is_open=False)
     return made
 
@@ -97,15 +98,15 @@ def check_measured(asked: Sequence[AskedBound], launches: Sequence[LaunchRecord]
     Those of larger messages than sweeps were told to send pass.
     """
     measured = by_metric(launches)
-    for one in asked:
-        if largest_message is not None and (message_bytes(one.metric) or 0) > largest_message:
+    for metric, _, where in asked:
+        if largest_message is not None and (message_bytes(metric) or 0) > largest_message:
             continue
-        if _matches(one.metric, measured) or _missed_goals(one.metric, measured):
+        if _matches(metric, measured) or _missed_goals(metric, measured):
             continue
         names = [*measured, *(rate for key in measured for rate in _rates(measured[key][0]))]
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         raise ConfigurationError(
-            f"the bound of {one.metric!r} ({one.where}) names no metric that was judged; "
+            f"the bound of {metric!r} ({where}) names no metric that was judged; "
             f"the metrics are {', '.join(names[:_MOST_NAMES]) or 'no metrics'}{more}"
         )
 
@@ -184,33 +185,30 @@ def _reason(value: float | None, bound: Bound, launches: Sequence[Sample], verdi
 def _resolve(asked: AskedBound, measured: Measured) -> list[tuple[str, Bound]]:
     """The bounds that one of a marker or a file is, by the key of the metric."""
     found = []
-    for key, rate in _matches(asked.metric, measured):
+    metric, written, where = asked
+    name = f"the bound of {metric!r} ({where})"
+    for key, rate in _matches(metric, measured):
         first = measured[key][0]
-        for given, number, unit in terms_of(asked.value):
+        for given, number, unit in terms_of(written):
             side = given or ("least" if rate else _SIDES.get(METRIC_KINDS[first.better].sign))
-            name = f"the bound of {asked.metric!r} ({asked.where})"
             if side is None:
                 raise ConfigurationError(
-                    f"{name}: better={first.better!r} does not say which side is worse: write '<= {asked.value}' or "
-                    f"'>= {asked.value}'"
+                    f"{name}: better={first.better!r} does not say which side is worse: write '<= {written}' or "
+                    f"'>= {written}'"
                 )
             try:
                 value = convert(number, unit, rate[1] if rate else first.unit)
             except ConfigurationError as error:
                 raise ConfigurationError(f"{name}: {error}") from None
-            bound = Bound(side=side, value=value, where=asked.where)
-            found.append((key, _as_time(bound, asked, rate) if rate else bound))
+            if rate:  # a rate of at least so much is a time of at most so much
+                if not value > 0:
+                    raise ConfigurationError(f"{name}: a rate is above 0, found {written!r}")
+                told = f"{metric_name(metric)} {_SIGNS[side]} {format_quantity(value, rate[1])}"
+                time_side: Side = "most" if side == "least" else "least"
+                found.append((key, Bound(side=time_side, value=rate[0] / value, where=where, rate=told)))
+            else:
+                found.append((key, Bound(side=side, value=value, where=where)))
     return found
-
-
-def _as_time(bound: Bound, asked: AskedBound, rate: _Rate) -> Bound:
-    if not bound.value > 0:
-        raise ConfigurationError(
-            f"the bound of {asked.metric!r} ({asked.where}): a rate is above 0, found {asked.value!r}"
-        )
-    side: Side = "most" if bound.side == "least" else "least"
-    written = f"{metric_name(asked.metric)} {_SIGNS[bound.side]} {format_quantity(bound.value, rate[1])}"
-    return Bound(side=side, value=rate[0] / bound.value, where=bound.where, rate=written)
 
 
 def _matches(metric: str, measured: Measured) -> list[tuple[str, _Rate | None]]:

@@ -40,7 +40,7 @@ from pytest_distbench.judging.training_rule import (
     judge_family,
 )
 from pytest_distbench.records.case import BaselineEntry, Case, EntryName
-from pytest_distbench.records.environment import GpuNorm
+from pytest_distbench.records.environment import GpuWitness
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import PEAK_MEMORY, Sample, metric_key, metric_name, without
@@ -332,14 +332,14 @@ SLOWER_CLOCK = 0.98
 _ALIKE_W, _ALIKE_MHZ = 1.0, 1.0
 
 
-def disturbance(then: GpuNorm | None, launches: Sequence[LaunchRecord]) -> str:
+def disturbance(then: GpuWitness | None, launches: Sequence[LaunchRecord]) -> str:
     """Why a slowdown may be the gpu's, in a clause; empty: nothing speaks for that."""
     now = norm_of(launches)
     if now is None:
         return ""
     if then is not None and now.by_mps and not then.by_mps:
         return "kernels ran through MPS (nvidia-cuda-mps-server); at the baseline they did not"
-    then = then or GpuNorm()
+    then = then or GpuWitness()
     watched = [launch.gpu_witnesses for launch in launches if launch.gpu_witnesses]
     shared = [next(gpu for gpu in gpus if gpu.others) for gpus in watched if any(gpu.others for gpu in gpus)]
     if shared and 2 * len(shared) >= len(watched):

@@ -30,7 +30,7 @@ from pytest_distbench.judging.terms import (
 )
 from pytest_distbench.judging.thresholds import DRIFT, fast_logs, typical_of_siblings
 from pytest_distbench.records.case import BaselineEntry, Case
-from pytest_distbench.records.environment import GpuNorm, GpuWitness
+from pytest_distbench.records.environment import GpuWitness
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import (
@@ -113,7 +113,7 @@ def phases_of(launches: Sequence[LaunchRecord]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in found.items()}
 
 
-def norm_of(launches: Sequence[LaunchRecord]) -> GpuNorm | None:
+def norm_of(launches: Sequence[LaunchRecord]) -> GpuWitness | None:
     """The GPUs of the median launch, of which the slowest counts; None where nobody looked at any."""
     watched = [launch.gpu_witnesses for launch in launches if launch.gpu_witnesses]
     if not watched:
@@ -126,7 +126,7 @@ def norm_of(launches: Sequence[LaunchRecord]) -> GpuNorm | None:
         middle = median(min((v for v in map(of, gpus) if v is not None), default=None) for gpus in watched)
         return None if middle is None else float(f"{middle:.4g}")
 
-    return GpuNorm(
+    return GpuWitness(
         sm_mhz=slowest(lambda gpu: gpu.sm_mhz),
         memory_mhz=slowest(lambda gpu: gpu.memory_mhz),
         power_limit_w=slowest(lambda gpu: gpu.power_limit_w),

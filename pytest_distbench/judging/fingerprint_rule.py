@@ -186,10 +186,10 @@ def _changes_of_rank(stored: Fingerprint, current: Fingerprint, rank: int) -> It
         return
     old, new = (Counter(of_rank(f.groups, rank) or []) for f in (stored, current))
     for word, groups in (("gone", old - new), ("added", new - old)):
-        for group, number in groups.items():
+        for (name, size, _), number in groups.items():
             verb = ("are" if number > 1 else "is") if word == "gone" else ("were" if number > 1 else "was")
             plural = "s" * (number > 1)
-            yield f"{number} process group{plural} {group.name} of {group.size} ranks {verb} {word}"
+            yield f"{number} process group{plural} {name} of {size} ranks {verb} {word}"
     held, holds = (
         {name: of_rank(by_ranks, rank) or 0 for name, by_ranks in f.facts.items()} for f in (stored, current)
     )

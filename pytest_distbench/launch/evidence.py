@@ -23,7 +23,7 @@ import msgspec
 
 from pytest_distbench.launch import signs
 from pytest_distbench.launch.workplace import find_line
-from pytest_distbench.records.iteration import FlightEntry, FlightRecording
+from pytest_distbench.records.iteration import FlightEntry, flight_entries
 from pytest_distbench.records.launch import RankFate
 from pytest_distbench.records.launch_files import LaunchFiles, open_left
 from pytest_distbench.records.record import replace
@@ -119,13 +119,17 @@ def with_entered(fate: RankFate, files: LaunchFiles) -> tuple[RankFate, bool]:
     Groups have torch's name, which two backends may share: under NCCL it begins with ``nccl``. Returns also whether the
     rank waits for nobody by way of a GPU: NCCL's recorder is there, and nothing in it is unfinished.
     """
-    recordings = _read(files.flight(fate.rank), dict[str, FlightRecording])
-    if recordings is None:
+    try:
+        found = _read(files.flight(fate.rank), dict[str, msgspec.Raw])
+        recordings = {name: flight_entries(recording) for name, recording in (found or {}).items()}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return fate, False
+    if found is None:
         return fate, False
     told = _read(files.groups(fate.rank), dict[str, list[int]]) or {}
     by_group: dict[str, list[FlightEntry]] = {}
-    for recorder, recording in recordings.items():
-        for entry in recording.entries:
+    for recorder, recorded in recordings.items():
+        for entry in recorded:
             if entry.group_name and not entry.is_p2p and entry.collective_seq_id > 0:
                 by_group.setdefault(f"{recorder} {entry.group_name}".strip(), []).append(entry)
     waiting = {name: rest[0] for name, entries in by_group.items() if (rest := _unfinished(entries))}
@@ -146,7 +150,7 @@ def with_entered(fate: RankFate, files: LaunchFiles) -> tuple[RankFate, bool]:
     of = f" of {', '.join(inputs)}" if inputs else ""
     within = "" if shown.group == "default" else f" in group {shown.group.removeprefix('group ')}"
     fate = replace(fate, collective=f"{shown.op}{of}{within}", collective_number=shown.collective_seq_id)
-    of_nccl = recordings.get("nccl", FlightRecording()).entries
+    of_nccl = recordings.get("nccl", [])
     return fate, bool(of_nccl) and all(e.is_over for e in of_nccl)
 
 

@@ -25,7 +25,7 @@ from pytest_distbench.launch.reduce import (
 from pytest_distbench.launch.site import Heard
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.machine.secrets import mask_values
-from pytest_distbench.records.launch import Entered, HostReport, LaunchRecord, RankFate, RankReport
+from pytest_distbench.records.launch import HostReport, LaunchRecord, RankFate, RankReport
 from pytest_distbench.records.launch_files import open_left
 from pytest_distbench.records.plan import LaunchPlan, Ranks
 from pytest_distbench.records.record import replace
@@ -74,9 +74,7 @@ def reduce_host(found: Mapping[int, RankReport], *, lived_here: int, are_all: bo
             ranks=[replace(report, observations=[], fingerprints={}, entered={})],
             observations=[of_rank(rank, observation) for observation in report.observations],
             fingerprints=report.fingerprints,
-            entered={
-                key: Entered(firsts=stamps, latest={rank: (0, 0.0)}) for key, stamps in report.entered.items() if stamps
-            },
+            entered={key: (stamps, {rank: (0, 0.0)}) for key, stamps in report.entered.items() if stamps},
         )
         for rank, report in sorted(found.items())
     ]

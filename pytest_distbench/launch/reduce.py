@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.environment import Load
-from pytest_distbench.records.iteration import Breakdown, Fingerprint, PartShare, named_ranks, rank_ranges
+from pytest_distbench.records.iteration import Breakdown, Fingerprint, named_ranks, rank_ranges
 from pytest_distbench.records.kinds import FAST_SIDE, METRIC_KINDS
 from pytest_distbench.records.launch import Entered, HostReport, LaunchRecord, RankReport
 from pytest_distbench.records.metric import (
@@ -51,7 +51,7 @@ def join(reports: Sequence[HostReport], *, is_one_clock: bool = False) -> HostRe
         entered={
             key: _join_entered([report.entered[key] for report in reports])
             for key in (reports[0].entered if reports else ())
-            if len({len(r.entered[key].firsts) if key in r.entered else 0 for r in reports}) == 1
+            if len({len(r.entered[key][0]) if key in r.entered else 0 for r in reports}) == 1
         },
     )
 
@@ -59,10 +59,10 @@ def join(reports: Sequence[HostReport], *, is_one_clock: bool = False) -> HostRe
 def of_rank(rank: int, observation: Observation) -> Observation:
     """What one rank recorded, to be reduced with that of others."""
     is_compared = observation.is_series and observation.reduce == "max"
-    values, place = observation.values, observation.place
+    values = observation.values
     means = {"time_s": values} if values else {}
-    if place is not None and place.host_s:
-        means["host_s"] = place.host_s
+    if observation.host_s:
+        means["host_s"] = observation.host_s
     return replace(
         observation,
         of_ranks={rank: {name: statistics.fmean(series) for name, series in means.items()}},
@@ -106,27 +106,25 @@ def breakdowns(launch: HostReport) -> dict[str, Breakdown]:
     ranks = [report.rank for report in launch.ranks]
     parts: dict[str, dict[tuple[str, ...], list[Observation]]] = {}
     for one in launch.observations:
-        if one.place is not None:
-            parts.setdefault(one.place.loop, {}).setdefault(tuple(one.place.path), []).append(one)
+        if one.loop:
+            parts.setdefault(one.loop, {}).setdefault(tuple(one.path), []).append(one)
     return {
         whole.key: Breakdown(
             times_s=_by_rank(ranks, [whole], "time_s"),
             parts=[
-                PartShare(
+                Breakdown(
                     path=list(path),
                     times_s=_by_rank(ranks, seen, "time_s"),
                     waits_s=_by_rank(ranks, seen, "wait_s"),
                     late_s=_by_rank(ranks, seen, "late_s"),
                     hosts_s=_by_rank(ranks, seen, "host_s"),
-                    is_apart=any(one.place.is_apart for one in seen if one.place is not None),
+                    is_apart=any(one.is_apart for one in seen),
                 )
                 for path, seen in parts[whole.key].items()
             ],
         )
         for whole in launch.observations
-        if whole.place is None
-        and whole.key in parts
-        and all("time_s" in whole.of_ranks.get(rank, ()) for rank in ranks)
+        if not whole.loop and whole.key in parts and all("time_s" in whole.of_ranks.get(rank, ()) for rank in ranks)
     }
 
 
@@ -134,7 +132,7 @@ def _by_rank(ranks: Sequence[int], seen: Sequence[Observation], name: str) -> li
     """What each rank has of a name; empty where none has it."""
     if not any(name in means for one in seen for means in one.of_ranks.values()):
         return []
-    is_script = any(one.place is not None and one.place.loop == WALL_TIME for one in seen)
+    is_script = any(one.loop == WALL_TIME for one in seen)
     return [
         round(
             sum(one.of_ranks.get(r, {}).get(name, 0.0) * (len(one.values) if is_script else 1) for one in seen), _DIGITS
@@ -224,14 +222,14 @@ def _join_entered(parts: Sequence[Entered]) -> Entered:
     A rank that came latest to another collective than others of its host, whose host came latest to a third, is told
     less than that: a host keeps one of each rank.
     """
-    firsts = [min(column) for column in zip(*(part.firsts for part in parts), strict=True)]
+    firsts = [min(column) for column in zip(*(own_firsts for own_firsts, _ in parts), strict=True)]
     latest = {}
-    for part in parts:
-        own = [(at - first, i) for i, (at, first) in enumerate(zip(part.firsts, firsts, strict=True))]
-        for rank, (i, after) in part.latest.items():
+    for own_firsts, own_latest in parts:
+        own = [(at - first, i) for i, (at, first) in enumerate(zip(own_firsts, firsts, strict=True))]
+        for rank, (i, after) in own_latest.items():
             late_s, which = max([*own, (own[i][0] + after, i)], key=lambda each: each[0])
             latest[rank] = which, late_s
-    return Entered(firsts=firsts, latest=latest)
+    return firsts, latest
 
 
 def late_s(launch: HostReport, *, doubt_s: float) -> dict[str, list[float]]:
@@ -242,9 +240,9 @@ def late_s(launch: HostReport, *, doubt_s: float) -> dict[str, list[float]]:
             known.
     """
     found = {
-        key: [round(after, 7) for _, (_, after) in sorted(entered.latest.items())]
-        for key, entered in launch.entered.items()
-        if len(entered.latest) > 1
+        key: [round(after, 7) for _, (_, after) in sorted(latest.items())]
+        for key, (_, latest) in launch.entered.items()
+        if len(latest) > 1
     }
     return {key: late for key, late in found.items() if max(late) > doubt_s}
 
@@ -296,14 +294,12 @@ def _tell(found: Mapping[str, Sequence[int]]) -> str:
 def _reduce(group: Sequence[Observation], *, is_one_clock: bool) -> Observation:
     first, *others = group
     of_ranks = {rank: means for part in group for rank, means in part.of_ranks.items()}
-    place = first.place
-    if place is not None:
+    if first.loop:
         if is_one_clock:
             _add_waits(group, of_ranks)
-        is_apart = any(part.place is not None and part.place.is_apart for part in group)
-        place = replace(place, began_at=[], host_s=[], is_apart=is_apart)
+        first = replace(first, began_at=[], host_s=[], is_apart=any(part.is_apart for part in group))
     if not others:
-        return replace(first, of_ranks=of_ranks, place=place)
+        return replace(first, of_ranks=of_ranks)
     columns = [*zip(*(part.values for part in group), strict=True)]
     slowest: list[int] = []
     if first.slowest:  # of equal ones the first rank, on whichever host it lives
@@ -318,7 +314,6 @@ def _reduce(group: Sequence[Observation], *, is_one_clock: bool) -> Observation:
         taken_from=[],
         squares=_sum_squares(group) if is_hiding else [],
         of_ranks=dict(sorted(of_ranks.items())),
-        place=place,
     )
 
 
@@ -327,7 +322,7 @@ def _add_waits(group: Sequence[Observation], of_ranks: dict[int, dict[str, float
 
     A rank waits no longer than it is in the phase. An iteration that only some of the ranks enter has no waiting.
     """
-    came = [(part, part.place.began_at) for part in group if part.place is not None and part.place.began_at]
+    came = [(part, part.began_at) for part in group if part.began_at]
     if len(came) < 2:
         return
     whole = [moments if all(moments) else () for moments in zip(*(began_at for _, began_at in came), strict=True)]

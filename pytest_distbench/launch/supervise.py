@@ -26,10 +26,11 @@ from pytest_distbench.launch.outcome import make_record
 from pytest_distbench.launch.site import LOOK_S, PULSE_S, Site
 from pytest_distbench.launch.starters import Launcher
 from pytest_distbench.launch.workplace import Leftovers, LogFollower, settle, watched_folder
+from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan, Ranks
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, SESSION_VARIABLE, TURN_REQUEST, RankEvent, start_s
+from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, SESSION_VARIABLE, TURN_REQUEST, start_s
 
 
 def _nobody() -> Launcher:
@@ -205,9 +206,9 @@ class Supervised:
         asked, self.asking = self.asking, set()
         self.site.ask(asked, TURN_REQUEST)
 
-    def _heed(self, event: RankEvent) -> None:
+    def _heed(self, event: Event) -> None:
         """Act on an event: show it, or decide until when the ranks may go on after it."""
-        match event.kind:
+        match event.what:
             case "hello" if self._is_last_of(self.heard.ranks_up):
                 self._tell_all(ALL_UP)
                 if not self.heard.is_holding:
@@ -218,7 +219,7 @@ class Supervised:
             case "progress":
                 self.on_progress(event.text)
             case "turn" if self.waits_since is None and not self.heard.ranks_lost and not self.heard.is_holding:
-                self.asking.add(event.rank)
+                self.asking.add(event.slot)
                 if len(self.asking) == self.plan.processes:
                     self.waits_since = time.monotonic()
                     self.on_ready(self)

@@ -122,24 +122,23 @@ def settle(plan: LaunchPlan) -> LaunchPlan:
     """Make a launch's own folder, and put this launch's values where the plan has placeholders."""
     work = plan.files.work
     work.mkdir(exist_ok=True)
-    place = plan.workplace
-    working_dir = work if place.is_mirrored else Path(plan.fill(place.folder))
-    if place.is_mirrored:
-        with os.scandir(place.folder) as entries:
+    working_dir = work if plan.is_mirrored else Path(plan.fill(plan.folder))
+    if plan.is_mirrored:
+        with os.scandir(plan.folder) as entries:
             for entry in entries:
                 (work / entry.name).symlink_to(entry.path)
     plan.files.began.touch()
-    if working_dir != work and "{" in place.folder:
+    if working_dir != work and "{" in plan.folder:
         working_dir = working_dir.resolve()
         if working_dir.is_relative_to(work.resolve()):
             working_dir.mkdir(parents=True, exist_ok=True)
         elif not working_dir.is_dir():
             raise LauncherError(f"cwd=: there is no folder {working_dir}; one below {{launch_dir}} would be made")
-    own = {name: plan.fill(value) for name, value in place.variables.items()}
+    own = {name: plan.fill(value) for name, value in plan.own_variables.items()}
     settled = replace(
         plan,
         work=plan.work.with_words(plan.fill),
-        workplace=replace(place, variables={}),
+        own_variables={},
         working_dir=str(working_dir),
         variables={**plan.variables, **own},
         python_path=[*filter(None, own.get("PYTHONPATH", "").split(os.pathsep)), *plan.python_path],
@@ -211,5 +210,5 @@ def watched_folder(plan: LaunchPlan) -> Path | None:
     """
     if not plan.work.is_program:
         return None
-    folder = Path(plan.workplace.folder if plan.workplace.is_mirrored else plan.working_dir)
+    folder = Path(plan.folder if plan.is_mirrored else plan.working_dir)
     return None if folder.is_relative_to(plan.directory) else folder

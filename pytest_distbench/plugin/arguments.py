@@ -31,7 +31,7 @@ from pytest_distbench.records.metric import (
     bounds_between,
     is_own_name,
 )
-from pytest_distbench.records.plan import PLACEHOLDERS, Work, Workplace
+from pytest_distbench.records.plan import PLACEHOLDERS, Work
 from pytest_distbench.records.wanted import (
     FRACTION,
     LARGEST_WHOLE,
@@ -146,7 +146,9 @@ class Called:
     oversubscribed: bool = False
     cpus: float | None = None
     work: Work | None = None
-    workplace: Workplace = field(default_factory=Workplace)
+    folder: str = ""
+    is_mirrored: bool = False
+    own_variables: dict[str, str] = field(default_factory=dict)
     identity: dict[str, Any] = field(default_factory=dict)
 
 

@@ -23,7 +23,6 @@ from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.plugin.settings import CHOICES, most_ranks
 from pytest_distbench.plugin.workload import find_work, json_able, places_of
 from pytest_distbench.records.case import Case, Conditions
-from pytest_distbench.records.metric import AskedBound
 from pytest_distbench.records.options import FAKE
 from pytest_distbench.records.plan import LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
@@ -109,7 +108,7 @@ class RequestMaker:
         self._around = around
         self.only_structure = settings.fake_rank is not None
         given = {} if self.only_structure else self._wanted.bounds or {}
-        self.bounds = tuple(AskedBound(metric, value, f"marker of {node.name}") for metric, value in given.items())
+        self.bounds = tuple((metric, value, f"marker of {node.name}") for metric, value in given.items())
         self._places = places_of(node.config)
 
     def run(self, given: Arguments, wanted: Called) -> CaseRequest:
@@ -148,7 +147,9 @@ class RequestMaker:
         }
         launched = LaunchRequest(
             work=work,
-            workplace=wanted.workplace,
+            folder=wanted.folder,
+            is_mirrored=wanted.is_mirrored,
+            own_variables=wanted.own_variables,
             read=read,
             world_size=world_size,
             backend=self._backend,

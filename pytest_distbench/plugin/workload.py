@@ -29,7 +29,7 @@ from pytest_distbench.errors import BodyError, show
 from pytest_distbench.machine.secrets import mask_arguments, mask_secrets
 from pytest_distbench.plugin.arguments import Arguments, Called
 from pytest_distbench.records.launch_files import is_of_a_group
-from pytest_distbench.records.plan import PLACEHOLDERS, BodyReference, Command, Ranks, Work, Workplace
+from pytest_distbench.records.plan import PLACEHOLDERS, BodyReference, Command, Ranks, Work
 from pytest_distbench.records.record import replace
 from pytest_distbench.releases import is_installed_here
 
@@ -324,7 +324,9 @@ def find_work(given: Arguments, wanted: Called, *, beside: Path, places: Places)
     return replaced(
         wanted,
         work=work,
-        workplace=Workplace(folder=folder, is_mirrored=is_mirrored, variables=variables),
+        folder=folder,
+        is_mirrored=is_mirrored,
+        own_variables=variables,
         read=given.readers({} if wanted.read is None else wanted.read),
         identity=places.leave_out(identity),
     )

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.records.environment import GpuNorm
+from pytest_distbench.records.environment import GpuWitness
 from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.metric import BoundValue, Sample, terms_of
 from pytest_distbench.records.record import Record, Tolerance
@@ -165,7 +165,7 @@ class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Cores that they would have used, had there been enough; None where that is not known."""
     crowding: float | None = None
     """How many times as long its work took because they wanted the same cores; None where that is not known."""
-    gpu_norm: GpuNorm | None = msgspec.field(default=None, name="cards")
+    gpu_norm: GpuWitness | None = msgspec.field(default=None, name="cards")
     """How the GPUs fared; None on the CPU, and where nobody looked."""
     tolerance: Tolerance | None = None
     """Set by hand in the file, for all metrics of this case; goes before markers and options. An update keeps it."""

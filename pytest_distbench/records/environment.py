@@ -67,13 +67,17 @@ class GpuHost(Record, frozen=True, kw_only=True):
     """Of this machine's other GPUs: which the driver would not describe, and why."""
 
 
-class GpuWitness(Record, frozen=True, kw_only=True):
-    """One GPU during one launch, as the driver saw it. What it does not tell is None."""
+class GpuWitness(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """One GPU during one launch, as the driver saw it. What it does not tell is None.
 
-    label: str
+    Of all GPUs and launches of a case there is one too, to compare later ones with: of several GPUs the slowest counts,
+    and it has no name and no looks.
+    """
+
+    label: str = ""
     """``GPU 3``."""
-    uuid: str
-    looks: int
+    uuid: str = ""
+    looks: int = 0
     """How often it was looked at while it worked; a share below is of these."""
     sm_mhz: float | None = None
     """Median, while it worked."""
@@ -88,7 +92,7 @@ class GpuWitness(Record, frozen=True, kw_only=True):
     course: list[tuple[float, float]] = []
     """Seconds since the first look -> the same share, at each look behind it."""
     held: dict[str, float] = {}
-    """What held its clocks down -> share of the time, 0 to 1."""
+    """What held its clocks down -> share of the time, 0 to 1; of a case, what was below a hundredth is left out."""
     power_limit_w: float | None = None
     sm_limit_mhz: float | None = None
     """The clock it is set to; None: it is not set, or the driver does not tell."""
@@ -98,20 +102,6 @@ class GpuWitness(Record, frozen=True, kw_only=True):
     """Kernels came through the server of MPS, which may be that of others too."""
     host_cpu: str = ""
     """Product name of the CPU beside it, which is no part of the hardware class."""
-
-
-class GpuNorm(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The same of all GPUs and launches of a case, to compare later ones with. Of several GPUs the slowest counts."""
-
-    sm_mhz: float | None = None
-    memory_mhz: float | None = None
-    power_limit_w: float | None = None
-    sm_limit_mhz: float | None = None
-    held: dict[str, float] = {}
-    """What held the clocks down -> share of the time, of the median launch; what was below a hundredth is left out."""
-    by_mps: bool = False
-    """Kernels came through the server of MPS, in any launch."""
-    host_cpu: str = ""
 
 
 SHORTEST_WINDOW_S = 0.05

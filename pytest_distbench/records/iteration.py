@@ -84,9 +84,10 @@ class FlightEntry(msgspec.Struct, frozen=True):
         return group_label(self.group_name, self.process_group[1] if len(self.process_group) > 1 else "")
 
 
-class FlightRecording(msgspec.Struct, frozen=True):
-    entries: list[FlightEntry] = []
-    """The oldest first."""
+def flight_entries(recording: bytes | msgspec.Raw) -> list[FlightEntry]:
+    """What a recorder holds, the oldest first, of its JSON."""
+    found = msgspec.json.decode(recording, type=dict[str, msgspec.Raw])
+    return msgspec.json.decode(found["entries"], type=list[FlightEntry]) if "entries" in found else []
 
 
 NOT_RECORDED = "collectives are not recorded by"
@@ -144,13 +145,9 @@ class Collective(Record, frozen=True, array_like=True):
         return (self.how or "").removesuffix(NOT_WAITED).removesuffix(", ").split()
 
 
-class Group(Record, frozen=True, array_like=True):
-    """A process group that a rank belongs to; in files a list: ``["mesh_tp", 8, 1]``."""
-
-    name: str
-    size: Annotated[int, msgspec.Meta(ge=1)]
-    stride: Annotated[int, msgspec.Meta(ge=0)]
-    """From each of its ranks to the next; 0: not the same everywhere."""
+Group = tuple[str, Annotated[int, msgspec.Meta(ge=1)], Annotated[int, msgspec.Meta(ge=0)]]
+"""A process group that a rank belongs to, ``("mesh_tp", 8, 1)``: its name, its size, and the stride from each of its
+ranks to the next; 0: that is not the same everywhere."""
 
 
 class StepKind(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -239,26 +236,14 @@ UNACCOUNTED: Final = "unaccounted"
 """What a table calls the time of a loop that no phase has, beside the names of its phases."""
 
 
-class PhasePlace(Record, frozen=True, kw_only=True):
-    """Where a phase lies in a loop, or in a script outside of its timed loops, and how it went on one rank."""
+class Breakdown(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """Where the iterations of one loop of a launch go, or its script, which is one iteration; or a part of them.
 
-    loop: str
-    """Key of the loop's metric; of a script that of its wall time."""
-    path: list[str]
-    """Names of the phases around it in the loop, the outermost first, and its own."""
-    began_at: list[float] = []
-    """Of a phase that enters collectives outside of its own parts: when it first began in each timed iteration,
-    CLOCK_MONOTONIC seconds of the rank's host; 0 where it did not."""
-    host_s: list[float] = []
-    """Where its time is the device's: seconds that the host was in it, in each timed iteration."""
-    is_apart: bool = False
-    """It is beside the step: an evaluation, or what is around one."""
+    Lists are by rank, means over iterations: so they add up.
+    """
 
-
-class PartShare(Record, frozen=True, kw_only=True):
-    """A part of the iterations of a launch. Lists are by rank, means over iterations: so they add up."""
-
-    path: list[str]
+    path: list[str] = []
+    """Names of the phases around a part, the outermost first, and its own; empty: it is the whole iteration."""
     times_s: list[float]
     waits_s: list[float] = []
     """Of that, what a rank may have waited for the last one to come; empty where it enters no collectives, or its own
@@ -269,18 +254,12 @@ class PartShare(Record, frozen=True, kw_only=True):
     """Where the times are the device's: seconds of the host."""
     is_apart: bool = False
     """It is beside the iteration, and no part of its time."""
+    parts: list[Breakdown] = []
+    """Of the whole, at whatever depth."""
 
     @property
     def is_top(self) -> bool:
         return len(self.path) == 1 and not self.is_apart
-
-
-class Breakdown(Record, frozen=True, kw_only=True):
-    """Where the iterations of one loop of a launch go, or its script, which is one iteration."""
-
-    times_s: list[float]
-    """Of the whole iteration, by rank, mean over iterations."""
-    parts: list[PartShare]
 
     @property
     def unaccounted_s(self) -> list[float]:

@@ -120,14 +120,10 @@ class RankFate(Record, frozen=True, kw_only=True):
         return self.how == HUNG
 
 
-class Entered(Record, frozen=True, kw_only=True):
-    """When some ranks entered the collectives of an iteration."""
-
-    firsts: list[float]
-    """The first of them each, CLOCK_MONOTONIC seconds of the host; where its site has read the report, the
-    controller's."""
-    latest: dict[int, tuple[int, float]]
-    """By rank the collective that it came latest to, from 0, and how long after that first."""
+Entered = tuple[list[float], dict[int, tuple[int, float]]]
+"""When some ranks entered the collectives of an iteration: the first of them each, CLOCK_MONOTONIC seconds of the host,
+or the controller's where its site has read the report; and by rank the collective that it came latest to, from 0, and
+how long after that first."""
 
 
 class HostReport(Record, frozen=True, kw_only=True):

@@ -6,11 +6,9 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from pytest_distbench.errors import ConfigurationError, show
-from pytest_distbench.records.iteration import PhasePlace
 from pytest_distbench.records.kinds import OfKind, Reduce
 from pytest_distbench.records.record import Number, Record
 from pytest_distbench.records.wanted import LARGEST_WHOLE, text
@@ -91,19 +89,9 @@ _SIGNS: dict[str, Side] = {"<=": "most", ">=": "least"}
 _WANTED = "wanted a number, or a text such as '200us', '>= 10 GB/s' or '>= 0.5 and <= 2.5'"
 
 
-@dataclass(frozen=True, slots=True)
-class AskedBound:
-    """A bound as a marker or a baseline file says it, before it is known what is measured.
-
-    Attributes:
-        metric: its key, or a name that stands for all its points.
-        value: as it was written; :func:`terms_of` can read it.
-        where: it was set.
-    """
-
-    metric: str
-    value: BoundValue
-    where: str
+AskedBound = tuple[str, BoundValue, str]
+"""A bound as a marker or a baseline file says it, before it is known what is measured: of a metric's key, or a name
+that stands for all its points; the value, as it was written for :func:`terms_of`; and where it was set."""
 
 
 Term = tuple[Side | None, float, str]
@@ -264,8 +252,18 @@ class Observation(Sample, frozen=True, kw_only=True, omit_defaults=True):
     taken_from: list[Number] = []
     witnesses: dict[str, list[float]] = {}
     """Of a clock, one value per iteration: ``cpu_s``, ``waits``; on a GPU what the host did, too."""
-    place: PhasePlace | None = None
-    """Of a phase in a loop, or in a script."""
+    loop: str = ""
+    """Of a phase in a loop, the key of the loop's metric; of one in a script outside of its timed loops, that of its
+    wall time. Empty: it is no such phase, nor is what follows of it."""
+    path: list[str] = []
+    """Names of the phases around it in the loop, the outermost first, and its own."""
+    began_at: list[float] = []
+    """Of a phase that enters collectives outside of its own parts: when it first began in each timed iteration,
+    CLOCK_MONOTONIC seconds of the rank's host; 0 where it did not."""
+    host_s: list[float] = []
+    """Where its time is the device's: seconds that the host was in it, in each timed iteration."""
+    is_apart: bool = False
+    """It is beside the step: an evaluation, or what is around one."""
     of_ranks: dict[int, dict[str, float]] = {}
     """By the rank that recorded it, ascending, means over its iterations: ``time_s``; of a phase ``host_s`` and, where
     the ranks have one clock, ``wait_s`` and ``late_s``. Empty in the report of a rank."""

@@ -217,24 +217,18 @@ PLACEHOLDERS = ("{launch_dir}", "{data_dir}", "{seed}", "{world_size}")
 _Kind = TypeVar("_Kind", bound=Work)
 
 
-class Workplace(Record, frozen=True, kw_only=True):
-    """Where the processes of a launch run."""
-
-    folder: str = ""
-    """With placeholders; empty: where pytest runs."""
-    is_mirrored: bool = False
-    """They run not in the folder itself, but in one of the launch's own in which all of it is linked."""
-    variables: dict[str, str] = {}
-    """Added to the environment, with placeholders."""
-
-
 class LaunchRequest(Record, frozen=True, kw_only=True):
     """What to launch."""
 
     title: str = ""
     """Of the case, slashes separating folders: what its logs are kept under."""
     work: AnyWork
-    workplace: Workplace = Workplace()
+    folder: str = ""
+    """Where its processes run, with placeholders; empty: where pytest does."""
+    is_mirrored: bool = False
+    """They run not in the folder itself, but in one of the launch's own in which all of it is linked."""
+    own_variables: dict[str, str] = {}
+    """Added to the environment, with placeholders."""
     read: dict[str, Reader] = {}
     """Metrics to be read after the launch, by name; no business of its processes."""
     world_size: int

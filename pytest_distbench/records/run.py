@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from pytest_distbench.records.case import Case, EntryName
-from pytest_distbench.records.environment import Environment, Experiment, GpuNorm
+from pytest_distbench.records.environment import Environment, Experiment, GpuWitness
 from pytest_distbench.records.iteration import CaseTrace, Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, OfKind
 from pytest_distbench.records.launch import LaunchRecord
@@ -183,7 +183,7 @@ class ReferenceRecord(Record, frozen=True, kw_only=True):
     peak_memory_bytes: int | None = None
     """Of records that were written before peak memory was a metric."""
     phases: dict[str, float] = {}
-    gpu_norm: GpuNorm | None = msgspec.field(default=None, name="cards")
+    gpu_norm: GpuWitness | None = msgspec.field(default=None, name="cards")
     """How the GPUs fared then."""
     gone: list[EntryName] = []
     """Stored entries of tests that are gone, which this case may take the place of: one it was compared with; of

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
-from pytest_distbench.records.record import Record
+from pytest_distbench.records.event import Event
 
 SESSION_VARIABLE = "DISTBENCH_SESSION"
 """In the environment of every process any launcher of this pytest session starts."""
@@ -55,18 +55,16 @@ XFAILED = "XFailed"
 
 _LONGEST_ADDRESS = 100
 
-EventKind = Literal["hello", "phase", "progress", "failed", "skipped", "done", "remark", "turn"]
+RankWord = Literal["hello", "phase", "progress", "failed", "skipped", "done", "remark", "turn"]
+"""What an event says that a rank sends."""
 
 
-class RankEvent(Record, frozen=True, kw_only=True):
-    """One line from a rank."""
+def rank_event(what: RankWord, rank: int, at: float, text: str = "") -> Event:
+    """One line from a rank: at CLOCK_MONOTONIC seconds, the rank's, and in the controller the controller's.
 
-    kind: EventKind
-    rank: int
-    at: float
-    """CLOCK_MONOTONIC seconds: the rank's, and in the controller the controller's."""
-    text: str = ""
-    """The phase, what to show as progress, or what a rank that passed could not end."""
+    ``text`` is the phase, what to show as progress, or what a rank that passed could not end.
+    """
+    return Event(what=what, slot=rank, t=at, facts={"text": text})
 
 
 class Lines:

@@ -209,32 +209,32 @@ class ReferenceSide:
         reason = f"in {self.variant}: {record.reason}"
         revision = self.variant.revision
         if revision is not None and self._tree is not None:
-            folder = Path(plan.workplace.folder)
+            folder = Path(plan.folder)
             if missed := hint(record, root=revision.root, tree=self._tree, folder=folder):
                 reason = f"in {self.variant}: {missed} ({record.reason})"
         return replace(record, reason=reason)
 
     def _plan(self, plan: LaunchPlan, number: int) -> LaunchPlan:
         """Every path below the repository leads into the worktree. What one launch prepares is not for another."""
-        path, place = [self._there(entry) for entry in plan.python_path], plan.workplace
+        path = [self._there(entry) for entry in plan.python_path]
         interpreter = self.variant.interpreter
         if interpreter is not None:
             path = [*python_path(interpreter, self._directory, path)]
         variables = dict(plan.variables)
         if "PYTHONPATH" in variables:
             variables["PYTHONPATH"] = os.pathsep.join(map(self._there, variables["PYTHONPATH"].split(os.pathsep)))
-        if self.builds_apart and self.variant.revision is not None and _BUILDS not in place.variables:
+        if self.builds_apart and self.variant.revision is not None and _BUILDS not in plan.own_variables:
             variables.setdefault(_BUILDS, str(self._directory / f"extensions-{self.variant.revision.commit}"))
         data_dir = self._directory / f"data-{FOLDER if self._tree is None else self._tree.name}-{number}"
         data_dir.mkdir(exist_ok=True)
-        folder = self._there(place.folder)
-        is_there = place.is_mirrored or "{" in folder or Path(folder).is_dir()
+        folder = self._there(plan.folder)
+        is_there = plan.is_mirrored or "{" in folder or Path(folder).is_dir()
         if not is_there:  # pytest was started where the reference has no folder
             folder = str(self._tree)
         return replace(
             plan,
             work=plan.work.with_files(self._there),
-            workplace=replace(place, folder=folder),
+            folder=folder,
             data_dir=str(data_dir),
             python_path=path,
             variables=variables,

@@ -258,10 +258,10 @@ class Launching:
         self, request: LaunchRequest, index: int, beside: Variant | None, *, only: Sequence[str] = ()
     ) -> LaunchPlan:
         variables = self._variables()
-        place, working_dir = request.workplace, _working_dir()
+        working_dir = _working_dir()
         hosting = self.hosting(request.work)
         plan = LaunchPlan(
-            **msgspec.structs.asdict(replace(request, workplace=replace(place, folder=place.folder or working_dir))),
+            **msgspec.structs.asdict(replace(request, folder=request.folder or working_dir)),
             index=index,
             test_ends_at=self.test_ends_at,
             directory=str(self.directory.next_launch()),
@@ -337,7 +337,7 @@ def _show_masked(show: Callable[[int, str], None], secrets: Sequence[str], rank:
 
 
 def _secrets(plan: LaunchPlan) -> list[str]:
-    return secret_values({**plan.variables, **plan.workplace.variables})
+    return secret_values({**plan.variables, **plan.own_variables})
 
 
 def _working_dir() -> str:

@@ -142,7 +142,7 @@ class Stored(Reference):
     def bounds(self) -> list[AskedBound]:
         where = str(self.path.relative_to(self.store.folder.parent))
         bounds = self.entry.bounds if self.entry is not None else {}
-        return [AskedBound(metric, value, where) for metric, value in bounds.items()]
+        return [(metric, value, where) for metric, value in bounds.items()]
 
     def is_in_doubt(self, result: CaseResult) -> bool:
         """Whether what the clock and the digits of a training say of a case is to be settled in turns.

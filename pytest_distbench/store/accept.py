@@ -26,8 +26,8 @@ from pytest_distbench.judging.entry import (
 from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.records.case import BaselineEntry, EntryName
 from pytest_distbench.records.iteration import Fingerprint
-from pytest_distbench.records.kinds import METRIC_KINDS, Better
-from pytest_distbench.records.metric import AskedBound, Sample
+from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import Record, replace
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.records.summaries import median
@@ -37,36 +37,21 @@ from pytest_distbench.store.entries import Choice
 _LONGEST_VALUE = 60
 
 
-class MetricChange(Record, frozen=True, kw_only=True):
-    metric: str
-    unit: str
-    better: Better
-    old: float | None
-    """Median over launches; None where there was none."""
-    new: float | None
-    old_launches: int
-    new_launches: int
-
-    @property
-    def ratio(self) -> float | None:
-        """New / old; None where there is none."""
-        return self.new / self.old if self.new is not None and self.old else None
-
-    @property
-    def worse_by(self) -> float:
-        """How much worse, as a logarithm: negative is better. Infinite where a ratio does not say it."""
-        if self.old == self.new:
-            return 0.0
-        if METRIC_KINDS[self.better].rule == "exact" or self.ratio is None or self.ratio <= 0:
-            return math.inf
-        return math.log(self.ratio) * (METRIC_KINDS[self.better].sign or 1)
+def worse_by(change: Finding) -> float:
+    """How much worse a number became, as a logarithm: negative is better. Infinite where a ratio does not say it."""
+    if change.baseline == change.current:
+        return 0.0
+    kind = METRIC_KINDS[change.better]
+    if kind.rule == "exact" or change.ratio is None or change.ratio <= 0:
+        return math.inf
+    return math.log(change.ratio) * (kind.sign or 1)
 
 
 class EntryChange(Record, frozen=True, kw_only=True):
     name: EntryName
     kind: Literal["new", "removed", "changed"]
-    metrics: list[MetricChange]
-    """Those whose launches differ; of exact numbers, those whose values do."""
+    metrics: list[Finding]
+    """The medians of those whose launches differ; of exact numbers, those whose values do."""
     notes: list[str]
     """Every other field that differs: ``software.torch 2.12.0 -> 2.13.0``."""
 
@@ -88,16 +73,17 @@ def entry_change(name: EntryName, old: BaselineEntry | None, new: BaselineEntry 
     )
 
 
-def _metric_change(key: str, old: Sequence[Sample], new: Sequence[Sample]) -> MetricChange:
+def _metric_change(key: str, old: Sequence[Sample], new: Sequence[Sample]) -> Finding:
     described = (new or old)[0]
-    return MetricChange(
+    return Finding(
         metric=key,
+        code="note",
         unit=described.unit,
         better=described.better,
-        old=median(m.value for m in old),
-        new=median(m.value for m in new),
-        old_launches=len(old),
-        new_launches=len(new),
+        baseline=median(m.value for m in old),
+        current=median(m.value for m in new),
+        baseline_launches=len(old),
+        launches=len(new),
     )
 
 
@@ -386,9 +372,7 @@ def _check_origin(result: CaseResult) -> None:
 
 def _check_bounds(result: CaseResult, stored: BaselineEntry | None) -> None:
     """Refuse what is beyond a bound: one that the run knew, or one that was set in the store since."""
-    asked = [
-        AskedBound(metric, value, "the baseline file") for metric, value in (stored.bounds if stored else {}).items()
-    ]
+    asked = [(metric, value, "the baseline file") for metric, value in (stored.bounds if stored else {}).items()]
     try:
         judged = judge_bounds(result.verdicts, result.launches, asked)
     except ConfigurationError as error:

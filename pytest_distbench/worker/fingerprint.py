@@ -29,7 +29,7 @@ from pytest_distbench.records.iteration import (
     Collective,
     Fingerprint,
     FlightEntry,
-    FlightRecording,
+    flight_entries,
 )
 from pytest_distbench.records.record import replace
 from pytest_distbench.releases import PARTS, RECORDER_SIZE_VARIABLES, text
@@ -107,7 +107,7 @@ class Watch:
             self.found[key] = self._made(_rows(n.told for n in notes), groups=self._of_me(groups_here()))
             return
         end_ns = HostClock.time_ns()
-        rings = [recording.entries for recording in _read() if recording.entries]  # oldest first
+        rings = _rings()
         # A script that is one process, and makes no group, sends nothing: that is its fingerprint.
         is_alone = not dist.is_initialized() and torch_internals.has_recorder()
         if not self._capacity or not (rings or is_alone):
@@ -246,7 +246,7 @@ class Watch:
         if self._sees_all:
             notes = self._observer.notes
             return [_rows(n.told for n in notes if a <= n.at_ns <= b) for a, b in stretches]
-        rings = [recording.entries for recording in _read() if recording.entries]
+        rings = _rings()
         is_blind = not self._capacity or not torch_internals.has_recorder()
         return [
             None
@@ -267,7 +267,7 @@ class Watch:
 
         It writes down what a backend makes of a collective: gloo's all_reduce may be a reduce_scatter_tensor.
         """
-        rings = [recording.entries for recording in (_read() if asked else ()) if recording.entries]
+        rings = _rings() if asked else []
         recorded = self._entered_inside(rings, begin_ns, HostClock.time_ns())
         asked_alike, recorded_alike = _by_message(asked), _by_message(map(_collective, recorded))
         for message, names in asked_alike.items():
@@ -388,12 +388,13 @@ def _bytes(dtype: str, shape: list[int]) -> int:
     return size
 
 
-def _read() -> list[FlightRecording]:
+def _rings() -> list[list[FlightEntry]]:
+    """What the recorders hold, the oldest first, of each that holds something."""
     found = []
     for content in torch_internals.recordings(whole=True).values():
         with contextlib.suppress(msgspec.DecodeError):
-            found.append(msgspec.json.decode(content, type=FlightRecording))
-    return found
+            found.append(flight_entries(content))
+    return [entries for entries in found if entries]
 
 
 def _why_not_recorded(capacity: int) -> str:

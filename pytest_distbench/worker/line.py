@@ -20,9 +20,9 @@ from pytest_distbench.records.wire import (
     ALL_UP,
     FLIGHT_REQUEST,
     TURN_REQUEST,
-    EventKind,
-    RankEvent,
+    RankWord,
     cleans_up,
+    rank_event,
     short_address,
     start_s,
 )
@@ -31,7 +31,7 @@ from pytest_distbench.worker.clock import HostClock
 PROGRESS_INTERVAL_S = 0.2
 
 
-class Line:
+class RankLine:
     """A rank's line, as far as its body uses it: that of a process that has none."""
 
     def progress(self, text: str) -> None:
@@ -41,7 +41,7 @@ class Line:
         """Wait until it is this group's turn; it is."""
 
 
-class ControlLine(Line):
+class ControlLine(RankLine):
     """Connection of one rank to the socket of its launch on this host.
 
     pytest holds the other end, or a relay of it. When that process ends, however it ends, the kernel closes the socket
@@ -87,9 +87,9 @@ class ControlLine(Line):
                 os.close(theirs)
         threading.Thread(target=self._die_with_pytest, name="distbench-lifeline", daemon=True).start()
 
-    def send(self, kind: EventKind, text: str = "") -> None:
+    def send(self, what: RankWord, text: str = "") -> None:
         """Send one event. A pytest that is gone is no error here: the lifeline acts on it."""
-        event = RankEvent(kind=kind, rank=self._rank, at=HostClock.monotonic(), text=text)
+        event = rank_event(what, self._rank, HostClock.monotonic(), text)
         with self._lock, contextlib.suppress(OSError):
             self._socket.sendall(msgspec.json.encode(event) + b"\n")
 

@@ -20,7 +20,7 @@ from pytest_distbench.records.wanted import OverRanks
 from pytest_distbench.worker.clock import Delay, HostClock
 from pytest_distbench.worker.clock.clocks import Meter
 from pytest_distbench.worker.fingerprint import Watch
-from pytest_distbench.worker.line import Line
+from pytest_distbench.worker.line import RankLine
 from pytest_distbench.worker.membership import SideGroup
 from pytest_distbench.worker.notebook import (
     Notebook,
@@ -45,7 +45,7 @@ class Member:
     def __init__(
         self,
         plan: LaunchPlan,
-        line: Line,
+        line: RankLine,
         environment: Mapping[str, str] = os.environ,
         *,
         watch: Watch | None = None,

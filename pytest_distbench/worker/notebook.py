@@ -17,7 +17,7 @@ import numpy
 import torch
 
 from pytest_distbench.errors import ConfigurationError, RecordingError, line_outside, show
-from pytest_distbench.records.iteration import UNACCOUNTED, PhasePlace
+from pytest_distbench.records.iteration import UNACCOUNTED
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, Reduce
 from pytest_distbench.records.metric import (
     AXIS,
@@ -87,11 +87,12 @@ class Notebook:
         facts: Mapping[str, Scalar] | None = None,
         witnesses: Mapping[str, list[float]] | None = None,
         bounds: Sequence[Bound] = (),
-        place: PhasePlace | None = None,
+        **place: Any,
     ) -> None:
         """Check and keep one observation: it can be merged over ranks, judged and stored later.
 
-        Arguments as of ``rank.record``, the bounds in the unit; and where a phase lies in its loop.
+        Arguments as of ``rank.record``, the bounds in the unit; and where a phase lies in its loop, as the fields of an
+        observation say it.
         """
         call = f"record({show(name)})"
         unit = check_text(call, "unit", unit)
@@ -104,7 +105,7 @@ class Notebook:
         values, is_series = check_values(f"record({key!r})", value)
         if self.is_of_script and values and not is_series:
             given = {"unit": unit, "reduce": reduce, "at": point, "identity": identity, "facts": facts}
-            self._collect(key, name, values[0], {**given, "better": better, "bounds": bounds, "place": place})
+            self._collect(key, name, values[0], {**given, "better": better, "bounds": bounds, **place})
             return
         is_own_clock = bool(witnesses) or name.startswith(PHASE)
         why = "" if is_own_clock else kind.why_impossible(values, unit, is_series=is_series)
@@ -127,7 +128,7 @@ class Notebook:
                 facts=facts,
                 witnesses=dict(witnesses or {}),
                 bounds=list(bounds),
-                place=place,
+                **place,
             )
         )
         self._keys.add(key)

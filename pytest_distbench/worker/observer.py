@@ -269,7 +269,7 @@ def groups_here() -> list[Group]:
         label = group_label(name, description)
         steps = {b - a for a, b in itertools.pairwise(ranks)}
         if label != "default":
-            found.append(Group(label, len(ranks), steps.pop() if len(steps) == 1 else 0))
+            found.append((label, len(ranks), steps.pop() if len(steps) == 1 else 0))
     return found
 
 

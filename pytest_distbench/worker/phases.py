@@ -7,12 +7,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.records.iteration import PhasePlace
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.metric import PHASE, WALL_TIME, Scalar, metric_key
 from pytest_distbench.worker.clock import Delay, HostClock
@@ -272,7 +271,18 @@ class Phases:
         loop.collect()
         for path, phase in loop.phases.items():
             if phase.seconds:
-                self._note(loop, path, phase)
+                phase.fill(loop.num_timed)
+                self._record(
+                    path,
+                    phase.better,
+                    loop.at,
+                    phase.seconds,
+                    loop=metric_key(loop.name, loop.at),
+                    path=list(phase.names),
+                    began_at=phase.began_at if phase.sends else [],
+                    host_s=phase.host_s if loop.device is not None else [],
+                    is_apart=phase.is_apart,
+                )
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
@@ -335,10 +345,10 @@ class Phases:
                 self._synchronize()
                 phase.part.end(0.0)
                 seconds = phase.part.read().seconds
-                place = None
+                place: dict[str, Any] = {}
                 if self._notebook.is_of_script:
-                    place = PhasePlace(loop=WALL_TIME, path=[*(o.name for o in self._open), phase.name])
-                self._record(phase.path, phase.better, phase.at, seconds, place)
+                    place = {"loop": WALL_TIME, "path": [*(o.name for o in self._open), phase.name]}
+                self._record(phase.path, phase.better, phase.at, seconds, **place)
             return
         loop, of_loop = phase.place
         # a loop goes on where the body catches what it raised: when a loader is empty, for example
@@ -370,18 +380,5 @@ class Phases:
         found.is_apart |= self._is_apart
         return found
 
-    def _note(self, loop: Loop, path: str, phase: LoopPhase) -> None:
-        phase.fill(loop.num_timed)
-        place = PhasePlace(
-            loop=metric_key(loop.name, loop.at),
-            path=list(phase.names),
-            began_at=phase.began_at if phase.sends else [],
-            host_s=phase.host_s if loop.device is not None else [],
-            is_apart=phase.is_apart,
-        )
-        self._record(path, phase.better, loop.at, phase.seconds, place)
-
-    def _record(
-        self, path: str, better: Better, at: Mapping[str, Scalar], value: object, place: PhasePlace | None
-    ) -> None:
-        self._notebook.note(path, value, unit="s", better=better, reduce="max", at=at, place=place)
+    def _record(self, name: str, better: Better, at: Mapping[str, Scalar], value: object, **place: Any) -> None:
+        self._notebook.note(name, value, unit="s", better=better, reduce="max", at=at, **place)

@@ -25,7 +25,7 @@ from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.fingerprint import Watch
-from pytest_distbench.worker.line import Line
+from pytest_distbench.worker.line import RankLine
 
 CURRENT: RankContext | None = None
 """The rank that this process is; None outside of ranks that run a script."""
@@ -151,7 +151,7 @@ def begin_apart(plan_path: str) -> RankContext:
         "WORLD_SIZE": _first(_WORLD_SIZE, "1"),
         "GROUP_RANK": os.environ.get("GROUP_RANK", "0"),
     }
-    context = CURRENT = RankContext(plan, Line(), environment, watch=Watch(is_on=False))
+    context = CURRENT = RankContext(plan, RankLine(), environment, watch=Watch(is_on=False))
     context.notebook.is_of_script = True
     owner = os.getpid()
     _write(plan.files, context, UNFINISHED)

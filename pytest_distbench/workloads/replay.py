@@ -68,14 +68,14 @@ def replay_params(given: Arguments, source: object, of: str, *, world_size: int,
         given.refuse(f"the fingerprint {name!r} has no collective, so there is nothing to replay")
     rows = [row for rows in chosen.collectives.values() for row in rows]
     used = {row.group for row in rows}
-    groups = list(dict.fromkeys(g for groups in chosen.groups.values() for g in groups if g.name in used))
+    groups = list(dict.fromkeys(g for groups in chosen.groups.values() for g in groups if g[0] in used))
     _check_groups(given, rows, groups, world_size)
     _check_ranks(given, chosen, groups, world_size)
     if unknown := sorted({row.op for row in rows} - REPLAYED.keys()):
         given.refuse(f"{', '.join(unknown)} cannot be replayed; known are {', '.join(sorted(REPLAYED))}")
     return {
         "collectives": msgspec.to_builtins(chosen.collectives),
-        "groups": msgspec.to_builtins(sorted(groups, key=lambda group: group.name)),
+        "groups": [list(group) for group in sorted(groups, key=lambda group: group[0])],
     }
 
 
@@ -121,7 +121,7 @@ def _check_ranks(given: Arguments, chosen: Fingerprint, groups: list[Group], wor
         )
     if alone:  # every rank does what this one did: what it sends must come
         [rows] = chosen.collectives.values()
-        sizes = {"default": world_size, **{group.name: group.size for group in groups}}
+        sizes = {"default": world_size, **{name: size for name, size, _ in groups}}
         if _passes(rows, "send", sizes) != _passes(rows, "recv", sizes):
             given.refuse(
                 "sends and receives of one rank do not match, so those of the other ranks are needed: record the "
@@ -143,16 +143,13 @@ def _passes(rows: list[Collective], op: str, sizes: Mapping[str, int]) -> Counte
 
 
 def _check_groups(given: Arguments, rows: list[Collective], groups: list[Group], world_size: int) -> None:
-    known = {group.name: group for group in groups}
+    known = {name: (size, stride) for name, size, stride in groups}
     for name in dict.fromkeys(row.group for row in rows if row.group != "default"):
         if name not in known:
             given.refuse(f"it does not contain the ranks of the group {name!r}: record it again")
-        group = known[name]
-        span = group.size * max(1, group.stride)
-        if (group.size > 1 and not group.stride) or world_size % span:
-            given.refuse(
-                f"the group {name!r} of {group.size} ranks, {group.stride} apart, does not fit into {world_size} ranks"
-            )
+        size, stride = known[name]
+        if (size > 1 and not stride) or world_size % (size * max(1, stride)):
+            given.refuse(f"the group {name!r} of {size} ranks, {stride} apart, does not fit into {world_size} ranks")
     if len(known) < len(groups):
         given.refuse("ranks belong to groups of one name and several sizes, which cannot be replayed")
 
@@ -190,15 +187,14 @@ def _make_groups(rank: RankContext, groups: Sequence[Group]) -> dict[str, _Group
     import torch.distributed as dist
 
     found: dict[str, _Group] = {"default": None}
-    for wanted in groups:
-        span = wanted.size * max(1, wanted.stride)
-        for first in range(0, rank.world_size, span):
-            for offset in range(max(1, wanted.stride)):
-                members = [first + offset + i * wanted.stride for i in range(wanted.size)]
+    for name, size, stride in groups:
+        for first in range(0, rank.world_size, size * max(1, stride)):
+            for offset in range(max(1, stride)):
+                members = [first + offset + i * stride for i in range(size)]
                 made = dist.new_group(members)
                 if rank.rank in members:
                     assert isinstance(made, dist.ProcessGroup)
-                    found[wanted.name] = made
+                    found[name] = made
     return found
 
 

@@ -20,7 +20,7 @@ from support.processes import LIMIT_S, wait_for
 from pytest_distbench.launch.starters import Launcher
 from pytest_distbench.launch.supervise import Side, run_in_turns
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks, Workplace
+from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks
 
 pytestmark = pytest.mark.spawn
 
@@ -120,7 +120,7 @@ def plan(folder: Path, function: str, timeout_s: float) -> LaunchPlan:
         timeout_s=timeout_s,
         directory=str(directory),
         data_dir=str(folder),
-        workplace=Workplace(folder=str(folder)),
+        folder=str(folder),
         python_path=sys.path,
         variables=variables(),
         set_threads=1,

@@ -45,7 +45,7 @@ from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Reader
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks, read_work
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, RankEvent
+from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, rank_event
 
 
 @pytest.fixture
@@ -171,9 +171,9 @@ def test_when_the_stream_breaks_the_ranks_end_and_what_they_have_started_and_no_
     host = Host("here", line=line, keeper=process, ranks=[0])
     site = RelayedSite(plan, [host], meeting_point=("127.0.0.1", 29500))
     site.start()
-    wait_for(lambda: any(event.kind == "hello" for event in site.listen(1.0)))
+    wait_for(lambda: any(event.what == "hello" for event in site.listen(1.0)))
     site.ask([0], ALL_UP)
-    wait_for(lambda: any(event.kind == "progress" for event in site.listen(1.0)))
+    wait_for(lambda: any(event.what == "progress" for event in site.listen(1.0)))
     started = psutil.Process(process.pid).children(recursive=True)
     assert len(started) == 2
     if not ends:
@@ -228,7 +228,7 @@ def test_of_a_rank_that_has_passed_the_end_of_its_output_comes_back(
     host = Host("here", line=line, keeper=process, ranks=[0])
     site = RelayedSite(plan, [host], meeting_point=("127.0.0.1", 29500))
     site.start()
-    wait_for(lambda: any(event.kind == "hello" for event in site.listen(1.0)))
+    wait_for(lambda: any(event.what == "hello" for event in site.listen(1.0)))
     site.ask([0], ALL_UP + ALL_JOINED)
     wait_for(lambda: bool(site.listen(1.0)) and bool(site.heard.ranks_done))
     site.end([0])
@@ -378,7 +378,7 @@ def test_the_page_says_which_variables_are_not_simply_handed_on() -> None:
 @pytest.mark.parametrize(
     "word",
     [
-        Message(what="said", event=RankEvent(kind="progress", rank=1, at=2.5, text="\u00e9")),
+        Message(what="said", event=rank_event("progress", 1, 2.5, "\u00e9")),
         Message(what="wrote", rank=0, kind="log", offset=3, data=bytes(range(256))),
         Message(what="ended", ended=Exit(codes={0: -9, 11: 1})),
         Message(what="done", ranks=[1], ended=Exit(stuck={1: "there"}, oom_kills={0: 2})),

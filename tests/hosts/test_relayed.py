@@ -29,7 +29,7 @@ from pytest_distbench.launch.supervise import Side, supervise
 from pytest_distbench.records.launch import ErrorReport, HostReport, RankReport
 from pytest_distbench.records.plan import LaunchPlan, read_work
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.wire import RankEvent
+from pytest_distbench.records.wire import rank_event
 
 Says = Callable[[Message], list[Message]]
 
@@ -114,7 +114,7 @@ def make_site(plan: LaunchPlan) -> Iterator[MakeSite]:
 
 
 def event(rank: int, kind: str, text: str = "", at: float = 0.0) -> Message:
-    return Message(what="said", event=RankEvent(kind=kind, rank=rank, at=at, text=text))  # type: ignore[arg-type]
+    return Message(what="said", event=rank_event(kind, rank, at, text))  # type: ignore[arg-type]
 
 
 def report(rank: int, at: float) -> RankReport:
@@ -201,7 +201,7 @@ def test_moments_of_a_host_are_told_in_our_time_as_well_as_its_clock_could_be_re
     site.clear()
     [[found]] = [host.ranks for host in site.reports()]
     assert found.error is not None
-    moments = [site.heard.events[0].at, site.heard.closed_at[0], found.error.raised_at, found.phases["end"]]
+    moments = [site.heard.events[0].t, site.heard.closed_at[0], found.error.raised_at, found.phases["end"]]
 
     error_s = site.clocks.errors_s["host0"]
     assert 0 < error_s < 60

@@ -11,7 +11,7 @@ from support.stores import launches
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.judging.bounds import carry_over, check_measured, judge_bounds, plausible
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import LINK_PEAK, AskedBound, Bound, Sample, metric_key
+from pytest_distbench.records.metric import LINK_PEAK, Bound, Sample, metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 
@@ -23,7 +23,7 @@ def judge(made: list[LaunchRecord], *asked: tuple[str, Any], code: str = "no-bas
     """The finding on the only metric, which the reference judges so."""
     [metric] = made[0].measurements
     given = verdict(code, metric=metric.key, at=metric.at, unit=metric.unit, better=metric.better, reason=reason)
-    bounds = [AskedBound(name, value, WHERE) for name, value in asked]
+    bounds = [(name, value, WHERE) for name, value in asked]
     [found] = judge_bounds([given], made, bounds)
     return found
 
@@ -43,7 +43,7 @@ def test_a_bound_is_of_a_number_and_a_time_below_zero_or_no_value_keeps_none() -
     assert judge(launches(-0.005, unit=""), ("step", 0.02)).kind == "unchanged"
 
     given = [replace(verdict("no-baseline"), is_open=True)]
-    assert judge_bounds(given, launches(0.01), [AskedBound("other", 1, WHERE)]) == given
+    assert judge_bounds(given, launches(0.01), [("other", 1, WHERE)]) == given
 
     found = judge(launches(None, better="steps", unit="steps"), ("step", "<= 300 steps"))
     assert found.reason == "no value, bound: at most 300 steps (marker of test_x)"
@@ -161,7 +161,7 @@ def test_a_name_holds_for_all_points_and_a_key_for_one() -> None:
     given = [verdict("no-baseline", metric=m.key, at=m.at) for m in measured]
 
     def kinds(name: str) -> list[str]:
-        return [j.kind for j in judge_bounds(given, made, [AskedBound(name, "20ms", WHERE)])]
+        return [j.kind for j in judge_bounds(given, made, [(name, "20ms", WHERE)])]
 
     assert kinds("latency") == ["regressed", "unchanged"]
     assert kinds("latency[message_bytes=8192]") == ["new", "unchanged"]
@@ -181,7 +181,7 @@ def test_rates_and_shares_of_a_peak_bound_the_time_of_a_sweep() -> None:
     assert judge(made, ("busbw_share", ">= 45 %")).kind == "unchanged"
     found = judge(made, ("busbw_share", ">= 0.8"))
     assert found.reason == "1 ms, bound: at most 625 us, that is busbw_share >= 0.8 (marker of test_x)"
-    check_measured([AskedBound("busbw_share", 0.5, WHERE)], made, None)
+    check_measured([("busbw_share", 0.5, WHERE)], made, None)
 
 
 def test_of_a_training_a_bound_holds_for_all_seeds_and_for_a_goal_that_was_missed() -> None:
@@ -191,13 +191,13 @@ def test_of_a_training_a_bound_holds_for_all_seeds_and_for_a_goal_that_was_misse
     ]
     made = [LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=measured)]
     given = [verdict("no-baseline", metric="final_accuracy", better="floor")]
-    [found] = judge_bounds(given, made, [AskedBound("final_accuracy", ">= 0.95", WHERE)])
+    [found] = judge_bounds(given, made, [("final_accuracy", ">= 0.95", WHERE)])
     assert found.reason == "0.91 of seed 1, bound: at least 0.95 (marker of test_x)"
     assert len(found.bounds) == 1
 
     made = launches(None, name="steps_to_accuracy", better="steps", unit="steps")
     found = judge(made, ("time_to_accuracy", "5 s"), code="beyond-threshold")
-    check_measured([AskedBound("time_to_accuracy", "5 s", WHERE)], made, None)
+    check_measured([("time_to_accuracy", "5 s", WHERE)], made, None)
     assert found.kind == "regressed"
     assert found.reason == "not reached: no time_to_accuracy, bound: 5 s (marker of test_x)"
 
@@ -209,10 +209,10 @@ def test_a_bound_of_nothing_that_was_measured_is_an_error_but_of_a_size_that_was
         r"latency\[message_bytes=4096\], algbw\[message_bytes=4096\], busbw\[message_bytes=4096\]"
     )
     with pytest.raises(ConfigurationError, match=message):
-        check_measured([AskedBound("latncy", 1, WHERE)], made, None)
-    check_measured([AskedBound("latency", 1, WHERE), AskedBound("busbw", 1, WHERE)], made, None)
+        check_measured([("latncy", 1, WHERE)], made, None)
+    check_measured([("latency", 1, WHERE), ("busbw", 1, WHERE)], made, None)
 
-    large = AskedBound(metric_key("busbw", {"message_bytes": 2**20}), 1, WHERE)
+    large = (metric_key("busbw", {"message_bytes": 2**20}), 1, WHERE)
     check_measured([large], launches(1.0), 4096)
     with pytest.raises(ConfigurationError):
         check_measured([large], launches(1.0), 2**20)

@@ -9,7 +9,7 @@ from support.cases import ON_TWO
 
 from pytest_distbench.judging.remarks import CAUSES, find_causes
 from pytest_distbench.records.case import Case
-from pytest_distbench.records.environment import Environment, GpuNorm, GpuWitness
+from pytest_distbench.records.environment import Environment, GpuWitness
 from pytest_distbench.records.iteration import TRAINING_STEP, Course, Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Spread
@@ -214,7 +214,7 @@ def on_gpus(result: CaseResult, **variables: str) -> CaseResult:
 
 
 def test_the_clocks_of_the_gpus_stand_beside_a_regression_whether_they_moved_or_not() -> None:
-    then = GpuNorm(sm_mhz=1980.0, memory_mhz=2619.0)
+    then = GpuWitness(sm_mhz=1980.0, memory_mhz=2619.0)
     card = GpuWitness(label="GPU 0", uuid="GPU-0", looks=3, sm_mhz=1980.0, memory_mhz=2619.0)
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, gpu_witnesses=[card])
     known = case(SLOWER, launches=[launch], gpu_norm=then)
@@ -230,7 +230,7 @@ def test_the_clocks_of_the_gpus_stand_beside_a_regression_whether_they_moved_or_
 def test_the_cpu_beside_the_gpus_is_told_where_it_is_another_one(then: str, now: str, *, is_told: bool) -> None:
     card = GpuWitness(label="GPU 0", uuid="GPU-0", looks=3, sm_mhz=1500.0, host_cpu=now)
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, gpu_witnesses=[card])
-    result = case(SLOWER, launches=[launch], gpu_norm=GpuNorm(sm_mhz=2000.0, host_cpu=then))
+    result = case(SLOWER, launches=[launch], gpu_norm=GpuWitness(sm_mhz=2000.0, host_cpu=then))
 
     assert told(result, "clocks") == ["median clocks of the slowest GPU: SM 2000 MHz -> 1500 MHz (-25.0 %)"]
     assert told(result, "CPU of") == ["  CPU of the host: B; at the baseline: A"] * is_told

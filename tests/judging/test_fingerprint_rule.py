@@ -13,7 +13,7 @@ from pytest_distbench.judging.fingerprint_rule import (
     structure_metrics,
     structure_of,
 )
-from pytest_distbench.records.iteration import Collective, Fingerprint, Group
+from pytest_distbench.records.iteration import Collective, Fingerprint
 from pytest_distbench.worker import fingerprint as worker
 
 SMALL = "all_reduce of 8 B float32"
@@ -76,10 +76,10 @@ def test_what_a_rank_counts_has_a_sentence() -> None:
         (of(reduce(8, how=None)), of(reduce(8, how="max")), []),
         (
             of(is_full=True),
-            of(is_full=True, groups={"all": [Group("mesh_tp", 2, 1)]}),
+            of(is_full=True, groups={"all": [("mesh_tp", 2, 1)]}),
             ["1 process group mesh_tp of 2 ranks was added"],
         ),
-        (of(), of(is_full=True, groups={"all": [Group("mesh_tp", 2, 1)]}), []),
+        (of(), of(is_full=True, groups={"all": [("mesh_tp", 2, 1)]}), []),
         (
             of(is_full=True, facts={"parameter_bytes": {"0": 4096}}),
             of(is_full=True, facts={"parameter_bytes": {"0": 8192}}),

@@ -8,10 +8,10 @@ import pytest
 
 from pytest_distbench.judging.case import disturbance
 from pytest_distbench.judging.entry import norm_of
-from pytest_distbench.records.environment import GpuNorm, GpuWitness
+from pytest_distbench.records.environment import GpuWitness
 from pytest_distbench.records.launch import LaunchRecord
 
-NORM = GpuNorm(sm_mhz=1980.0, memory_mhz=2619.0, power_limit_w=700.0, held={"power cap": 0.3})
+NORM = GpuWitness(sm_mhz=1980.0, memory_mhz=2619.0, power_limit_w=700.0, held={"power cap": 0.3})
 
 
 def card(**changes: Any) -> GpuWitness:
@@ -26,9 +26,9 @@ def launch(*cards: GpuWitness) -> LaunchRecord:
 def test_a_norm_has_the_slowest_gpu_of_the_median_launch() -> None:
     launches = [launch(card(sm_mhz=mhz, held={"power cap": mhz / 1e4}), card()) for mhz in (1000.0, 1200.0, 1100.0)]
 
-    assert norm_of(launches) == GpuNorm(sm_mhz=1100.0, power_limit_w=700.0, held={"power cap": 0.11})
+    assert norm_of(launches) == GpuWitness(sm_mhz=1100.0, power_limit_w=700.0, held={"power cap": 0.11})
     assert norm_of([launch()]) is None
-    assert norm_of([launch(card(host_cpu="Grace"))]) == GpuNorm(sm_mhz=1980.0, power_limit_w=700.0, host_cpu="Grace")
+    assert norm_of([launch(card(host_cpu="Grace"))]) == GpuWitness(sm_mhz=1980.0, power_limit_w=700.0, host_cpu="Grace")
 
 
 @pytest.mark.parametrize(
@@ -50,28 +50,28 @@ def test_a_norm_has_the_slowest_gpu_of_the_median_launch() -> None:
             "GPU 0 was slowed down by power cap for 90% of the time: 1410 MHz; at the baseline 1980 MHz",
         ),
         (
-            GpuNorm(held={"temperature": 0.4}),
+            GpuWitness(held={"temperature": 0.4}),
             {"held": {"temperature": 0.45}},
             "",
         ),
         (None, {"held": {"power brake": 1.0}}, "GPU 0 was slowed down by power brake for 100% of the time"),
         (NORM, {"by_mps": True}, "kernels ran through MPS (nvidia-cuda-mps-server); at the baseline they did not"),
-        (GpuNorm(by_mps=True), {"by_mps": True}, ""),
-        (GpuNorm(by_mps=True), {}, ""),
+        (GpuWitness(by_mps=True), {"by_mps": True}, ""),
+        (GpuWitness(by_mps=True), {}, ""),
         (None, {"by_mps": True}, ""),
         (NORM, {"power_limit_w": 500.0}, "the power limit is 500 W; at the baseline it was 700 W"),
-        (GpuNorm(power_limit_w=500.0), {}, ""),
+        (GpuWitness(power_limit_w=500.0), {}, ""),
         (NORM, {"sm_limit_mhz": 1200.0}, "the SM clock is set to 1200 MHz; at the baseline it was free"),
         (
-            GpuNorm(sm_limit_mhz=1500.0),
+            GpuWitness(sm_limit_mhz=1500.0),
             {"sm_limit_mhz": 1200.0},
             "the SM clock is set to 1200 MHz; at the baseline it was 1500 MHz",
         ),
-        (GpuNorm(sm_limit_mhz=1200.0), {"sm_limit_mhz": 1200.0}, ""),
+        (GpuWitness(sm_limit_mhz=1200.0), {"sm_limit_mhz": 1200.0}, ""),
         (NORM, {"others": ["python (pid 4711)"]}, "GPU 0 was shared with python (pid 4711)"),
     ],
 )
-def test_what_was_worse_than_at_the_baseline_is_told(then: GpuNorm | None, now: dict[str, Any], reason: str) -> None:
+def test_what_was_worse_than_at_the_baseline_is_told(then: GpuWitness | None, now: dict[str, Any], reason: str) -> None:
     assert disturbance(then, [launch(card(**now))]) == reason
 
 

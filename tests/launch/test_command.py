@@ -22,7 +22,7 @@ from pytest_distbench.records.environment import End
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Reader
-from pytest_distbench.records.plan import Command, Workplace
+from pytest_distbench.records.plan import Command
 from pytest_distbench.records.record import replace
 
 pytestmark = pytest.mark.spawn
@@ -76,7 +76,9 @@ def run(tmp_path: Path) -> Run:
         plan = replace(
             make_plan(directory),
             work=Command(words=[str(program or sys.executable), "-c", code, *words], makes_group=makes_group),
-            workplace=Workplace(folder=str(tmp_path), is_mirrored=True, variables=env),
+            folder=str(tmp_path),
+            is_mirrored=True,
+            own_variables=env,
             timeout_s=timeout_s,
             delay=delay,
             read=read or {},

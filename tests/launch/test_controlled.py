@@ -13,7 +13,7 @@ from pytest_distbench.launch.controlled import Controlled, TimelineFollower, tel
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.records.environment import Load
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.plan import Command, LaunchPlan, Workplace
+from pytest_distbench.records.plan import Command, LaunchPlan
 from pytest_distbench.records.record import replace
 
 
@@ -22,9 +22,13 @@ def plan(tmp_path: Path) -> LaunchPlan:
     directory, project = tmp_path / "launch", tmp_path / "project"
     directory.mkdir()
     project.mkdir()
-    place = Workplace(folder=str(project), variables={"MINE": "{seed}"})
     return make_plan(
-        directory, work=Command(words=["true"], seeds=[7]), workplace=place, timeout_s=60.0, variables=dict(os.environ)
+        directory,
+        folder=str(project),
+        own_variables={"MINE": "{seed}"},
+        work=Command(words=["true"], seeds=[7]),
+        timeout_s=60.0,
+        variables=dict(os.environ),
     )
 
 

@@ -24,7 +24,7 @@ from pytest_distbench.launch.site import Clocks, Exit, Heard
 from pytest_distbench.records.launch import HUNG, ErrorReport, Phase, RankFate, RankReport
 from pytest_distbench.records.plan import Command, LaunchPlan
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.wire import EventKind, RankEvent
+from pytest_distbench.records.wire import RankWord, rank_event
 
 WAITED = ErrorReport(
     kind="DistStoreError", message="x", traceback="x", raised_at=1.0, torch_errors=["DistStoreError: x"]
@@ -133,8 +133,8 @@ def heard() -> Heard:
     return Heard()
 
 
-def say(heard: Heard, rank: int, kind: EventKind, text: str = "") -> None:
-    heard.take([RankEvent(kind=kind, rank=rank, at=0.0, text=text)])
+def say(heard: Heard, rank: int, kind: RankWord, text: str = "") -> None:
+    heard.take([rank_event(kind, rank, 0.0, text)])
 
 
 def ended(codes: dict[int, int] | None = None, *, by_us: set[int] = frozenset(), **rest: object) -> Ending:  # type: ignore[assignment]

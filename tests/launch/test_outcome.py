@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,22 +20,19 @@ from pytest_distbench.launch.outcome import make_record, mask_record, read_repor
 from pytest_distbench.launch.reduce import join
 from pytest_distbench.launch.site import Exit, Heard
 from pytest_distbench.read import stdout
-from pytest_distbench.records.iteration import Breakdown, Fingerprint, PartShare, PhasePlace
+from pytest_distbench.records.iteration import Breakdown, Fingerprint
 from pytest_distbench.records.launch import ErrorReport, HostReport, LaunchRecord, RankFate, RankReport
 from pytest_distbench.records.metric import WALL_TIME, Observation
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks
 from pytest_distbench.records.record import replace
 
 
-def observation(name: str, *values: float, place: PhasePlace | None = None) -> Observation:
-    return Observation(
-        name=name, unit="s", better="info", reduce="max", values=list(values), is_series=True, place=place
-    )
+def observation(name: str, *values: float, **place: Any) -> Observation:
+    return Observation(name=name, unit="s", better="info", reduce="max", values=list(values), is_series=True, **place)
 
 
-def phase(*path: str, values: list[float], began_at: list[float] | None = None, **place: object) -> Observation:
-    made = PhasePlace(loop="step", path=list(path), began_at=began_at or [], **place)  # type: ignore[arg-type]
-    return observation("phase/step/" + "/".join(path), *values, place=made)
+def phase(*path: str, values: list[float], **place: Any) -> Observation:
+    return observation("phase/step/" + "/".join(path), *values, loop="step", path=list(path), **place)
 
 
 def report(rank: int, *observations: Observation) -> RankReport:
@@ -63,7 +61,7 @@ def test_each_number_is_a_mean_over_iterations_by_rank() -> None:
 
     assert found == {
         "step": Breakdown(
-            times_s=[4.0, 4.0], parts=[PartShare(path=["forward"], times_s=[1.5, 2.0], hosts_s=[0.25, 0.5])]
+            times_s=[4.0, 4.0], parts=[Breakdown(path=["forward"], times_s=[1.5, 2.0], hosts_s=[0.25, 0.5])]
         )
     }
     assert found["step"].unaccounted_s == [2.5, 2.0]
@@ -118,11 +116,12 @@ def test_a_phase_that_some_do_not_enter_takes_them_no_time_and_a_loop_of_some_is
 
 
 def test_a_part_of_a_script_has_all_the_times_that_it_was_entered_at_any_point() -> None:
-    place = PhasePlace(loop=WALL_TIME, path=["reduce"])
-    small, large = (replace(observation("phase/reduce", *v, place=place), at={"size": v[0]}) for v in ((1, 2), (3, 4)))
+    small, large = (
+        observation("phase/reduce", *v, loop=WALL_TIME, path=["reduce"], at={"size": v[0]}) for v in ((1, 2), (3, 4))
+    )
     found = breakdowns([report(0, small, large, observation(WALL_TIME, 12.0))], is_one_clock=True)
 
-    assert found == {WALL_TIME: Breakdown(times_s=[12.0], parts=[PartShare(path=["reduce"], times_s=[10.0])])}
+    assert found == {WALL_TIME: Breakdown(times_s=[12.0], parts=[Breakdown(path=["reduce"], times_s=[10.0])])}
 
 
 def test_ranks_of_several_hosts_are_told_in_their_order_wherever_each_lives() -> None:
@@ -140,8 +139,8 @@ def test_ranks_of_several_hosts_are_told_in_their_order_wherever_each_lives() ->
     assert reduce.breakdowns(join(hosts))["step"] == Breakdown(
         times_s=[10.0, 11.0, 12.0, 13.0],
         parts=[
-            PartShare(path=["save"], times_s=[2.0, 0.0, 0.0, 0.0], hosts_s=[1.0, 0.0, 0.0, 0.0]),
-            PartShare(path=["load"], times_s=[0.0, 0.0, 4.0, 0.0], is_apart=True),
+            Breakdown(path=["save"], times_s=[2.0, 0.0, 0.0, 0.0], hosts_s=[1.0, 0.0, 0.0, 0.0]),
+            Breakdown(path=["load"], times_s=[0.0, 0.0, 4.0, 0.0], is_apart=True),
         ],
     )
     assert reduce.breakdowns(join([*hosts, on_host([report(4)])])) == {}
@@ -206,7 +205,7 @@ def test_of_the_ranks_of_a_host_what_they_recorded_is_told_once(tmp_path: Path) 
     ]
     assert [([*part.of_ranks], part.values, part.slowest) for part in found.observations] == [([2, 3], [4.0], [3])]
     assert found.fingerprints == {"step": Fingerprint(collectives={"2-3": [BARRIER]})}
-    assert found.entered["step"].latest == {2: (0, 0.0), 3: (1, 1.0)}
+    assert found.entered["step"][1] == {2: (0, 0.0), 3: (1, 1.0)}
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,11 @@ from support.plans import make_plan
 
 from pytest_distbench.launch.site import Clocks, Exit, Heard
 from pytest_distbench.launch.supervise import Supervised, Turnstile
+from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch import RankReport
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, TURN_REQUEST, EventKind, RankEvent
+from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, TURN_REQUEST, RankWord, rank_event
 
 
 class Group:
@@ -67,13 +68,13 @@ class MadeUpSite:
         self.clocks = Clocks()
         self.ended: Exit | None = None
         self.plan = plan
-        self.arrived: list[RankEvent] = []
+        self.arrived: list[Event] = []
         self.asked: list[tuple[set[int], bytes]] = []
         self.ended_ranks: set[int] = set()
         self._readable, self._writable = os.pipe()
 
-    def say(self, rank: int, kind: EventKind, text: str = "") -> None:
-        self.arrived.append(RankEvent(kind=kind, rank=rank, at=0.0, text=text))
+    def say(self, rank: int, kind: RankWord, text: str = "") -> None:
+        self.arrived.append(rank_event(kind, rank, 0.0, text))
 
     def fileno(self) -> int:
         return self._readable
@@ -81,7 +82,7 @@ class MadeUpSite:
     def start(self) -> None:
         pass
 
-    def listen(self, timeout_s: float) -> list[RankEvent]:
+    def listen(self, timeout_s: float) -> list[Event]:
         fresh, self.arrived = self.arrived, []
         self.heard.take(fresh)
         return fresh

@@ -20,7 +20,7 @@ from pytest_distbench.launch.workplace import (
     tail,
     watched_folder,
 )
-from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks, Workplace
+from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks
 from pytest_distbench.records.record import replace
 
 
@@ -100,7 +100,7 @@ def plan(tmp_path: Path) -> LaunchPlan:
 
 
 def at(plan: LaunchPlan, folder: Path | str, **place: object) -> LaunchPlan:
-    return replace(plan, workplace=Workplace(folder=str(folder), **place))  # type: ignore[arg-type]
+    return replace(plan, folder=str(folder), **place)  # type: ignore[arg-type]
 
 
 def test_a_folder_of_the_launch_s_own_has_all_that_lies_beside_the_script_which_is_watched(
@@ -130,9 +130,8 @@ def test_placeholders_have_this_launch_s_values_and_a_path_for_modules_goes_befo
             work=Ranks(body=BodyReference(file="train.py", arguments=arguments), seeds=[7]),
             data_dir="/data",
             variables={"KEPT": "{seed}"},
-            workplace=Workplace(
-                folder="{launch_dir}/inner", variables={"OUT": "{launch_dir}", "KEPT_TOO": "{nothing}"}
-            ),
+            folder="{launch_dir}/inner",
+            own_variables={"OUT": "{launch_dir}", "KEPT_TOO": "{nothing}"},
         )
     )
 
@@ -141,7 +140,7 @@ def test_placeholders_have_this_launch_s_values_and_a_path_for_modules_goes_befo
     assert settled.working_dir == f"{plan.files.work}/inner"
     assert Path(settled.working_dir).is_dir()
 
-    settled = settle(at(replace(plan, python_path=["/a"]), "/", variables={"PYTHONPATH": "{launch_dir}:/b"}))
+    settled = settle(at(replace(plan, python_path=["/a"]), "/", own_variables={"PYTHONPATH": "{launch_dir}:/b"}))
 
     assert settled.python_path == [str(plan.files.work), "/b", "/a"]
 

@@ -17,7 +17,6 @@ from pytest_distbench.records.iteration import (
     Breakdown,
     BusyCommunication,
     CaseTrace,
-    PartShare,
     TracedSide,
     iteration_name,
 )
@@ -150,10 +149,10 @@ def test_that_of_many_are_observed_quantiles_at_even_steps_with_both_ends(values
 
 def test_parts_of_an_iteration_and_what_is_unaccounted_are_the_whole() -> None:
     parts = [
-        PartShare(path=["forward"], times_s=[0.2, 0.3]),
-        PartShare(path=["backward"], times_s=[0.5, 0.4]),
-        PartShare(path=["backward", "communication"], times_s=[0.4, 0.1]),
-        PartShare(path=["evaluation"], times_s=[7.0, 7.0], is_apart=True),
+        Breakdown(path=["forward"], times_s=[0.2, 0.3]),
+        Breakdown(path=["backward"], times_s=[0.5, 0.4]),
+        Breakdown(path=["backward", "communication"], times_s=[0.4, 0.1]),
+        Breakdown(path=["evaluation"], times_s=[7.0, 7.0], is_apart=True),
     ]
     assert Breakdown(times_s=[1.0, 1.1], parts=parts).unaccounted_s == pytest.approx([0.3, 0.4])
 

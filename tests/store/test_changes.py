@@ -14,13 +14,14 @@ from support.stores import KEY, PLATFORM, TEST, entry
 from pytest_distbench.errors import DistbenchError, StoredFileError
 from pytest_distbench.records.case import BaselineEntry, EntryName
 from pytest_distbench.records.kinds import Better
+from pytest_distbench.records.run import Finding
 from pytest_distbench.store.accept import (
     EntryChange,
     FolderVersion,
-    MetricChange,
     RevisionVersion,
     changes_between,
     entry_change,
+    worse_by,
 )
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.store.entries import selection
@@ -110,8 +111,8 @@ def test_equal_entries_are_no_change_and_every_field_that_differs_is_noted() -> 
     assert (change(None, entry(1.0)).kind, change(entry(1.0), None).kind) == ("new", "removed")
 
     [moved] = change(entry(1.0, 2.0, 9.0), entry(4.0)).metrics
-    assert (moved.old, moved.new, moved.ratio) == (2.0, 4.0, 2.0)
-    assert (moved.old_launches, moved.new_launches) == (3, 1)
+    assert (moved.baseline, moved.current, moved.ratio) == (2.0, 4.0, 2.0)
+    assert (moved.baseline_launches, moved.launches) == (3, 1)
 
     assert change(exact(7), exact(7, 7)).metrics == []
     assert len(change(exact(7), exact(8)).metrics) == 1
@@ -139,7 +140,7 @@ def test_equal_entries_are_no_change_and_every_field_that_differs_is_noted() -> 
 
 
 @pytest.mark.parametrize(
-    ("better", "old", "new", "worse_by"),
+    ("better", "old", "new", "by"),
     [
         ("lower", 1.0, 2.0, math.log(2)),
         ("higher", 1.0, 2.0, -math.log(2)),
@@ -151,8 +152,8 @@ def test_equal_entries_are_no_change_and_every_field_that_differs_is_noted() -> 
     ],
 )
 def test_worse_is_positive_in_the_metrics_own_direction(
-    better: Better, old: float | None, new: float, worse_by: float
+    better: Better, old: float | None, new: float, by: float
 ) -> None:
-    made = MetricChange(metric="a", unit="s", better=better, old=old, new=new, old_launches=1, new_launches=1)
+    made = Finding(metric="a", code="note", unit="s", better=better, baseline=old, current=new)
 
-    assert made.worse_by == pytest.approx(worse_by)
+    assert worse_by(made) == pytest.approx(by)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_distbench.elastic.engines import ENGINES, torch_release
 from pytest_distbench.elastic.records import Change, ElasticJob, Job, MembershipPlan
 from pytest_distbench.launch.starters import LOOPBACK
-from pytest_distbench.records.plan import BodyReference, LaunchPlan, Workplace
+from pytest_distbench.records.plan import BodyReference, LaunchPlan
 from support.plans import BODY, make_plan
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def elastic_plan(folder: Path, engine: str, changes: Sequence[Change], *, nodes:
         timeout_s=300.0,
         directory=str(folder),
         data_dir=str(folder),
-        workplace=Workplace(folder=str(folder)),
+        folder=str(folder),
         python_path=sys.path,
         variables={**LOOPBACK, **os.environ, "OMP_NUM_THREADS": "1"},
         set_threads=1,

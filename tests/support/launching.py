@@ -17,7 +17,7 @@ from pytest_distbench.launch.starters import LAUNCHERS, Launcher
 from pytest_distbench.launch.supervise import Side, supervise
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks, Workplace
+from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks
 from pytest_distbench.records.wire import SESSION_VARIABLE
 from support.processes import SETTLE_S, wait_for, working_in
 
@@ -90,7 +90,7 @@ class Launch:
                 timeout_s=timeout_s,
                 directory=str(directory),
                 data_dir=str(self.directory),
-                workplace=Workplace(folder=str(working_dir or self.directory)),
+                folder=str(working_dir or self.directory),
                 python_path=sys.path,
                 variables={**environment, **(variables or {})},
                 set_threads=1 if LAUNCHERS[self.launcher.name].sets_threads else None,

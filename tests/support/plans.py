@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_distbench.records.environment import End
-from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks, Work, Workplace
+from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks, Work
 
 BODY = BodyReference(file="x.py", function="body")
 
@@ -21,7 +21,7 @@ def make_plan(directory: Path, *, world_size: int = 2, work: Work | None = None,
         "timeout_s": 1.0,
         "directory": str(directory),
         "data_dir": str(directory),
-        "workplace": Workplace(folder=str(directory)),
+        "folder": str(directory),
         "working_dir": str(directory),
         "python_path": [],
         "variables": {},

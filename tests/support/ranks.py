@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks
 from pytest_distbench.worker.context import RankContext
-from pytest_distbench.worker.line import Line
+from pytest_distbench.worker.line import RankLine
 
 ENVIRONMENT = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "GROUP_RANK": "0"}
 
 
-class Line(Line):
+class Line(RankLine):
     """Takes the place of the control line, and keeps what was shown."""
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Line(Line):
 
 
 def make_rank(
-    line: Line | None = None,
+    line: RankLine | None = None,
     *,
     device: str = "cpu",
     devices: Sequence[int] = (0,),
@@ -43,4 +43,4 @@ def make_rank(
         variables={},
         **plan,  # type: ignore[arg-type]
     )
-    return RankContext(made, line or Line(), ENVIRONMENT)
+    return RankContext(made, line or RankLine(), ENVIRONMENT)

@@ -13,7 +13,7 @@ from support.fingerprints import reduce
 from torch.distributed import _functional_collectives as functional
 from torch.distributed.device_mesh import init_device_mesh
 
-from pytest_distbench.records.iteration import NOT_WAITED, Collective, Course, Group, StepKind
+from pytest_distbench.records.iteration import NOT_WAITED, Collective, Course, StepKind
 from pytest_distbench.worker import torch_internals
 from pytest_distbench.worker.observer import MOST_KINDS, MOST_READS, Count, Follower, Observer, groups_here
 
@@ -221,7 +221,7 @@ def test_groups_are_told_by_name_size_and_stride(observer: Observer) -> None:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     dist.all_reduce(x(), group=mesh["tp"].get_group())
 
-    assert set(groups_here()) == {Group("mesh_dp", 2, 2), Group("mesh_tp", 2, 1)}
+    assert set(groups_here()) == {("mesh_dp", 2, 2), ("mesh_tp", 2, 1)}
     assert observer.notes[0].collective.group == "mesh_tp"
 
 

@@ -12,7 +12,6 @@ from support.ranks import make_rank
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.reduce import merge, recorded
-from pytest_distbench.records.iteration import PhasePlace
 from pytest_distbench.records.launch import RankReport
 from pytest_distbench.records.metric import Observation
 from pytest_distbench.worker.context import RankContext
@@ -56,8 +55,9 @@ def test_in_a_timed_loop_it_is_a_series_without_the_warm_up_and_says_where_it_li
 
     series = found(rank)
     assert list(series) == ["step", "phase/step/forward", "phase/step/forward/embed", "phase/after"]
-    assert series["phase/step/forward/embed"].place == PhasePlace(loop="step[size=8]", path=["forward", "embed"])
-    assert series["step"].place is series["phase/after"].place is None
+    embed = series["phase/step/forward/embed"]
+    assert (embed.loop, embed.path, embed.host_s, embed.is_apart) == ("step[size=8]", ["forward", "embed"], [], False)
+    assert series["step"].loop == series["phase/after"].loop == ""
     assert series["phase/step/forward/embed"].values == [1.0, 1.0, 1.0]
     assert series["phase/step/forward"].values == [3.0, 3.0, 3.0]
     assert series["phase/step/forward"].is_series
@@ -86,7 +86,7 @@ def test_a_goals_loop_counts_as_its_step_time_and_an_evaluation_is_beside_it(ran
         with rank.phase("evaluation"):
             goal.check(evaluate)
 
-    phases = {name: (o.values, o.place.is_apart) for name, o in found(rank).items() if o.place is not None}
+    phases = {name: (o.values, o.is_apart) for name, o in found(rank).items() if o.loop}
     assert phases == {
         "phase/step_time/forward": ([1.0] * 4, False),
         "phase/step_time/evaluation": ([1.0, 3.0, 1.0, 3.0], True),
@@ -229,7 +229,7 @@ def test_it_says_when_it_began_where_it_enters_collectives_outside_of_its_own_pa
         with rank.phase("optimizer"):
             pass
 
-    began = {name: o.place.began_at for name, o in found(rank).items() if o.place is not None}
+    began = {name: o.began_at for name, o in found(rank).items() if o.loop}
     assert began == {
         "phase/step/backward": [],
         "phase/step/backward/all_reduce": [2.0, 0.0, 12.0],

@@ -55,7 +55,7 @@ def test_outside_of_timed_loops_phases_are_parts_of_the_script(rank: RankContext
         with rank.phase("forward"):
             pass
     rank.finish()
-    places = [o.place for o in rank.notebook.observations if o.place is not None]
+    places = [o for o in rank.notebook.observations if o.loop]
 
     assert {(place.loop, *place.path) for place in places} == {
         (WALL_TIME, "load"),

@@ -16,7 +16,7 @@ from support.fingerprints import of, reduce
 from pytest_distbench.plugin.arguments import Arguments
 from pytest_distbench.plugin.outcomes import Misuse, Run
 from pytest_distbench.records.case import BaselineEntry
-from pytest_distbench.records.iteration import PICKLE, Collective, Fingerprint, Group
+from pytest_distbench.records.iteration import PICKLE, Collective, Fingerprint
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.workloads.replay import replay, replay_params
 
@@ -74,7 +74,7 @@ RING = of(partner("send", "to +1"), partner("recv", "from -1"))
         (of(Collective("telepathy", "float32", 4, "default", 1, "")), "", "telepathy cannot be replayed"),
         (of(reduce(4, group="mesh_tp")), "", "does not contain the ranks of the group 'mesh_tp'"),
         (
-            of(reduce(4, group="mesh_tp"), groups={"all": [Group("mesh_tp", 2, 2)]}),
+            of(reduce(4, group="mesh_tp"), groups={"all": [("mesh_tp", 2, 2)]}),
             "",
             "'mesh_tp' of 2 ranks, 2 apart, does not fit into 2 ranks",
         ),
@@ -102,11 +102,11 @@ def test_groups_of_a_replay_are_those_that_its_collectives_use() -> None:
         params(both, world_size=3)
 
     rows = [Collective(op, "float32", 4, "mesh_pp", 1, f"{way} +1") for op, way in (("send", "to"), ("recv", "from"))]
-    pairs = of(*rows, groups={"all": [Group("mesh_pp", 2, 1)]})
+    pairs = of(*rows, groups={"all": [("mesh_pp", 2, 1)]})
     assert params(pairs, world_size=4)["groups"] == [["mesh_pp", 2, 1]]
 
     # A mesh of 64 ranks has a row of two that is used and a column of 32 that is not: two ranks can replay it
-    mesh = {"0": [Group("mesh_dp", 32, 2), Group("mesh_tp", 2, 1)]}
+    mesh = {"0": [("mesh_dp", 32, 2), ("mesh_tp", 2, 1)]}
     found = params(Fingerprint(collectives={"0": [reduce(4, group="mesh_tp")]}, groups=mesh))
     assert found["groups"] == [["mesh_tp", 2, 1]]
 
@@ -132,7 +132,7 @@ ROWS = [
 def test_a_replay_has_the_fingerprint_that_it_was_given() -> None:
     params = {
         "collectives": {"0": msgspec.to_builtins(ROWS)},
-        "groups": msgspec.to_builtins([Group("mesh_dp", 2, 2)]),
+        "groups": msgspec.to_builtins([("mesh_dp", 2, 2)]),
         "warmup": 1,
         "iterations": 1,
     }
@@ -140,11 +140,11 @@ def test_a_replay_has_the_fingerprint_that_it_was_given() -> None:
         rank.params = params
         replay(rank)
 
-    groups = {"mesh_dp": rank.watch.found["replay"].groups["0"][0].name}
+    groups = {"mesh_dp": rank.watch.found["replay"].groups["0"][0][0]}
     told = [(c.op, c.dtype, c.message_bytes, c.count, c.how) for c in rank.watch.sends("replay")]
     assert told[:-1] == [(c.op, c.dtype, c.message_bytes, c.count, c.how) for c in ROWS[:-1]]
     assert told[-1] == ("broadcast", "uint8", 1, 1, "root 0")
-    assert [g[1:] for g in map(msgspec.to_builtins, rank.watch.found["replay"].groups["0"])] == [[2, 2]]
+    assert [g[1:] for g in rank.watch.found["replay"].groups["0"]] == [(2, 2)]
     assert {c.group for c in rank.watch.sends("replay")} == {"default", groups["mesh_dp"]}
     assert len(rank.watch.sends("replay[op=all_reduce]")) == 1
     assert [c.op for c in rank.watch.sends("replay[op=send and recv]")] == ["send", "recv"]

@@ -34,7 +34,7 @@ from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.forked import check_fork
 from pytest_distbench.worker.leaving import classify, flush_output, leave
-from pytest_distbench.worker.line import Line as RankLine
+from pytest_distbench.worker.line import RankLine
 from pytest_distbench.worker.load import process_began
 from pytest_distbench.worker.membership import join_group, leave_group
 from pytest_distbench.worker.notebook import check_unread, check_whole, real, refuse

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 from pytest_distbench.records.record import Record
 
 if TYPE_CHECKING:  # a guardian, which starts for each command, has no use for these
+    from pytest_distbench.records.event import Event
     from pytest_distbench.records.launch import HostReport
-    from pytest_distbench.records.wire import RankEvent
 
 PULSE_S = 5.0
 """A site is listened to at least so often: whoever is to be heard there may have gone without a word."""
@@ -96,7 +96,7 @@ class Site(Protocol):
             LauncherError: they could not be started.
         """
 
-    def listen(self, timeout_s: float) -> list[RankEvent]:
+    def listen(self, timeout_s: float) -> list[Event]:
         """Take in what has arrived, or arrives within the time-out. Returns what ranks have newly said."""
 
     def ask(self, ranks: Iterable[int], request: bytes) -> None:
@@ -141,7 +141,7 @@ class Heard:
     """
 
     def __init__(self) -> None:
-        self.events: list[RankEvent] = []
+        self.events: list[Event] = []
         self.closed_at: dict[int, float] = {}
         self.ranks_up: set[int] = set()
         self.ranks_in_body: set[int] = set()
@@ -151,21 +151,21 @@ class Heard:
         self.is_holding = False
         self._last_phase: dict[int, str] = {}
 
-    def take(self, events: Iterable[RankEvent]) -> None:
+    def take(self, events: Iterable[Event]) -> None:
         for event in events:
             self.events.append(event)
-            match event.kind:
+            match event.what:
                 case "hello":
-                    self.ranks_up.add(event.rank)
+                    self.ranks_up.add(event.slot)
                 case "phase":
-                    self._last_phase[event.rank] = event.text
+                    self._last_phase[event.slot] = event.text
                     if event.text == "body":
-                        self.ranks_in_body.add(event.rank)
+                        self.ranks_in_body.add(event.slot)
                 case "done":
-                    self._end(event.rank)
-                    self.ranks_passed.add(event.rank)
+                    self._end(event.slot)
+                    self.ranks_passed.add(event.slot)
                 case "failed" | "skipped":
-                    self._end(event.rank)
+                    self._end(event.slot)
                     self.is_holding = True
 
     def _end(self, rank: int) -> None:
@@ -179,14 +179,14 @@ class Heard:
 
     def said(self, rank: int) -> str:
         """What a rank that failed said on the line; empty where it left a report instead."""
-        return next((e.text for e in self.events if e.rank == rank and e.kind == "failed" and e.text), "")
+        return next((str(e.text) for e in self.events if e.slot == rank and e.what == "failed" and e.text), "")
 
     def remarks(self) -> dict[int, str]:
         """Rank -> what is to be said of it though it has passed: what it could not end, what a thread of it raised."""
         found: dict[int, list[str]] = {}
         for event in self.events:
-            if event.kind == "remark" and event.text not in found.setdefault(event.rank, []):
-                found[event.rank].append(event.text)
+            if event.what == "remark" and event.text not in found.setdefault(event.slot, []):
+                found[event.slot].append(event.text)
         return {rank: "; ".join(texts) for rank, texts in found.items()}
 
     def last_phase(self, rank: int) -> str:

@@ -30,10 +30,11 @@ from pytest_distbench.launch.outcome import report_host
 from pytest_distbench.launch.site import LOOK_S, Clocks, Exit, Heard, evidence, processes
 from pytest_distbench.launch.site.evidence import tell_stuck
 from pytest_distbench.launch.site.processes import Standstill
+from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch import HostReport
 from pytest_distbench.records.plan import LaunchPlan, Ranks
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.wire import RankEvent, short_address, variables_to_wire
+from pytest_distbench.records.wire import short_address, variables_to_wire
 
 
 class RankProcess(Protocol):
@@ -201,7 +202,7 @@ class ControlChannel:
         """pidfd of a rank -> its connection, which a child it forked may hold open after its end."""
         selector.register(self._listener, selectors.EVENT_READ, self)
 
-    def read(self, source: object) -> list[RankEvent]:
+    def read(self, source: object) -> list[Event]:
         """Take in what made ``source``, a file object of this channel, readable."""
         if source is self._listener:
             with contextlib.suppress(BlockingIOError):
@@ -217,8 +218,8 @@ class ControlChannel:
             return self._read_rank(source)
         return []
 
-    def drain(self) -> list[RankEvent]:
-        fresh: list[RankEvent] = []
+    def drain(self) -> list[Event]:
+        fresh: list[Event] = []
         while ready := [key for key, _ in self._selector.select(0) if key.data is self]:
             for key in ready:
                 fresh += self.read(key.fileobj)
@@ -244,7 +245,7 @@ class ControlChannel:
         self._lines.clear()
         self._path.unlink(missing_ok=True)
 
-    def _read_rank(self, connection: socket.socket) -> list[RankEvent]:
+    def _read_rank(self, connection: socket.socket) -> list[Event]:
         try:
             data = connection.recv(_READ_BYTES)
         except BlockingIOError:
@@ -259,14 +260,14 @@ class ControlChannel:
         fresh = []
         for line in lines:
             with contextlib.suppress(msgspec.DecodeError):  # a killed rank may leave half a line
-                event = msgspec.json.decode(line, type=RankEvent)
-                if 0 <= event.rank < self._processes:
+                event = msgspec.json.decode(line, type=Event)
+                if 0 <= event.slot < self._processes:
                     fresh.append(event)
         for event in fresh:
-            self._ranks[connection] = event.rank
-            if event.kind == "hello":
-                self._watch(event.rank, connection)
-                if event.rank == self._attached:
+            self._ranks[connection] = event.slot
+            if event.what == "hello":
+                self._watch(event.slot, connection)
+                if event.slot == self._attached:
                     socket.send_fds(connection, [b"t"], [0, 1, 2])
         self._heard.take(fresh)
         return fresh
@@ -284,11 +285,11 @@ class ControlChannel:
             self._handles[handle] = connection
             self._selector.register(handle, selectors.EVENT_READ, self)
 
-    def _rank_ended(self, handle: int) -> list[RankEvent]:
+    def _rank_ended(self, handle: int) -> list[Event]:
         """Take in a rank's last words and close its connection, whoever else holds the other end."""
         connection = self._handles[handle]
         self._forget(handle)
-        fresh: list[RankEvent] = []
+        fresh: list[Event] = []
         with contextlib.suppress(BlockingIOError):
             while connection in self._lines:
                 fresh += self._read_rank(connection)
@@ -380,8 +381,8 @@ class LocalSite:
         self._running = self._launcher.start(plan)
         self._selector.register(self._running.fileno(), selectors.EVENT_READ, self._running)
 
-    def listen(self, timeout_s: float) -> list[RankEvent]:
-        fresh: list[RankEvent] = []
+    def listen(self, timeout_s: float) -> list[Event]:
+        fresh: list[Event] = []
         for key, _ in self._selector.select(timeout_s):
             if key.data is self._channel:
                 fresh += self._channel.read(key.fileobj)

@@ -20,7 +20,7 @@ from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site import Heard
 from pytest_distbench.launch.site.local import LONGEST_LINE_BYTES, ControlChannel, check_ranks
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.wire import EventKind, Lines, RankEvent, short_address
+from pytest_distbench.records.wire import Lines, RankWord, rank_event, short_address
 
 
 def limit(monkeypatch: pytest.MonkeyPatch, soft: int, hard: int) -> None:
@@ -72,8 +72,8 @@ def connected(folder: Path) -> Iterator[tuple[Ear, socket.socket]]:
             ear.channel.close()
 
 
-def say(rank: int, kind: EventKind = "hello", text: str = "") -> bytes:
-    return msgspec.json.encode(RankEvent(kind=kind, rank=rank, at=0.0, text=text)) + b"\n"
+def say(rank: int, kind: RankWord = "hello", text: str = "") -> bytes:
+    return msgspec.json.encode(rank_event(kind, rank, 0.0, text)) + b"\n"
 
 
 def ranks_heard(ear: Ear) -> set[int]:

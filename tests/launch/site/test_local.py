@@ -19,7 +19,7 @@ from support.processes import wait_for
 from pytest_distbench.launch.site import Exit
 from pytest_distbench.launch.site.local import ChildRanks, LocalSite
 from pytest_distbench.records.plan import LaunchPlan, read_work
-from pytest_distbench.records.wire import RankEvent, short_address
+from pytest_distbench.records.wire import rank_event, short_address
 
 
 def start(plan: LaunchPlan, rank: int, place: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -99,7 +99,7 @@ def test_the_plan_tells_ranks_where_their_line_is_and_is_gone_with_the_site(slee
     stored = msgspec.json.decode(plan.files.plan.read_bytes(), type=LaunchPlan, dec_hook=read_work)
     with socket.socket(socket.AF_UNIX) as rank, short_address(Path(stored.address)) as address:
         rank.connect(address)
-        rank.sendall(msgspec.json.encode(RankEvent(kind="hello", rank=1, at=0.0)) + b"\n")
+        rank.sendall(msgspec.json.encode(rank_event("hello", 1, 0.0)) + b"\n")
         while not site.heard.ranks_up:
             site.listen(60.0)
     assert site.heard.ranks_up == {1}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_distbench.launch.site import Clocks, Heard
-from pytest_distbench.records.wire import EventKind, RankEvent
+from pytest_distbench.records.wire import RankWord, rank_event
 
 TWO = Clocks(hosts={0: "a", 1: "a", 2: "b"}, errors_s={"a": 0.001, "b": 0.002})
 
@@ -20,9 +20,9 @@ def test_on_this_host_nothing_is_in_doubt() -> None:
     assert (Clocks().doubt_s(0, 1), Clocks().is_one) == (0.0, True)
 
 
-def heard(*said: tuple[int, EventKind, str]) -> Heard:
+def heard(*said: tuple[int, RankWord, str]) -> Heard:
     found = Heard()
-    found.take([RankEvent(rank=rank, kind=kind, at=0.0, text=text) for rank, kind, text in said])
+    found.take([rank_event(kind, rank, 0.0, text) for rank, kind, text in said])
     return found
 
 

@@ -108,9 +108,7 @@ def test_a_phases_time_is_the_devices_and_the_hosts_stands_beside_it(cuda: Virtu
 
     for name, seconds in (("forward", FORWARD_S), ("backward", BACKWARD_S), ("metrics", 0.0)):
         assert phases[name].values == pytest.approx([seconds] * ITERATIONS, abs=1e-9)
-        place = phases[name].place
-        assert place is not None
-        assert place.host_s == pytest.approx([HOST_S if seconds else 0.0] * ITERATIONS, abs=1e-6)
+        assert phases[name].host_s == pytest.approx([HOST_S if seconds else 0.0] * ITERATIONS, abs=1e-6)
 
 
 def test_a_delay_is_a_kernel_behind_each_phase_and_what_is_around_it_is_not_delayed_twice(cuda: VirtualCuda) -> None:

@@ -9,7 +9,7 @@ from support.results import point, result
 
 from pytest_distbench.records.case import Conditions
 from pytest_distbench.records.environment import Machine, Prices
-from pytest_distbench.records.iteration import Breakdown, PartShare
+from pytest_distbench.records.iteration import Breakdown
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, metric_key
 from pytest_distbench.records.record import replace
@@ -47,7 +47,7 @@ def trained(workers: int, step_s: float, communication: str = "on") -> CaseResul
 
 
 def with_phases(ranks: int, *names: str) -> CaseResult:
-    parts = [PartShare(path=[name], times_s=[1.0] * ranks) for name in names]
+    parts = [Breakdown(path=[name], times_s=[1.0] * ranks) for name in names]
     breakdown = Breakdown(times_s=[4.0] * ranks, parts=parts)
     return on(ranks, LaunchRecord(index=0, outcome="passed", wall_s=1.0, breakdowns={"step": breakdown}))
 
@@ -101,7 +101,7 @@ def test_a_sweep_is_drawn_beside_its_baseline() -> None:
 
 
 def test_the_phases_of_a_step_add_up_rank_by_rank() -> None:
-    parts = [PartShare(path=["forward"], times_s=[1.0, 2.0]), PartShare(path=["forward", "norm"], times_s=[0.5, 0.5])]
+    parts = [Breakdown(path=["forward"], times_s=[1.0, 2.0]), Breakdown(path=["forward", "norm"], times_s=[0.5, 0.5])]
     broken_down = launch(breakdowns={"step": Breakdown(times_s=[3.0, 3.0], parts=parts)})
     [chart] = phases_by_rank(result(launches=[broken_down]))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.results import result, verdict
 
-from pytest_distbench.records.iteration import CANDIDATE, Breakdown, BusyCommunication, CaseTrace, PartShare, TracedSide
+from pytest_distbench.records.iteration import CANDIDATE, Breakdown, BusyCommunication, CaseTrace, TracedSide
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import WALL_TIME, Sample, Spread
 from pytest_distbench.records.record import replace
@@ -15,8 +15,8 @@ from pytest_distbench.workloads.tables.phases import PHASES
 MS = 1e-3
 
 
-def part(*path: str, times: list[float], **changes: object) -> PartShare:
-    return PartShare(path=list(path), times_s=times, **changes)  # type: ignore[arg-type]
+def part(*path: str, times: list[float], **changes: object) -> Breakdown:
+    return Breakdown(path=list(path), times_s=times, **changes)  # type: ignore[arg-type]
 
 
 def on(*breakdowns: Breakdown | None) -> CaseResult:
