@@ -142,24 +142,22 @@ class Bound(Record, frozen=True, kw_only=True):
 def bounds_between(at_least: object, at_most: object, *, unit: str, where: str) -> list[Bound]:
     """The bounds that the arguments ``at_least=`` and ``at_most=`` of a call give; None is none."""
     sides: tuple[tuple[str, Side, object], ...] = (("at_least", "least", at_least), ("at_most", "most", at_most))
-    found = [
-        Bound(side=side, value=_one_value(name, given, unit), where=where)
-        for name, side, given in sides
-        if given is not None
-    ]
+    found = []
+    for name, side, given in sides:
+        if given is None:
+            continue
+        try:
+            (sign, value, its_unit), *others = terms_of(given)
+            is_signed = bool(others) or sign is not None
+            value = value if is_signed else convert(value, its_unit, unit)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{name}: {error}") from None
+        if is_signed:
+            raise ConfigurationError(f"{name}={show(given)}: leave the sign out, {name} says it")
+        found.append(Bound(side=side, value=value, where=where))
     if len(found) == len(sides) and found[0].value > found[1].value:
         raise ConfigurationError(f"at_least={show(at_least)} is more than at_most={show(at_most)}")
     return found
-
-
-def _one_value(name: str, given: object, unit: str) -> float:
-    try:
-        [(side, value, its_unit), *others] = terms_of(given)
-        if not others and side is None:
-            return convert(value, its_unit, unit)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{name}: {error}") from None
-    raise ConfigurationError(f"{name}={show(given)}: leave the sign out, {name} says it")
 
 
 def tightest(bounds: Sequence[Bound], side: Side) -> float | None:

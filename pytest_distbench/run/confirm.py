@@ -39,7 +39,7 @@ from pytest_distbench.run.directory import Revision
 from pytest_distbench.run.evaluation import Evaluation, differing
 from pytest_distbench.run.request import CaseRequest, Settings
 from pytest_distbench.run.sources import Reference, Source, SourceFailed, take_turns
-from pytest_distbench.store.baselines import NotRecorded, Recording, recordings
+from pytest_distbench.store.baselines import NotRecorded, recordings
 
 ARMS = 3
 """This tree, the revision that recorded the baseline, and that revision once more."""
@@ -82,11 +82,12 @@ class Recorders:
         if path not in self._known:
             try:
                 known = recordings(path, self._top)
-                last, before = next(known), None
+                (last, _, _), before = next(known), None
                 # a commit that changed more than baselines is no witness of its own: then it is the recorder before it
-                if self._is_here(last.commit, path) and not self._is_here(f"{last.commit}^", path, until=last.commit):
+                if self._is_here(last, path) and not self._is_here(f"{last}^", path, until=last):
                     before = next(known, None)
-                self._known[path] = self._variant(before or last, path), before.entry if before else None
+                commit, _, entry = before or (last, {}, None)
+                self._known[path] = self._variant(commit, path), entry
             except NotRecorded as error:
                 self._known[path] = error
         found = self._known[path]
@@ -103,13 +104,13 @@ class Recorders:
         """The commit that is checked out, followed by ``-dirty`` where tracked files differ."""
         return git.describe_commit(self._root)
 
-    def _variant(self, recording: Recording, path: Path) -> Variant:
+    def _variant(self, commit: str, path: Path) -> Variant:
         try:
             return Variant(
-                revision=Revision("", recording.commit, self._top),
+                revision=Revision("", commit, self._top),
                 links=find_links(self.settings.against_link, folder=self._root, root=self._top),
                 interpreter=None,
-                is_itself=self._is_here(recording.commit, path),
+                is_itself=self._is_here(commit, path),
             )
         except ConfigurationError as error:
             raise NotRecorded(str(error)) from None

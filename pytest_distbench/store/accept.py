@@ -59,31 +59,27 @@ class EntryChange(Record, frozen=True, kw_only=True):
 def entry_change(name: EntryName, old: BaselineEntry | None, new: BaselineEntry | None) -> EntryChange | None:
     if old == new:
         return None
-    before = old.metrics if old is not None else {}
-    after = new.metrics if new is not None else {}
+    metrics = []
+    for key in sorted({*(old.metrics if old is not None else ()), *(new.metrics if new is not None else ())}):
+        before, after = (entry.metrics.get(key, []) if entry is not None else [] for entry in (old, new))
+        if _what_counts(before) != _what_counts(after):
+            metrics.append(
+                Finding(
+                    metric=key,
+                    code="note",
+                    unit=(after or before)[0].unit,
+                    better=(after or before)[0].better,
+                    baseline=median(m.value for m in before),
+                    current=median(m.value for m in after),
+                    baseline_launches=len(before),
+                    launches=len(after),
+                )
+            )
     return EntryChange(
         name=name,
         kind="new" if old is None else "removed" if new is None else "changed",
-        metrics=[
-            _metric_change(key, before.get(key, []), after.get(key, []))
-            for key in sorted({*before, *after})
-            if _what_counts(before.get(key, [])) != _what_counts(after.get(key, []))
-        ],
+        metrics=metrics,
         notes=list(_notes(old, new)) if old is not None and new is not None else [],
-    )
-
-
-def _metric_change(key: str, old: Sequence[Sample], new: Sequence[Sample]) -> Finding:
-    described = (new or old)[0]
-    return Finding(
-        metric=key,
-        code="note",
-        unit=described.unit,
-        better=described.better,
-        baseline=median(m.value for m in old),
-        current=median(m.value for m in new),
-        baseline_launches=len(old),
-        launches=len(new),
     )
 
 
@@ -277,11 +273,13 @@ def propose_entry(
         for key, metric in known.metrics.items()
         if key in made.metrics and _is_kept(verdicts.get(key), metric, made.metrics[key], few=few or mode != "all")
     }
-    unsure = {
-        key: f
-        for key, f in known.fingerprints.items()
-        if few and (f.missing or _is_course_known(f, made.fingerprints.get(key)))
-    }
+    unsure = {}
+    for key, f in known.fingerprints.items():
+        now = made.fingerprints.get(key)
+        # what is stored of the course came of more launches, and these show nothing else
+        is_course_known = bool(f.course or f.course_missing) and now is not None and not now.missing
+        if few and (f.missing or (is_course_known and now is not None and not differences(f, now))):
+            unsure[key] = f
     checked = _checked(result, made, kept, known.metrics)
     if any(metric[0].is_noisy for metric in kept.values()):  # what explains their noise stays with them
         checked = replace(checked, **{name: getattr(known, name) for name in _OF_CLOCKS})
@@ -345,12 +343,6 @@ def _fewest(made: Sequence[Sample], known: Sequence[Sample]) -> int:
 def _repeats(metric: Sequence[Sample]) -> bool:
     """Whether a number of a training is the same in every launch."""
     return not metric[0].is_noisy and all((m.value, m.values) == (metric[0].value, metric[0].values) for m in metric)
-
-
-def _is_course_known(stored: Fingerprint, made: Fingerprint | None) -> bool:
-    """Whether what is stored of the course came of more launches, and these show nothing else."""
-    holds = bool(stored.course or stored.course_missing)
-    return holds and made is not None and not made.missing and not differences(stored, made)
 
 
 def _moved_or_new(verdict: Finding) -> bool:

@@ -15,7 +15,7 @@ import re
 import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -77,7 +77,12 @@ class BaselineStore:
         paths = self.files_of(test)
         if test_ids is not None:
             begin = tuple(text for test_id in test_ids for text in beginnings(test_id))
-            paths = [path for path in paths if _is_cut(path.stem) or unquote(path.stem).startswith(begin)]
+            paths = [
+                path
+                for path in paths
+                if unquote(path.stem).startswith(begin)
+                or (len(path.stem) == _LONGEST_NAME - 3 and path.stem[-17] == "~")  # a name that was cut
+            ]
         files = read_each(functools.partial(self._read_of, test), paths)
         return {file.key: file.entry for file in files if test_ids is None or file.entry.is_of(test_ids, file.key)}
 
@@ -273,10 +278,6 @@ def _file_name(key: str) -> str:
     return f"{name}.json"
 
 
-def _is_cut(name: str) -> bool:
-    return len(name) == _LONGEST_NAME - 3 and name[-17] == "~"
-
-
 def _why_edited_wrongly(file: BaselineFile) -> str:
     """What no recording leaves: it would make a comparison that cannot fail."""
     entry = file.entry
@@ -323,14 +324,9 @@ class NotRecorded(DistbenchError):
     """Nobody knows which commit recorded a baseline; the text says why, and what to do."""
 
 
-class Recording(NamedTuple):
-    """A commit whose tree is what was measured for a baseline, and what it recorded."""
-
-    commit: str
-    numbers: dict[str, list[float | None]]
-    """By metric, of each launch."""
-    entry: BaselineEntry | None
-    """None: it was written in another schema, whose numbers alone are known."""
+Recording = tuple[str, dict[str, list[float | None]], BaselineEntry | None]
+"""A commit whose tree is what was measured for a baseline, and what it recorded: the numbers by metric, of each launch,
+and the entry; None: it was written in another schema, whose numbers alone are known."""
 
 
 def recordings(path: Path, root: Path) -> Iterator[Recording]:
@@ -351,10 +347,12 @@ def recordings(path: Path, root: Path) -> Iterator[Recording]:
     name = path.resolve().relative_to(root).as_posix()
     if _git(root, "status", "--porcelain", "--ignored", "--", name):
         raise NotRecorded(f"its baseline is not committed: git add {name}, and commit it")
-    ends = _ends_of_clone(root)
+    ends: set[str] = set()
+    if _git(root, "rev-parse", "--is-shallow-repository") == "true":  # there a commit seems to have made all it has
+        ends = set((root / _git(root, "rev-parse", "--git-path", "shallow")).read_text().split())
     found: Recording | None = None
     for older in _versions(root, name):
-        if found is not None and _were_measured_again(found.numbers, older.numbers):
+        if found is not None and _were_measured_again(found[1], older[1]):
             yield _known(found, ends)
         found = older
     if found is None:
@@ -364,7 +362,7 @@ def recordings(path: Path, root: Path) -> Iterator[Recording]:
 
 def _known(recording: Recording, ends: set[str]) -> Recording:
     """It, unless a shallow clone ends there."""
-    if recording.commit in ends:
+    if recording[0] in ends:
         raise NotRecorded(
             "this is a shallow clone, which does not contain the baseline commit: git fetch --deepen=100, or in GitHub "
             "Actions fetch-depth: 0 for actions/checkout"
@@ -394,7 +392,7 @@ def _version(root: Path, commit: str, name: str) -> Recording | None:
         entry = BASELINE_FILES.parse(data, root / name).entry
     except StoredFileError:
         entry = None
-    return Recording(commit, numbers, entry)
+    return commit, numbers, entry
 
 
 def _name_before(root: Path, commit: str, name: str, now: Recording | None) -> str:
@@ -412,8 +410,8 @@ def _name_before(root: Path, commit: str, name: str, now: Recording | None) -> s
         if now is not None
         and old.endswith(".json")
         and (before := _version(root, f"{commit}^", old)) is not None
-        and now.numbers.keys() == before.numbers.keys()
-        and not _were_measured_again(now.numbers, before.numbers)
+        and now[1].keys() == before[1].keys()
+        and not _were_measured_again(now[1], before[1])
     )
     return next(itertools.chain(by_lines, by_numbers), "")
 
@@ -425,13 +423,6 @@ def _were_measured_again(new: Mapping[str, Sequence[object]], old: Mapping[str, 
         if len(now) != len(then) or 3 * sum(a != b for a, b in zip(now, then, strict=True)) > len(now):
             return True
     return False
-
-
-def _ends_of_clone(root: Path) -> set[str]:
-    """The commits at which a shallow clone ends: each seems to have made every file that it has."""
-    if _git(root, "rev-parse", "--is-shallow-repository") != "true":
-        return set()
-    return set((root / _git(root, "rev-parse", "--git-path", "shallow")).read_text().split())
 
 
 def _git(folder: Path, *arguments: str) -> str:

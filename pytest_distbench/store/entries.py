@@ -52,12 +52,9 @@ def _is_named(name: EntryName, text: str) -> bool:
     whole = str(name)
     if "::" not in text:
         return text.lower() in whole.lower()
-    return whole == text or whole.startswith((f"{text}::", f"{text}[")) or _is_node_id(text, whole)
-
-
-def _is_node_id(text: str, whole: str) -> bool:
-    """Whether a name goes on behind a node id: with the name of a run, or with backend and launcher alone."""
-    begin = text.removesuffix("]")
+    if whole == text or whole.startswith((f"{text}::", f"{text}[")):
+        return True
+    begin = text.removesuffix("]")  # behind a node id there is the name of a run, or backend and launcher alone
     rest = whole.removeprefix(begin)
     return begin != text and rest != whole and (rest.startswith(":") or bool(_BACKEND_AND_LAUNCHER.fullmatch(rest)))
 
@@ -215,7 +212,9 @@ def unused_entries(
     measured = list(results)
     if not measured:
         return []
-    used = {store.path(name.test, name.key) for r in measured for name in _names(r)}
+    # a case uses its own entry, and those of gone tests that are its own until an update has moved them
+    used = {store.path(r.case.test, r.case.key) for r in measured}
+    used |= {store.path(name.test, name.key) for r in measured for name in r.reference.gone}
     conditions = {_but_for_size(r.case.conditions) for r in measured}
     tests = {test for test, _ in seen}
     found = []
@@ -239,12 +238,6 @@ def unused_entries(
         if is_unused:
             found.append(file.name)
     return found
-
-
-def _names(result: CaseResult) -> Iterator[EntryName]:
-    """Of the entry of a case, and of those of gone tests that are its own until an update has moved them."""
-    yield EntryName(platform=result.environment.platform, test=result.case.test, key=result.case.key)
-    yield from result.reference.gone
 
 
 def _but_for_size(conditions: Conditions) -> tuple[object, ...]:

@@ -152,15 +152,11 @@ class FileKind(Generic[_Content]):
                     "has the marks of a merge conflict",
                     "Take one side (git checkout --ours or --theirs FILE), or write the file again",
                 ) from error
-            problem = f"not a {self.name}: {self._with_keys(str(error), data)}"
-            raise StoredFileError(path, problem, next_step or self.next_step) from error
-
-    def _with_keys(self, problem: str, data: bytes) -> str:
-        try:
-            document = msgspec.json.decode(data)
-            return name_keys(problem, document if self.load is None else self.load(document), self.record)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return problem
+            problem = str(error)
+            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                document = msgspec.json.decode(data)
+                problem = name_keys(problem, document if self.load is None else self.load(document), self.record)
+            raise StoredFileError(path, f"not a {self.name}: {problem}", next_step or self.next_step) from error
 
 
 def name_keys(problem: str, document: Any, kind: Any) -> str:
@@ -268,7 +264,11 @@ def replace_file(path: Path, *, next_step: str, sync: bool = False) -> Iterator[
             with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), "wb") as file:
                 yield file
                 file.flush()
-                _keep_access(path, file.fileno())
+                with contextlib.suppress(FileNotFoundError):
+                    old = path.stat()
+                    with contextlib.suppress(PermissionError):
+                        os.fchown(file.fileno(), old.st_uid, old.st_gid)
+                    os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode))
                 if sync:
                     os.fsync(file.fileno())
             os.replace(draft, path)
@@ -279,14 +279,6 @@ def replace_file(path: Path, *, next_step: str, sync: bool = False) -> Iterator[
     except OSError as error:
         what = _UNWRITABLE.get(error.errno or 0) or error.strerror or error
         raise StoredFileError(path, f"cannot write: {what}", next_step) from error
-
-
-def _keep_access(path: Path, descriptor: int) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        old = path.stat()
-        with contextlib.suppress(PermissionError):
-            os.fchown(descriptor, old.st_uid, old.st_gid)
-        os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
 
 
 def _remove_abandoned(path: Path) -> None:

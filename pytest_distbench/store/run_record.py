@@ -104,13 +104,9 @@ def read_experiment(path: Path | None, *, with_addresses: bool) -> Experiment:
 
 
 def _storable(stated: Mapping[str, _Stated], *, with_addresses: bool) -> dict[str, str]:
-    masked: dict[str, str] = mask_secrets({key: _words(value) for key, value in stated.items()})  # by their keys, too
+    yes_or_no = {True: "yes", False: "no"}
+    words = {k: yes_or_no[v] if isinstance(v, bool) else " ".join(str(v).split()) for k, v in stated.items()}
+    masked: dict[str, str] = mask_secrets(words)  # by their keys, too
     if with_addresses:
         return masked
     return {key: mask_addresses(value) for key, value in masked.items() if key != _ADDRESSES}
-
-
-def _words(value: _Stated) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return " ".join(str(value).split())

@@ -397,20 +397,17 @@ class Goal:
             reduce="min",
         )
         rank.record("evaluation_time", self._evaluation_s, unit="s", reduce="max")
-        if self._losses:
-            self._record_losses()
-
-    def _record_losses(self) -> None:
-        device = self._rank.device  # a number among tensors would be on the CPU
-        losses = torch.stack([loss.to(device) for loss in self._losses]).float().cpu().tolist()
+        if not self._losses:
+            return
+        losses = torch.stack([loss.to(rank.device) for loss in self._losses]).float().cpu().tolist()
         wrong = next((i for i, loss in enumerate(losses) if not math.isfinite(loss)), None)
         if wrong is not None:
             raise RecordingError(f"{self._call}: the loss is {losses[wrong]} at step {wrong + 1}: it diverged")
         first = losses[: self.min_steps]
         facts = {UNTIL_MOVED: True} if self.curve_steps is None else {}
-        self._rank.record("loss_curve", losses[: self.curve_steps or MOST_CURVE_STEPS], better="curve", facts=facts)
-        self._rank.record("mean_loss", math.fsum(first) / len(first), better="same", identity={"steps": len(first)})
-        self._rank.record("loss", losses, better="info", reduce="mean")
+        rank.record("loss_curve", losses[: self.curve_steps or MOST_CURVE_STEPS], better="curve", facts=facts)
+        rank.record("mean_loss", math.fsum(first) / len(first), better="same", identity={"steps": len(first)})
+        rank.record("loss", losses, better="info", reduce="mean")
 
 
 def _seconds(work: Callable[[], None]) -> float:

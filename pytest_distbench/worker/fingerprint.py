@@ -11,6 +11,7 @@ backend ``fake``, where no clock means anything, the observer looks at all of it
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -374,18 +375,13 @@ def _collective(entry: FlightEntry) -> Collective:
     return Collective(
         op=entry.op,
         dtype="+".join(dict.fromkeys(entry.dtypes)),
-        message_bytes=sum(_bytes(dtype, shape) for dtype, shape in zip(entry.dtypes, entry.input_sizes, strict=False)),
+        message_bytes=sum(
+            getattr(getattr(torch, dtype, None), "itemsize", 1) * math.prod(shape)
+            for dtype, shape in zip(entry.dtypes, entry.input_sizes, strict=False)
+        ),
         group=entry.group,
         count=1,
     )
-
-
-def _bytes(dtype: str, shape: list[int]) -> int:
-    kind = getattr(torch, dtype, None)
-    size = kind.itemsize if isinstance(kind, torch.dtype) else 1
-    for length in shape:
-        size *= length
-    return size
 
 
 def _rings() -> list[list[FlightEntry]]:

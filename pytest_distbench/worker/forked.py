@@ -57,9 +57,23 @@ def begin_anew() -> None:
     A handler that removes a temporary folder would remove it under the other ranks. And a rank that needs a resource
     tracker, for shared memory say, starts its own, which cleans up when this rank ends, not when all do.
     """
+    import torch
+
     forget_parents_exit()
     multiprocessing.current_process().authkey = os.urandom(32)
-    _seed_anew()
+    # As Python does for its own generator at a fork; those of devices are seeded when the device is first used.
+    if "torch" not in _AS_IMPORTED:
+        torch.default_generator.seed()
+    numpy = _numpy_random()
+    if numpy is not None and "numpy" not in _AS_IMPORTED:
+        numpy.seed(int.from_bytes(os.urandom(4), "little"))  # without a number it takes three times as long
+    for generator in _UNSEEDED:
+        generator.bit_generator.state = type(generator.bit_generator)().state
+    sympy = sys.modules.get("sympy.core.random")  # torch._dynamo has loaded it
+    if sympy is not None:
+        sympy.seed()
+    for restore in _AS_IMPORTED.values():
+        restore()
 
 
 def check_fork() -> None:
@@ -91,24 +105,6 @@ def _watched_seeds() -> Iterator[None]:
         _AS_IMPORTED["torch"] = lambda: None
     if "random" in _AS_IMPORTED:  # the state when all are imported; Python seeds it anew at each fork
         _AS_IMPORTED["random"] = functools.partial(random.setstate, random.getstate())
-
-
-def _seed_anew() -> None:
-    """What Python does for its own generator at a fork."""
-    import torch
-
-    if "torch" not in _AS_IMPORTED:
-        torch.default_generator.seed()  # those of devices are seeded when the device is first used
-    numpy = _numpy_random()
-    if numpy is not None and "numpy" not in _AS_IMPORTED:
-        numpy.seed(int.from_bytes(os.urandom(4), "little"))  # without a number it takes three times as long
-    for generator in _UNSEEDED:
-        generator.bit_generator.state = type(generator.bit_generator)().state
-    sympy = sys.modules.get("sympy.core.random")  # torch._dynamo has loaded it
-    if sympy is not None:
-        sympy.seed()
-    for restore in _AS_IMPORTED.values():
-        restore()
 
 
 def _numpy_random() -> Any:

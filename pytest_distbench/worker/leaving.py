@@ -198,7 +198,15 @@ def flush_output() -> None:
 def _give_up(threads_ended: threading.Event, done: threading.Event, tell: Callable[[str], None]) -> None:
     if done.wait(LEAVING_S):
         return
-    tell(f"{_what_goes_on(threads_ended=threads_ended.is_set())} after {LEAVING_S:.0f} s, and were ended")
+    frames, main = sys._current_frames(), threading.main_thread()
+    if threads_ended.is_set():
+        what = f"its exit handlers were not done{_place(frames.get(main.ident or 0))}"
+    else:
+        threads = [t for t in threading.enumerate() if t is not main and not t.daemon]
+        named = [f"{t.name}{_place(frames.get(t.ident or 0))}" for t in threads[:_MOST_THREADS]]
+        more = f" and {len(threads) - _MOST_THREADS} more" if len(threads) > _MOST_THREADS else ""
+        what = f"threads it had started still ran ({', '.join(named)}{more})"
+    tell(f"{what} after {LEAVING_S:.0f} s, and were ended")
     with contextlib.suppress(BaseException):
         _finish_files()
     flush_output()
@@ -217,17 +225,6 @@ def _finish_files() -> None:
                 held.close()
             elif held.writable():
                 held.flush()
-
-
-def _what_goes_on(*, threads_ended: bool) -> str:
-    frames = sys._current_frames()
-    main = threading.main_thread()
-    if threads_ended:
-        return f"its exit handlers were not done{_place(frames.get(main.ident or 0))}"
-    threads = [t for t in threading.enumerate() if t is not main and not t.daemon]
-    named = [f"{t.name}{_place(frames.get(t.ident or 0))}" for t in threads[:_MOST_THREADS]]
-    more = f" and {len(threads) - _MOST_THREADS} more" if len(threads) > _MOST_THREADS else ""
-    return f"threads it had started still ran ({', '.join(named)}{more})"
 
 
 def _place(frame: FrameType | None) -> str:

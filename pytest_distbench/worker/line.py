@@ -130,19 +130,19 @@ class ControlLine(RankLine):
                     self._all_joined.set()
                 elif request == TURN_REQUEST:
                     self._turn.release()
-        _kill_own_group()
-
-
-def _kill_own_group() -> None:
-    """SIGKILL this process, and its group where it leads one: all but what cleans up after it."""
-    own = os.getpid()
-    with contextlib.suppress(OSError):
-        members = [int(name) for name in os.listdir("/proc") if name.isdecimal()] if os.getpgid(0) == own else []
-        for pid in members:
-            with contextlib.suppress(OSError):
-                if pid != own and os.getpgid(pid) == own and not cleans_up(Path(f"/proc/{pid}/cmdline").read_bytes()):
-                    os.kill(pid, signal.SIGKILL)
-    os.kill(own, signal.SIGKILL)
+        own = os.getpid()
+        # its group goes too, where it leads one: all but what cleans up after it
+        with contextlib.suppress(OSError):
+            members = [int(name) for name in os.listdir("/proc") if name.isdecimal()] if os.getpgid(0) == own else []
+            for pid in members:
+                with contextlib.suppress(OSError):
+                    if (
+                        pid != own
+                        and os.getpgid(pid) == own
+                        and not cleans_up(Path(f"/proc/{pid}/cmdline").read_bytes())
+                    ):
+                        os.kill(pid, signal.SIGKILL)
+        os.kill(own, signal.SIGKILL)
 
 
 def _dump(path: Path, groups: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,15 +78,23 @@ class Descendants:
     def look(self) -> None:
         seconds: dict[int, float] = {}
         below: dict[int, list[int]] = {}
-        for pid, parent, cpu_s in _processes():
-            seconds[pid] = cpu_s
-            below.setdefault(parent, []).append(pid)
+        for entry in os.scandir("/proc"):
+            if entry.name.isdecimal():
+                fields = _read(f"/proc/{entry.name}/stat").rpartition(b")")[2].split()
+                if len(fields) > 14:  # it has not ended meanwhile
+                    pid, parent = int(entry.name), int(fields[1])
+                    seconds[pid] = sum(map(int, fields[11:15])) / _TICKS  # with what it has waited for (proc(5))
+                    below.setdefault(parent, []).append(pid)
         members = [self._root]
         for pid in members:
             members += below.get(pid, [])
         self.cpu_s = sum(seconds.get(pid, 0.0) for pid in members)
         for pid in members:
-            self.threads.update(_threads(pid))
+            with contextlib.suppress(OSError):
+                for name in os.listdir(f"/proc/{pid}/task"):
+                    fields = _read(f"/proc/{pid}/task/{name}/schedstat").split()
+                    if len(fields) == 3:  # ran, waited, how often; nothing where nobody counts them
+                        self.threads[pid, int(name)] = int(fields[0]) * _NANOSECONDS, int(fields[1]) * _NANOSECONDS
 
 
 class LoadWindow:
@@ -136,24 +143,6 @@ class LoadWindow:
                     ran_s=sum(ran for ran, _ in deltas),
                     waited_s=sum(waited for _, waited in deltas),
                 )
-
-
-def _processes() -> Iterator[tuple[int, int, float]]:
-    """Of every process its id, its parent's, and the CPU seconds of itself and of what it has waited for (proc(5))."""
-    for entry in os.scandir("/proc"):
-        if entry.name.isdecimal():
-            fields = _read(f"/proc/{entry.name}/stat").rpartition(b")")[2].split()
-            if len(fields) > 14:  # it has not ended meanwhile
-                yield int(entry.name), int(fields[1]), sum(map(int, fields[11:15])) / _TICKS
-
-
-def _threads(pid: int) -> Iterator[tuple[tuple[int, int], tuple[float, float]]]:
-    """Of every thread of a process the seconds it ran, and those it waited for a CPU; none where nobody counts them."""
-    with contextlib.suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/task"):
-            fields = _read(f"/proc/{pid}/task/{name}/schedstat").split()
-            if len(fields) == 3:  # ran, waited, how often
-                yield (pid, int(name)), (int(fields[0]) * _NANOSECONDS, int(fields[1]) * _NANOSECONDS)
 
 
 def _read(path: str) -> bytes:

@@ -248,7 +248,25 @@ class _Life:
 
     def _report(self, outcome: Outcome, reason: str, error: ErrorReport | None) -> None:
         try:
-            self._made_report(outcome, reason, error).write(self.plan.files)
+            self.seconds["end"] = HostClock.monotonic()
+            RankReport(
+                rank=self.rank,
+                outcome=outcome,
+                phase=self.current,
+                phases=self.seconds,
+                reason=reason,
+                error=error,
+                observations=self.context.notebook.observations,
+                fingerprints=self.context.watch.found,
+                entered=self.context.watch.times,
+                unseen_collectives=self.unseen_collectives,
+                peak_memory_bytes=self.memory.num_bytes(),
+                load=self.window.load,
+                software=software(self.plan) if self.rank == 0 else {},
+                gpu=gpu_in_use() if self.plan.device == "cuda" else "",
+                group_size=self.largest_group(),
+                delayed_s=self.context.delay.waited_s,
+            ).write(self.plan.files)
         except BaseException as trouble:  # noqa: BLE001 handlers of signals and hooks of the body's are still there
             what = f"{error.kind}: {error.message[:200]}; " if error else ""
             why = trouble.strerror if isinstance(trouble, OSError) else ""
@@ -256,27 +274,6 @@ class _Life:
             self.control.send("failed", f"{what}cannot write its report: {why or describe(trouble)} ({where})")
             time.sleep(HOLD_S)
             os._exit(1)
-
-    def _made_report(self, outcome: Outcome, reason: str, error: ErrorReport | None) -> RankReport:
-        self.seconds["end"] = HostClock.monotonic()
-        return RankReport(
-            rank=self.rank,
-            outcome=outcome,
-            phase=self.current,
-            phases=self.seconds,
-            reason=reason,
-            error=error,
-            observations=self.context.notebook.observations,
-            fingerprints=self.context.watch.found,
-            entered=self.context.watch.times,
-            unseen_collectives=self.unseen_collectives,
-            peak_memory_bytes=self.memory.num_bytes(),
-            load=self.window.load,
-            software=software(self.plan) if self.rank == 0 else {},
-            gpu=gpu_in_use() if self.plan.device == "cuda" else "",
-            group_size=self.largest_group(),
-            delayed_s=self.context.delay.waited_s,
-        )
 
 
 def _end(control: ControlLine) -> NoReturn:

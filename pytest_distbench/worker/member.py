@@ -211,14 +211,11 @@ class Member:
         phase = Phase(self.phases, name, better, {**self._common_at, **check_point(f"phase({name!r})", at)})
         return phase if self.profiler is None else self.profiler.phase(name, phase)
 
-    def point(self, **at: Scalar) -> AbstractContextManager[None]:
-        """Everything recorded inside belongs to this point, for example ``rank.point(seed=3)``."""
-        return self._at_point(check_point("point(...)", at))
-
     @contextlib.contextmanager
-    def _at_point(self, at: Mapping[str, Scalar]) -> Iterator[None]:
+    def point(self, **at: Scalar) -> Iterator[None]:
+        """Everything recorded inside belongs to this point, for example ``rank.point(seed=3)``."""
         before = self._common_at
-        self._common_at = {**before, **at}
+        self._common_at = {**before, **check_point("point(...)", at)}
         try:
             yield
         finally:

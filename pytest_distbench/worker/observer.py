@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -51,23 +51,22 @@ class _Step(NamedTuple):
         return self.after[0] - self.before[0] if self.after is not None and self.before is not None else -1
 
 
-@dataclass(slots=True)
-class _Steps:
-    rows: Rows
-    entered: int
-    numbers: list[int] = field(default_factory=list)
+_Steps = tuple[Rows, int, list[int]]
+"""Steps that are alike: what each sends, how many that are, and their numbers."""
 
-    def record(self) -> StepKind:
-        numbers = sorted(self.numbers)
-        distances = {b - a for a, b in itertools.pairwise(numbers)}
-        return StepKind(
-            collectives=self.rows,
-            entered=self.entered,
-            steps=len(numbers),
-            first=numbers[0],
-            last=numbers[-1],
-            every=distances.pop() if len(distances) == 1 else 0,
-        )
+
+def _step_kind(steps: _Steps) -> StepKind:
+    rows, entered, numbers = steps
+    numbers = sorted(numbers)
+    distances = {b - a for a, b in itertools.pairwise(numbers)}
+    return StepKind(
+        collectives=rows,
+        entered=entered,
+        steps=len(numbers),
+        first=numbers[0],
+        last=numbers[-1],
+        every=distances.pop() if len(distances) == 1 else 0,
+    )
 
 
 class Follower:
@@ -88,7 +87,7 @@ class Follower:
         self._read = read
         self._described = described
         self._forgets_after = capacity * 9 // 10
-        self._ordinary = _Steps(None, 0)
+        self._ordinary: list[int] = []
         self._others: list[_Steps] = []
         self._unsorted: list[_Step] = []
         self._sort_at: int | None = None
@@ -122,7 +121,7 @@ class Follower:
             return
         self._steps, self._is_whole = number, True
         if _bare(rows) == _bare(ordinary):
-            self._ordinary.numbers.append(number)
+            self._ordinary.append(number)
         else:
             self._put(number, sum(row.count for row in rows if row.op not in _NOT_NUMBERED), rows)
 
@@ -134,10 +133,9 @@ class Follower:
         self._sort()
         if self._is_lost or self._described() is None or not self._steps:
             return None
-        others = [kind.record() for kind in self._others]
-        if 0 < len(self._ordinary.numbers) <= sum(kind.steps for kind in others if kind.first):
-            described = replace(self._ordinary.record(), collectives=list(ordinary), entered=self._described() or 0)
-            others.append(described)
+        others = [_step_kind(kind) for kind in self._others]
+        if 0 < len(self._ordinary) <= sum(kind.steps for kind in others if kind.first):
+            others.append(_step_kind((list(ordinary), self._described() or 0, self._ordinary)))
         others.sort(key=lambda kind: (kind.first, kind.entered))
         return Course(steps=self._steps, others=others, is_whole=self._is_whole)
 
@@ -148,7 +146,7 @@ class Follower:
         self._steps = steps[-1].number
         self._is_lost |= any(step.entered < 0 for step in steps)  # nobody counts, or a group is there no more
         described = self._described()
-        self._ordinary.numbers += [s.number for s in steps if s.number and s.entered == described]
+        self._ordinary += [s.number for s in steps if s.number and s.entered == described]
         others = [s for s in steps if not s.number or s.entered != described]
         if self._is_lost or not others:
             return
@@ -162,14 +160,15 @@ class Follower:
     def _put(self, number: int, entered: int, rows: Rows) -> None:
         if not number:  # nothing else is like the beginning
             if rows != []:
-                self._others.append(_Steps(rows, entered, [number]))
+                self._others.append((rows, entered, [number]))
             return
-        alike = [kind for kind in self._others if kind.numbers != [0] and kind.entered == entered]
-        same = next((k for k in alike if rows is None or (k.rows is not None and _bare(k.rows) == _bare(rows))), None)
-        if same is None:
-            same = _Steps(rows, entered)
-            self._others.append(same)
-        same.numbers.append(number)
+        for known, its_entered, numbers in self._others:
+            is_alike = rows is None or (known is not None and _bare(known) == _bare(rows))
+            if numbers != [0] and its_entered == entered and is_alike:
+                numbers.append(number)
+                break
+        else:
+            self._others.append((rows, entered, [number]))
         self._is_lost |= len(self._others) > MOST_KINDS
 
 

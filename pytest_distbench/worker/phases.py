@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -18,21 +18,9 @@ from pytest_distbench.worker.clock import Delay, HostClock
 from pytest_distbench.worker.clock.clocks import recorded, stream_occupier
 from pytest_distbench.worker.notebook import Notebook
 
-
-class Span(NamedTuple):
-    """How long a part took.
-
-    Attributes:
-        began_at: when, CLOCK_MONOTONIC seconds: the ranks of one host have one clock.
-        seconds: of the clock.
-        own_s: of that without what a planted slowdown added.
-        host_s: that the host was in it.
-    """
-
-    began_at: float
-    seconds: float
-    own_s: float
-    host_s: float
+Span = tuple[float, float, float, float]
+"""How long a part took: when it began, CLOCK_MONOTONIC seconds, as the ranks of one host have one clock; seconds of the
+clock; of that without what a planted slowdown added; and that the host was in it."""
 
 
 class HostPart:
@@ -49,7 +37,7 @@ class HostPart:
         self._seconds = self._clock() - self._start
 
     def read(self) -> Span:
-        return Span(self._start, self._seconds, self._seconds, self._seconds)
+        return self._start, self._seconds, self._seconds, self._seconds
 
 
 class DeviceParts:
@@ -98,7 +86,7 @@ class DevicePart:
         self._ended.synchronize()  # it may be on a stream that the iteration did not wait for
         seconds = float(self._began.elapsed_time(self._ended)) / 1e3
         began_at = self._parts.moment(self._began)
-        return Span(began_at, seconds, max(0.0, seconds - self._added_s), self._host_s)
+        return began_at, seconds, max(0.0, seconds - self._added_s), self._host_s
 
 
 Part = HostPart | DevicePart
@@ -127,9 +115,10 @@ class LoopPhase:
     def add(self, iteration: int, span: Span) -> None:
         """It took so long in a timed iteration, counted from 1; entered several times in one, that is the sum."""
         self.fill(iteration)
-        self.seconds[-1] += span.seconds
-        self.began_at[-1] = self.began_at[-1] or span.began_at
-        self.host_s[-1] += span.host_s
+        began_at, seconds, _, host_s = span
+        self.seconds[-1] += seconds
+        self.began_at[-1] = self.began_at[-1] or began_at
+        self.host_s[-1] += host_s
 
     def fill(self, iterations: int) -> None:
         """So many were timed until now; those that did not enter it have zeros."""
@@ -181,7 +170,7 @@ class Loop:
             return
         for phase, iteration, part in self._ended:
             span = part.read()
-            phase.last_s = span.own_s
+            _, _, phase.last_s, _ = span
             if iteration:
                 phase.add(iteration, span)
         self._ended.clear()
@@ -317,7 +306,15 @@ class Phases:
             self._synchronize()
             phase.part = HostPart(self._delay, self._clock)
             return
-        of_loop = self._phase_of(loop, phase)
+        if loop.is_captured:
+            raise RecordingError(
+                f"phase({phase.name!r}): an iteration of the loop {loop.name!r} is captured and replayed in one, and "
+                "has no parts; use mode='per-iteration' for its phases"
+            )
+        if (of_loop := loop.phases.get(phase.path)) is None:
+            around = loop.entered[-1].names if loop.entered else ()
+            of_loop = loop.phases[phase.path] = LoopPhase(names=(*around, phase.name), better=phase.better)
+        of_loop.is_apart |= self._is_apart
         phase.place = loop, of_loop
         loop.entered.append(of_loop)
         self._open.append(phase)
@@ -344,7 +341,7 @@ class Phases:
             if not is_cut:  # who waits for the device then may hang, and nobody hears of the error
                 self._synchronize()
                 phase.part.end(0.0)
-                seconds = phase.part.read().seconds
+                _, seconds, _, _ = phase.part.read()
                 place: dict[str, Any] = {}
                 if self._notebook.is_of_script:
                     place = {"loop": WALL_TIME, "path": [*(o.name for o in self._open), phase.name]}
@@ -367,18 +364,6 @@ class Phases:
             loop, of_loop = one.place
             del loop.entered[loop.entered.index(of_loop) :]
         return inner
-
-    def _phase_of(self, loop: Loop, phase: Phase) -> LoopPhase:
-        if loop.is_captured:
-            raise RecordingError(
-                f"phase({phase.name!r}): an iteration of the loop {loop.name!r} is captured and replayed in one, and "
-                "has no parts; use mode='per-iteration' for its phases"
-            )
-        if (found := loop.phases.get(phase.path)) is None:
-            around = loop.entered[-1].names if loop.entered else ()
-            found = loop.phases[phase.path] = LoopPhase(names=(*around, phase.name), better=phase.better)
-        found.is_apart |= self._is_apart
-        return found
 
     def _record(self, name: str, better: Better, at: Mapping[str, Scalar], value: object, **place: Any) -> None:
         self._notebook.note(name, value, unit="s", better=better, reduce="max", at=at, **place)

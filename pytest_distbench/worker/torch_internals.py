@@ -240,18 +240,15 @@ def _standing_before(operator: Any, name: str, tell: Told, asked: _Asked, comple
         found = operator.redispatch(keys & _AFTER_US, *args, **options)
         if not completes or found is None:
             return found
-        work = _finished(args[0] if args else None)
+        results = args[0] if args else None
+        done: torch.futures.Future[Any] = torch.futures.Future()
+        flat = [results] if isinstance(results, torch.Tensor) else list(results or [])
+        done.set_result([t for r in flat for t in (r if isinstance(r, list) else [r])])
+        # work that is over and has these tensors as its result, as C++ takes it; not in torch's stubs
+        work = torch._C._distributed_c10d._create_work_from_future(done).boxed()  # type: ignore[attr-defined]
         return (*found[:-1], work) if isinstance(found, tuple) else work
 
     return kernel
-
-
-def _finished(results: Any) -> Any:
-    """Work that is over and has these tensors as its result, as C++ takes it."""
-    done: torch.futures.Future[Any] = torch.futures.Future()
-    flat = [results] if isinstance(results, torch.Tensor) else list(results or [])
-    done.set_result([t for r in flat for t in (r if isinstance(r, list) else [r])])
-    return torch._C._distributed_c10d._create_work_from_future(done).boxed()  # type: ignore[attr-defined] # not in torch's stubs
 
 
 def _functional(operator: Any, name: str, asked: _Asked, waits: _Waits) -> Callable[..., Any]:

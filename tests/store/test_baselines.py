@@ -39,7 +39,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def recording_commit(path: Path, root: Path) -> str:
-    return next(recordings(path, root)).commit
+    return next(recordings(path, root))[0]
 
 
 def commit(root: Path, message: str) -> str:
@@ -71,12 +71,12 @@ def test_a_commit_that_rewrote_the_form_of_a_file_is_no_recording(store: Baselin
     commit(repository, "the form of the file")
     found = list(recordings(path, repository))
 
-    assert [(recording.commit, recording.entry) for recording in found] == [(first, None)]
+    assert [(commit, entry) for commit, _, entry in found] == [(first, None)]
     assert store.entry(TEST, KEY) == made
 
     path.write_text(now.replace("1.1", "1.2").replace("1.0", "3.0"))
     last = commit(repository, "measured again")
-    assert [recording.commit for recording in recordings(path, repository)] == [last, first]
+    assert [commit for commit, _, _ in recordings(path, repository)] == [last, first]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_file_that_was_moved_keeps_who_recorded_it(
     store.write(new, KEY, replace(measured, tolerance=0.5))
     commit(repository, "a tolerance, by hand")
 
-    assert [r.commit for r in recordings(store.path(new, KEY), repository)] == [first]
+    assert [commit for commit, _, _ in recordings(store.path(new, KEY), repository)] == [first]
 
 
 @pytest.mark.parametrize("text", ["{", "<<<<<<< ours\n", ""])
@@ -137,7 +137,7 @@ def test_what_nobody_can_read_is_no_recording_and_hides_none(store: BaselineStor
     (repository / "code").write_text("slower")
     commit(repository, "mended, and slower code")
 
-    assert [r.commit for r in recordings(path, repository)] == [first]
+    assert [commit for commit, _, _ in recordings(path, repository)] == [first]
 
 
 def test_what_is_not_committed_or_ignored_is_told_with_the_command(store: BaselineStore, repository: Path) -> None:

@@ -375,10 +375,8 @@ class DeviceSteps:
             self.pause()
         self._meter.stop()  # before our own wait, which spins
         self._apart_s += apart_s
-        if ends_block:
-            self._close()
-
-    def _close(self) -> None:
+        if not ends_block:
+            return
         self._synchronize()
         self._delay.wait(self._mark, apart_s=self._apart_s)
         step_s = (HostClock.perf_counter() - self._block_start - self._apart_s) / len(self._block)
