@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_distbench.errors import ConfigurationError, look_up
 from pytest_distbench.records.metric import Scalar
-from pytest_distbench.workloads.protocol import REDUCTIONS, Inputs, Pattern
+from pytest_distbench.workloads.protocol import Inputs, Pattern
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +49,7 @@ class Form:
     def __post_init__(self) -> None:
         import torch.distributed as dist
 
-        object.__setattr__(self, "op", getattr(dist.ReduceOp, REDUCTIONS[self.redop].torch_name))
+        object.__setattr__(self, "op", getattr(dist.ReduceOp, self.redop.upper()))
 
     def call(self, name: str, *buffers: object, **how: object) -> Any:
         """One call of torch's of this name."""

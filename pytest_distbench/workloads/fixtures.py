@@ -163,7 +163,7 @@ class CollectiveSweep:
             return self._distbench.run_wanted(given, wanted)
         collective = (wanted.params or {})["collective"]
         if transport == "all":
-            transport = [name for name, row in TRANSPORTS.items() if collective in (row.collectives or [collective])]
+            transport = [name for name, (_, of) in TRANSPORTS.items() if not of or collective in of]
         names = _names(given, "transport", transport, TRANSPORTS)
         if isinstance(names, str):
             return self._distbench.run_wanted(given, self._sent_by(given, wanted, names))
@@ -172,12 +172,12 @@ class CollectiveSweep:
 
     def _sent_by(self, given: Arguments, wanted: Called, name: str) -> Called:
         """The same by a transport; the test is skipped where the backend has it not."""
-        row, backend, params = TRANSPORTS[name], self._distbench.backend, dict(wanted.params or {})
-        if row.collectives and params["collective"] not in row.collectives:
-            given.refuse(f"transport={name!r} is for {', '.join(row.collectives)}, not for {params['collective']}")
-        if backend not in row.variables:
-            pytest.skip(f"not run: {' and '.join(row.variables)} can use {name!r}, and {backend} cannot choose")
-        return replace(wanted, params={**params, "transport": name}, env=row.variables[backend])
+        (variables, collectives), backend, params = TRANSPORTS[name], self._distbench.backend, dict(wanted.params or {})
+        if collectives and params["collective"] not in collectives:
+            given.refuse(f"transport={name!r} is for {', '.join(collectives)}, not for {params['collective']}")
+        if backend not in variables:
+            pytest.skip(f"not run: {' and '.join(variables)} can use {name!r}, and {backend} cannot choose")
+        return replace(wanted, params={**params, "transport": name}, env=variables[backend])
 
     def _check_choices(
         self, given: Arguments, row: Operation | None, choices: Mapping[str, object], cache: str
@@ -246,7 +246,7 @@ _USUAL: dict[str, object] = {
 }
 """How messages are sent and timed. What is as usual is not stored, so that cases outlive new choices."""
 
-_UNNAMED = Preset(summary="a list", sizes=lambda item: [])
+_UNNAMED = Preset(sizes=lambda item: [])
 _HINT = ", or give a list of bytes"
 
 

@@ -57,24 +57,6 @@ BETWEEN_RANKS = 7
 """Ranks send the same numbers, each from one on that lies so far behind the other's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reduction:
-    """One reduce operation.
-
-    Attributes:
-        torch_name: attribute of ``torch.distributed.ReduceOp``.
-        numbers: (ranks, largest number that is exact) -> the numbers that ranks send, again and again, each rank from
-            another one on.
-        combine: (ranks, m) whole numbers -> (m,), their exact result.
-        ulps: units in the last place by which a floating result may be off, as nccl-tests allows.
-    """
-
-    torch_name: str
-    numbers: Callable[[int, int], list[int]]
-    combine: Callable[[torch.Tensor], torch.Tensor]
-    ulps: int = 0
-
-
 def _period(most: int) -> int:
     """How many numbers follow each other before they repeat: odd, as the pieces that messages are cut into are even.
 
@@ -107,23 +89,24 @@ def _any(_ranks: int, largest: int) -> list[int]:
     return [11 * i % length for i in range(length)]
 
 
+Reduction = tuple[Callable[[int, int], list[int]], Callable[["torch.Tensor"], "torch.Tensor"], int]
+
 REDUCTIONS: dict[str, Reduction] = {
-    "sum": Reduction(torch_name="SUM", numbers=_small_enough_to_add, combine=lambda rows: rows.sum(0)),
-    "avg": Reduction(torch_name="AVG", numbers=_divisible, combine=lambda rows: rows.sum(0) / len(rows), ulps=2),
-    "product": Reduction(torch_name="PRODUCT", numbers=_few_factors, combine=lambda rows: rows.prod(0)),
-    "min": Reduction(torch_name="MIN", numbers=_any, combine=lambda rows: rows.amin(0)),
-    "max": Reduction(torch_name="MAX", numbers=_any, combine=lambda rows: rows.amax(0)),
-    "band": Reduction(
-        torch_name="BAND", numbers=_any, combine=lambda rows: functools.reduce(operator.and_, rows.unbind())
-    ),
-    "bor": Reduction(
-        torch_name="BOR", numbers=_any, combine=lambda rows: functools.reduce(operator.or_, rows.unbind())
-    ),
-    "bxor": Reduction(
-        torch_name="BXOR", numbers=_any, combine=lambda rows: functools.reduce(operator.xor, rows.unbind())
-    ),
+    "sum": (_small_enough_to_add, lambda rows: rows.sum(0), 0),
+    "avg": (_divisible, lambda rows: rows.sum(0) / len(rows), 2),
+    "product": (_few_factors, lambda rows: rows.prod(0), 0),
+    "min": (_any, lambda rows: rows.amin(0), 0),
+    "max": (_any, lambda rows: rows.amax(0), 0),
+    "band": (_any, lambda rows: functools.reduce(operator.and_, rows.unbind()), 0),
+    "bor": (_any, lambda rows: functools.reduce(operator.or_, rows.unbind()), 0),
+    "bxor": (_any, lambda rows: functools.reduce(operator.xor, rows.unbind()), 0),
 }
-"""By the name that ``redop=`` takes."""
+"""By the name that ``redop=`` takes, which ``torch.distributed.ReduceOp`` has in capitals:
+
+- (ranks, largest number that is exact) -> the numbers that ranks send, again and again, each rank from another one on;
+- (ranks, m) whole numbers -> (m,), their exact result;
+- units in the last place by which a floating result may be off, as nccl-tests allows.
+"""
 
 
 class Pattern:
@@ -179,7 +162,8 @@ _BETWEEN_PARTS = 3
 class Inputs:
     """Element i of rank r is number i + 7 r of a row of few that repeats, so chosen that every result is exact.
 
-    Of a message in several tensors each ``part`` has numbers of its own.
+    Of a message in several tensors each ``part`` has numbers of its own. A floating result may be off by ``ulps``
+    units in the last place.
     """
 
     def __init__(
@@ -201,14 +185,8 @@ class Inputs:
         self.world_size = world_size
         self.root = root
         self._part = part
-        self._reduction = REDUCTIONS[redop]
-        numbers = self._reduction.numbers(world_size, DTYPES[dtype][1])
-        self._numbers = torch.tensor(numbers, device=device)
-
-    @property
-    def ulps(self) -> int:
-        """Units in the last place by which a floating result may be off."""
-        return self._reduction.ulps
+        numbers, self._combine, self.ulps = REDUCTIONS[redop]
+        self._numbers = torch.tensor(numbers(world_size, DTYPES[dtype][1]), device=device)
 
     def of(self, rank: int) -> Pattern:
         """What ``rank`` sends, ``count`` numbers."""
@@ -224,7 +202,7 @@ class Inputs:
 
     def reduced(self) -> Pattern:
         """What the call's reduce operation makes of all ranks' inputs, ``count`` numbers."""
-        return self.combine(self._reduction.combine)
+        return self.combine(self._combine)
 
     def combine(self, rule: Callable[[torch.Tensor], torch.Tensor]) -> Pattern:
         """What an element-wise rule makes of all ranks' inputs, ``count`` numbers.
@@ -240,35 +218,25 @@ class Inputs:
         return self._numbers.roll(-(BETWEEN_RANKS * rank + _BETWEEN_PARTS * self._part))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transport:
-    """A way to send.
+Transport = tuple[Mapping[str, Mapping[str, str]], tuple[str, ...]]
+"""Variables of the ranks by backend, and the collectives that can be sent so, empty: all.
 
-    Attributes:
-        summary: for people.
-        variables: of the ranks, by backend; a backend that is not there has no such way.
-        collectives: that can be sent so; empty: all.
-    """
-
-    summary: str
-    variables: Mapping[str, Mapping[str, str]]
-    collectives: tuple[str, ...] = ()
+A backend that is not there has no such way.
+"""
 
 
-def _nccl(summary: str, *collectives: str, **variables: str) -> Transport:
-    return Transport(summary=summary, variables={"nccl": variables}, collectives=collectives)
+def _nccl(*collectives: str, **variables: str) -> Transport:
+    return {"nccl": variables}, collectives
 
 
 TRANSPORTS: dict[str, Transport] = {
-    "ring": _nccl("the algorithm Ring", NCCL_ALGO="Ring"),
-    "tree": _nccl("the algorithm Tree, which NCCL has for all_reduce", "all_reduce", NCCL_ALGO="Tree"),
-    "simple": _nccl("the protocol Simple: whole chunks, for bandwidth", NCCL_PROTO="Simple"),
-    "ll": _nccl("the protocol LL: flags between the data, for latency", NCCL_PROTO="LL"),
-    "ll128": _nccl("the protocol LL128: the same in lines of 128 bytes, over NVLink", NCCL_PROTO="LL128"),
-    "shm": _nccl("through the host's memory, where GPUs of a host would reach each other", NCCL_P2P_DISABLE="1"),
-    "socket": _nccl(
-        "through sockets, also within a host", NCCL_P2P_DISABLE="1", NCCL_SHM_DISABLE="1", NCCL_NET="Socket"
-    ),
+    "ring": _nccl(NCCL_ALGO="Ring"),
+    "tree": _nccl("all_reduce", NCCL_ALGO="Tree"),
+    "simple": _nccl(NCCL_PROTO="Simple"),  # whole chunks, for bandwidth
+    "ll": _nccl(NCCL_PROTO="LL"),  # flags between the data, for latency
+    "ll128": _nccl(NCCL_PROTO="LL128"),  # the same in lines of 128 bytes, over NVLink
+    "shm": _nccl(NCCL_P2P_DISABLE="1"),  # through the host's memory, where GPUs of a host would reach each other
+    "socket": _nccl(NCCL_P2P_DISABLE="1", NCCL_SHM_DISABLE="1", NCCL_NET="Socket"),  # also within a host
 }
 """By the name that ``transport=`` takes. gloo has none: in torch's builds for Linux TCP is all there is."""
 
@@ -291,12 +259,7 @@ _GROUPS: dict[str, Callable[[int], list[range]]] = {
 
 
 def groups_of(name: str | int, world_size: int) -> list[tuple[int, ...]]:
-    """The ranks of each group.
-
-    Args:
-        name: ``all``, ``half`` (the first ranks, the others idle), ``halves`` (both at once), or a number of ranks.
-        world_size: ranks at hand.
-    """
+    """The ranks of each group: ``all``, ``half`` (the others idle), ``halves`` (both at once), or so many of them."""
     if isinstance(name, int) and not isinstance(name, bool):
         found = [range(min(name, world_size))]
         if not 2 <= name <= world_size:
@@ -330,7 +293,6 @@ class Preset:
     """Message sizes that have a name, and how they are measured where the call says nothing else.
 
     Attributes:
-        summary: for people.
         sizes: bytes, from the bytes of an element.
         iterations: timed per size; None: as many as fit a time budget.
         warmup: untimed iterations per size.
@@ -339,7 +301,6 @@ class Preset:
         as_memory_allows: the largest sizes are left out where a rank has no memory for them.
     """
 
-    summary: str
     sizes: Callable[[int], list[int]]
     iterations: int | None = None
     warmup: int = 5
@@ -349,23 +310,11 @@ class Preset:
 
 
 PRESETS: dict[str, Preset] = {
-    "powers": Preset(summary="4 B to 64 MiB, doubling", sizes=lambda item: [2**k for k in range(2, 27)]),
-    "small": Preset(summary="256 B, 4 KiB, 64 KiB, 1 MiB", sizes=lambda item: [2**8, 2**12, 2**16, 2**20]),
-    "gpu": Preset(
-        summary="1 KiB to 8 GiB, doubling, as memory allows",
-        sizes=lambda item: [2**k for k in range(10, 34)],
-        as_memory_allows=True,
-    ),
-    "mlbench": Preset(
-        summary="MLBench task 0a: 80 steps from 1 to 10^8 elements, 100 times each", sizes=mlbench_sizes, iterations=100
-    ),
-    "nccl-tests": Preset(
-        summary="nccl-tests without options: 32 MiB, 20 calls in one breath after one, the mean over ranks",
-        sizes=lambda item: [32 * 2**20],
-        iterations=20,
-        warmup=1,
-        mode="batch",
-        over_ranks="mean",
-    ),
+    "powers": Preset(sizes=lambda item: [2**k for k in range(2, 27)]),
+    "small": Preset(sizes=lambda item: [2**8, 2**12, 2**16, 2**20]),
+    "gpu": Preset(sizes=lambda item: [2**k for k in range(10, 34)], as_memory_allows=True),
+    "mlbench": Preset(sizes=mlbench_sizes, iterations=100),  # as task 0a
+    # as nccl-tests without options: calls in one breath after one, the mean over ranks
+    "nccl-tests": Preset(sizes=lambda item: [32 * 2**20], iterations=20, warmup=1, mode="batch", over_ranks="mean"),
 }
 """By the name that ``sizes=`` takes."""

@@ -5,6 +5,7 @@ Model FLOPS utilisation (MFU) is which share of what the devices can do a traini
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -132,7 +133,10 @@ def record_input_rate(
     waited, (busy, _) = inputs.waited_s, busy_s(cpus)
     for _ in range(steps):
         step()
-    gpu = _gpu_utilisation(rank)
+    gpu = None
+    if rank.device.type == "cuda":
+        with contextlib.suppress(Exception):  # a driver or a slice may have no answer, or its module is absent
+            gpu = torch.cuda.utilization(rank.device) / 100
     rank.synchronize()
     rank.delay.wait(mark)
     seconds = rank.own_clock() - start
@@ -156,16 +160,6 @@ def record_input_rate(
     rank.record("cpu_utilisation", cpu, reduce="mean", identity=inputs.identity)
     if gpu is not None:
         rank.record("gpu_utilisation", gpu, reduce="min", identity=inputs.identity)
-
-
-def _gpu_utilisation(rank: RankContext) -> float | None:
-    """Of the rank's GPU, 0 to 1; None where there is none, or nobody can say."""
-    if rank.device.type != "cuda":
-        return None
-    try:
-        return torch.cuda.utilization(rank.device) / 100
-    except Exception:  # noqa: BLE001 a driver or a slice without an answer, whose errors are of a module that may be absent
-        return None
 
 
 PEAKS: tuple[tuple[str, float], ...] = (

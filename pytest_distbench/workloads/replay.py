@@ -54,12 +54,7 @@ _CUT = ("reduce_scatter", "reduce_scatter_single", "scatter", "all_to_all_single
 def replay_params(given: Arguments, source: object, of: str, *, world_size: int, beside: Path) -> dict[str, Any]:
     """The parameters of :func:`replay`; refused is what so many ranks cannot replay.
 
-    Args:
-        given: checks the arguments.
-        source: a run of the test, the path of a baseline file, or a fingerprint itself.
-        of: name of its loop; empty: the only one.
-        world_size: ranks that replay it.
-        beside: the folder that a path may be relative to.
+    The source is a run of the test, a fingerprint, or the path of a baseline file, which may be relative to ``beside``.
     """
     name, chosen = _choose(given, source, of, beside)
     if chosen.missing:
@@ -69,8 +64,29 @@ def replay_params(given: Arguments, source: object, of: str, *, world_size: int,
     rows = [row for rows in chosen.collectives.values() for row in rows]
     used = {row.group for row in rows}
     groups = list(dict.fromkeys(g for groups in chosen.groups.values() for g in groups if g[0] in used))
-    _check_groups(given, rows, groups, world_size)
-    _check_ranks(given, chosen, groups, world_size)
+    known = {name: (size, stride) for name, size, stride in groups}
+    for group_name in dict.fromkeys(row.group for row in rows if row.group != "default"):
+        if group_name not in known:
+            given.refuse(f"it does not contain the ranks of the group {group_name!r}: record it again")
+        size, stride = known[group_name]
+        if (size > 1 and not stride) or world_size % (size * max(1, stride)):
+            given.refuse(
+                f"the group {group_name!r} of {size} ranks, {stride} apart, does not fit into {world_size} ranks"
+            )
+    if len(known) < len(groups):
+        given.refuse("ranks belong to groups of one name and several sizes, which cannot be replayed")
+    named = named_ranks(chosen.collectives)
+    if len(chosen.collectives) > 1 and named != list(range(world_size)):
+        given.refuse(
+            f"its ranks differ, and it describes {len(named)} of them, so replaying it takes as many ranks; found "
+            f"{world_size}"
+        )
+    sizes = {"default": world_size, **{name: size for name, size, _ in groups}}
+    if len(chosen.collectives) == 1 and _passes(rows, "send", sizes) != _passes(rows, "recv", sizes):
+        given.refuse(  # every rank does what this one did: what it sends must come
+            "sends and receives of one rank do not match, so those of the other ranks are needed: record the "
+            "fingerprint on a backend that transfers data"
+        )
     if unknown := sorted({row.op for row in rows} - REPLAYED.keys()):
         given.refuse(f"{', '.join(unknown)} cannot be replayed; known are {', '.join(sorted(REPLAYED))}")
     return {
@@ -111,24 +127,6 @@ def _choose(given: Arguments, source: object, of: str, beside: Path) -> tuple[st
     return next(iter(loops.items()))
 
 
-def _check_ranks(given: Arguments, chosen: Fingerprint, groups: list[Group], world_size: int) -> None:
-    named = named_ranks(chosen.collectives)
-    alone = len(chosen.collectives) == 1
-    if not alone and named != list(range(world_size)):
-        given.refuse(
-            f"its ranks differ, and it describes {len(named)} of them, so replaying it takes as many ranks; found "
-            f"{world_size}"
-        )
-    if alone:  # every rank does what this one did: what it sends must come
-        [rows] = chosen.collectives.values()
-        sizes = {"default": world_size, **{name: size for name, size, _ in groups}}
-        if _passes(rows, "send", sizes) != _passes(rows, "recv", sizes):
-            given.refuse(
-                "sends and receives of one rank do not match, so those of the other ranks are needed: record the "
-                "fingerprint on a backend that transfers data"
-            )
-
-
 def _passes(rows: list[Collective], op: str, sizes: Mapping[str, int]) -> Counter[tuple[str, int, int]]:
     """How often so many bytes go how far in a group, in the direction of the data; a group's last is before its first.
 
@@ -142,23 +140,13 @@ def _passes(rows: list[Collective], op: str, sizes: Mapping[str, int]) -> Counte
     return found
 
 
-def _check_groups(given: Arguments, rows: list[Collective], groups: list[Group], world_size: int) -> None:
-    known = {name: (size, stride) for name, size, stride in groups}
-    for name in dict.fromkeys(row.group for row in rows if row.group != "default"):
-        if name not in known:
-            given.refuse(f"it does not contain the ranks of the group {name!r}: record it again")
-        size, stride = known[name]
-        if (size > 1 and not stride) or world_size % (size * max(1, stride)):
-            given.refuse(f"the group {name!r} of {size} ranks, {stride} apart, does not fit into {world_size} ranks")
-    if len(known) < len(groups):
-        given.refuse("ranks belong to groups of one name and several sizes, which cannot be replayed")
-
-
 # In a rank
 
 
 def replay(rank: RankContext) -> None:
     """Time the whole sequence as ``replay``, and each operation of it alone as ``replay[op=...]``."""
+    import torch.distributed as dist
+
     params = rank.params
     by_ranks = msgspec.convert(params["collectives"], dict[str, list[Collective]])
     groups = msgspec.convert(params["groups"], list[Group])
@@ -169,7 +157,16 @@ def replay(rank: RankContext) -> None:
         if row.op == "scatter":  # only its root has put bytes in: the others learn from there how much they get
             same = [of[i] for of in by_ranks.values() if i < len(of) and of[i].op == row.op]
             rows[i] = max(same, key=lambda other: other.message_bytes)
-    calls = _calls(rows, _make_groups(rank, groups), rank.device)
+    own: dict[str, _Group] = {"default": None}
+    for name, size, stride in groups:  # every group is made by all ranks
+        for first in range(0, rank.world_size, size * max(1, stride)):
+            for offset in range(max(1, stride)):
+                members = [first + offset + i * stride for i in range(size)]
+                made = dist.new_group(members)
+                if rank.rank in members:
+                    assert isinstance(made, dist.ProcessGroup)
+                    own[name] = made
+    calls = _calls(rows, own, rank.device)
     loops = {"warmup": params["warmup"], "iterations": params["iterations"]}
     for _ in rank.timed("replay", **loops):
         for _, call in calls:
@@ -180,22 +177,6 @@ def replay(rank: RankContext) -> None:
         for _ in rank.timed("replay", at={"op": op}, **loops):
             for call in alone:
                 call()
-
-
-def _make_groups(rank: RankContext, groups: Sequence[Group]) -> dict[str, _Group]:
-    """Those of this rank by their names. A collective call: every group is made by all ranks."""
-    import torch.distributed as dist
-
-    found: dict[str, _Group] = {"default": None}
-    for name, size, stride in groups:
-        for first in range(0, rank.world_size, size * max(1, stride)):
-            for offset in range(max(1, stride)):
-                members = [first + offset + i * stride for i in range(size)]
-                made = dist.new_group(members)
-                if rank.rank in members:
-                    assert isinstance(made, dist.ProcessGroup)
-                    found[name] = made
-    return found
 
 
 def _calls(rows: Sequence[Collective], groups: Mapping[str, _Group], device: torch.device) -> list[tuple[str, _Call]]:

@@ -15,7 +15,6 @@ from pytest_distbench.plugin.outcomes import Misuse, Run
 from pytest_distbench.workloads import fixtures as shapes
 from pytest_distbench.workloads import protocol
 from pytest_distbench.workloads.fixtures import CollectiveSweep, Communication
-from pytest_distbench.workloads.protocol import Transport
 
 
 def sweep(folder: Path, *arguments: Any, most: int | None = None, **options: Any) -> Run:
@@ -113,7 +112,7 @@ def test_a_sweep_of_larger_messages_than_the_option_leaves_is_skipped_with_both(
 
 
 TWO = {
-    name: Transport(summary="", variables={"gloo": {"HOW": name}, "nccl": {}}, collectives=collectives)
+    name: ({"gloo": {"HOW": name}, "nccl": {}}, collectives)
     for name, collectives in {"wide": (), "narrow": (), "deep": ("all_reduce",)}.items()
 }
 

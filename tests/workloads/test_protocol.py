@@ -45,12 +45,12 @@ def test_sizes_are_those_of_the_protocols_and_unknown_names_are_told() -> None:
 
 @pytest.mark.parametrize("name", TRANSPORTS)
 def test_a_transport_is_of_known_backends_and_collectives_and_sets_what_no_other_sets(name: str) -> None:
-    row = TRANSPORTS[name]
+    variables, collectives = TRANSPORTS[name]
 
-    assert set(row.variables) <= set(BACKENDS)
-    assert set(row.collectives) <= set(OPERATIONS)
-    assert all(row.variables.values())
-    assert all(row.variables != other.variables for key, other in TRANSPORTS.items() if key != name)
+    assert set(variables) <= set(BACKENDS)
+    assert set(collectives) <= set(OPERATIONS)
+    assert all(variables.values())
+    assert all(variables != other for key, (other, _) in TRANSPORTS.items() if key != name)
 
 
 @pytest.mark.parametrize(

@@ -58,36 +58,31 @@ def sweeps(result: CaseResult) -> dict[str, list[SweepPoint]]:
         if _AXIS in verdict.at:
             name = " ".join(str(value) for axis, value in verdict.at.items() if axis != _AXIS)
             series.setdefault(name, {}).setdefault(int(verdict.at[_AXIS]), {})[verdict.name] = verdict
-    return {
-        name: [
-            _point(size, time, time.current, found)
-            for size, found in sorted(sizes.items())
-            if (time := found.get("latency")) is not None and time.current is not None
-        ]
-        for name, sizes in series.items()
-    }
+    made: dict[str, list[SweepPoint]] = {name: [] for name in series}
+    for name, size in ((name, size) for name, sizes in series.items() for size in sorted(sizes)):
+        found = series[name][size]
+        time, wrong = found.get("latency"), found.get("wrong_elements")
+        if time is None or time.current is None:
+            continue
+        factor, peak = (float(time.facts.get(fact, 0.0)) for fact in ("busbw_factor", LINK_PEAK))
+        algbw = size / time.current / GIGABYTE if time.current else 0.0
+        point = SweepPoint(
+            message_bytes=size,
+            time=time,
+            gravest=min((v.code for v in found.values()), key=severity_order),
+            time_s=time.current,
+            algbw=algbw,
+            busbw=algbw * factor if factor else None,
+            busbw_share=algbw * factor / peak if factor and peak else None,
+            wrong_elements=wrong.current if wrong else None,
+        )
+        made[name].append(point)
+    return made
 
 
 def sweep_points(result: CaseResult) -> list[SweepPoint]:
     """Those of several dtypes one after the other."""
     return [point for found in sweeps(result).values() for point in found]
-
-
-def _point(size: int, time: Finding, time_s: float, found: dict[str, Finding]) -> SweepPoint:
-    factor = float(time.facts.get("busbw_factor", 0.0))
-    peak = float(time.facts.get(LINK_PEAK, 0.0))
-    algbw = size / time_s / GIGABYTE if time_s else 0.0
-    wrong = found.get("wrong_elements")
-    return SweepPoint(
-        message_bytes=size,
-        time=time,
-        gravest=min((v.code for v in found.values()), key=severity_order),
-        time_s=time_s,
-        algbw=algbw,
-        busbw=algbw * factor if factor else None,
-        busbw_share=algbw * factor / peak if factor and peak else None,
-        wrong_elements=wrong.current if wrong else None,
-    )
 
 
 def _refusals(result: CaseResult) -> list[Finding]:

@@ -114,9 +114,14 @@ def cost_rows(
     """Of cases that trained to a goal or recorded a rate, test by test, ascending in ranks; not of elastic jobs."""
     found: dict[tuple[object, ...], list[CostRow]] = {}
     for result in results:
+        case, platform = result.case, result.environment.platform
+        under = case.conditions
+        needed = (OVERSUBSCRIBED, NODES)  # cores and nodes differ with the world size
+        around = tuple(sorted((by, what) for by, what in under.around.items() if by not in needed))
+        alike = (case.test, case.family, case.run, case.device, platform, under.backend, around)
         for row in _purchases(result):
             row.prices, row.run = prices, run
-            found.setdefault((*_group(result), row.what), []).append(row)
+            found.setdefault((*alike, row.what), []).append(row)
     for rows in found.values():
         rows.sort(key=lambda row: row.ranks)
         for row in rows:
@@ -126,13 +131,6 @@ def cost_rows(
 
 def _over(one: float | None, other: float | None) -> float | None:
     return one / other if one is not None and other else None
-
-
-def _group(result: CaseResult) -> tuple[object, ...]:
-    """What cases have in common that differ in their world size alone, and in what it needs: cores, nodes."""
-    case, under = result.case, result.case.conditions
-    around = tuple(sorted((by, what) for by, what in under.around.items() if by not in (OVERSUBSCRIBED, NODES)))
-    return (case.test, case.family, case.run, case.device, result.environment.platform, under.backend, around)
 
 
 def _purchases(result: CaseResult) -> Iterator[CostRow]:
@@ -319,7 +317,14 @@ def over_time(result: CaseResult, curve: Sequence[Point]) -> list[Point]:
     if not ends and not steps:
         return []
     known = [(0.0, 0.0), *(ends or [(1.0, median(steps))])]
-    return points((_at(known, step), value) for step, value in curve)
+
+    def at(step: float) -> float:
+        """When a step was taken: on the line between the two known ones about it, or on the last such line."""
+        i = min(max(1, bisect_left(known, (step, 0.0))), len(known) - 1)
+        (before, began), (after, ended) = known[i - 1], known[i]
+        return began + (ended - began) * (step - before) / (after - before)
+
+    return points((at(step), value) for step, value in curve)
 
 
 def _ends(measured: Sequence[Sample]) -> list[Point]:
@@ -330,13 +335,6 @@ def _ends(measured: Sequence[Sample]) -> list[Point]:
             lasted.setdefault(i * int(m.facts.get(EVERY, 1)), []).append(ended - began)
     medians = [median(lasted[step]) for step in sorted(lasted)]
     return [*zip(map(float, sorted(lasted)), accumulate(medians), strict=True)]
-
-
-def _at(known: Sequence[Point], step: float) -> float:
-    """When a step was taken: on the line between the two known ones about it, or on the last such line."""
-    i = min(max(1, bisect_left(known, (step, 0.0))), len(known) - 1)
-    (before, began), (after, ended) = known[i - 1], known[i]
-    return began + (ended - began) * (step - before) / (after - before)
 
 
 PARAMETERS, TENSORS = "parameters", "tensors"

@@ -89,8 +89,9 @@ def _rows(results: Sequence[CaseResult]) -> Iterator[PhaseRow]:
 
 def _rows_of_loop(result: CaseResult, loop: str, found: Sequence[Breakdown]) -> Iterator[PhaseRow]:
     parts = _parts(result, loop, found)
-    sent = [row for row in parts.values() if row.kind == "phase" and _is_outermost_communication(row.path)]
-    communication_s = sum(row.time_s for row in sent) if sent else None
+    outermost = (path for path in parts if path[-1] in COMMUNICATION and not {*path[:-1]} & {*COMMUNICATION})
+    sent = [parts[path].time_s for path in outermost if parts[path].kind == "phase"]
+    communication_s = sum(sent) if sent else None
     times_s = _mean([breakdown.times_s for breakdown in found], len(found))
     step_s = fmean(times_s)
     tops = [row for path, row in parts.items() if len(path) == 1]
@@ -141,10 +142,6 @@ def _with_its_parts(row: PhaseRow, parts: dict[_Path, PhaseRow]) -> Iterator[Pha
     for path, part in parts.items():
         if path[:-1] == row.path:
             yield from _with_its_parts(part, parts)
-
-
-def _is_outermost_communication(path: _Path) -> bool:
-    return path[-1] in COMMUNICATION and not set(path[:-1]) & set(COMMUNICATION)
 
 
 def _phase(row: PhaseRow) -> Cell:

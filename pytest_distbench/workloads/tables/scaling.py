@@ -175,13 +175,18 @@ def _row(result: CaseResult) -> ScalingRow | None:
     rate, samples = _median(launches, RATE), _median(launches, SAMPLES)
     if not step or not samples or rate is None:
         return None
+    # of the step's logarithm: between launches, and in their middle inside of one; None: one launch without iterations
+    timed = [launch[loop] for launch in launches if loop in launch]
+    inside = [found for m in timed if (found := variance_of_iterations(m)) is not None]
+    values = [math.log(m.value) for m in timed if m.value]
+    known = [*([median(inside)] if inside else []), *([variance(values)] if len(values) > 1 else [])]
     return ScalingRow(
         result=result,
         communicates=facts[RATE_COMMUNICATION] == COMMUNICATION[0],
         samples=samples,
         ranks_per_node=int(facts[RATE_RANKS_PER_NODE]) if RATE_RANKS_PER_NODE in facts else None,
         step_s=step,
-        step_variance=_variance([launch[loop] for launch in launches if loop in launch]),
+        step_variance=max(known) / len(timed) if known else None,
         rate=rate,
         uncertainty=_median(launches, RATE_UNCERTAINTY),
         jitter=_median(launches, RATE_JITTER),
@@ -192,14 +197,6 @@ def _row(result: CaseResult) -> ScalingRow | None:
 def _median(launches: Sequence[dict[str, Sample]], key: str) -> float | None:
     values = [m.value for launch in launches if (m := launch.get(key)) is not None and m.value is not None]
     return median(values) if values else None
-
-
-def _variance(launches: Sequence[Sample]) -> float | None:
-    """Of the logarithm of what launches measured, in their middle; None: one launch without iterations."""
-    inside = [found for m in launches if (found := variance_of_iterations(m)) is not None]
-    values = [math.log(m.value) for m in launches if m.value]
-    known = [*([median(inside)] if inside else []), *([variance(values)] if len(values) > 1 else [])]
-    return max(known) / len(launches) if known else None
 
 
 def _test(row: ScalingRow) -> Cell:

@@ -86,10 +86,11 @@ def test_a_goal_is_missed_with_shuffled_targets(task: Task, generated: Path, mon
 def _shuffled(load: Callable[..., Any]) -> Callable[..., Any]:
     def load_shuffled(*args: Any) -> Any:
         found = load(*args)
-        if isinstance(found.train, torch.Tensor):  # a text: what follows a word is chance
-            return found._replace(train=found.train[torch.randperm(len(found.train))])
-        images, labels = found.train
-        return found._replace(train=type(found.train)(images, labels[torch.randperm(len(labels))]))
+        train, *others = found
+        if isinstance(train, torch.Tensor):  # a text: what follows a word is chance
+            return (train[torch.randperm(len(train))], *others)
+        images, labels = train
+        return (type(train)(images, labels[torch.randperm(len(labels))]), *others)
 
     return load_shuffled
 

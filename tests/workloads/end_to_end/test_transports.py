@@ -70,11 +70,10 @@ def test_sweeps_by_several_transports_stand_side_by_side(
     pytester: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pytest_distbench.commands.cli import main
-    from pytest_distbench.workloads.protocol import TRANSPORTS, Transport
+    from pytest_distbench.workloads.protocol import TRANSPORTS
 
     for name in ("one", "other"):
-        row = Transport(summary="made up", variables={"gloo": {"MADE_UP": name}})
-        monkeypatch.setitem(TRANSPORTS, name, row)
+        monkeypatch.setitem(TRANSPORTS, name, ({"gloo": {"MADE_UP": name}}, ()))
     pytester.makepyfile(test_v=SWEPT.replace("\n    ", "\n"))
     result = run_inside("-rs", "--distbench-json=run.json")
 
