@@ -33,8 +33,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.reasons import REASONS
 from pytest_distbench.records.wire import SESSION_VARIABLE
 from pytest_distbench.run import loop
-from pytest_distbench.run.around import AROUND
-from pytest_distbench.run.kinds import LAUNCH_KINDS
+from pytest_distbench.run.kinds import AROUND, LAUNCH_KINDS
 
 gc.disable()  # until all tests are collected, and all that they import is loaded: see pytest_collection_finish
 

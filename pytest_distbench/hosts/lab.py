@@ -41,8 +41,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
-from pytest_distbench.run.around import AroundSetup
-from pytest_distbench.run.kinds import Around, Describe
+from pytest_distbench.run.kinds import Around, AroundSetup, Describe
 from pytest_distbench.units import format_seconds
 
 _ROUND_TRIPS = 20

@@ -37,9 +37,9 @@ from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.wire import XFAILED
 from pytest_distbench.report import escape
 from pytest_distbench.report.verdicts import lost_text, remark_lines
+from pytest_distbench.run.against import Evaluation
 from pytest_distbench.run.confirm import Again, Doubt
 from pytest_distbench.run.control import plant, trace_case
-from pytest_distbench.run.evaluation import Evaluation
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.references import Nothing
 from pytest_distbench.run.request import CaseRequest, Settings

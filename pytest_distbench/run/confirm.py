@@ -34,9 +34,8 @@ from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Confirmation, Finding
-from pytest_distbench.run.against import Variant, find_links
+from pytest_distbench.run.against import Evaluation, Variant, differing, find_links
 from pytest_distbench.run.directory import Revision
-from pytest_distbench.run.evaluation import Evaluation, differing
 from pytest_distbench.run.request import CaseRequest, Settings
 from pytest_distbench.run.sources import Reference, Source, SourceFailed, take_turns
 from pytest_distbench.store.baselines import NotRecorded, recordings

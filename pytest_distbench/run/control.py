@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.judging.confirmation import LOOKS, judge_in_turns
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.sensitivity import clocks_of, share_beyond, spoken_against
 from pytest_distbench.judging.terms import accepted_changes
-from pytest_distbench.launch.trace import LoopTrace, Side, busy_communication, write_file
+from pytest_distbench.launch.trace import Side, busy_communication, write_file
 from pytest_distbench.records.iteration import CANDIDATE, CaseTrace, TracedSide
 from pytest_distbench.records.options import BY_TOLERANCE
 from pytest_distbench.records.plan import LaunchRequest, Ranks
@@ -61,7 +60,10 @@ def trace_case(
     variant = session.launching.compared_with if again is None else again.beside.get(request.case.key)
     if not source.references:
         variant = None
-    if why := _why_not(session, launched):
+    why = kind_of(launched.work).why_no_ranks
+    if not why and session.launching.hosting(launched.work).hosts == "many":
+        why = "its ranks are of several hosts"
+    if why:
         return CaseTrace(why_not=why)
     traced: dict[str, Side] = {}
     troubles = []
@@ -73,37 +75,22 @@ def trace_case(
             except DistbenchError as error:
                 troubles.append(f"the launch of {name} with the profiler: {error}")
             else:
-                traced[name] = _side(side, traces)
+                of = "" if side is None else f"({side.revision.commit[:10] if side.revision else side})"
+                traced[name] = (CANDIDATE if side is None else "base", of, traces)
     if not traced:
         return CaseTrace(why_not="; ".join(troubles))
+    settings, known = session.settings, place(session.settings.traces, launched.title)
+    path = known.with_name(known.name + SUFFIX)
     try:
-        path = _write(session.settings, launched.title, list(traced.values()))
+        files = {path: write_file(list(traced.values()))}
+        files |= {settings.traces / ".gitignore": b"*\n"} if settings.logs is None else {}
+        for target, content in files.items():
+            with replace_file(target, next_step="Give a writable folder: --distbench-out DIR") as file:
+                file.write(content)
     except DistbenchError as error:
         return CaseTrace(why_not=str(error))
     sides = [TracedSide(name=name, busy=busy_communication(side[2])) for name, side in traced.items()]
     return CaseTrace(path=str(path), sides=sides, why_not="; ".join(troubles))
-
-
-def _side(variant: Variant | None, traces: Sequence[LoopTrace]) -> Side:
-    if variant is None:
-        return CANDIDATE, "", traces
-    return "base", f"({variant.revision.commit[:10] if variant.revision else variant})", traces
-
-
-def _why_not(session: Session, launched: LaunchRequest) -> str:
-    if why := kind_of(launched.work).why_no_ranks:
-        return why
-    return "its ranks are of several hosts" if session.launching.hosting(launched.work).hosts == "many" else ""
-
-
-def _write(settings: Settings, title: str, sides: Sequence[Side]) -> Path:
-    known = place(settings.traces, title)
-    path = known.with_name(known.name + SUFFIX)
-    files = {path: write_file(sides)} | ({settings.traces / ".gitignore": b"*\n"} if settings.logs is None else {})
-    for target, content in files.items():
-        with replace_file(target, next_step="Give a writable folder: --distbench-out DIR") as file:
-            file.write(content)
-    return path
 
 
 HERE = Variant(revision=None, interpreter=None)

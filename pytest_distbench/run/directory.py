@@ -36,16 +36,15 @@ _LONGEST_NAME = 120
 
 
 def place(folder: Path, title: str) -> Path:
-    return folder.joinpath(*(_file_name(part) for part in title.split("/") if part))
-
-
-def _file_name(text: str) -> str:
-    name = quote(text, safe=" []=,+@:{}")
-    if name in (".", ".."):
-        return name.replace(".", "%2E")
-    if len(name) <= _LONGEST_NAME:
-        return name
-    return f"{name[:_LONGEST_NAME]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    """The path of a title in a folder, whose slashes separate folders."""
+    for part in filter(None, title.split("/")):
+        name = quote(part, safe=" []=,+@:{}")
+        if name in (".", ".."):
+            name = name.replace(".", "%2E")
+        if len(name) > _LONGEST_NAME:
+            name = f"{name[:_LONGEST_NAME]}-{hashlib.sha256(part.encode()).hexdigest()[:8]}"
+        folder = folder / name
+    return folder
 
 
 KEPT = 3
@@ -251,8 +250,16 @@ def copy_beside(root: Path, run_directory: Path, *, named: str) -> Iterator[Path
     with check_out(find_revision("HEAD", root, asked="a copy of the working tree"), run_directory, named=named) as tree:
         others = ("ls-files", "--others", "--exclude-standard", "-z")
         for name in [*_names(root, "diff", "--name-only", "--no-renames", "-z", "HEAD"), *_names(root, *others)]:
-            if not (root / name).resolve().is_relative_to(run_directory.resolve()):
-                _copy(root / name, tree / name)
+            source, target = root / name, tree / name
+            if source.resolve().is_relative_to(run_directory.resolve()):
+                continue
+            is_folder, is_large = source.is_dir(), source.is_file() and source.stat().st_size > _LARGE_BYTES
+            if (is_folder and not source.is_symlink()) or is_large:
+                raise LauncherError(f"{source} is no regular file, so it cannot be copied")
+            target.unlink(missing_ok=True)
+            if os.path.lexists(source):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, target, follow_symlinks=False)
         for name in _names(root, *others, "--ignored", "--directory"):
             if Path(name).name != "__pycache__" and not os.path.lexists(tree / name):
                 (tree / name).parent.mkdir(parents=True, exist_ok=True)
@@ -265,15 +272,6 @@ def _names(root: Path, *arguments: str) -> list[str]:
     if listed.returncode:
         raise LauncherError(f"git could not list what is in {root}: {_said(listed)}")
     return [name.removesuffix("/") for name in listed.stdout.split("\0") if name]
-
-
-def _copy(source: Path, target: Path) -> None:
-    if (source.is_dir() and not source.is_symlink()) or (source.is_file() and source.stat().st_size > _LARGE_BYTES):
-        raise LauncherError(f"{source} is no regular file, so it cannot be copied")
-    target.unlink(missing_ok=True)
-    if os.path.lexists(source):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(source, target, follow_symlinks=False)
 
 
 def _add(root: Path, tree: Path, revision: Revision) -> None:

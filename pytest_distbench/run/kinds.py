@@ -1,26 +1,45 @@
-"""The table of kinds of launch: how each is run, compared and judged; and what happens around one, as a contract.
+"""The table of kinds of launch, and the table of what happens around every launch, whatever it runs.
 
-A new kind is a record of its own, below :class:`~pytest_distbench.records.plan.Work`, and a row:
-``LAUNCH_KINDS[Mine] = LaunchKind(...)``.
+A kind says how launches are run, compared and judged. A new one is a record of its own, below
+:class:`~pytest_distbench.records.plan.Work`, and a row: ``LAUNCH_KINDS[Mine] = LaunchKind(...)``.
+
+A conftest or a plugin adds what should happen around launches by one row, too: ``AROUND["mine"] = Mine``. How busy GPUs
+and CPUs are is looked at from pytest's process, so that no rank does it. Ranks with a CPU quota have a control group
+each, from before they start until they ended. The same ranks on fewer hosts are another measurement; with more ranks
+than this host has cores what they compute counts, and their clocks are only shown.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import math
+import os
 import random
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_distbench.errors import ConfigurationError, expect
+from pytest_distbench.errors import ConfigurationError, ExtensionError, blame, expect, show
 from pytest_distbench.extensions import Table
 from pytest_distbench.launch.controlled import launch_command
-from pytest_distbench.launch.starters import Hosting
+from pytest_distbench.launch.starters import LAUNCHERS, Hosting
 from pytest_distbench.launch.supervise import Arm, Side, run_in_turns, supervise
+from pytest_distbench.machine.gpu_watch import PATIENCE_S, GpuWatch, await_memory, complaint, held_remark
+from pytest_distbench.machine.gpus import Gpus, misplaced, peak_bytes_per_s
+from pytest_distbench.machine.locks import find_controller, remove, throttled
+from pytest_distbench.records.case import CPUS, NODES, OVERSUBSCRIBED
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import CPU_THROTTLED, LINK_PEAK, Sample
 from pytest_distbench.records.plan import Command, LaunchPlan, LaunchRequest, Ranks, Work
+from pytest_distbench.records.record import replace
+from pytest_distbench.run.request import Settings
+from pytest_distbench.units import GIGABYTE
+from pytest_distbench.worker.load import busy_s, usable_cpus
 
 InTurns = Callable[[Sequence[Arm]], list[LaunchRecord | None]]
 """Runs launches that are to be compared; None for those that were left out because one did not pass."""
@@ -138,3 +157,259 @@ class Around:
 
     def close(self) -> None:
         """Let go of what it holds. Another launch may come nevertheless."""
+
+
+_FIRST_PAUSE_S = 0.125
+"""Between two looks; the system counts in ticks of 0.01 s."""
+_MOST_LOOKS = 200
+"""About so many of a launch are kept, however long it takes."""
+
+
+class UtilisationAround(Around):
+    def __init__(
+        self, now: Callable[[], float] = time.monotonic, busy: Callable[[], float] = lambda: busy_s(usable_cpus())[0]
+    ) -> None:
+        self._now = now
+        self._busy = busy
+
+    @contextlib.contextmanager
+    def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Describe]:
+        """Look at this host's CPUs: seconds since it began -> their share that was busy since the look before."""
+        del plan
+        if hosting.hosts != "one":
+            yield lambda record: record
+            return
+        course: list[tuple[float, float]] = []
+        is_over = threading.Event()
+        thread = threading.Thread(
+            target=lambda: course.extend(self.looks(is_over.wait)), name="distbench-cpus", daemon=True
+        )
+        thread.start()
+        try:
+            yield lambda record: replace(record, cpu_course=course)
+        finally:
+            is_over.set()
+            thread.join()
+
+    def looks(self, wait: Callable[[float], bool]) -> Iterator[tuple[float, float]]:
+        """Until waiting says that it is over: a moment, and the share that was busy since the one before."""
+        cpus = len(usable_cpus() or ()) or os.cpu_count() or 1
+        start = last = self._now()
+        before = self._busy()
+        is_over = False
+        while not is_over:
+            is_over = wait(max(_FIRST_PAUSE_S, (last - start) / (_MOST_LOOKS / 4)))
+            now, busy = self._now(), self._busy()
+            if now - last >= _FIRST_PAUSE_S / 2:
+                yield round(now - start, 3), round(min(1.0, (busy - before) / ((now - last) * cpus)), 3)
+                last, before = now, busy
+
+
+_MARGIN_S = 1.0
+"""To tell of a launch before somebody else ends its test."""
+
+
+def devices(gpus: Gpus, world_size: int) -> list[int]:
+    """CUDA device of each rank: one of its own, or shared evenly; none on the CPU."""
+    count = len(gpus.visible)
+    return [rank % count for rank in range(world_size)] if count else []
+
+
+class GpusAround(Around):
+    """How the GPUs fare meanwhile. After a failure it is waited until ended ranks have given their memory back."""
+
+    def __init__(self, gpus: Gpus, *, on_progress: Callable[[str], None], patience_s: float = PATIENCE_S) -> None:
+        self._gpus = gpus
+        self._on_progress = on_progress
+        self._patience_s = patience_s
+        self._watch: GpuWatch | None = None
+
+    @contextlib.contextmanager
+    def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Describe]:
+        if plan.device != "cuda" or not self._gpus.visible or hosting.hosts == "many":
+            yield self._with_driver
+            return
+        watch = self._watch = self._watch or GpuWatch(self._gpus.visible)
+        before = watch.memory_in_use(plan.world_size)
+        ranks = self._gpus.visible[: plan.world_size]
+        is_joined = len(ranks) == plan.world_size and not plan.shares_gpu
+        with watch.during(plan.world_size) as witnesses:
+
+            def describe(record: LaunchRecord) -> LaunchRecord:
+                record = self._with_driver(record)
+                remarks, measurements = list(record.remarks), list(record.measurements)
+                if record.outcome == "failed":  # what became of the GPUs, and of the memory that the ranks held
+                    self._on_progress("waiting for free GPU memory")
+                    patience_s = self._patience_s
+                    if plan.test_ends_at is not None:
+                        patience_s = max(0.0, min(patience_s, plan.test_ends_at - time.monotonic() - _MARGIN_S))
+                    held = await_memory(lambda: watch.memory_in_use(plan.world_size), before, patience_s=patience_s)
+                    remarks += filter(None, [complaint()])
+                    remarks += [held_remark(g, b, watch.users(g), patience_s=patience_s) for g, b in held.items()]
+                peak = peak_bytes_per_s(ranks, self._gpus.links) if is_joined else None
+                if peak is not None:  # of the links that collectives went over
+                    for i, m in enumerate(measurements):
+                        if "busbw_factor" in m.facts:
+                            measurements[i] = replace(m, facts={**m.facts, LINK_PEAK: peak / GIGABYTE})
+                return replace(record, gpu_witnesses=witnesses, measurements=measurements, remarks=remarks)
+
+            yield describe
+
+    def _with_driver(self, record: LaunchRecord) -> LaunchRecord:
+        """A launch with what no rank knows: the driver, and GPUs that are others than it was given."""
+        driver = self._gpus.driver
+        software = {**record.software, "driver": driver} if record.software and driver else record.software
+        leased = [self._gpus.visible[device] for device in devices(self._gpus, len(record.gpus))]
+        remarks = [*record.remarks, *filter(None, [misplaced(leased, record.gpus)])]
+        return replace(record, software=software, remarks=remarks)
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
+
+def layout_text(layout: Sequence[int]) -> str:
+    return "+".join(f"{len([*hosts])}x{ranks}" for ranks, hosts in itertools.groupby(layout))
+
+
+class QuotaAround(Around):
+    def ready(self, plan: LaunchPlan, hosting: Hosting, folder: Path) -> LaunchPlan:
+        """Name the control group of each rank; none without a quota, and for ranks that are made up.
+
+        Raises:
+            AroundUnavailable: this system has none.
+        """
+        del folder
+        if plan.cpus is None or hosting.hosts == "none":
+            return plan
+        controller = find_controller()
+        return replace(plan, cpu_groups=[str(controller.group(rank)) for rank in range(plan.processes)])
+
+    @contextlib.contextmanager
+    def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Describe]:
+        """Make the groups that the plan names, and remove them: with how often the quota stopped each rank.
+
+        The sides of a pair have them in common, rank by rank: they take turns. That the quota bit is information, of
+        the rank that it stopped most seldom.
+
+        Raises:
+            AroundUnavailable: they cannot be made here.
+        """
+        del hosting
+        shares: list[float] = []
+        left: list[str] = []
+
+        def take_away(group: Path) -> None:
+            with contextlib.suppress(OSError):  # it could not be made
+                shares.append(throttled(group))
+            if not remove(group):
+                left.append(f"{group} is still there: a process that its rank started did not end")
+
+        def describe(record: LaunchRecord) -> LaunchRecord:
+            record = replace(record, remarks=[*record.remarks, *left])
+            if not shares or record.outcome != "passed":
+                return record
+            value, ranks = min(shares), len(shares)
+            bit = Sample(name=CPU_THROTTLED, unit="", better="info", value=value, ranks=ranks, reduce="min")
+            return replace(record, measurements=[*record.measurements, bit])
+
+        with contextlib.ExitStack() as stack:
+            if plan.cpus is not None and plan.cpu_groups:
+                controller = find_controller()
+                controller.remove_stale()
+                for group in map(Path, plan.cpu_groups):
+                    stack.callback(take_away, group)
+                    controller.make(group, plan.cpus)
+            yield describe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AroundSetup:
+    """What a row is made of.
+
+    Attributes:
+        on_progress: shows one line while something is waited for.
+    """
+
+    settings: Settings
+    on_progress: Callable[[str], None]
+
+
+AROUND: Table[str, Callable[[AroundSetup], Around]] = Table(
+    "around",
+    {
+        "gpus": lambda setup: GpusAround(setup.settings.gpus, on_progress=setup.on_progress),
+        "utilisation": lambda setup: UtilisationAround(),
+        CPUS: lambda setup: QuotaAround(),
+    },
+)
+"""By name; what comes first is outermost."""
+
+
+class Surroundings:
+    def __init__(self, setup: AroundSetup) -> None:
+        self._settings = setup.settings
+        layout = LAUNCHERS[setup.settings.launcher].layout
+        self._layout = functools.cache(layout) if layout is not None else None
+        self._all: dict[str, Around] = {}
+        for name, make in AROUND.items():
+            with blame(f"AROUND[{name!r}]"):
+                self._all[name] = make(setup)
+
+    def ready(self, plan: LaunchPlan, hosting: Hosting, folder: Path) -> LaunchPlan:
+        """The plan with what its ranks need of each row; folder: of the run."""
+        for around in self._all.values():
+            if isinstance(around, Around):  # one of a conftest may have nothing to add
+                plan = around.ready(plan, hosting, folder)
+        return plan
+
+    @contextlib.contextmanager
+    def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Describe]:
+        """Do all of it while a launch runs. Gives what makes a record complete, once that is over."""
+        with contextlib.ExitStack() as stack:
+            seen = {name: stack.enter_context(around.during(plan, hosting)) for name, around in self._all.items()}
+
+            def describe(record: LaunchRecord) -> LaunchRecord:
+                for name, complete in reversed(seen.items()):
+                    record = expect(LaunchRecord, complete(record), f"AROUND[{name!r}]: what it yields")
+                if plan.cores is None:
+                    return record
+                # Ranks had to share cores: what scatters from launch to launch is information.
+                shown = [replace(m, better="info") if m.is_noisy else m for m in record.measurements]
+                return replace(record, measurements=shown)
+
+            yield describe
+
+    def conditions(self, request: LaunchRequest) -> dict[str, str]:
+        """What is around a launch and makes another case of it, by name.
+
+        Raises:
+            ConfigurationError: there are too few hosts for its ranks.
+        """
+        launcher, nodes = LAUNCHERS[self._settings.launcher], ""
+        if self._layout is not None and kind_of(request.work).hosted_by(launcher) is launcher:
+            processes, engine = request.work.processes(request.world_size), self._settings.engine
+            layout = self._layout(processes, on_gpus=request.device == "cuda", engine=engine)
+            # the hosts and the ranks on each, where there are several
+            nodes = layout_text(layout) if len(layout) > 1 else ""
+        found = {
+            OVERSUBSCRIBED: "" if request.cores is None else f"{request.cores}-cores",
+            CPUS: "" if request.cpus is None else f"{request.cpus:g}",
+            **request.chosen,
+            NODES: nodes,
+        }
+        found = {name: text for name, text in found.items() if text}
+        for name, around in self._all.items():
+            with blame(f"AROUND[{name!r}]"):
+                given = dict(around.conditions(request))
+            if not all(isinstance(text, str) for pair in given.items() for text in pair):
+                wanted = "wanted texts by name, as {'cooling': 'low'}"
+                raise ExtensionError(f"AROUND[{name!r}]: conditions gave {show(given)}; {wanted}")
+            found |= given
+        return found
+
+    def close(self) -> None:
+        with contextlib.ExitStack() as stack:
+            for name, around in self._all.items():
+                stack.callback(blame(f"AROUND[{name!r}]")(around.close))

@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from pathlib import Path
@@ -31,9 +31,8 @@ from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.against import LauncherKey, ReferenceSide, Variant, VariantKey, outside, python_path
-from pytest_distbench.run.around import AroundSetup, Surroundings, devices
 from pytest_distbench.run.directory import RunDirectory
-from pytest_distbench.run.kinds import kind_of, run_launch
+from pytest_distbench.run.kinds import AroundSetup, Surroundings, devices, kind_of, run_launch
 from pytest_distbench.run.request import Settings
 from pytest_distbench.worker import bodies
 
@@ -160,7 +159,12 @@ class Launching:
             gpus, torch = self.settings.gpus, hardware.installed_version("torch")
             first = gpus.visible[0]
             where = f"{first.label} ({first.name}; driver {gpus.driver} runs CUDA {gpus.cuda} at most)"
-            raise ConfigurationError(f"--gpu: torch {torch} cannot compute on {where}: {_why_it_cannot(record)}")
+            why = f"{record.reason.splitlines()[0]}. Next: python -c 'import torch; torch.ones(1, device=\"cuda\")'"
+            error = record.fates[0].error if record.fates else None
+            if error is not None and (sign := signs.read(error.message)) is not None and sign.advice:
+                said = error.message.strip().splitlines()[0]
+                why = f"{sign.meaning} ({error.kind}: {said}). Next: {sign.advice}"
+            raise ConfigurationError(f"--gpu: torch {torch} cannot compute on {where}: {why}")
 
     def launch(self, request: LaunchRequest, index: int, *, only: Sequence[str] = ()) -> LaunchRecord:
         self.on_progress(f"launch {index + 1}")
@@ -247,9 +251,13 @@ class Launching:
     ) -> list[LaunchRecord | None]:
         """The records of a launch, or of a pair of them, with what happened around it: here all launches pass."""
         show, secrets = self.on_output, _secrets(plan)
-        if show is not None and secrets:
-            show = functools.partial(_show_masked, show, secrets)
-        side = Side(launcher=functools.partial(self._launcher, None), on_progress=self.on_progress, on_output=show)
+
+        def masked(rank: int, line: str) -> None:
+            assert show is not None
+            show(rank, mask_values(line, secrets))
+
+        launcher, on_output = functools.partial(self._launcher, None), show and masked
+        side = Side(launcher=launcher, on_progress=self.on_progress, on_output=on_output)
         with self.surroundings.during(plan, self.hosting(plan.work)) as describe:
             records = run(side)
         return [record and describe(record) for record in records]
@@ -260,6 +268,9 @@ class Launching:
         variables = self._variables()
         working_dir = _working_dir()
         hosting = self.hosting(request.work)
+        # As OpenMP reads its variable: a list is one number per nesting level.
+        threads = variables.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+        threads_set = int(threads) if threads.isdecimal() and int(threads) > 0 else hardware.cores()
         plan = LaunchPlan(
             **msgspec.structs.asdict(replace(request, folder=request.folder or working_dir)),
             index=index,
@@ -275,7 +286,7 @@ class Launching:
             only=[] if PEAK_MEMORY in only else list(only),  # it is of all that a launch does
             preload=list(self._preload(beside)),
             reports_progress=self.reports_progress,
-            set_threads=_threads(variables) if hosting.sets_threads else None,
+            set_threads=threads_set if hosting.sets_threads else None,
         )
         return self.surroundings.ready(plan, hosting, self.directory.path)
 
@@ -324,18 +335,6 @@ class Launching:
                 self.surroundings.close()
 
 
-def _why_it_cannot(record: LaunchRecord) -> str:
-    error = record.fates[0].error if record.fates else None
-    sign = signs.read(error.message) if error is not None else None
-    if error is None or sign is None or not sign.advice:
-        return f"{record.reason.splitlines()[0]}. Next: python -c 'import torch; torch.ones(1, device=\"cuda\")'"
-    return f"{sign.meaning} ({error.kind}: {error.message.strip().splitlines()[0]}). Next: {sign.advice}"
-
-
-def _show_masked(show: Callable[[int, str], None], secrets: Sequence[str], rank: int, line: str) -> None:
-    show(rank, mask_values(line, secrets))
-
-
 def _secrets(plan: LaunchPlan) -> list[str]:
     return secret_values({**plan.variables, **plan.own_variables})
 
@@ -348,12 +347,6 @@ def _working_dir() -> str:
             f"cannot start ranks: pytest's working directory, in which they run, is gone: {error.strerror}. Did a "
             f"test or a body remove it?"
         ) from error
-
-
-def _threads(variables: Mapping[str, str]) -> int:
-    """Intra-op threads, as OpenMP reads its variable: a list is one number per nesting level."""
-    first = variables.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return int(first) if first.isdecimal() and int(first) > 0 else hardware.cores()
 
 
 def _no_room(error: OSError) -> LauncherError:

@@ -119,7 +119,7 @@ def test_what_was_only_measured_is_shown_with_v(project: Project) -> None:
 
 COOLING = """
     import contextlib, os
-    from pytest_distbench.run.around import AROUND
+    from pytest_distbench.run.kinds import AROUND
 
     class Cooling:
         def __init__(self, setup):

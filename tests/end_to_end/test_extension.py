@@ -255,7 +255,7 @@ from contextlib import nullcontext
 
 from pytest_distbench.errors import AroundUnavailable
 from pytest_distbench.records.record import replace
-from pytest_distbench.run.around import AROUND
+from pytest_distbench.run.kinds import AROUND
 
 class Busy:
     def conditions(self, request):

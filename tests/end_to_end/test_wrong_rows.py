@@ -8,7 +8,7 @@ pytestmark = pytest.mark.usefixtures("own_rows")
 
 AROUND = """
 import contextlib
-from pytest_distbench.run.around import AROUND
+from pytest_distbench.run.kinds import AROUND
 
 class Wrong:
     def __init__(self, setup):

@@ -24,15 +24,16 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.plan import Command, LaunchPlan, LaunchRequest
 from pytest_distbench.records.record import replace
-from pytest_distbench.run import around
-from pytest_distbench.run.around import (
+from pytest_distbench.run import kinds
+from pytest_distbench.run.kinds import (
     AROUND,
+    HERE,
     AroundSetup,
+    Describe,
     QuotaAround,
     Surroundings,
     layout_text,
 )
-from pytest_distbench.run.kinds import HERE, Describe
 
 PASSED = LaunchRecord(index=0, outcome="passed", wall_s=1.0)
 
@@ -92,7 +93,7 @@ OWN = [f"distbench-{os.getpid()}-rank{rank}" for rank in range(2)]
 @pytest.fixture(params=[1, 2])
 def made_up(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadeUp:
     system = MadeUp(tmp_path, request.param, monkeypatch)
-    monkeypatch.setattr(around, "find_controller", lambda: system.controller)
+    monkeypatch.setattr(kinds, "find_controller", lambda: system.controller)
     return system
 
 
@@ -213,7 +214,7 @@ def test_ranks_compute_within_their_quota_and_no_group_is_left(
 def test_where_none_can_be_made_the_test_is_skipped(
     pytester: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(around, "find_controller", lambda: CpuController(tmp_path / "nowhere", 1))
+    monkeypatch.setattr(kinds, "find_controller", lambda: CpuController(tmp_path / "nowhere", 1))
     pytester.makepyfile(test_real=REAL)
     result = run_inside("--world-size=2", "-q", "-k", "test_busy", "-Wdefault")
 

@@ -21,9 +21,8 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import LINK_PEAK, Sample
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
-from pytest_distbench.run import around as module
-from pytest_distbench.run.around import GpusAround, UtilisationAround, devices
-from pytest_distbench.run.kinds import HERE
+from pytest_distbench.run import kinds as module
+from pytest_distbench.run.kinds import HERE, GpusAround, UtilisationAround, devices
 
 
 class Machine:

@@ -82,8 +82,8 @@ def test_ranks_see_the_gpus_that_are_leased(plan_of: Callable[..., LaunchPlan]) 
 STUCK = """
 import pathlib
 from pytest_distbench.launch.starters import LAUNCHERS, LauncherKind
-from pytest_distbench.run.around import AROUND
-from pytest_distbench.run.around import GpusAround
+from pytest_distbench.run.kinds import AROUND
+from pytest_distbench.run.kinds import GpusAround
 from pytest_distbench.testing import StandInLauncher
 
 class Stuck(GpusAround):

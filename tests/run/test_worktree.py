@@ -11,8 +11,8 @@ import pytest
 from support.repositories import git
 
 from pytest_distbench.errors import LauncherError
+from pytest_distbench.run.against import Evaluation, differing
 from pytest_distbench.run.directory import Revision, RunDirectory, check_out, copy_beside, find_revision
-from pytest_distbench.run.evaluation import Evaluation, differing
 
 
 def test_a_worktree_holds_the_revision_and_is_removed_after_an_error_with_what_was_written_there(

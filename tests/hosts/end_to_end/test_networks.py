@@ -202,7 +202,7 @@ PLANTING = """
     import pytest
     from support.networks import slow_down, slow_link
 
-    from pytest_distbench.run.around import AROUND
+    from pytest_distbench.run.kinds import AROUND
 
 
     class Planted:
