@@ -29,7 +29,7 @@ from pathlib import Path
 from pytest_distbench.judging.thresholds import FIRST_LOOK, LAST_LOOK, Circumstances, looks, power
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.wanted import PAIRED_TOLERANCE
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 
 TEST = """
 import time

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.verdicts import cause_lines
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 
 VARIABLE = "PLANTED_FAULT"
 

@@ -23,9 +23,9 @@ from pytest_distbench.judging.screening import LEAST, SCREENING_LAUNCHES, SUSPIC
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.judging.thresholds import DRIFT, Circumstances
 from pytest_distbench.records.case import Case, Conditions
+from pytest_distbench.records.kinds import distribution, nearest_rank
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Spread
-from pytest_distbench.records.summaries import distribution, nearest_rank
 
 COMPARISONS = 50
 """Tests of a run: they share its error rate, and the chance of a red run is told for as many."""

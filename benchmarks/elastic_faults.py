@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report import layout
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 
 FAULTS = {
     "none": "",

@@ -44,7 +44,7 @@ from pytest_distbench.machine.gpus import read_gpus
 from pytest_distbench.machine.hardware import installed_version
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.releases import own_version
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 
 ROOT = Path(__file__).resolve().parent.parent
 LINES = ROOT / "benchmarks" / "gpu_lines" / "test_lines.py"

@@ -34,7 +34,7 @@ from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.reasons import REASONS, severity_order
 from pytest_distbench.report import layout
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 
 KINDS = {"loss_curve": "curve", "final_loss": "same", "validation_loss": "same", "accuracy": "floor"}
 RTOL, STEPS_BEFORE = 1e-3, 10

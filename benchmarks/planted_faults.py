@@ -47,7 +47,7 @@ from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report import layout
 from pytest_distbench.store.baselines import BaselineStore, read_file
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 
 CASES = (*planted.FAULTS, *planted.BEYOND, *planted.HARMLESS)
 HEADER = ("fault", "diverges at", "deviation", "to", "curve", "mean loss", "steps to 93 %", "accuracy")

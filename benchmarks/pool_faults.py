@@ -21,7 +21,7 @@ from pytest_distbench.elastic.records import pool_of
 from pytest_distbench.elastic.tables import picture
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report import layout
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 
 FAULTS = {
     "none (two jobs)": "",

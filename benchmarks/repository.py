@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -49,7 +49,7 @@ from pytest_distbench.launch.site import processes
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report import layout
 from pytest_distbench.store.baselines import read_file
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 
 MARK = "DISTBENCH_SOAK"
 SETTLE_S = 10.0

@@ -14,7 +14,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, tightest
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.tables.table import ColumnType, DataTable
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 
 _OF_LAUNCH: Mapping[str, ColumnType] = {
     "test": str, "case": str, "world_size": int, "backend": str, "launcher": str, "platform": str, "launch": int,

@@ -14,7 +14,7 @@ import pytest
 from support.recorded import FOLDER, unpack
 
 from pytest_distbench.commands.cli import main
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "dev" / "reports.md").read_text()

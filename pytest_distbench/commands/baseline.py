@@ -17,9 +17,8 @@ from pytest_distbench.errors import ConfigurationError, DistbenchError
 from pytest_distbench.extensions import Table
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES
 from pytest_distbench.records.case import BaselineEntry, EntryName
-from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS, grouped, median
 from pytest_distbench.records.run import Finding
-from pytest_distbench.records.summaries import grouped, median
 from pytest_distbench.records.wanted import UPDATES
 from pytest_distbench.report import escape_markdown, layout, row_line, table_head
 from pytest_distbench.store.accept import (
@@ -35,7 +34,7 @@ from pytest_distbench.store.accept import (
 )
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore
 from pytest_distbench.store.entries import has_test, selection
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 from pytest_distbench.units import counted, format_change, quantity
 
 

@@ -31,8 +31,7 @@ from pytest_distbench.report.tables import TABLES, table_of, tables_of
 from pytest_distbench.report.tables.table import DataTable
 from pytest_distbench.report.terminal import ending_lines, sentence, summary_lines
 from pytest_distbench.report.verdicts import verdict_rows
-from pytest_distbench.store.files import PAGE_SIGN, check_target, replace_file
-from pytest_distbench.store.run_record import read_prices, read_run_record
+from pytest_distbench.store.files import PAGE_SIGN, check_target, read_prices, read_run_record, replace_file
 
 
 def _add_compare(parser: argparse.ArgumentParser) -> None:

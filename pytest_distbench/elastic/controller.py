@@ -28,9 +28,9 @@ from pytest_distbench.elastic.progress import (
 )
 from pytest_distbench.elastic.records import START, Change, ElasticJob, Job, event
 from pytest_distbench.errors import ReadingError
-from pytest_distbench.records.event import Event, EventReader, append
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.wire import Event, EventReader, append
 
 
 class RunningJob:

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from pytest_distbench.elastic.records import JobRun, event, runs_of
 from pytest_distbench.elastic.tables import is_fixed, jobs_of, setup_name
 from pytest_distbench.records.case import OVERSUBSCRIBED
-from pytest_distbench.records.event import Event
 from pytest_distbench.records.iteration import RATE
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.wire import Event
 from pytest_distbench.report.tables.table import LAUNCH, TEST, Cell, Column, OfLaunch, TableKind, number, seconds
 
 _NAME = "accuracy"

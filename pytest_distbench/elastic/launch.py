@@ -23,12 +23,12 @@ from pytest_distbench.launch.supervise import Side
 from pytest_distbench.launch.workplace import error_tail
 from pytest_distbench.machine import hardware
 from pytest_distbench.records.environment import End
-from pytest_distbench.records.event import Event, EventReader, read_events
 from pytest_distbench.records.launch import ErrorReport, LaunchRecord, RankFate, RankReport
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wanted import ELASTIC_BASELINE_LAUNCHES
+from pytest_distbench.records.wire import Event, EventReader, read_events
 from pytest_distbench.run.kinds import LaunchKind
 
 

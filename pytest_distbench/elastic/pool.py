@@ -22,9 +22,9 @@ from pytest_distbench.elastic.engines import ENGINES, CannotGoOn, Engine
 from pytest_distbench.elastic.progress import EXIT_S
 from pytest_distbench.elastic.records import SERVING, START, Change, ChangeKind, Policy, Pool, PoolJob, Sharing, event
 from pytest_distbench.launch.workplace import tail
-from pytest_distbench.records.event import EventReader, append
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.wire import EventReader, append
 
 Moves = list[tuple[str, int]]
 """Slots, each with the owner that gets it, or that is to give it back."""

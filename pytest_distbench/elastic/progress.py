@@ -20,10 +20,10 @@ from pytest_distbench.elastic.records import Change, ElasticJob, error_of, event
 from pytest_distbench.errors import ConfigurationError, ReadingError, show
 from pytest_distbench.launch.fates import is_follower
 from pytest_distbench.launch.workplace import tail
-from pytest_distbench.records.event import Event, EventReader
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Reader
 from pytest_distbench.records.record import Number
+from pytest_distbench.records.wire import Event, EventReader
 from pytest_distbench.worker.load import process_began
 
 STABLE_STEPS = 3

@@ -18,12 +18,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch import ErrorReport
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Reader
 from pytest_distbench.records.plan import LaunchPlan, Task, Work
 from pytest_distbench.records.record import Number, Record, replace
+from pytest_distbench.records.wire import Event
 
 ChangeKind = Literal["join", "leave", "kill", "crash", "stop"]
 

@@ -21,10 +21,10 @@ from pytest_distbench.elastic.records import (
     unaccounted_s,
 )
 from pytest_distbench.errors import DistbenchError
-from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, RunRecord
+from pytest_distbench.records.wire import Event
 from pytest_distbench.report import page
 from pytest_distbench.report.formats import Format
 from pytest_distbench.report.page import Chart, points, short

@@ -35,12 +35,11 @@ from pytest_distbench.launch.site.guardian import adopt_orphans
 from pytest_distbench.launch.site.local import ChildRanks, LocalLauncher, LocalSite, RunningLaunch, start_interpreter
 from pytest_distbench.launch.starters.torchrun import TORCHRUN, start_torchrun
 from pytest_distbench.records.environment import Environment
-from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch import HostReport
 from pytest_distbench.records.launch_files import LaunchFiles, open_left
 from pytest_distbench.records.plan import LaunchPlan, read_work
 from pytest_distbench.records.record import Record, replace
-from pytest_distbench.records.wire import Lines, variables_from_wire
+from pytest_distbench.records.wire import Event, Lines, variables_from_wire
 
 SECRET_VARIABLE = "DISTBENCH_RELAY_SECRET"
 NAME_VARIABLES = ("DISTBENCH_HOST", "SLURMD_NODENAME")

@@ -22,11 +22,10 @@ from pytest_distbench.hosts.relay import Message, Order, place_of
 from pytest_distbench.launch.site import PULSE_S, Clocks, Exit, Heard
 from pytest_distbench.launch.site.local import places
 from pytest_distbench.launch.site.processes import Standstill
-from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch import MOMENTS, HostReport
 from pytest_distbench.records.plan import LaunchPlan, read_work
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.wire import Lines, variables_to_wire
+from pytest_distbench.records.wire import Event, Lines, variables_to_wire
 
 _READ_BYTES = 2**18
 _LEAVE_S = 10.0

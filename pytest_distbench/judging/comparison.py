@@ -66,12 +66,11 @@ from pytest_distbench.judging.thresholds import (
     of_stored,
     stretches,
 )
-from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS, geometric_mean, median
 from pytest_distbench.records.metric import PEAK_MEMORY, Sample
 from pytest_distbench.records.reasons import REASONS, ReasonCode
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding, Statistic
-from pytest_distbench.records.summaries import geometric_mean, median
 from pytest_distbench.units import format_bytes, format_change, format_values, is_size, why_impossible
 
 if TYPE_CHECKING:

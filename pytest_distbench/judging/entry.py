@@ -31,7 +31,7 @@ from pytest_distbench.judging.terms import (
 from pytest_distbench.judging.thresholds import DRIFT, fast_logs, typical_of_siblings
 from pytest_distbench.records.case import BaselineEntry, Case
 from pytest_distbench.records.environment import GpuWitness
-from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS, median
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import (
     CPU_S,
@@ -45,7 +45,6 @@ from pytest_distbench.records.metric import (
 )
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
-from pytest_distbench.records.summaries import median
 from pytest_distbench.records.wanted import RUN_LAUNCHES
 from pytest_distbench.units import why_impossible
 

@@ -21,11 +21,10 @@ from pytest_distbench.judging.terms import severity, software_changes, version_c
 from pytest_distbench.judging.thresholds import BUSIER_SHARE
 from pytest_distbench.judging.words import metric_text
 from pytest_distbench.records.iteration import NOT_RECORDED, TRAINING_STEP
-from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS, grouped
 from pytest_distbench.records.metric import WALL_TIME, metric_name
 from pytest_distbench.records.reasons import REMARKS
 from pytest_distbench.records.run import CaseResult, Finding
-from pytest_distbench.records.summaries import grouped
 from pytest_distbench.units import (
     counted,
     format_change,

@@ -20,13 +20,12 @@ import msgspec
 from pytest_distbench.judging import golden_curve
 from pytest_distbench.records.case import BaselineEntry, Case, Conditions
 from pytest_distbench.records.environment import SETTINGS
-from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS, median
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import PEAK_MEMORY, AskedBound, Sample, metric_name
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
-from pytest_distbench.records.summaries import median
 from pytest_distbench.units import counted, format_quantity
 
 _NEAR = 0.8

@@ -14,7 +14,14 @@ from typing import TypeVar
 from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.environment import Load
 from pytest_distbench.records.iteration import Breakdown, Fingerprint, named_ranks, rank_ranges
-from pytest_distbench.records.kinds import FAST_SIDE, METRIC_KINDS
+from pytest_distbench.records.kinds import (
+    FAST_SIDE,
+    FEWEST_OF_SERIES,
+    METRIC_KINDS,
+    distribution,
+    nearest_rank,
+    quantile,
+)
 from pytest_distbench.records.launch import Entered, HostReport, LaunchRecord, RankReport
 from pytest_distbench.records.metric import (
     LARGEST_NUMBER,
@@ -26,7 +33,6 @@ from pytest_distbench.records.metric import (
     Spread,
 )
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.summaries import FEWEST_OF_SERIES, distribution, nearest_rank, quantile
 
 _Part = TypeVar("_Part")
 

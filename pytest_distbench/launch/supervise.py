@@ -26,11 +26,10 @@ from pytest_distbench.launch.outcome import make_record
 from pytest_distbench.launch.site import LOOK_S, PULSE_S, Site
 from pytest_distbench.launch.starters import Launcher
 from pytest_distbench.launch.workplace import Leftovers, LogFollower, settle, watched_folder
-from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan, Ranks
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, SESSION_VARIABLE, TURN_REQUEST, start_s
+from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, SESSION_VARIABLE, TURN_REQUEST, Event, start_s
 
 
 def _nobody() -> Launcher:

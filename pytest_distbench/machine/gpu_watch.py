@@ -21,8 +21,8 @@ import psutil
 from pytest_distbench.machine.gpus import Driver, DriverError, connect
 from pytest_distbench.machine.hardware import cpu_name
 from pytest_distbench.records.environment import Gpu, GpuWitness
+from pytest_distbench.records.kinds import median
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.summaries import median
 from pytest_distbench.units import format_bytes, format_seconds
 
 TEMPERATURE, POWER_CAP, POWER_BRAKE, HARDWARE = "temperature", "power cap", "power brake", "hardware slowdown"

@@ -249,7 +249,7 @@ class ResultsPlugin:
 
     def _write_files(self, settings: Settings, session: pytest.Session) -> None:
         from pytest_distbench.errors import StoredFileError
-        from pytest_distbench.store.run_record import write_run_record
+        from pytest_distbench.store.files import write_run_record
 
         record = self._record(settings, session)
         try:
@@ -282,7 +282,7 @@ class ResultsPlugin:
         from pytest_distbench.plugin.settings import given_options
         from pytest_distbench.records.run import RunRecord, number_hosts
         from pytest_distbench.releases import own_version
-        from pytest_distbench.store.run_record import SCHEMA
+        from pytest_distbench.store.files import SCHEMA
 
         given = mask_secrets(given_options(self._config))
         arguments = [str(argument) for argument in self._config.invocation_params.args]

@@ -342,8 +342,7 @@ def _baselines(settings: Settings, given: Given) -> Settings:
 
 def _files(settings: Settings, given: Given) -> Settings:
     """The files that the run writes, each named by its option or in the folder for all of it; and what it reads."""
-    from pytest_distbench.store.files import PAGE_SIGN, RECORD_SIGN, check_target
-    from pytest_distbench.store.run_record import read_experiment
+    from pytest_distbench.store.files import PAGE_SIGN, RECORD_SIGN, check_target, read_experiment
 
     out = settings.out
     if out is not None:

@@ -11,11 +11,11 @@ from typing import Literal
 import msgspec
 
 from pytest_distbench.records.environment import GpuWitness, Load
-from pytest_distbench.records.event import Event
 from pytest_distbench.records.iteration import Breakdown, Fingerprint
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Observation, Sample
 from pytest_distbench.records.record import Record
+from pytest_distbench.records.wire import Event
 
 Outcome = Literal["passed", "failed", "skipped"]
 

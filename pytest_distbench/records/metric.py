@@ -208,7 +208,7 @@ class Sample(OfKind, frozen=True, kw_only=True, omit_defaults=True):
     """The launch's value; None says it has none (a goal never reached)."""
     values: list[Number] = []
     """The series of an exact, info or curve metric; of any other at most 41 of its values, see
-    :func:`~pytest_distbench.records.summaries.distribution`. Of a number of a training what it was taken from; of
+    :func:`~pytest_distbench.records.kinds.distribution`. Of a number of a training what it was taken from; of
     memory what each rank needed."""
     beside: list[str] = []
     """Of a curve that was read: what the script wrote beside each value, its own number of the step perhaps."""

@@ -1,10 +1,12 @@
-"""What a rank and its site say to each other, and how long a rank waits for what.
+"""What a rank and its site say to each other, in events, and how long a rank waits for what.
 
-There is one Unix socket per launch, a JSON line per event, and requests are a byte. The waits are shares of the
-launch's time: they nest, so that the inner one explains. gloo raises where a rank has waited too long, and the
-traceback tells where: that comes before the launch's own end. NCCL does not raise. Its watchdog ends the process a
-minute later (``launch/evidence.py``), and with it the stacks and the recorder that tell which rank is
-missing: under NCCL the launch's own end comes first.
+There is one Unix socket per launch, a JSON line per event, and requests are a byte. Other events several processes
+append to one file, line by line, and a record keeps them.
+
+The waits are shares of the launch's time: they nest, so that the inner one explains. gloo raises where a rank has
+waited too long, and the traceback tells where: that comes before the launch's own end. NCCL does not raise. Its
+watchdog ends the process a minute later (``launch/evidence.py``), and with it the stacks and the recorder that tell
+which rank is missing: under NCCL the launch's own end comes first.
 """
 
 from __future__ import annotations
@@ -14,9 +16,72 @@ import os
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pytest_distbench.records.event import Event
+import msgspec
+
+from pytest_distbench.records.record import Record
+
+
+class Event(Record, frozen=True, kw_only=True):
+    """Something that happened in a launch. A fact of it is read as an attribute: ``event.step``."""
+
+    t: float
+    """Seconds: in a file CLOCK_MONOTONIC, which all processes of a host share; in a record since its clock began."""
+    what: str
+    slot: int = -1
+    """The slot, or the rank, where it happened; -1: it is of the whole launch."""
+    facts: dict[str, Any] = {}
+    """JSON values by name; what happened has a row somewhere that says which."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.facts[name]
+        except KeyError:
+            raise AttributeError(f"{self.what} has no fact {name}; it has {', '.join(self.facts)}") from None
+
+
+def append(path: Path, event: Event) -> None:
+    """Append an event, in one write: it is whole or not there, and lines of several processes do not mix."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, msgspec.json.encode(event) + b"\n")
+    finally:
+        os.close(descriptor)
+
+
+_DECODER = msgspec.json.Decoder(Event)
+
+
+class EventReader:
+    """Reads a file of events while it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def read(self) -> list[Event]:
+        """The events since the last call. What is not whole is read when it is; what is no event is passed over."""
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        found = []
+        for text in whole.splitlines():
+            try:
+                found.append(_DECODER.decode(text))
+            except msgspec.DecodeError:  # a process was killed while it wrote
+                continue
+        return found
+
+
+def read_events(path: Path) -> list[Event]:
+    return sorted(EventReader(path).read(), key=lambda event: event.t)
+
 
 SESSION_VARIABLE = "DISTBENCH_SESSION"
 """In the environment of every process any launcher of this pytest session starts."""

@@ -21,10 +21,9 @@ from pytest_distbench.judging.thresholds import BUSIER_SHARE, LAST_LOOK
 from pytest_distbench.judging.words import change, metric_text
 from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.iteration import NOT_RECORDED
-from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS, grouped
 from pytest_distbench.records.reasons import REASONS, VERDICTS
 from pytest_distbench.records.run import CaseResult, Finding, RunRecord
-from pytest_distbench.records.summaries import grouped
 from pytest_distbench.records.wanted import ELASTIC_BASELINE_LAUNCHES
 from pytest_distbench.report import Line, layout, lines_of
 from pytest_distbench.report.verdicts import case_table, control_table, telling_verdicts, verdict_rows

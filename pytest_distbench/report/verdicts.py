@@ -24,13 +24,12 @@ from pytest_distbench.judging.words import change, current, metric_text, referen
 from pytest_distbench.launch.starters import LAUNCHERS
 from pytest_distbench.machine.secrets import mask_text
 from pytest_distbench.records.case import EntryName
-from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS, grouped
 from pytest_distbench.records.launch import LaunchRecord, RankFate
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.reasons import REASONS, ReasonCode, Severity
 from pytest_distbench.records.run import STATISTICS, CaseResult, Finding
-from pytest_distbench.records.summaries import grouped
 from pytest_distbench.report import (
     Line,
     escape,

@@ -26,11 +26,10 @@ from pytest_distbench.judging.entry import (
 from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.records.case import BaselineEntry, EntryName
 from pytest_distbench.records.iteration import Fingerprint
-from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS, median
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import Record, replace
 from pytest_distbench.records.run import CaseResult, Finding
-from pytest_distbench.records.summaries import median
 from pytest_distbench.store.baselines import BASELINE_FILES, BaselineFile, BaselineStore
 from pytest_distbench.store.entries import Choice
 

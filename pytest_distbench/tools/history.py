@@ -34,8 +34,7 @@ from pytest_distbench.report import escape_markdown, layout, row_line, table_hea
 from pytest_distbench.report.formats import BINARY, TABLE_FORMATS
 from pytest_distbench.report.page import Chart, PageFiles, axis, choice, line, lines, short
 from pytest_distbench.report.tables.table import Cell, Column, DataTable, table_of_rows
-from pytest_distbench.store.files import replace_file
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record, replace_file
 from pytest_distbench.units import format_change, format_quantity
 
 MOST_LAST = 10_000

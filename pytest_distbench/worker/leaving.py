@@ -26,7 +26,7 @@ from pytest_distbench.records.launch import ErrorReport, Outcome
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import XFAILED
 from pytest_distbench.worker.clock import HostClock
-from pytest_distbench.worker.python_internals import TEMPORARY_FILE, run_exit_handlers, wait_for_threads
+from pytest_distbench.worker.forked import TEMPORARY_FILE, run_exit_handlers, wait_for_threads
 from pytest_distbench.worker.torch_internals import skips_of_torchs_tests
 
 _MACHINERY = (contextlib.__file__, ast.__file__)

@@ -31,7 +31,7 @@ from pytest_distbench.records.launch_files import CONTRACT, LONGEST_SOCKETS_FOLD
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wire import STACKS_SIGNAL, heartbeat_s, variables_from_wire
 from pytest_distbench.releases import RECORDER_FILE_VARIABLES, RECORDER_SIZE_VARIABLES
-from pytest_distbench.worker.python_internals import place_sockets
+from pytest_distbench.worker.forked import place_sockets
 from pytest_distbench.worker.torch_internals import cpus_near_gpu, has_recorder
 
 _NEW_USER, _NEW_NET = 0x10000000, 0x40000000

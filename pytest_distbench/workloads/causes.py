@@ -11,10 +11,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from pytest_distbench.judging.remarks import MOST_DIFFERENCES, hosts_of, movement, name_of_rank, regressions
-from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS, grouped
 from pytest_distbench.records.metric import Scalar, tightest
 from pytest_distbench.records.run import CaseResult, Finding
-from pytest_distbench.records.summaries import grouped
 from pytest_distbench.units import format_bytes, format_seconds
 
 STANDS_OUT = 1.8

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_distbench.errors import ConfigurationError, RecordingError, show
-from pytest_distbench.records.kinds import FAST_SIDE
+from pytest_distbench.records.kinds import FAST_SIDE, quantile
 from pytest_distbench.records.metric import metric_key
-from pytest_distbench.records.summaries import quantile
 from pytest_distbench.workloads import COMMUNICATION
 from pytest_distbench.workloads.collectives import operation
 from pytest_distbench.workloads.protocol import item_bytes

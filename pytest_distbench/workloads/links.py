@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_distbench.errors import look_up
-from pytest_distbench.records.kinds import FAST_SIDE
+from pytest_distbench.records.kinds import FAST_SIDE, quantile
 from pytest_distbench.records.metric import Bound, Scalar, metric_key
-from pytest_distbench.records.summaries import quantile
 from pytest_distbench.units import GIGABYTE
 from pytest_distbench.workloads.causes import Link, imbalance
 

@@ -3,7 +3,7 @@
 The networks are made on this host (docs/hosts.md); where they cannot be, the tests are skipped with the reason.
 
 Seen on two virtual cores with other load, all_reduce of two ranks from 1 KiB to 16 MiB, both terms fitted
-(``records/summaries.py``). Of 1514 bytes on an Ethernet TCP carries 1448, with an overlay 1398:
+(``records/kinds.py``). Of 1514 bytes on an Ethernet TCP carries 1448, with an overlay 1398:
 
     network            TCP by the probe  bandwidth term  of what TCP can have  latency term  2 round trips
     100mbit                 95.6 Mbit/s       12.0 MB/s                +0.3 %        0.5 ms        0.04 ms

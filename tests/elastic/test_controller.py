@@ -19,9 +19,9 @@ from pytest_distbench.elastic.progress import tell_agent_end, tell_slow, tell_un
 from pytest_distbench.elastic.records import Change, ChangeKind, Cycle, ElasticJob, MembershipPlan, event
 from pytest_distbench.errors import ReadingError
 from pytest_distbench.read import stdout
-from pytest_distbench.records.event import Event, append, read_events
 from pytest_distbench.records.launch import ErrorReport
 from pytest_distbench.records.record import Number, replace
+from pytest_distbench.records.wire import Event, append, read_events
 
 CHANGED = event("changed", t=10.0, index=0, kind="kill", slots=[1], expected=[0])
 MET = event("rendezvous", t=11.0, slot=0, seconds=1.0)

@@ -18,10 +18,10 @@ from pytest_distbench.elastic.engines import ENGINES
 from pytest_distbench.elastic.launch import make_record
 from pytest_distbench.elastic.records import SERVING, Job, Pool, Sharing
 from pytest_distbench.launch.supervise import Side
-from pytest_distbench.records.event import append
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan, Task
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.wire import append
 from pytest_distbench.run.kinds import LAUNCH_KINDS
 
 CYCLE_AND_STDOUT = "cycle\n    from pytest_distbench.read import stdout\n    from pytest_distbench.elastic import cycle"

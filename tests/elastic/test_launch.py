@@ -25,11 +25,11 @@ from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.starters import Hosting
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.read import stdout
-from pytest_distbench.records.event import append, read_events
 from pytest_distbench.records.launch import LaunchRecord, RankReport
 from pytest_distbench.records.metric import Observation
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, Task, Work
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.wire import append, read_events
 from pytest_distbench.run.kinds import LAUNCH_KINDS
 
 SCRIPT = BodyReference(file="train.py")

@@ -13,8 +13,8 @@ from support.timelines import ERROR, JOB
 from pytest_distbench.elastic.engines import CannotGoOn
 from pytest_distbench.elastic.pool import EXIT_S, PoolController, SharingJob, decide
 from pytest_distbench.elastic.records import SERVING, Demand, Policy, PoolJob, Sharing, event
-from pytest_distbench.records.event import Event, EventReader, append, read_events
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.wire import Event, EventReader, append, read_events
 
 
 class Nodes:

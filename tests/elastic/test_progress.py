@@ -10,8 +10,8 @@ from pytest_distbench.elastic.progress import ATTEMPTS, Progress, StepLines, che
 from pytest_distbench.elastic.records import event
 from pytest_distbench.errors import ConfigurationError, ReadingError
 from pytest_distbench.read import csv, stdout
-from pytest_distbench.records.event import Event
 from pytest_distbench.records.metric import Reader
+from pytest_distbench.records.wire import Event
 
 
 def progress(lines: list[Event], *taken: int) -> Progress:

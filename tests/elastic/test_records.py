@@ -8,8 +8,8 @@ from support.pools import POOL, SERVED
 
 from pytest_distbench.elastic import cycle, join, kill, stop
 from pytest_distbench.elastic.records import Demand, ElasticJob, MembershipPlan, event, unaccounted_s, wanted_at
-from pytest_distbench.records.event import EventReader, append, read_events
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.wire import EventReader, append, read_events
 
 
 def test_plans_jobs_and_pools_are_told_in_words() -> None:

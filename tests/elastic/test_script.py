@@ -12,9 +12,9 @@ from pytest_distbench.elastic.measures.history import History
 from pytest_distbench.elastic.progress import ATTEMPTS, ScriptWatch
 from pytest_distbench.elastic.records import event
 from pytest_distbench.read import stdout
-from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Reader
+from pytest_distbench.records.wire import Event
 
 
 class Script:

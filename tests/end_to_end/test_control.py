@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.launching import RunInside
 
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 
 pytestmark = pytest.mark.spawn
 

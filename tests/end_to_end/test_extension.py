@@ -15,7 +15,7 @@ from pytest_distbench.frames import read_run
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.report.formats import FORMATS
 from pytest_distbench.report.tables import TABLES
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 
 PAGE = (Path(__file__).parents[2] / "docs" / "dev" / "extending.md").read_text()
 

@@ -33,7 +33,7 @@ from pytest_distbench.machine.gpus import read_gpus
 from pytest_distbench.machine.locks import lease
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 
 ROOT = Path(__file__).parents[2]
 GPUS = read_gpus(os.environ).visible

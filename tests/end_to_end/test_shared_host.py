@@ -13,7 +13,7 @@ import pytest
 from support.nvml import HOSTS
 
 from pytest_distbench.machine.locks import lease
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 
 HOST = gpu_acceptance.MADE_UP["DISTBENCH_NVML"]
 LIMIT_S = 120

@@ -10,7 +10,7 @@ from support.projects import Project, run, stored
 
 from pytest_distbench.commands.cli import main
 from pytest_distbench.store.baselines import read_file
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 
 TEST = """
     import os

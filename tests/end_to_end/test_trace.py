@@ -13,7 +13,7 @@ import pytest
 from support.launching import RunInside
 from support.repositories import git
 
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 
 pytestmark = pytest.mark.spawn
 

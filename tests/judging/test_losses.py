@@ -11,12 +11,12 @@ from support.stores import SOFTWARE, entry, result
 from pytest_distbench.judging.case import compare
 from pytest_distbench.judging.entry import stored_samples
 from pytest_distbench.judging.terms import Terms, lost_part
-from pytest_distbench.records.event import Event
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Spread
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
+from pytest_distbench.records.wire import Event
 
 
 def series(count: int, better: Better = "lower", **changes: Any) -> Sample:

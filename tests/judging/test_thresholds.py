@@ -17,11 +17,10 @@ from pytest_distbench.judging.entry import make_entry, stored_samples
 from pytest_distbench.judging.screening import SCREENING_LAUNCHES, SUSPICIOUS
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.judging.thresholds import by_all_iterations, typical_noise, variance_of_iterations, whole
-from pytest_distbench.records.kinds import METRIC_KINDS, Better, MetricKind
+from pytest_distbench.records.kinds import METRIC_KINDS, Better, MetricKind, distribution, quantile
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Spread
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.summaries import distribution, quantile
 
 
 def kind(current: list[float], stored: list[float], better: Better = "lower", **changes: object) -> str:

@@ -12,11 +12,10 @@ from support.plans import make_plan
 
 from pytest_distbench.launch.site import Clocks, Exit, Heard
 from pytest_distbench.launch.supervise import Supervised, Turnstile
-from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch import RankReport
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, TURN_REQUEST, RankWord, rank_event
+from pytest_distbench.records.wire import ALL_JOINED, ALL_UP, TURN_REQUEST, Event, RankWord, rank_event
 
 
 class Group:

@@ -12,7 +12,7 @@ from support.projects import TEST, Project, run, stored
 
 from pytest_distbench.plugin.names import RANKS, full_name, id_of_variables, record_command, rerun_command
 from pytest_distbench.plugin.names import test_and_id as take_apart
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 
 
 def test_world_sizes_become_ids_and_larger_ones_are_not_run(project: Project) -> None:

@@ -20,6 +20,7 @@ from pytest_distbench.records.iteration import (
     TracedSide,
     iteration_name,
 )
+from pytest_distbench.records.kinds import MOST_KEPT, distribution, nearest_rank, quantile
 from pytest_distbench.records.metric import (
     Bound,
     Term,
@@ -30,7 +31,6 @@ from pytest_distbench.records.metric import (
     terms_of,
     tightest,
 )
-from pytest_distbench.records.summaries import MOST_KEPT, distribution, nearest_rank, quantile
 
 
 def test_a_key_is_the_name_with_its_point_and_values_are_pythons() -> None:

@@ -12,7 +12,7 @@ from support.results import result, verdict
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.run.control import wants_trace
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 
 FAILED = [LaunchRecord(index=0, outcome="failed", wall_s=1.0)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_distbench.store.run_record import read_run_record, write_run_record
+from pytest_distbench.store.files import read_run_record, write_run_record
 
 STORED = Path(__file__).with_name("run_record.json")
 """A regression, an expected one beside another revision, a failed launch."""

@@ -12,7 +12,7 @@ from pytest_distbench.errors import StoredFileError
 from pytest_distbench.machine.hardware import host_name
 from pytest_distbench.machine.secrets import MASK
 from pytest_distbench.records.environment import Experiment, Statement
-from pytest_distbench.store.run_record import read_experiment, read_prices
+from pytest_distbench.store.files import read_experiment, read_prices
 
 
 def written(tmp_path: Path, content: str | bytes) -> Path:

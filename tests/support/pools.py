@@ -8,9 +8,9 @@ import msgspec
 
 from pytest_distbench.elastic.measures import measure_pool
 from pytest_distbench.elastic.records import SERVING, PoolJob, Sharing, event
-from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.wire import Event
 from support.timelines import JOB, Timeline, but
 
 ONE = replace(JOB, least=1, most=1)

@@ -18,7 +18,7 @@ import msgspec
 
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import ReferenceRecord, RunRecord
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 
 FOLDER = Path(__file__).parents[1] / "data" / "reports"
 _OF_ITS_PLACE = ("json", "report", "confirm")

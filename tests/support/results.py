@@ -15,7 +15,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord, RunRecord
 from pytest_distbench.report import Line
 from pytest_distbench.report.terminal import summary_lines
-from pytest_distbench.store.run_record import SCHEMA
+from pytest_distbench.store.files import SCHEMA
 from support.cases import ON_TWO
 
 STORED = ReferenceRecord(kind="stored", path="baselines/x.json", software={"torch": "2.13.0"})

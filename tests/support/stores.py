@@ -23,7 +23,7 @@ from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord, RunRecord
 from pytest_distbench.store.baselines import BaselineStore
-from pytest_distbench.store.run_record import SCHEMA, write_run_record
+from pytest_distbench.store.files import SCHEMA, write_run_record
 from support.cases import ON_TWO
 from support.metrics import baseline_of
 

@@ -18,7 +18,7 @@ from pytest_distbench.judging.terms import closed
 from pytest_distbench.launch.signs import SIGNS
 from pytest_distbench.records.reasons import REASONS, VERDICTS, because
 from pytest_distbench.records.record import replace
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 from pytest_distbench.tools.explain import entries, explain
 
 ROOT = Path(__file__).parents[2]

@@ -21,7 +21,7 @@ from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.page.content import page_of
-from pytest_distbench.store.run_record import read_run_record, write_run_record
+from pytest_distbench.store.files import read_run_record, write_run_record
 from pytest_distbench.tools.history import (
     ChangePoint,
     Point,

@@ -92,7 +92,7 @@ def test_the_documents_name_every_private_part(home: Path) -> None:
     ],
 )
 def test_a_part_is_there(code: str) -> None:
-    command = [sys.executable, "-c", f"from pytest_distbench.worker.python_internals import *\n{code}"]
+    command = [sys.executable, "-c", f"from pytest_distbench.worker.forked import *\n{code}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr

@@ -16,7 +16,7 @@ from pytest_distbench.worker.leaving import classify, without_values
 PRELUDE = """
 import atexit, os, sys, tempfile, threading, time, weakref
 from concurrent.futures import ThreadPoolExecutor
-from pytest_distbench.worker import leaving, python_internals
+from pytest_distbench.worker import forked, leaving
 
 leaving.LEAVING_S = {limit_s}
 
@@ -65,7 +65,7 @@ def test_a_forked_process_leaves_its_parents_handlers_and_folders_to_the_parent(
 folder = tempfile.TemporaryDirectory()
 atexit.register(print, "the parent's")
 if os.fork() == 0:
-    python_internals.forget_parents_exit()
+    forked.forget_parents_exit()
     own = tempfile.TemporaryDirectory()
     atexit.register(lambda: print(os.path.exists(folder.name), os.path.exists(own.name)))
     print(own.name)
@@ -84,7 +84,7 @@ def test_shared_memory_goes_with_the_process_that_made_it() -> None:
 from multiprocessing import resource_tracker, shared_memory
 resource_tracker.ensure_running()
 if os.fork() == 0:
-    python_internals.forget_parents_exit()
+    forked.forget_parents_exit()
     print(shared_memory.SharedMemory(create=True, size=100).name)
     leave()
 os.wait()

@@ -25,10 +25,10 @@ from typing import Protocol, get_args
 from pytest_distbench.elastic.records import ChangeKind, ElasticJob, event
 from pytest_distbench.launch.starters import by_name
 from pytest_distbench.machine import hardware
-from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import Number
+from pytest_distbench.records.wire import Event
 from pytest_distbench.releases import release_of, text
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")

@@ -38,8 +38,8 @@ from pytest_distbench.elastic.records import NODE_VARIABLE, SLOT_VARIABLE, Elast
 from pytest_distbench.elastic.worker import training
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.starters.parent import Parent
-from pytest_distbench.records.event import append
 from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.wire import append
 from pytest_distbench.worker import forked
 from pytest_distbench.worker.process import take_output
 

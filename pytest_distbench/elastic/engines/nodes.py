@@ -32,8 +32,8 @@ from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.starters import NO_REVERSE_DNS
 from pytest_distbench.launch.starters.parent import PRELOAD, Parent, fork_parent
 from pytest_distbench.launch.workplace import tail
-from pytest_distbench.records.event import Event
 from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.wire import Event
 from pytest_distbench.worker.torch_internals import store_on
 
 _KILL_S = 10.0

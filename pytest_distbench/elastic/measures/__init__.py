@@ -39,9 +39,9 @@ from pytest_distbench.elastic.measures.ledger import (
     shared_batches,
 )
 from pytest_distbench.elastic.records import PARTS, SERVING, Demand, ElasticJob, PoolJob, Sharing, event, wanted_at
-from pytest_distbench.records.event import Event
 from pytest_distbench.records.metric import TOLD, Bound, Sample, Scalar
 from pytest_distbench.records.record import Number, replace
+from pytest_distbench.records.wire import Event
 
 _WHERE = "elastic(...)"
 

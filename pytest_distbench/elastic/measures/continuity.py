@@ -21,7 +21,7 @@ from typing import Literal
 
 from pytest_distbench.elastic.measures.history import History, mean_of
 from pytest_distbench.elastic.records import ElasticJob
-from pytest_distbench.records.event import Event
+from pytest_distbench.records.wire import Event
 
 _NAMED = "Wrong epoch on resume"
 _TOGETHER = "Epoch and step must be saved and restored together, with the place in the epoch"

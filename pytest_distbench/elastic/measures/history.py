@@ -14,8 +14,8 @@ from statistics import median
 from typing import Literal
 
 from pytest_distbench.elastic.records import START, HeldAt, event
-from pytest_distbench.records.event import Event
 from pytest_distbench.records.metric import Scalar
+from pytest_distbench.records.wire import Event
 
 
 @dataclass

@@ -11,7 +11,7 @@ from math import isclose
 
 from pytest_distbench.elastic.measures.history import History, Worker
 from pytest_distbench.elastic.records import OUTSIDE, RANDOM_PART, STEPS, HeldAt
-from pytest_distbench.records.event import Event
+from pytest_distbench.records.wire import Event
 
 PARAMETERS = "parameters_changed_by_load"
 MOMENTS = "optimizer_moments_changed_by_load"

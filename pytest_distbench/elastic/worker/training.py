@@ -24,10 +24,10 @@ import torch.distributed as dist
 from pytest_distbench.elastic.records import IMPORTS_VARIABLE, SERVING, SLOT_VARIABLE, ElasticJob, Job, Pool, event
 from pytest_distbench.elastic.worker.ledger import Ledger, OptimizerMemory, RandomStreams, is_per_rank, objects_of
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.records.event import append, read_events
 from pytest_distbench.records.launch import RankReport
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.wire import append, read_events
 from pytest_distbench.worker import bodies, checkpoints
 from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.context import RankContext

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 from pytest_distbench.records.record import Record
 
 if TYPE_CHECKING:  # a guardian, which starts for each command, has no use for these
-    from pytest_distbench.records.event import Event
     from pytest_distbench.records.launch import HostReport
+    from pytest_distbench.records.wire import Event
 
 PULSE_S = 5.0
 """A site is listened to at least so often: whoever is to be heard there may have gone without a word."""

@@ -30,11 +30,10 @@ from pytest_distbench.launch.outcome import report_host
 from pytest_distbench.launch.site import LOOK_S, Clocks, Exit, Heard, evidence, processes
 from pytest_distbench.launch.site.evidence import tell_stuck
 from pytest_distbench.launch.site.processes import Standstill
-from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch import HostReport
 from pytest_distbench.records.plan import LaunchPlan, Ranks
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.wire import short_address, variables_to_wire
+from pytest_distbench.records.wire import Event, short_address, variables_to_wire
 
 
 class RankProcess(Protocol):

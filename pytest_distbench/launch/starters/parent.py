@@ -31,7 +31,7 @@ from pytest_distbench.launch.site.guardian import adopt_orphans
 from pytest_distbench.records.record import Record
 from pytest_distbench.records.wire import Lines
 from pytest_distbench.worker import forked
-from pytest_distbench.worker.python_internals import (
+from pytest_distbench.worker.forked import (
     name_semaphores,
     open_descriptors,
     run_exit_handlers,

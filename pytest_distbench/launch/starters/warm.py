@@ -28,7 +28,7 @@ from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wire import SESSION_VARIABLE
-from pytest_distbench.worker.python_internals import open_descriptors
+from pytest_distbench.worker.forked import open_descriptors
 
 _START_S = 120.0
 _END_S = 2.0

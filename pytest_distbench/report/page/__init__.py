@@ -17,10 +17,10 @@ from pytest_distbench.judging.fingerprint_rule import alike_told, compared_finge
 from pytest_distbench.judging.words import point_text
 from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.iteration import Collective, of_rank, rank_ranges
+from pytest_distbench.records.kinds import grouped
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import EVALUATED, EVALUATION_ENDS, EVERY, PEAK_MEMORY, PHASE, Sample, without
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.records.summaries import grouped
 from pytest_distbench.units import format_bytes
 
 Point = tuple[float, float]

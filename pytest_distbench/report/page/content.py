@@ -25,11 +25,11 @@ from pytest_distbench.judging.stats import median_interval
 from pytest_distbench.judging.thresholds import fast_value
 from pytest_distbench.machine.secrets import mask_text
 from pytest_distbench.records.environment import Prices
+from pytest_distbench.records.kinds import grouped
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.options import OPTIONS, SHORT
 from pytest_distbench.records.reasons import VERDICTS, Severity, severity_order
 from pytest_distbench.records.run import CaseResult, Finding, RunRecord
-from pytest_distbench.records.summaries import grouped
 from pytest_distbench.report import escape
 from pytest_distbench.report.page import Chart, Charts, charts_above, charts_of, grid, if_any, short
 from pytest_distbench.report.tables import TABLES

@@ -13,7 +13,7 @@ from support.processes import wait_for
 from pytest_distbench.commands.cli import main
 from pytest_distbench.elastic.engines.nodes import tells_events
 from pytest_distbench.elastic.records import runs_of, unaccounted_s
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 
 pytestmark = pytest.mark.spawn
 

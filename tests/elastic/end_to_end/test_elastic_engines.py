@@ -19,9 +19,9 @@ from pytest_distbench.elastic.engines import ENGINES
 from pytest_distbench.elastic.launch import launch_elastic
 from pytest_distbench.elastic.records import SLOT_VARIABLE, Change, runs_of, unaccounted_s
 from pytest_distbench.launch.supervise import Side
-from pytest_distbench.records.event import read_events
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.wire import read_events
 
 pytestmark = pytest.mark.spawn
 

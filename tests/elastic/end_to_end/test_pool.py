@@ -6,7 +6,7 @@ import pytest
 
 from pytest_distbench.commands.cli import main
 from pytest_distbench.elastic.records import pool_of
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 
 pytestmark = pytest.mark.spawn
 

@@ -22,9 +22,9 @@ from pytest_distbench.elastic.controller import Controller
 from pytest_distbench.elastic.engines import CannotGoOn
 from pytest_distbench.elastic.engines.nodes import Node, TorchrunEngine, rendezvous_seconds, tells_events
 from pytest_distbench.elastic.records import NODE_VARIABLE, SLOT_VARIABLE, MembershipPlan
-from pytest_distbench.records.event import Event
 from pytest_distbench.records.plan import BodyReference
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.wire import Event
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(1000)"]
 

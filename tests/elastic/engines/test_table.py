@@ -23,9 +23,9 @@ from pytest_distbench.elastic.engines import (
 from pytest_distbench.elastic.progress import tell_agent_end, tell_slow, tell_split, tell_unstable
 from pytest_distbench.elastic.records import PARTS, ElasticJob, event
 from pytest_distbench.machine.hardware import installed_version
-from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.wire import Event
 
 CHANGED = event("changed", t=10.0, index=0, kind="kill", slots=[1], expected=[0])
 MET = event("rendezvous", t=11.0, slot=0, seconds=1.0)

@@ -8,7 +8,7 @@ from support.timelines import JOB, Timeline, killed
 from pytest_distbench.elastic.measures import measure
 from pytest_distbench.elastic.measures.history import History, change_results, unplanned
 from pytest_distbench.elastic.records import event, unaccounted_s
-from pytest_distbench.records.event import Event
+from pytest_distbench.records.wire import Event
 
 
 def test_the_parts_of_a_recovery_are_cut_where_the_timeline_saw_something_and_sum_up_to_it() -> None:

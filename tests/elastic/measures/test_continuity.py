@@ -19,8 +19,8 @@ from pytest_distbench.elastic.measures.continuity import (
 from pytest_distbench.elastic.measures.history import History
 from pytest_distbench.elastic.records import event
 from pytest_distbench.read import stdout
-from pytest_distbench.records.event import Event
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.wire import Event
 
 SCRIPT = replace(JOB, checkpoint_every=None, steps=stdout("step (.*)"))
 

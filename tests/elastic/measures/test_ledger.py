@@ -23,8 +23,8 @@ from pytest_distbench.elastic.measures.ledger import (
     shared_batches,
 )
 from pytest_distbench.elastic.records import RANDOM_PART, HeldAt, event
-from pytest_distbench.records.event import Event
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.wire import Event
 
 
 def held(at: HeldAt, rank: int, generation: int, model: str, *, step: int = 6, stream: str = "") -> Event:

@@ -14,9 +14,9 @@ from pytest_distbench.elastic.measures.ledger import LOADS
 from pytest_distbench.elastic.progress import StepLines
 from pytest_distbench.elastic.records import Change, MembershipPlan, event
 from pytest_distbench.read import stdout
-from pytest_distbench.records.event import Event
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.wire import Event
 
 
 def measured(timeline: Timeline, *, every: int | None = 10) -> dict[str, Sample]:

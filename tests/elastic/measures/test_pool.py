@@ -16,8 +16,8 @@ from pytest_distbench.elastic.measures.history import (
     rates_at,
 )
 from pytest_distbench.elastic.records import PoolJob, PoolRun, Sharing, event, pool_of
-from pytest_distbench.records.event import Event
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.wire import Event
 
 
 def test_a_demand_has_a_latency_once_its_server_is_ready() -> None:

@@ -19,9 +19,9 @@ from pytest_distbench.elastic.measures import measure
 from pytest_distbench.elastic.measures.history import History
 from pytest_distbench.elastic.records import Change, MembershipPlan
 from pytest_distbench.elastic.worker.training import ElasticRank, Training
-from pytest_distbench.records.event import read_events
 from pytest_distbench.records.metric import TOLD, Sample
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.wire import read_events
 
 CHANGED = replace(JOB, checkpoint_every=4, plan=MembershipPlan(changes=[Change(kind="crash", at_step=9)]))
 

@@ -15,8 +15,8 @@ from support.processes import wait_for
 from pytest_distbench.elastic.pool import Servers
 from pytest_distbench.elastic.records import SERVING, Pool
 from pytest_distbench.elastic.worker.training import RAISED
-from pytest_distbench.records.event import Event, EventReader
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, Task
+from pytest_distbench.records.wire import Event, EventReader
 
 pytestmark = pytest.mark.spawn
 

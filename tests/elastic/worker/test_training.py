@@ -17,8 +17,8 @@ from pytest_distbench.elastic import kill
 from pytest_distbench.elastic.records import MembershipPlan
 from pytest_distbench.elastic.worker.training import ElasticRank, Training, count_generation
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.records.event import read_events
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.wire import read_events
 from pytest_distbench.worker.load import process_began
 
 MakeRank = Callable[..., ElasticRank]

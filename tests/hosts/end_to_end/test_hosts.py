@@ -26,7 +26,7 @@ from support.processes import wait_for
 from support.repositories import git
 
 from pytest_distbench.launch.starters import LAUNCHERS
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 
 pytestmark = pytest.mark.spawn
 

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from support.slurm_cluster import command_of, why_not
 
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "docs" / "kubernetes"

@@ -15,7 +15,7 @@ from support.engine import TEMPLATE
 from support.processes import wait_for
 from support.slurm_cluster import command_of, why_not
 
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 
 pytestmark = pytest.mark.spawn
 

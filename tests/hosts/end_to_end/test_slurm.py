@@ -20,7 +20,7 @@ from support.processes import wait_for
 from support.repositories import git
 from support.slurm_cluster import command_of, why_not
 
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 
 pytestmark = [
     pytest.mark.spawn,

@@ -8,10 +8,10 @@ from support.results import PAIRED, STORED, result, run, verdict
 from pytest_distbench.machine.secrets import MASK
 from pytest_distbench.records.case import Conditions
 from pytest_distbench.records.environment import Experiment, Gpu, GpuHost, Statement
-from pytest_distbench.records.event import Event
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, RunRecord
+from pytest_distbench.records.wire import Event
 from pytest_distbench.report.tables import ENVIRONMENT, RECORD
 
 

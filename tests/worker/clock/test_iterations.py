@@ -13,9 +13,8 @@ from support.ranks import make_rank
 from support.virtual_cuda import VirtualCuda
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.records.kinds import FAST_SIDE
+from pytest_distbench.records.kinds import FAST_SIDE, quantile
 from pytest_distbench.records.metric import Observation
-from pytest_distbench.records.summaries import quantile
 from pytest_distbench.worker.clock.iterations import batches
 from pytest_distbench.worker.context import RankContext
 

@@ -10,7 +10,7 @@ import pytest
 from support.launching import RunInside
 from support.object_store import serve
 
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 from pytest_distbench.workloads.data import cifar10
 from pytest_distbench.workloads.inputs import storage_at
 from pytest_distbench.workloads.tables.scaling import scaling_rows

@@ -10,7 +10,7 @@ import pytest
 from support.launching import RunInside
 from support.processes import LIMIT_S
 
-from pytest_distbench.store.run_record import read_run_record
+from pytest_distbench.store.files import read_run_record
 from pytest_distbench.workloads.tables.scaling import scaling_rows
 
 pytestmark = [pytest.mark.spawn, pytest.mark.timeout(LIMIT_S)]

@@ -22,7 +22,7 @@ from pytest_distbench.records.metric import Sample, Scalar
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.tables.table import DataTable
-from pytest_distbench.store.run_record import write_run_record
+from pytest_distbench.store.files import write_run_record
 from pytest_distbench.workloads.tables.cost import COST, CostRow, cost_rows
 
 T4: Mapping[Term, float] = {"regular": 0.5592, "preemptible": 0.154}
