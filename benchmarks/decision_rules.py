@@ -17,11 +17,11 @@ from scipy.special import ndtr
 
 from pytest_distbench.judging.case import compare
 from pytest_distbench.judging.comparison import Comparison, decide
-from pytest_distbench.judging.confirmation import LOOKS, Known, confirm
+from pytest_distbench.judging.confirmation import Known, confirm
 from pytest_distbench.judging.entry import are_enough, make_entry
 from pytest_distbench.judging.screening import LEAST, SCREENING_LAUNCHES, SUSPICIOUS, screen
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.judging.thresholds import DRIFT, Circumstances
+from pytest_distbench.judging.thresholds import DRIFT, LOOKS, Circumstances
 from pytest_distbench.records.case import Case, Conditions
 from pytest_distbench.records.kinds import distribution, nearest_rank
 from pytest_distbench.records.launch import LaunchRecord

@@ -8,12 +8,13 @@ its reference gives it; without a baseline it is *within*.
 from __future__ import annotations
 
 import math
+import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.judging.terms import by_metric, message_bytes
-from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import (
     LINK_PEAK,
@@ -28,7 +29,7 @@ from pytest_distbench.records.metric import (
 )
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
-from pytest_distbench.units import GIGABYTE, convert, format_quantity, why_impossible
+from pytest_distbench.units import GIGABYTE, convert, format_quantity, is_duration, is_rate, why_impossible
 
 FEWEST = 3
 """Of a noisy metric that was seen beyond its bound: the median of fewer is no better than one of them."""
@@ -60,6 +61,51 @@ def plausible(metric: Sample) -> list[Bound]:
         return []
     doubt = "more than 100 % efficiency is not possible; does each worker train on a full batch of its own?"
     return [Bound(side="most", value=_MOST_EFFICIENT, where="distbench.judge(...)", is_default=True, doubt=doubt)]
+
+
+_LOWER = frozenset({"time", "latency", "duration", "delay", "stall", "loss", "error", "perplexity", "memory"})
+_HIGHER = frozenset({
+    "throughput", "bandwidth", "accuracy", "efficiency", "speedup", "goodput", "busbw", "algbw", "mfu", "tps", "sps",
+})  # fmt: skip
+_LEARNED = frozenset({
+    "loss", "losses", "nll", "entropy", "error", "perplexity", "ppl", "accuracy", "acc", "precision", "recall", "auc",
+    "bleu", "rouge", "wer", "score", "reward", "checksum", "digest", "hash", "norm", "weights", "f",
+})  # fmt: skip
+"""Of what a training computes, and of its state. Whatever else is exact, such as a count of parameters, is not."""
+_QUALIFIERS = frozenset({"top", "k", "mean", "final", "last", "first", "best", "train", "val", "test", "eval"})
+_AFTER_NOUN = re.compile(r"_(?:to|per|at|of|in|on|by|with|over)_.*")
+_WORD = re.compile(r"[a-z]+")
+
+
+def why_implausible(name: str, unit: str, better: Better) -> str:
+    """Why the direction is asked about, in a clause; empty where nothing speaks against it.
+
+    Of the name its noun counts, the last word before ``_to_`` or ``_per_``.
+    """
+    sign = METRIC_KINDS[better].sign
+    if not sign:
+        return ""
+    if sign < 0 and is_duration(unit):
+        return f"it is a time ({unit}), and a longer one would count as an improvement"
+    if sign > 0 and is_rate(unit):
+        return f"it is a rate ({unit}), and a lower one would count as an improvement"
+    noun = _noun(name)
+    if sign < 0 and noun in _LOWER:
+        return f"{'an' if noun[0] in 'aeo' else 'a'} {noun} that rises would count as an improvement"
+    if sign > 0 and noun in _HIGHER:
+        return f"{'an' if noun[0] in 'aeo' else 'a'} {noun} that falls would count as an improvement"
+    return ""
+
+
+def is_learned(name: str) -> bool:
+    """Whether a metric's name says that a training computes it: a loss, an accuracy, a checksum of its weights."""
+    return _noun(name, _QUALIFIERS) in _LEARNED
+
+
+def _noun(name: str, qualifiers: Container[str] = ()) -> str:
+    """The last word before ``_to_`` or ``_per_`` that is no qualifier; empty where there is none."""
+    words = [word for word in _WORD.findall(_AFTER_NOUN.sub("", name.lower())) if word not in qualifiers]
+    return words[-1] if words else ""
 
 
 def judge_bounds(
@@ -115,20 +161,27 @@ def carry_over(verdict: Finding, own: Finding | None) -> Finding:
     """A verdict of another comparison of the same launches, with what their own run said of its bounds."""
     if own is not None and own.code == "bound":
         return replace(verdict, code=own.code, reason=own.reason, bounds=own.bounds)
-    return verdict if own is None or not own.bounds else _keep(replace(verdict, bounds=own.bounds))
+    return verdict if own is None or not own.bounds else _keep(verdict, own.bounds, is_open=verdict.is_open)
 
 
 def _judge(finding: Finding, bounds: Mapping[str, Sequence[Bound]], measured: Measured) -> Finding:
-    finding = replace(finding, bounds=list(dict.fromkeys(bound for found in bounds.values() for bound in found)))
+    every = list(dict.fromkeys(bound for found in bounds.values() for bound in found))
+    is_doubtful = False
     for key, found in bounds.items():
-        values = [m.value for m in measured[key]]
-        is_noisy = measured[key][0].is_noisy
+        values, is_noisy = [m.value for m in measured[key]], measured[key][0].is_noisy
+        asks = is_noisy and len(values) < FEWEST
         for bound in found:
-            value = _deciding(values, bound, is_noisy=is_noisy)
+            # Of a noisy metric the median over launches decides, of others the first value that is beyond.
+            value = next((v for v in values if not bound.holds(v)), values[0])
+            if is_noisy:
+                worst = math.inf if bound.side == "most" else -math.inf
+                middle = statistics.median(worst if v is None else v for v in values)
+                value = None if math.isinf(middle) else middle
             if not bound.holds(value) or (value is not None and value < 0 and why_impossible(value, finding.unit)):
-                reason, is_open = _reason(value, bound, measured[key], finding), is_noisy and len(values) < FEWEST
-                return replace(finding, code="bound", reason=reason, is_open=is_open)
-    return replace(_keep(finding), is_open=finding.is_open or _is_doubtful(bounds, measured))
+                reason = _reason(value, bound, measured[key], finding)
+                return replace(finding, bounds=every, code="bound", reason=reason, is_open=asks)
+            is_doubtful = is_doubtful or (asks and not all(map(bound.holds, values)))
+    return _keep(finding, every, is_open=finding.is_open or is_doubtful)
 
 
 def _judge_doubts(finding: Finding, bounds: Sequence[Bound], measured: Measured) -> Finding:
@@ -144,29 +197,11 @@ def _judge_doubts(finding: Finding, bounds: Sequence[Bound], measured: Measured)
     return finding
 
 
-def _keep(verdict: Finding) -> Finding:
+def _keep(verdict: Finding, bounds: Sequence[Bound], *, is_open: bool) -> Finding:
     """The verdict on a metric that keeps to its bounds: it was judged, if by nothing else."""
-    if verdict.kind == "new":
-        return replace(verdict, code="within-bound", reason="")
-    return verdict if METRIC_KINDS[verdict.better].is_judged else replace(verdict, reason="")
-
-
-def _deciding(values: Sequence[float | None], bound: Bound, *, is_noisy: bool) -> float | None:
-    """The value that decides: of a noisy metric the median over launches, of others the first that is beyond."""
-    if not is_noisy:
-        return next((v for v in values if not bound.holds(v)), values[0])
-    worst = math.inf if bound.side == "most" else -math.inf
-    middle = statistics.median(worst if v is None else v for v in values)
-    return None if math.isinf(middle) else middle
-
-
-def _is_doubtful(bounds: Mapping[str, Sequence[Bound]], measured: Measured) -> bool:
-    return any(
-        measured[key][0].is_noisy
-        and len(measured[key]) < FEWEST
-        and any(not bound.holds(m.value) for bound in found for m in measured[key])
-        for key, found in bounds.items()
-    )
+    code = "within-bound" if verdict.kind == "new" else verdict.code
+    reason = verdict.reason if code == verdict.code and METRIC_KINDS[verdict.better].is_judged else ""
+    return replace(verdict, bounds=list(bounds), code=code, reason=reason, is_open=is_open)
 
 
 def _reason(value: float | None, bound: Bound, launches: Sequence[Sample], verdict: Finding) -> str:

@@ -47,13 +47,7 @@ from pytest_distbench.judging.case import Beside, compare, judge_trainings
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.terms import Terms, by_metric
-from pytest_distbench.judging.thresholds import (
-    FEWEST_PAIRS,
-    LAST_LOOK,
-    are_timed,
-    fast_logs,
-    looks,
-)
+from pytest_distbench.judging.thresholds import LOOKS, SPENDING, are_timed, fast_logs
 from pytest_distbench.records.case import BaselineEntry, Case
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
@@ -61,12 +55,6 @@ from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 from pytest_distbench.units import format_change
-
-LOOKS = looks(FEWEST_PAIRS, LAST_LOOK)
-"""Pairs after which is judged."""
-
-SPENDING = 1
-"""The error rate is spent in proportion to the pairs: with two contrasts the noise of three is known well enough."""
 
 RECURS = 0.5
 """Of a slowdown, as a logarithm, so much has to be seen again in other process trees."""

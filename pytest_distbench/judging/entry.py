@@ -9,6 +9,12 @@ The noise is estimated from the same launches that are stored, so whoever stops 
 small keeps the baselines that look quieter than their machine is. That is why not the estimate itself has to be small
 enough, but its upper confidence bound, over all metrics of the case; and a sibling's noise counts where it is larger.
 What that does to verdicts is measured by ``benchmarks/verdict_rules.py``.
+
+**How good a baseline is.** The noise of a timing is the standard deviation of the logarithm of what is judged of each
+launch, and no less than what is typical for its siblings. The stored comparison is that of ``thresholds`` with the most
+launches of a run; interleaved A/B is that of ``confirmation`` with the most pairs, each of one launch of the candidate
+and two of the baseline commit. A change of the machine's speed between the two occasions costs the first more than is
+reckoned here, and the second less.
 """
 
 from __future__ import annotations
@@ -19,7 +25,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pytest_distbench.judging import golden_curve
 from pytest_distbench.judging.fingerprint_rule import fingerprints_of
-from pytest_distbench.judging.stats import BASELINE_ERROR_RATE, chi_square_quantile, noise_limit
+from pytest_distbench.judging.stats import (
+    BASELINE_ERROR_RATE,
+    chi_square_quantile,
+    detectable_slowdown,
+    noise_limit,
+)
 from pytest_distbench.judging.terms import (
     Terms,
     accepted_changes,
@@ -28,7 +39,18 @@ from pytest_distbench.judging.terms import (
     version_changes,
     why_nothing_was_timed,
 )
-from pytest_distbench.judging.thresholds import DRIFT, fast_logs, typical_of_siblings
+from pytest_distbench.judging.thresholds import (
+    DRIFT,
+    LOOKS,
+    ONE_AGAINST_TWO,
+    SPENDING,
+    Circumstances,
+    fast_logs,
+    noise_of,
+    smallest_slowdown,
+    typical_noise,
+    typical_of_siblings,
+)
 from pytest_distbench.records.case import BaselineEntry, Case
 from pytest_distbench.records.environment import GpuWitness
 from pytest_distbench.records.kinds import METRIC_KINDS, median
@@ -42,11 +64,12 @@ from pytest_distbench.records.metric import (
     UNTIL_MOVED,
     Sample,
     Spread,
+    metric_name,
 )
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import Finding
+from pytest_distbench.records.run import Finding, Sensitivity
 from pytest_distbench.records.wanted import RUN_LAUNCHES
-from pytest_distbench.units import why_impossible
+from pytest_distbench.units import is_size, why_impossible
 
 FEWEST_TO_SPREAD = 3
 """Launches; of fewer nobody knows how much they differ."""
@@ -365,3 +388,64 @@ def few_launches(metrics: Mapping[str, Sequence[Sample]]) -> dict[str, int]:
         for key, metric in metrics.items()
         if METRIC_KINDS[metric[0].better].rule not in ("exact", "memory") and len(metric) < FEWEST_LAUNCHES
     }
+
+
+LARGEST_MDE = 10.0
+"""As a fraction: larger slowdowns need no number."""
+
+POOR = 0.05
+"""With more noise than this there is advice: it hides slowdowns of the usual tolerance."""
+
+
+def sensitivity_of(metrics: Mapping[str, Sequence[Sample]], tolerances: Mapping[str, float]) -> Sensitivity | None:
+    """Of the timing of a case whose slowdowns are the hardest to detect.
+
+    Args:
+        tolerances: by metric, of those that are judged, as fractions.
+
+    Returns:
+        None if the case has no timing with two launches.
+    """
+    typical = typical_noise(metrics)
+    found: list[tuple[float, str, float]] = []
+    for key, tolerance in tolerances.items():
+        metric = metrics.get(key)
+        if not metric or not (metric[0].is_noisy and not is_size(metric[0].unit)) or (own := noise_of(metric)) is None:
+            continue
+        noise = max(own, typical.get(metric_name(key), 0.0))
+        known = sum(m.value is not None for m in metric)
+        mde = detectable_slowdown(noise, known, RUN_LAUNCHES, BASELINE_ERROR_RATE, drift=DRIFT, tolerance=tolerance)
+        found.append((mde, key, noise))
+    if not found:
+        return None
+    mde, key, noise = max(found)
+    under = Circumstances(tolerance=tolerances[key], comparisons=1, looks=LOOKS, spending=SPENDING)
+    paired = smallest_slowdown(noise * math.sqrt(ONE_AGAINST_TWO), under)
+    return Sensitivity(metric=key, noise=noise, mde=min(mde, LARGEST_MDE), paired_mde=min(paired, LARGEST_MDE))
+
+
+def sensitivity_lines(found: Sequence[tuple[str, Sensitivity]]) -> list[str]:
+    """How good the baselines of some cases are, in a sentence, and what to do about it where one of them is poor."""
+    if not found:
+        return []
+    ordered = sorted(found, key=lambda one: one[1].mde)
+    (_, middle), (title, worst) = ordered[(len(ordered) - 1) // 2], ordered[-1]
+    name, noise = f"{title} {worst.metric}", f"noise {_percent(worst.noise)}"
+    told = f"{name}: {noise}: this baseline alone detects slowdowns {_above(worst)}"
+    if len(found) > 1:
+        told = (
+            f"noise {_percent(middle.noise)} (median of {len(found)} cases): baselines alone detect slowdowns "
+            f"{_above(middle)}; worst, {name}: {noise}, {_above(worst)}"
+        )
+    advice = (
+        "to detect smaller ones: a quieter machine (distbench doctor), or more iterations in the loop; record again"
+    )
+    return [told, advice] if worst.noise > POOR else [told]
+
+
+def _above(one: Sensitivity) -> str:
+    return f"above {_percent(one.mde)}, with A/B about {_percent(one.paired_mde)}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share < 1 else f"{100 * share:.0f} %"

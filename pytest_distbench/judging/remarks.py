@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from pytest_distbench.extensions import Table
+from pytest_distbench.judging.bounds import is_learned
 from pytest_distbench.judging.entry import norm_of, phases_of
 from pytest_distbench.judging.screening import is_clock
-from pytest_distbench.judging.sensitivity import is_learned
 from pytest_distbench.judging.stats import BLIND_LIMIT
 from pytest_distbench.judging.terms import severity, software_changes, version_changes
 from pytest_distbench.judging.thresholds import BUSIER_SHARE

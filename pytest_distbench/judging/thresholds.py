@@ -294,6 +294,13 @@ def looks(first: int, most: int) -> tuple[int, ...]:
     return tuple(found)
 
 
+LOOKS = looks(FEWEST_PAIRS, LAST_LOOK)
+"""Pairs after which interleaved launches are judged that confirm a doubt."""
+
+SPENDING = 1
+"""Their error rate is spent in proportion to the pairs: with two contrasts the noise of three is known well enough."""
+
+
 def power(slowdown: float, sigma: float, under: Circumstances) -> float:
     """Chance that a true slowdown, as a fraction, is called a regression at the last look.
 

@@ -18,9 +18,8 @@ from pytest_distbench.errors import (
     DistbenchWarning,
     show,
 )
-from pytest_distbench.judging.bounds import check_measured, plausible
+from pytest_distbench.judging.bounds import check_measured, plausible, why_implausible
 from pytest_distbench.judging.outcome import conclude
-from pytest_distbench.judging.sensitivity import why_implausible
 from pytest_distbench.plugin.arguments import Arguments, Called, RunKeywords, ShapeKeywords
 from pytest_distbench.plugin.carry import AGAIN, CASES, WHY_NOT_AGAIN
 from pytest_distbench.plugin.names import rerun_command, test_and_id

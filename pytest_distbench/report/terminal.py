@@ -12,10 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from pytest_distbench.judging.entry import FEWEST_LAUNCHES
+from pytest_distbench.judging.entry import FEWEST_LAUNCHES, sensitivity_lines
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.screening import is_clock
-from pytest_distbench.judging.sensitivity import sensitivity_lines
 from pytest_distbench.judging.terms import worst
 from pytest_distbench.judging.thresholds import BUSIER_SHARE, LAST_LOOK
 from pytest_distbench.judging.words import change, metric_text

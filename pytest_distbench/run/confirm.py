@@ -14,7 +14,6 @@ from pathlib import Path
 from pytest_distbench import git
 from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.judging.confirmation import (
-    LOOKS,
     Evaluated,
     Known,
     are_asked_about,
@@ -29,6 +28,7 @@ from pytest_distbench.judging.confirmation import (
 )
 from pytest_distbench.judging.screening import SUSPICIOUS
 from pytest_distbench.judging.terms import version_changes
+from pytest_distbench.judging.thresholds import LOOKS
 from pytest_distbench.machine.hardware import find_interpreter
 from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.plan import LaunchRequest

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pytest_distbench.errors import DistbenchError
-from pytest_distbench.judging.confirmation import LOOKS, judge_in_turns
+from pytest_distbench.judging.confirmation import judge_in_turns
 from pytest_distbench.judging.screening import is_clock
-from pytest_distbench.judging.sensitivity import clocks_of, share_beyond, spoken_against
-from pytest_distbench.judging.terms import accepted_changes
+from pytest_distbench.judging.terms import Terms, accepted_changes
+from pytest_distbench.judging.thresholds import LOOKS
 from pytest_distbench.launch.trace import Side, busy_communication, write_file
 from pytest_distbench.records.iteration import CANDIDATE, CaseTrace, TracedSide
+from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.options import BY_TOLERANCE
 from pytest_distbench.records.plan import LaunchRequest, Ranks
 from pytest_distbench.records.record import replace
@@ -95,6 +96,31 @@ def trace_case(
 
 HERE = Variant(revision=None, interpreter=None)
 """This tree, without the delay."""
+
+BEYOND = 4 / 3
+"""What is planted is so many times the tolerance: one that is exactly as large is no regression, nor far from one."""
+
+LEAST_SHARE = 0.05
+"""Of a case that tolerates next to nothing."""
+
+
+def clocks_of(terms: Terms, launch: LaunchRecord, *, left_out: Collection[str] = ()) -> list[str]:
+    return [
+        m.key
+        for m in launch.measurements
+        if is_clock(m, m.unit) and m.is_judged and terms.wants(m.name) and m.name not in left_out
+    ]
+
+
+def share_beyond(tolerances: Iterable[float]) -> float:
+    """The share of its own duration by which what is timed is delayed: beyond all of these tolerances."""
+    return max(LEAST_SHARE, BEYOND * max(tolerances))
+
+
+def spoken_against(verdicts: Sequence[Finding], clocks: Collection[str]) -> Finding | None:
+    """What fails the case whatever the clocks say, so that nothing can be learned of them."""
+    return next((v for v in verdicts if v.is_failure and v.metric not in clocks), None)
+
 
 OWN_CLOCKS = "nothing in it could be delayed: it takes its own times, with none of rank.timed, rank.goal and rank.phase"
 DERIVED = "a number that distbench.judge computes from several runs cannot be delayed as a whole"

@@ -22,11 +22,11 @@ from pytest_distbench.judging.entry import (
     norm_of,
     only_judges,
     phases_of,
+    sensitivity_of,
     what_it_lacks,
     why_not_stored,
 )
 from pytest_distbench.judging.screening import SCREENING_LAUNCHES, is_clock, screen
-from pytest_distbench.judging.sensitivity import sensitivity_of
 from pytest_distbench.judging.terms import accepted_changes
 from pytest_distbench.records.case import BaselineEntry, Case, EntryName
 from pytest_distbench.records.kinds import METRIC_KINDS
@@ -37,6 +37,7 @@ from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord
 from pytest_distbench.records.wanted import Update
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.confirm import Recorders
+from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.sources import Reference, Source
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore, NotRecorded
 from pytest_distbench.store.entries import closest, with_its_work
@@ -55,6 +56,7 @@ class Stored(Reference):
     first launch tells which.
     """
 
+    request: CaseRequest
     store: BaselineStore
     entry: BaselineEntry | None
     comparisons: int
@@ -233,6 +235,7 @@ class Paired(Reference):
     They are judged after these numbers of pairs, ascending. All cases of the run share the error rate.
     """
 
+    request: CaseRequest
     name: str
     tolerance: float
     numbers: tuple[int, ...]
@@ -262,11 +265,12 @@ class Paired(Reference):
         )
 
 
-@dataclasses.dataclass
 class Nothing(Reference):
     """Nothing: the case is measured, and where there is a reason why not, that is the verdict on everything."""
 
-    reason: str = ""
+    def __init__(self, request: CaseRequest, reason: str = "") -> None:
+        super().__init__(request)
+        self.reason = reason
 
     def compare(self, source: Source) -> list[Finding]:
         if not self.reason:

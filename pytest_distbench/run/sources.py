@@ -11,7 +11,6 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_distbench.errors import BodyError, DerivationError, LauncherError, line_of, show
@@ -131,11 +130,11 @@ class Source(ABC):
         """Add one sample, for the metrics that are still needed; none: all."""
 
 
-@dataclass
 class Reference:
     """What a case is compared with, and the loop that adds launches until every metric is decided."""
 
-    request: CaseRequest
+    def __init__(self, request: CaseRequest) -> None:
+        self.request = request
 
     def looks(self) -> Iterable[int]:
         """Numbers of launches after which is judged, ascending; the last is the most there may be."""

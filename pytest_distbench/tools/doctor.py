@@ -27,7 +27,7 @@ import psutil
 
 from pytest_distbench.commands import Command, NegativeError
 from pytest_distbench.errors import ConfigurationError, StoredFileError
-from pytest_distbench.judging.sensitivity import sensitivity_lines, sensitivity_of
+from pytest_distbench.judging.entry import sensitivity_lines, sensitivity_of
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.evidence import py_spy
 from pytest_distbench.machine import hardware

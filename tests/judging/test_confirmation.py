@@ -12,7 +12,6 @@ from support.stores import CASE, SOFTWARE, entry, launches
 
 from pytest_distbench.judging.case import compare
 from pytest_distbench.judging.confirmation import (
-    LOOKS,
     Evaluated,
     Known,
     Turns,
@@ -25,7 +24,7 @@ from pytest_distbench.judging.confirmation import (
 )
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.judging.thresholds import VETO
+from pytest_distbench.judging.thresholds import LOOKS, VETO
 from pytest_distbench.judging.training_rule import NOT_REPEATED
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample

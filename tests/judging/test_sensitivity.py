@@ -12,24 +12,16 @@ import pytest
 from support.metrics import baseline_of, passed, timed
 from support.results import PAIRED, result, verdict
 
-from pytest_distbench.judging.entry import stored_samples
+from pytest_distbench.judging.bounds import why_implausible
+from pytest_distbench.judging.entry import sensitivity_lines, sensitivity_of, stored_samples
 from pytest_distbench.judging.remarks import moved_together, out_of_reach
-from pytest_distbench.judging.sensitivity import (
-    LOOKS,
-    SPENDING,
-    clocks_of,
-    sensitivity_lines,
-    sensitivity_of,
-    share_beyond,
-    spoken_against,
-    why_implausible,
-)
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.judging.thresholds import Circumstances, of_stored, power
+from pytest_distbench.judging.thresholds import LOOKS, SPENDING, Circumstances, of_stored, power
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.metric import Bound, Sample
 from pytest_distbench.records.run import CaseResult, Sensitivity
 from pytest_distbench.records.wanted import RUN_LAUNCHES
+from pytest_distbench.run.control import clocks_of, share_beyond, spoken_against
 
 NOISY = [1.0, 1.6, 0.8, 1.3, 0.7, 1.9, 1.1, 0.9, 1.5, 1.2]
 STEADY = [1.0, 1.001, 0.999, 1.0, 1.002]

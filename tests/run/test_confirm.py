@@ -13,8 +13,8 @@ from support.repositories import git
 from support.stores import CASE, KEY, PLATFORM, SOFTWARE, TEST, entry, result
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.judging.confirmation import LOOKS
 from pytest_distbench.judging.terms import Terms
+from pytest_distbench.judging.thresholds import LOOKS
 from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
