@@ -128,11 +128,12 @@ class GpuWatch:
             witnesses += [replace(summarise(gpu, list(looks[gpu.uuid])), host_cpu=self._host_cpu) for gpu in gpus]
 
     def look(self, looks: dict[str, list[Look]]) -> None:
-        assert self._driver is not None
         for uuid, seen in looks.items():
-            seen.append(self._look(self._driver, *self._handles[uuid], seen[-1].at if seen else None))
+            seen.append(self._look(*self._handles[uuid], seen[-1].at if seen else None))
 
-    def _look(self, driver: Driver, card: Any, device: Any, since: float | None) -> Look:
+    def _look(self, card: Any, device: Any, since: float | None) -> Look:
+        driver = self._driver
+        assert driver is not None
         nvml = driver.binding
         there = processes_on(driver, device)
         servers = {pid for pid in there if self._name_of(pid).startswith(_MPS_SERVER)}
@@ -146,6 +147,13 @@ class GpuWatch:
         target = driver.ask("GetClock", card, nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_ID_APP_CLOCK_TARGET)
         default = driver.ask("GetClock", card, nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_ID_APP_CLOCK_DEFAULT)
         now = time.monotonic()
+        within_s = _LONGEST_PAUSE_S if since is None else now - since
+        at_work: frozenset[int] | None = None
+        try:
+            found = driver.demand("GetProcessUtilization", card, int((time.time() - within_s) * 1e6))
+            at_work = frozenset(int(sample.pid) for sample in found if sample.smUtil > 0)
+        except (nvml.NVMLError, AttributeError) as error:
+            at_work = frozenset() if getattr(error, "value", None) == nvml.NVML_ERROR_NOT_FOUND else None
         return Look(
             at=now,
             sm_mhz=driver.ask("GetClockInfo", card, nvml.NVML_CLOCK_SM),
@@ -157,7 +165,7 @@ class GpuWatch:
             held_ns={ours: int(found.violationTime) for ours, found in counters.items() if found is not None},
             foreign={pid: self._is_foreign(pid) for pid in there if pid not in servers},
             by_mps=bool(servers),
-            at_work=_at_work(driver, card, _LONGEST_PAUSE_S if since is None else now - since),
+            at_work=at_work,
             power_limit_w=None if limit is None else limit / 1000,
             sm_limit_mhz=None if target is None or target == default else float(target),
         )
@@ -253,16 +261,6 @@ def _handles(driver: Driver, gpu: Gpu) -> tuple[Any, Any]:
     """Of the card, which has the clocks, and of the device, which has the processes; a slice is not its card."""
     device = driver.ask("GetHandleByUUID", gpu.uuid)
     return (driver.ask("GetHandleByUUID", gpu.slice_of) if gpu.slice_of else device), device
-
-
-def _at_work(driver: Driver, card: Any, within_s: float) -> frozenset[int] | None:
-    nvml = driver.binding
-    since_us = int((time.time() - within_s) * 1e6)
-    try:
-        found = driver.demand("GetProcessUtilization", card, since_us)
-    except (nvml.NVMLError, AttributeError) as error:
-        return frozenset() if getattr(error, "value", None) == nvml.NVML_ERROR_NOT_FOUND else None
-    return frozenset(int(sample.pid) for sample in found if sample.smUtil > 0)
 
 
 def _held(looks: Sequence[Look], busy: Sequence[Look]) -> dict[str, float]:

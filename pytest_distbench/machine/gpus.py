@@ -11,6 +11,7 @@ those of NVIDIA's MIG User Guide: one slice at most, and none but it where there
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -62,21 +63,12 @@ class Driver:
     def explain(self, error: Exception) -> str:
         return _words(self.binding, error, _WHY_NO_GPU)
 
-    @property
-    def version(self) -> str:
+    def system(self, name: str) -> Any:
+        """The answer of ``nvmlSystem<name>``, or None if there is none."""
         try:
-            return str(self.binding.nvmlSystemGetDriverVersion())
+            return getattr(self.binding, f"nvmlSystem{name}")()
         except self.binding.NVMLError:
-            return ""
-
-    @property
-    def newest_cuda(self) -> str:
-        """The newest CUDA that it runs: ``12.8``; empty where it does not tell."""
-        try:
-            number = int(self.binding.nvmlSystemGetCudaDriverVersion())
-        except self.binding.NVMLError:
-            return ""
-        return f"{number // 1000}.{number % 1000 // 10}"
+            return None
 
 
 @contextlib.contextmanager
@@ -134,8 +126,7 @@ class Port:
         field = getattr(driver.binding, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON", None)
         [told] = (driver.ask("GetFieldValues", handle, [field]) if field is not None else None) or [None]
         is_told = told is not None and told.nvmlReturn == driver.binding.NVML_SUCCESS
-        self.told_bytes_per_s = 1e6 * told.value.uiVal if is_told else 0.0
-        """The rate of the wire, which is more than what it carries."""
+        wire_bytes_per_s = 1e6 * told.value.uiVal if is_told else math.inf  # more than what it carries
         for link in range(_MOST_LINKS):
             if not driver.ask("GetNvLinkState", handle, link):
                 continue
@@ -147,15 +138,13 @@ class Port:
                 address = pci_address(remote)
                 self.to_gpu[address] = self.to_gpu.get(address, 0) + 1
 
+        usual = _NVLINK_BYTES_PER_S.get(self.generation)
+        self.bytes_per_s = None if usual is None else min(usual, wire_bytes_per_s or math.inf)
+        """What one of them carries in each direction; None where that is not known."""
+
     @property
     def count(self) -> int:
         return self.to_switch + sum(self.to_gpu.values())
-
-    @property
-    def bytes_per_s(self) -> float | None:
-        """What one of them carries in each direction; None where that is not known."""
-        usual = _NVLINK_BYTES_PER_S.get(self.generation)
-        return usual if usual is None or not self.told_bytes_per_s else min(usual, self.told_bytes_per_s)
 
 
 def read_links(driver: Driver, handles: Sequence[Any], pcie: Sequence[str]) -> list[list[str]]:
@@ -273,53 +262,54 @@ def slug(name: str) -> str:
 
 
 def _read(driver: Driver, variables: Mapping[str, str]) -> Gpus:
-    cards: list[Card] = []
+    cards: list[Gpu] = []
+    speeds: dict[str, int] = {}
+    cut: dict[str, dict[tuple[int, int], Gpu]] = {}
     silent: dict[str, list[str]] = {}
     for index in range(driver.demand("GetCount")):
         try:
-            cards.append(_card(driver, index))
+            handle = driver.demand("GetHandleByIndex", index)
+            cards.append(_card(driver, handle, index))
         except driver.binding.NVMLError as error:
             silent.setdefault(driver.explain(error), []).append(str(index))
-    setting = variables.get(VARIABLE)
-    visible, remarks = choose(in_order(cards, variables), setting)
+            continue
+        sm_mhz = driver.ask("GetMaxClockInfo", handle, driver.binding.NVML_CLOCK_SM) or 0
+        speeds[cards[-1].uuid] = (driver.ask("GetNumGpuCores", handle) or 0) * sm_mhz
+        mode = driver.ask("GetMigMode", handle)
+        if mode is not None and mode[0] == 1:
+            cut[cards[-1].uuid] = dict(_slices(driver, handle, cards[-1]))
+    in_order = sorted(cards, key=lambda gpu: gpu.pci)  # as CUDA counts them
+    order, setting = variables.get(ORDER, PCI_ORDER), variables.get(VARIABLE)
+    if order != PCI_ORDER:
+        in_order.sort(key=lambda gpu: -speeds[gpu.uuid])
+    visible, remarks = choose(in_order, cut, setting)
     handles = [driver.demand("GetHandleByUUID", gpu.uuid) for gpu in visible] if len(visible) > 1 else []
+    # What makes CUDA see in the ranks what we see here: the order of the bus, unless the user has chosen one. Numbers
+    # can mean something else to CUDA than to us where it orders different products by their speed, where it leaves out
+    # GPUs that the driver does not describe, and where MIG is on: there the ranks are given UUIDs.
+    cuda = int(driver.system("GetCudaDriverVersion") or 0)
+    is_certain = (order == PCI_ORDER or len({gpu.name for gpu in cards}) <= 1) and not silent and not cut
+    is_by_number = setting is None or not setting.startswith(("GPU-", "MIG-"))
+    told = {} if is_certain or not visible or not is_by_number else {VARIABLE: ",".join(gpu.uuid for gpu in visible)}
     return Gpus(
         visible=tuple(visible),
         count=len(cards),
         remarks=tuple(remarks),
         unreadable=tuple(f"GPU {', '.join(indices)}: {why}" for why, indices in silent.items()),
-        driver=driver.version,
-        cuda=driver.newest_cuda,
+        driver=str(driver.system("GetDriverVersion") or ""),
+        cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
         links=tuple(map(tuple, read_links(driver, handles, [gpu.pcie for gpu in visible]))),
-        variables=_variables(variables, visible, cards, is_whole=not silent),
+        variables={ORDER: order, **told},
     )
 
 
-def _variables(
-    variables: Mapping[str, str], visible: Sequence[Gpu], cards: Sequence[Card], *, is_whole: bool
-) -> dict[str, str]:
-    """What makes CUDA see in the ranks what we see here.
-
-    The order of the bus, unless the user has chosen one. Numbers can mean something else to CUDA than to us where it
-    orders different products by their speed, where it leaves out GPUs that the driver does not describe, and where MIG
-    is on: there the ranks are given UUIDs.
-    """
-    order = variables.get(ORDER, PCI_ORDER)
-    is_certain = order == PCI_ORDER or len({card.gpu.name for card in cards}) <= 1
-    is_certain = is_certain and is_whole and not any(card.is_cut for card in cards)
-    if is_certain or not visible or not is_by_number(variables.get(VARIABLE)):
-        return {ORDER: order}
-    return {ORDER: order, VARIABLE: ",".join(gpu.uuid for gpu in visible)}
-
-
-def _card(driver: Driver, index: int) -> Card:
-    handle = driver.demand("GetHandleByIndex", index)
+def _card(driver: Driver, handle: Any, index: int) -> Gpu:
     memory = driver.ask("GetMemoryInfo", handle)
     capability = driver.ask("GetCudaComputeCapability", handle)
     generation, lanes = driver.ask("GetMaxPcieLinkGeneration", handle), driver.ask("GetMaxPcieLinkWidth", handle)
     port = Port(driver, handle)
     ecc, persistence = driver.ask("GetCurrentEccMode", handle), driver.ask("GetPersistenceMode", handle)
-    gpu = Gpu(
+    return Gpu(
         name=str(driver.demand("GetName", handle)),
         uuid=str(driver.demand("GetUUID", handle)),
         index=index,
@@ -333,15 +323,6 @@ def _card(driver: Driver, index: int) -> Card:
         persistence=None if persistence is None else bool(persistence),
         power_limit_w=_watts(driver.ask("GetPowerManagementLimit", handle)),
         default_power_limit_w=_watts(driver.ask("GetPowerManagementDefaultLimit", handle)),
-    )
-    mode = driver.ask("GetMigMode", handle)
-    is_cut = mode is not None and mode[0] == 1
-    sm_mhz = driver.ask("GetMaxClockInfo", handle, driver.binding.NVML_CLOCK_SM) or 0
-    return Card(
-        gpu=gpu,
-        is_cut=is_cut,
-        slices=dict(_slices(driver, handle, gpu)) if is_cut else {},
-        speed=float((driver.ask("GetNumGpuCores", handle) or 0) * sm_mhz),
     )
 
 
@@ -383,57 +364,37 @@ _NUMBER = re.compile(r"\s*([+-]?\d+)", re.ASCII)
 _OLD_SLICE = re.compile(r"MIG-(GPU-[^/]+)/(\d+)/(\d+)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    """A GPU of this machine, as far as visibility goes.
+Cut = Mapping[str, Mapping[tuple[int, int], Gpu]]
+"""GPUs on which MIG is on, so that CUDA does not offer them whole, by UUID.
 
-    Attributes:
-        is_cut: MIG is on: CUDA does not offer it whole.
-        slices: its MIG slices, by (GPU instance, compute instance), in the driver's order.
-        speed: grows with what it can compute; 0.0: unknown.
-    """
-
-    gpu: Gpu
-    is_cut: bool = False
-    slices: Mapping[tuple[int, int], Gpu]
-    speed: float = 0.0
-
-
-def in_order(cards: Sequence[Card], variables: Mapping[str, str]) -> list[Card]:
-    """The cards as CUDA counts them: by their place on the bus, or the fastest first where the user has chosen that."""
-    by_bus = sorted(cards, key=lambda card: card.gpu.pci)
-    if variables.get(ORDER, PCI_ORDER) == PCI_ORDER:
-        return by_bus
-    return sorted(by_bus, key=lambda card: -card.speed)
-
+Of each the slices, by (GPU instance, compute instance), in the driver's order.
+"""
 
 Choice = tuple[list[Gpu], list[str]]
 """What is visible, in the order in which CUDA numbers it, and why no more of what the user has named is."""
 
 
-def choose(cards: Sequence[Card], setting: str | None) -> Choice:
+def choose(cards: Sequence[Gpu], cut: Cut, setting: str | None) -> Choice:
     """The devices that are visible by the value of :data:`VARIABLE`, if it is set."""
     if setting is not None and setting.startswith("MIG-"):
-        return _named_slice(cards, setting)
-    why = ""
-    if setting is None:
-        chosen = list(cards)
-    else:
-        chosen, why = _listed(cards, setting)
+        # The first name alone counts, in today's spelling or in that of drivers before 470.
+        name, comma, _ = setting.partition(",")
+        fitting = [piece for pieces in cut.values() for piece in pieces.values() if piece.uuid.startswith(name)]
+        if (old := _OLD_SLICE.fullmatch(name)) is not None and any(card.uuid == old[1] for card in cards):
+            fitting = [*filter(None, [cut.get(old[1], {}).get((int(old[2]), int(old[3])))])]
+        if len(fitting) != 1:
+            return [], [f"{VARIABLE}: {_why_not_one(name, len(fitting))}"]
+        return fitting, [f"{VARIABLE}: of several MIG slices the first alone counts"] if comma else []
+    chosen, why = (list(cards), "") if setting is None else _listed(cards, setting)
     remarks = [f"{VARIABLE}: {why}"] if why else []
     for card in chosen:
-        if card.is_cut and card.slices:
-            return [next(iter(card.slices.values()))], remarks
-    remarks += [_NOT_CUT.format(card.gpu.index) for card in chosen if card.is_cut]
-    return [card.gpu for card in chosen if not card.is_cut], remarks
+        if pieces := cut.get(card.uuid):
+            return [next(iter(pieces.values()))], remarks
+    remarks += [_NOT_CUT.format(card.index) for card in chosen if card.uuid in cut]
+    return [card for card in chosen if card.uuid not in cut], remarks
 
 
-def is_by_number(setting: str | None) -> bool:
-    """Whether devices are named by their place in CUDA's order, and not by what they are."""
-    return setting is None or not setting.startswith(("GPU-", "MIG-"))
-
-
-def _listed(cards: Sequence[Card], setting: str) -> tuple[list[Card], str]:
+def _listed(cards: Sequence[Gpu], setting: str) -> tuple[list[Gpu], str]:
     """By numbers, as C's strtoul reads them, or by UUIDs or the beginnings of such, as the first is.
 
     Up to the first that names none or several. Twice the same: none at all.
@@ -451,10 +412,10 @@ def _listed(cards: Sequence[Card], setting: str) -> tuple[list[Card], str]:
             why = f"{part!r} is no {what}; {_ENDS}" if setting.strip() else "it is empty, which hides all"
             break
         names.append(name)
-    chosen: list[Card] = []
+    chosen: list[Gpu] = []
     for name in names:
         if by_uuid:
-            fitting = [card for card in cards if card.gpu.uuid.startswith(name)]
+            fitting = [card for card in cards if card.uuid.startswith(name)]
         else:
             fitting = [*cards[int(name) : int(name) + 1]]
         if len(fitting) != 1:
@@ -464,19 +425,6 @@ def _listed(cards: Sequence[Card], setting: str) -> tuple[list[Card], str]:
             return [], f"{name} names one twice, and then there is none"
         chosen += fitting
     return chosen, why
-
-
-def _named_slice(cards: Sequence[Card], setting: str) -> Choice:
-    """The first name alone counts, in today's spelling or in that of drivers before 470."""
-    name, comma, _ = setting.partition(",")
-    old = _OLD_SLICE.fullmatch(name)
-    fitting = [piece for card in cards for piece in card.slices.values() if piece.uuid.startswith(name)]
-    for card in cards:
-        if old is not None and card.gpu.uuid == old.group(1):
-            fitting = list(filter(None, [card.slices.get((int(old.group(2)), int(old.group(3))))]))
-    if len(fitting) != 1:
-        return [], [f"{VARIABLE}: {_why_not_one(name, len(fitting))}"]
-    return fitting, [f"{VARIABLE}: of several MIG slices the first alone counts"] if comma else []
 
 
 def _why_not_one(name: str, count: int) -> str:

@@ -22,7 +22,6 @@ import struct
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -90,17 +89,15 @@ def _holder(path: Path) -> tuple[str, int | None, bool]:
                 process = psutil.Process(int(fields[4]))
                 above = process.parent() if _OF_XDIST in " ".join(process.cmdline()) else None
                 is_ours = above is not None and above.pid == os.getppid()
-                return _describe(above or process), (above or process).pid, is_ours
+                who = above or process
+                command = " ".join(shlex.join(mask_arguments(who.cmdline())).split())
+                if len(command) > _LONGEST_COMMAND:
+                    command = f"{command[:_LONGEST_COMMAND]}..."
+                whose = f" of {who.username()}" if who.uids().real != os.getuid() else ""
+                minutes = (time.time() - who.create_time()) / 60
+                told = f"pid {who.pid}{whose} ({command}), which has run for {minutes:.0f} min"
+                return told, who.pid, is_ours
     return "a process that is not seen from here, perhaps in another container", None, False
-
-
-def _describe(process: psutil.Process) -> str:
-    command = " ".join(shlex.join(mask_arguments(process.cmdline())).split())
-    if len(command) > _LONGEST_COMMAND:
-        command = f"{command[:_LONGEST_COMMAND]}..."
-    whose = f" of {process.username()}" if process.uids().real != os.getuid() else ""
-    minutes = (time.time() - process.create_time()) / 60
-    return f"pid {process.pid}{whose} ({command}), which has run for {minutes:.0f} min"
 
 
 def _wait(path: Path, whose: str, on_wait: Callable[[str], None], take: Callable[[], int | None]) -> int:
@@ -224,58 +221,56 @@ _GROUP = re.compile(r"distbench-(\d+)-rank\d+")
 _ADVICE = "run pytest as root, in a privileged container, or below systemd-run --user --scope -p Delegate=yes"
 _NAMES = {1: "cpu", 2: ""}
 """What /proc/self/cgroup calls the hierarchy of the controller; that of version 2 has no name."""
+_CONTROLLERS = "cgroup.controllers"
+"""A file that groups of version 2 have."""
 _FILESYSTEMS = {1: "cgroup", 2: "cgroup2"}
 
 Version = Literal[1, 2]
 
 
-@dataclass(frozen=True, slots=True)
-class CpuController:
-    """The cpu controller of this system."""
-
-    folder: Path
-    version: Version
-
-    def group(self, rank: int) -> Path:
-        """The group of a rank of this process's launches; it need not be there."""
-        return self.folder / f"distbench-{os.getpid()}-rank{rank}"
-
-    def make(self, group: Path, cpus: float) -> None:
-        """Make a group whose processes together may use so many cores."""
-        period_us = max(PERIOD_US, math.ceil(LEAST_US / cpus))
-        quota_us = round(cpus * period_us)
-        if self.version == 1:
-            settings = {group / "cpu.cfs_period_us": str(period_us), group / "cpu.cfs_quota_us": str(quota_us)}
-        else:
-            settings = {
-                group / "cgroup.type": "threaded",
-                self.folder / "cgroup.subtree_control": "+cpu",
-                group / "cpu.max": f"{quota_us} {period_us}",
-            }
-        path = group
-        try:
-            group.mkdir(exist_ok=True)
-            for path, value in settings.items():
-                path.write_text(value)
-        except OSError as error:
-            raise _unavailable(f"{path}: {error.strerror}") from error
-
-    def remove_stale(self) -> None:
-        """Remove the groups of pytest processes that have ended without doing so; one that is in use stays."""
-        for group in self.folder.glob("distbench-*"):
-            named = _GROUP.fullmatch(group.name)
-            if named is not None and not psutil.pid_exists(int(named[1])):
-                with contextlib.suppress(OSError):
-                    group.rmdir()
+def cpu_group(controller: Path, rank: int) -> Path:
+    """The group of a rank of this process's launches; it need not be there."""
+    return controller / f"distbench-{os.getpid()}-rank{rank}"
 
 
-def find_controller(root: Path = Path("/")) -> CpuController:
-    """Raises :class:`AroundUnavailable` where this system has none, or does not hand it down to the group of this
-    process.
+def make_group(group: Path, cpus: float) -> None:
+    """Make a group whose processes together may use so many cores."""
+    period_us = max(PERIOD_US, math.ceil(LEAST_US / cpus))
+    quota_us = round(cpus * period_us)
+    if (group.parent / _CONTROLLERS).exists():
+        settings = {
+            group / "cgroup.type": "threaded",
+            group.parent / "cgroup.subtree_control": "+cpu",
+            group / "cpu.max": f"{quota_us} {period_us}",
+        }
+    else:
+        settings = {group / "cpu.cfs_period_us": str(period_us), group / "cpu.cfs_quota_us": str(quota_us)}
+    path = group
+    try:
+        group.mkdir(exist_ok=True)
+        for path, value in settings.items():
+            path.write_text(value)
+    except OSError as error:
+        raise _unavailable(f"{path}: {error.strerror}") from error
+
+
+def remove_stale(controller: Path) -> None:
+    """Remove the groups of pytest processes that have ended without doing so; one that is in use stays."""
+    for group in controller.glob("distbench-*"):
+        named = _GROUP.fullmatch(group.name)
+        if named is not None and not psutil.pid_exists(int(named[1])):
+            with contextlib.suppress(OSError):
+                group.rmdir()
+
+
+def find_controller(root: Path = Path("/")) -> Path:
+    """The folder of the cpu controller for the group of this process.
+
+    Raises :class:`AroundUnavailable` where this system has none, or does not hand it down to that group.
     """
     for version in (1, 2):
         if (folder := _own_group(root, version)) is not None:
-            return CpuController(folder, version)
+            return folder
     raise _unavailable("no cpu controller in /proc/self/cgroup")
 
 
@@ -322,7 +317,7 @@ def _own_group(root: Path, version: Version) -> Path | None:
             if version == 1:
                 return folder
             with contextlib.suppress(OSError):  # groups below one of version 2 may have the controller, or may not
-                return folder if "cpu" in (folder / "cgroup.controllers").read_text().split() else None
+                return folder if "cpu" in (folder / _CONTROLLERS).read_text().split() else None
             return None
     raise _unavailable(f"{path} of the cpu controller is mounted nowhere")
 

@@ -93,12 +93,16 @@ def _masked(value: Any, name: str, *, is_secret: bool) -> Any:
                 for k, inner in value.items()
             }
         case list():
-            return [
-                [inner[0], _masked(inner[1], inner[0], is_secret=True)]
-                if _is_secret_header(inner)
-                else _masked(inner, name, is_secret=is_secret or _asks_for_a_secret(before, inner))
-                for before, inner in zip(["", *value], value)  # noqa: B905 the last has none behind it
-            ]
+            found = []
+            for before, inner in zip(["", *value], value):  # noqa: B905 the last has none behind it
+                match inner:
+                    case [str(header), text] if not header.startswith("-") and is_secret_name(header):
+                        found.append([header, _masked(text, header, is_secret=True)])  # of HTTP, of ``dict.items``
+                    case _:
+                        is_option = isinstance(before, str) and before.startswith("-") and "=" not in before
+                        asks = is_option and not str(inner).startswith("--") and is_secret_name(before)
+                        found.append(_masked(inner, name, is_secret=is_secret or asks))
+            return found
         case str() if value and is_secret:
             return MASK
         case str():
@@ -106,19 +110,6 @@ def _masked(value: Any, name: str, *, is_secret: bool) -> Any:
         case int() if is_secret and not isinstance(value, bool) and _PASSWORDS.match(name):
             return MASK
     return value
-
-
-def _is_secret_header(value: object) -> bool:
-    """Whether one of a list's elements is a name and its value, as HTTP headers and ``dict.items`` come."""
-    match value:
-        case [str(name), _]:
-            return not name.startswith("-") and is_secret_name(name)
-    return False
-
-
-def _asks_for_a_secret(before: object, argument: object) -> bool:
-    is_option = isinstance(before, str) and before.startswith("-") and "=" not in before
-    return is_option and not str(argument).startswith("--") and is_secret_name(str(before))
 
 
 def mask_arguments(arguments: Sequence[str]) -> list[str]:
@@ -185,18 +176,14 @@ def _mask_pairs(text: str) -> str:
         if not is_secret_name(word):
             continue
         value = _VALUE.match(text, start)
-        if value is None or not _is_secret_pair(word, value):
+        content = "" if value is None else value["quoted"] if value["quote"] else value["group"] or value["bare"]
+        if value is None or not content or content == MASK:
+            continue
+        if _is_number(content) and not (content.isdigit() and _PASSWORDS.match(word)):
             continue
         parts += [text[at:start], value["open"] or "", MASK, value["quote"] or ""]
         at = start = value.end()
     return "".join([*parts, text[at:]])
-
-
-def _is_secret_pair(name: str, value: re.Match[str]) -> bool:
-    content = value["quoted"] if value["quote"] else value["group"] or value["bare"]
-    if not content or content == MASK:
-        return False
-    return not _is_number(content) or (content.isdigit() and _PASSWORDS.match(name) is not None)
 
 
 def _is_number(text: str) -> bool:

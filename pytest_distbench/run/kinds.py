@@ -31,7 +31,7 @@ from pytest_distbench.launch.starters import LAUNCHERS, Hosting
 from pytest_distbench.launch.supervise import Arm, Side, run_in_turns, supervise
 from pytest_distbench.machine.gpu_watch import PATIENCE_S, GpuWatch, await_memory, complaint, held_remark
 from pytest_distbench.machine.gpus import Gpus, misplaced, peak_bytes_per_s
-from pytest_distbench.machine.locks import find_controller, remove, throttled
+from pytest_distbench.machine.locks import cpu_group, find_controller, make_group, remove, remove_stale, throttled
 from pytest_distbench.records.case import CPUS, NODES, OVERSUBSCRIBED
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import CPU_THROTTLED, LINK_PEAK, Sample
@@ -284,7 +284,7 @@ class QuotaAround(Around):
         if plan.cpus is None or hosting.hosts == "none":
             return plan
         controller = find_controller()
-        return replace(plan, cpu_groups=[str(controller.group(rank)) for rank in range(plan.processes)])
+        return replace(plan, cpu_groups=[str(cpu_group(controller, rank)) for rank in range(plan.processes)])
 
     @contextlib.contextmanager
     def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Describe]:
@@ -316,11 +316,10 @@ class QuotaAround(Around):
 
         with contextlib.ExitStack() as stack:
             if plan.cpus is not None and plan.cpu_groups:
-                controller = find_controller()
-                controller.remove_stale()
+                remove_stale(find_controller())
                 for group in map(Path, plan.cpu_groups):
                     stack.callback(take_away, group)
-                    controller.make(group, plan.cpus)
+                    make_group(group, plan.cpus)
             yield describe
 
 

@@ -13,7 +13,15 @@ from support.control_groups import MadeUp
 
 from pytest_distbench.errors import AroundUnavailable
 from pytest_distbench.machine import locks
-from pytest_distbench.machine.locks import Version, find_controller, remove, throttled
+from pytest_distbench.machine.locks import (
+    Version,
+    cpu_group,
+    find_controller,
+    make_group,
+    remove,
+    remove_stale,
+    throttled,
+)
 
 both = pytest.mark.parametrize("version", [1, 2])
 
@@ -25,7 +33,7 @@ def test_the_group_of_this_process_is_found(
 ) -> None:
     made_up = MadeUp(tmp_path, version, monkeypatch, top=top)
 
-    assert find_controller(tmp_path) == made_up.controller
+    assert find_controller(tmp_path) == made_up.folder
 
 
 @both
@@ -52,8 +60,8 @@ def test_a_group_is_made_with_its_quota(
     version: Version, cpus: float, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made_up = MadeUp(tmp_path, version, monkeypatch)
-    group = made_up.controller.group(3)
-    made_up.controller.make(group, cpus)
+    group = cpu_group(made_up.folder, 3)
+    make_group(group, cpus)
     switched_on = made_up.folder / "cgroup.subtree_control"
 
     assert group.name == f"distbench-{os.getpid()}-rank3"
@@ -68,20 +76,20 @@ def test_where_no_group_can_be_made_it_says_which_and_what_to_do(
     version: Version, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made_up = MadeUp(tmp_path, version, monkeypatch)
-    group = made_up.controller.group(0)
+    group = cpu_group(made_up.folder, 0)
     refusing = group if version == 1 else made_up.folder / "cgroup.subtree_control"
     refusing.symlink_to(tmp_path / "nowhere" / "file")
     told = f"needs a control group that may be written: {re.escape(str(refusing))}: .*; run pytest as root"
 
     with pytest.raises(AroundUnavailable, match=told):
-        made_up.controller.make(group, 0.3)
+        make_group(group, 0.3)
 
 
 def test_a_group_in_use_is_waited_for_and_then_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made_up = MadeUp(tmp_path, 1, monkeypatch)
     monkeypatch.setattr(locks, "_PATIENCE_S", 0.05)
-    group = made_up.controller.group(0)
-    made_up.controller.make(group, 0.3)
+    group = cpu_group(made_up.folder, 0)
+    make_group(group, 0.3)
     (group / "cgroup.procs").write_text("77\n")
 
     assert not remove(group)
@@ -98,7 +106,7 @@ def test_groups_of_processes_that_are_gone_are_removed(tmp_path: Path, monkeypat
     for name in (f"distbench-{process.pid}-rank0", f"distbench-{process.pid}-rank1", *of_others):
         (made_up.folder / name).mkdir()
     (made_up.folder / f"distbench-{process.pid}-rank1" / "cgroup.procs").write_text("77\n")
-    made_up.controller.remove_stale()
+    remove_stale(made_up.folder)
 
     assert made_up.groups() == sorted([*of_others, f"distbench-{process.pid}-rank1"])
 

@@ -19,7 +19,7 @@ from support.processes import LIMIT_S
 from pytest_distbench.errors import AroundUnavailable, ExtensionError
 from pytest_distbench.launch.starters import LAUNCHERS, Hosting, LauncherKind
 from pytest_distbench.machine import locks
-from pytest_distbench.machine.locks import CpuController, find_controller
+from pytest_distbench.machine.locks import find_controller
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.plan import Command, LaunchPlan, LaunchRequest
@@ -93,7 +93,7 @@ OWN = [f"distbench-{os.getpid()}-rank{rank}" for rank in range(2)]
 @pytest.fixture(params=[1, 2])
 def made_up(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadeUp:
     system = MadeUp(tmp_path, request.param, monkeypatch)
-    monkeypatch.setattr(kinds, "find_controller", lambda: system.controller)
+    monkeypatch.setattr(kinds, "find_controller", lambda: system.folder)
     return system
 
 
@@ -177,8 +177,8 @@ REAL = r"""
 """
 
 
-def left(controller: CpuController) -> list[Path]:
-    return list(controller.folder.glob(f"distbench-{os.getpid()}-*"))
+def left(controller: Path) -> list[Path]:
+    return list(controller.glob(f"distbench-{os.getpid()}-*"))
 
 
 @pytest.mark.spawn
@@ -214,7 +214,7 @@ def test_ranks_compute_within_their_quota_and_no_group_is_left(
 def test_where_none_can_be_made_the_test_is_skipped(
     pytester: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(kinds, "find_controller", lambda: CpuController(tmp_path / "nowhere", 1))
+    monkeypatch.setattr(kinds, "find_controller", lambda: tmp_path / "nowhere")
     pytester.makepyfile(test_real=REAL)
     result = run_inside("--world-size=2", "-q", "-k", "test_busy", "-Wdefault")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_distbench.errors import AroundUnavailable
-from pytest_distbench.machine.locks import CpuController, Version, find_controller, remove
+from pytest_distbench.machine.locks import Version, cpu_group, find_controller, make_group, remove
 
 MOUNTS = """
 31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
@@ -31,11 +31,11 @@ class MadeUp:
         own = "4:cpu:/jobs/mine\n0::/\n" if version == 1 else "4:memory:/\n0::/jobs/mine\n"
         self.folder = root / "sys/fs/cgroup" / PLACES[version] / Path("/jobs/mine").relative_to(top)
         self.folder.mkdir(parents=True)
-        (self.folder / "cgroup.controllers").write_text("cpu pids")
+        if version == 2:
+            (self.folder / "cgroup.controllers").write_text("cpu pids")
         (root / "proc/self").mkdir(parents=True)
         (root / "proc/self/cgroup").write_text(own)
         (root / "proc/self/mountinfo").write_text(MOUNTS.format(top=top).lstrip())
-        self.controller = CpuController(self.folder, version)
         self._rmdir = os.rmdir
         patch.setattr(os, "rmdir", self.rmdir)
 
@@ -56,8 +56,8 @@ def why_no_groups() -> str:
     """Why this machine lets us make none; empty: it does."""
     try:
         controller = find_controller()
-        controller.make(controller.group(10**6), 0.5)
+        make_group(cpu_group(controller, 10**6), 0.5)
     except AroundUnavailable as error:
         return str(error)
-    remove(controller.group(10**6))
+    remove(cpu_group(controller, 10**6))
     return ""
