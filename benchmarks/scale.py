@@ -35,7 +35,7 @@ import psutil
 
 from pytest_distbench.hosts.relay import Message
 from pytest_distbench.hosts.relayed import Host, RelayedSite
-from pytest_distbench.launch.outcome import reduce_host
+from pytest_distbench.launch.reduce import reduce_host
 from pytest_distbench.launch.site import Exit
 from pytest_distbench.launch.starters import NO_REVERSE_DNS
 from pytest_distbench.launch.supervise import Side, supervise

@@ -15,9 +15,8 @@ from pytest_distbench.elastic.records import ElasticJob, Job, Pool, error_of, te
 from pytest_distbench.errors import ReadingError, RecordingError
 from pytest_distbench.launch.controlled import Controlled, TimelineFollower, tell_end
 from pytest_distbench.launch.fates import is_follower
-from pytest_distbench.launch.outcome import read_reports
 from pytest_distbench.launch.readers import readings
-from pytest_distbench.launch.reduce import largest, merge, of_largest_process, peak_memory, recorded
+from pytest_distbench.launch.reduce import largest, merge, of_largest_process, peak_memory, read_reports, recorded
 from pytest_distbench.launch.starters import Hosting
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.launch.workplace import error_tail

@@ -31,9 +31,9 @@ import psutil
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site import Exit, processes
-from pytest_distbench.launch.site.guardian import adopt_orphans
 from pytest_distbench.launch.site.local import ChildRanks, LocalLauncher, LocalSite, RunningLaunch, start_interpreter
-from pytest_distbench.launch.starters.torchrun import TORCHRUN, start_torchrun
+from pytest_distbench.launch.site.processes import adopt_orphans
+from pytest_distbench.launch.starters.torchrun import TORCHRUN, TorchrunLaunch
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import HostReport
 from pytest_distbench.records.launch_files import LaunchFiles, open_left
@@ -249,7 +249,7 @@ class Relay:
         self._plan: LaunchPlan | None = None
         self._ranks: Sequence[int] = ()
         self._told = 0
-        self._closed: set[int] = set()
+        self._told_ends = 0
         self._has_ended = False
         self._sent: dict[tuple[int, FileKind], tuple[int, int]] = {}
         """Bytes of a file that the controller has, or does without, and how many of them it does without."""
@@ -294,7 +294,18 @@ class Relay:
     def _carry_out(self, order: Message) -> Message | None:
         """Do as told. Returns the answer, where one is wanted."""
         if order.what == "open":
-            self._open(order)
+            assert order.plan is not None
+            is_alone = len(order.places) == order.plan.processes
+            interface = "" if is_alone else interface_of(own_address(self._line))
+            self._plan = plan = _settle_here(order.plan, self._folder, began_ns=order.began_ns, interface=interface)
+            if lacking := [path for path in (plan.working_dir, *plan.work.files) if not os.path.exists(path)]:
+                raise LauncherError(
+                    f"ranks need {' and '.join(lacking)}, which this host does not see: it must be at the same path as "
+                    "on pytest's host (another revision is checked out below TMPDIR there)"
+                )
+            self._ranks = sorted(order.places)
+            self._site = LocalSite(self._make_launcher(order), plan, ranks=self._ranks)
+            self._selector.register(self._site, selectors.EVENT_READ)
             return Message(what="done")
         site = self._site
         assert site is not None
@@ -322,20 +333,6 @@ class Relay:
                 return Message(what="done", ended=ended, report=report)
         return Message(what="done")
 
-    def _open(self, order: Message) -> None:
-        assert order.plan is not None
-        is_alone = len(order.places) == order.plan.processes
-        interface = "" if is_alone else interface_of(own_address(self._line))
-        self._plan = plan = _settle_here(order.plan, self._folder, began_ns=order.began_ns, interface=interface)
-        if lacking := [path for path in (plan.working_dir, *plan.work.files) if not os.path.exists(path)]:
-            raise LauncherError(
-                f"ranks need {' and '.join(lacking)}, which this host does not see: it must be at the same path as on "
-                f"pytest's host (another revision is checked out below TMPDIR there)"
-            )
-        self._ranks = sorted(order.places)
-        self._site = LocalSite(self._make_launcher(order), plan, ranks=self._ranks)
-        self._selector.register(self._site, selectors.EVENT_READ)
-
     def _tell_news(self) -> None:
         """Pass on what ranks have said and how they ended, as far as that was not told yet."""
         site = self._site
@@ -344,10 +341,9 @@ class Relay:
         for event in site.heard.events[self._told :]:
             self._say(Message(what="said", event=event))
         self._told = len(site.heard.events)
-        for rank, at in site.heard.closed_at.items():
-            if rank not in self._closed:
-                self._closed.add(rank)
-                self._say(Message(what="closed", rank=rank, at=at))
+        for rank, at in [*site.heard.closed_at.items()][self._told_ends :]:
+            self._say(Message(what="closed", rank=rank, at=at))
+        self._told_ends = len(site.heard.closed_at)
         if site.ended is not None and not self._has_ended:
             self._has_ended = True
             self._say(Message(what="ended", ended=site.ended))
@@ -455,7 +451,7 @@ class NodeAgent:
     def start(self, plan: LaunchPlan) -> RunningLaunch:
         place = next(iter(self._places.values()))
         command = torchrun_of_node(len(self._places), place=place, address=self._address, logs=plan.files.torchrun_logs)
-        return start_torchrun(command, plan, self.leftovers)
+        return TorchrunLaunch(command, plan, self.leftovers)
 
     def leftovers(self) -> list[psutil.Process]:
         """Orphans are adopted by this process."""

@@ -25,8 +25,8 @@ from pytest_distbench.hosts.calls import Call, Callers, NotCalled, describe_host
 from pytest_distbench.hosts.relay import SECRET_VARIABLE, Caller
 from pytest_distbench.hosts.relayed import RelayedSite
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.site.guardian import end_with
 from pytest_distbench.launch.site.local import ChildRanks
+from pytest_distbench.launch.site.processes import end_with
 from pytest_distbench.launch.starters import NO_REVERSE_DNS, LauncherSetup
 from pytest_distbench.launch.starters.parent import (
     RANK,
@@ -92,26 +92,19 @@ def read_allocation(variables: Mapping[str, str]) -> Allocation:
             "as salloc --nodes=2 pytest ..., or in an sbatch script"
         )
     nodes = _run(["scontrol", "show", "hostnames", variables[_NODES]], variables).split()
+    gpus = _number(variables.get("SLURM_GPUS_PER_NODE") or variables.get("SLURM_GPUS_ON_NODE") or "")
+    if gpus is None:  # else the job says it, of all nodes together: ``TRES=...,gres/gpu=8``, where GPUs are accounted
+        job = _run(["scontrol", "show", "job", "-d", variables[_JOB]], variables)
+        accounted, allocated = re.search(r"TRES=\S*gres/gpu=(\d+)", job), re.search(r"JOB_GRES=(\S+)", job)
+        kinds = allocated[1].split(",") if allocated else []  # gpu:a100:8
+        told = accounted[1] if accounted else _number(",".join(k for k in kinds if k.startswith("gpu:"))) or 0
+        gpus = int(told) // len(nodes)
     return Allocation(
         job=variables[_JOB],
         nodes=nodes,
         tasks_per_node=_number(variables.get("SLURM_NTASKS_PER_NODE", "")),
-        gpus_per_node=_gpus_per_node(variables, len(nodes)),
+        gpus_per_node=gpus,
     )
-
-
-def _gpus_per_node(variables: Mapping[str, str], nodes: int) -> int:
-    """As the environment tells, or else the job, of all nodes together.
-
-    That is its ``TRES=...,gres/gpu=8``, where GPUs are accounted, or else ``JOB_GRES=gpu:a100:8``.
-    """
-    told = variables.get("SLURM_GPUS_PER_NODE") or variables.get("SLURM_GPUS_ON_NODE") or ""
-    if (number := _number(told)) is not None:
-        return number
-    job = _run(["scontrol", "show", "job", "-d", variables[_JOB]], variables)
-    accounted, allocated = re.search(r"TRES=\S*gres/gpu=(\d+)", job), re.search(r"JOB_GRES=(\S+)", job)
-    kinds = allocated[1].split(",") if allocated else []
-    return int(accounted[1] if accounted else _number(",".join(k for k in kinds if k.startswith("gpu:"))) or 0) // nodes
 
 
 def _run(command: list[str], variables: Mapping[str, str]) -> str:
@@ -254,7 +247,7 @@ class NodeParent(Parent):
             self.take()
         except LauncherError:
             return False
-        return self.step.is_alive and not self._goes_on()
+        return self.step.poll() is None and not self._goes_on()
 
     def take_relay(self) -> bool:
         """Wait until the relay has been forked that was asked for; False: the parent stands still."""

@@ -19,17 +19,17 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import msgspec
 import psutil
 
 from pytest_distbench.errors import LauncherError, ReadingError, RecordingError
-from pytest_distbench.launch.outcome import check_group, read_reports
+from pytest_distbench.launch.fates import check_group
 from pytest_distbench.launch.readers import readings
-from pytest_distbench.launch.reduce import merge, of_largest_process, recorded, with_load
-from pytest_distbench.launch.site import LOOK_S, guardian, processes
-from pytest_distbench.launch.site.processes import Standstill, below_guardian
+from pytest_distbench.launch.reduce import merge, of_largest_process, read_reports, recorded, with_load
+from pytest_distbench.launch.site import LOOK_S, processes
+from pytest_distbench.launch.site.processes import Standstill
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.launch.workplace import Leftovers, LogFollower, error_tail, settle, watched_folder
 from pytest_distbench.machine import hardware
@@ -39,7 +39,7 @@ from pytest_distbench.records.launch import HUNG, LaunchRecord, RankFate, RankRe
 from pytest_distbench.records.launch_files import NOTES_VARIABLE, LaunchFiles
 from pytest_distbench.records.metric import WALL_TIME, Observation
 from pytest_distbench.records.plan import Command, LaunchPlan
-from pytest_distbench.records.record import Record, replace
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import SESSION_VARIABLE
 
 _FOLLOW_S = 0.1
@@ -79,18 +79,89 @@ class Controlled:
         looks = [*followers, *([LogFollower(plan, show)] if show is not None else [])]
         plan.files.plan.touch(mode=0o600)  # it has the command line, with its secrets
         plan.files.plan.write_bytes(msgspec.json.encode(replace(plan, variables={}, read={}, delay=0.0)))
+        began = time.perf_counter()
         try:
-            with contextlib.closing(_Running(plan, words, self._session)) as running:
-                return running.wait(plan.timeout_s, looks, is_throttled=plan.delay > 0)
+            try:
+                process, lifeline = processes.start_guarded(
+                    plan, words, variables=plan.variables, log=plan.files.log(0), looks=True
+                )
+            except OSError as error:
+                raise LauncherError(f"cannot start {words[0]!r}: {error}") from error
+            try:
+                timed_out = self._wait(process.pid, looks)
+                wall_s = time.perf_counter() - began
+                if timed_out:
+                    self._ask_for_stacks(process.pid)
+                    self._end(process.pid)
+                _, status, usage = os.wait4(process.pid, 0)
+                process.returncode = os.waitstatus_to_exitcode(status)
+            finally:
+                self._end(process.pid)
+                if process.returncode is None:
+                    process.wait()
+                os.close(lifeline)
         finally:
-            guardian.remove_traces(plan.files)
+            processes.remove_traces(plan.files)
             for look in looks:
                 look.finish()
+        try:
+            used = msgspec.json.decode(plan.files.used.read_bytes(), type=End)
+        except (OSError, msgspec.DecodeError):  # the guardian was ended before it could note anything
+            used = End()
+        code, cpu_s = process.returncode, usage.ru_utime + usage.ru_stime
+        return replace(used, code=code, timed_out=timed_out, wall_s=wall_s, cpu_s=cpu_s)
 
     def run_module(self, name: str, *followers: Follower) -> End:
         """As :meth:`run`, for a module of this package that is given the path of the plan."""
         python = self._side.python or sys.executable
         return self.run([python, "-m", name, str(self.plan.files.plan)], *followers)
+
+    def _wait(self, guardian: int, followers: Sequence[Follower]) -> bool:
+        """Wait for the end. True: its time is over; it is ended where somebody has stopped who waits for it.
+
+        One that is throttled stands still again and again, and that means nothing.
+        """
+        deadline = time.monotonic() + self.plan.timeout_s
+        standstill, look_at = Standstill(), float("inf") if self.plan.delay > 0 else 0.0
+        patience_s = _FOLLOW_S if followers else LOOK_S
+        handle = os.pidfd_open(guardian)
+        try:
+            with selectors.DefaultSelector() as selector:
+                selector.register(handle, selectors.EVENT_READ)
+                while not selector.select(max(0.0, min(patience_s, deadline - time.monotonic()))):
+                    for follower in followers:
+                        follower.poll()
+                    if (now := time.monotonic()) >= deadline:
+                        return True
+                    if now >= look_at:
+                        look_at = now + LOOK_S
+                        if told := standstill.look(processes.below_guardian(guardian)):
+                            self.plan.files.trouble.write_text(told)
+                            self._end(guardian)
+                            break
+        finally:
+            os.close(handle)
+        return False
+
+    def _ask_for_stacks(self, guardian: int) -> None:
+        """Have every Python of it show its stacks."""
+        asked = []
+        for process in self._members(guardian):
+            with contextlib.suppress(OSError, psutil.Error):
+                if process.pid == guardian or "python" not in Path(process.exe()).name:
+                    continue
+                resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))
+                if processes.catches(process.pid, signal.SIGABRT):  # else it would end without a word
+                    process.send_signal(signal.SIGABRT)
+                    asked.append(process)
+        psutil.wait_procs(asked, timeout=_STACKS_S)
+
+    def _end(self, guardian: int) -> None:
+        processes.kill(self._members(guardian))
+
+    def _members(self, guardian: int) -> list[psutil.Process]:
+        found = [*processes.find_marked(SESSION_VARIABLE, self._session), *processes.family([guardian])]
+        return list({process.pid: process for process in found}.values())
 
     def complete(self, record: LaunchRecord, ended: End) -> LaunchRecord:
         """A record of the launch with what is told of each: who computed beside it, and what it left."""
@@ -127,86 +198,6 @@ class TimelineFollower:
     finish = poll
 
 
-class _Running:
-    """A command line in the place of a plan, below its guardian; once it is closed nothing of it is left."""
-
-    def __init__(self, plan: LaunchPlan, words: Sequence[str], session: str) -> None:
-        self._session = session
-        self._files = plan.files
-        self._start = time.perf_counter()
-        try:
-            self._process, self._lifeline = guardian.start(
-                plan, words, variables=plan.variables, log=plan.files.log(0), looks=True
-            )
-        except OSError as error:
-            raise LauncherError(f"cannot start {words[0]!r}: {error}") from error
-
-    def wait(self, timeout_s: float, followers: Sequence[Follower], *, is_throttled: bool = False) -> End:
-        """Wait for its end, or make it end when its time is over, or where somebody has stopped who waits for it.
-
-        One that is throttled stands still again and again, and that means nothing.
-        """
-        deadline = time.monotonic() + timeout_s
-        standstill, look_at = Standstill(), float("inf") if is_throttled else 0.0
-        patience_s = _FOLLOW_S if followers else LOOK_S
-        handle = os.pidfd_open(self._process.pid)
-        try:
-            with selectors.DefaultSelector() as selector:
-                selector.register(handle, selectors.EVENT_READ)
-                while not selector.select(max(0.0, min(patience_s, deadline - time.monotonic()))):
-                    for follower in followers:
-                        follower.poll()
-                    if (now := time.monotonic()) >= deadline:
-                        return self._stop()
-                    if now >= look_at:
-                        look_at = now + LOOK_S
-                        if told := standstill.look(below_guardian(self._process.pid)):
-                            self._files.trouble.write_text(told)
-                            self.end()
-                            break
-        finally:
-            os.close(handle)
-        return self._reap(time.perf_counter() - self._start, timed_out=False)
-
-    def _stop(self) -> End:
-        """Have every Python of it show its stacks, then end it."""
-        wall_s = time.perf_counter() - self._start
-        asked = []
-        for process in self._members():
-            with contextlib.suppress(OSError, psutil.Error):
-                if process.pid == self._process.pid or "python" not in Path(process.exe()).name:
-                    continue
-                resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))
-                if processes.catches(process.pid, signal.SIGABRT):  # else it would end without a word
-                    process.send_signal(signal.SIGABRT)
-                    asked.append(process)
-        psutil.wait_procs(asked, timeout=_STACKS_S)
-        self.end()
-        return self._reap(wall_s, timed_out=True)
-
-    def end(self) -> None:
-        processes.kill(self._members())
-
-    def close(self) -> None:
-        self.end()
-        if self._process.returncode is None:
-            self._process.wait()
-        os.close(self._lifeline)
-
-    def _members(self) -> list[psutil.Process]:
-        found = [*processes.find_marked(SESSION_VARIABLE, self._session), *processes.family([self._process.pid])]
-        return list({process.pid: process for process in found}.values())
-
-    def _reap(self, wall_s: float, *, timed_out: bool) -> End:
-        _, status, usage = os.wait4(self._process.pid, 0)
-        code = self._process.returncode = os.waitstatus_to_exitcode(status)
-        try:
-            used = msgspec.json.decode(self._files.used.read_bytes(), type=End)
-        except (OSError, msgspec.DecodeError):  # the guardian was ended before it could note anything
-            used = End()
-        return replace(used, code=code, timed_out=timed_out, wall_s=wall_s, cpu_s=usage.ru_utime + usage.ru_stime)
-
-
 def read_trouble(files: LaunchFiles) -> str:
     return files.trouble.read_text() if files.trouble.exists() else ""
 
@@ -239,7 +230,13 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
     words = plan.expect(Command).words
     log = error_tail(plan.files.log(0))
     trouble = read_trouble(plan.files)
-    how = "was ended" if trouble else _tell(ended, log)
+    how = "" if ended.code == 0 else processes.ending(ended.code)
+    if ended.timed_out:  # what a Python says of its stacks is in the log then
+        told = "its Python processes" if _STACKS in log else "none of its processes"
+        stacks = "their stacks" if _STACKS in log else "its stack"
+        how = f"had not ended after {ended.wall_s:.1f} s, and was ended; {told} reported {stacks}"
+    if trouble:
+        how = "was ended"
     if not how and (failed := failed_ranks(plan)):
         advice = "; a pipe hides exit codes: begin with 'set -o pipefail'" if "|" in " ".join(words) else ""
         how = f"ended with exit code 0, but {failed}{advice}"
@@ -264,10 +261,14 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
     measurements = []
     remarks: list[str] = []
     reason = trouble or (f"the command {how}" if how else "")
-    if not how:
+    reports = {} if how else read_reports(plan)  # what its processes recorded themselves
+    reason = reason or next((f"rank {r.rank}: {r.reason}" for r in reports.values() if r.outcome != "passed"), "")
+    if not reason:
         try:
             read = readings(replace(plan, world_size=1))
-            measurements = merge([*recorded(_noted(plan, report).values()), *read])
+            own = [*report.observations, *(reports[0].observations if 0 in reports else [])]
+            reports[0] = replace(report, observations=own)
+            measurements = merge([*recorded(reports.values()), *read])
             left = []
             if plan.files.left.exists():
                 lines = msgspec.json.decode(plan.files.left.read_bytes(), type=list[list[str]])
@@ -316,17 +317,12 @@ def check_command(plan: LaunchPlan, *, gave_numbers: bool) -> list[str]:
 _RANK = "rank "
 
 
-class RankNote(Record, frozen=True, kw_only=True):
-    """A line that a rank of a command has left, or what has started it."""
+RankNote = tuple[float, str, str, int, str]
+"""A line that a rank of a command has left, or what has started it.
 
-    who: str
-    """``rank 1``; of what starts ranks its command line."""
-    what: Literal["began", "raised"]
-    t: float
-    """CLOCK_MONOTONIC seconds."""
-    pid: int
-    error: str = ""
-    """In words: ``raised ValueError: bad batch (train.py:12)``; of what starts ranks how they died."""
+A moment (CLOCK_MONOTONIC), ``rank 1`` or the command line of what starts ranks, ``began`` or ``raised``, a process id,
+and the error in words: ``raised ValueError: bad batch (train.py:12)``; of what starts ranks how they died.
+"""
 
 
 def failed_ranks(plan: LaunchPlan) -> str:
@@ -337,38 +333,13 @@ def failed_ranks(plan: LaunchPlan) -> str:
     """
     if not plan.files.rank_notes.exists():
         return ""
-    notes = sorted(
-        (msgspec.json.decode(line, type=RankNote) for line in plan.files.rank_notes.read_bytes().splitlines()),
-        key=lambda note: note.t,
-    )
-    last = {note.who: note.pid for note in notes if note.what == "began"}
-    failed = [note for note in notes if note.what == "raised" and last.get(note.who) == note.pid]
+    lines = plan.files.rank_notes.read_bytes().splitlines()
+    notes = sorted(msgspec.json.decode(line, type=RankNote) for line in lines)
+    last = {who: pid for _, who, what, pid, _ in notes if what == "began"}
+    failed = [(who, error) for _, who, what, pid, error in notes if what == "raised" and last.get(who) == pid]
     by_error: dict[str, list[str]] = {}
-    for note in failed:
-        if note.who.startswith(_RANK):
-            by_error.setdefault(note.error, []).append(note.who.removeprefix(_RANK))
+    for who, error in failed:
+        if who.startswith(_RANK):
+            by_error.setdefault(error, []).append(who.removeprefix(_RANK))
     told = [f"rank{'s' * (len(who) > 1)} {', '.join(sorted(who))} {error}" for error, who in by_error.items()]
-    return "; ".join(told or dict.fromkeys(note.error for note in failed))
-
-
-def _noted(plan: LaunchPlan, own: RankReport) -> dict[int, RankReport]:
-    """What the processes of the command recorded themselves, by rank, and the command's own report among it."""
-    reports = read_reports(plan)
-    for rank, report in reports.items():
-        if report.outcome != "passed":
-            raise RecordingError(f"rank {rank}: {report.reason}")
-    first = reports.get(0, own)
-    observations = [*own.observations, *(first.observations if first is not own else [])]
-    return {**reports, 0: replace(own, observations=observations)}
-
-
-def _tell(ended: End, log: str) -> str:
-    """How it ended, in words; empty where it has passed. What a Python says of its stacks is in the log then."""
-    if ended.timed_out:
-        where = (
-            "its Python processes reported their stacks"
-            if _STACKS in log
-            else "none of its processes reported its stack"
-        )
-        return f"had not ended after {ended.wall_s:.1f} s, and was ended; {where}"
-    return "" if ended.code == 0 else processes.ending(ended.code)
+    return "; ".join(told or dict.fromkeys(error for _, error in failed))

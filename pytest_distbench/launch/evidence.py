@@ -7,24 +7,28 @@ are known by the file and name that they have in the worker.
 NCCL does not raise where a rank waits. A thread of torch, the watchdog, finds that a collective is late or that its
 communicator has failed, writes lines to stderr, waits for four times 15 s (TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC), and
 aborts the process: SIGABRT, with dozens of C++ frames after the line that tells why.
+
+NCCL's own words are those of ``ncclGetErrorString`` and of its warnings (``src/init.cc``, ``src/bootstrap.cc``,
+``src/misc/shmutils.cc``, ``src/transport``); torch puts before them ``NCCL error in: FILE:LINE`` and after them what
+the code means, and ``Last error:`` with NCCL's latest warning (``NCCLUtils.cpp``, ``ProcessGroupNCCL.cpp``). CUDA's are
+those of ``cudaGetErrorString``.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
-from pytest_distbench.launch import signs
 from pytest_distbench.launch.workplace import find_line
 from pytest_distbench.records.iteration import FlightEntry, flight_entries
-from pytest_distbench.records.launch import RankFate
+from pytest_distbench.records.launch import ErrorReport, RankFate
 from pytest_distbench.records.launch_files import LaunchFiles, open_left
 from pytest_distbench.records.record import replace
 
@@ -66,46 +70,33 @@ _OPS = {
 """torch's names for kinds of work; those not here are the functions' in capitals."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Abort:
-    """Why a rank aborted, or was about to.
-
-    In the watchdog's words, and below them what torch says of an error of NCCL's; or in those of an exception of C++
-    that nobody caught. ``error`` is the exception's class. It may have been late in a collective, ``all_reduce``, whose
-    number is that in its group; empty: it was not late.
-    """
-
-    text: str
-    kind: signs.Kind
-    error: str = "DistBackendError"
-    op: str = ""
-    number: int | None = None
-
-
-def read_abort(log: Path) -> Abort | None:
-    """What the watchdog wrote first into a rank's log, however much follows it; None: nothing."""
+def read_abort(log: Path) -> ErrorReport | None:
+    """What the watchdog wrote first into a rank's log, with what torch says of an error of NCCL's below it."""
     text = _FRAMES.split(find_line(log, _SAID, following=_FOLLOWING), maxsplit=1)[0].rstrip()
     if late := _LATE.search(text):
-        number, op = late.groups()
-        return Abort(text=late[0], kind="wait", op=_OPS.get(op, op.lower()), number=int(number))
-    if not text:
-        return None
-    text = text.partition("with exception: ")[2] or text
-    return Abort(text=text, kind=_kind(text))
+        return _abort("DistBackendError", late[0])
+    return _abort("DistBackendError", text.partition("with exception: ")[2] or text) if text else None
 
 
-def read_uncaught(log: Path) -> Abort | None:
-    """The exception of C++ that has ended a rank, with the first line of what it says; None: none has."""
+def late_collective(text: str) -> tuple[str, int | None]:
+    """The collective that the watchdog found late, ``all_reduce``, and its number in its group; "" if none was."""
+    late = _LATE.search(text)
+    return (_OPS.get(late[2], late[2].lower()), int(late[1])) if late else ("", None)
+
+
+def read_uncaught(log: Path) -> ErrorReport | None:
+    """The exception of C++ that has ended a rank, with the first line of what it says."""
     found = _EXCEPTION.search(find_line(log, _UNCAUGHT, following=1))
     if found is None:
         return None
-    error, text = found["kind"], _WHERE_IN_C.sub("", found["what"].strip())
-    return Abort(text=text if text == error else f"{error}: {text}", kind=_kind(text), error=error)
+    kind, text = found["kind"], _WHERE_IN_C.sub("", found["what"].strip())
+    return _abort(kind, text if text == kind else f"{kind}: {text}")
 
 
-def _kind(text: str) -> signs.Kind:
-    sign = signs.read(text)
-    return sign.kind if sign else "cause"
+def _abort(kind: str, text: str) -> ErrorReport:
+    """Why a rank aborted, as the error of torch's that it would be if it were raised."""
+    said = [f"{kind}: {text}"]
+    return ErrorReport(kind=kind, message=text, traceback=text, raised_at=0.0, torch_errors=said, began_in_torch=True)
 
 
 _LARGEST_BYTES = 64 * 2**20
@@ -132,7 +123,11 @@ def with_entered(fate: RankFate, files: LaunchFiles) -> tuple[RankFate, bool]:
         for entry in recorded:
             if entry.group_name and not entry.is_p2p and entry.collective_seq_id > 0:
                 by_group.setdefault(f"{recorder} {entry.group_name}".strip(), []).append(entry)
-    waiting = {name: rest[0] for name, entries in by_group.items() if (rest := _unfinished(entries))}
+    waiting = {}
+    for name, entries in by_group.items():  # a group ends its collectives one by one
+        ended = max((e.collective_seq_id for e in entries if e.is_over), default=0)
+        if rest := [e for e in entries if e.collective_seq_id > ended]:
+            waiting[name] = min(rest, key=lambda e: e.collective_seq_id)
     fate = replace(
         fate,
         collective="none",
@@ -154,12 +149,6 @@ def with_entered(fate: RankFate, files: LaunchFiles) -> tuple[RankFate, bool]:
     return fate, bool(of_nccl) and all(e.is_over for e in of_nccl)
 
 
-def _unfinished(entries: Sequence[FlightEntry]) -> list[FlightEntry]:
-    """Of one group's collectives those after the last that is over, in their order: it ends them one by one."""
-    ended = max((e.collective_seq_id for e in entries if e.is_over), default=0)
-    return sorted((e for e in entries if e.collective_seq_id > ended), key=lambda e: e.collective_seq_id)
-
-
 def _moment(entry: FlightEntry) -> tuple[int, int]:
     return (entry.time_created_ns, entry.collective_seq_id)
 
@@ -178,12 +167,9 @@ def _frames_in(**functions: str) -> re.Pattern[str]:
     return re.compile(rf"pytest_distbench/worker/(?:{'|'.join(each)})$", re.MULTILINE)
 
 
-def _folder_of(package: str) -> str:
-    """One that was built in its checkout is not among the others."""
-    spec = importlib.util.find_spec(package)
-    return str(Path(spec.origin).parent) if spec is not None and spec.origin else f"/no {package} here"
-
-
+_TORCH = importlib.util.find_spec("torch")
+_TORCH_FOLDER = str(Path(_TORCH.origin).parent) if _TORCH is not None and _TORCH.origin else "/no torch here"
+"""Where torch is: one that was built in its checkout is not among the other packages."""
 _LIFELINE = "_die_with_pytest"
 _AT_WORK = _frames_in(main="_measure", membership="join_group|leave_group")
 _ENTRY = _frames_in(
@@ -195,7 +181,7 @@ _OURS = r"/pytest_distbench/(?:jobs|launch|testing|worker|workloads|instruments\
 """This package, and not a checkout that is called so."""
 _LIBRARY = re.compile(rf"/site-packages/|{_OURS}|/lib/python3|^<")
 _PACKAGE = re.compile(r"^(.*/site-packages/[^/]+)")
-_WAITS = re.compile(rf"/(?:site|dist)-packages/torch/|{re.escape(_folder_of('torch'))}/|{_OURS}")
+_WAITS = re.compile(rf"/(?:site|dist)-packages/torch/|{re.escape(_TORCH_FOLDER)}/|{_OURS}")
 _LOGGING_WRAPPER = "wrapper"  # around every collective in torch
 _FRAME = re.compile(r'File "(.+)", line (\d+) in (\S+)')
 _TRACED = re.compile(r'File "(.+)", line (\d+), in (\S+)')
@@ -246,19 +232,16 @@ def _innermost(text: str) -> tuple[list[tuple[str, str, str]], tuple[str, str, s
     blocks = re.split(r"\n\s*\n", _last_dump(text).strip())
     main = next((block for block in blocks if _ENTRY.search(block)), blocks[-1])
     frames = _FRAME.findall(main)
-    is_installed = all(_LIBRARY.search(file) for file, _, _ in frames)
-    is_users = _by_package(main) if is_installed else lambda file: not _LIBRARY.search(file)
-    first = next((i for i, (file, _, _) in enumerate(frames) if is_users(file)), None)
+    users = [i for i, (file, _, _) in enumerate(frames) if not _LIBRARY.search(file)]
+    if not users:  # a body or script that is installed as libraries are: what is in the package that our code called
+        entry = _ENTRY.search(main)
+        files = [file for file, _, _ in _FRAME.findall(main[: entry.start()] if entry else "")]
+        outermost = next((file for file in reversed(files) if not re.search(_OURS, file)), "")
+        if package := _PACKAGE.search(outermost):
+            own = (package[1], f"{package[1]}/")
+            users = [i for i, (file, _, _) in enumerate(frames) if file == own[0] or file.startswith(own[1])]
+    first = next(iter(users), None)
     return (frames, ("", "", "")) if first is None else (frames[:first], frames[first])
-
-
-def _by_package(main: str) -> Callable[[str], bool]:
-    """For a body or script that is installed as libraries are: what is in the package that our code called."""
-    entry = _ENTRY.search(main)
-    files = [file for file, _, _ in _FRAME.findall(main[: entry.start()] if entry else "")]
-    outermost = next((file for file in reversed(files) if not re.search(_OURS, file)), "")
-    package = _PACKAGE.search(outermost)
-    return lambda file: package is not None and (file == package[1] or file.startswith(f"{package[1]}/"))
 
 
 def _last_dump(text: str) -> str:
@@ -270,3 +253,204 @@ def _last_dump(text: str) -> str:
     dumps = _NEXT_DUMP.split(text)
     whole = [dump for dump in dumps if is_whole(dump)] or dumps[-1:]
     return next((dump for dump in reversed(whole) if _AT_WORK.search(dump)), whole[-1])
+
+
+Kind = Literal["wait", "victim", "cause"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """What a text, searched in any case, is a sign of.
+
+    ``wait``: another rank did not come. ``victim``: another rank is gone. ``cause``: it began here.
+    """
+
+    text: str
+    meaning: str = ""
+    advice: str = ""
+    kind: Kind = "cause"
+
+
+_SEE_XID = (
+    "sudo dmesg | grep -i xid names the fault; nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT shows the memory"
+)
+_NCCL_DEBUG = "run it again with NCCL_DEBUG=WARN: the rank's log then says what failed"
+_TORCH_FOR_DRIVER = (
+    "uv pip install --reinstall-package torch --torch-backend=auto torch installs the one that fits the driver"
+)
+_BLOCKING = "CUDA reports it late: run it again with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer"
+
+MISMATCH = "collectives do not match"
+"""What gloo finds where a message is longer than what the rank that receives it has room for."""
+
+SIGNS: Sequence[Sign] = (
+    # A wait: of NCCL's watchdog, of NCCL_BLOCKING_WAIT, of a store.
+    Sign(r"watchdog caught collective operation timeout|timed out in blocking wait", kind="wait"),
+    Sign(
+        r"store.*(timeout|timed out)|wait timeout after|timed out waiting|timeout waiting|DistStoreError", kind="wait"
+    ),
+    # A peer is gone. Before the causes: NCCL's latest warning stands behind these, and may be an old one.
+    Sign(r"remote process exited or there was a network error|ncclRemoteError", kind="victim"),
+    Sign(
+        r"connectFullMesh failed.*remote=\[(::ffff:)?127\.(?!0\.0\.1\])",
+        "gloo uses an address that leads each host to itself",
+        "the host's name leads to it in /etc/hosts: set GLOO_SOCKET_IFNAME to the interface between hosts (ip -brief "
+        "addr lists them)",
+    ),
+    Sign(r"connectFullMesh failed", kind="victim"),
+    Sign(r"connection (closed|reset) by (remote )?peer|connection was (closed|reset)", kind="victim"),
+    Sign(r"broken pipe|application timeout", kind="victim"),
+    Sign(
+        r"initialize the default process group twice",
+        "the process group exists when a function begins",
+        "remove init_process_group from the body, or let it make the group: distbench.run(body, makes_group=False)",
+    ),
+    Sign(
+        r"received data size doesn't match expected size",
+        MISMATCH,
+        "the usual causes are a branch that depends on the rank or its data, or a rank that runs its loop once more; "
+        "shapes and dtypes must be equal in all ranks",
+    ),
+    # The device is full, ill, or not ours.
+    Sign(
+        r"/dev/shm/nccl-|shared memory segment|unable to (write to|mmap).*</torch_",
+        "/dev/shm is full",
+        "NCCL needs 10 to 40 MB there per rank: docker run --shm-size=1g, or remove the files of a killed run (ls "
+        "/dev/shm/nccl-*)",
+    ),
+    Sign(
+        r"(CUDA|Cuda failure).*out of memory|OutOfMemoryError|ErrorMemoryAllocation|CU\w+_STATUS_ALLOC_FAILED",
+        "the GPU's memory is full",
+        "nvidia-smi shows what else uses it; NCCL needs a few hundred MB in addition to torch's allocator",
+    ),
+    Sign(r"uncorrectable ECC error|double.bit ECC", "the GPU's memory is damaged", _SEE_XID),
+    Sign(r"uncorrectable NVLink error|nvlink.*hardware error", "an NVLink failed", _SEE_XID),
+    Sign(r"\bxid\b|fallen off the bus|GPU is lost|hardware stack error", "the GPU failed", _SEE_XID),
+    Sign(
+        r"system not yet initialized",
+        "the NVSwitches are not set up",
+        "check systemctl status nvidia-fabricmanager: it must run, in the driver's version",
+    ),
+    Sign(
+        r"unspecified launch failure|illegal (memory access|instruction)|misaligned address|invalid program counter"
+        r"|device-side assert",
+        "a kernel failed, of the body or of a library",
+        _BLOCKING,
+    ),
+    Sign(
+        r"busy or unavailable",
+        "the GPU accepts no further process",
+        "check nvidia-smi -q -d COMPUTE: in exclusive mode each rank needs its own GPU",
+    ),
+    Sign(
+        r"no kernel image is available",
+        "this torch has no kernels for this GPU",
+        "install a torch that fits the GPU; python -c 'import torch; print(torch.cuda.get_arch_list())' lists what "
+        "this one has",
+    ),
+    Sign(
+        r"driver version is insufficient|driver combination|found no NVIDIA driver|driver on your system is too old",
+        "the driver does not fit this torch",
+        f"{_TORCH_FOR_DRIVER}; or install a newer driver",
+    ),
+    Sign(
+        r"torch not compiled with CUDA enabled|has no attribute '_cuda_",
+        "this torch is built for the CPU only",
+        _TORCH_FOR_DRIVER,
+    ),
+    Sign(
+        r"no CUDA GPUs are available|no CUDA-capable device is detected",
+        "the rank sees no GPU",
+        "check CUDA_VISIBLE_DEVICES in the rank's environment: it names a missing GPU; or the container has none "
+        "(docker run --gpus all)",
+    ),
+    Sign(
+        r"invalid device ordinal",
+        "the rank sees fewer GPUs than it has to choose from",
+        "compare CUDA_VISIBLE_DEVICES in the rank's environment with nvidia-smi -L: a scheduler or a container may "
+        "give each task one GPU (Slurm: use --gpus-per-node, not --gpus-per-task)",
+    ),
+    Sign(
+        r"re-initialize CUDA in forked subprocess",
+        "CUDA was in use before the rank was forked",
+        "a module of distbench_preload, or the body before it forks, uses CUDA: remove the module, or use "
+        "--distbench-launcher=torchrun",
+    ),
+    # NCCL was asked for what it cannot do.
+    Sign(
+        r"duplicate GPU detected|multiple ranks are using the same (GPU|partition)",
+        "two ranks use one GPU",
+        "give each rank its own GPU (CUDA_VISIBLE_DEVICES), or let them share one: --distbench-share=gpu",
+    ),
+    Sign(
+        r"mismatched NCCL version",
+        "the ranks have different NCCL versions",
+        "check pip list | grep nccl, LD_LIBRARY_PATH and LD_PRELOAD: one of them leads a rank to another libnccl",
+    ),
+    Sign(
+        r"no socket interface found|failed to find.*interface",
+        "NCCL found no network interface",
+        "set NCCL_SOCKET_IFNAME to an interface of this host (ip -brief addr lists them)",
+    ),
+    Sign(
+        r"NVLink SHARP|NVLS",
+        "NVLink SHARP does not work here",
+        "switch it off with NCCL_NVLS_ENABLE=0, or check systemctl status nvidia-fabricmanager",
+    ),
+    Sign(
+        r"too many open files",
+        "too many open files",
+        "raise ulimit -n: NCCL opens several files for each pair of ranks",
+    ),
+    Sign(
+        r"ibv_\w+ failed|cannot allocate memory",
+        "memory could not be registered, or there is none left",
+        "set ulimit -l unlimited for InfiniBand; free shows the host's memory",
+    ),
+    Sign(
+        r"watchdog got stuck",
+        "a call of CUDA or NCCL did not come back, or a thread holds Python's lock",
+        "the rank's stacks show where; TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC sets how long it may take",
+    ),
+    # What the code alone says, where NCCL's latest warning says no more.
+    Sign(r"ncclUnhandledCudaError|unhandled cuda error", "a call of CUDA failed inside NCCL", _NCCL_DEBUG),
+    Sign(r"ncclSystemError|unhandled system error", "a call of the system failed inside NCCL", _NCCL_DEBUG),
+    Sign(r"ncclInternalError|NCCL.*internal error", "a check inside NCCL failed", _NCCL_DEBUG),
+    Sign(r"ncclInvalidArgument|NCCL.*invalid argument", "NCCL was given a wrong argument", _NCCL_DEBUG),
+    Sign(
+        r"ncclInvalidUsage|NCCL.*invalid usage",
+        "NCCL was used in an invalid way",
+        f"{_NCCL_DEBUG}; often two ranks use one GPU, or sizes and types differ between ranks",
+    ),
+    # An abort without a reason: somebody else's. With one, the reason has been found above.
+    Sign(r"NCCL communicator was aborted", kind="victim"),
+    Sign(
+        r"CU(BLAS|DNN)_STATUS_NOT_INITIALIZED",
+        "cuBLAS or cuDNN could not begin on the GPU",
+        "its memory is often full (nvidia-smi shows what uses it), or LD_LIBRARY_PATH leads to another version (pip "
+        "list | grep nvidia)",
+    ),
+    Sign(
+        r"\bCU(BLAS|DNN|FFT|SOLVER|SPARSE)\w*_STATUS_\w+",
+        "a CUDA library refused a call, or its kernel failed",
+        f"{_BLOCKING}; LD_LIBRARY_PATH may lead to another version of the library (pip list | grep nvidia)",
+    ),
+    Sign(
+        r"CUDA driver error",
+        "a call of the CUDA driver failed",
+        f"the driver may be too old for this torch (nvidia-smi shows its version); {_TORCH_FOR_DRIVER}",
+    ),
+    Sign(r"CUDA error", "a call of CUDA failed", _BLOCKING),
+)
+"""The first one whose text is found tells what it is: the more telling ones come first."""
+
+
+def read_sign(text: str) -> Sign | None:
+    """What an error's text is a sign of, or None if it is not known."""
+    return next((sign for sign in SIGNS if re.search(sign.text, text, re.IGNORECASE)), None)
+
+
+def last_error(text: str) -> str:
+    """NCCL's latest warning, which torch puts behind an error of its own, or ""."""
+    _, _, after = text.partition("Last error:")
+    return next((line.strip() for line in after.splitlines() if line.strip()), "")

@@ -1,4 +1,4 @@
-"""What became of each rank of a launch, the root cause first, and the line that says why it failed."""
+"""What became of each rank of a launch, the root cause first, the line that says why it failed, and the record."""
 
 from __future__ import annotations
 
@@ -6,28 +6,45 @@ import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 
-from pytest_distbench.launch import signs
+from pytest_distbench.errors import ReadingError, RecordingError
+from pytest_distbench.judging.fingerprint_rule import structure_metrics
 from pytest_distbench.launch.evidence import (
-    Abort,
+    MISMATCH,
+    Sign,
     before_dump,
     is_in_own_code,
+    last_error,
+    late_collective,
     raised_at,
     read_abort,
     read_dump,
+    read_sign,
     read_uncaught,
     trim,
     waits_at,
     with_entered,
 )
+from pytest_distbench.launch.readers import readings
+from pytest_distbench.launch.reduce import breakdowns, join, largest, late_s, merge, of_launch, peak_memory, with_load
 from pytest_distbench.launch.site import Clocks, Exit, Heard, processes
 from pytest_distbench.launch.workplace import TAIL_LINES, tail
-from pytest_distbench.records.launch import HUNG, ErrorReport, Outcome, Phase, RankFate, RankReport
+from pytest_distbench.machine.secrets import mask_values
+from pytest_distbench.records.launch import (
+    HUNG,
+    ErrorReport,
+    HostReport,
+    LaunchRecord,
+    Outcome,
+    Phase,
+    RankFate,
+    RankReport,
+)
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.plan import LaunchPlan, Ranks
 from pytest_distbench.records.record import replace
 from pytest_distbench.units import format_seconds
 
@@ -43,8 +60,8 @@ def is_follower(error: ErrorReport) -> bool:
     return error.began_in_torch and bool(kinds) and "cause" not in kinds
 
 
-def _signs(error: ErrorReport) -> list[signs.Sign]:
-    return [sign for text in error.torch_errors if (sign := signs.read(text))]
+def _signs(error: ErrorReport) -> list[Sign]:
+    return [sign for text in error.torch_errors if (sign := read_sign(text))]
 
 
 def is_hang(fates: Sequence[RankFate]) -> bool:
@@ -61,12 +78,6 @@ def is_deadlock(fates: Sequence[RankFate]) -> bool:
     )
 
 
-def waits_in_a_circle(failed: Sequence[RankFate]) -> bool:
-    """Whether every rank hangs in a collective, and not all in the same: none of them will ever come to the others'."""
-    places = {f.collective for f in failed if f.is_hung and f.collective_number and not f.collective_is_over}
-    return len(places) > 1 and all(f.is_hung and f.collective in places for f in failed)
-
-
 def find_missing(hung: Sequence[RankFate]) -> list[RankFate]:
     """Of ranks that hang, those that others wait for.
 
@@ -78,7 +89,7 @@ def find_missing(hung: Sequence[RankFate]) -> list[RankFate]:
     furthest = max((phases.index(f.phase) for f in hung), default=0)
     behind = [f for f in hung if phases.index(f.phase) < furthest]
     if not behind:
-        behind = [f for f in hung if any(_is_ahead(other, f) for other in hung)]
+        behind = [f for f in hung if any(_waits_for(o, f) or _has_left_behind(o, f) for o in hung)]
         behind = [f for f in behind if not any(_waits_for(f, other) for other in hung)] or behind
     if not behind and furthest == phases.index("body"):
         behind = [f for f in hung if f.is_elsewhere]
@@ -92,9 +103,9 @@ def _waits_for(fate: RankFate, other: RankFate) -> bool:
     )
 
 
-def _is_ahead(fate: RankFate, other: RankFate) -> bool:
-    """Whether a rank waits for another, or has left behind it a collective that the other has not entered."""
-    return _waits_for(fate, other) or any(
+def _has_left_behind(fate: RankFate, other: RankFate) -> bool:
+    """Whether a collective is over for a rank that another has not entered."""
+    return any(
         other.rank in ranks and name not in fate.unfinished and fate.entered.get(name, 0) > other.entered.get(name, 0)
         for name, ranks in fate.groups.items()
     )
@@ -128,7 +139,14 @@ class Ending:
 
 def tell_fates(plan: LaunchPlan, reports: Mapping[int, RankReport], heard: Heard, ending: Ending) -> list[RankFate]:
     """One fate per rank, the root cause first: by time, known victims last."""
-    aborts = _aborts(plan, reports, ending)
+    aborts = {}  # and what NCCL's watchdog said of those that it was about to end when they were ended
+    for rank in set(range(plan.processes)) - set(reports):
+        code, log = ending.exit.codes.get(rank), plan.files.log(rank)
+        was_aborted = code == -signal.SIGABRT
+        if was_aborted or rank in ending.ended_by_us or code == -signal.SIGTERM:
+            abort = read_abort(log) or (read_uncaught(log) if was_aborted else None)
+            if abort is not None and (was_aborted or has_waited_in_vain(abort)):
+                aborts[rank] = abort
     hung = _hung(reports, ending, aborts)
     fates = [_fate(plan, rank, reports.get(rank), heard, ending, hung, aborts) for rank in range(plan.processes)]
     failed = [f for f in fates if f.outcome == "failed"]
@@ -164,29 +182,13 @@ def _with_doubts(fates: Sequence[RankFate], heard: Heard, ending: Ending) -> lis
     return [told, *unordered, *(f for f in rest if f.rank not in doubts)]
 
 
-def _aborts(plan: LaunchPlan, reports: Mapping[int, RankReport], ending: Ending) -> dict[int, Abort]:
-    """Why ranks aborted; and what NCCL's watchdog said of those that it was about to end when they were ended."""
-    found = {}
-    for rank in set(range(plan.processes)) - set(reports):
-        was_aborted = ending.exit.codes.get(rank) == -signal.SIGABRT
-        if was_aborted or rank in ending.ended_by_us or ending.exit.codes.get(rank) == -signal.SIGTERM:
-            abort = read_abort(plan.files.log(rank)) or (read_uncaught(plan.files.log(rank)) if was_aborted else None)
-            if abort is not None and (was_aborted or abort.kind == "wait"):
-                found[rank] = abort
-    return found
-
-
-def _hung(reports: Mapping[int, RankReport], ending: Ending, aborts: Mapping[int, Abort]) -> frozenset[int]:
+def _hung(reports: Mapping[int, RankReport], ending: Ending, aborts: Mapping[int, ErrorReport]) -> frozenset[int]:
     """Ranks that did not go on: alive at the launch's time-out, or when all that had failed by then had waited."""
     silent = frozenset(r for r in ending.ended_by_us if r not in reports or reports[r].outcome == "passed")
     if ending.timed_out:
         return silent
-    errors = [r.error for r in reports.values() if r.outcome == "failed" and r.error]
-    if (
-        not (errors or aborts)
-        or not all(map(has_waited_in_vain, errors))
-        or any(a.kind != "wait" for a in aborts.values())
-    ):
+    errors = [*(r.error for r in reports.values() if r.outcome == "failed" and r.error), *aborts.values()]
+    if not errors or not all(map(has_waited_in_vain, errors)):
         return frozenset()
     if aborts:
         own = {r: c for r, c in ending.exit.codes.items() if r not in reports and r not in aborts and r not in silent}
@@ -203,13 +205,12 @@ def _fate(
     heard: Heard,
     ending: Ending,
     hung: frozenset[int],
-    aborts: Mapping[int, Abort],
+    aborts: Mapping[int, ErrorReport],
 ) -> RankFate:
     files = plan.files
     code = ending.exit.codes.get(rank)
     if report is not None and report.outcome != "passed":
         return _fate_as_reported(report, files, beside_hung=bool(hung))
-    abort = aborts.get(rank) if rank not in hung else None
     is_stopped = rank in ending.ended_by_us or code == -signal.SIGTERM
     if report is not None and rank not in hung and (is_stopped or code in (None, 0)):
         return RankFate(rank=rank, outcome="passed", phase=report.phase, how="passed")
@@ -227,8 +228,16 @@ def _fate(
         above = before_dump(tail(files.log(rank), _LONGEST_DUMP_LINES))
         last = "\n".join(above.splitlines()[-TAIL_LINES:])
         fate = replace(fate, log_tail=last, stacks=trim(dump), waits_at=waits_at(dump))
-    if abort is not None:
-        fate = _fate_of_aborted(fate, abort, heard)
+    if (abort := aborts.get(rank)) is not None and rank not in hung:
+        ended_at = heard.closed_at.get(rank, max(heard.closed_at.values(), default=0.0))
+        op, number = late_collective(abort.message)
+        fate = replace(
+            fate,
+            is_victim=is_follower(abort),
+            error=replace(abort, traceback=f"{abort.message}\n{fate.stacks}".rstrip(), raised_at=ended_at),
+            collective=op,
+            collective_number=number,
+        )
     if dump or (rank not in hung and not fate.is_victim):
         return fate
     stacks = tail(files.stacks(rank), _STACKS_LINES)
@@ -239,24 +248,6 @@ def _fate(
         waits_at=waits_at(stacks),
         # On a GPU the user's own line may be the one that waits: for what other ranks have not sent.
         is_elsewhere=(plan.device == "cpu" or is_idle) and is_in_own_code(stacks),
-    )
-
-
-def _fate_of_aborted(fate: RankFate, abort: Abort, heard: Heard) -> RankFate:
-    """Why it aborted is taken for an error of torch's, which it would be if it were raised."""
-    return replace(
-        fate,
-        is_victim=abort.kind != "cause",
-        error=ErrorReport(
-            kind=abort.error,
-            message=abort.text,
-            traceback=f"{abort.text}\n{fate.stacks}".rstrip(),
-            raised_at=heard.closed_at.get(fate.rank, max(heard.closed_at.values(), default=0.0)),
-            torch_errors=[f"{abort.error}: {abort.text}"],
-            began_in_torch=True,
-        ),
-        collective=abort.op,
-        collective_number=abort.number,
     )
 
 
@@ -336,11 +327,23 @@ def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, s
     if any(f.is_hung for f in failed):
         return "failed", _tell_hang(failed, after_s)
     if is_deadlock(fates):
-        return "failed", _tell_deadlock(failed, [f for f in fates if f.outcome == "passed"])
+        passed = [f for f in fates if f.outcome == "passed"]
+        if len(failed) == 1 < len(passed):
+            place = _place(failed[0])
+            return "failed", f"rank {failed[0].rank} alone waited in {place}: {_numbers(passed)} ended without it"
+        why = f"{_numbers(passed)} ended without the collective that others waited for" if passed else "deadlock"
+        return "failed", f"{why}: {_waiting(failed, 'waited')}"
     first = failed[0]
     if mismatch := _tell_mismatch(first, fates):
         return "failed", mismatch
-    said = _tell_error(first.error) if first.error is not None else ""
+    said = ""
+    if first.error is not None:  # its first line; of one of torch's that is known, what it means and the next step
+        said = _first_line(first.error.message)
+        for text in first.error.torch_errors if first.error.began_in_torch else ():
+            if (sign := read_sign(text)) is not None and sign.meaning:
+                latest = last_error(text) or _first_line(text.partition(": ")[2])
+                said = f"{sign.meaning}: {latest}\nnext: {sign.advice}"
+                break
     where = f" at {first.waits_at}" if first.waits_at and not said else ""
     reason = f"rank {first.rank} {first.how}{where}{said and f': {said}'}"
     if beside := [f for f in failed if f.doubt_s]:  # one of them may have failed before the rank that is told first
@@ -351,8 +354,8 @@ def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, s
 
 def _tell_mismatch(first: RankFate, fates: Sequence[RankFate]) -> str:
     """What each rank was in where the collectives of two do not match; empty: that is not why it failed."""
-    sign = signs.read(first.error.message) if first.error is not None and first.error.began_in_torch else None
-    if sign is None or sign.meaning != signs.MISMATCH or first.error is None:
+    sign = read_sign(first.error.message) if first.error is not None and first.error.began_in_torch else None
+    if sign is None or sign.meaning != MISMATCH or first.error is None:
         return ""
     sizes = _SIZES.search(first.error.message)
     got = f"got {sizes[1]} B for {sizes[2]} B" if sizes else "received more than it had room for"
@@ -368,17 +371,6 @@ def _called_at(fate: RankFate) -> str:
     return f"{called and f' in {called}'}{line and f' at {line}'}"
 
 
-def _tell_error(error: ErrorReport) -> str:
-    """An error's first line; of one of torch's that is known, what it means, and the next step in a line of its own."""
-    for text in error.torch_errors if error.began_in_torch else ():
-        sign = signs.read(text)
-        if sign is not None and sign.meaning:
-            return (
-                f"{sign.meaning}: {signs.last_error(text) or _first_line(text.partition(': ')[2])}\nnext: {sign.advice}"
-            )
-    return _first_line(error.message)
-
-
 def _first_line(text: str) -> str:
     return next(iter(text.strip().splitlines()), "")
 
@@ -386,7 +378,9 @@ def _first_line(text: str) -> str:
 def _tell_hang(failed: Sequence[RankFate], after_s: float) -> str:
     hung = [f for f in failed if f.is_hung]
     missing = find_missing(hung)
-    if not missing and waits_in_a_circle(failed):
+    # Every rank hangs in a collective, and not all in the same: none of them will ever come to the others'.
+    waited = {f.collective for f in hung if f.collective_number and not f.collective_is_over}
+    if not missing and len(waited) > 1 and all(f.is_hung and f.collective in waited for f in failed):
         return f"deadlock: {_waiting(failed, 'waits')}; ended after {after_s:.1f} s"
     shown = missing or hung
     phases = list(dict.fromkeys(f.phase for f in shown))
@@ -400,16 +394,6 @@ def _tell_hang(failed: Sequence[RankFate], after_s: float) -> str:
     what = f"; {_numbers(waiting)} wait{'s' * (len(waiting) == 1)} in {_place(waiting[0])}" if waiting else ""
     advice = _SPAWNS if any(f.waits_at.endswith(", in spawn") for f in hung) else ""
     return f"hung in {'/'.join(phases)}, ended after {after_s:.1f} s: {told}{more}{what}{advice}"
-
-
-def _tell_deadlock(waiting: Sequence[RankFate], passed: Sequence[RankFate]) -> str:
-    """Every rank that failed gave up waiting: for ranks that have left, or for each other."""
-    places = _waiting(waiting, "waited")
-    if not passed:
-        return f"deadlock: {places}"
-    if len(waiting) == 1 < len(passed):
-        return f"rank {waiting[0].rank} alone waited in {_place(waiting[0])}: {_numbers(passed)} ended without it"
-    return f"{_numbers(passed)} ended without the collective that others waited for: {places}"
 
 
 def _waiting(fates: Sequence[RankFate], verb: Literal["waits", "waited"]) -> str:
@@ -444,3 +428,135 @@ def _place(fate: RankFate) -> str:
 def _numbers(fates: Sequence[RankFate]) -> str:
     numbers = sorted(f.rank for f in fates)
     return f"rank{'s' * (len(numbers) > 1)} " + ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
+
+
+def make_record(
+    plan: LaunchPlan,
+    hosts: Sequence[HostReport],
+    heard: Heard,
+    ending: Ending,
+    *,
+    remarks: Sequence[str] = (),
+) -> LaunchRecord:
+    whole = join(hosts)
+    reports = {report.rank: report for report in whole.ranks}
+    fates = tell_fates(plan, reports, heard, ending)
+    outcome, reason = merge_outcomes(fates, after_s=ending.finished_at - ending.up_at)
+    trouble = ending.exit.trouble
+    if outcome == "failed" and ending.exit.died and all(f.is_victim for f in fates if f.outcome == "failed"):
+        reason = f"the launcher failed: {trouble}"
+    elif outcome == "failed" and trouble and not any(r.error for r in reports.values()):
+        log = tail(plan.files.launcher_log)
+        reason = f"{reason}; {trouble}" + (f"; the launcher's log:\n{log}" if log else "")
+    if outcome == "failed":
+        reason = "\n".join([reason, *ending.exit.stuck.values()])
+    else:
+        remarks = [*remarks, *ending.exit.stuck.values()]
+    measurements = []
+    stands_for_a_rank = plan.work.stands_for is not None
+    if outcome == "passed":
+        try:
+            body = plan.expect(Ranks).body
+            if body.is_script and body.makes_group:
+                met = max(report.group_size for report in reports.values())
+                remarks = [*check_group(plan, met, who="rank"), *remarks]
+            if not stands_for_a_rank:
+                measurements = merge([*whole.observations, *readings(plan)])
+                if not (plan.only or plan.shares_gpu):  # else it is not of all the launch does, or of the rank alone
+                    measurements += peak_memory({rank: report.peak_memory_bytes for rank, report in reports.items()})
+        except (RecordingError, ReadingError) as error:
+            outcome, reason = "failed", str(error)
+    has_passed = outcome == "passed"
+    told = list(reports.values())
+    size = None if stands_for_a_rank else len(told)
+    fingerprints = {key: of_launch(one, size) for key, one in whole.fingerprints.items()} if has_passed else {}
+    homes = [ending.clocks.hosts.get(rank, "") for rank in range(plan.processes)]
+    said: dict[str, list[str]] = {}
+    for rank, text in sorted(heard.remarks().items()):
+        said.setdefault(text, []).append(str(rank))
+    phases: dict[
+        str, float
+    ] = {}  # seconds of the slowest rank in each, and of starting and ending the group around them
+    if told:
+        begin = max(report.phases["begin"] for report in told)
+        agreed = ending.exit.stamps.get("rendezvous", ending.started_at)
+        phases = {
+            "launcher": agreed - ending.started_at,
+            "process_start": begin - agreed,
+            **{name: max(r.phases.get(name, 0.0) for r in told) for name in ("import", "rendezvous", "body")},
+            "exit": ending.finished_at - max(report.phases.get("end", begin) for report in told),
+        }
+    record = LaunchRecord(
+        index=plan.index,
+        outcome=outcome,
+        wall_s=ending.finished_at - ending.started_at,
+        only=plan.only,
+        phases=phases,
+        reason=reason,
+        timed_out=is_hang(fates),
+        fates=[] if has_passed else fates,
+        measurements=measurements,
+        fingerprints=fingerprints,
+        delayed_s=max((r.delayed_s for r in told), default=0.0),
+        late_s=late_s(whole, doubt_s=ending.clocks.most_doubt_s) if has_passed else {},
+        hosts=homes if all(homes) and len(set(homes)) > 1 else [],
+        gpus=[reports[rank].gpu for rank in range(plan.processes)] if has_passed and any(r.gpu for r in told) else [],
+        software=reports[0].software if 0 in reports else {},
+        remarks=[
+            *(f"rank {', '.join(who)}: {text}" for text, who in said.items()),
+            *filter(None, remarks),
+            *ending.exit.remarks,
+        ],
+        logs=plan.directory,
+    )
+    if stands_for_a_rank:  # what it computed, and how fast, is nobody's
+        software = {name: record.software[name] for name in ("python", "torch") if name in record.software}
+        return replace(record, measurements=structure_metrics(fingerprints), software=software)
+    record = replace(
+        record,
+        unseen_collectives=max((r.unseen_collectives for r in told), default=0),
+        breakdowns=breakdowns(whole) if has_passed else {},
+        peak_memory_bytes=largest(told),
+    )
+    return with_load(record, reports[0].load) if 0 in reports else record
+
+
+def check_group(plan: LaunchPlan, largest: int, *, who: str) -> list[str]:
+    """What is to be said of a launch where only some of those that were to meet did."""
+    if plan.world_size == 1:
+        return []
+    if largest < 2:
+        last = tail(plan.files.log(0), lines=5)
+        shown = f"; the output of rank 0 ends with:\n{last}" if last else "; rank 0 printed nothing"
+        raise RecordingError(
+            f"no {who} joined a process group of {plan.world_size}: it ended without one"
+            + ", or made one of its own" * (largest == 1)
+            + ". If its processes communicate without torch.distributed, pass makes_group=False"
+            + shown
+        )
+    return [f"the largest process group had {largest} of {plan.world_size} ranks"] * (largest < plan.world_size)
+
+
+def mask_record(record: LaunchRecord, values: Sequence[str]) -> LaunchRecord:
+    """The record as it may be shown and stored. What ranks printed stays in their logs as it was."""
+    if not values:
+        return record
+    return replace(
+        record,
+        command=mask_values(record.command, values),
+        reason=mask_values(record.reason, values),
+        remarks=[mask_values(remark, values) for remark in record.remarks],
+        fates=[msgspec.convert(_masked(msgspec.to_builtins(fate), values), RankFate) for fate in record.fates],
+    )
+
+
+def _masked(document: Any, values: Sequence[str]) -> Any:
+    """With masks in all of its texts."""
+    match document:
+        case str():
+            return mask_values(document, values)
+        case dict():
+            return {key: _masked(value, values) for key, value in document.items()}
+        case list():
+            return [_masked(value, values) for value in document]
+    return document

@@ -50,13 +50,8 @@ LONGEST_S = 60.0
 """CPU seconds that reading one metric may take."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A value as text, where it stands: for an error, and what the script has written there beside it."""
-
-    text: str
-    where: str
-    beside: str
+Found = tuple[str, str, str]
+"""A value as text, where it stands, for an error, and what the script has written there beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +179,7 @@ def read_csv(reader: Reader, place: Place) -> list[Found]:
                 header = f"its first line is {first}, without a comma, and commas separate the columns of a CSV file"
             raise ReadingError(f"{path}: {told}; {header}")
         found = [
-            Found(cell, f"{path}:{rows.line_num}", ", ".join(f"{name}={row[name]}" for name in columns))
+            (cell, f"{path}:{rows.line_num}", ", ".join(f"{name}={row[name]}" for name in columns))
             for row in rows
             if (cell := (row[reader.key] or "").strip())
         ]
@@ -207,7 +202,7 @@ def read_jsonl(reader: Reader, place: Place) -> list[Found]:
                 raise ReadingError(f"{path}:{number}: no JSON: {error}: {line.strip()[:80]!r}") from None
             value = _look_up(row, reader.key)
             if value is not None:
-                found.append(Found(json.dumps(value).strip('"'), f"{path}:{number}", line.strip()))
+                found.append((json.dumps(value).strip('"'), f"{path}:{number}", line.strip()))
             elif isinstance(row, Mapping):
                 keys.update(dict.fromkeys(row))
     if not found:
@@ -245,9 +240,9 @@ def read_mllog(reader: Reader, place: Place) -> list[Found]:
             since_ms = float(event["time_ms"])
         if event["key"] == reader.key:
             if not reader.since:
-                found.append(Found(json.dumps(event.get("value")).strip('"'), where, text.strip()))
+                found.append((json.dumps(event.get("value")).strip('"'), where, text.strip()))
             elif since_ms is not None:
-                found.append(Found(repr((float(event["time_ms"]) - since_ms) / 1e3), where, text.strip()))
+                found.append((repr((float(event["time_ms"]) - since_ms) / 1e3), where, text.strip()))
     if not found:
         asked = f"{reader.key!r} after a {reader.since!r}" if reader.since else f"{reader.key!r}"
         raise ReadingError(
@@ -279,9 +274,9 @@ def read_stdout(reader: Reader, place: Place) -> list[Found]:
                     f"the pattern {_shown(reader)} takes {match[group]!r} of the number {whole[0]!r}: {where}. Let "
                     "its group take the whole number, as pytest_distbench.read.NUMBER does"
                 )
-            found.append(Found(match[group], where, line.strip()))
+            found.append((match[group], where, line.strip()))
         elif (text := _not_finite(pattern, group, line)) is not None:
-            found.append(Found(text, where, line.strip()))
+            found.append((text, where, line.strip()))
     if not found:
         lines = nearest(reader.source, place.lines())
         shown = "".join(f"\n{line}" for line in lines)
@@ -334,7 +329,7 @@ def read_tensorboard(reader: Reader, place: Place) -> list[Found]:
     if not scalars:
         raise ReadingError(f"{folder}: no tag {reader.key!r}; there are {', '.join(tags) or 'none'}")
     scalars.sort(key=lambda one: one[0])
-    return [Found(repr(value), f"step {step} of {name}", f"step {step}") for step, value, name in scalars]
+    return [(repr(value), f"step {step} of {name}", f"step {step}") for step, value, name in scalars]
 
 
 _LONGEST_BESIDE = 80
@@ -355,24 +350,15 @@ def problem_with(reader: Reader) -> str:
     if reader.kind not in READERS:
         return f"unknown kind of reader {show(reader.kind)}; known are {', '.join(READERS)}"
     if reader.kind == "stdout":
-        return _problem_with_pattern(reader.source) or _problem_with_values(reader)
-    return _problem_with_values(reader)
-
-
-def _problem_with_pattern(source: str) -> str:
-    try:
-        pattern = re.compile(source)
-    except (re.error, OverflowError, RecursionError) as error:
-        return f"{source!r} is no regular expression: {error}"
-    if pattern.groups == 1 or VALUE in pattern.groupindex:
-        return ""
-    return (
-        f"{source!r} has {pattern.groups} groups; wanted one around the number, or several of which one is "
-        f"(?P<{VALUE}>...)"
-    )
-
-
-def _problem_with_values(reader: Reader) -> str:
+        try:
+            pattern = re.compile(reader.source)
+        except (re.error, OverflowError, RecursionError) as error:
+            return f"{reader.source!r} is no regular expression: {error}"
+        if pattern.groups != 1 and VALUE not in pattern.groupindex:
+            return (
+                f"{reader.source!r} has {pattern.groups} groups; wanted one around the number, or several of which one "
+                f"is (?P<{VALUE}>...)"
+            )
     kind = METRIC_KINDS[reader.better]
     for name, kind_of in _WANTED.items():
         if kind_of.take(value := getattr(reader, name)) is None:
@@ -415,22 +401,22 @@ def _observe(name: str, reader: Reader, place: Place) -> Observation:
     kept = found[reader.skip :]
     if not kept:
         number = f"{len(found)} value{'s' * (len(found) != 1)} found"
-        raise ReadingError(f"{key}: {number}, and skip={reader.skip} leaves nothing: {found[-1].where}")
+        raise ReadingError(f"{key}: {number}, and skip={reader.skip} leaves nothing: {found[-1][1]}")
     if reader.first is not None and len(kept) < reader.first:
         raise ReadingError(
             f"{key}: wanted the first {reader.first} values, found {len(kept)}"
             + (f" after the {reader.skip} that are skipped" if reader.skip else "")
-            + f"; the last is {kept[-1].where}"
+            + f"; the last is {kept[-1][1]}"
         )
     kept = kept[: reader.first]
-    values = [_number(key, one) * reader.scale for one in kept]
+    values = [_number(key, text.strip(), where) * reader.scale for text, where, _ in kept]
     kind = METRIC_KINDS[reader.better]
     take = reader.take or ("last" if kind.shape == "number" else "")
     taken_from = values[:MOST_TAKEN_FROM] if take and kind.is_of_training else []
     values = [TAKES[take](values)] if take else values
     why = kind.why_impossible(values, reader.unit, is_series=not take) if kind.is_judged or reader.bounds else ""
     if why:
-        raise ReadingError(f"{key}: {why}: {kept[-1].where}; is unit={reader.unit!r} right? (info is not judged)")
+        raise ReadingError(f"{key}: {why}: {kept[-1][1]}; is unit={reader.unit!r} right? (info is not judged)")
     return Observation(
         name=name,
         unit=reader.unit,
@@ -438,7 +424,7 @@ def _observe(name: str, reader: Reader, place: Place) -> Observation:
         reduce=kind.reduce,
         values=values,
         is_series=not take,
-        beside=[one.beside[:_LONGEST_BESIDE] for one in kept] if reader.better == "curve" else [],
+        beside=[beside[:_LONGEST_BESIDE] for *_, beside in kept] if reader.better == "curve" else [],
         at=reader.at,
         identity=reader.defining,
         bounds=reader.bounds,
@@ -446,13 +432,12 @@ def _observe(name: str, reader: Reader, place: Place) -> Observation:
     )
 
 
-def _number(key: str, found: Found) -> float:
+def _number(key: str, text: str, where: str) -> float:
     """The finite number a text says; commas may separate thousands, and nothing else."""
-    text = found.text.strip()
     try:
         number = float(text.replace(",", "") if _THOUSANDS.fullmatch(text) else text.replace("_", " _"))
     except ValueError:
-        raise ReadingError(f"{key}: {show(text)} is no number: {found.where}") from None
+        raise ReadingError(f"{key}: {show(text)} is no number: {where}") from None
     if not math.isfinite(number):
-        raise ReadingError(f"{key}: the value is {text}: {found.where}")
+        raise ReadingError(f"{key}: the value is {text}: {where}")
     return number

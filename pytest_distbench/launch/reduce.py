@@ -1,4 +1,4 @@
-"""From what each rank recorded to one sample per metric, and where loops go: reduction over ranks, element by element.
+"""From what each rank left behind to one sample per metric, and where loops go: reduction over ranks, by element.
 
 It goes in two steps, on each host and over hosts, so that what travels is as much for many ranks as for one.
 """
@@ -10,6 +10,8 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
+
+import msgspec
 
 from pytest_distbench.errors import RecordingError, show
 from pytest_distbench.records.environment import Load
@@ -23,6 +25,7 @@ from pytest_distbench.records.kinds import (
     quantile,
 )
 from pytest_distbench.records.launch import Entered, HostReport, LaunchRecord, RankReport
+from pytest_distbench.records.launch_files import open_left
 from pytest_distbench.records.metric import (
     LARGEST_NUMBER,
     PEAK_MEMORY,
@@ -32,6 +35,7 @@ from pytest_distbench.records.metric import (
     Scalar,
     Spread,
 )
+from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 
 _Part = TypeVar("_Part")
@@ -40,11 +44,52 @@ _DIGITS = 9
 """Behind the comma of a second: finer than any clock, and sums over parts are right to a microsecond."""
 
 
+_LARGEST_REPORT = 256 * 2**20
+
+
+def read_reports(plan: LaunchPlan, ranks: Iterable[int] | None = None) -> dict[int, RankReport]:
+    """The reports by rank, of all processes or some. A missing or damaged one is left out: its rank died writing it."""
+    reports = {}
+    for rank in range(plan.processes) if ranks is None else ranks:
+        try:
+            with open_left(plan.files.report(rank)) as file:
+                report = msgspec.json.decode(file.read(_LARGEST_REPORT), type=RankReport)
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+        if report.rank == rank:
+            reports[rank] = report
+    return reports
+
+
+def report_host(plan: LaunchPlan, ranks: Iterable[int] | None = None) -> HostReport:
+    """What the ranks that live on this host, or all, have left behind, reduced."""
+    here = sorted(range(plan.processes) if ranks is None else ranks)
+    return reduce_host(read_reports(plan, here), lived_here=len(here), are_all=len(here) == plan.processes)
+
+
+def reduce_host(found: Mapping[int, RankReport], *, lived_here: int, are_all: bool) -> HostReport:
+    """What the ranks of one host recorded, reduced over them where all of them have passed.
+
+    Where they are all there are, and no other host had any, one clock has all stamps.
+    """
+    each = [
+        HostReport(
+            ranks=[replace(report, observations=[], fingerprints={}, entered={})],
+            observations=[of_rank(rank, observation) for observation in report.observations],
+            fingerprints=report.fingerprints,
+            entered={key: (stamps, {rank: (0, 0.0)}) for key, stamps in report.entered.items() if stamps},
+        )
+        for rank, report in sorted(found.items())
+    ]
+    if len(each) < lived_here or any(report.outcome != "passed" for report in found.values()):
+        return HostReport(ranks=[report for one in each for report in one.ranks])
+    return join(each, is_one_clock=are_all)
+
+
 def join(reports: Sequence[HostReport], *, is_one_clock: bool = False) -> HostReport:
     """What the ranks of several hosts recorded, reduced over all of them; each rank may be a host of its own.
 
-    Args:
-        is_one_clock: they are all ranks, whose stamps can be compared, so that it is known who waited for whom.
+    Who waited for whom is known where they are all ranks, whose stamps are of one clock.
     """
     keys = dict.fromkeys(key for report in reports for key in report.fingerprints)
     return HostReport(
@@ -99,7 +144,20 @@ def merge(found: Iterable[Observation]) -> list[Sample]:
     for part in reduce_partials(found):
         by_key.setdefault(part.key, []).append(part)
     for key, parts in by_key.items():
-        _expect_agreement(key, parts)
+        if len(parts) == 1:
+            continue
+        for what, of in _MEANING.items():
+            if len(said := _by_ranks(parts, of)) > 1:
+                raise RecordingError(f"{key!r}: ranks disagree about its {what} ({_tell(said)})")
+        if len(said := _by_ranks(parts, lambda part: len(part.values))) > 1:
+            raise RecordingError(f"{key!r}: ranks did not record equally many values ({_tell(said)})")
+        if len(said := _by_ranks(parts, lambda part: [bound.where for bound in part.bounds])) > 1:
+            raise RecordingError(f"{key!r}: ranks were given its bounds in different places ({_tell(said)})")
+        said = {}
+        for part in parts:
+            text = ", ".join([*(f"{value:g}" for value in part.values[:3]), *["..."] * (len(part.values) > 3)])
+            said.setdefault(text or "none", []).extend(part.of_ranks)
+        raise RecordingError(f"{key!r}: ranks disagree on a value that must be equal ({_tell(said)})")
     return [_measure(part) for [part] in by_key.values()]
 
 
@@ -153,9 +211,9 @@ def peak_memory(bytes_of: Mapping[int, int | None]) -> list[Sample]:
     if not known or len(known) < len(bytes_of):
         return []
     rank = max(known, key=known.__getitem__)
-    if len(known) == 1:
-        return [_memory(known[rank], {})]
-    return [replace(_memory(known[rank], {"rank": rank}), values=[known[rank] for rank in sorted(known)])]
+    is_alone = len(known) == 1
+    whole = _memory(known[rank], {} if is_alone else {"rank": rank})
+    return [whole if is_alone else replace(whole, values=[known[rank] for rank in sorted(known)])]
 
 
 def of_largest_process(num_bytes: int) -> list[Sample]:
@@ -176,16 +234,11 @@ def with_load(record: LaunchRecord, load: Load | None) -> LaunchRecord:
     """The record of a launch with what other processes did to it meanwhile, as far as that is known."""
     if load is None:
         return record
-    wanted, crowding = load.foreign_wanted, load.crowding
-    return replace(record, foreign_cores=load.foreign_cores, foreign_wanted=wanted, crowding=crowding)
+    return replace(record, foreign_cores=load.foreign_cores, foreign_wanted=load.foreign_wanted, crowding=load.crowding)
 
 
 def of_launch(fingerprint: Fingerprint, world_size: int | None) -> Fingerprint:
-    """The fingerprint of all ranks, without what is 0 on each of them.
-
-    Args:
-        world_size: None: it is of one process that stands for a rank.
-    """
+    """The fingerprint of all ranks, or of one process that stands for a rank, without what is 0 on each of them."""
     facts = {name: by_ranks for name, by_ranks in fingerprint.facts.items() if any(by_ranks.values())}
     return join_fingerprints([replace(fingerprint, facts=facts)], world_size)
 
@@ -241,9 +294,7 @@ def _join_entered(parts: Sequence[Entered]) -> Entered:
 def late_s(launch: HostReport, *, doubt_s: float) -> dict[str, list[float]]:
     """How long after the first of all each rank entered the collective that it came latest to, by key and rank.
 
-    Args:
-        doubt_s: how far two moments of different hosts may be apart that are told as one: who is late by less is not
-            known.
+    Two moments of different hosts may be apart by the doubt and told as one: who is late by less is not known.
     """
     found = {
         key: [round(after, 7) for _, (_, after) in sorted(latest.items())]
@@ -270,26 +321,10 @@ def _shape(part: Observation) -> tuple[object, ...]:
     return values, part.bounds, *(of(part) for of in _MEANING.values())
 
 
-def _expect_agreement(key: str, parts: Sequence[Observation]) -> None:
-    if len(parts) == 1:
-        return
-    for what, of in _MEANING.items():
-        if len(found := _by_ranks(parts, of)) > 1:
-            raise RecordingError(f"{key!r}: ranks disagree about its {what} ({_tell(found)})")
-    if len(found := _by_ranks(parts, lambda part: len(part.values))) > 1:
-        raise RecordingError(f"{key!r}: ranks did not record equally many values ({_tell(found)})")
-    if len(found := _by_ranks(parts, lambda part: [bound.where for bound in part.bounds])) > 1:
-        raise RecordingError(f"{key!r}: ranks were given its bounds in different places ({_tell(found)})")
-    found = _by_ranks(parts, lambda part: _shorten(part.values), str)
-    raise RecordingError(f"{key!r}: ranks disagree on a value that must be equal ({_tell(found)})")
-
-
-def _by_ranks(
-    parts: Sequence[Observation], of: Callable[[Observation], object], spell: Callable[[object], str] = show
-) -> dict[str, list[int]]:
+def _by_ranks(parts: Sequence[Observation], of: Callable[[Observation], object]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for part in parts:
-        found.setdefault(spell(of(part)), []).extend(part.of_ranks)
+        found.setdefault(show(of(part)), []).extend(part.of_ranks)
     return found
 
 
@@ -311,12 +346,17 @@ def _reduce(group: Sequence[Observation], *, is_one_clock: bool) -> Observation:
     if first.slowest:  # of equal ones the first rank, on whichever host it lives
         by_part = [[(value, -rank) for value, rank in zip(part.values, part.slowest, strict=True)] for part in group]
         slowest = [-max(column)[1] for column in zip(*by_part, strict=True)]
+    witnesses = {}  # summed over ranks: their noise is independent, so the sum is quieter than the largest
+    for name, own in first.witnesses.items():
+        series = [part.witnesses.get(name, []) for part in group]
+        if all(len(each) == len(own) for each in series):  # else some have it not, or not of each iteration
+            witnesses[name] = [sum(column) for column in zip(*series, strict=True)]
     is_hiding = first.reduce == "mean" and METRIC_KINDS[first.better].is_of_training  # errors that cancel
     return replace(
         first,
-        values=[_combine(column, first) for column in columns],
+        values=[_COMBINE[first.reduce](column) for column in columns],
         slowest=slowest,
-        witnesses=_sum_witnesses(group),
+        witnesses=witnesses,
         taken_from=[],
         squares=_sum_squares(group) if is_hiding else [],
         of_ranks=dict(sorted(of_ranks.items())),
@@ -355,19 +395,6 @@ def _sum_squares(group: Sequence[Observation]) -> list[float]:
     return found
 
 
-def _sum_witnesses(group: Sequence[Observation]) -> dict[str, list[float]]:
-    """Summed over ranks: their noise is independent, so the sum is quieter than the largest.
-
-    One that some ranks have not, or not of each iteration, is left out.
-    """
-    found = {}
-    for name, own in group[0].witnesses.items():
-        series = [part.witnesses.get(name, []) for part in group]
-        if all(len(each) == len(own) for each in series):
-            found[name] = [sum(column) for column in zip(*series, strict=True)]
-    return found
-
-
 def _measure(part: Observation) -> Sample:
     values = [value / len(part.of_ranks) for value in part.values] if part.reduce == "mean" else part.values
     kind = METRIC_KINDS[part.better]
@@ -399,16 +426,14 @@ def _measure(part: Observation) -> Sample:
     )
 
 
-def _combine(column: tuple[float, ...], observation: Observation) -> float:
-    match observation.reduce:
-        case "max":
-            return max(column)
-        case "min":
-            return min(column)
-        case "mean" | "sum":
-            return sum(column) if all(isinstance(value, int) for value in column) else math.fsum(column)
-        case "rank0" | "all":
-            return column[0]
+def _total(column: tuple[float, ...]) -> float:
+    return sum(column) if all(isinstance(value, int) for value in column) else math.fsum(column)
+
+
+_COMBINE: dict[str, Callable[[tuple[float, ...]], float]] = {
+    "max": max, "min": min, "mean": _total, "sum": _total, "rank0": lambda column: column[0],
+    "all": lambda column: column[0],
+}  # fmt: skip
 
 
 def _spread(values: list[float], kept: Sequence[float], part: Observation) -> Spread:
@@ -416,11 +441,9 @@ def _spread(values: list[float], kept: Sequence[float], part: Observation) -> Sp
     over_ranks = over_ranks if any(over_ranks) else over_ranks[:1]
     if not part.is_series:
         return Spread(over_ranks=over_ranks)
-    slowest: int | None = None
-    share = 0.0
+    slowest, times = None, 0
     if len(part.of_ranks) > 1 and part.slowest:
         slowest, times = Counter(part.slowest).most_common(1)[0]
-        share = times / len(values)
     return Spread(
         n=len(values),
         minimum=min(values),
@@ -434,11 +457,6 @@ def _spread(values: list[float], kept: Sequence[float], part: Observation) -> Sp
         if METRIC_KINDS[part.better].is_noisy and len(values) >= FEWEST_OF_SERIES and min(kept) > 0
         else None,
         slowest_rank=slowest,
-        slowest_share=share,
+        slowest_share=times / len(values),
         over_ranks=over_ranks,
     )
-
-
-def _shorten(values: list[float]) -> str:
-    text = ", ".join(f"{v:g}" for v in values[:3])
-    return text + (", ..." if len(values) > 3 else "") if values else "none"

@@ -21,8 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_distbench.errors import LauncherError, Terminated
-from pytest_distbench.launch.fates import Ending
-from pytest_distbench.launch.outcome import make_record
+from pytest_distbench.launch.fates import Ending, make_record
 from pytest_distbench.launch.site import LOOK_S, PULSE_S, Site
 from pytest_distbench.launch.starters import Launcher
 from pytest_distbench.launch.workplace import Leftovers, LogFollower, settle, watched_folder

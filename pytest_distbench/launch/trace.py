@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -157,24 +157,21 @@ def busy_communication(traces: Sequence[LoopTrace]) -> dict[str, BusyCommunicati
     for loop in dict.fromkeys(trace.loop for trace in traces):
         of_ranks = [(trace, trace.iterations()) for trace in traces if trace.loop == loop]
         seen = [(_collectives(trace.events, iterations), iterations) for trace, iterations in of_ranks if iterations]
-        if any(collectives for collectives, _ in seen):
-            found[loop] = _busy(seen)
+        if not any(collectives for collectives, _ in seen):
+            continue
+        ranks_s, totals_s = [], dict.fromkeys((name for collectives, _ in seen for name in collectives), 0.0)
+        for collectives, iterations in seen:
+            each = _MICRO / len(iterations)
+            ranks_s.append(union(span for spans in collectives.values() for span in spans) * each)
+            for name, spans in collectives.items():
+                totals_s[name] += sum(end - begin for begin, end in spans) * each / len(seen)
+        found[loop] = BusyCommunication(
+            ranks_s=ranks_s,
+            totals_s=totals_s,
+            iterations=min(len(iterations) for _, iterations in seen),
+            iteration_s=fmean(end - begin for _, iterations in seen for begin, end in iterations) * _MICRO,
+        )
     return found
-
-
-def _busy(seen: Sequence[tuple[Mapping[str, Sequence[Span]], Sequence[Span]]]) -> BusyCommunication:
-    ranks_s, totals_s = [], dict.fromkeys((name for collectives, _ in seen for name in collectives), 0.0)
-    for collectives, iterations in seen:
-        each = _MICRO / len(iterations)
-        ranks_s.append(union(span for spans in collectives.values() for span in spans) * each)
-        for name, spans in collectives.items():
-            totals_s[name] += sum(end - begin for begin, end in spans) * each / len(seen)
-    return BusyCommunication(
-        ranks_s=ranks_s,
-        totals_s=totals_s,
-        iterations=min(len(iterations) for _, iterations in seen),
-        iteration_s=fmean(end - begin for _, iterations in seen for begin, end in iterations) * _MICRO,
-    )
 
 
 def union(spans: Iterator[Span]) -> float:

@@ -28,7 +28,7 @@ from filelock import FileLock, Timeout
 
 from pytest_distbench import git
 from pytest_distbench.errors import ConfigurationError, LauncherError
-from pytest_distbench.launch.site.guardian import remove_traces
+from pytest_distbench.launch.site.processes import remove_traces
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import LaunchFiles
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 
 from pytest_distbench.errors import ConfigurationError, ExtensionError, LauncherError, ReadingError, blame, line_of
-from pytest_distbench.launch import signs
-from pytest_distbench.launch.outcome import mask_record
+from pytest_distbench.launch.evidence import read_sign
+from pytest_distbench.launch.fates import mask_record
 from pytest_distbench.launch.starters import LAUNCHERS, Hosting, Launcher, LauncherKind, LauncherSetup
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.launch.trace import LoopTrace, read_traces
@@ -161,7 +161,7 @@ class Launching:
             where = f"{first.label} ({first.name}; driver {gpus.driver} runs CUDA {gpus.cuda} at most)"
             why = f"{record.reason.splitlines()[0]}. Next: python -c 'import torch; torch.ones(1, device=\"cuda\")'"
             error = record.fates[0].error if record.fates else None
-            if error is not None and (sign := signs.read(error.message)) is not None and sign.advice:
+            if error is not None and (sign := read_sign(error.message)) is not None and sign.advice:
                 said = error.message.strip().splitlines()[0]
                 why = f"{sign.meaning} ({error.kind}: {said}). Next: {sign.advice}"
             raise ConfigurationError(f"--gpu: torch {torch} cannot compute on {where}: {why}")

@@ -29,7 +29,7 @@ from pytest_distbench.commands import Command, NegativeError
 from pytest_distbench.errors import ConfigurationError, StoredFileError
 from pytest_distbench.judging.entry import sensitivity_lines, sensitivity_of
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.site.evidence import py_spy
+from pytest_distbench.launch.site.local import py_spy
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.gpu_watch import held_by, processes_on
 from pytest_distbench.machine.gpus import VARIABLE, Driver, DriverError, Gpus, connect, kinds, read_gpus
@@ -265,7 +265,7 @@ def loopback() -> Iterator[Finding]:
 
 
 def leftovers() -> Iterator[Finding]:
-    if pids := [str(p.pid) for p in processes.find_carrying(SESSION_VARIABLE) if p.ppid() == 1]:
+    if pids := [str(p.pid) for p in processes.find_marked(SESSION_VARIABLE) if p.ppid() == 1]:
         text = f"{len(pids)} processes are left of a run that has ended"
         yield found("warn", "leftovers", text, f"kill -9 {' '.join(pids)}")
     else:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pytest_distbench.commands import Command
 from pytest_distbench.errors import DistbenchError, show
-from pytest_distbench.launch.signs import SIGNS
+from pytest_distbench.launch.evidence import SIGNS
 from pytest_distbench.records.reasons import REASONS, VERDICTS
 
 

@@ -18,15 +18,17 @@ from pytest_distbench.launch.evidence import (
     before_dump,
     is_in_own_code,
     is_whole,
+    late_collective,
     read_abort,
     read_dump,
+    read_sign,
     read_uncaught,
     trim,
     waits_at,
     with_entered,
 )
 from pytest_distbench.launch.workplace import tail
-from pytest_distbench.records.launch import RankFate
+from pytest_distbench.records.launch import ErrorReport, RankFate
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.worker import leaving, main, membership
 from pytest_distbench.worker.line import ControlLine
@@ -56,7 +58,7 @@ def test_an_exception_is_its_class_and_the_first_line_of_its_words(
     log.write_text(text)
 
     abort = read_uncaught(log)
-    assert (None if abort is None else (abort.error, abort.text)) == found
+    assert (None if abort is None else (abort.kind, abort.message)) == found
     assert read_dump(log) == ""
 
 
@@ -74,6 +76,11 @@ def test_the_stacks_that_this_python_writes_are_found_behind_what_was_printed(tm
     assert dump.splitlines()[-1].endswith('File "<string>", line 4 in <module>')
 
 
+def kind_of(abort: ErrorReport) -> str:
+    sign = read_sign(abort.torch_errors[0])
+    return sign.kind if sign is not None else "cause"
+
+
 def test_an_abort_is_told_as_wait_cause_or_victim(tmp_path: Path) -> None:
     log = tmp_path / "rank0.log"
     log.write_text("step 1\n" + watchdog_log(LATE))
@@ -81,8 +88,9 @@ def test_an_abort_is_told_as_wait_cause_or_victim(tmp_path: Path) -> None:
 
     assert "SeqNum" not in tail(log).partition("what()")[0]
     assert found is not None
-    assert (found.kind, found.op, found.number) == ("wait", "all_reduce", 7)
-    assert found.text == LATE.removeprefix("[Rank 0] ")
+    assert kind_of(found) == "wait"
+    assert late_collective(found.message) == ("all_reduce", 7)
+    assert found.message == LATE.removeprefix("[Rank 0] ")
 
     log = tmp_path / "rank0.log"
     why = TEXTS["full shared memory"][0].removeprefix("DistBackendError: ")
@@ -90,14 +98,14 @@ def test_an_abort_is_told_as_wait_cause_or_victim(tmp_path: Path) -> None:
     found = read_abort(log)
 
     assert found is not None
-    assert (found.kind, found.text) == ("cause", why)
+    assert (kind_of(found), found.message) == ("cause", why)
 
     log = tmp_path / "rank0.log"
     log.write_text(watchdog_log(TEXTS["a peer that is gone"][0].removeprefix("DistBackendError: ")))
     found = read_abort(log)
 
     assert found is not None
-    assert found.kind == "victim"
+    assert kind_of(found) == "victim"
 
 
 @pytest.mark.parametrize(
@@ -109,7 +117,7 @@ def test_a_collective_has_the_name_of_its_function(tmp_path: Path, op: str, told
     found = read_abort(log)
 
     assert found is not None
-    assert found.op == told
+    assert late_collective(found.message)[0] == told
 
 
 @pytest.mark.parametrize("text", ["", "my watchdog barked\n", "\0\xff" * 1000])

@@ -15,9 +15,8 @@ from support.fingerprints import BARRIER
 from support.plans import make_plan
 
 from pytest_distbench.launch import reduce
-from pytest_distbench.launch.fates import Ending
-from pytest_distbench.launch.outcome import make_record, mask_record, read_reports, reduce_host, report_host
-from pytest_distbench.launch.reduce import join
+from pytest_distbench.launch.fates import Ending, make_record, mask_record
+from pytest_distbench.launch.reduce import join, read_reports, reduce_host, report_host
 from pytest_distbench.launch.site import Exit, Heard
 from pytest_distbench.read import stdout
 from pytest_distbench.records.iteration import Breakdown, Fingerprint

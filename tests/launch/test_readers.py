@@ -329,9 +329,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_tag_is_read_in_the_order_of_its_steps(runs: Path, tmp_path: Path) -> None:
     found = read_tensorboard(tensorboard(runs, "train/loss"), Place(make_plan(tmp_path), 0))
 
-    assert [float(f.text) for f in found] == [4.0, 3.0, 2.0, 1.0, 0.0, -1.0]
-    assert found[3].where.startswith("step 3 of events.out")
-    assert found[3].beside == "step 3"
+    assert [float(text) for text, *_ in found] == [4.0, 3.0, 2.0, 1.0, 0.0, -1.0]
+    assert found[3][1].startswith("step 3 of events.out")
+    assert found[3][2] == "step 3"
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -352,7 +352,7 @@ def test_event_files_of_earlier_runs_are_not_read(runs: Path, tmp_path: Path) ->
     for file in (runs / "part1").iterdir():
         os.utime(file)
 
-    assert [float(f.text) for f in read_tensorboard(tensorboard(runs, "train/loss"), Place(plan, 0))] == [
+    assert [float(text) for text, *_ in read_tensorboard(tensorboard(runs, "train/loss"), Place(plan, 0))] == [
         1.0,
         0.0,
         -1.0,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.nccl_texts import TEXTS
 
+from pytest_distbench.launch.evidence import SIGNS, last_error, read_sign
 from pytest_distbench.launch.fates import merge_outcomes
-from pytest_distbench.launch.signs import SIGNS, last_error, read
 from pytest_distbench.records.launch import HUNG, ErrorReport, RankFate
 
 
@@ -112,7 +112,7 @@ def test_a_script_that_starts_its_processes_itself_gets_the_next_step() -> None:
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_text_is_read_for_what_it_is(name: str) -> None:
     text, kind, meaning = TEXTS[name]
-    sign = read(text)
+    sign = read_sign(text)
 
     assert sign is not None
     assert (sign.kind, sign.meaning) == (kind, meaning)
@@ -126,7 +126,7 @@ def test_every_cause_has_a_next_step() -> None:
     "text", ["ValueError: bad number 42", "RuntimeError: size mismatch", "OSError: [Errno 28] No space left on device"]
 )
 def test_what_is_not_known_is_no_sign(text: str) -> None:
-    assert read(text) is None
+    assert read_sign(text) is None
 
 
 def test_nccls_latest_warning_stands_behind_torchs_words() -> None:

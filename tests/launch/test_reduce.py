@@ -12,8 +12,16 @@ from hypothesis import strategies as st
 from support.fingerprints import BARRIER
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.launch.outcome import reduce_host
-from pytest_distbench.launch.reduce import join, join_fingerprints, late_s, merge, of_launch, recorded, reduce_partials
+from pytest_distbench.launch.reduce import (
+    join,
+    join_fingerprints,
+    late_s,
+    merge,
+    of_launch,
+    recorded,
+    reduce_host,
+    reduce_partials,
+)
 from pytest_distbench.records.iteration import Collective, Fingerprint
 from pytest_distbench.records.kinds import Better, Reduce
 from pytest_distbench.records.launch import HostReport, RankReport

@@ -12,7 +12,7 @@ import pytest
 from support.plans import BODY, make_plan
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.launch.outcome import read_reports
+from pytest_distbench.launch.reduce import read_reports
 from pytest_distbench.launch.supervise import Side, supervise
 from pytest_distbench.machine.locks import alone_on_this_host
 from pytest_distbench.records.launch import LaunchRecord

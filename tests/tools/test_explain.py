@@ -15,7 +15,7 @@ from support.results import PAIRED, end_of, result, verdict
 from pytest_distbench import judging
 from pytest_distbench.commands.cli import main
 from pytest_distbench.judging.terms import closed
-from pytest_distbench.launch.signs import SIGNS
+from pytest_distbench.launch.evidence import SIGNS
 from pytest_distbench.records.reasons import REASONS, VERDICTS, because
 from pytest_distbench.records.record import replace
 from pytest_distbench.store.files import read_run_record

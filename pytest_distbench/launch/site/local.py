@@ -1,7 +1,9 @@
 """The site on this host: ranks are children of this process, and what ends or looks at one goes by its process id.
 
 Their lines end here at a Unix socket. Who has connected is the kernel's word, not the rank's. A connection counts as an
-open file, so that it is asked first whether processes may have as many as a launch needs.
+open file, so that it is asked first whether processes may have as many as a launch needs. Ranks that are stuck or have
+failed write evidence while they still live; those that SIGKILL does not end the kernel keeps, for a driver or a file
+system that does not come back.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -26,14 +29,16 @@ import msgspec
 import psutil
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.launch.outcome import report_host
-from pytest_distbench.launch.site import LOOK_S, Clocks, Exit, Heard, evidence, processes
-from pytest_distbench.launch.site.evidence import tell_stuck
+from pytest_distbench.launch.evidence import is_whole
+from pytest_distbench.launch.reduce import report_host
+from pytest_distbench.launch.site import LOOK_S, Clocks, Exit, Heard, processes
 from pytest_distbench.launch.site.processes import Standstill
 from pytest_distbench.records.launch import HostReport
+from pytest_distbench.records.launch_files import LaunchFiles, open_left
 from pytest_distbench.records.plan import LaunchPlan, Ranks
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.wire import Event, short_address, variables_to_wire
+from pytest_distbench.records.wire import FLIGHT_REQUEST, STACKS_SIGNAL, Event, short_address, variables_to_wire
+from pytest_distbench.units import format_bytes
 
 
 class RankProcess(Protocol):
@@ -169,147 +174,114 @@ def check_ranks(ranks: int) -> None:
         )
 
 
+_STATES = {"D": "the kernel waits for a device or a file system", "R": "the kernel is working for it"}
+
+
+def tell_stuck(pids: Mapping[int, int], *, after_s: float, on_gpu: bool) -> dict[int, str]:
+    left = {rank: pid for rank, pid in pids.items() if processes.is_alive(pid)}
+    held = gpu_memory(left.values()) if left and on_gpu else {}
+    told = {}
+    for rank, pid in left.items():
+        state, _ = processes.state(pid)
+        what = f", and holds {format_bytes(held[pid])} of GPU memory" if pid in held else ""
+        told[rank] = (
+            f"rank {rank} (pid {pid}) is still there {after_s:.0f} s after it was killed: state {state}, "
+            f"{_STATES.get(state, 'it is on its way out')}{what}; ps -o pid,stat,wchan {pid} shows when it has gone"
+        )
+    return told
+
+
+def gpu_memory(pids: Collection[int]) -> dict[int, int]:
+    """Process id -> bytes of GPU memory that NVML says it holds. In a container NVML may know it by another number."""
+    held: Counter[int] = Counter()
+    with contextlib.suppress(Exception):  # no driver, or one that answers nothing any more: that is why we ask
+        import pynvml as nvml
+
+        nvml.nvmlInit()
+        for index in range(nvml.nvmlDeviceGetCount()):
+            with contextlib.suppress(nvml.NVMLError):
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
+                    if process.pid in pids and process.usedGpuMemory:  # None: the driver does not count it
+                        held[process.pid] += process.usedGpuMemory
+        nvml.nvmlShutdown()
+    return dict(held)
+
+
+_WAIT_S = 5.0
+"""For an answer. A busy machine is slow, and what is not told is lost; a rank that cannot answer costs this much."""
+_LOOK_AGAIN_S = 0.02
+_PY_SPY_S = 10.0
+
+
+def collect(
+    files: LaunchFiles,
+    pids: Mapping[int, int],
+    ask: Callable[[Iterable[int], bytes], None],
+    *,
+    undecided: Collection[int],
+    held: Collection[int],
+) -> None:
+    """Make ranks write their stacks and last collectives into the launch's files; returns when they have, or cannot.
+
+    Undecided ranks are still at work; held ones have failed and wait: of them only the collectives matter. Ranks answer
+    a signal, also while blocked in a collective. Where one does not (it masks the signal, or has not come that far),
+    py-spy is asked, if it is installed and the kernel lets it look.
+    """
+    at_work = {rank: pids[rank] for rank in undecided if rank in pids}
+    # One without the handler would die of the signal: it has not come that far, or the body took the handler away.
+    able = {rank: pid for rank, pid in at_work.items() if not processes.is_stopped(pid)}
+    answering = {rank: pid for rank, pid in able.items() if processes.catches(pid, STACKS_SIGNAL)}
+    before = {rank: len(_written(files.stacks(rank))) for rank in answering}
+    processes.send(answering.values(), STACKS_SIGNAL)
+    _wait_until(
+        lambda: all(is_whole(_written(files.stacks(rank))[n:].decode(errors="replace")) for rank, n in before.items())
+    )
+    asked = (*answering, *held)  # only now: a thread that works while its frames are read may show nonsense
+    ask(asked, FLIGHT_REQUEST)
+    _wait_until(lambda: all(files.flight(rank).exists() for rank in asked))
+    silent = {rank: pid for rank, pid in at_work.items() if len(_written(files.stacks(rank))) == before.get(rank, 0)}
+    spy = py_spy() if silent else None
+    for rank, pid in silent.items() if spy is not None else ():
+        # One that is stopped cannot be stopped once more, and will not move.
+        options = ["--nonblocking"] if processes.is_stopped(pid) else []
+        command = [str(spy), "dump", "--json", "--pid", str(pid), *options]
+        with contextlib.suppress(OSError, subprocess.SubprocessError, msgspec.DecodeError):
+            done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_PY_SPY_S, check=True)
+            files.stacks(rank).write_text(as_faulthandler(done.stdout))
+
+
+def py_spy() -> str | None:
+    """The py-spy command, on the PATH or beside this Python."""
+    return shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
+
+
+def _wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _WAIT_S
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def _written(path: Path) -> bytes:
+    with contextlib.suppress(OSError), open_left(path) as file:
+        return file.read()
+    return b""
+
+
+def as_faulthandler(told: bytes) -> str:
+    """What py-spy says of threads, in JSON, as Python's faulthandler writes it."""
+    blocks = []
+    for thread in msgspec.json.decode(told):
+        frames = [f'  File "{f["filename"]}", line {f["line"]} in {f["name"]}' for f in thread["frames"]]
+        blocks.append("\n".join([f"Thread {thread['thread_name']} (py-spy, most recent call first):", *frames]))
+    return "\n\n".join(blocks)
+
+
 _READ_BYTES = 65536
 LONGEST_LINE_BYTES = 2**20
 """A longer event is dropped: a body got hold of the socket."""
-
-
-class ControlChannel:
-    """Listens for the ranks of one launch, and for their ends. Closing it ends every rank that is still connected.
-
-    Events of ranks beyond its processes are ignored. The attached rank is given this process's stdin, stdout and stderr
-    when it says hello.
-    """
-
-    def __init__(
-        self, path: Path, selector: selectors.BaseSelector, heard: Heard, *, processes: int, attached: int | None = None
-    ) -> None:
-        self._processes = processes
-        self._attached = attached
-        self._heard = heard
-        self._selector = selector
-        self._path = path
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.settimeout(0)
-        with short_address(self._path) as address:
-            self._listener.bind(address)
-        self._listener.listen(1024)
-        self._lines: dict[socket.socket, bytes] = {}
-        self._ranks: dict[socket.socket, int] = {}
-        self._pids: dict[int, int] = {}
-        self._handles: dict[int, socket.socket] = {}
-        """pidfd of a rank -> its connection, which a child it forked may hold open after its end."""
-        selector.register(self._listener, selectors.EVENT_READ, self)
-
-    def read(self, source: object) -> list[Event]:
-        """Take in what made ``source``, a file object of this channel, readable."""
-        if source is self._listener:
-            with contextlib.suppress(BlockingIOError):
-                connection, _ = self._listener.accept()
-                connection.settimeout(0)
-                self._lines[connection] = b""
-                self._selector.register(connection, selectors.EVENT_READ, self)
-            return []
-        if isinstance(source, int):
-            return self._rank_ended(source)
-        assert isinstance(source, socket.socket)
-        with contextlib.suppress(BlockingIOError):
-            return self._read_rank(source)
-        return []
-
-    def drain(self) -> list[Event]:
-        fresh: list[Event] = []
-        while ready := [key for key, _ in self._selector.select(0) if key.data is self]:
-            for key in ready:
-                fresh += self.read(key.fileobj)
-        return fresh
-
-    def ask(self, rank: int, request: bytes) -> None:
-        for connection, its_rank in self._ranks.items():
-            if its_rank == rank and connection in self._lines:
-                with contextlib.suppress(OSError):
-                    connection.send(request)
-
-    def pids(self) -> dict[int, int]:
-        """Rank -> process id, of the ranks that have said hello and that are seen from here."""
-        return dict(self._pids)
-
-    def close(self) -> None:
-        for connection in [*self._lines, self._listener]:
-            with contextlib.suppress(KeyError, ValueError):
-                self._selector.unregister(connection)
-            connection.close()
-        for handle in list(self._handles):
-            self._forget(handle)
-        self._lines.clear()
-        self._path.unlink(missing_ok=True)
-
-    def _read_rank(self, connection: socket.socket) -> list[Event]:
-        try:
-            data = connection.recv(_READ_BYTES)
-        except BlockingIOError:
-            raise
-        except OSError:
-            data = b""
-        if not data:
-            self._close(connection)
-            return []
-        *lines, rest = (self._lines[connection] + data).split(b"\n")
-        self._lines[connection] = rest if len(rest) <= LONGEST_LINE_BYTES else b""  # no rank of ours writes such a line
-        fresh = []
-        for line in lines:
-            with contextlib.suppress(msgspec.DecodeError):  # a killed rank may leave half a line
-                event = msgspec.json.decode(line, type=Event)
-                if 0 <= event.slot < self._processes:
-                    fresh.append(event)
-        for event in fresh:
-            self._ranks[connection] = event.slot
-            if event.what == "hello":
-                self._watch(event.slot, connection)
-                if event.slot == self._attached:
-                    socket.send_fds(connection, [b"t"], [0, 1, 2])
-        self._heard.take(fresh)
-        return fresh
-
-    def _watch(self, rank: int, connection: socket.socket) -> None:
-        """Notice the end of the process that made a connection (SO_PEERCRED, socket(7)): of that one, and no other."""
-        format_ = "3i"
-        told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(format_))
-        pid, _, _ = struct.unpack(format_, told)
-        if not pid:  # of a namespace that is not seen from here
-            return
-        self._pids[rank] = pid
-        with contextlib.suppress(OSError):  # gone already: the end of its connection says so, or nobody can
-            handle = os.pidfd_open(pid)
-            self._handles[handle] = connection
-            self._selector.register(handle, selectors.EVENT_READ, self)
-
-    def _rank_ended(self, handle: int) -> list[Event]:
-        """Take in a rank's last words and close its connection, whoever else holds the other end."""
-        connection = self._handles[handle]
-        self._forget(handle)
-        fresh: list[Event] = []
-        with contextlib.suppress(BlockingIOError):
-            while connection in self._lines:
-                fresh += self._read_rank(connection)
-        self._close(connection)
-        return fresh
-
-    def _forget(self, handle: int) -> None:
-        self._selector.unregister(handle)
-        os.close(handle)
-        del self._handles[handle]
-
-    def _close(self, connection: socket.socket) -> None:
-        if connection not in self._lines:
-            return
-        self._selector.unregister(connection)
-        connection.close()
-        del self._lines[connection]
-        if connection in self._ranks:
-            self._heard.close(self._ranks[connection], time.monotonic())
-
-
+_LAUNCHER = "launcher"
+"""Marks what tells of the launcher, among that which tells of ranks."""
 REAP_S = 20.0
 """How long whoever started the ranks may take to notice that they are gone."""
 UNKNOWN_REAP_S = 0.3
@@ -346,24 +318,34 @@ class LocalLauncher(Protocol):
 
 
 class LocalSite:
-    """A launch whose ranks, or those of them that live here, are processes of this host."""
+    """A launch whose ranks, or those of them that live here, are processes of this host.
+
+    Closing it ends every rank that is still connected. Events of ranks that there are not are ignored. The attached
+    rank is given this process's stdin, stdout and stderr when it says hello.
+    """
 
     def __init__(self, launcher: LocalLauncher, plan: LaunchPlan, *, ranks: Collection[int] | None = None) -> None:
         check_ranks(plan.processes)
         self.heard = Heard()
         self.clocks = Clocks()
         self.ended: Exit | None = None
+        self.pids: dict[int, int] = {}
+        """Rank -> process id, of the ranks that have said hello and that are seen from here."""
         self._launcher = launcher
         self._plan = plan
         self._ranks = range(plan.processes) if ranks is None else ranks
+        self._attached = plan.expect(Ranks).attached
         self._selector = selectors.EpollSelector()
-        self._channel = ControlChannel(
-            plan.files.control,
-            self._selector,
-            self.heard,
-            processes=plan.processes,
-            attached=plan.expect(Ranks).attached,
-        )
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.settimeout(0)
+        with short_address(plan.files.control) as address:
+            self._listener.bind(address)
+        self._listener.listen(1024)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._lines: dict[socket.socket, bytes] = {}
+        self._ranks_by_line: dict[socket.socket, int] = {}
+        self._handles: dict[int, socket.socket] = {}
+        """pidfd of a rank -> its connection, which a child it forked may hold open after its end."""
         self._standstill = Standstill()
         self._killed_at = float("inf")
         self._oom_kills_before = processes.oom_kills()
@@ -378,21 +360,38 @@ class LocalSite:
         stored = replace(plan, address=str(plan.files.control), variables=variables_to_wire(plan.variables))
         plan.files.plan.write_bytes(msgspec.json.encode(stored))
         self._running = self._launcher.start(plan)
-        self._selector.register(self._running.fileno(), selectors.EVENT_READ, self._running)
+        self._selector.register(self._running.fileno(), selectors.EVENT_READ, _LAUNCHER)
 
     def listen(self, timeout_s: float) -> list[Event]:
         fresh: list[Event] = []
         for key, _ in self._selector.select(timeout_s):
-            if key.data is self._channel:
-                fresh += self._channel.read(key.fileobj)
+            source = key.fileobj
+            if source is self._listener:
+                with contextlib.suppress(BlockingIOError):
+                    connection, _ = self._listener.accept()
+                    connection.settimeout(0)
+                    self._lines[connection] = b""
+                    self._selector.register(connection, selectors.EVENT_READ)
+            elif isinstance(source, socket.socket):
+                with contextlib.suppress(BlockingIOError):
+                    fresh += self._read(source)
+            elif isinstance(source, int) and source in self._handles:  # a rank has ended: its last words
+                connection = self._forget(source)
+                with contextlib.suppress(BlockingIOError):
+                    while connection in self._lines:
+                        fresh += self._read(connection)
+                self._close(connection)
             elif self._running is not None and self.ended is None and (ended := self._running.poll()) is not None:
-                self._selector.unregister(key.fileobj)
+                self._selector.unregister(source)
                 self.ended = ended
         return fresh
 
     def ask(self, ranks: Iterable[int], request: bytes) -> None:
-        for rank in ranks:
-            self._channel.ask(rank, request)
+        asked = set(ranks)
+        for connection in self._lines:
+            if self._ranks_by_line.get(connection) in asked:
+                with contextlib.suppress(OSError):
+                    connection.send(request)
 
     def signal(self, rank: int, number: signal.Signals) -> None:
         processes.send([pid for known, pid in self._pids().items() if known == rank], number)
@@ -408,9 +407,7 @@ class LocalSite:
             self.ended = Exit(trouble=told, died=True)
 
     def collect(self, *, undecided: Iterable[int], held: Iterable[int]) -> None:
-        evidence.collect(
-            self._plan.files, self._channel.pids(), self._channel.ask, undecided=list(undecided), held=list(held)
-        )
+        collect(self._plan.files, self.pids, self.ask, undecided=list(undecided), held=list(held))
 
     def end(self, ranks: Iterable[int]) -> Exit:
         assert self._running is not None
@@ -430,15 +427,15 @@ class LocalSite:
         return self.ended
 
     def clear(self) -> Exit:
-        self._channel.drain()
+        while any(key.data != _LAUNCHER for key, _ in self._selector.select(0)):
+            self.listen(0.0)
         processes.kill(self._launcher.leftovers())  # lets resource trackers clean up, which killing a group does not
-        pids = self._channel.pids()
-        processes.kill_groups(pids.values())
+        processes.kill_groups(self.pids.values())
         after_s = max(0.0, time.monotonic() - self._killed_at)
         oom_kills = processes.oom_kills() - self._oom_kills_before
         self.ended = replace(
             self.ended or Exit(),
-            stuck=tell_stuck(pids, after_s=after_s, on_gpu=self._plan.device == "cuda"),
+            stuck=tell_stuck(self.pids, after_s=after_s, on_gpu=self._plan.device == "cuda"),
             oom_kills=dict.fromkeys(self._ranks, oom_kills) if oom_kills else {},
             remarks=[self._standstill.told] if self._standstill.told else [],
         )
@@ -451,11 +448,65 @@ class LocalSite:
         return [report_host(self._plan, self._ranks)]
 
     def close(self) -> None:
-        self._channel.close()
+        for handle in list(self._handles):
+            self._forget(handle)
+        for connection in [*self._lines, self._listener]:
+            connection.close()
+        self._lines.clear()
         self._selector.close()
-        self._plan.files.plan.unlink(missing_ok=True)
+        for path in (self._plan.files.control, self._plan.files.plan):
+            path.unlink(missing_ok=True)
         shutil.rmtree(self._plan.files.sockets, ignore_errors=True)
+
+    def _read(self, connection: socket.socket) -> list[Event]:
+        """Take in what a rank says. Raises BlockingIOError: nothing more."""
+        try:
+            data = connection.recv(_READ_BYTES)
+        except BlockingIOError:
+            raise
+        except OSError:
+            data = b""
+        if not data:
+            self._close(connection)
+            return []
+        *lines, rest = (self._lines[connection] + data).split(b"\n")
+        self._lines[connection] = rest if len(rest) <= LONGEST_LINE_BYTES else b""  # no rank of ours writes such a line
+        fresh = []
+        for line in lines:
+            with contextlib.suppress(msgspec.DecodeError):  # a killed rank may leave half a line
+                event = msgspec.json.decode(line, type=Event)
+                if 0 <= event.slot < self._plan.processes:
+                    fresh.append(event)
+        for event in fresh:
+            self._ranks_by_line[connection] = event.slot
+            if event.what == "hello":
+                # It is the process that made the connection (SO_PEERCRED, socket(7)): that one, and no other.
+                told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+                if pid := struct.unpack("3i", told)[0]:  # else of a namespace that is not seen from here
+                    self.pids[event.slot] = pid
+                    with contextlib.suppress(OSError):  # gone already: its connection's end says so, or nobody can
+                        handle = os.pidfd_open(pid)
+                        self._handles[handle] = connection
+                        self._selector.register(handle, selectors.EVENT_READ)
+                if event.slot == self._attached:
+                    socket.send_fds(connection, [b"t"], [0, 1, 2])
+        self.heard.take(fresh)
+        return fresh
+
+    def _forget(self, handle: int) -> socket.socket:
+        self._selector.unregister(handle)
+        os.close(handle)
+        return self._handles.pop(handle)
+
+    def _close(self, connection: socket.socket) -> None:
+        if connection not in self._lines:
+            return
+        self._selector.unregister(connection)
+        connection.close()
+        del self._lines[connection]
+        if connection in self._ranks_by_line:
+            self.heard.close(self._ranks_by_line[connection], time.monotonic())
 
     def _pids(self) -> dict[int, int]:
         """Rank -> process id, of those that have said hello and of those that the launcher knows."""
-        return self._channel.pids() | (self._running.pids() if self._running is not None else {})
+        return self.pids | (self._running.pids() if self._running is not None else {})

@@ -1,21 +1,42 @@
 """The processes that something has started, as a tree: they are found, ended, throttled, watched for standing still.
 
-They are known by process id, by group, by what their environment says. Never by name.
+They are known by process id, by group, by what their environment says. Never by name. A guardian is the parent of one
+torchrun or command: nothing that it starts outlives it, nor pytest, whatever happens to either. It adopts every orphan
+among its descendants, so that a child with a session and an environment of its own is found too.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
+import faulthandler
+import fcntl
+import json
 import os
+import re
+import resource
+import selectors
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import msgspec
 import psutil
 
+from pytest_distbench.records.environment import End
+from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.wire import cleans_up
+from pytest_distbench.worker.load import LoadWindow, usable_cpus
+
+if TYPE_CHECKING:  # a guardian, which starts for each command, has no use for it
+    from pytest_distbench.records.plan import LaunchPlan
 
 CYCLE_S = 0.02
 """Of going on and standing still. No number of a program is to end within one."""
@@ -107,17 +128,21 @@ _PF_EXITING = 0x4
 _GONE = (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess)
 
 
-def find_marked(variable: str, value: str) -> list[psutil.Process]:
-    """Live processes, other than this one, that were started with ``variable=value`` in their environment.
+def find_marked(variable: str, value: str | None = None) -> list[psutil.Process]:
+    """Live processes, other than this one, that were started with a variable in their environment, of any value or one.
 
-    A process that was forked and not executed anew shows the environment of the one it was forked from.
+    A process that was forked and not executed anew shows the environment of the one it was forked from. Reads /proc
+    itself: ten times faster than through psutil, and done after every launch.
     """
-    return [process for process in _find_by_environment(f"{variable}={value}\0") if process.pid != os.getpid()]
-
-
-def find_carrying(variable: str) -> list[psutil.Process]:
-    """Live processes that were started with ``variable`` in their environment, whatever its value."""
-    return _find_by_environment(f"{variable}=")
+    found = []
+    text = f"\0{variable}=".encode() + (b"" if value is None else f"{value}\0".encode())
+    for entry in os.scandir("/proc"):
+        with contextlib.suppress(*_GONE, OSError):
+            if entry.name.isdecimal() and text in b"\0" + Path(entry.path, "environ").read_bytes():
+                process = psutil.Process(int(entry.name))
+                if process.pid != os.getpid() and _is_running(process):
+                    found.append(process)
+    return found
 
 
 def family(pids: Iterable[int]) -> list[psutil.Process]:
@@ -168,12 +193,8 @@ def kill_descendants() -> None:
         kill(descendants)
 
 
-def catches(pid: int, number: signal.Signals) -> bool:
-    """Whether a process has a handler for a signal (/proc/PID/status, proc(5))."""
-    return _has(pid, "SigCgt", number)
-
-
-def _has(pid: int, mask: str, number: signal.Signals) -> bool:
+def catches(pid: int, number: signal.Signals, mask: str = "SigCgt") -> bool:
+    """Whether a process has a handler for a signal, or what another mask of /proc/PID/status says (proc(5))."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
             name, _, bits = line.partition(":")
@@ -219,19 +240,17 @@ def is_ending(pid: int) -> bool:
 
     A GPU's driver takes seconds to let go of a context, and a rank's connections may be closed before that.
     """
-    found, flags = _state_and_flags(pid)
+    letter, flags = state(pid)
     # A SIGKILL that still waits: the process has yet to come back from a call of the kernel's, and will go then.
-    is_killed = any(_has(pid, mask, signal.SIGKILL) for mask in ("SigPnd", "ShdPnd"))
-    return found in ("Z", "X") or bool(flags & _PF_EXITING) or is_killed
+    is_killed = any(catches(pid, signal.SIGKILL, mask) for mask in ("SigPnd", "ShdPnd"))
+    return letter in ("Z", "X") or bool(flags & _PF_EXITING) or is_killed
 
 
-def state(pid: int) -> str:
-    """The letter that ``ps`` shows for what a process does, ``D`` for one the kernel keeps; empty where it is gone."""
-    return _state_and_flags(pid)[0]
+def state(pid: int) -> tuple[str, int]:
+    """The letter that ``ps`` shows for what a process does, ``D`` for one the kernel keeps, and its flags; "" if gone.
 
-
-def _state_and_flags(pid: int) -> tuple[str, int]:
-    """From /proc/PID/stat: behind the name, which may hold anything, the state, and six fields on the flags."""
+    In /proc/PID/stat they stand behind the name, which may hold anything.
+    """
     with contextlib.suppress(OSError, ValueError, IndexError):
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
         return fields[0], int(fields[6])
@@ -266,25 +285,134 @@ def oom_kills() -> int:
     return 0
 
 
-def _find_by_environment(start: str) -> list[psutil.Process]:
-    """By how a variable begins, its name first.
-
-    Reads /proc itself: ten times faster than through psutil, and done after every launch.
-    """
-    found = []
-    text = f"\0{start}".encode()
-    for entry in os.scandir("/proc"):
-        with contextlib.suppress(*_GONE, OSError):
-            if entry.name.isdecimal() and text in b"\0" + Path(entry.path, "environ").read_bytes():
-                process = psutil.Process(int(entry.name))
-                if _is_running(process):
-                    found.append(process)
-    return found
-
-
 def _is_running(process: psutil.Process) -> bool:
     """A zombie has ended: in a container its adoptive parent may take seconds to notice."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except _GONE:
         return False
+
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_HELPER = re.compile(r"multiprocessing\.(resource_tracker|forkserver|spawn)")
+"""Of Python: such a process ends a moment after the one it is for."""
+_LOOK_AT_THREADS_S = 0.5
+"""Between looks at the threads of a command: what they did is gone with them. A look costs some milliseconds."""
+_NOT_STARTED = 126
+"""Exit code of a shell for a program that is there and cannot be run."""
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of all its descendants whose own parent ends (Linux, prctl(2))."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_with(parent: int) -> None:
+    """Get SIGTERM when the parent of this process, which is to be this one, ends (Linux, prctl(2))."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)  # it has ended before
+
+
+def remove_traces(launch: LaunchFiles) -> None:
+    """Remove a launch's sockets, and its plan, which holds secrets of the environment; of its jobs too."""
+    for files in (launch, *launch.jobs()):
+        for path in (files.control, files.plan):
+            path.unlink(missing_ok=True)
+        shutil.rmtree(files.sockets, ignore_errors=True)
+
+
+_PACKAGE = str(Path(__file__).resolve().parents[3])
+_START = (
+    f"import sys; sys.path.append({_PACKAGE!r}); from pathlib import Path\n"
+    "from pytest_distbench.launch.site.processes import guard\n"
+    "from pytest_distbench.records.launch_files import LaunchFiles\n"
+    "lifeline, looks, delay, directory, *command = sys.argv[1:]\n"
+    "guard(int(lifeline), LaunchFiles(Path(directory)), command, looks=looks == 'looks', delay=float(delay))"
+)
+
+
+def start_guarded(
+    plan: LaunchPlan, words: Sequence[str], *, variables: Mapping[str, str], log: Path, looks: bool = False
+) -> tuple[subprocess.Popen[bytes], int]:
+    """Start a command line in the place of a plan, below a guardian; and the descriptor that the guardian lives by.
+
+    Raises:
+        OSError: no process could be started.
+    """
+    lifeline, theirs = os.pipe()
+    given = [str(lifeline), "looks" if looks else "", str(plan.delay if looks else 0.0), plan.directory, *words]
+    try:
+        with open(log, "ab") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _START, *given],
+                env=dict(variables),
+                cwd=plan.working_dir,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                pass_fds=[lifeline],
+                start_new_session=True,
+            )
+    except OSError:
+        os.close(theirs)
+        raise
+    finally:
+        os.close(lifeline)
+    return process, theirs
+
+
+def guard(lifeline: int, launch: LaunchFiles, command: list[str], *, looks: bool, delay: float) -> None:
+    """Run the command until it or pytest ends; then end all its descendants, and this process.
+
+    pytest holds the other end of the lifeline. One that looks notes what the command used, what goes on though it has
+    ended, and how long others kept it from the CPUs: it has no ranks that do. A delay is the share by which all of it
+    is to take longer.
+    """
+    adopt_orphans()
+    window = LoadWindow(os.getpid(), usable_cpus()) if looks else None
+    fcntl.fcntl(lifeline, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+    try:
+        child = subprocess.Popen(command, start_new_session=True)
+    except OSError as error:
+        hint = ""  # a program that is there, and may be executed, was found before
+        if error.errno == errno.ENOEXEC:
+            hint = "; a script says in its first line what runs it: #!/bin/sh"
+        elif error.errno == errno.ENOENT and os.path.exists(command[0]):
+            hint = "; is what its first line names, after #!, installed?"
+        print(f"cannot start {command[0]!r}: {error.strerror}{hint}", file=sys.stderr, flush=True)
+        os._exit(_NOT_STARTED)
+    throttle = Throttle(delay)
+    with selectors.DefaultSelector() as selector:
+        selector.register(os.pidfd_open(child.pid), selectors.EVENT_READ)
+        selector.register(lifeline, selectors.EVENT_READ)
+        while not (ended := {key.fd for key, _ in selector.select(_LOOK_AT_THREADS_S if looks else None)}):
+            if window is not None:
+                window.look()
+    throttle.close()
+    if window is not None:
+        window.end()
+    if lifeline not in ended:
+        left = []
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                line = process.cmdline()
+                if process.status() != psutil.STATUS_ZOMBIE and line and not _HELPER.search(" ".join(line)):
+                    left.append(line)
+        if left:
+            launch.left.write_text(json.dumps(left))
+    kill_descendants()
+    code = child.wait()
+    if window is not None:
+        largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+        launch.used.write_bytes(
+            msgspec.json.encode(End(load=window.load, peak_memory_bytes=largest, delayed_s=throttle.stopped_s))
+        )
+    if lifeline in ended:
+        remove_traces(launch)
+    if code >= 0:
+        os._exit(code)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    faulthandler.disable()  # the command's environment may have turned it on
+    os.kill(os.getpid(), -code)

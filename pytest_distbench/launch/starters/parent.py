@@ -27,7 +27,7 @@ import msgspec
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.site.guardian import adopt_orphans
+from pytest_distbench.launch.site.processes import adopt_orphans
 from pytest_distbench.records.record import Record
 from pytest_distbench.records.wire import Lines
 from pytest_distbench.worker import forked
@@ -143,24 +143,29 @@ def fork(entry: str, arguments: Sequence[str | int], variables: Mapping[str, str
 
 
 class _Client:
-    """Whoever orders children by a line, and those that live."""
+    """Whoever orders children by a line, and those that live, with the descriptors that tell of their ends."""
 
     def __init__(self, line: socket.socket) -> None:
         self.line = line
         self.lines = Lines()
         self.children: dict[int, int] = {}
-        """Process id -> the descriptor that tells of its end."""
+
+    def say(self, **word: Any) -> None:
+        with contextlib.suppress(OSError):  # it is gone, which its line tells
+            self.line.sendall(msgspec.json.encode(Word(**word)) + b"\n")
 
 
 class _Server:
     """Forks children for its owner, and for children of its own."""
 
-    def __init__(self, line: socket.socket, on_death: Callable[[], None]) -> None:
+    def __init__(self, line: socket.socket, keeper: int, on_death: Callable[[], None]) -> None:
         self._selector = selectors.DefaultSelector()
         self._on_death = on_death
         self._owner = self._add(line)
         self._clients: dict[int, _Client] = {}
         """Those that are children, by process id."""
+        if keeper:  # a child that was forked before: the owner is told of its end, too
+            self._watch(self._owner, keeper)
 
     def serve(self) -> NoReturn:
         try:
@@ -173,37 +178,41 @@ class _Server:
         finally:
             processes.kill_descendants()
 
-    def adopt(self, pid: int) -> None:
-        """Tell the owner of the end of a child that was forked before."""
-        handle = self._owner.children[pid] = os.pidfd_open(pid)
-        self._selector.register(handle, selectors.EVENT_READ)
-
     def _add(self, line: socket.socket) -> _Client:
         client = _Client(line)
         self._selector.register(line, selectors.EVENT_READ, client)
         return client
 
+    def _watch(self, client: _Client, pid: int) -> None:
+        handle = client.children[pid] = os.pidfd_open(pid)
+        self._selector.register(handle, selectors.EVENT_READ)
+
     def _hear(self, client: _Client) -> None:
+        """Do what a client orders; where its line has closed, end what was forked for it."""
         try:
             data = client.line.recv(_READ_BYTES)
         except OSError:  # a network that has parted, too
             data = b""
         if not data:
-            self._hang_up(client)
+            if client is self._owner:
+                self._end(owner_died=True)
+            self._selector.unregister(client.line)
+            client.line.close()
+            processes.kill(processes.family(client.children))
+            self._take_ends()
+            self._clients = {pid: other for pid, other in self._clients.items() if other is not client}
         for line in client.lines.take(data):
-            self._obey(client, msgspec.json.decode(line, type=Order))
-
-    def _obey(self, client: _Client, order: Order) -> None:
-        match order.what:
-            case "fork":
-                self._fork(client, order)
-            case "kill" if order.pid in client.children:
-                processes.kill(processes.family([order.pid]))
-            case "count":
-                below = self._clients[order.pid].children if order.pid in self._clients else ()
-                _say(client, Word(what="forked", pids=[order.pid, *below] if order.pid in client.children else []))
-            case "end":
-                self._end()
+            order = msgspec.json.decode(line, type=Order)
+            match order.what:
+                case "fork":
+                    self._fork(client, order)
+                case "kill" if order.pid in client.children:
+                    processes.kill(processes.family([order.pid]))
+                case "count":
+                    below = self._clients[order.pid].children if order.pid in self._clients else ()
+                    client.say(what="forked", pids=[order.pid, *below] if order.pid in client.children else [])
+                case "end":
+                    self._end()
 
     def _fork(self, client: _Client, order: Order) -> None:
         pids: list[int] = []
@@ -217,12 +226,11 @@ class _Server:
                     self._clients[pid] = self._add(ours)
                 else:
                     pid = fork(order.entry, order.arguments, variables)
-                handle = client.children[pid] = os.pidfd_open(pid)
-                self._selector.register(handle, selectors.EVENT_READ)
+                self._watch(client, pid)
                 pids.append(pid)
         except OSError as error:
             trouble = f"{type(error).__name__}: {error}{_NO_PROCESS if error.errno == errno.EAGAIN else ''}"
-        _say(client, Word(what="forked", pids=pids, trouble=trouble))
+        client.say(what="forked", pids=pids, trouble=trouble)
 
     def _take_ends(self) -> None:
         """Tell of children that have ended. What goes on when the last one has, is nobody's, and ends."""
@@ -242,16 +250,7 @@ class _Server:
         if is_any_left and not any(client.children for client in clients):
             processes.kill_descendants()
         for client, pid in found:
-            _say(client, Word(what="ended", pids=[pid], code=codes[pid]))
-
-    def _hang_up(self, client: _Client) -> None:
-        if client is self._owner:
-            self._end(owner_died=True)
-        self._selector.unregister(client.line)
-        client.line.close()
-        processes.kill(processes.family(client.children))
-        self._take_ends()
-        self._clients = {pid: other for pid, other in self._clients.items() if other is not client}
+            client.say(what="ended", pids=[pid], code=codes[pid])
 
     def _end(self, *, owner_died: bool = False) -> NoReturn:
         processes.kill_descendants()
@@ -263,11 +262,6 @@ class _Server:
         with contextlib.suppress(BaseException):
             run_exit_handlers()
         os._exit(0)
-
-
-def _say(client: _Client, word: Word) -> None:
-    with contextlib.suppress(OSError):  # it is gone, which its line tells
-        client.line.sendall(msgspec.json.encode(word) + b"\n")
 
 
 def load(run: str, projects: Sequence[str], names: Sequence[str] = PRELOAD) -> None:
@@ -291,10 +285,7 @@ def serve(line: socket.socket, *, keeper: int = 0, on_death: Callable[[], None] 
     kept.update(open_descriptors() - {line.fileno()})
     line.set_inheritable(False)
     adopt_orphans()
-    server = _Server(line, on_death)
-    if keeper:
-        server.adopt(keeper)
-    server.serve()
+    _Server(line, keeper, on_death).serve()
 
 
 def fork_parent(run: str, projects: Sequence[str], names: Sequence[str]) -> Parent:

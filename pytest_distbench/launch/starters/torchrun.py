@@ -10,13 +10,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
 from pytest_distbench.launch.site import Exit, processes
-from pytest_distbench.launch.site.processes import below_guardian
 from pytest_distbench.launch.starters import NO_REVERSE_DNS
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.machine import hardware
@@ -60,8 +58,20 @@ class TorchrunLauncher:
 
     def start(self, plan: LaunchPlan) -> RunningLaunch:
         marked = replace(plan, variables={**plan.variables, SESSION_VARIABLE: self.session})
-        command = torchrun_on_loopback(plan.processes, logs=plan.files.torchrun_logs)
-        return start_torchrun(command, marked, self.leftovers)
+        command = TORCHRUN
+        if release_of(hardware.installed_version("torch")) < PARTS["handlers"].since:  # it reads no entry points
+            register = "from pytest_distbench.launch.starters.loopback import register_rendezvous; register_rendezvous"
+            command = [sys.executable, "-c", f"{register}({LOOPBACK_RENDEZVOUS!r}); {_MAIN}"]
+        command = [
+            *command,
+            f"--rdzv-backend={LOOPBACK_RENDEZVOUS}",
+            "--rdzv-endpoint=127.0.0.1:0",
+            "--nnodes=1",
+            f"--nproc-per-node={plan.processes}",
+            f"--log-dir={plan.files.torchrun_logs}",
+            "--local-addr=127.0.0.1",
+        ]
+        return TorchrunLaunch(command, marked, self.leftovers)
 
     def leftovers(self) -> list[psutil.Process]:
         return processes.find_marked(SESSION_VARIABLE, self.session)
@@ -70,36 +80,25 @@ class TorchrunLauncher:
         processes.kill(self.leftovers())
 
 
-def start_torchrun(
-    command: Sequence[str], plan: LaunchPlan, leftovers: Callable[[], Iterable[psutil.Process]]
-) -> RunningLaunch:
-    """Start a torchrun, below a guardian, whose ranks run a stored plan; ``leftovers`` finds what is left of it."""
-    from pytest_distbench.launch.site import guardian  # late, as in TorchrunLauncher.open
+class TorchrunLaunch:
+    """A torchrun whose ranks run a stored plan, below a guardian (see there), which ends as it ends, and that below it.
 
-    path = os.pathsep.join(p for p in plan.python_path if p)
-    process, lifeline = guardian.start(
-        plan,
-        [*command, "-m", "pytest_distbench.worker", "rank", str(plan.files.plan)],
-        variables={**plan.variables, **NO_REVERSE_DNS, "PYTHONPATH": path},
-        log=plan.files.launcher_log,
-    )
-    return _TorchrunLaunch(process, lifeline, plan.files.launcher_log, leftovers)
-
-
-class _TorchrunLaunch:
-    """A guardian (see there), which ends as its torchrun ends, and that below it."""
+    ``leftovers`` finds what is left of it.
+    """
 
     def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        lifeline: int,
-        log: Path,
-        leftovers: Callable[[], Iterable[psutil.Process]],
+        self, command: Sequence[str], plan: LaunchPlan, leftovers: Callable[[], Iterable[psutil.Process]]
     ) -> None:
-        self._process = process
-        self._log = log
+        path = os.pathsep.join(p for p in plan.python_path if p)
+        self._log = plan.files.launcher_log
         self._leftovers = leftovers
-        self._handle = os.pidfd_open(process.pid)
+        self._process, lifeline = processes.start_guarded(
+            plan,
+            [*command, "-m", "pytest_distbench.worker", "rank", str(plan.files.plan)],
+            variables={**plan.variables, **NO_REVERSE_DNS, "PYTHONPATH": path},
+            log=self._log,
+        )
+        self._handle = os.pidfd_open(self._process.pid)
         self._open = contextlib.ExitStack()
         for descriptor in (self._handle, lifeline):
             self._open.callback(os.close, descriptor)
@@ -121,7 +120,7 @@ class _TorchrunLaunch:
         return {}
 
     def drivers(self) -> list[int]:
-        return below_guardian(self._process.pid)
+        return processes.below_guardian(self._process.pid)
 
     def abandon(self) -> None:
         self._open.close()
@@ -130,23 +129,6 @@ class _TorchrunLaunch:
         processes.kill(self._leftovers())
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
-
-
-def torchrun_on_loopback(processes: int, *, logs: Path) -> list[str]:
-    """The command line of a torchrun of one host, up to what its ranks run; nobody outside this host reaches it."""
-    command = TORCHRUN
-    if release_of(hardware.installed_version("torch")) < PARTS["handlers"].since:  # it reads no entry points
-        register = "from pytest_distbench.launch.starters.loopback import register_rendezvous; register_rendezvous"
-        command = [sys.executable, "-c", f"{register}({LOOPBACK_RENDEZVOUS!r}); {_MAIN}"]
-    return [
-        *command,
-        f"--rdzv-backend={LOOPBACK_RENDEZVOUS}",
-        "--rdzv-endpoint=127.0.0.1:0",
-        "--nnodes=1",
-        f"--nproc-per-node={processes}",
-        f"--log-dir={logs}",
-        "--local-addr=127.0.0.1",
-    ]  # fmt: skip
 
 
 def rendezvous_handler() -> Callable[[object], object]:

@@ -19,9 +19,8 @@ import psutil
 
 from pytest_distbench.errors import BackendUnavailable, LauncherError
 from pytest_distbench.launch.site import LOOK_S, Exit, processes
-from pytest_distbench.launch.site.guardian import remove_traces
 from pytest_distbench.launch.site.local import LocalSite, RunningLaunch, places
-from pytest_distbench.launch.site.processes import Standstill
+from pytest_distbench.launch.site.processes import Standstill, remove_traces
 from pytest_distbench.launch.starters import LOOPBACK_ADDRESS, NO_REVERSE_DNS, LauncherSetup, parent
 from pytest_distbench.launch.starters.parent import RANK, Order, Parent, Word, read_at_start, variables_of_parent
 from pytest_distbench.launch.workplace import tail
@@ -84,14 +83,12 @@ class WarmLauncher:
             assert self._parent is not None
             try:
                 backends = self._parent.wait_until_ready()
-                if not backends.get(plan.backend, False):
-                    have = [name for name, is_there in backends.items() if is_there]
+                have = [name for name, is_there in backends.items() if is_there]
+                if plan.backend not in have:
                     raise BackendUnavailable(plan.backend, f"this build of torch has {', '.join(have)}", have)
                 if plan.backend == "nccl" and plan.device == "cpu":
-                    have = [name for name, is_there in backends.items() if is_there and name != "nccl"]
-                    raise BackendUnavailable(
-                        "nccl", "it connects GPUs, and these ranks run on the CPU: give --gpu", have
-                    )
+                    why = "it connects GPUs, and these ranks run on the CPU: give --gpu"
+                    raise BackendUnavailable("nccl", why, [name for name in have if name != "nccl"])
                 return _WarmLaunch(self._parent, plan)
             except LauncherError:
                 self.close()
@@ -231,26 +228,26 @@ class _WarmLaunch:
     def poll(self) -> Exit | None:
         if self._exit is None:
             try:
-                self._take_in()
+                words = self._parent.take()
             except LauncherError as error:
                 self._exit = Exit(trouble=str(error), died=True)
+                return self._exit
+            for word in words:
+                if word.what == "forked":
+                    self._pids = word.pids
+                    if word.trouble:
+                        self._end(Exit(trouble=word.trouble))
+            ended = self._parent.ended
+            codes = {rank: ended[pid] for rank, pid in enumerate(self._pids) if pid in ended}
+            if lost := self._parent.kept() & ended.keys():
+                how = processes.ending(ended[lost.pop()])
+                self._end(Exit(codes=codes, trouble=f"the process with the ranks' TCPStore {how}", died=True))
+            elif self._pids and len(codes) == len(self._pids):
+                self._end(Exit(codes=codes, stamps={"rendezvous": self._agreed}))
+            elif any(codes.values()) and not self._is_told:
+                self._is_told = True
+                processes.send(set(self._pids) - ended.keys(), signal.SIGTERM)
         return self._exit
-
-    def _take_in(self) -> None:
-        for word in self._parent.take():
-            if word.what == "forked":
-                self._pids = word.pids
-                if word.trouble:
-                    self._end(Exit(trouble=word.trouble))
-        codes = {rank: self._parent.ended[pid] for rank, pid in enumerate(self._pids) if pid in self._parent.ended}
-        if lost := self._parent.kept() & self._parent.ended.keys():
-            how = processes.ending(self._parent.ended[lost.pop()])
-            self._end(Exit(codes=codes, trouble=f"the process with the ranks' TCPStore {how}", died=True))
-        elif self._pids and len(codes) == len(self._pids):
-            self._end(Exit(codes=codes, stamps={"rendezvous": self._agreed}))
-        elif any(codes.values()) and not self._is_told:
-            self._is_told = True
-            processes.send(set(self._pids) - self._parent.ended.keys(), signal.SIGTERM)
 
     def _end(self, how: Exit) -> None:
         self._exit = self._exit or how

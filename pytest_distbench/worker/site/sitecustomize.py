@@ -43,11 +43,11 @@ def _note(ranks: int) -> None:
 
 
 def _note_rank(who: str, what: str, error: str = "") -> None:
-    """Leave a line that says that a rank began, or what it raised: ``RankNote`` in ``launch/membership``."""
+    """Leave a line that says that a rank began, or what it raised: ``RankNote`` in ``launch/controlled.py``."""
     import json
     import time
 
-    line = {"who": who, "what": what, "t": time.monotonic(), "pid": os.getpid(), "error": error[:_LONGEST_ERROR]}
+    line = [time.monotonic(), who, what, os.getpid(), error[:_LONGEST_ERROR]]
     _append("ranks.jsonl", json.dumps(line).encode())
 
 

@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from pytest_distbench.launch.evidence import waits_at
-from pytest_distbench.launch.site import evidence, processes
+from pytest_distbench.launch.site import local, processes
 from pytest_distbench.records.launch_files import LaunchFiles
 
 RANK = """
@@ -38,7 +38,7 @@ def test_a_rank_that_answers_the_signal_writes_its_stacks(tmp_path: Path) -> Non
             assert rank.stdout is not None
             assert rank.stdout.readline() == b"ready\n"
             files.flight(0).touch()
-            evidence.collect(files, {0: rank.pid}, lambda rank, request: None, undecided=[0], held=[])
+            local.collect(files, {0: rank.pid}, lambda rank, request: None, undecided=[0], held=[])
         finally:
             rank.kill()
 
@@ -49,7 +49,7 @@ def test_a_rank_without_the_handler_is_not_sent_the_signal_it_would_die_of(tmp_p
     """This very process, which has none."""
     files = LaunchFiles(tmp_path)
     files.flight(0).touch()
-    evidence.collect(files, {0: os.getpid()}, lambda rank, request: None, undecided=[0], held=[])
+    local.collect(files, {0: os.getpid()}, lambda rank, request: None, undecided=[0], held=[])
 
     assert "in run_rank" not in (files.stacks(0).read_text() if files.stacks(0).exists() else "")
 
@@ -57,7 +57,7 @@ def test_a_rank_without_the_handler_is_not_sent_the_signal_it_would_die_of(tmp_p
 def test_what_py_spy_says_reads_as_a_ranks_own_stacks() -> None:
     told = b'[{"pid": 1, "thread_name": "MainThread", "frames": [{"name": "f", "filename": "/me/a.py", "line": 7}]}]'
 
-    assert waits_at(evidence.as_faulthandler(told)) == "a.py:7 in f"
+    assert waits_at(local.as_faulthandler(told)) == "a.py:7 in f"
 
 
 class NVMLError(Exception):
@@ -101,21 +101,21 @@ class Driver(ModuleType):
 def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps process 7 in the driver; 6 has gone."""
     monkeypatch.setattr(processes, "is_alive", {6: False, 7: True}.__getitem__)
-    monkeypatch.setattr(processes, "state", {7: "D"}.__getitem__)
+    monkeypatch.setattr(processes, "state", {7: ("D", 0)}.__getitem__)
     monkeypatch.setitem(sys.modules, "pynvml", Driver())
 
 
 @pytest.mark.usefixtures("kernel")
 def test_a_rank_that_the_kernel_keeps_is_named_with_the_gpu_memory_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert evidence.tell_stuck({0: 6, 1: 7}, after_s=25.2, on_gpu=True) == {
+    assert local.tell_stuck({0: 6, 1: 7}, after_s=25.2, on_gpu=True) == {
         1: "rank 1 (pid 7) is still there 25 s after it was killed: state D, the kernel waits for a device or a file "
         "system, and holds 3 GiB of GPU memory; ps -o pid,stat,wchan 7 shows when it has gone"
     }
 
-    assert "GPU memory" not in evidence.tell_stuck({1: 7}, after_s=25.2, on_gpu=False)[1]
+    assert "GPU memory" not in local.tell_stuck({1: 7}, after_s=25.2, on_gpu=False)[1]
 
-    assert evidence.gpu_memory([7, 8]) == {7: 3 * 2**30}
+    assert local.gpu_memory([7, 8]) == {7: 3 * 2**30}
 
     monkeypatch.setitem(sys.modules, "pynvml", Driver(is_there=False))
 
-    assert "state D" in evidence.tell_stuck({1: 7}, after_s=25.2, on_gpu=True)[1]
+    assert "state D" in local.tell_stuck({1: 7}, after_s=25.2, on_gpu=True)[1]

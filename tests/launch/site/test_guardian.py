@@ -10,12 +10,12 @@ import psutil
 import pytest
 from support.processes import has_ended, wait_for
 
-from pytest_distbench.launch.site.guardian import remove_traces
+from pytest_distbench.launch.site.processes import remove_traces
 from pytest_distbench.records.launch_files import LaunchFiles
 
 BEGETS = """
 import os, signal, time
-from pytest_distbench.launch.site.guardian import end_with
+from pytest_distbench.launch.site.processes import end_with
 
 parent = os.getpid()
 if os.fork() == 0:

@@ -67,7 +67,7 @@ def test_a_process_is_found_by_a_variable_whole_with_its_value_or_of_any(start: 
     wanted = {start(**{name: value}).pid for value in ("", "a")}
     start(**{f"NOT_{name}": "a"})
 
-    assert pids(processes.find_carrying(name)) == wanted
+    assert pids(processes.find_marked(name)) == wanted
 
 
 def test_a_family_is_a_process_and_all_below_it(start: Start) -> None:
@@ -199,19 +199,19 @@ def test_a_process_on_its_way_out_is_seen_however_long_the_kernel_takes(
     monkeypatch.setattr(Path, "read_text", lambda self, errors="strict": files[str(self)])
 
     assert processes.is_ending(4711) is ending
-    assert processes.state(4711) == state
+    assert processes.state(4711)[0] == state
 
 
 def test_of_real_processes_one_that_was_not_waited_for_is_ending_and_a_sleeping_one_is_not(start: Start) -> None:
     process = start()
     assert not processes.is_ending(process.pid)
     process.kill()
-    wait_for(lambda: processes.state(process.pid) == "Z")
+    wait_for(lambda: processes.state(process.pid)[0] == "Z")
 
     assert processes.is_ending(process.pid)
     assert not processes.is_alive(process.pid)
     process.wait()
-    assert (processes.is_ending(process.pid), processes.state(process.pid)) == (False, "")
+    assert (processes.is_ending(process.pid), processes.state(process.pid)[0]) == (False, "")
 
 
 BUSY = "while True: pass"
