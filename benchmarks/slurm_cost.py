@@ -76,7 +76,7 @@ def main() -> None:
     """Measure, and print the tables."""
     from measuring import launched
 
-    from pytest_distbench.hosts.cmd import CmdLauncher
+    from pytest_distbench.hosts.calls import CmdLauncher
     from pytest_distbench.hosts.slurm import SlurmLauncher, read_allocation
     from pytest_distbench.launch.starters import LauncherSetup
 

@@ -1,15 +1,34 @@
-"""The network between the ranks of a launch: what is made for it, or the name of the one that is there."""
+"""The network between the ranks of a launch: the name of one that is there, or hosts that are namespaces of this one.
+
+The process that holds those is ``hosts/network_hosts.py``; here is the network as pytest's process sees it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_distbench.errors import ConfigurationError, show
-from pytest_distbench.records.record import Record
-from pytest_distbench.units import convert, parse_quantity
+import msgspec
+
+from pytest_distbench.errors import AroundUnavailable, ConfigurationError, show
+from pytest_distbench.launch.starters import Hosting
+from pytest_distbench.records.case import NETWORK
+from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import Sample
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.record import Record, replace
+from pytest_distbench.run.kinds import Around, AroundSetup, Describe
+from pytest_distbench.units import convert, format_seconds, parse_quantity
 
 NETWORK_RATE, NETWORK_ROUND_TRIP = "network_rate", "network_round_trip"
 """What a network that was made carries from one host to the next, by TCP alone, where no rank uses it."""
@@ -188,13 +207,11 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
 _FIELDS = {"delay": "delay_s"}
 
 
-class Passage(Record, frozen=True, kw_only=True):
-    source: int
-    target: int
-    rate: float
-    """Bits per second of what is sent, without headers."""
-    round_trip_s: float
-    """Of one byte, the median of some."""
+Passage = tuple[int, int, float, float]
+"""What a network carries from one host to another, by TCP alone: bits per second, and seconds there and back.
+
+The former are those of what is sent, without headers; the latter those of one byte, the median of some.
+"""
 
 
 class NetworkAnswer(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -210,3 +227,223 @@ class NetworkAnswer(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Of a probe."""
     trouble: str = ""
     """Why there is no network, or no answer; nothing more comes then."""
+
+
+_ANSWERS_S = 60.0
+_ENDS_S = 5.0
+
+
+class Lab:
+    """The hosts of a network, while a process of their own holds them; they go with it.
+
+    Ranks find links to the namespaces in a folder, see :func:`host_place`, which is made, and removed.
+    """
+
+    def __init__(self, network: Network, hosts: int, folder: Path) -> None:
+        self.network = network
+        self._folder = folder
+        package = Path(__file__).parents[2]
+        path = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH", "")]))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "pytest_distbench.hosts.network_hosts", str(hosts), network.text],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path},
+            cwd="/",
+            start_new_session=True,  # Ctrl-C is not its to act on
+        )
+        try:
+            answer = self._answer()
+            self.made_by = answer.made_by
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for host, place in enumerate(answer.places):
+                host_place(folder, host).mkdir()
+                (host_place(folder, host) / "net").symlink_to(place)
+                if answer.is_user:
+                    (host_place(folder, host) / "user").symlink_to(f"/proc/{self._process.pid}/ns/user")
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_there(self) -> bool:
+        return self._process.poll() is None
+
+    def probe(self) -> Sequence[Passage]:
+        """What it carries, from each host to the next, by TCP alone."""
+        assert self._process.stdin is not None
+        try:
+            with contextlib.suppress(OSError):  # it has ended, and said why
+                self._process.stdin.write(b"probe\n")
+                self._process.stdin.flush()
+            return self._answer().passages
+        except BaseException:
+            self.close()  # an answer that comes late would be taken for that of the next probe
+            raise
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(_ENDS_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _answer(self) -> NetworkAnswer:
+        assert self._process.stdout is not None
+        descriptor, text, until = self._process.stdout.fileno(), b"", time.monotonic() + _ANSWERS_S
+        while not text.endswith(b"\n"):
+            ready, _, _ = select.select([descriptor], [], [], max(0.0, until - time.monotonic()))
+            if not ready:
+                raise AroundUnavailable(f"network {self.network.text}: no answer of its hosts for {_ANSWERS_S:g} s")
+            piece = os.read(descriptor, 65536)
+            if not piece:
+                code = self._process.wait()
+                raise AroundUnavailable(
+                    f"network {self.network.text}: the process of its hosts has ended (exit status {code}); did "
+                    "somebody end it? The next launch makes them again"
+                )
+            text += piece
+        answer = msgspec.json.decode(text, type=NetworkAnswer)
+        if answer.trouble:
+            raise AroundUnavailable(f"network {self.network.text}: {answer.trouble}")
+        return answer
+
+
+CLOSE = 0.1
+"""By this fraction a probe may miss the rate that was wanted: a probe is short, and this machine may be busy."""
+_LATE_S = 0.001
+"""And by this, besides a quarter, the round trip: a relay and a busy machine keep packets a while."""
+_LATE_SHARE = 0.25
+_TRIES = 4
+_PAYLOAD = {False: 1448 / 1514, True: 1398 / 1514}
+"""Of what an Ethernet carries with packets of 1500 bytes the share that is no header of Ethernet, IP and TCP; with an
+overlay, of those of VXLAN besides."""
+
+
+class NetworkAround(Around):
+    """The networks of a run: each is made for its first launch, and stays for the others."""
+
+    def __init__(self) -> None:
+        self._labs: dict[Path, Lab] = {}
+
+    def ready(self, plan: LaunchPlan, hosting: Hosting, folder: Path) -> LaunchPlan:
+        """Say which host each rank is to be of, and which addresses and interfaces it finds there."""
+        network = parse_network(plan.chosen[NETWORK]) if plan.chosen.get(NETWORK) else None
+        if network is None or network.label or hosting.hosts != "one":
+            return plan
+        place = folder / "networks" / f"{network.text}-of-{plan.world_size}"
+        hosts = rank_hosts(network, plan.world_size)
+        return replace(
+            plan,
+            namespaces=[str(host_place(place, host)) for host in hosts],
+            rank_variables=[rank_variables(hosts, rank, on_gpu=plan.device == "cuda") for rank in range(len(hosts))],
+        )
+
+    @contextlib.contextmanager
+    def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Describe]:
+        """Have the network there that the plan's ranks enter. The sides of a pair have it in common: they take turns.
+
+        :class:`AroundUnavailable`: there can be none here, or it does not carry what was wanted.
+        """
+        del hosting
+        if not plan.namespaces:
+            yield lambda record: record
+            return
+        network = parse_network(plan.chosen[NETWORK])
+        hosts = rank_hosts(network, plan.world_size)
+        lab, before = self._lab(network, hosts[-1] + 1, Path(plan.namespaces[0]).parent)
+        names = [f"host{host}" for host in hosts] if hosts[-1] else []
+        after: list[Passage] = []
+        remarks: list[str] = []
+
+        def describe(record: LaunchRecord) -> LaunchRecord:
+            record = replace(record, remarks=[*record.remarks, *remarks], hosts=names or record.hosts)
+            if record.outcome != "passed":
+                return record
+            found = _carried(before, after or before, made_by=lab.made_by)
+            return replace(record, measurements=[*record.measurements, *found])
+
+        yield describe
+        try:
+            after.extend(lab.probe())
+        except AroundUnavailable as error:  # what became of the launch counts all the same
+            remarks.append(f"the network after it: {error}")
+        remarks.extend(f"the network after it: {missed}" for missed in misses(network, after))
+
+    def close(self) -> None:
+        labs, self._labs = self._labs, {}
+        for lab in labs.values():
+            lab.close()
+
+    def _lab(self, network: Network, hosts: int, folder: Path) -> tuple[Lab, Sequence[Passage]]:
+        """A network that carries what is wanted, and what it carries: that of the launch before, or a new one."""
+        known = self._labs.pop(folder, None)
+        if known is not None and known.is_there and folder.exists():
+            with contextlib.suppress(AroundUnavailable):  # something has become of it: another one is as wanted
+                before = _probe_as_wanted(known)
+                self._labs[folder] = known
+                return known, before
+        if known is not None:
+            known.close()
+        self._labs[folder] = made = Lab(network, hosts, folder)
+        return made, _probe_as_wanted(made)
+
+
+def _probe_as_wanted(lab: Lab) -> Sequence[Passage]:
+    """What it carries, which is what was wanted in one of some tries."""
+    for _ in range(_TRIES):
+        found = lab.probe()
+        if not (missed := misses(lab.network, found)):
+            return found
+    raise AroundUnavailable(
+        f"network {lab.network.text}: {missed[0]}, in the best of {_TRIES} probes. This machine cannot simulate it, "
+        f"or other work keeps it busy: choose a lower rate or a longer delay"
+    )
+
+
+def misses(network: Network, found: Sequence[Passage]) -> list[str]:
+    """Where a network is not what was wanted, in words; where packets are lost TCP has no rate or time of its own."""
+    told = []
+    wanted = 0.0 if network.loss else network.rate * _PAYLOAD[network.overlay]
+    most_s = math.inf if network.loss else 2 * network.delay_s * (1 + _LATE_SHARE) + _LATE_S
+    for source, target, rate, round_trip_s in found:
+        way = f"host {source} to host {target}"
+        if wanted and abs(rate / wanted - 1) > CLOSE:
+            told.append(f"{way} reaches {_megabits(rate)} Mbit/s by TCP; wanted {_megabits(wanted)}")
+        if not 2 * network.delay_s <= round_trip_s <= most_s:
+            trip, least = format_seconds(round_trip_s), format_seconds(2 * network.delay_s)
+            told.append(f"{way} and back takes {trip}; wanted {least} to {format_seconds(most_s)}")
+    return told
+
+
+def _carried(before: Sequence[Passage], after: Sequence[Passage], *, made_by: str) -> Iterator[Sample]:
+    """What the probes of a network found before and after a launch: of each way the worse of two, as information."""
+    for (source, target, *first), (_, _, *second) in zip(before, after, strict=True):
+        (rate, trip_s), (later_rate, later_trip_s) = first, second
+        worse = (NETWORK_RATE, "B/s", min(rate, later_rate) / 8), (NETWORK_ROUND_TRIP, "s", max(trip_s, later_trip_s))
+        for name, unit, value in worse:
+            yield Sample(
+                name=name,
+                unit=unit,
+                better="info",
+                value=value,
+                ranks=1,
+                reduce="rank0",
+                at={"from_host": source, "to_host": target},
+                facts={"made_by": made_by},
+            )
+
+
+def _megabits(rate: float) -> str:
+    return f"{rate / 1e6:.0f}" if rate >= 1e9 else f"{rate / 1e6:.4g}"
+
+
+def make_around(setup: AroundSetup) -> NetworkAround:
+    del setup
+    return NetworkAround()

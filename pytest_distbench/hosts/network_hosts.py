@@ -22,16 +22,19 @@ import os
 import random
 import select
 import signal
+import socket
+import statistics
 import struct
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 
 import msgspec
 
-from pytest_distbench.hosts.lab import probe
-from pytest_distbench.hosts.network import Network, NetworkAnswer, host_address, parse_network
+from pytest_distbench.hosts.network import Network, NetworkAnswer, Passage, host_address, parse_network
 
 MTU = 1500
 _VXLAN_HEADERS = 50
@@ -204,6 +207,91 @@ def _packets(device: int) -> list[bytes]:
     return found
 
 
+_ROUND_TRIPS = 20
+_FEWEST = 5
+_ROUND_TRIPS_S = 0.1
+_SENDS_S = 0.15
+_STARTS_S = 0.05
+_IN_ROUND_TRIPS = 12
+"""TCP doubles what it has under way in each: so it has filled what a gigabit carries in 100 ms."""
+_PIECE = 1 << 20
+_GIVES_UP_S = 15.0
+
+Enter = Callable[[int], AbstractContextManager[None]]
+"""Makes sockets those of a host."""
+
+
+def probe(enter: Enter, hosts: int, network: Network) -> list[Passage]:
+    """Send from each host to the next, one pair after the other; of two hosts both ways, and of one nowhere.
+
+    By TCP alone, with no torch and no gloo, so that it tells the network from what runs on it.
+    """
+    if hosts == 1:
+        return []
+    found = []
+    for source in range(hosts):
+        target = (source + 1) % hosts
+        with enter(target):
+            listener = socket.create_server((host_address(target), 0))
+        with listener:
+            listener.settimeout(_GIVES_UP_S)
+            with enter(source):
+                sender = socket.create_connection(listener.getsockname(), timeout=_GIVES_UP_S)
+            receiver, _ = listener.accept()
+        with sender, receiver:
+            for end in (sender, receiver):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                end.settimeout(_GIVES_UP_S)
+            round_trip_s = _ping(sender, receiver)
+            starts_s = _STARTS_S + _IN_ROUND_TRIPS * 2 * network.delay_s
+            found.append((source, target, _pour(sender, receiver, starts_s=starts_s), round_trip_s))
+    return found
+
+
+def _ping(sender: socket.socket, receiver: socket.socket) -> float:
+    """Seconds of a byte there and back, the median of some."""
+    found: list[float] = []
+    began = time.monotonic()
+    while len(found) < _ROUND_TRIPS and (len(found) < _FEWEST or time.monotonic() < began + _ROUND_TRIPS_S):
+        start = time.monotonic()
+        sender.sendall(b".")
+        receiver.recv(1)
+        receiver.sendall(b".")
+        sender.recv(1)
+        found.append(time.monotonic() - start)
+    return statistics.median(found)
+
+
+def _pour(sender: socket.socket, receiver: socket.socket, *, starts_s: float) -> float:
+    """Bits per second that arrive, once the sender has found its rate."""
+    until = time.monotonic() + starts_s + _SENDS_S
+    piece = bytes(_PIECE)
+
+    def send() -> None:
+        with contextlib.suppress(OSError):  # the receiver has seen enough
+            while time.monotonic() < until:
+                sender.send(piece)
+            sender.shutdown(socket.SHUT_WR)
+
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    room = bytearray(_PIECE)
+    counted, since, last = 0, 0.0, 0.0
+    while num_bytes := receiver.recv_into(room):
+        last = time.monotonic()
+        if since:
+            counted += num_bytes
+        elif last > until - _SENDS_S:
+            since = last
+        if last > until:
+            break
+    with contextlib.suppress(OSError):
+        receiver.shutdown(socket.SHUT_RDWR)
+    receiver.close()
+    thread.join()
+    return 8 * counted / (last - since) if last > since > 0 else 0.0
+
+
 _NEW_USER, _NEW_NET = 0x10000000, 0x40000000
 """CLONE_NEWUSER and CLONE_NEWNET (linux/sched.h)."""
 _DIES_WITH_PARENT, _SLACK, _DUMPABLE = 1, 29, 4
@@ -222,7 +310,20 @@ class _Hosts:
     def __init__(self, network: Network, count: int) -> None:
         self._network = network
         self._count = count
-        self.is_user = _enter_own_namespace()
+        self.is_user = _LIBC.unshare(_NEW_NET) != 0
+        """Whether a user namespace is needed to leave the network of this machine, where this user is root."""
+        if self.is_user:
+            user, group = os.geteuid(), os.getegid()
+            if _LIBC.unshare(_NEW_USER | _NEW_NET) != 0:
+                raise Unavailable(
+                    f"the kernel gives this user no network namespace: {os.strerror(ctypes.get_errno())}. Next: run "
+                    "pytest as root, or allow user namespaces (Ubuntu: sysctl "
+                    "kernel.apparmor_restrict_unprivileged_userns=0); in a container --privileged"
+                )
+            _LIBC.prctl(_DUMPABLE, 1)  # else the namespaces of this process cannot be opened by its own user
+            for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+                with open(f"/proc/self/{name}", "w") as file:
+                    file.write(text)
         self._switch = os.open("/proc/self/ns/net", os.O_RDONLY)
         self._namespaces = []
         for _ in range(count):
@@ -294,24 +395,6 @@ class _Hosts:
         for program, host, lines in commands:
             with contextlib.nullcontext() if host is None else self.within(host):
                 tell(program, lines)
-
-
-def _enter_own_namespace() -> bool:
-    """Leave the network of this machine; whether a user namespace was needed for it, where this user is root."""
-    if _LIBC.unshare(_NEW_NET) == 0:
-        return False
-    user, group = os.geteuid(), os.getegid()
-    if _LIBC.unshare(_NEW_USER | _NEW_NET) != 0:
-        why = os.strerror(ctypes.get_errno())
-        raise Unavailable(
-            f"the kernel gives this user no network namespace: {why}. Next: run pytest as root, or allow user "
-            "namespaces (Ubuntu: sysctl kernel.apparmor_restrict_unprivileged_userns=0); in a container --privileged"
-        )
-    _LIBC.prctl(_DUMPABLE, 1)  # else the namespaces of this process cannot be opened by its own user
-    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
-        with open(f"/proc/self/{name}", "w") as file:
-            file.write(text)
-    return True
 
 
 def _enter(descriptor: int) -> None:

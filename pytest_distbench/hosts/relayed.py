@@ -6,6 +6,7 @@ access, so that nothing that is done here can meet a process of this host.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import selectors
 import signal
@@ -101,16 +102,13 @@ class Host:
     def has_answered(self) -> bool:
         return self.pong.number == self.pings
 
-    def ping(self) -> None:
-        """Ask for the time there, and whether anybody is there."""
+    def ping(self) -> Message:
+        """The question for the time there, and whether anybody is there."""
         self.pinged_at = time.monotonic()
         if self.has_answered:
             self.silent_since = self.pinged_at
         self.pings += 1
-        self.send(Message(what="ping", number=self.pings))
-
-    def take_time(self, pong: Message) -> None:
-        self.pong, self.ponged_at = pong, time.monotonic()
+        return Message(what="ping", number=self.pings)
 
     def read_clock(self) -> tuple[float, float] | None:
         """How wrong the last answer may be as a time of that host, and what makes a moment of it one of ours.
@@ -126,17 +124,6 @@ class Host:
         if self.error_s is None:
             self.offset_s = offset_s
         self.error_s = error_s + abs(offset_s - self.offset_s)
-
-    def send(self, order: Message) -> None:
-        """Write an order into the stream. Raises :class:`OSError` where nobody reads it any more."""
-        self.line.sendall(msgspec.json.encode(order) + b"\n")
-
-    def read(self) -> bytes:
-        """What has arrived; nothing where there will be no more, however that came about."""
-        try:
-            return self.line.recv(_READ_BYTES)
-        except OSError:
-            return b""
 
     def see_off(self) -> None:
         """See that what led to the stream ends, which it does by itself once all that it led to are shut."""
@@ -163,7 +150,7 @@ class RelayedSite:
     """A launch whose ranks live on other hosts.
 
     Args:
-        hosts: where they live; together they have all ranks, each once. One may have none.
+        hosts: where they live; together they have all ranks, each once.
         meeting_point: address and port where rank 0 keeps the store that all ranks meet at.
     """
 
@@ -174,8 +161,7 @@ class RelayedSite:
         self._plan = plan
         self._meeting_point = meeting_point
         self._selector = selectors.EpollSelector()
-        self._hosts = [host for host in hosts if host.ranks]
-        self._idle = [host for host in hosts if not host.ranks]
+        self._hosts = hosts
         for host in self._hosts:
             self._selector.register(host.line, selectors.EVENT_READ, host)
         self._fresh: list[Event] = []
@@ -204,7 +190,7 @@ class RelayedSite:
             if host.ended is None and host.keeper.poll() is not None:  # nothing leads there: who would end it then?
                 self._lose(host, _LED_NOWHERE)
             if host.has_answered and time.monotonic() - host.pinged_at >= PULSE_S:
-                self._ping(host)
+                self._send(host, host.ping())
             self._lose_if_silent(host)
         fresh, self._fresh = self._fresh, []
         return fresh
@@ -264,9 +250,9 @@ class RelayedSite:
         return [report for host in self._hosts if (report := host.report) is not None]
 
     def close(self) -> None:
-        for host in (hosts := [*self._hosts, *self._idle]):
+        for host in self._hosts:
             host.line.close()  # all of them, before one is waited for: a process may lead to several
-        for host in hosts:
+        for host in self._hosts:
             host.see_off()
         self._selector.close()
 
@@ -287,7 +273,7 @@ class RelayedSite:
     def _order(self, orders: Mapping[Host, Message], *, within_s: float = _ANSWER_S) -> list[Message]:
         """Give orders that are answered. Returns the answers; a host that gives none in time is lost."""
         for host, order in orders.items():
-            self._ping(host)  # answered before the order is begun, however long that takes
+            self._send(host, host.ping())  # answered before the order is begun, however long that takes
             host.owed += 1
             self._send(host, order)
         self._take_until(lambda host: not host.owed, orders, "did not answer", within_s=within_s)
@@ -300,7 +286,7 @@ class RelayedSite:
             readings: dict[Host, list[tuple[float, float]]] = {host: [] for host in asked}
             for _ in range(_PINGS):
                 for host in asked:
-                    self._ping(host)
+                    self._send(host, host.ping())
                 self._take_until(lambda host: host.has_answered, asked, "did not report its time")
                 for host in asked:
                     if not host.is_lost and (reading := host.read_clock()) is not None:
@@ -321,9 +307,6 @@ class RelayedSite:
                 f"relay was stopped",
             )
 
-    def _ping(self, host: Host) -> None:
-        self._write(host, host.ping)
-
     def _take_until(
         self, is_so: Callable[[Host], bool], hosts: Iterable[Host], otherwise: str, *, within_s: float = _ANSWER_S
     ) -> None:
@@ -340,19 +323,19 @@ class RelayedSite:
             self._take(max(0.0, min(remaining, PULSE_S)))
 
     def _send(self, host: Host, order: Message) -> None:
-        self._write(host, lambda: host.send(order))
-
-    def _write(self, host: Host, write: Callable[[], None]) -> None:
         if not host.is_lost:
             try:
-                write()
+                host.line.sendall(msgspec.json.encode(order) + b"\n")
             except OSError as error:
                 self._lose(host, f"its relay no longer accepts commands ({error.strerror or error})")
 
     def _take(self, timeout_s: float) -> None:
         for key, _ in self._selector.select(timeout_s):
             host: Host = key.data
-            if data := host.read():
+            data = b""  # no more will come, however that came about
+            with contextlib.suppress(OSError):
+                data = host.line.recv(_READ_BYTES)
+            if data:
                 host.silent_since = time.monotonic()
                 for line in host.lines.take(data):
                     try:
@@ -385,7 +368,7 @@ class RelayedSite:
                     file.seek(word.offset)
                     file.write(word.data)
             case Message(what="pong"):
-                host.take_time(word)
+                host.pong, host.ponged_at = word, time.monotonic()
             case Message(what="done"):
                 host.answer = word
                 host.owed -= 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_distbench.errors import ConfigurationError, show
-from pytest_distbench.hosts.plugin import read_text
+from pytest_distbench.hosts.extension import read_text
 from pytest_distbench.launch.starters import LAUNCHERS, LauncherKind, by_name
 from pytest_distbench.plugin.settings import Choice
 
@@ -27,15 +27,15 @@ SLURM = LauncherKind(
 )
 CMD = LauncherKind(
     help="a command of your own that reaches other hosts",
-    make=by_name("pytest_distbench.hosts.cmd:CmdLauncher"),
+    make=by_name("pytest_distbench.hosts.calls:CmdLauncher"),
     hosts="many",
     holds_two=True,
     settles_doubts=False,
     takes_python=False,
     is_spaced=False,
-    describe=by_name("pytest_distbench.hosts.cmd:describe"),
-    layout=by_name("pytest_distbench.hosts.cmd:ranks_of_nodes"),
-    engine=by_name("pytest_distbench.hosts.cmd:check_engine"),
+    describe=by_name("pytest_distbench.hosts.calls:describe"),
+    layout=by_name("pytest_distbench.hosts.calls:ranks_of_nodes"),
+    engine=by_name("pytest_distbench.hosts.calls:check_engine"),
 )
 
 

@@ -9,8 +9,7 @@ from support.engine import TEMPLATE
 from support.projects import EXIT_USAGE, TEST, Project, run, stored
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.hosts.calls import fill_hosts
-from pytest_distbench.hosts.cmd import as_torchrun, check_engine, fill, ranks_per_node
+from pytest_distbench.hosts.calls import as_torchrun, check_engine, fill, fill_hosts, ranks_per_node
 from pytest_distbench.hosts.relay import Caller
 
 

@@ -9,9 +9,17 @@ import pytest
 from support.plans import make_plan
 
 from pytest_distbench.errors import AroundUnavailable, ConfigurationError
-from pytest_distbench.hosts import lab as module
-from pytest_distbench.hosts.lab import NetworkAround, misses
-from pytest_distbench.hosts.network import Network, Passage, host_address, make_network, parse_network, rank_hosts
+from pytest_distbench.hosts import network as module
+from pytest_distbench.hosts.network import (
+    Network,
+    NetworkAround,
+    Passage,
+    host_address,
+    make_network,
+    misses,
+    parse_network,
+    rank_hosts,
+)
 from pytest_distbench.launch.starters import Hosting
 from pytest_distbench.plugin.markers import chosen_by
 from pytest_distbench.records.launch import LaunchRecord
@@ -137,7 +145,7 @@ PASSED = LaunchRecord(index=0, outcome="passed", wall_s=1.0)
 
 
 def passage(rate: float = 956e6, round_trip_s: float = 2e-5, source: int = 0) -> Passage:
-    return Passage(source=source, target=source + 1, rate=rate, round_trip_s=round_trip_s)
+    return source, source + 1, rate, round_trip_s
 
 
 class MadeUpOfNetwork:

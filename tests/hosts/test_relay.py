@@ -417,7 +417,7 @@ def test_the_torchruns_of_several_hosts_meet_at_the_first(tmp_path: Path, node: 
 
 def test_what_starts_for_each_launch_loads_no_torch() -> None:
     """It takes seconds, and a guardian or a relay has nothing to do with it."""
-    names = "pytest_distbench.launch.site.guardian, pytest_distbench.hosts.relay"
+    names = "pytest_distbench.launch.site.processes, pytest_distbench.hosts.relay"
     code = f"import sys, {names}; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

@@ -228,21 +228,6 @@ def test_what_ranks_write_there_is_found_among_the_launchs_files(make_site: Make
     assert plan.files.log(0).read_bytes() == b"one\ntwo\n"
 
 
-def test_a_host_without_ranks_is_asked_nothing_and_left(plan: LaunchPlan) -> None:
-    busy, idle = MadeUpRelay(0), MadeUpRelay(1)
-    hosts = [
-        Host("busy", line=busy.line, keeper=busy, ranks=[0]),
-        Host("idle", line=idle.line, keeper=idle, ranks=[]),
-    ]
-    site = RelayedSite(replace(plan, world_size=1), hosts, meeting_point=("busy", 29500))
-    site.start()
-
-    assert site.end([0]).codes == {0: -signal.SIGKILL}  # the end of all: nobody is waited for
-    site.close()
-    assert idle.given == []
-    assert idle.line.fileno() < 0
-
-
 def test_hosts_have_each_rank_once_and_one_that_cannot_start_its_own_is_named(make_site: MakeSite) -> None:
     with pytest.raises(LauncherError, match=r"the hosts have ranks \[1\]; wanted each of 1 once, from 0"):
         make_site(MadeUpRelay(1)).start()
@@ -375,22 +360,13 @@ def host() -> Iterator[Host]:
     assert process.returncode is not None
 
 
-def test_orders_arrive_and_after_the_end_there_is_nothing(host: Host) -> None:
-    host.ping()
-    assert msgspec.json.decode(host.read(), type=Message, dec_hook=read_work) == Message(what="ping", number=1)
-    host.keeper.kill()
-    host.keeper.wait()
-
-    assert host.read() == b""
-
-
 def test_a_clock_is_read_in_the_middle_of_the_way_there_and_back(host: Host) -> None:
     before = time.monotonic()
     host.ping()
     assert host.read_clock() is None
-    host.take_time(Message(what="pong", number=0, at=0.0))  # an older answer
+    host.pong = Message(what="pong", number=0, at=0.0)  # an older answer
     assert host.read_clock() is None
-    host.take_time(Message(what="pong", number=1, at=before + 3600.0))
+    host.pong, host.ponged_at = Message(what="pong", number=1, at=before + 3600.0), time.monotonic()
     reading = host.read_clock()
 
     assert reading is not None

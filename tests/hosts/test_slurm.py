@@ -174,12 +174,12 @@ def test_the_processes_of_a_step_call_from_each_node_and_say_who_they_are(tmp_pa
         found = step.take()
         assert [caller.host for _, caller in found] == ["n2", "n1"]
         assert {caller.address for _, caller in found} == {"127.0.0.1"}
-        assert step.is_alive
+        assert step.poll() is None
         for line, _ in found:
             line.close()
     finally:
         step.kill()
-    assert not step.is_alive
+    assert step.poll() is not None
 
 
 def told_to_srun(folder: Path, *, gpus: int, **variables: str) -> tuple[list[str], dict[str, str]]:
@@ -365,8 +365,10 @@ def test_how_a_rank_has_ended_is_told(launch: Launch, body: str, says: str) -> N
 
 class MadeUpStep:
     pid = 7
-    is_alive = True
     where = ("4711", "127.0.0.1")
+
+    def poll(self) -> int | None:
+        return None
 
 
 class TheirEnd:

@@ -9,8 +9,7 @@ import tempfile
 from pathlib import Path
 
 from pytest_distbench.errors import AroundUnavailable
-from pytest_distbench.hosts.lab import Lab
-from pytest_distbench.hosts.network import parse_network
+from pytest_distbench.hosts.network import Lab, parse_network
 
 WITHOUT_PRIVILEGES = [
     "setpriv", "--bounding-set=-sys_admin,-net_admin,-sys_ptrace", "--inh-caps=-sys_admin,-net_admin,-sys_ptrace", "--",
