@@ -59,13 +59,9 @@ class Calls:
     """The calls of one operation, on zeroed memory. Zeros stay zeros under a sum, however often it is repeated.
 
     Without a form this rank looks on, at a group of ``size`` ranks. A message has several ``parts``, which are sent
-    ``together``. In place the smaller buffer is a part of the larger one, the caller's; or they are the same.
-
-    Args:
-        largest: elements of the largest message.
-        least_bytes: the memory behind each buffer is at least so large.
-        shifts_root: the next rank is the root each time.
-        is_registered: the memory is NCCL's own, registered with the group.
+    ``together``. In place the smaller buffer is a part of the larger one, the caller's; or they are the same. The
+    largest message has ``largest`` elements, and the memory behind each buffer at least ``least_bytes``. With
+    ``shifts_root`` the next rank is the root each time.
     """
 
     def __init__(

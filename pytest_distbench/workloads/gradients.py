@@ -46,14 +46,11 @@ def _one_by_one(tensors: Sequence[torch.Tensor], _bucket: torch.Tensor) -> None:
         dist.all_reduce(tensor)
 
 
-def _coalesced(tensors: Sequence[torch.Tensor], _bucket: torch.Tensor) -> None:
-    import torch.distributed as dist
-
+def _coalesced(tensors: Sequence[torch.Tensor], bucket: torch.Tensor) -> None:
     from pytest_distbench.worker.torch_internals import coalescing
 
     with coalescing(None):
-        for tensor in tensors:
-            dist.all_reduce(tensor)
+        _one_by_one(tensors, bucket)
 
 
 def _flattened(tensors: Sequence[torch.Tensor], bucket: torch.Tensor) -> None:
@@ -200,19 +197,16 @@ _WHOLE_STEPS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hook:
-    """One way to send gradients.
-
-    Attributes:
-        register: gives it to a model; the second argument is PowerSGD's rank. None: DDP's own all_reduce.
-        dtype: that the backend has to reduce; empty: the gradients' own.
-        takes_rank: whether it approximates matrices by some of a rank.
-        waits_for: why it cannot be used on a CPU beside a CUDA device; empty: it can.
-    """
+    """One way to send gradients."""
 
     register: Callable[[DistributedDataParallel, int], None] | None
+    """Gives it to a model; the second argument is PowerSGD's rank. None: DDP's own all_reduce."""
     dtype: str = ""
+    """That the backend has to reduce; empty: the gradients' own."""
     takes_rank: bool = False
+    """Whether it approximates matrices by some of a rank."""
     waits_for: str = ""
+    """Why it cannot be used on a CPU beside a CUDA device; empty: it can."""
 
 
 def _default(name: str) -> Callable[[DistributedDataParallel, int], None]:

@@ -11,7 +11,6 @@ import bisect
 import contextlib
 import itertools
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -25,7 +24,7 @@ from pytest_distbench.errors import RecordingError, tell
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.notebook import check_choice, check_whole, refuse
-from pytest_distbench.workloads.data import TO_INSTALL, cifar10
+from pytest_distbench.workloads.data import TO_INSTALL, cifar10, written_whole
 from pytest_distbench.workloads.training import sharded_batches
 
 if TYPE_CHECKING:
@@ -76,10 +75,8 @@ class Folder:
     def write(self, name: str, content: bytes) -> None:
         """Make or replace a file. Who reads meanwhile sees the old one, or the new one, as a whole."""
         self._path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=self._path, prefix=f".{name}-") as folder:
-            whole = Path(folder, name)
-            whole.write_bytes(content)
-            whole.replace(self._path / name)
+        with written_whole(self._path / name) as file:
+            file.write(content)
 
 
 class ObjectStore:
@@ -165,13 +162,7 @@ _CALL = "batches(...)"
 
 
 class Images(Dataset[tuple[torch.Tensor, int]]):
-    """The images of a CIFAR-10 training set: each is read, decoded, augmented and resized when it is asked for.
-
-    Args:
-        storage: the folder of its files.
-        counts: records of each file, by name.
-        shape: of an image, (3, height, width).
-    """
+    """The images of a CIFAR-10 training set: each is read, decoded, augmented and resized when it is asked for."""
 
     def __init__(self, storage: Storage, counts: dict[str, int], shape: Sequence[int]) -> None:
         self._storage = storage

@@ -52,13 +52,9 @@ def _one_way(rank: int, link: Link, message: torch.Tensor) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """What a pair does.
+    """What a pair does in an exchange of so many messages; the metrics that are measured so, and of which pairs.
 
-    Attributes:
-        exchange: takes this rank, the link and a message; one of the two ranks calls it.
-        messages: that lie one after the other in an exchange.
-        metrics: that are measured so.
-        choose: the pairs of the ranks.
+    ``exchange`` takes this rank, the link and a message; one of the two ranks calls it.
     """
 
     exchange: Callable[[int, Link, torch.Tensor], None]

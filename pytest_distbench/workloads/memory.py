@@ -46,14 +46,14 @@ def sizes_that_fit(
     sizes: list[int],
     item_bytes: int,
     *,
-    in_place: bool = True,
-    world_size: int | None = None,
+    in_place: bool,
+    world_size: int,
 ) -> list[int]:
     """The message sizes whose buffers every rank has memory for, in their order. A collective call."""
     free = free_bytes(rank)
     fitting = []
     for size in sizes:
-        counts = measured.counts(size // item_bytes, world_size or rank.world_size)
+        counts = measured.counts(size // item_bytes, world_size)
         wanted = item_bytes * (max(counts) if in_place else sum(counts))
         if rank.sum_over_ranks(int(wanted > free)) == 0:
             fitting.append(size)

@@ -7,6 +7,7 @@ torch is imported when a rank replays it.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -166,7 +167,14 @@ def replay(rank: RankContext) -> None:
                 if rank.rank in members:
                     assert isinstance(made, dist.ProcessGroup)
                     own[name] = made
-    calls = _calls(rows, own, rank.device)
+    calls: list[tuple[str, _Call]] = []
+    for are_partners, stretch in itertools.groupby(rows, key=lambda row: row.op in PARTNERS):
+        if are_partners:
+            partners = [(row, own[row.group]) for row in stretch for _ in range(row.count)]
+            calls.append(("send and recv", _exchange(partners, rank.device)))
+        else:
+            for row in stretch:
+                calls += [(row.op, _call(row, own[row.group], rank.device))] * row.count
     loops = {"warmup": params["warmup"], "iterations": params["iterations"]}
     for _ in rank.timed("replay", **loops):
         for _, call in calls:
@@ -177,24 +185,6 @@ def replay(rank: RankContext) -> None:
         for _ in rank.timed("replay", at={"op": op}, **loops):
             for call in alone:
                 call()
-
-
-def _calls(rows: Sequence[Collective], groups: Mapping[str, _Group], device: torch.device) -> list[tuple[str, _Call]]:
-    """What is issued, in order, by operation; sends and receives that follow one another are one call."""
-    calls: list[tuple[str, _Call]] = []
-    partners: list[tuple[Collective, _Group]] = []
-    for row in rows:
-        group = groups[row.group]
-        if row.op in PARTNERS:
-            partners += [(row, group)] * row.count
-            continue
-        if partners:
-            calls.append(("send and recv", _exchange(partners, device)))
-            partners = []
-        calls += [(row.op, _call(row, group, device))] * row.count
-    if partners:
-        calls.append(("send and recv", _exchange(partners, device)))
-    return calls
 
 
 def _tensor(row: Collective, device: torch.device, *, share: int = 1) -> torch.Tensor:

@@ -58,15 +58,13 @@ def test_what_is_not_there_is_an_error(place: str) -> None:
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fill(path: Path, content: bytes) -> int:
-        with path.open("wb") as file:
-            file.write(content[:1])
+    def no_room(path: Path, target: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     folder = Folder(tmp_path)
     folder.write("x", b"old")
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", fill)
+        patch.setattr(Path, "replace", no_room)
         with pytest.raises(OSError, match="No space left"):
             folder.write("x", b"new")
 

@@ -41,7 +41,7 @@ def test_sizes_beyond_the_free_memory_are_left_out(monkeypatch: pytest.MonkeyPat
         available = 1000
 
     monkeypatch.setattr(psutil, "virtual_memory", lambda: Memory)
-    assert sizes_that_fit(make_rank(), ALL_REDUCE, [4, 800, 804, 1600], 4) == [4, 800]
+    assert sizes_that_fit(make_rank(), ALL_REDUCE, [4, 800, 804, 1600], 4, in_place=True, world_size=1) == [4, 800]
 
 
 def test_ranks_that_share_a_gpu_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +50,7 @@ def test_ranks_that_share_a_gpu_share_its_memory(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 2000))
 
-    assert sizes_that_fit(rank, ALL_REDUCE, [4, 400, 404], 4) == [4, 400]
+    assert sizes_that_fit(rank, ALL_REDUCE, [4, 400, 404], 4, in_place=True, world_size=4) == [4, 400]
 
 
 def test_what_does_not_fit_is_told_with_what_there_is() -> None:

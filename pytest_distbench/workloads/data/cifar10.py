@@ -36,13 +36,10 @@ def unpickle_arrays(path: Path) -> dict[str, Any]:
         if not isinstance(found, dict):
             raise _RefusedError(f"a {type(found).__name__}")  # noqa: TRY301 one way to say what is wrong
         made = {_text(key): value.array() if isinstance(value, _Array) else value for key, value in found.items()}
-    except _RefusedError as refused:
-        hint = "CIFAR-10 needs nothing else; do not load this file by other means"
-        wanted = "a pickled dictionary of arrays and lists"
-        raise damaged(f"{path}, byte {stream.tell()}", wanted=wanted, found=str(refused), hint=hint) from None
     except Exception as error:  # noqa: BLE001 a damaged pickle raises whatever its bytes lead to
-        found = f"{type(error).__name__}: {error}"
-        hint = CUT if stream.tell() >= len(content) else ""
+        found, hint = f"{type(error).__name__}: {error}", CUT if stream.tell() >= len(content) else ""
+        if isinstance(error, _RefusedError):
+            found, hint = str(error), "CIFAR-10 needs nothing else; do not load this file by other means"
         place = f"{path}, byte {stream.tell()}"
         raise damaged(place, wanted="a pickled dictionary of arrays and lists", found=found, hint=hint) from None
     if rest := len(content) - stream.tell():
@@ -203,13 +200,7 @@ def _checked(labels: np.ndarray, path: str, what: str) -> np.ndarray:
 
 
 def count_records(sizes: Mapping[str, int], where: str, files: tuple[str, ...] = FILES) -> dict[str, int]:
-    """How many records each file of a training set has.
-
-    Args:
-        sizes: bytes of every file that lies there, by name.
-        where: for errors.
-        files: that are looked for.
-    """
+    """How many records each of these files has, from the bytes of every file that lies there."""
     found = {name: sizes[name] for name in files if name in sizes}
     if not found:
         there = ", ".join(sorted(sizes)[:5]) or "no file"
@@ -253,12 +244,7 @@ def augment(image: torch.Tensor) -> torch.Tensor:
 
 
 def generate_noise(samples: int, seed: int) -> Iterator[tuple[str, bytes]]:
-    """Training files of random pixels and labels, by name: the same ones for the same seed.
-
-    Args:
-        samples: 1 to 50 000, as many as the training set has.
-        seed: of torch's generator.
-    """
+    """Training files of random pixels and labels, by name: the same ones for the same seed. At most 50 000 samples."""
     chance = torch.Generator().manual_seed(seed)
     for name, first in zip(FILES, range(0, samples, FILE_RECORDS), strict=False):
         count = min(FILE_RECORDS, samples - first)

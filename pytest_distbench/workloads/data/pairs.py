@@ -36,12 +36,7 @@ _MULTIPLE = 8
 class Vocabulary:
     """Ids of tokens: those of padding, the unknown, begin and end of a sentence are 0 to 3, then those of a file.
 
-    Args:
-        tokens: of the file, in its order.
-        join: makes the text of a sentence of its tokens.
-
-    Attributes:
-        tokens: by id.
+    ``join`` makes the text of a sentence of its tokens.
     """
 
     def __init__(self, tokens: Iterable[str], join: Callable[[Sequence[str]], str]) -> None:
@@ -107,13 +102,7 @@ VOCABULARY = "vocab.bpe.32000"
 
 
 class Sentences(Sequence[list[int]]):
-    """Token ids of sentences, one behind the other in one array.
-
-    Args:
-        flat: (tokens,), all of them.
-        starts: (N,), where each begins.
-        ends: (N,), where it ends.
-        shift: what is added to make ids of them.
+    """Token ids of N sentences, one behind the other in one array; the shift makes ids of what lies there.
 
     Attributes:
         lengths: (N,), tokens of each.
@@ -135,13 +124,7 @@ class Sentences(Sequence[list[int]]):
 
 
 class Pairs(Sequence[tuple[list[int], list[int]]]):
-    """Sentences and their translations, as token ids without special ones.
-
-    Attributes:
-        source: sentences.
-        target: their translations.
-        vocabulary: of both.
-    """
+    """Sentences and their translations, as token ids without special ones; the vocabulary is of both."""
 
     def __init__(self, source: Sentences, target: Sentences, vocabulary: Vocabulary) -> None:
         self.source, self.target, self.vocabulary = source, target, vocabulary
@@ -240,12 +223,7 @@ def _tokens(path: Path) -> list[str]:
 
 
 def _read(stem: Path, known: int) -> Sentences:
-    """The sentences of a pair of files.
-
-    Args:
-        stem: their names without the end.
-        known: ids of the file are below it.
-    """
+    """The sentences of the two files of this stem, whose ids are below ``known``."""
     index, content = require(Path(f"{stem}.idx")), require(Path(f"{stem}.bin"))
     kind, starts = _read_index(index)
     if content.stat().st_size != starts[-1] * kind.itemsize:

@@ -28,8 +28,6 @@ class DataSet(msgspec.Struct, frozen=True):
     """A row of the table.
 
     Attributes:
-        title: name and what it holds.
-        source: where its files come from.
         layouts: names of the files that a folder of it holds, of each layout there is.
         archives: that it is published in.
         folders: that these unpack to.

@@ -233,24 +233,30 @@ def _rows_of(result: CaseResult) -> Iterator[CollectiveRow]:
         facts = point.time.facts
         if "collective" in facts:  # else message sizes of something that has a table of its own
             verdict = REASONS[point.gravest].verdict
-            row = _row(result, facts, point.message_bytes, verdict, _ON_A_COPY if facts.get("copies") else "")
-            row.sides = {bool(facts.get("in_place", True)): point}
-            yield row
+            note = _ON_A_COPY if facts.get("copies") else ""
+            sides = {bool(facts.get("in_place", True)): point}
+            yield _row(result, facts, point.message_bytes, verdict, note, sides)
     for refused in _refusals(result):
         reason = f"{result.case.conditions.backend}: {refused.facts['reason']}"
         had_it = refused.baseline == 1 or any(
             v.name == "latency" and v.current is None and v.baseline is not None for v in result.verdicts
         )
         size = refused.facts.get(_AXIS)
-        row = _row(result, refused.facts, size, "unsupported", f"{reason} (the baseline has it)" if had_it else reason)
-        row.count = None
-        yield row
+        note = f"{reason} (the baseline has it)" if had_it else reason
+        yield _row(result, refused.facts, size, "unsupported", note, {})
     last = result.launches[-1] if result.launches else None
     if last is not None and last.outcome == "failed" and "collective" in result.case.params:
-        yield _row(result, {}, None, "failed", (last.reason.splitlines() or [""])[0])
+        yield _row(result, {}, None, "failed", (last.reason.splitlines() or [""])[0], {})
 
 
-def _row(result: CaseResult, facts: dict[str, Scalar], size: Scalar | None, verdict: str, note: str) -> CollectiveRow:
+def _row(
+    result: CaseResult,
+    facts: dict[str, Scalar],
+    size: Scalar | None,
+    verdict: str,
+    note: str,
+    sides: dict[bool, SweepPoint],
+) -> CollectiveRow:
     case, count = result.case, facts.get("count")
     told = {**{k: v for k, v in case.params.items() if isinstance(v, str | int)}, **facts}
     how = [name for name in _HOW if name in facts and told[name] != _USUAL.get(name)]
@@ -269,7 +275,7 @@ def _row(result: CaseResult, facts: dict[str, Scalar], size: Scalar | None, verd
         transport=str(told.get("transport", "")),
         message_bytes=None if size is None else int(size),
         count=None if count is None else int(count),
-        sides={},
+        sides=sides,
         verdict=verdict,
         note=note,
     )

@@ -246,7 +246,15 @@ def cost_charts(results: Sequence[CaseResult], prices: Prices | None = None) -> 
         sizes = {what: rows for what, rows in bought.items() if len(rows) > 1}
         for what, rows in sizes.items():
             if any(row.statistical is not None for row in rows):
-                yield _speedup(f"Speed-up to {what}: {test}", rows)
+                # as the product of its two: fewer steps, and faster ones
+                series = [
+                    line("speed-up", points((r.ranks, r.speedup) for r in rows)),
+                    line("fewer steps (statistical)", points((r.ranks, r.statistical) for r in rows)),
+                    line("faster steps (hardware)", points((r.ranks, r.hardware) for r in rows)),
+                ]
+                ideal = line("ideal", points((r.ranks, r.ranks / rows[0].ranks) for r in rows), "reference")
+                x, y = axis("ranks", scale="log2"), axis("speed-up", scale="log2")
+                yield lines(f"Speed-up to {what}: {test}", x, y, [*series, ideal])
         goals = {what: rows for what, rows in sizes.items() if rows[0].met}
         yield from _costs(f"Speed-up and its cost: {test}", goals or sizes, prices)
     yield from _courses(results)
@@ -270,19 +278,6 @@ def _costs(title: str, bought: Mapping[str, Sequence[CostRow]], prices: Prices |
     if series:
         name, unit = ("cost: ranks x time", "s") if prices is None else ("cost", prices.currency)
         yield lines(title, axis(name, unit, scale="log"), axis("speed-up", scale="log2"), series)
-
-
-def _speedup(title: str, rows: Sequence[CostRow]) -> Chart:
-    """As the product of its two: fewer steps, and faster ones."""
-    parts: dict[str, Callable[[CostRow], float | None]] = {
-        "speed-up": lambda row: row.speedup,
-        "fewer steps (statistical)": lambda row: row.statistical,
-        "faster steps (hardware)": lambda row: row.hardware,
-    }
-    series = [line(name, points((r.ranks, of(r)) for r in rows)) for name, of in parts.items()]
-    least = rows[0].ranks
-    ideal = line("ideal", points((r.ranks, r.ranks / least) for r in rows), "reference")
-    return lines(title, axis("ranks", scale="log2"), axis("speed-up", scale="log2"), [*series, ideal])
 
 
 def _courses(results: Sequence[CaseResult]) -> Iterator[Chart]:
