@@ -81,13 +81,7 @@ def compare(
     absent: Absence = NO_BASELINE,
     screening: Screening | None = None,
 ) -> list[Finding]:
-    """Compare launches with a baseline, or with those that ran beside them.
-
-    Args:
-        comparisons: noisy ones of this run, that share its error rate; of pairs, cases.
-        absent: why there is no baseline, where there is none.
-        screening: of launches that can be followed by interleaved ones.
-    """
+    """Compare launches with a baseline, or with those that ran beside them."""
     entry = make_entry(case, beside.references, beside.references[0].software) if beside is not None else baseline
     stale = staleness(entry, case) if entry is not None else None
     absent = stale or absent

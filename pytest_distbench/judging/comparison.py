@@ -288,12 +288,7 @@ class Comparison:
         is_open: bool = False,
         shown: Shown | None = None,
     ) -> Finding:
-        """What a decider says.
-
-        Args:
-            is_open: one more launch could change it, as long as there may be one.
-            shown: what is judged, where that is another number.
-        """
+        """What a decider says."""
         statistic, now, then = shown or self.shown
         middle, metric = _middle(statistic), self.metric
         facts = {**metric.identity, **metric.facts}

@@ -94,12 +94,7 @@ class Known:
     def later(
         self, terms: Terms, case: Case, launches: Sequence[LaunchRecord], *, is_last: bool = True
     ) -> dict[str, Finding]:
-        """What the stored numbers say of the clocks of launches, by their own rule.
-
-        Args:
-            launches: others than those that raised the doubt.
-            is_last: else only what needs no launch more counts.
-        """
+        """What the stored numbers say of the clocks of launches, by their own rule."""
         terms = replaced(terms, max_launches=len(launches) + (not is_last))
         found = compare(terms, case, launches, self.entry, comparisons=self.comparisons)
         return {finding.metric: finding for finding in found if is_clock(finding, finding.unit)}
@@ -135,14 +130,7 @@ def confirm(
     cases: int,
     evaluated: Callable[[], Evaluated] = lambda: ((), True),
 ) -> list[Finding]:
-    """Judge a case again whose stored comparison was in doubt.
-
-    Args:
-        turns: what ran in turns, at least three launches each.
-        revision: what recorded the baseline, as texts name it.
-        cases: that this run confirms; they share its error rate.
-        evaluated: asked for where all that is left is a slower machine.
-    """
+    """Judge a case again whose stored comparison was in doubt."""
     stored = known.verdicts
     if known.entry is not None:
         there, here = [*turns[1], *turns[2]], [*known.launches, *turns[0]]
@@ -183,15 +171,7 @@ def judge_in_turns(
     of: str = "",
     cases: int,
 ) -> dict[str, Finding]:
-    """Judge the clocks of a case by what ran in turns alone, by metric.
-
-    Args:
-        turns: what ran in turns, at least three launches each.
-        tolerances: by metric, as fractions.
-        name: of the references, in reasons.
-        of: what the first mention of it goes on with.
-        cases: that share the error rate.
-    """
+    """Judge the clocks of a case by what ran in turns alone, by metric."""
     beside = Beside(
         references=turns[1],
         controls=turns[2],
@@ -209,9 +189,6 @@ def seen_again(verdicts: Sequence[Finding], in_turns: Mapping[str, Finding]) -> 
 
     A slowdown recurs where it is red by the same rule, or, by all pairs, at least half as large: those that decided
     the first time were the loudest there were.
-
-    Args:
-        in_turns: what ran in turns again, by metric; of others nothing is asked.
     """
     judged = []
     for v in verdicts:
@@ -261,10 +238,8 @@ def split_change(
 ) -> list[Finding]:
     """The verdicts, those on clocks with the shares that code and software have in what changed.
 
-    Args:
-        code: by metric, this tree over the revision, both under today's software.
-        total: the same, the revision under the software of its time.
-        software: what differs in it, as texts name it.
+    ``code`` is, by metric, this tree over the revision, both under today's software; ``total`` the same, the revision
+    under the software of its time.
     """
 
     def split(verdict: Finding) -> Finding:
@@ -294,11 +269,7 @@ def is_beyond(later: Finding | None) -> bool:
 
 
 def not_slower(stored: Finding, later: Finding | None, reason: str) -> Finding:
-    """The verdict where the code is known not to be slower, with the numbers of the further launches that say the rest.
-
-    Args:
-        later: what the stored numbers say of further launches: beyond them is the machine's.
-    """
+    """The verdict where the code is known not to be slower; what is beyond in further launches, is the machine's."""
     if not is_clock(stored, stored.unit) or not _is_of_code(stored) or stored.ratio is None:
         return stored
     shown = replace(later or stored, bounds=stored.bounds, companions=stored.companions)
@@ -337,12 +308,7 @@ def confirm_digits(
     *,
     revision: str,
 ) -> list[Finding]:
-    """Judge the numbers of a training again, those that left the stored ones.
-
-    Args:
-        references: of the commit that recorded the baseline, here and now.
-        revision: that commit, as texts name it.
-    """
+    """Judge the numbers of a training again, those that left the stored ones."""
     there = make_entry(case, references, references[0].software, before=entry)
     if any(_differs(there.metrics.get(key, ())) and not _differs(known) for key, known in entry.metrics.items()):
         return list(stored)  # a commit that does not repeat itself any more clears nobody

@@ -398,14 +398,7 @@ POOR = 0.05
 
 
 def sensitivity_of(metrics: Mapping[str, Sequence[Sample]], tolerances: Mapping[str, float]) -> Sensitivity | None:
-    """Of the timing of a case whose slowdowns are the hardest to detect.
-
-    Args:
-        tolerances: by metric, of those that are judged, as fractions.
-
-    Returns:
-        None if the case has no timing with two launches.
-    """
+    """Of the timing of a case whose slowdowns are the hardest to detect; None if it has none with two launches."""
     typical = typical_noise(metrics)
     found: list[tuple[float, str, float]] = []
     for key, tolerance in tolerances.items():

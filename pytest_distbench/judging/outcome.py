@@ -92,21 +92,41 @@ def _headline(result: CaseResult, verdicts: Sequence[Finding]) -> str:
         case "launch":
             return launch_headline(launch)
         case "nothing_judged":
-            return _nothing_judged(result)
+            shown = ", ".join(v.metric for v in result.verdicts if v.name != PEAK_MEMORY) or "nothing"
+            if any(m.is_judged and m.name != PEAK_MEMORY for m in launch.measurements):
+                return f"nothing that was measured is among the metrics= of the test's marker; there are {shown}"
+            return (
+                f"nothing was measured that can be judged: the body recorded {shown}; give what matters to rank.record "
+                "with better='lower', 'higher' or 'exact', or use rank.timed. A body that only asserts: distbench.check"
+            )
         case "refused":
             return f"not stored: {why_not_stored(result.launches, result.verdicts)}"
         case "failed" | "bound" if result.outcome == "xfailed":
             return result.xfail_perf
         case "failed" | "bound":
-            return _regression(result)
+            against = f" against {result.reference.name}" if result.reference.name else ""
+            changed = next((v.reason for v in result.verdicts if v.code == "communication"), "")
+            failed = [v for v in result.verdicts if v.is_failure and v.code != "communication"]
+            if not failed:
+                return f"communication changed{against}: {changed}"
+            return _movement(result, failed, against) + ("; communication changed" if changed else "")
         case "unaccepted":
-            return _unaccepted(verdicts)
+            first = verdicts[0]
+            more = f" (and {len(verdicts) - 1} more)" if len(verdicts) > 1 else ""
+            answer = first.code if first.kind == "unchanged" else first.kind
+            return f"{metric_text(first)}: {answer}: {first.reason or change(first)}{more}; --{first.row.fails_under}"
         case "new" if result.reference.kind == "paired":
             return f"{result.verdicts[0].reason or 'nothing to compare with'}: measured, not judged"
         case "new":
             return f"no baseline for {result.environment.platform}"
         case "not_found":
-            return _not_found(result)
+            control = result.control
+            assert control is not None
+            told = telling(control)
+            seen = "nothing" if told.ratio is None else format_change(told.ratio)
+            planted = f"injected {format_change(planted_ratio(control, told))}, measured {seen}"
+            where = "by A/B" if control.step == "turns" else "against the baseline"
+            return f"a slowdown was {detection(control)}: {metric_text(told)} {planted} {where}"
         case _:
             return ""
 
@@ -121,36 +141,12 @@ def launch_headline(launch: LaunchRecord) -> str:
     return f"{where}: {(launch.reason.splitlines() or ['failed'])[0][:LONGEST_LINE]}"
 
 
-def _nothing_judged(result: CaseResult) -> str:
-    shown = ", ".join(v.metric for v in result.verdicts if v.name != PEAK_MEMORY) or "nothing"
-    if any(m.is_judged and m.name != PEAK_MEMORY for m in result.launches[-1].measurements):
-        return f"nothing that was measured is among the metrics= of the test's marker; there are {shown}"
-    return (
-        f"nothing was measured that can be judged: the body recorded {shown}; give what matters to rank.record "
-        "with better='lower', 'higher' or 'exact', or use rank.timed. A body that only asserts: distbench.check"
-    )
-
-
-def _unaccepted(verdicts: Sequence[Finding]) -> str:
-    """The first metric, its verdict, why, how many, and the option that makes it fail."""
-    first = verdicts[0]
-    more = f" (and {len(verdicts) - 1} more)" if len(verdicts) > 1 else ""
-    answer = first.code if first.kind == "unchanged" else first.kind
-    return f"{metric_text(first)}: {answer}: {first.reason or change(first)}{more}; --{first.row.fails_under}"
-
-
-def _regression(result: CaseResult) -> str:
-    against = f" against {result.reference.name}" if result.reference.name else ""
-    changed = next((v.reason for v in result.verdicts if v.code == "communication"), "")
-    failed = [v for v in result.verdicts if v.is_failure and v.code != "communication"]
-    if not failed:
-        return f"communication changed{against}: {changed}"
-    return _movement(result, failed, against) + ("; communication changed" if changed else "")
-
-
 def _movement(result: CaseResult, failed: Sequence[Finding], against: str) -> str:
     first = worst(failed)
-    of = _how_many(result, first, failed)
+    of = f", {len(failed)} of {len(result.verdicts)} metrics" if len(failed) > 1 else ""
+    if "message_bytes" in first.at:
+        same = [v for v in result.verdicts if v.name == first.name]
+        of = f", {sum(v.is_failure for v in same)} of {len(same)} sizes"
     name, kind = metric_text(first), METRIC_KINDS[first.better]
     if first.code == "bound":
         return f"{name}: {first.reason}{of}"
@@ -166,24 +162,6 @@ def _movement(result: CaseResult, failed: Sequence[Finding], against: str) -> st
     most = threshold(first)
     allowed = f" (threshold {most})" if most else f": {first.reason}"
     return f"{name} {change(first) or first.reason}{against}{allowed}{of}"
-
-
-def _how_many(result: CaseResult, first: Finding, failed: Sequence[Finding]) -> str:
-    """How far it goes: over the sizes of its sweep, or over the metrics."""
-    if "message_bytes" in first.at:
-        same = [v for v in result.verdicts if v.name == first.name]
-        return f", {sum(v.is_failure for v in same)} of {len(same)} sizes"
-    return f", {len(failed)} of {len(result.verdicts)} metrics" if len(failed) > 1 else ""
-
-
-def _not_found(result: CaseResult) -> str:
-    assert result.control is not None
-    control = result.control
-    verdict = telling(control)
-    seen = "nothing" if verdict.ratio is None else format_change(verdict.ratio)
-    planted = format_change(planted_ratio(control, verdict))
-    where = "by A/B" if control.step == "turns" else "against the baseline"
-    return f"a slowdown was {detection(control)}: {metric_text(verdict)} injected {planted}, measured {seen} {where}"
 
 
 def telling(control: Control) -> Finding:

@@ -269,11 +269,7 @@ def is_clock(metric: OfKind, unit: str) -> bool:
 def screen(
     terms: Terms, case: Case, launches: Sequence[LaunchRecord], entry: BaselineEntry, *, comparisons: int
 ) -> Screening:
-    """Look at the clocks of a case.
-
-    Args:
-        comparisons: clocks in the run: they share the cases that may be suspicious.
-    """
+    """Look at the clocks of a case."""
     found = {key: m for key, m in by_metric(launches).items() if terms.wants(m[0].name)}
     tolerances = accepted_changes(terms, launches, entry)
     stored = {} if staleness(entry, case) else entry.metrics

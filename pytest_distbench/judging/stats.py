@@ -121,15 +121,6 @@ def detectable_slowdown(
     ``sigma^2 (1/stored + 1/new)``, a limit made of an estimated ``sigma`` with ``limit^2 / (2 df)``. So it is
     ``exp(limit + z(power) sqrt(both)) - 1``, close to what the noncentral t distribution says. (Without the second
     term it would be the textbook's ``exp((t + z) sigma sqrt(1/stored + 1/new)) - 1``, which promises too much.)
-
-    Args:
-        sigma: standard deviation of the logarithm between launches.
-        stored: launches of the baseline.
-        new: launches of this run; at least three in all.
-        alpha: one-sided error rate.
-        power: share of the slowdowns of this size that are found.
-        drift: see :func:`noise_limit`.
-        tolerance: what is accepted anyway, as a fraction.
     """
     noise = noise_limit(sigma, stored, new, alpha, drift=drift)
     limit = math.log1p(tolerance)

@@ -214,11 +214,7 @@ class Circumstances:
         return f"other processes used {self.busier_cores:.1f} cores more than when the baseline was recorded"
 
     def excuse(self, unit: str, worse_by: float) -> tuple[str, str]:
-        """Why a slowdown may be the machine's: a code, or "" where it is the code's all the same, and a clause.
-
-        Args:
-            worse_by: as a logarithm, 0 where there is no ratio.
-        """
+        """Why a slowdown may be the machine's: a code, or "" where it is the code's all the same, and a clause."""
         if is_size(unit):
             return "", ""
         held_back = ("gpu-throttled", f"slower, but {self.disturbance}") if self.disturbance else None
@@ -306,10 +302,6 @@ def power(slowdown: float, sigma: float, under: Circumstances) -> float:
 
     The mean of n normal differences has to exceed ``max(log(1 + tolerance), t s / sqrt(n))``, where the sample's
     ``s`` is itself random: integrated over its distribution (chi with n - 1 degrees of freedom).
-
-    Args:
-        slowdown: the true one, 0.1 is 10 %.
-        sigma: true standard deviation of a pair's logarithm.
     """
     n = under.looks[-1]
     df = n - 1

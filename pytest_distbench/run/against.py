@@ -340,11 +340,7 @@ class Evaluation:
 
 
 def differing(evaluation: Evaluation, revision: Revision, moved: Sequence[tuple[Path, Path]] = ()) -> Evaluated:
-    """The files that pytest evaluates otherwise than it would at a revision: those of the test, or what they use.
-
-    Args:
-        moved: where files are, and where they were then.
-    """
+    """The files that pytest evaluates otherwise than it would at a revision: those of the test, or what they use."""
     listed = git.run(revision.root, "diff", "--name-only", "-z", revision.commit, "--")
     found = _Sources(revision, set(filter(None, listed.stdout.split("\0"))), dict(moved))
     names = [found.name_of(evaluation.ini)] if evaluation.ini and found.has_other_options(evaluation.ini) else []

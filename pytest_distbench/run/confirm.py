@@ -57,13 +57,7 @@ _GRACE_S = 30.0
 
 
 class Recorders:
-    """Finds the revision that recorded a baseline, in the repository of the tests.
-
-    Args:
-        settings: what lies in their folder of baselines does not run.
-        root: folder of the tests; links are relative to it.
-        folder: that pytest was started in; the path of a Python is relative to it.
-    """
+    """Finds the revision that recorded a baseline, in the repository of the tests."""
 
     def __init__(self, settings: Settings, root: Path, folder: Path) -> None:
         self.settings = settings
@@ -428,9 +422,5 @@ class _Exchanged(Interleaved):
 
 
 def in_time(request: LaunchRequest, launched: Sequence[float]) -> LaunchRequest:
-    """A request whose launches end in a bounded time, whatever another revision does in them.
-
-    Args:
-        launched: seconds that launches of this tree took.
-    """
+    """A request whose launches end in a bounded time, whatever another revision does in them."""
     return replace(request, timeout_s=min(request.timeout_s, _SLOWER * max(launched, default=0.0) + _GRACE_S))

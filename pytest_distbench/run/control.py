@@ -50,10 +50,6 @@ def trace_case(
     """Launch a case once more for its trace, and what it was compared with on the spot; None where none is wanted.
 
     Whatever goes wrong is told in the trace.
-
-    Args:
-        result: that of the case, or of a number that is made of it: whether there is to be a trace.
-        again: how the test is run again, if it is.
     """
     launched = request.launched
     if launched is None or not wants_trace(session.settings, result):
@@ -217,11 +213,7 @@ class _Planted:
 
 
 def plant(session: Session, request: CaseRequest, healthy: CaseResult) -> Control | None:
-    """Plant a slowdown in a case, and say what this run finds of it; None where none is asked for, or it has no clock.
-
-    Args:
-        healthy: a launch of it without the delay.
-    """
+    """Plant a slowdown in a case, and say what is found of it; None where none is asked for, or it has no clock."""
     asked, launched, last = session.settings.control, request.launched, healthy.launches[-1]
     if asked is None:
         return None

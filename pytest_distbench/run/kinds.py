@@ -134,11 +134,7 @@ class Around:
     """Something that is done, or looked at, around every launch of a run."""
 
     def ready(self, plan: LaunchPlan, hosting: Hosting, folder: Path) -> LaunchPlan:
-        """The plan of a launch that passes it, with what ranks need of it.
-
-        Args:
-            folder: of the run.
-        """
+        """The plan of a launch that passes it, with what ranks need of it."""
         del hosting, folder
         return plan
 
@@ -275,11 +271,7 @@ def layout_text(layout: Sequence[int]) -> str:
 
 class QuotaAround(Around):
     def ready(self, plan: LaunchPlan, hosting: Hosting, folder: Path) -> LaunchPlan:
-        """Name the control group of each rank; none without a quota, and for ranks that are made up.
-
-        Raises:
-            AroundUnavailable: this system has none.
-        """
+        """Name the control group of each rank; none without a quota, and for ranks that are made up."""
         del folder
         if plan.cpus is None or hosting.hosts == "none":
             return plan
@@ -292,9 +284,6 @@ class QuotaAround(Around):
 
         The sides of a pair have them in common, rank by rank: they take turns. That the quota bit is information, of
         the rank that it stopped most seldom.
-
-        Raises:
-            AroundUnavailable: they cannot be made here.
         """
         del hosting
         shares: list[float] = []

@@ -148,9 +148,6 @@ class Session:
         """The launches of a case in doubt, each in turns with two of the revision that recorded its baseline.
 
         Where that is this tree they are alone.
-
-        Args:
-            known: the launches of this tree that raised the doubt.
         """
         if variant.is_itself:
             return self.launches_of(request)
@@ -303,11 +300,7 @@ class Session:
         )
 
     def confirm(self, request: CaseRequest, source: Source, doubt: Doubt, again: Again) -> CaseResult:
-        """Settle a doubt; a launch of this tree that does not pass is a failure as ever.
-
-        Args:
-            source: in turns with the revision that recorded its baseline.
-        """
+        """Settle a doubt; a launch of this tree that does not pass is a failure as ever."""
         assert self.recorders is not None
         old = self.recorders.of_its_time(doubt.variant)
         launched = None if request.case.key in again.left else request.launched
