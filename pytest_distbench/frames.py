@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -76,10 +76,16 @@ def _frame(table: DataTable) -> pd.DataFrame:
 
 def run_rows(record: RunRecord) -> DataTable:
     """A run's launches as a table, with one column per axis of its metrics: ``message_bytes``, ``seed``."""
-    axes = _axes_of(record)
-    return DataTable(
-        {**RUN_COLUMNS, **axes}, [row for result in record.results for row in _rows_of_result(result, axes)]
-    )
+    axes, rows = _axes_of(record), []
+    for result in record.results:
+        verdicts = {v.metric: v for v in result.verdicts}
+        for launch in result.launches:
+            for m in launch.measurements:
+                verdict = verdicts.get(m.key) or verdicts.get(m.key_over_seeds)
+                said, bounds = (verdict.kind, verdict.bounds) if verdict is not None else ("", [])
+                limits = tightest(bounds, "least"), tightest(bounds, "most")
+                rows.append((*_of_launch(result, launch, m), m.value, said, *limits, *_points(m, axes)))
+    return DataTable({**RUN_COLUMNS, **axes}, rows)
 
 
 def distribution_rows(record: RunRecord) -> DataTable:
@@ -117,14 +123,3 @@ def _points(m: Sample, axes: Mapping[str, ColumnType]) -> list[object]:
         None if (point := m.at.get(axis)) is None else kind(point) if kind is str else point
         for axis, kind in axes.items()
     ]
-
-
-def _rows_of_result(result: CaseResult, axes: Mapping[str, ColumnType]) -> Iterator[tuple[object, ...]]:
-    verdicts = {v.metric: v for v in result.verdicts}
-    for launch in result.launches:
-        for m in launch.measurements:
-            verdict = verdicts.get(m.key) or verdicts.get(m.key_over_seeds)
-            said = verdict.kind if verdict is not None else ""
-            bounds = verdict.bounds if verdict is not None else []
-            limits = tightest(bounds, "least"), tightest(bounds, "most")
-            yield (*_of_launch(result, launch, m), m.value, said, *limits, *_points(m, axes))

@@ -60,7 +60,9 @@ def convert(value: float, unit: str, wanted: str) -> float:
         return value
     (kind, factor), (wanted_kind, wanted_factor) = _dimension(unit), _dimension(wanted)
     if kind != wanted_kind:
-        raise ConfigurationError(f"the unit {unit!r} does not fit: wanted {_like(wanted)}")
+        examples = {"s": "a time such as 200us or 1.5 s", "B": "a size such as 64 MiB", "B/s": "a rate such as 10 GB/s"}
+        like = examples.get(wanted_kind, f"{wanted!r}" if wanted else "a number without a unit")
+        raise ConfigurationError(f"the unit {unit!r} does not fit: wanted {like}")
     return float(f"{value * factor / wanted_factor:.15g}")  # 200 us are 0.0002 s, not a bit less
 
 
@@ -103,11 +105,6 @@ def _dimension(unit: str) -> tuple[str, float]:
         kind, factor = _dimension(amount.strip())
         return f"{kind}/s", factor / _DURATIONS[duration.strip()]
     return unit, 1.0
-
-
-def _like(unit: str) -> str:
-    examples = {"s": "a time such as 200us or 1.5 s", "B": "a size such as 64 MiB", "B/s": "a rate such as 10 GB/s"}
-    return examples.get(_dimension(unit)[0], f"{unit!r}" if unit else "a number without a unit")
 
 
 def format_bytes(size: float) -> str:

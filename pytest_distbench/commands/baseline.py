@@ -32,7 +32,7 @@ from pytest_distbench.store.accept import (
     why_test_did_not_pass,
     worse_by,
 )
-from pytest_distbench.store.baselines import BaselineFile, BaselineStore
+from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.store.entries import has_test, selection
 from pytest_distbench.store.files import read_run_record
 from pytest_distbench.units import counted, format_change, quantity
@@ -86,32 +86,28 @@ def _show(options: argparse.Namespace) -> Iterator[str]:
     shown = False
     for file in read_chosen(options):
         shown = True
-        yield from _describe(file)
+        entry = file.entry
+        yield str(file.name)
+        yield f"  {file.platform}, {entry.conditions.world_size} ranks, workload {entry.workload}"
+        for field in BaselineEntry.__struct_fields__:
+            value = getattr(entry, field)
+            if field not in _SHOWN_APART and value not in (None, "", {}, []):
+                yield f"  {field}: {msgspec.json.encode(value, order='sorted').decode()}"
+        rows = []
+        for metric, stored in entry.metrics.items():
+            values = [m.value for m in stored if m.value is not None]
+            ends = median(values), min(values, default=None), max(values, default=None)
+            numbers = [quantity(value, stored[0].unit) for value in ends]
+            tolerance = f"{entry.tolerances[metric]:.0%}" if metric in entry.tolerances else ""
+            rows.append((f"  {metric}", *numbers, str(len(values)), tolerance))
+        yield from layout(("  metric", "median", "min", "max", "launches", "tolerance"), rows)
+        yield ""
     if not shown:
         asked = " or ".join(map(repr, options.parts)) or "anything"
         raise DistbenchError(
             f"no baseline whose test or case matches {asked} in {options.baselines}; "
             "'distbench baseline list' lists them"
         )
-
-
-def _describe(file: BaselineFile) -> Iterator[str]:
-    entry = file.entry
-    yield str(file.name)
-    yield f"  {file.platform}, {entry.conditions.world_size} ranks, workload {entry.workload}"
-    for field in BaselineEntry.__struct_fields__:
-        value = getattr(entry, field)
-        if field not in _SHOWN_APART and value not in (None, "", {}, []):
-            yield f"  {field}: {msgspec.json.encode(value, order='sorted').decode()}"
-    rows = []
-    for metric, stored in entry.metrics.items():
-        values = [m.value for m in stored if m.value is not None]
-        ends = median(values), min(values, default=None), max(values, default=None)
-        numbers = [quantity(value, stored[0].unit) for value in ends]
-        tolerance = f"{entry.tolerances[metric]:.0%}" if metric in entry.tolerances else ""
-        rows.append((f"  {metric}", *numbers, str(len(values)), tolerance))
-    yield from layout(("  metric", "median", "min", "max", "launches", "tolerance"), rows)
-    yield ""
 
 
 _SHOWN_APART = frozenset({"metrics", "tolerances", "workload", "world_size", "backend", "launcher"})
@@ -129,7 +125,12 @@ def _prune(options: argparse.Namespace) -> Iterator[str]:
             "prune: say what to delete: give the RUN.json of a complete, green run (pytest --distbench-json), or "
             "--gone, or -k PART"
         )
-    unused = _unused_names(options.run) if options.run is not None else None
+    unused = read_run_record(options.run).unused if options.run is not None else None
+    if options.run is not None and unused is None:
+        raise DistbenchError(
+            f"{options.run}: this run was incomplete or not green, so it does not show what is unused. Run whole files "
+            f"without -k, -m or node ids until all pass, or select by name with -k"
+        )
     names = [file.name for file in read_chosen(options) if unused is None or file.name in unused]
     if options.gone:
         there = {test: has_test(options.root, test) for test in {name.test for name in names}}
@@ -146,16 +147,6 @@ def _prune(options: argparse.Namespace) -> Iterator[str]:
         yield f"{'deleted' if options.delete else 'would delete'}  {name.platform}  {name}"
     counted = f"{len(names)} baseline{'s' * (len(names) != 1)}"
     yield f"{counted} deleted" if options.delete else f"{counted} to delete{': --delete does it' if names else ''}"
-
-
-def _unused_names(path: Path) -> set[EntryName]:
-    unused = read_run_record(path).unused
-    if unused is None:
-        raise DistbenchError(
-            f"{path}: this run was incomplete or not green, so it does not show what is unused. Run whole files "
-            f"without -k, -m or node ids until all pass, or select by name with -k"
-        )
-    return set(unused)
 
 
 def _add_diff(parser: argparse.ArgumentParser) -> None:
@@ -257,20 +248,14 @@ def change_markdown(changes: Sequence[EntryChange], *, unchanged: int) -> list[s
 
 def _rows(changes: Sequence[EntryChange]) -> list[tuple[str, ...]]:
     found = [(change, metric) for change in changes if change.kind == "changed" for metric in change.metrics]
-    found.sort(key=lambda pair: -worse_by(pair[1]))
-    return [_row(change, metric) for change, metric in found]
-
-
-def _row(change: EntryChange, metric: Finding) -> tuple[str, ...]:
-    moved = "" if metric.ratio is None or METRIC_KINDS[metric.better].rule == "exact" else format_change(metric.ratio)
-    return (
-        str(change.name),
-        metric.metric,
-        quantity(metric.baseline, metric.unit),
-        quantity(metric.current, metric.unit),
-        moved or ("exact" if METRIC_KINDS[metric.better].rule == "exact" else ""),
-        f"{metric.baseline_launches} -> {metric.launches}",
-    )
+    rows = []
+    for change, metric in sorted(found, key=lambda pair: -worse_by(pair[1])):
+        is_exact = METRIC_KINDS[metric.better].rule == "exact"
+        moved = "" if metric.ratio is None or is_exact else format_change(metric.ratio)
+        numbers = (quantity(value, metric.unit) for value in (metric.baseline, metric.current))
+        launches = f"{metric.baseline_launches} -> {metric.launches}"
+        rows.append((str(change.name), metric.metric, *numbers, moved or "exact" * is_exact, launches))
+    return rows
 
 
 def _whole(changes: Sequence[EntryChange]) -> list[tuple[str, str]]:

@@ -32,13 +32,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     2 for a bad commit.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
-    modules, command = _begin_of(given)
-    is_verdict = command == "verdict"
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("-p", dest="modules", action="append", default=[])
+    first.add_argument("words", nargs=argparse.REMAINDER)
+    begin, _ = first.parse_known_args(given)
+    is_verdict = begin.words[:1] == ["verdict"]
     error_code = runs.SKIP if is_verdict else EXIT_ERROR
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # where it is ASCII, names of others are spelled out
     try:
-        _import_modules(modules)
+        _import_modules(begin.modules)
     except DistbenchError as error:
         _complain(error)
         return error_code
@@ -71,15 +74,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _complain(error: DistbenchError) -> None:
     """Say what is wrong on stderr; of several things each has a line, indented."""
     print("\n  ".join(map(escape, f"distbench: {error}".split("\n  "))), file=sys.stderr)
-
-
-def _begin_of(arguments: Sequence[str]) -> tuple[list[str], str]:
-    """The modules that ``-p MODULE`` names, and the command, or "" if there is none."""
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first.add_argument("-p", dest="modules", action="append", default=[])
-    first.add_argument("words", nargs=argparse.REMAINDER)
-    known, _ = first.parse_known_args(arguments)
-    return known.modules, next(iter(known.words), "")
 
 
 def _import_modules(names: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,7 +21,7 @@ from pytest_distbench.judging.case import compare_runs
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES, impossible_value
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.run import Finding, RunRecord
+from pytest_distbench.records.run import RunRecord
 from pytest_distbench.records.wanted import DEFAULT_TOLERANCE, FRACTION
 from pytest_distbench.report import layout
 from pytest_distbench.report.formats import FORMATS, write_as
@@ -239,7 +239,14 @@ def _verdict(options: argparse.Namespace) -> Iterator[str]:
         raise NegativeError(ABORT)
     with tempfile.TemporaryDirectory(prefix="distbench-verdict-") as folder:
         record = Path(folder, "run.json")
-        code = _run_pytest([*arguments, *(_ONE_LAUNCH if options.exact else ()), f"--distbench-json={record}"])
+        exact = _ONE_LAUNCH if options.exact else ()
+        pytest = [sys.executable, "-P", "-m", "pytest"]
+        process = subprocess.Popen([*pytest, *arguments, *exact, f"--distbench-json={record}"])
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            process.wait()  # Ctrl-C reached pytest too: it ends its ranks
+            raise
         if code == _PYTEST_INTERRUPTED:
             raise KeyboardInterrupt
         if code not in (0, _PYTEST_FAILED) or not record.exists():
@@ -250,15 +257,6 @@ def _verdict(options: argparse.Namespace) -> Iterator[str]:
     yield f"{ {GOOD: 'good', BAD: 'bad'}.get(answer, 'skip') }: {why}"
     if answer:
         raise NegativeError(answer)
-
-
-def _run_pytest(arguments: Sequence[str]) -> int:
-    process = subprocess.Popen([sys.executable, "-P", "-m", "pytest", *arguments])
-    try:
-        return process.wait()
-    except KeyboardInterrupt:
-        process.wait()  # Ctrl-C reached pytest too: it ends its ranks
-        raise
 
 
 def judge(run: RunRecord, *, metric: str, is_exact: bool) -> tuple[int, str]:
@@ -273,7 +271,12 @@ def judge(run: RunRecord, *, metric: str, is_exact: bool) -> tuple[int, str]:
         for verdict in result.verdicts
         if verdict.is_judged
         and (not metric or metric in (verdict.metric, verdict.name))
-        and (not is_exact or _repeats_exactly(verdict))
+        and (
+            not is_exact
+            or verdict.metric == FINGERPRINT
+            or verdict.kind == "missing"
+            or METRIC_KINDS[verdict.better].repeats_exactly
+        )
     ]
     if worse := [text for text, row in told if row.is_answer and row.fails]:
         return BAD, worse[0]
@@ -285,10 +288,6 @@ def judge(run: RunRecord, *, metric: str, is_exact: bool) -> tuple[int, str]:
         return SKIP, unknown[0]
     wanted = metric or ("an exact metric" if is_exact else "a metric")
     return (GOOD, "nothing is worse") if told else (SKIP, f"no verdict on {wanted}")
-
-
-def _repeats_exactly(verdict: Finding) -> bool:
-    return verdict.metric == FINGERPRINT or verdict.kind == "missing" or METRIC_KINDS[verdict.better].repeats_exactly
 
 
 COMPARE = Command("judge one run record against another, as if it were the baseline", _add_compare, _compare)

@@ -41,7 +41,7 @@ import psutil
 from pytest_distbench.errors import LauncherError, show
 from pytest_distbench.launch.site import Exit
 from pytest_distbench.launch.site.local import LocalSite
-from pytest_distbench.launch.starters import LAUNCHERS, LauncherKind, LauncherSetup
+from pytest_distbench.launch.starters import LAUNCHERS, LauncherKind
 from pytest_distbench.records.iteration import Collective, Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import ErrorReport, RankReport
@@ -109,13 +109,9 @@ class _StandInLaunch:
         """Nothing runs."""
 
 
-def _make(setup: LauncherSetup) -> StandInLauncher:
-    return StandInLauncher(setup.session)
-
-
 LAUNCHERS[STAND_IN] = LauncherKind(
     help="fake ranks, for tests of suites",
-    make=_make,
+    make=lambda setup: StandInLauncher(setup.session),
     hosts="none",
     holds_two=True,
     is_spaced=False,
@@ -124,30 +120,6 @@ LAUNCHERS[STAND_IN] = LauncherKind(
 
 def _report(plan: LaunchPlan, rank: int) -> RankReport:
     side = "REFERENCE_" if plan.tree else ""
-    factor = _factor(side)
-    kind, _, message = _setting(f"{side}ERROR").rpartition(":")
-    now = time.monotonic()
-    error = ErrorReport(
-        kind=kind or "ValueError", message=message, traceback=f"{kind or 'ValueError'}: {message}", raised_at=now
-    )
-    given = _software(_setting("SOFTWARE"))
-    return RankReport(
-        rank=rank,
-        outcome="failed" if message else "passed",
-        phase="body",
-        phases={"begin": now, "end": now, "body": 0.0},
-        error=error if message else None,
-        observations=list(_observations(_description(plan), plan.index, factor)),
-        fingerprints=_fingerprints(_setting("COLLECTIVES"), rank),
-        software={**SOFTWARE, **given} if rank == 0 else {},
-    )
-
-
-def _setting(name: str) -> str:
-    return os.environ.get(f"{VARIABLE}_{name}", "")
-
-
-def _factor(side: str) -> float:
     text = _setting(f"{side}FACTOR") or "1"
     try:
         factor = float(text)
@@ -155,14 +127,36 @@ def _factor(side: str) -> float:
         factor = math.nan
     if not 0 < factor < math.inf:
         raise LauncherError(f"{VARIABLE}_{side}FACTOR={text!r}; wanted a finite number above 0, such as 1.5")
-    return factor
-
-
-def _software(text: str) -> dict[str, str]:
+    kind, _, message = _setting(f"{side}ERROR").rpartition(":")
+    kind, now = kind or "ValueError", time.monotonic()
+    error = ErrorReport(kind=kind, message=message, traceback=f"{kind}: {message}", raised_at=now)
+    text = _setting("SOFTWARE")
     pairs = [pair.partition("=") for pair in text.split()]
     if not all(name and separator for name, separator, _ in pairs):
         raise LauncherError(f"{VARIABLE}_SOFTWARE={text!r}; wanted names with versions, such as torch=2.14.0 numpy=2")
-    return {name: version for name, _, version in pairs}
+    fingerprints = {}
+    if text := _setting("COLLECTIVES"):
+        sent = re.fullmatch(r"(\d+)x(\d+)", text)
+        if sent is None:
+            raise LauncherError(
+                f"{VARIABLE}_COLLECTIVES={text!r}; wanted how many of how many bytes, such as 2x26214400"
+            )
+        rows = [Collective("all_reduce", "float32", int(sent[2]), "default", int(sent[1]))]
+        fingerprints["step"] = Fingerprint(collectives={str(rank): rows})
+    return RankReport(
+        rank=rank,
+        outcome="failed" if message else "passed",
+        phase="body",
+        phases={"begin": now, "end": now, "body": 0.0},
+        error=error if message else None,
+        observations=list(_observations(_description(plan), plan.index, factor)),
+        fingerprints=fingerprints,
+        software={**SOFTWARE, **{name: version for name, _, version in pairs}} if rank == 0 else {},
+    )
+
+
+def _setting(name: str) -> str:
+    return os.environ.get(f"{VARIABLE}_{name}", "")
 
 
 def _description(plan: LaunchPlan) -> Mapping[str, Any]:
@@ -187,13 +181,20 @@ def _observations(described: Mapping[str, Any], launch: int, factor: float) -> I
         key, _, better = spelled.partition("!")
         if better and better not in METRIC_KINDS:
             raise LauncherError(f"{spelled!r}: unknown kind {better!r}; known are {', '.join(METRIC_KINDS)}")
-        name, at = _parse_key(key)
+        point = _AT.search(key)
+        name, pairs = (key, ()) if point is None else (key[: point.start()], point[1].split(","))
+        at: dict[str, Scalar] = {}
+        for axis, _, text in (pair.partition("=") for pair in pairs):
+            at[axis] = int(text) if text.isdecimal() else text
         if NAME.take(name) is None:
             raise LauncherError(
                 f"{spelled!r} is no metric; wanted a name, or one at a point: latency[message_bytes=1024]"
             )
         listed = values if isinstance(values, list) else [values]
-        _check_values(spelled, listed)
+        for value in listed or [[]]:
+            found = [as_float(number) for number in (value if isinstance(value, list) else [value])]
+            if value is not None and (not found or any(n is None or not abs(n) <= LARGEST_NUMBER for n in found)):
+                raise LauncherError(f"{spelled!r}: {show(value)}; wanted a finite number, a list of them, or None")
         value = listed[launch % len(listed)]
         numbers = value if isinstance(value, list) else [] if value is None else [value]
         if better in ("", "curve"):
@@ -207,31 +208,3 @@ def _observations(described: Mapping[str, Any], launch: int, factor: float) -> I
             is_series=isinstance(value, list),
             at=at,
         )
-
-
-def _check_values(spelled: str, listed: list[Any]) -> None:
-    """Refuse what no rank could have recorded; :class:`LauncherError` has the value."""
-    for value in listed or [[]]:
-        numbers = [as_float(number) for number in (value if isinstance(value, list) else [value])]
-        if value is not None and (not numbers or any(n is None or not abs(n) <= LARGEST_NUMBER for n in numbers)):
-            raise LauncherError(f"{spelled!r}: {show(value)}; wanted a finite number, a list of them, or None")
-
-
-def _parse_key(key: str) -> tuple[str, dict[str, Scalar]]:
-    """``latency[message_bytes=1024]`` as verdicts spell it: the metric's name, and where it was measured."""
-    found = _AT.search(key)
-    if found is None:
-        return key, {}
-    pairs = (pair.split("=") for pair in found.group(1).split(","))
-    return key[: found.start()], {axis: int(text) if text.isdecimal() else text for axis, text in pairs}
-
-
-def _fingerprints(text: str, rank: int) -> dict[str, Fingerprint]:
-    if not text:
-        return {}
-    found = re.fullmatch(r"(\d+)x(\d+)", text)
-    if found is None:
-        raise LauncherError(f"{VARIABLE}_COLLECTIVES={text!r}; wanted how many of how many bytes, such as 2x26214400")
-    count, size = map(int, found.groups())
-    rows = [Collective("all_reduce", "float32", size, "default", count)]
-    return {"step": Fingerprint(collectives={str(rank): rows})}

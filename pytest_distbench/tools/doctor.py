@@ -200,8 +200,11 @@ def other_work(shares: Sequence[tuple[float, str, int]]) -> Iterator[Finding]:
 
 
 def container_limits(root: Path) -> Iterator[Finding]:
-    quota = _cpu_quota(root)
     cores = hardware.cores()
+    limit, _, period = _text(root / "sys/fs/cgroup/cpu.max").partition(" ")
+    if not limit.isdigit() or not period.isdigit():
+        limit, period = (_text(root / f"sys/fs/cgroup/cpu/cpu.cfs_{name}_us") for name in ("quota", "period"))
+    quota = int(limit) / int(period) if limit.isdigit() and period.isdigit() and int(period) else None
     if quota is not None and quota < cores:
         text = f"{quota:g} CPUs of {cores} visible cores, so ranks are stopped for a part of every 100 ms"
         advice = "give the container whole cores (docker run --cpuset-cpus=0-3) instead of a quota (--cpus)"
@@ -284,15 +287,6 @@ def foreign_shares() -> list[tuple[float, str, int]]:
         with contextlib.suppress(psutil.Error):
             shares.append((process.cpu_percent() / 100, str(process.info["name"]), process.pid))
     return sorted(shares, reverse=True)
-
-
-def _cpu_quota(root: Path) -> float | None:
-    for path in root.glob("sys/fs/cgroup/cpu.max"):
-        quota, _, period = _text(path).partition(" ")
-        if quota.isdigit() and period.isdigit():
-            return int(quota) / int(period)
-    quota, period = (_text(root / f"sys/fs/cgroup/cpu/cpu.cfs_{name}_us") for name in ("quota", "period"))
-    return int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) else None
 
 
 def _text(path: Path) -> str:

@@ -73,6 +73,14 @@ def write_pytorch_benchmark(record: RunRecord, out: BinaryIO) -> None:
 
 def _pytorch_record(record: RunRecord, result: CaseResult, sample: Sample, values: list[float]) -> dict[str, Any]:
     case, environment = result.case, result.environment
+    # The hosts that its ranks lived on: several of them mark a distributed benchmark.
+    ranks = Counter(result.launches[-1].hosts or ["host0"] * case.world_size)
+    hosts: dict[str, dict[str, Any]] = {
+        host: {"gpu_info": environment.device, "gpu_count": count}
+        if case.device == "cuda"
+        else {"cpu_info": environment.device, "cpu_count": environment.cores}
+        for host, count in ranks.items()
+    }
     versions = {name: version for name, version in environment.software.items() if name not in SETTINGS}
     return {
         "benchmark": {
@@ -86,7 +94,7 @@ def _pytorch_record(record: RunRecord, result: CaseResult, sample: Sample, value
                 "commit": record.commit,
             },
         },
-        "runners": _runners(result),
+        "runners": [{"type": environment.platform, "name": host, **found} for host, found in hosts.items()],
         "model": {
             "name": _name_of(result),
             "type": case.conditions.kind,
@@ -100,17 +108,6 @@ def _pytorch_record(record: RunRecord, result: CaseResult, sample: Sample, value
             "extra_info": {"unit": sample.unit, "better": sample.better},
         },
     }
-
-
-def _runners(result: CaseResult) -> list[dict[str, Any]]:
-    """The hosts that its ranks lived on: several of them mark a distributed benchmark."""
-    environment = result.environment
-    ranks = Counter(result.launches[-1].hosts or ["host0"] * result.case.world_size)
-    if result.case.device == "cuda":
-        found = [{"name": name, "gpu_info": environment.device, "gpu_count": count} for name, count in ranks.items()]
-    else:
-        found = [{"name": name, "cpu_info": environment.device, "cpu_count": environment.cores} for name in ranks]
-    return [{"type": environment.platform, **runner} for runner in found]
 
 
 def _write_json(content: object, out: BinaryIO) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
-import os
 import statistics
 import sys
 from collections import Counter
@@ -30,6 +29,7 @@ from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFi
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.run import CaseResult, RunRecord
+from pytest_distbench.records.summaries import grouped
 from pytest_distbench.report import escape_markdown, layout, row_line, table_head
 from pytest_distbench.report.formats import BINARY, TABLE_FORMATS
 from pytest_distbench.report.page import Chart, PageFiles, axis, choice, line, lines, short
@@ -107,7 +107,9 @@ def read_history(folder: Path, *, last: int = USUAL_LAST) -> tuple[list[Trend], 
         raise DistbenchError(f"{folder} is not a folder: give one that holds run records, written by --distbench-json")
     runs: list[tuple[str, str, RunRecord]] = []
     problems = []
-    for path in sorted(_files(folder)):
+    for path in sorted(folder.rglob("*.json")):
+        if any(part.startswith(".") for part in path.relative_to(folder).parts[:-1]) or path.is_dir():
+            continue
         try:
             record = read_run_record(path)
         except StoredFileError as error:
@@ -118,30 +120,17 @@ def read_history(folder: Path, *, last: int = USUAL_LAST) -> tuple[list[Trend], 
     trends: dict[tuple[str, ...], Trend] = {}
     for at, _, record in runs:
         is_slow = "full" in record.settings
-        for trend, value in (value for result in record.results for value in _values(result)):
-            key = (*trend.case, trend.metric, trend.sample.unit, trend.sample.better)
-            known = trends.setdefault(key, trend)
-            known.is_slow = is_slow and (known.is_slow or not known.points)
-            known.points.append(Point(at, record.commit, value))
+        for result in record.results:
+            passed = (launch for launch in result.launches if launch.outcome == "passed")
+            measured = grouped((m.key, m) for launch in passed for m in launch.measurements)
+            for samples in measured.values():
+                if values := [m.value for m in samples if m.value is not None]:
+                    trend = Trend(result=result, sample=samples[0])
+                    key = (*trend.case, trend.metric, trend.sample.unit, trend.sample.better)
+                    known = trends.setdefault(key, trend)
+                    known.is_slow = is_slow and (known.is_slow or not known.points)
+                    known.points.append(Point(at, record.commit, float(statistics.median(values))))
     return [trends[key] for key in sorted(trends)], [run[0] for run in runs], problems
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """Every ``.json`` below, but for hidden folders."""
-    for where, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(where, name) for name in names if name.endswith(".json"))
-
-
-def _values(result: CaseResult) -> Iterator[tuple[Trend, float]]:
-    """The median of the launches that passed, of each metric."""
-    measured: dict[str, list[Sample]] = {}
-    for launch in result.launches:
-        for measurement in launch.measurements if launch.outcome == "passed" else ():
-            measured.setdefault(measurement.key, []).append(measurement)
-    for found in measured.values():
-        if values := [m.value for m in found if m.value is not None]:
-            yield Trend(result=result, sample=found[0]), float(statistics.median(values))
 
 
 LEAST_RUNS = 5
@@ -436,7 +425,13 @@ def _history(options: argparse.Namespace) -> Iterator[str]:
     trends, starts, problems = read_history(options.folder, last=options.last)
     if not starts:
         raise DistbenchError("; ".join([f"{options.folder} contains no run record", *problems[:1]]))
-    chosen = [trend for trend in trends if _is_chosen(trend, options)]
+    parts = [part.casefold() for part in options.parts]
+    chosen = []
+    for trend in trends:
+        names = (trend.result.nodeid, *trend.case[1:], trend.result.case.title, trend.metric)
+        is_named = not parts or any(part in name.casefold() for part in parts for name in names)
+        if is_named and (options.all or METRIC_KINDS[trend.sample.better].is_judged):
+            chosen.append(trend)
     if options.parts and not chosen:
         shown = ", ".join(sorted({trend.result.case.title for trend in trends})[:5])
         raise DistbenchError(f"history -k {' -k '.join(options.parts)} matches nothing; there are {shown}, ...")
@@ -457,20 +452,19 @@ def _history(options: argparse.Namespace) -> Iterator[str]:
             yield from ["", *table_head(table.header, left=3), *map(row_line, table.texts)]
     else:
         yield from _head(starts, problems, chosen, rows)
-        yield from _told(rows)
+        if rows:
+            yield from ["", *layout(table.header, table.texts, left=2)]
+        worst = sorted((row for row in rows if row.bisect), key=lambda row: (not row.is_worse, -row.moved))
+        if worst:
+            between = {row.commits: row for row in reversed(worst)}  # of metrics that changed together the worst one's
+            yield from ["", "find the commit:"]
+            yield from (f"  {row.bisect}" for row in [*reversed(between.values())][:MOST_COMMANDS])
 
 
 def _number(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= MOST_LAST:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {MOST_LAST}")
     return int(text)
-
-
-def _is_chosen(trend: Trend, options: argparse.Namespace) -> bool:
-    names = (trend.result.nodeid, *trend.case[1:], trend.result.case.title, trend.metric)
-    parts = [part.casefold() for part in options.parts]
-    is_named = not parts or any(part in name.casefold() for part in parts for name in names)
-    return is_named and (options.all or METRIC_KINDS[trend.sample.better].is_judged)
 
 
 def _head(starts: list[str], problems: list[str], chosen: list[Trend], rows: list[TrendRow]) -> Iterator[str]:
@@ -484,19 +478,6 @@ def _head(starts: list[str], problems: list[str], chosen: list[Trend], rows: lis
     if problems:
         number = len(problems)
         yield f"{number} file{'s' * (number != 1)} not read, such as {problems[0]}"
-
-
-def _told(rows: list[TrendRow]) -> Iterator[str]:
-    if rows:
-        table = trends_table(rows)
-        yield ""
-        yield from layout(table.header, table.texts, left=2)
-    worst = sorted((row for row in rows if row.bisect), key=lambda row: (not row.is_worse, -row.moved))
-    if worst:
-        between = {row.commits: row for row in reversed(worst)}  # of metrics that changed together the worst one's
-        yield ""
-        yield "find the commit:"
-        yield from (f"  {row.bisect}" for row in [*reversed(between.values())][:MOST_COMMANDS])
 
 
 HISTORY = Command("show metrics over many runs, and where their level changed", _add_history, _history)

@@ -8,9 +8,6 @@ the launches, so that a round is a launch. The other two leave out what JUnit an
 
 from __future__ import annotations
 
-import html
-import itertools
-import statistics
 from collections.abc import Callable, Generator, Iterator, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -19,12 +16,29 @@ import pytest
 
 from pytest_distbench.plugin import carry
 from pytest_distbench.plugin.fixtures import FIXTURE
-from pytest_distbench.records.metric import Sample
-from pytest_distbench.records.run import CaseResult, Finding
-from pytest_distbench.units import GIGABYTE
 
 if TYPE_CHECKING:
     from pytest_benchmark.session import BenchmarkSession
+
+    from pytest_distbench.records.metric import Sample
+    from pytest_distbench.records.run import CaseResult, Finding
+
+
+_BENCHMARK_OPTIONS = tuple(
+    f"benchmark_{option}"
+    for option in (
+        "only", "skip", "enable", "json", "save", "autosave", "save_data", "compare", "compare_fail", "histogram",
+    )
+)  # fmt: skip
+"""Options of pytest-benchmark that ask for something; without any of them our results stay in our own table."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if any(config.getoption(name, None) for name in _BENCHMARK_OPTIONS):
+        config.pluginmanager.register(PytestBenchmarkPlugin(), "distbench-pytest-benchmark")
+    in_allure = bool(config.getoption("allure_report_dir", None))
+    if in_allure or config.getoption("htmlpath", None):
+        config.pluginmanager.register(ViewersPlugin(in_allure=in_allure), "distbench-viewers")
 
 
 _TITLE = "distbench"
@@ -37,6 +51,8 @@ class ViewersPlugin:
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_table_html(self, report: pytest.TestReport, data: list[str]) -> None:
         if lines := _lines(report):
+            import html
+
             data += ["", f" {_TITLE} ".center(80, "-"), *map(html.escape, lines), ""]
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -116,14 +132,13 @@ def benchmarks(results: Sequence[CaseResult]) -> Iterator[SimpleNamespace]:
     and comparisons go by it. A case is a group, so that a sweep is one table. ``callspec.params`` is what
     ``--benchmark-group-by=param:NAME`` can use.
     """
+    from pytest_distbench.records.summaries import grouped
+
     for result in results:
         if result.launches[-1].outcome != "passed":
             continue
-        measured: dict[str, list[Sample]] = {}
-        for launch in result.launches:
-            for measurement in launch.measurements:
-                if measurement.value is not None and measurement.value > 0:
-                    measured.setdefault(measurement.key, []).append(measurement)
+        found = (m for launch in result.launches for m in launch.measurements)
+        measured = grouped((m.key, m) for m in found if m.value is not None and m.value > 0)
         for verdict in result.verdicts:
             if verdict.unit == "s" and verdict.better == "lower" and verdict.metric in measured:
                 yield _benchmark(result, verdict, measured[verdict.metric])
@@ -158,7 +173,7 @@ def _receiver(config: pytest.Config) -> BenchmarkSession | None:
 
 def _replay(rounds_s: Sequence[float]) -> Callable[[], float]:
     """A clock that is read before and after each round. It starts at 0.0 each time, so no digit is lost."""
-    readings = itertools.chain.from_iterable((0.0, value) for value in rounds_s)
+    readings = (reading for value in rounds_s for reading in (0.0, value))
 
     def distbench_launches() -> float:
         return next(readings)
@@ -167,12 +182,31 @@ def _replay(rounds_s: Sequence[float]) -> Callable[[], float]:
 
 
 def _benchmark(result: CaseResult, verdict: Finding, measured: Sequence[Sample]) -> SimpleNamespace:
+    import statistics
+
+    from pytest_distbench.units import GIGABYTE
+
     case, environment = result.case, result.environment
     test = f"{case.test}[{case.name}]" if case.name else case.test
     fullname = f"{test}:{verdict.metric}"
     rounds_s = [m.value for m in measured if m.value is not None]
     scalars = {name: value for name, value in case.params.items() if isinstance(value, bool | int | float | str)}
     params = {**scalars, **verdict.at, "world_size": case.world_size, "metric": verdict.name}
+    bandwidths: dict[str, float] = {}  # in GB/s (1e9 bytes) as nccl-tests defines them
+    size, factor = verdict.at.get("message_bytes"), verdict.facts.get("busbw_factor")
+    if isinstance(size, int | float):
+        algbw = bandwidths["algbw_gb_per_s"] = size / statistics.median(rounds_s) / GIGABYTE
+        if isinstance(factor, int | float):
+            bandwidths["busbw_gb_per_s"] = algbw * factor
+    spreads = [m.spread for m in measured if m.spread is not None and m.spread.n]
+    inside = {
+        "iterations": [s.n for s in spreads],
+        "median_s": [s.median for s in spreads],
+        "p95_s": [s.p95 for s in spreads],
+        "p99_s": [s.p99 for s in spreads],
+    }
+    if len(spreads) < len(measured):
+        inside = {}
     return SimpleNamespace(
         name=fullname.rpartition("::")[2],
         nodeid=fullname,
@@ -189,28 +223,7 @@ def _benchmark(result: CaseResult, verdict: Finding, measured: Sequence[Sample])
             "software": environment.software,
             "verdict": verdict.kind,
             **verdict.at,
-            **_bandwidths(verdict, statistics.median(rounds_s)),
-            **_inside(measured),
+            **bandwidths,
+            **inside,
         },
     )
-
-
-def _bandwidths(verdict: Finding, median_s: float) -> dict[str, float]:
-    """GB/s (1e9 bytes) as nccl-tests defines them, for points with a message size."""
-    size, factor = verdict.at.get("message_bytes"), verdict.facts.get("busbw_factor")
-    if not isinstance(size, int | float):
-        return {}
-    found = {"algbw_gb_per_s": size / median_s / GIGABYTE}
-    return {**found, "busbw_gb_per_s": found["algbw_gb_per_s"] * factor} if isinstance(factor, int | float) else found
-
-
-def _inside(measured: Sequence[Sample]) -> dict[str, list[float]]:
-    summaries = [m.spread for m in measured if m.spread is not None and m.spread.n]
-    if len(summaries) < len(measured):
-        return {}
-    return {
-        "iterations": [s.n for s in summaries],
-        "median_s": [s.median for s in summaries],
-        "p95_s": [s.p95 for s in summaries],
-        "p99_s": [s.p99 for s in summaries],
-    }

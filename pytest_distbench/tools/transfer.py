@@ -23,6 +23,7 @@ from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFi
 from pytest_distbench.records.case import BaselineEntry, Conditions, EntryName, key_text
 from pytest_distbench.records.metric import BoundValue, Sample, Scalar, metric_key
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.summaries import grouped
 from pytest_distbench.report import escape_cell
 from pytest_distbench.report.tables.table import ColumnType, DataTable, write_csv, write_parquet
 from pytest_distbench.store.baselines import BASELINE_FILES, MAX_FILE_BYTES, BaselineFile, BaselineStore, encode
@@ -65,16 +66,14 @@ ENTRY_COLUMNS: Mapping[str, ColumnType] = {
 
 
 def entry_rows(files: Iterable[BaselineFile]) -> DataTable:
-    return DataTable(ENTRY_COLUMNS, (row for file in files for row in _rows_of_entry(file)))
+    def rows() -> Iterator[tuple[object, ...]]:
+        for file in files:
+            entry, under = file.entry, file.entry.conditions
+            case = (file.platform, file.test, file.key, under.world_size, under.backend, under.launcher, entry.workload)
+            for key, metric in entry.metrics.items():
+                yield from ((*case, key, m.unit, m.better, launch, m.value) for launch, m in enumerate(metric))
 
-
-def _rows_of_entry(file: BaselineFile) -> Iterator[tuple[object, ...]]:
-    entry = file.entry
-    under = entry.conditions
-    case = (file.platform, file.test, file.key, under.world_size, under.backend, under.launcher, entry.workload)
-    for key, metric in entry.metrics.items():
-        for launch, m in enumerate(metric):
-            yield (*case, key, m.unit, m.better, launch, m.value)
+    return DataTable(ENTRY_COLUMNS, rows())
 
 
 _FORMATS: Mapping[str, Callable[[Iterable[BaselineFile], BinaryIO], None]] = {
@@ -108,76 +107,6 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
         "--existing", choices=("keep", "replace"), default="keep", help="baselines that exist already (default: keep)"
     )
     choose_entries(parser)
-    _add_options_of_numbers(parser)
-
-
-def _export(options: argparse.Namespace) -> Iterator[str]:
-    number = 0
-
-    def count_entries() -> Iterator[BaselineFile]:
-        nonlocal number
-        for file in read_chosen(options):
-            number += 1
-            yield file
-
-    write = _FORMATS[options.format]
-    if options.output is None:
-        if options.format == "parquet":
-            raise ConfigurationError("export --format parquet is no text: give -o FILE")
-        write(count_entries(), sys.stdout.buffer)
-        return
-    with replace_file(options.output, next_step="Give -o a writable place") as out:
-        write(count_entries(), out)
-    yield f"{number} baseline{'s' * (number != 1)} written to {options.output}"
-
-
-def _refuse_contradictions(found: Iterable[tuple[str, BaselineFile]]) -> None:
-    """Of two entries of one name that differ nobody knows which is meant."""
-    seen: dict[EntryName, tuple[str, bytes]] = {}
-    for place, file in found:
-        digest = hashlib.blake2b(msgspec.json.encode(file.entry, order="sorted")).digest()
-        first, known = seen.setdefault(file.name, (place, digest))
-        if known != digest:
-            raise DistbenchError(
-                f"{first} and {place} contradict each other: both contain {file.name} of {file.platform}, with "
-                f"different values, so nothing was imported. Remove one of them"
-            )
-
-
-def _import(options: argparse.Namespace) -> Iterator[str]:
-    if options.kind:
-        yield from _import_numbers(options)
-        return
-    choice = selection(options.parts)
-    counts = {"new": 0, "replaced": 0, "kept": 0}
-
-    def chosen() -> Iterator[tuple[str, BaselineFile]]:
-        for source in options.source:
-            for place, file in entries_of(source):
-                if choice(file.name) and options.platform in ("", file.platform):
-                    yield place, file
-
-    with contextlib.suppress(StoredFileError):  # told below, when what stands before it is in
-        _refuse_contradictions(chosen())
-    for _, file in chosen():
-        store = BaselineStore(options.baselines, file.platform)
-        stored = store.entry(file.test, file.key)
-        done = "new" if stored is None else "kept" if stored == file.entry or options.existing == "keep" else "replaced"
-        if done != "kept":
-            store.write(file.test, file.key, file.entry, sync=False)
-            yield f"{done}  {file.platform}  {file.name}"
-        counts[done] += 1
-    if not sum(counts.values()):
-        of = f" of platform {options.platform}" if options.platform else ""
-        sources = ", ".join(map(str, options.source))
-        raise DistbenchError(f"{sources}: no matching baseline{of}, so nothing was imported")
-    yield ", ".join(f"{number} {what}" for what, number in counts.items())
-
-
-_TEST = re.compile(r"(?P<test>[^[\]]+::[^[\]]+?)(?:\[(?P<case>.*)\])?")
-
-
-def _add_options_of_numbers(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "of nccl-tests and rccl-tests",
         "their output, or their JSON; several files are several runs of the same benchmark",
@@ -200,6 +129,67 @@ def _add_options_of_numbers(parser: argparse.ArgumentParser) -> None:
     ):
         given: dict[str, Any] = {"choices": taken} if isinstance(taken, tuple) else {"metavar": taken}
         group.add_argument(f"--{name}", default=default, type=int if default is None else str, help=told, **given)
+
+
+def _export(options: argparse.Namespace) -> Iterator[str]:
+    number = 0
+
+    def count_entries() -> Iterator[BaselineFile]:
+        nonlocal number
+        for file in read_chosen(options):
+            number += 1
+            yield file
+
+    write = _FORMATS[options.format]
+    if options.output is None:
+        if options.format == "parquet":
+            raise ConfigurationError("export --format parquet is no text: give -o FILE")
+        write(count_entries(), sys.stdout.buffer)
+        return
+    with replace_file(options.output, next_step="Give -o a writable place") as out:
+        write(count_entries(), out)
+    yield f"{number} baseline{'s' * (number != 1)} written to {options.output}"
+
+
+def _import(options: argparse.Namespace) -> Iterator[str]:
+    if options.kind:
+        yield from _import_numbers(options)
+        return
+    choice = selection(options.parts)
+    counts = {"new": 0, "replaced": 0, "kept": 0}
+
+    def chosen() -> Iterator[tuple[str, BaselineFile]]:
+        for source in options.source:
+            for place, file in entries_of(source):
+                if choice(file.name) and options.platform in ("", file.platform):
+                    yield place, file
+
+    seen: dict[EntryName, tuple[str, bytes]] = {}
+    with contextlib.suppress(StoredFileError):  # told below, when what stands before it is in
+        for place, file in chosen():
+            digest = hashlib.blake2b(msgspec.json.encode(file.entry, order="sorted")).digest()
+            first, known = seen.setdefault(file.name, (place, digest))
+            if known != digest:
+                raise DistbenchError(
+                    f"{first} and {place} contradict each other: both contain {file.name} of {file.platform}, with "
+                    f"different values, so nothing was imported. Remove one of them"
+                )
+    for _, file in chosen():
+        store = BaselineStore(options.baselines, file.platform)
+        stored = store.entry(file.test, file.key)
+        done = "new" if stored is None else "kept" if stored == file.entry or options.existing == "keep" else "replaced"
+        if done != "kept":
+            store.write(file.test, file.key, file.entry, sync=False)
+            yield f"{done}  {file.platform}  {file.name}"
+        counts[done] += 1
+    if not sum(counts.values()):
+        of = f" of platform {options.platform}" if options.platform else ""
+        sources = ", ".join(map(str, options.source))
+        raise DistbenchError(f"{sources}: no matching baseline{of}, so nothing was imported")
+    yield ", ".join(f"{number} {what}" for what, number in counts.items())
+
+
+_TEST = re.compile(r"(?P<test>[^[\]]+::[^[\]]+?)(?:\[(?P<case>.*)\])?")
 
 
 def _import_numbers(options: argparse.Namespace) -> Iterator[str]:
@@ -281,7 +271,8 @@ def _name(options: argparse.Namespace) -> EntryName:
 
 def _ranks(outputs: list[PerfOutput], given: int | None) -> int:
     for what, found in (
-        ("programs", {_operation(output.program) for output in outputs if output.program}),
+        # all_reduce_perf, all_reduce_perf_mpi and AllReduce are one
+        ("programs", {re.sub("[^a-z]", "", o.program.partition("_perf")[0].lower()) for o in outputs if o.program}),
         ("numbers of ranks", {output.ranks for output in outputs if output.ranks is not None}),
     ):
         if len(found) > 1:
@@ -294,11 +285,6 @@ def _ranks(outputs: list[PerfOutput], given: int | None) -> int:
     if (ranks := given if given is not None else told) is None or ranks < 1:
         raise ConfigurationError("the files do not say how many ranks there were: give --world-size N")
     return ranks
-
-
-def _operation(program: str) -> str:
-    """One spelling for ``all_reduce_perf``, ``all_reduce_perf_mpi`` and ``AllReduce``."""
-    return re.sub("[^a-z]", "", program.partition("_perf")[0].lower())
 
 
 EXPORT = Command("write all values of all launches into one file", _add_export, _export)
@@ -327,25 +313,6 @@ class PerfRow:
     in_place: bool
     time_s: float
     busbw: float
-
-
-@dataclass(kw_only=True)
-class PerfOutput:
-    """One run.
-
-    Attributes:
-        program: ``all_reduce_perf``; empty where the output does not say.
-        ranks: of the group; None where the output does not say.
-        device: of the first rank; empty where the output does not say.
-        rows: in the order they were measured, at least one.
-        is_whole: whether the tool came to its end.
-    """
-
-    program: str = ""
-    ranks: int | None = None
-    device: str = ""
-    rows: list[PerfRow] = field(default_factory=list)
-    is_whole: bool = False
 
 
 MAX_OUTPUT_BYTES = 64 * 2**20
@@ -390,13 +357,13 @@ def looks_like_text(text: str) -> bool:
 
 
 def read_perf_text(text: str, path: Path) -> Sequence[PerfOutput]:
-    runs: list[_Printed] = []
+    runs: list[PerfOutput] = []
     for number, line in enumerate(map(_bare, text.splitlines()), 1):
         place = Path(f"{path}:{number}")
         if (begins := _PROGRAM.match(line)) or not runs:
-            runs.append(_Printed(program=begins[1] if begins else ""))
+            runs.append(PerfOutput(program=begins[1] if begins else ""))
         elif _BEGIN.match(line) and runs[-1].has_begun:
-            runs.append(_Printed())
+            runs.append(PerfOutput())
         runs[-1].read(line, place)
     if not any(run.rows for run in runs):
         raise StoredFileError(path, "holds no line of results: the run failed", _WHOLE_RUN)
@@ -413,23 +380,33 @@ def _columns(line: str) -> list[str]:
 
 
 @dataclass(kw_only=True)
-class _Printed(PerfOutput):
-    """One run, as far as its lines are read."""
+class PerfOutput:
+    """One run, as far as its lines are read.
 
+    Attributes:
+        program: ``all_reduce_perf``; empty where the output does not say.
+        ranks: of the group; None where the output does not say.
+        device: of the first rank; empty where the output does not say.
+        rows: in the order they were measured, at least one.
+        is_whole: whether the tool came to its end.
+        groups: ranks by the group that they are of.
+    """
+
+    program: str = ""
+    ranks: int | None = None
+    device: str = ""
+    rows: list[PerfRow] = field(default_factory=list)
+    is_whole: bool = False
     has_begun: bool = False
     columns: list[str] = field(default_factory=list)
     sides: list[str] = field(default_factory=list)
     groups: Counter[str] = field(default_factory=Counter)
-    """Ranks by the group that they are of."""
 
     def read(self, line: str, place: Path) -> None:
-        if line.startswith("#"):
-            self._read_comment(line, place)
-        elif line and self.columns and not self.is_whole and not _LOG.search(line):
-            self.rows.extend(self._rows_of(line, place))
-
-    def _read_comment(self, line: str, place: Path) -> None:
-        if _BEGIN.match(line):
+        if not line.startswith("#"):
+            if line and self.columns and not self.is_whole and not _LOG.search(line):
+                self.rows.extend(self._rows_of(line, place))
+        elif _BEGIN.match(line):
             self.has_begun = True
         elif rank := _RANK.match(line):
             self.groups[rank[1] or "0"] += 1
@@ -469,19 +446,14 @@ class _Printed(PerfOutput):
             for i, side in enumerate(sides):
                 begin = starts[0] + i * width
                 body = dict(zip(names[starts[0] : starts[0] + width], cells[begin : begin + width], strict=True))
-                _check_right(body, place)
+                # An ``error`` is a difference, which may be small: an asterisk says it is not.
+                wrong = body.get("#wrong") or body.get("error") or "N/A"
+                if wrong != "N/A":
+                    value = float(wrong.removesuffix("*"))
+                    _refuse_wrong(value if "#wrong" in body or wrong.endswith("*") else 0, place)
                 yield _row(head, body["time"], body["busbw"], in_place=side == "in-place")
         except ValueError:
             raise StoredFileError(place, f"{show(line.strip())} is no line of numbers", _CORRECT) from None
-
-
-def _check_right(cells: dict[str, str], place: Path) -> None:
-    """Refuse wrong results. An ``error`` is a difference, which may be small: an asterisk says it is not."""
-    found = cells.get("#wrong") or cells.get("error") or "N/A"
-    if found == "N/A":
-        return
-    value = float(found.removesuffix("*"))
-    _refuse_wrong(value if "#wrong" in cells or found.endswith("*") else 0, place)
 
 
 def _refuse_wrong(number: float, place: Path) -> None:
@@ -503,9 +475,13 @@ def read_perf_json(text: str, path: Path) -> PerfOutput:
         config = config if isinstance(config, dict) else {}
         devices = [d for d in config.get("devices") or document.get("devices") or [] if isinstance(d, dict)]
         args = document.get("args") or [""]
+        # A rank per GPU: the file may name one device of each process only.
+        processes = len({(device.get("hostname"), device.get("pid")) for device in devices})
+        threads, gpus = config.get("nthreads"), config.get("ngpus")
+        is_known = bool(processes) and isinstance(threads, int) and isinstance(gpus, int)
         return PerfOutput(
             program=Path(str(args[0])).name,
-            ranks=_ranks_of_nccl(config, devices),
+            ranks=processes * threads * gpus if is_known else None,
             device=str(devices[0].get("device_info", "")) if devices else "",
             rows=output,
             is_whole="end_time" in document,
@@ -522,13 +498,6 @@ def read_perf_json(text: str, path: Path) -> PerfOutput:
             is_whole=True,
         )
     raise StoredFileError(path, "no JSON that nccl-tests or rccl-tests write", _AS_WRITTEN)
-
-
-def _ranks_of_nccl(config: Mapping[str, Any], devices: Sequence[Mapping[str, Any]]) -> int | None:
-    """A rank per GPU: the file may name one device of each process only."""
-    processes = len({(device.get("hostname"), device.get("pid")) for device in devices})
-    threads, gpus = config.get("nthreads"), config.get("ngpus")
-    return processes * threads * gpus if processes and isinstance(threads, int) and isinstance(gpus, int) else None
 
 
 def _read(
@@ -557,8 +526,7 @@ def _rows_of_nccl(one: Mapping[str, Any], place: Path) -> list[PerfRow]:
         if "cpu_time" in side:
             raise StoredFileError(place, *_CPU_TIME_ONLY)
         _refuse_wrong(side["nwrong"], place)
-        row = _row(one, side["time"], side["bus_bw"], in_place=key == "in_place")
-        rows.append(row)
+        rows.append(_row(one, side["time"], side["bus_bw"], in_place=key == "in_place"))
     return rows
 
 
@@ -656,13 +624,8 @@ def baselines_of(runs: Sequence[Sequence[PerfRow]], *, in_place: bool) -> dict[s
 
 
 def _by_size(runs: Iterable[Iterable[PerfRow]], value: Callable[[PerfRow], float]) -> Mapping[int, list[float]]:
-    found: dict[int, list[float]] = {}
-    for rows in runs:
-        cycles: dict[int, list[float]] = {}
-        for row in rows:
-            cycles.setdefault(row.size, []).append(value(row))
-        for size, values in cycles.items():
-            found.setdefault(size, []).append(statistics.median(values))
+    cycles = (grouped((row.size, value(row)) for row in rows) for rows in runs)
+    found = grouped((size, statistics.median(values)) for run in cycles for size, values in run.items())
     return dict(sorted(found.items()))
 
 
