@@ -33,7 +33,6 @@ from pytest_distbench.plugin.names import BACKEND_ARGUMENT, RANKS, full_name, te
 
 if TYPE_CHECKING:
     from pytest_distbench.plugin.progress import Awaited
-    from pytest_distbench.records.run import CaseResult
     from pytest_distbench.store.baselines import BaselineStore
 
 
@@ -85,35 +84,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
     state = metafunc.config.stash[STATE]
     state.names_variables = is_ours(metafunc)
     yield
-    if state.names_variables:
-        _generate_sizes(metafunc, state)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_pycollect_makeitem() -> Generator[None, object, object]:
-    """Know all tests of a module, also those that were not asked for: what is stored of them is not left over."""
-    made = yield
-    for item in made if isinstance(made, list) else ():
-        _note_collected(item)
-    return made
-
-
-def _note_collected(item: pytest.Item) -> None:
-    if is_ours(item):
-        test, case_id = test_and_id(item)
-        item.config.stash[STATE].collected.setdefault(test, set()).add(case_id)
-
-
-def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
-    """Variables of the ranks that a distbench test is parametrized by, in its id: ``NCCL_ALGO=Ring``."""
-    if argname != "env" or not config.stash[STATE].names_variables:
-        return None
-    from pytest_distbench.plugin.names import id_of_variables
-
-    return id_of_variables(val)
-
-
-def _generate_sizes(metafunc: pytest.Metafunc, state: State) -> None:
+    if not state.names_variables:
+        return
     from pytest_distbench.errors import ConfigurationError
     from pytest_distbench.plugin import markers
 
@@ -139,6 +111,30 @@ def _generate_sizes(metafunc: pytest.Metafunc, state: State) -> None:
         metafunc.parametrize("world_size", params)
     if len(backends := settings_for(definition).backends) > 1:
         metafunc.parametrize(BACKEND_ARGUMENT, backends)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem() -> Generator[None, object, object]:
+    """Know all tests of a module, also those that were not asked for: what is stored of them is not left over."""
+    made = yield
+    for item in made if isinstance(made, list) else ():
+        _note_collected(item)
+    return made
+
+
+def _note_collected(item: pytest.Item) -> None:
+    if is_ours(item):
+        test, case_id = test_and_id(item)
+        item.config.stash[STATE].collected.setdefault(test, set()).add(case_id)
+
+
+def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
+    """Variables of the ranks that a distbench test is parametrized by, in its id: ``NCCL_ALGO=Ring``."""
+    if argname != "env" or not config.stash[STATE].names_variables:
+        return None
+    from pytest_distbench.plugin.names import id_of_variables
+
+    return id_of_variables(val)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -351,9 +347,22 @@ def pytest_runtest_makereport(
             session.waited_s = 0.0
     cases = item.stash.get(carry.CASES, {})
     if cases and (call.when != "setup" or not report.passed):  # what fixtures measured before the test is the test's
+        from pytest_distbench.errors import StoredFileError
         from pytest_distbench.records.record import replace
 
-        told = _store_cases(item.config, report, list(cases.values()))
+        told, sessions = list(cases.values()), item.config.stash[STATE].sessions.values()
+        if report.passed:
+            try:
+                for session in sessions:
+                    session.write_pending()
+            except StoredFileError as error:
+                report.outcome = "failed"
+                report.longrepr = f"the baseline was not written: {error}"
+                told = [replace(case, outcome="failed", headline=report.longrepr) for case in told]
+        if not report.passed:
+            for session in sessions:
+                session.pending.clear()
+            told = [case if case.update == "refused" else replace(case, update="") for case in told]
         told = [replace(case, test_outcome=report.outcome) for case in told]
         carry.attach_cases(report, told)
         carry.attach_numbers(item, report, told)
@@ -396,22 +405,3 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
 
 def _is_measured(item: pytest.Item) -> bool:
     return is_ours(item) and item.get_closest_marker("skip") is None
-
-
-def _store_cases(config: pytest.Config, report: pytest.TestReport, cases: list[CaseResult]) -> list[CaseResult]:
-    from pytest_distbench.errors import StoredFileError
-    from pytest_distbench.records.record import replace
-
-    sessions = config.stash[STATE].sessions.values()
-    try:
-        if report.passed:
-            for session in sessions:
-                session.write_pending()
-            return cases
-    except StoredFileError as error:
-        report.outcome = "failed"
-        report.longrepr = f"the baseline was not written: {error}"
-        cases = [replace(case, outcome="failed", headline=report.longrepr) for case in cases]
-    for session in sessions:
-        session.pending.clear()
-    return [case if case.update == "refused" else replace(case, update="") for case in cases]

@@ -151,7 +151,14 @@ class Attempts:
         if report.failed:
             self._failed.add(node)
         elif str(report.outcome) == _RERUN and not is_doubtful(report):
-            self._ended.setdefault(node, []).append(_first_line(report))
+            from pytest_distbench.machine.secrets import mask_text
+
+            # Of our own failures the first line tells the whole story.
+            crash = getattr(report.longrepr, "reprcrash", None)
+            text = crash.message if crash is not None else report.longreprtext
+            line = mask_text(next((line.strip() for line in text.splitlines() if line.strip()), "failed"))
+            when = f" ({report.when})" if report.when != "call" else ""
+            self._ended.setdefault(node, []).append(f"{line[:_LONGEST_LINE]}{when}")
 
     def passed(self) -> Iterator[Passed]:
         for node, texts in self._texts.items():
@@ -169,16 +176,6 @@ class Attempts:
             flaky = [] if node in self._failed else self._ended.get(node, [])
             found += [replace(case, flaky=flaky) if flaky else case for case in decode(texts)]
         return found
-
-
-def _first_line(report: pytest.TestReport) -> str:
-    """What ended an attempt: of our own failures the first line tells the whole story."""
-    from pytest_distbench.machine.secrets import mask_text
-
-    crash = getattr(report.longrepr, "reprcrash", None)
-    text = crash.message if crash is not None else report.longreprtext
-    line = next((line.strip() for line in text.splitlines() if line.strip()), "failed")
-    return f"{mask_text(line)[:_LONGEST_LINE]}" + (f" ({report.when})" if report.when != "call" else "")
 
 
 def status_of(cases: Sequence[CaseResult]) -> tuple[str, str, str] | None:

@@ -135,8 +135,14 @@ class ResultsPlugin:
         self._find_unused(settings, session)
         if settings.json is not None or settings.report is not None:
             self._write_files(settings, session)
-        if "GITHUB_STEP_SUMMARY" in os.environ and self._results:
-            self._append_summary()
+        if (summary := os.environ.get("GITHUB_STEP_SUMMARY")) is not None and self._results:
+            from pytest_distbench.errors import TableError
+            from pytest_distbench.report.formats import append_summary
+
+            try:
+                append_summary(Path(summary), self._results, besides=self._failed_besides)
+            except (OSError, TableError) as error:
+                self._trouble.append(f"cannot write GITHUB_STEP_SUMMARY: {error}")
         if self._interrupted_by is not None:
             from pytest_distbench.errors import Terminated
             from pytest_distbench.plugin.progress import TERMINATED
@@ -256,21 +262,19 @@ class ResultsPlugin:
             if settings.json is not None:
                 write_run_record(settings.json, record)
             if settings.report is not None:
-                self._write_page(settings.report, record)
+                from pytest_distbench.report.page.content import page_of, write_page
+                from pytest_distbench.report.tables import tables_of
+                from pytest_distbench.store.files import replace_file
+
+                tables, errors = tables_of(record)
+                self._trouble += map(str, errors)
+                next_step = "Give --distbench-report or --distbench-out a writable place"
+                with replace_file(settings.report, next_step=next_step) as out:
+                    write_page(page_of(record, tables), out)
         except StoredFileError as error:
             self._trouble.append(str(error))
             if session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    def _write_page(self, path: Path, record: RunRecord) -> None:
-        from pytest_distbench.report.page.content import page_of, write_page
-        from pytest_distbench.report.tables import tables_of
-        from pytest_distbench.store.files import replace_file
-
-        tables, errors = tables_of(record)
-        self._trouble += map(str, errors)
-        with replace_file(path, next_step="Give --distbench-report or --distbench-out a writable place") as out:
-            write_page(page_of(record, tables), out)
 
     def _record(self, settings: Settings, session: pytest.Session) -> RunRecord:
         from datetime import UTC, datetime
@@ -317,15 +321,6 @@ class ResultsPlugin:
     @property
     def _failed_besides(self) -> int:
         return len(self._failed - {result.nodeid for result in self._results if result.outcome == "failed"})
-
-    def _append_summary(self) -> None:
-        from pytest_distbench.errors import TableError
-        from pytest_distbench.report.formats import append_summary
-
-        try:
-            append_summary(Path(os.environ["GITHUB_STEP_SUMMARY"]), self._results, besides=self._failed_besides)
-        except (OSError, TableError) as error:
-            self._trouble.append(f"cannot write GITHUB_STEP_SUMMARY: {error}")
 
 
 def _shorten(path: Path, config: pytest.Config) -> Path:

@@ -86,7 +86,14 @@ def _options(markers: Iterable[pytest.Mark], name: str) -> dict[str, Any]:
     """What the markers of a name ask for; of several, the closest one wins keyword by keyword."""
     options: dict[str, object] = {}
     for mark in markers:
-        _check_keywords(mark)
+        known = keywords(mark.name)
+        unknown = sorted(set(mark.kwargs) - set(known)) if mark.name in MARKERS else []
+        called = f"@pytest.mark.{mark.name}"
+        if mark.name in ("gpu", "cpu", "full", "distbench") and mark.args:
+            raise ConfigurationError(f"{called} takes keywords only, found {mark.args!r}{_if_yours(mark.name)}")
+        if unknown:
+            allowed = (", ".join(known) or "none") + _if_yours(mark.name)
+            raise ConfigurationError(f"{called}: unknown keyword {', '.join(unknown)}; known are: {allowed}")
         if mark.name == name:
             options = {**mark.kwargs, **options}
     return {
@@ -284,20 +291,6 @@ def warn_of_left_out(item: pytest.Item) -> None:
                 f"pytest cannot parametrize a method of unittest.TestCase: it runs {item.stash[_LEFT_OUT]}. "
                 "A function, or a method of a plain class, runs with each"
             )
-        )
-
-
-def _check_keywords(mark: pytest.Mark) -> None:
-    known = keywords(mark.name)
-    unknown = sorted(set(mark.kwargs) - set(known)) if mark.name in MARKERS else []
-    if mark.name in ("gpu", "cpu", "full", "distbench") and mark.args:
-        raise ConfigurationError(
-            f"@pytest.mark.{mark.name} takes keywords only, found {mark.args!r}{_if_yours(mark.name)}"
-        )
-    if unknown:
-        allowed = (", ".join(known) or "none") + _if_yours(mark.name)
-        raise ConfigurationError(
-            f"@pytest.mark.{mark.name}: unknown keyword {', '.join(unknown)}; known are: {allowed}"
         )
 
 

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -102,11 +102,28 @@ _LEFT_OUT = re.compile(
 
 
 def rerun_command(config: pytest.Config, item: pytest.Item) -> str:
-    """The command, to be typed where this run was started: ``pytest 'suites/test_a.py::test_b[ws4]' --gpu``."""
+    """The command, to be typed where this run was started: ``pytest 'suites/test_a.py::test_b[ws4]' --gpu``.
+
+    It has the options that decide how a test runs, those of conftests and other plugins included. What follows an
+    unknown option and is none of the arguments that choose tests is its value.
+    """
     options, _ = _split(config)
     path = os.path.relpath(item.path, config.invocation_params.dir)
     _, separator, function = item.nodeid.partition("::")
-    kept = _keep(without_ours(options), chosen=set(config.args))
+    kept: list[str] = []
+    rest = deque(without_ours(options))
+    while rest:
+        argument = rest.popleft()
+        option, _, value = argument.partition("=")
+        if option in _LEFT_OUT_WITH_VALUE:
+            if not value and rest and not rest[0].startswith("-"):  # some may stand alone
+                rest.popleft()
+        elif option in _WITH_VALUE and not value:
+            given = rest.popleft() if rest else ""
+            if not (option == "-p" and given.startswith("no:")):  # such plugins change the screen, not the measurement
+                kept += [argument, given]
+        elif not _LEFT_OUT.fullmatch(option) and argument not in config.args:
+            kept.append(argument)
     return shlex.join(["pytest", f"{path}{separator}{function}", *kept])
 
 
@@ -168,26 +185,6 @@ def without_ours(arguments: Sequence[str], *more: str) -> list[str]:
         if option is None:
             kept.append(argument)
     return kept
-
-
-def _keep(arguments: Sequence[str], *, chosen: set[str]) -> Iterator[str]:
-    """The options that decide how a test runs, those of conftests and other plugins included.
-
-    What follows an unknown option and is none of the arguments that choose tests is its value.
-    """
-    rest = deque(arguments)
-    while rest:
-        argument = rest.popleft()
-        option, _, value = argument.partition("=")
-        if option in _LEFT_OUT_WITH_VALUE:
-            if not value and rest and not rest[0].startswith("-"):  # some may stand alone
-                rest.popleft()
-        elif option in _WITH_VALUE and not value:
-            given = rest.popleft() if rest else ""
-            if not (option == "-p" and given.startswith("no:")):  # such plugins change the screen, not the measurement
-                yield from (argument, given)
-        elif not _LEFT_OUT.fullmatch(option) and argument not in chosen:
-            yield argument
 
 
 _SELECTING = (

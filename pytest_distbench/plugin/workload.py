@@ -167,20 +167,17 @@ def locate_command(words: Sequence[object], path: str, *, beside: Path) -> list[
     command = [os.fspath(word) if isinstance(word, os.PathLike) else str(word) for word in words]
     if not command:
         raise BodyError(f"{show(words)} is no command; wanted a program and its arguments, such as ['torchrun', ...]")
-    program = str(Path(beside, command[0])) if os.sep in command[0] else command[0]
-    if shutil.which(program, path=path) is None:
-        raise BodyError(_why_not_a_program(command[0], Path(program)))
-    return command
-
-
-def _why_not_a_program(word: str, path: Path) -> str:
+    word, file = command[0], Path(beside, command[0])
+    if shutil.which(str(file) if os.sep in word else word, path=path) is not None:
+        return command
+    why = f"there is no program {show(str(file))}"
     if os.sep not in word:
-        return f"there is no program {show(word)}; looked next to this Python and in PATH. Is its package installed?"
-    if path.is_dir():
-        return f"{show(word)} is a folder; wanted a program, such as one in it"
-    if path.exists():
-        return f"{show(word)} may not be executed: chmod +x {shlex.quote(str(path))}, or name its interpreter first"
-    return f"there is no program {show(str(path))}"
+        why = f"there is no program {show(word)}; looked next to this Python and in PATH. Is its package installed?"
+    elif file.is_dir():
+        why = f"{show(word)} is a folder; wanted a program, such as one in it"
+    elif file.exists():
+        why = f"{show(word)} may not be executed: chmod +x {shlex.quote(str(file))}, or name its interpreter first"
+    raise BodyError(why)
 
 
 def locate_module(name: object, folder: str = "") -> BodyReference:
@@ -211,8 +208,10 @@ def _named(text: str, beside: Path, argument: str) -> BodyReference:
     file, separator, function = text.partition("::")
     if not file.strip():
         raise BodyError(f"{argument} {show(text)} names no file; wanted a function, or 'file.py::function'")
-    path = Path(beside, file)
-    if not _is_file(path):
+    path, is_file = Path(beside, file), False
+    with contextlib.suppress(OSError, ValueError):  # a name no file can have
+        is_file = path.is_file()
+    if not is_file:
         raise BodyError(f"{argument} {show(text)}: there is no file {show(str(path))}{_as_command(text)}")
     if separator and not function:
         raise BodyError(f"{argument} {text!r}: no function named after '::'")
@@ -229,13 +228,6 @@ def _as_command(text: str) -> str:
     script = next((word for word in words if word.endswith(".py")), "")
     alone = f", and a script that every rank runs, as under torchrun, by its path alone: {show(script)}"
     return f". A command is given as a list: {show(words)}{alone if script else ''}"
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # a name no file can have
-        return False
 
 
 def json_able(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -152,25 +152,11 @@ _TO_STDEV = 1.4826 / math.sqrt(2)
 """Times the median absolute difference of neighbours gives the standard deviation of normal noise."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangePoint:
-    """A change for good.
-
-    Attributes:
-        index: of the first run on the new level; 0: there is none, and these are the ends.
-        before: level of the runs before it.
-    """
-
-    index: int
-    before: float
-    after: float
-
-    @property
-    def ratio(self) -> float | None:
-        return self.after / self.before if self.before else None
+Change = tuple[int, float, float]
+"""A change for good: the index of the first run on the new level, the level before it and the new one."""
 
 
-def change_points(values: Sequence[float]) -> list[ChangePoint]:
+def change_points(values: Sequence[float]) -> list[Change]:
     """Where the level of a metric changed, oldest first; of values that are not all above 0 nothing is said.
 
     Logarithms are segmented, and the rank-sum test of Mann and Whitney checks each change, at one error rate for all.
@@ -180,11 +166,8 @@ def change_points(values: Sequence[float]) -> list[ChangePoint]:
     logs = [math.log(value) for value in values]
     ends = _certain(logs, _segmented(logs))
     levels = [statistics.median(values[begin:end]) for begin, end in zip([0, *ends], [*ends, len(values)], strict=True)]
-    found = [
-        ChangePoint(index=index, before=before, after=after)
-        for index, before, after in zip(ends, levels, levels[1:], strict=False)
-    ]
-    return [change for change in found if abs(math.log(change.after / change.before)) >= math.log1p(LEAST_CHANGE)]
+    found = zip(ends, levels, levels[1:], strict=False)
+    return [change for change in found if abs(math.log(change[2] / change[1])) >= math.log1p(LEAST_CHANGE)]
 
 
 def _segmented(logs: Sequence[float]) -> list[int]:
@@ -231,35 +214,40 @@ def _certain(logs: Sequence[float], begins: list[int]) -> list[int]:
     return begins
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TrendRow:
-    """A metric, and a change of its level."""
+    """A metric, and a change of its level; at index 0 there is none, and the levels are those of the ends."""
 
     trend: Trend
-    change: ChangePoint
+    index: int
+    before: float
+    after: float
+
+    @property
+    def ratio(self) -> float | None:
+        return self.after / self.before if self.before else None
 
     @property
     def is_worse(self) -> bool:
-        change = self.change
-        return change.index > 0 and METRIC_KINDS[self.trend.sample.better].sign * (change.after - change.before) > 0
+        return self.index > 0 and METRIC_KINDS[self.trend.sample.better].sign * (self.after - self.before) > 0
 
     @property
     def moved(self) -> float:
         """By how much, whatever the direction: the logarithm of the ratio."""
-        ratio = self.change.ratio
+        ratio = self.ratio
         return abs(math.log(ratio)) if ratio is not None and ratio > 0 else 0.0
 
     @property
     def kind(self) -> str:
         """``worse``, ``better``, or ``changed`` where neither is known; without a change whether that is known."""
-        if not self.change.index:
+        if not self.index:
             return why_unknown(self.trend) or "steady"
         return "worse" if self.is_worse else "better" if METRIC_KINDS[self.trend.sample.better].sign else "changed"
 
     @property
     def commits(self) -> tuple[str, str]:
         """The last commit on the old level, and the first on the new one; empty: unknown, or there is no change."""
-        points, index = self.trend.points, self.change.index
+        points, index = self.trend.points, self.index
         return (points[index - 1].commit, points[index].commit) if index else ("", "")
 
     @property
@@ -281,8 +269,8 @@ def rows_of(trend: Trend, *, is_shown: bool) -> list[TrendRow]:
     if not changes and is_shown:
         few = max(1, min(LEAST_RUNS, len(trend.points) // 2))
         ends = statistics.median(trend.values[:few]), statistics.median(trend.values[-few:])
-        changes = [ChangePoint(index=0, before=ends[0], after=ends[1])]
-    return [TrendRow(trend=trend, change=change) for change in changes]
+        changes = [(0, *ends)]
+    return [TrendRow(trend, *change) for change in changes]
 
 
 def why_unknown(trend: Trend) -> str:
@@ -309,12 +297,12 @@ def _value(row: TrendRow, value: float) -> Cell:
 
 
 def _level_change(row: TrendRow) -> Cell:
-    ratio = row.change.ratio
+    ratio = row.ratio
     return Cell(None if ratio is None else ratio - 1, "-" if ratio is None else format_change(ratio))
 
 
 def _since(row: TrendRow) -> Cell:
-    at = row.trend.points[row.change.index].at if row.change.index else ""
+    at = row.trend.points[row.index].at if row.index else ""
     return Cell(at or None, at[:10])
 
 
@@ -336,8 +324,8 @@ _COLUMNS: list[Column[TrendRow]] = [
     Column("metric", str, "metric", lambda row: row.trend.metric),
     Column("unit", str, None, lambda row: row.trend.sample.unit),
     Column("runs", int, "runs", lambda row: len(row.trend.points)),
-    Column("before", float, "before", lambda row: _value(row, row.change.before)),
-    Column("after", float, "after", lambda row: _value(row, row.change.after)),
+    Column("before", float, "before", lambda row: _value(row, row.before)),
+    Column("after", float, "after", lambda row: _value(row, row.after)),
     Column("change", float, "change", _level_change),
     Column("kind", str, "", lambda row: row.kind),
     Column("since", str, "since", _since),
@@ -377,7 +365,7 @@ def charts_of_trends(trends: Sequence[Trend]) -> Callable[[CaseResult], Iterator
     return charts
 
 
-def trend_chart(trend: Trend, changes: Sequence[ChangePoint]) -> Chart:
+def trend_chart(trend: Trend, changes: Sequence[Change]) -> Chart:
     """Each run as a dot, and the levels between changes as lines with what changed beside them.
 
     By the date of a run, or by its commit, of which each has the same room.
@@ -389,14 +377,14 @@ def trend_chart(trend: Trend, changes: Sequence[ChangePoint]) -> Chart:
     if len(commits) > 1:
         ways["by commit"] = (axis("commit", ticks=[commit or "unknown" for commit in commits]), by_commit)
     names = [" ".join(filter(None, [point.at[:10], point.commit[:10]])) for point in trend.points]
-    begins = [0, *(change.index for change in changes)] if changes else []
-    labels = ["", *(format_change(change.after / change.before) for change in changes)]
+    begins = [0, *(index for index, _, _ in changes)] if changes else []
+    labels = ["", *(format_change(after / before) for _, before, after in changes)]
     charts = {}
     for way, (x, places) in ways.items():
         runs = [(place, short(value)) for place, value in zip(places, trend.values, strict=True)]
         series = [line("a run", runs, "dots", names=names)]
         if changes:
-            levels = [changes[0].before, *(change.after for change in changes)]
+            levels = [changes[0][1], *(after for _, _, after in changes)]
             level = [(places[begin], short(value)) for begin, value in zip(begins, levels, strict=True)]
             series.append(line("level", level, "steps", labels=labels, names=[names[begin] for begin in begins]))
         charts[way] = lines(f"History of {trend.metric}", x, axis(trend.metric, trend.sample.unit), series)
@@ -469,7 +457,7 @@ def _number(text: str) -> int:
 
 def _head(starts: list[str], problems: list[str], chosen: list[Trend], rows: list[TrendRow]) -> Iterator[str]:
     span = f"{starts[0][:10]} to {starts[-1][:10]}"
-    changed = len({id(row.trend) for row in rows if row.change.index})
+    changed = len({id(row.trend) for row in rows if row.index})
     unknown = Counter(why for trend in chosen if (why := why_unknown(trend)))
     told = [f"{changed} changed"] if unknown.total() < len(chosen) else []
     told += [f"{'' if number == len(chosen) else f'{number} '}{why}" for why, number in unknown.most_common(2)]

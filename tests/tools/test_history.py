@@ -23,7 +23,6 @@ from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.page.content import page_of
 from pytest_distbench.store.files import read_run_record, write_run_record
 from pytest_distbench.tools.history import (
-    ChangePoint,
     Point,
     Trend,
     TrendRow,
@@ -138,7 +137,7 @@ def trend(*commits: str, better: str = "lower") -> Trend:
 
 
 def changed(made: Trend, index: int, after: float = 2.0) -> TrendRow:
-    return TrendRow(trend=made, change=ChangePoint(index=index, before=1.0, after=after))
+    return TrendRow(made, index, 1.0, after)
 
 
 def test_a_change_lies_between_two_commits_and_has_the_command_that_finds_it() -> None:
@@ -187,7 +186,7 @@ def test_where_no_commit_lies_between_there_is_nothing_to_bisect(commits: tuple[
 
 def test_trends_are_points_with_commits_and_without_a_change_the_first_beside_the_last() -> None:
     [row] = rows_of(trend(*"abcdefghij"), is_shown=True)
-    assert (row.change.before, row.change.after, row.commits, row.bisect) == (3.0, 8.0, ("", ""), "")
+    assert (row.before, row.after, row.commits, row.bisect) == (3.0, 8.0, ("", ""), "")
 
     section = points_table([trend("a" * 40, f"{'b' * 40}-dirty")])
     assert section.texts == [
