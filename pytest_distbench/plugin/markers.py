@@ -37,36 +37,31 @@ _LEAST_MEMORY = 2**20
 _CAPABILITY = re.compile(r"(\d+)\.(\d+)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuNeed:
-    """What each GPU of a test must have: compute capability (major, minor), link by its key in :data:`LINKS`.
+def gpu_obstacle(
+    gpus: Gpus, ranks: int, *, min_memory: int = 0, capability: tuple[int, int] = (0, 0), link: str = ""
+) -> str:
+    """Why the first so many GPUs will not do; empty: they do. What the driver does not tell will not do.
 
-    Bytes of memory are as products are sold: :data:`TOLD_SHARE` of them is enough.
+    The memory is in bytes, as products are sold: :data:`TOLD_SHARE` of them is enough. The compute capability is its
+    major and minor number, and the link between any two of them a key of :data:`LINKS`.
     """
-
-    min_memory: int = 0
-    capability: tuple[int, int] = (0, 0)
-    link: str = ""
-
-    def obstacle(self, gpus: Gpus, ranks: int) -> str:
-        """Why the first so many GPUs will not do; empty: they do. What the driver does not tell will not do."""
-        chosen = gpus.visible[:ranks]
-        for gpu in chosen:
-            if self.min_memory and (gpu.memory_bytes is None or gpu.memory_bytes < TOLD_SHARE * self.min_memory):
-                found = "reports none" if gpu.memory_bytes is None else f"has {format_quantity(gpu.memory_bytes, 'B')}"
-                return f"not run: needs GPUs with {format_quantity(self.min_memory, 'B')}; {gpu.label} {found}"
-            if self.capability > (_parse(gpu.capability) or (0, 0)):
-                wanted = ".".join(map(str, self.capability))
-                return f"not run: needs compute capability {wanted}; {gpu.label} has {gpu.capability or 'none known'}"
-        for a, first in enumerate(chosen):
-            for b, second in enumerate(chosen[:a]):
-                link = gpus.links[a][b] if a < len(gpus.links) else ""
-                if self.link and not (link.startswith("nvlink") or (self.link == "p2p" and "-p2p" in link)):
-                    return (
-                        f"not run: needs {LINKS[self.link]} between its GPUs; "
-                        f"{second.label} and {first.label} have {link or 'no link that is known'}"
-                    )
-        return ""
+    chosen = gpus.visible[:ranks]
+    for gpu in chosen:
+        if min_memory and (gpu.memory_bytes is None or gpu.memory_bytes < TOLD_SHARE * min_memory):
+            found = "reports none" if gpu.memory_bytes is None else f"has {format_quantity(gpu.memory_bytes, 'B')}"
+            return f"not run: needs GPUs with {format_quantity(min_memory, 'B')}; {gpu.label} {found}"
+        if capability > (_parse(gpu.capability) or (0, 0)):
+            wanted = ".".join(map(str, capability))
+            return f"not run: needs compute capability {wanted}; {gpu.label} has {gpu.capability or 'none known'}"
+    for a, first in enumerate(chosen):
+        for b, second in enumerate(chosen[:a]):
+            there = gpus.links[a][b] if a < len(gpus.links) else ""
+            if link and not (there.startswith("nvlink") or (link == "p2p" and "-p2p" in there)):
+                return (
+                    f"not run: needs {LINKS[link]} between its GPUs; "
+                    f"{second.label} and {first.label} have {there or 'no link that is known'}"
+                )
+    return ""
 
 
 def own_markers(node: pytest.Item) -> Iterator[pytest.Mark]:
@@ -82,7 +77,7 @@ def own_markers(node: pytest.Item) -> Iterator[pytest.Mark]:
             yield mark
 
 
-def _options(markers: Iterable[pytest.Mark], name: str) -> dict[str, Any]:
+def options_of(markers: Iterable[pytest.Mark], name: str) -> dict[str, Any]:
     """What the markers of a name ask for; of several, the closest one wins keyword by keyword."""
     options: dict[str, object] = {}
     for mark in markers:
@@ -101,11 +96,6 @@ def _options(markers: Iterable[pytest.Mark], name: str) -> dict[str, Any]:
         for keyword, wanted in WANTED[name].items()
         if options.get(keyword) is not None
     }
-
-
-def gpu_need(markers: Iterable[pytest.Mark]) -> GpuNeed:
-    """What the ``gpu`` markers of a test ask for."""
-    return GpuNeed(**_options(markers, "gpu"))
 
 
 def _memory(value: object) -> int | None:
@@ -210,13 +200,13 @@ def sizes(item: pytest.Item, settings: Settings, owner: type | None = None) -> d
         wanted = sizes_of_class(owner)
     if {"gpu", "cpu"} <= names:
         raise ConfigurationError("@pytest.mark.gpu and @pytest.mark.cpu: a test is on the one or on the other")
-    need, given = gpu_need(marks), settings.world_sizes
+    need, given = options_of(marks, "gpu"), settings.world_sizes
     listed = ", ".join(map(str, given))
 
     def obstacle(ranks: int, why: str = "") -> str:
         if "gpu" in names and not settings.gpu:
             return "not run: needs a GPU: give --gpu"
-        return why or need.obstacle(settings.gpus, ranks)
+        return why or gpu_obstacle(settings.gpus, ranks, **need)
 
     if wanted:
         if not any(least <= n <= most for n in wanted):
@@ -257,7 +247,7 @@ def sizes_of_class(owner: type | None) -> tuple[int, ...]:
 
 def requirement(markers: Iterable[pytest.Mark]) -> Requirement:
     """The ``distbench`` marker of a test."""
-    given = _options(markers, "distbench")
+    given = options_of(markers, "distbench")
     for key, bound in given.get("bounds", {}).items():
         try:
             terms_of(bound)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -21,7 +23,7 @@ from pytest_distbench.plugin.markers import chosen_by, own_markers, requirement
 from pytest_distbench.plugin.names import family_of, full_name, test_and_id
 from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.plugin.settings import CHOICES, most_ranks
-from pytest_distbench.plugin.workload import find_work, json_able, places_of
+from pytest_distbench.plugin.workload import find_work, json_able, leave_out_places
 from pytest_distbench.records.case import Case, Conditions
 from pytest_distbench.records.options import FAKE
 from pytest_distbench.records.plan import LaunchRequest, Ranks, Work
@@ -109,7 +111,9 @@ class RequestMaker:
         self.only_structure = settings.fake_rank is not None
         given = {} if self.only_structure else self._wanted.bounds or {}
         self.bounds = tuple((metric, value, f"marker of {node.name}") for metric, value in given.items())
-        self._places = places_of(node.config)
+        made = node.config.getoption("basetemp", None)
+        made = None if made is None else Path(node.config.invocation_params.dir, made).resolve()
+        self._leave_out = partial(leave_out_places, root=node.config.rootpath, made=made)
 
     def run(self, given: Arguments, wanted: Called) -> CaseRequest:
         wanted = self.find_work(given, wanted)
@@ -191,7 +195,7 @@ class RequestMaker:
                 given.refuse(f"--distbench-attach needs ranks that the plugin starts, and {why}")
 
     def find_work(self, given: Arguments, wanted: Called) -> Called:
-        return find_work(given, wanted, beside=self._node.path.parent, places=self._places)
+        return find_work(given, wanted, beside=self._node.path.parent, leave_out=self._leave_out)
 
     def _case(self, given: Arguments, wanted: Called, conditions: Conditions) -> CaseRequest:
         """How to judge a case, told apart from others of its test by its name, and by its size where that is given."""
@@ -252,5 +256,5 @@ class RequestMaker:
             found = json_able(given.mapping("params", params if params is not None else {}))
         except BodyError as error:
             given.refuse(str(error))
-        kept: dict[str, Any] = self._places.leave_out(mask_secrets(found))
+        kept: dict[str, Any] = self._leave_out(mask_secrets(found))
         return kept

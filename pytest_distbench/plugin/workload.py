@@ -15,15 +15,12 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace as replaced
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import FunctionType
 from typing import Any
-
-import pytest
 
 from pytest_distbench.errors import BodyError, show
 from pytest_distbench.machine.secrets import mask_arguments, mask_secrets
@@ -49,40 +46,29 @@ _OF_A_RUN = re.compile(r"pytest-\d+|popen-gw\d+")
 """Folders in which pytest makes one for each test."""
 
 
-@dataclass(frozen=True)
-class Places:
-    """The folders that differ between machines and runs.
+def leave_out_places(value: Any, root: Path, made: Path | None = None) -> Any:
+    """A JSON-able value, with a word in the place of each path that differs between machines or runs.
 
-    ``root`` is that of the tests, and in ``made`` pytest was told to make its temporary ones (``--basetemp``).
+    Below the root of the tests it is the path from there. Anywhere else the last part alone counts, the name of a data
+    set or a file wherever it lies; not even that counts of a folder that was made and named for this run. In ``made``
+    pytest was told to make its temporary ones (``--basetemp``).
     """
+    if isinstance(value, dict):
+        return {key: leave_out_places(inner, root, made) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [leave_out_places(inner, root, made) for inner in value]
+    temporary = Path(tempfile.gettempdir())
 
-    root: Path
-    made: Path | None = None
-
-    def leave_out(self, value: Any) -> Any:
-        """A JSON-able value, with a word in the place of each path that differs between machines or runs.
-
-        Below the root of the tests it is the path from there. Anywhere else the last part alone counts, the name of a
-        data set or a file wherever it lies; not even that counts of a folder that was made and named for this run.
-        """
-        if isinstance(value, str):
-            return _PATH.sub(lambda match: self._word_for(Path(match[0])), value)
-        if isinstance(value, dict):
-            return {key: self.leave_out(inner) for key, inner in value.items()}
-        if isinstance(value, list):
-            return [self.leave_out(inner) for inner in value]
-        return value
-
-    def _word_for(self, path: Path) -> str:
-        """That of a path below the root, unless in a temporary folder that lies there, and of others."""
-        temporary = Path(tempfile.gettempdir())
-        is_made = self.made is not None and path.is_relative_to(self.made)
-        is_temporary = path.is_relative_to(temporary) and not self.root.is_relative_to(temporary)
-        if path.is_relative_to(self.root) and not is_made and not is_temporary:
-            return f"{{rootdir}}/{path.relative_to(self.root)}"
-        above = path.parent
-        is_of_this_run = above in (temporary, self.made) or _OF_A_RUN.fullmatch(above.name)
+    def word_for(match: re.Match[str]) -> str:
+        path = Path(match[0])
+        is_made = made is not None and path.is_relative_to(made)
+        is_temporary = path.is_relative_to(temporary) and not root.is_relative_to(temporary)
+        if path.is_relative_to(root) and not is_made and not is_temporary:
+            return f"{{rootdir}}/{path.relative_to(root)}"
+        is_of_this_run = path.parent in (temporary, made) or _OF_A_RUN.fullmatch(path.parent.name)
         return "{path}" if is_of_this_run else f"{{path}}/{path.name}"
+
+    return _PATH.sub(word_for, value) if isinstance(value, str) else value
 
 
 def leave_out_meeting(words: Sequence[str]) -> list[str]:
@@ -99,11 +85,6 @@ def leave_out_meeting(words: Sequence[str]) -> list[str]:
             kept.append(word)
         is_value = option is not None and not option["value"] and not is_value
     return kept
-
-
-def places_of(config: pytest.Config) -> Places:
-    made = config.getoption("basetemp", None)
-    return Places(config.rootpath, None if made is None else Path(config.invocation_params.dir, made).resolve())
 
 
 def locate(body: object, *, beside: Path, argument: str = "body") -> BodyReference:
@@ -264,7 +245,7 @@ def _as_text(value: object) -> str:
     raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
-def find_work(given: Arguments, wanted: Called, *, beside: Path, places: Places) -> Called:
+def find_work(given: Arguments, wanted: Called, *, beside: Path, leave_out: Callable[[Any], Any]) -> Called:
     """The same call with the work that it wants, checked, and what tells that apart from other work."""
     try:
         found = _find(given, wanted, beside)
@@ -320,7 +301,7 @@ def find_work(given: Arguments, wanted: Called, *, beside: Path, places: Places)
         is_mirrored=is_mirrored,
         own_variables=variables,
         read=given.readers({} if wanted.read is None else wanted.read),
-        identity=places.leave_out(identity),
+        identity=leave_out(identity),
     )
 
 

@@ -21,7 +21,6 @@ from pytest_distbench.judging.words import metric_text
 from pytest_distbench.records.run import CaseResult, RunRecord, name_in_file
 from pytest_distbench.report import (
     escape,
-    escape_cell,
     escape_lines,
     escape_markdown,
     layout,
@@ -241,8 +240,8 @@ def _write_markdown(table: DataTable, out: BinaryIO) -> None:
 TABLE_FORMATS: dict[str, Callable[[DataTable, BinaryIO], None]] = {
     "text": _write_text,
     "markdown": _write_markdown,
-    "csv": lambda table, out: write_csv(table, out, show=escape_cell),
-    "parquet": lambda table, out: write_parquet(table, out),
+    "csv": write_csv,
+    "parquet": write_parquet,
 }
 """Those of a table, whether it is of a run or of many."""
 

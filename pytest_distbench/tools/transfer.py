@@ -24,7 +24,6 @@ from pytest_distbench.records.case import BaselineEntry, Conditions, EntryName, 
 from pytest_distbench.records.metric import BoundValue, Sample, Scalar, metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.summaries import grouped
-from pytest_distbench.report import escape_cell
 from pytest_distbench.report.tables.table import ColumnType, DataTable, write_csv, write_parquet
 from pytest_distbench.store.baselines import BASELINE_FILES, MAX_FILE_BYTES, BaselineFile, BaselineStore, encode
 from pytest_distbench.store.entries import selection
@@ -78,7 +77,7 @@ def entry_rows(files: Iterable[BaselineFile]) -> DataTable:
 
 _FORMATS: Mapping[str, Callable[[Iterable[BaselineFile], BinaryIO], None]] = {
     "json": write_json,
-    "csv": lambda files, out: write_csv(entry_rows(files), out, show=escape_cell),
+    "csv": lambda files, out: write_csv(entry_rows(files), out),
     "parquet": lambda files, out: write_parquet(entry_rows(files), out),
 }
 """Writers of the formats; only JSON can be imported again."""
@@ -478,10 +477,11 @@ def read_perf_json(text: str, path: Path) -> PerfOutput:
         # A rank per GPU: the file may name one device of each process only.
         processes = len({(device.get("hostname"), device.get("pid")) for device in devices})
         threads, gpus = config.get("nthreads"), config.get("ngpus")
-        is_known = bool(processes) and isinstance(threads, int) and isinstance(gpus, int)
         return PerfOutput(
             program=Path(str(args[0])).name,
-            ranks=processes * threads * gpus if is_known else None,
+            ranks=processes * threads * gpus
+            if processes and isinstance(threads, int) and isinstance(gpus, int)
+            else None,
             device=str(devices[0].get("device_info", "")) if devices else "",
             rows=output,
             is_whole="end_time" in document,

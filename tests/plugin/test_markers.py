@@ -10,7 +10,7 @@ from support.projects import EXIT_USAGE, Project, run, stored
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.machine.gpus import read_gpus
-from pytest_distbench.plugin.markers import gpu_need
+from pytest_distbench.plugin.markers import gpu_obstacle, options_of
 
 TEST = """
     import pytest
@@ -312,15 +312,15 @@ def test_a_product_has_the_memory_that_it_is_sold_with(sold: str, told_mib: int)
     with made_up(Host(cards=[card])):
         found = read_gpus({})
 
-    assert gpu_need([pytest.mark.gpu(min_memory=sold).mark]).obstacle(found, 1) == ""
+    assert gpu_obstacle(found, 1, **options_of([pytest.mark.gpu(min_memory=sold).mark], "gpu")) == ""
     more = f"{int(sold.removesuffix('GiB')) * 5 // 4}GiB"
-    assert "needs GPUs with" in gpu_need([pytest.mark.gpu(min_memory=more).mark]).obstacle(found, 1)
+    assert "needs GPUs with" in gpu_obstacle(found, 1, **options_of([pytest.mark.gpu(min_memory=more).mark], "gpu"))
 
 
 @pytest.mark.parametrize("value", [40, "40", "0", "4KiB"])
 def test_a_number_without_its_unit_is_refused(value: object) -> None:
     with pytest.raises(ConfigurationError, match=r"wanted a size such as '40GiB', or at least 1048576 bytes"):
-        gpu_need([pytest.mark.gpu(min_memory=value).mark])
+        options_of([pytest.mark.gpu(min_memory=value).mark], "gpu")
 
 
 def test_a_world_size_that_a_class_computes_is_another_thing(project: Project) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_distbench.errors import BodyError
-from pytest_distbench.plugin.workload import Places, json_able, leave_out_meeting, locate, locate_module
+from pytest_distbench.plugin.workload import json_able, leave_out_meeting, leave_out_places, locate, locate_module
 from pytest_distbench.records.plan import BodyReference
 
 
@@ -38,17 +38,17 @@ from pytest_distbench.records.plan import BodyReference
 def test_places_of_a_machine_or_a_run_are_left_out(given: str, kept: str) -> None:
     given = given.replace("TEMPORARY", tempfile.gettempdir())
 
-    assert Places(Path("/home/me/project")).leave_out({"a": [given], "n": 3}) == {"a": [kept], "n": 3}
+    assert leave_out_places({"a": [given], "n": 3}, Path("/home/me/project")) == {"a": [kept], "n": 3}
 
 
 def test_names_of_functions_and_folders_are_taken_from_their_root() -> None:
     root = Path(tempfile.gettempdir(), "project")
-    assert Places(root).leave_out(f"{root}/data/train.bin") == "{rootdir}/data/train.bin"
+    assert leave_out_places(f"{root}/data/train.bin", root) == "{rootdir}/data/train.bin"
 
-    places = Places(Path("/project"), Path("/project/made"))
-    assert places.leave_out("/project/made/test_it0/out") == "{path}/out"
-    assert places.leave_out("/project/made/test_it0") == "{path}"
-    assert places.leave_out("/project/data/x") == "{rootdir}/data/x"
+    places = Path("/project"), Path("/project/made")
+    assert leave_out_places("/project/made/test_it0/out", *places) == "{path}/out"
+    assert leave_out_places("/project/made/test_it0", *places) == "{path}"
+    assert leave_out_places("/project/data/x", *places) == "{rootdir}/data/x"
 
     reference = locate(body, beside=Path())
     assert (reference.file, reference.function, reference.module) == (__file__, "body", __name__)

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Generic, NamedTuple, TextIO, TypeVar
 from pytest_distbench.errors import DistbenchError, TableError, show, tell
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import CaseResult
+from pytest_distbench.report import escape_cell
 from pytest_distbench.units import format_bytes, format_seconds
 
 ColumnType = type[str] | type[int] | type[float] | type[bool]
@@ -188,11 +189,11 @@ def as_text(out: BinaryIO) -> Iterator[TextIO]:
         text.detach()
 
 
-def write_csv(table: DataTable, out: BinaryIO, *, show: Callable[[str], str]) -> None:
-    """Write CSV; ``show`` makes text safe for a spreadsheet."""
+def write_csv(table: DataTable, out: BinaryIO) -> None:
+    """Write CSV, whose texts are safe for a spreadsheet."""
 
     def shown(cells: Iterable[object]) -> list[object]:
-        return [show(cell) if isinstance(cell, str) else cell for cell in cells]
+        return [escape_cell(cell) if isinstance(cell, str) else cell for cell in cells]
 
     with as_text(out) as text:
         writer = csv.writer(text, lineterminator="\n")
