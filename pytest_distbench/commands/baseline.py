@@ -18,7 +18,6 @@ from pytest_distbench.extensions import Table
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES
 from pytest_distbench.records.case import BaselineEntry, EntryName
 from pytest_distbench.records.kinds import METRIC_KINDS, grouped, median
-from pytest_distbench.records.run import Finding
 from pytest_distbench.records.wanted import UPDATES
 from pytest_distbench.report import escape_markdown, layout, row_line, table_head
 from pytest_distbench.store.accept import (

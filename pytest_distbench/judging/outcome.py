@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pytest_distbench.judging.entry import why_not_stored
 from pytest_distbench.judging.remarks import find_causes
+from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.terms import worst
 from pytest_distbench.judging.words import change, metric_text, threshold
 from pytest_distbench.records.case import OVERSUBSCRIBED
@@ -20,7 +21,7 @@ from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseOutcome, CaseResult, Control, Decision, Finding, is_found
 from pytest_distbench.records.wanted import NoBaseline
-from pytest_distbench.units import counted, format_change, quantity
+from pytest_distbench.units import counted, format_change, is_size, quantity
 
 LONGEST_LINE = 500
 """Characters of what a launch says of its end."""
@@ -194,3 +195,46 @@ def detection(control: Control) -> str:
             )
         case _:
             return "not detected: not suspicious"
+
+
+def state_of(result: CaseResult) -> str:
+    """What a case is counted as."""
+    if result.outcome != "passed":
+        return result.outcome
+    if result.is_written:
+        return "updated"
+    judged = [v for v in result.verdicts if v.is_judged]
+    kinds = {v.kind for v in judged}
+    if not judged:
+        return "measured"
+    if "inconclusive" in kinds:
+        return "inconclusive"
+    if any(v.code == "within-bound" for v in judged) and all(v.baseline is None for v in judged):
+        return "bounds"
+    return "new" if "new" in kinds else "environment" if "environment" in kinds else "passed"
+
+
+COMMUNICATION_CHANGED = "communication changed"
+
+
+def why_failed(result: CaseResult) -> str:
+    """In two or three words, for a count: ``communication changed``."""
+    if result.launches[-1].outcome == "failed":
+        return "a rank failed"
+    failed = [v for v in result.verdicts if v.is_failure]
+    if not failed:
+        return result.headline.rpartition("; --")[0] or result.headline or "not accepted"
+    return COMMUNICATION_CHANGED if any(v.code == "communication" for v in failed) else why_number(worst(failed))
+
+
+def why_number(first: Finding) -> str:
+    kind = METRIC_KINDS[first.better]
+    if first.code == "bound":
+        return "beyond a bound"
+    if first.kind == "missing":
+        return "numbers missing"
+    if kind.is_of_training:
+        return "losses changed" if kind.rule == "curve" else "trains otherwise"
+    if first.kind == "changed":
+        return f"{first.name} changed"
+    return "more memory" if is_size(first.unit) else "slower" if is_clock(first, first.unit) else f"{first.name} worse"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES, sensitivity_lines
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
+from pytest_distbench.judging.outcome import COMMUNICATION_CHANGED, state_of, why_failed, why_number
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.terms import worst
 from pytest_distbench.judging.thresholds import BUSIER_SHARE, LAST_LOOK
@@ -26,7 +27,7 @@ from pytest_distbench.records.run import CaseResult, Finding, RunRecord
 from pytest_distbench.records.wanted import ELASTIC_BASELINE_LAUNCHES
 from pytest_distbench.report import Line, layout, lines_of
 from pytest_distbench.report.verdicts import case_table, control_table, telling_verdicts, verdict_rows
-from pytest_distbench.units import counted, format_change, format_percent, is_size, plural, quantity
+from pytest_distbench.units import counted, format_change, format_percent, plural, quantity
 
 _NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?")
 _SHOWN_NAMES = 10
@@ -236,22 +237,6 @@ STATES = {
 """What a case is counted as, the most severe first: the words after the number in the list, and in the sentence."""
 
 
-def state_of(result: CaseResult) -> str:
-    if result.outcome != "passed":
-        return result.outcome
-    if result.is_written:
-        return "updated"
-    judged = [v for v in result.verdicts if v.is_judged]
-    kinds = {v.kind for v in judged}
-    if not judged:
-        return "measured"
-    if "inconclusive" in kinds:
-        return "inconclusive"
-    if any(v.code == "within-bound" for v in judged) and all(v.baseline is None for v in judged):
-        return "bounds"
-    return "new" if "new" in kinds else "environment" if "environment" in kinds else "passed"
-
-
 def rows(results: Sequence[CaseResult]) -> list[Line]:
     """A row for each number that is not as it should be, the sizes of a sweep by those that tell it."""
     found = []
@@ -336,32 +321,8 @@ def _why(results: Sequence[CaseResult]) -> str:
     return ", ".join(f"{number} {word}" for word, number in words.items())
 
 
-def why_failed(result: CaseResult) -> str:
-    """In two or three words, for a count: ``communication changed``."""
-    if result.launches[-1].outcome == "failed":
-        return "a rank failed"
-    failed = [v for v in result.verdicts if v.is_failure]
-    if not failed:
-        return result.headline.rpartition("; --")[0] or result.headline or "not accepted"
-    return _COMMUNICATION if any(v.code == "communication" for v in failed) else _why_number(worst(failed))
-
-
-def _why_number(first: Finding) -> str:
-    kind = METRIC_KINDS[first.better]
-    if first.code == "bound":
-        return "beyond a bound"
-    if first.kind == "missing":
-        return "numbers missing"
-    if kind.is_of_training:
-        return "losses changed" if kind.rule == "curve" else "trains otherwise"
-    if first.kind == "changed":
-        return f"{first.name} changed"
-    return "more memory" if is_size(first.unit) else "slower" if is_clock(first, first.unit) else f"{first.name} worse"
-
-
-_COMMUNICATION = "communication changed"
 _SENTENCES = {
-    _COMMUNICATION: "the communication changed",
+    COMMUNICATION_CHANGED: "the communication changed",
     "beyond a bound": "a number is beyond its bound",
     "numbers missing": "numbers of the baseline are missing",
     "losses changed": "the loss diverges from the baseline",
@@ -398,8 +359,8 @@ def _reasons(count: str, failed: Sequence[CaseResult]) -> str:
     for result in failed:
         why = [why_failed(result)]
         numbers = [v for v in result.verdicts if v.is_failure and v.code != "communication"]
-        if why == [_COMMUNICATION] and numbers:  # what became of those too
-            why.append(_why_number(worst(numbers)))
+        if why == [COMMUNICATION_CHANGED] and numbers:  # what became of those too
+            why.append(why_number(worst(numbers)))
         groups.setdefault(" and ".join(_SENTENCES.get(words, words) for words in why), []).append(result)
     if len(groups) == 1 and len(failed) > 1:
         return f"{count}: {next(iter(groups))} in {'both' if len(failed) == 2 else f'all {len(failed)}'}"

@@ -6,6 +6,7 @@ import pytest
 from support.results import PAIRED, end_of, point, result, verdict
 from support.stores import launches
 
+from pytest_distbench.judging.outcome import why_failed
 from pytest_distbench.judging.remarks import remarks
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Confirmation, Finding
@@ -19,7 +20,6 @@ from pytest_distbench.report.terminal import (
     next_steps,
     rows,
     sentence,
-    why_failed,
 )
 
 CHANGED = verdict("communication", metric="fingerprint", better="exact", current=None, baseline=None, unit="")
