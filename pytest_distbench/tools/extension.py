@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 ROWS = {
-    "hooks": {"other plugins": "other_plugins:pytest_configure"},
+    "hooks": {"other plugins": "plugin:pytest_configure"},
     "commands": {
         "init": "init:INIT",
         "doctor": "doctor:DOCTOR",

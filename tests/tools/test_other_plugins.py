@@ -13,7 +13,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Spread
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.tools.other_plugins import ViewersPlugin, benchmarks
+from pytest_distbench.tools.plugin import ViewersPlugin, benchmarks
 
 
 def shown(*properties: tuple[str, str]) -> list[str]:
