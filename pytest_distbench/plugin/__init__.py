@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from pytest_distbench.plugin.progress import Awaited
     from pytest_distbench.store.baselines import BaselineStore
 
-
 _ATTEMPTS = pytest.StashKey[int]()
 _CONFIRM = "distbench-confirm"
 
@@ -218,31 +217,15 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
     from pytest_distbench.plugin.progress import header_lines
 
     session, settings = session_of(config), settings_of(config)
-    control, launches = "", f"up to {settings.max_launches} launches a case, as its noise needs"
-    if settings.control is not None:
-        is_usual = settings.control == "tolerance"
-        control = "a third more than its tolerance" if is_usual else f"{float(settings.control) * 100:.3g} %"
-    if (count := settings.update_launches) is not None:
-        launches = f"{count} launch{'es' * (count != 1)} a case"
     try:
         hardware, store = session.hardware, session.store
     except DistbenchError as error:  # of hosts that do not say what they are
         raise pytest.UsageError(str(error)) from None
-    duration = _duration(config, items)
+    takes = _duration(config, items)
     if config.get_verbosity() < 0:
-        return [f"distbench: {duration}"] if settings.update and duration else []
-    return header_lines(
-        hardware,
-        store,
-        world_sizes=settings.world_sizes,
-        gpus=settings.gpus,
-        backend=", ".join(settings.backends),
-        launcher=settings.launcher,
-        update=f"{settings.update}, {launches}" if settings.update else "",
-        against=str(session.launching.compared_with or ""),
-        control=control,
-        duration=duration,
-    )
+        return [f"distbench: {takes}"] if settings.update and takes else []
+    against = str(session.launching.compared_with or "")
+    return header_lines(hardware, store, settings, against=against, duration=takes)
 
 
 def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
@@ -255,8 +238,7 @@ def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
     try:
         store, ran = session_of(config).store, read_history(config)
         tests, slow = (
-            [_awaited(item, store, ran) for item in found]
-            for found in ([item for item in items if _is_measured(item)], state.slow)
+            [_awaited(item, store, ran) for item in found] for found in (filter(_is_measured, items), state.slow)
         )
     except DistbenchError:
         return ""  # a marker that cannot be used ends the run, and a baseline that cannot be read the test whose it is
@@ -267,7 +249,7 @@ def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
 
 def _awaited(item: pytest.Item, store: BaselineStore, ran: Mapping[str, Sequence[float]]) -> Awaited:
     from pytest_distbench.judging.entry import only_judges
-    from pytest_distbench.plugin.progress import awaited, confirming, name_in_history
+    from pytest_distbench.plugin.progress import awaited, name_in_history
 
     settings, (test, case_id), backend = settings_for(item), test_and_id(item), backend_of(item)
     launches: int | None = settings.first_launches
@@ -276,16 +258,9 @@ def _awaited(item: pytest.Item, store: BaselineStore, ran: Mapping[str, Sequence
         if not only_judges(settings.update, next(iter(entries.values()), None)):
             launches = settings.update_launches
     name = name_in_history(full_name(item), backend, settings, launches)
-    return awaited(
-        store,
-        ran,
-        name=name,
-        confirming=confirming(name),
-        test=test,
-        case_id=case_id,
-        conditions=(backend, settings.launcher),
-        launches=2 * settings.pairs[0] if settings.is_paired else launches,
-    )
+    made = 2 * settings.pairs[0] if settings.is_paired else launches
+    under = backend, settings.launcher
+    return awaited(store, ran, name=name, test=test, case_id=case_id, conditions=under, launches=made)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, cast
 import pytest
 
 from pytest_distbench.errors import Terminated
-from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.releases import own_version
 from pytest_distbench.report import escape
@@ -101,7 +100,6 @@ def awaited(
     ran: Mapping[str, Sequence[float]],
     *,
     name: str,
-    confirming: str,
     test: str,
     case_id: str,
     conditions: tuple[str, str],
@@ -110,7 +108,7 @@ def awaited(
     """What is known of a test: by its last runs here, by its baseline here, or by one of another class of machines.
 
     Args:
-        name: of its runs, which a renamed test has not, and ``confirming`` of what confirming it took.
+        name: of its runs, which a renamed test has not.
         conditions: backend and launcher.
         launches: of each of its cases; None: as many as an update needs.
     """
@@ -123,7 +121,7 @@ def awaited(
 
     here = of_baseline(store)
     seconds = statistics.median(ran[name]) if ran.get(name) else here
-    again_s = statistics.fmean(ran[confirming]) if ran.get(confirming) else 0.0
+    again_s = statistics.fmean(ran.get(confirming(name)) or [0.0])
     if seconds is not None:
         return Awaited(seconds, again_s=again_s, has_baseline=here is not None)
     others = (of_baseline(BaselineStore(store.folder, other)) for other in store.platforms() if other != store.platform)
@@ -166,27 +164,20 @@ def slow_text(tests: int, seconds: float | None = None) -> str:
 
 
 def header_lines(
-    environment: Environment,
-    store: BaselineStore,
-    *,
-    world_sizes: Sequence[int],
-    gpus: Gpus,
-    backend: str,
-    launcher: str,
-    update: str,
-    against: str,
-    control: str = "",
-    duration: str = "",
+    environment: Environment, store: BaselineStore, settings: Settings, *, against: str, duration: str
 ) -> list[str]:
     """Two lines; one more in an update, where GPUs are missing that the machine has, and where the host is shared.
 
-    No GPU is visible to a CPU run; ``update``, ``against``, ``control`` and ``duration`` may be empty.
+    No GPU is visible to a CPU run; ``against`` and ``duration`` may be empty.
     """
-    sizes = ", ".join(map(str, world_sizes))
+    gpus = settings.gpus
+    sizes = ", ".join(map(str, settings.world_sizes))
     count = len(gpus.visible)
     devices = counted(count, "GPU") if count else f"{environment.cores} CPU cores"
     torch = environment.software["torch"]
-    where = f"{backend}, {devices} ({environment.device}), torch {torch}, {launcher} launcher"
+    where = (
+        f"{', '.join(settings.backends)}, {devices} ({environment.device}), torch {torch}, {settings.launcher} launcher"
+    )
     first = f"distbench {own_version()}: world size {sizes}, {where}"
     missing = [f"distbench: not used: {reason}" for reason in gpus.unreadable]
     missing += [f"distbench: note: {remark}" for remark in gpus.remarks]
@@ -198,13 +189,18 @@ def header_lines(
         compared = f"no baselines for this platform yet ({store.folder / store.platform})"
     if against:
         compared = f"interleaved A/B against {against}; stored baselines are not used"
-    if control:
+    if settings.control is not None:
+        is_usual = settings.control == "tolerance"
+        control = "a third more than its tolerance" if is_usual else f"{float(settings.control) * 100:.3g} %"
         compared += f"; a slowdown is injected into every case ({control}): nothing is judged or stored"
     lines = [first, *missing, f"distbench: {compared}"]
     if duration:
         lines.append(f"distbench: {duration}")
-    if update:
-        lines.append(f"distbench: update={update}; baselines will be written")
+    if settings.update:
+        launches = f"up to {settings.max_launches} launches a case, as its noise needs"
+        if (number := settings.update_launches) is not None:
+            launches = f"{counted(number, 'launch')} a case"
+        lines.append(f"distbench: update={settings.update}, {launches}; baselines will be written")
     return lines
 
 

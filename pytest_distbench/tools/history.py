@@ -26,10 +26,9 @@ from typing import NamedTuple
 
 from pytest_distbench.commands import Command, choose_names
 from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFileError
-from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS, grouped
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.run import CaseResult, RunRecord
-from pytest_distbench.records.summaries import grouped
 from pytest_distbench.report import escape_markdown, layout, row_line, table_head
 from pytest_distbench.report.formats import BINARY, TABLE_FORMATS
 from pytest_distbench.report.page import Chart, PageFiles, axis, choice, line, lines, short

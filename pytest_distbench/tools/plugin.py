@@ -132,7 +132,7 @@ def benchmarks(results: Sequence[CaseResult]) -> Iterator[SimpleNamespace]:
     and comparisons go by it. A case is a group, so that a sweep is one table. ``callspec.params`` is what
     ``--benchmark-group-by=param:NAME`` can use.
     """
-    from pytest_distbench.records.summaries import grouped
+    from pytest_distbench.records.kinds import grouped
 
     for result in results:
         if result.launches[-1].outcome != "passed":

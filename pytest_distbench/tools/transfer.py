@@ -21,9 +21,9 @@ import msgspec
 from pytest_distbench.commands import Command, choose_entries, read_chosen
 from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFileError, show
 from pytest_distbench.records.case import BaselineEntry, Conditions, EntryName, key_text
+from pytest_distbench.records.kinds import grouped
 from pytest_distbench.records.metric import BoundValue, Sample, Scalar, metric_key
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.summaries import grouped
 from pytest_distbench.report.tables.table import ColumnType, DataTable, write_csv, write_parquet
 from pytest_distbench.store.baselines import BASELINE_FILES, MAX_FILE_BYTES, BaselineFile, BaselineStore, encode
 from pytest_distbench.store.entries import selection

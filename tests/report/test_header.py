@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,10 +18,12 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.store.baselines import BaselineStore
 
 
-def lines(folder: Path, *, shares_host: bool = False, **changes: Any) -> list[str]:
-    given = {"world_sizes": (2, 4), "gpus": Gpus(), "backend": "gloo", "launcher": "warm", "update": "", "against": ""}
+def lines(folder: Path, *, shares_host: bool = False, against: str = "", **changes: Any) -> list[str]:
+    given = {"world_sizes": (2, 4), "gpus": Gpus(), "backends": ("gloo",), "launcher": "warm", "update": None}
+    given |= {"update_launches": 3, "max_launches": 10, "control": None}
     environment = replace(result().environment, shares_host=shares_host)
-    return header_lines(environment, BaselineStore(folder, "cpu-x"), **(given | changes))
+    settings = SimpleNamespace(**(given | changes))
+    return header_lines(environment, BaselineStore(folder, "cpu-x"), settings, against=against, duration="")
 
 
 def test_the_header_names_gpus_updates_and_revisions(tmp_path: Path) -> None:
@@ -30,14 +33,14 @@ def test_the_header_names_gpus_updates_and_revisions(tmp_path: Path) -> None:
     assert second == f"distbench: baselines {tmp_path}/cpu-x (1 case)"
 
     gpus = Gpus(visible=tuple(Gpu(name="NVIDIA H200", uuid=f"GPU-{i}") for i in range(8)))
-    assert "nccl, 8 GPUs (X)" in lines(tmp_path, gpus=gpus, backend="nccl")[0]
+    assert "nccl, 8 GPUs (X)" in lines(tmp_path, gpus=gpus, backends=("nccl",))[0]
 
     gpus = Gpus(visible=(Gpu(name="NVIDIA H200", uuid="GPU-1"),), unreadable=("GPU 0: lost",))
-    first, second, *_ = lines(tmp_path, gpus=gpus, backend="nccl")
+    first, second, *_ = lines(tmp_path, gpus=gpus, backends=("nccl",))
     assert "nccl, 1 GPU (X)" in first
     assert second == "distbench: not used: GPU 0: lost"
 
-    assert lines(tmp_path, update="new")[-1] == "distbench: update=new; baselines will be written"
+    assert lines(tmp_path, update="new")[-1] == "distbench: update=new, 3 launches a case; baselines will be written"
 
     told = "distbench: interleaved A/B against main; stored baselines are not used"
     assert lines(tmp_path, against="main")[1:] == [told]
@@ -87,7 +90,7 @@ def known(
     store: BaselineStore, name: str = "a", ran: Mapping[str, list[float]] | None = None, **changes: Any
 ) -> Awaited:
     given = {"test": f"t.py::{name}", "case_id": "ws2", "conditions": ("gloo", "warm")}
-    return awaited(store, ran or {}, name=name, confirming=f"{name}2", **given | changes)
+    return awaited(store, ran or {}, name=name, **given | changes)
 
 
 def test_a_test_takes_the_median_of_its_last_runs(store: BaselineStore) -> None:
@@ -98,7 +101,7 @@ def test_a_test_takes_the_median_of_its_last_runs(store: BaselineStore) -> None:
 
 
 def test_what_confirming_took_is_added_as_often_as_it_was_needed(store: BaselineStore) -> None:
-    runs = {"a": [2.0, 2.0], "a2": [0.0, 30.0]}
+    runs = {"a": [2.0, 2.0], "a confirming": [0.0, 30.0]}
     store.write(TEST, KEY, entry(1.0, launch_s=3.0))
     tests = [known(store, "a", runs), known(store, "b", runs, test=TEST)]
 
