@@ -117,7 +117,7 @@ class Trial:
         return [
             str(self.seed),
             self.job.nodes,
-            " ".join(change.kind for change in self.job.plan.changes),
+            " ".join(change.kind for change in self.job.changes),
             format_seconds(self.record.wall_s),
             format_seconds(max(stalls)) if stalls else "-",
             str(sum(change.steps_redone for change in changes)),
@@ -166,7 +166,7 @@ def main() -> int:
             if trials[-1].record.outcome != "passed":
                 print(trials[-1].record.reason, flush=True)
     print(*layout(HEADINGS, [trial.row() for trial in trials], left=3), sep="\n")
-    kinds = Counter(change.kind for trial in trials for change in trial.job.plan.changes)
+    kinds = Counter(change.kind for trial in trials for change in trial.job.changes)
     good = sum(trial.is_good for trial in trials)
     print(
         f"engine {options.engine}, {trials[0].job.version}: {good} of {len(trials)} plans good; "

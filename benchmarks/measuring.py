@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_distbench.elastic.engines import ENGINES, torch_release
-from pytest_distbench.elastic.records import Change, ElasticJob, Job, MembershipPlan
+from pytest_distbench.elastic.records import Change, ElasticJob, Job
 from pytest_distbench.launch.starters import LAUNCHERS, LOOPBACK, Launcher
 from pytest_distbench.launch.supervise import Side, supervise
 from pytest_distbench.records.launch import LaunchRecord
@@ -100,7 +100,7 @@ def elastic_plan(
         least=nodes[0],
         most=nodes[1],
         start=nodes[1] if start is None else start,
-        plan=MembershipPlan(changes=list(changes)),
+        plan=list(changes),
         engine=engine,
         version=torch_release(),
         timers=kind.all_timers({}),

@@ -256,7 +256,7 @@ class Controller(RunningJob):
 
     def _check_reached(self, index: int, what: str) -> None:
         """A training that ends before its plan is at its end has not shown what it was run for."""
-        if self._job.plan.cycle is not None and self._job.plan.cycle.times is None and index:
+        if self._job.cycle is not None and self._job.cycle.times is None and index:
             return
         late = ""
         if self._changed is not None:
@@ -267,7 +267,7 @@ class Controller(RunningJob):
             )
         raise CannotGoOn(
             f"the training was over after {self._trained_s:.1f} s and {self._progress.step} steps, before {what}{late}"
-            f": change {index + 1} of {self._job.plan} shows nothing. Train longer, or shorten the plan"
+            f": change {index + 1} of {self._job.planned} shows nothing. Train longer, or shorten the plan"
         )
 
     def _look(self) -> None:

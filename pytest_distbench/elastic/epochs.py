@@ -169,7 +169,7 @@ def _rows(results: Sequence[CaseResult]) -> Iterator[EpochRow]:
             continue
         beside = fixed.get(row.result.nodeid)
         theirs = {did.name: did for did in _told(row._replace(item=beside)) if did.name} if beside is not None else {}
-        name, cycle = setup_name(job.job), job.job.plan.cycle
+        name, cycle = setup_name(job.job), job.job.cycle
         if cycle is not None:
             nodes = f"{job.job.least} on demand {job.job.most - job.job.least} elastic"
             name = f"Cycle {cycle.period_s:g} s on and off {nodes}"

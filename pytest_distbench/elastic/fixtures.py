@@ -20,10 +20,9 @@ from pytest_distbench.elastic.records import (
     Demand,
     ElasticJob,
     Job,
-    MembershipPlan,
+    Plan,
     Policy,
     Pool,
-    PoolJob,
     Sharing,
 )
 from pytest_distbench.errors import ConfigurationError, show
@@ -126,7 +125,7 @@ class Elastic:
         identity: dict[str, Any] = {
             "nodes": [job.least, job.most],
             "start": job.start,
-            "plan": str(job.plan),
+            "plan": job.planned,
             **({"ends_after": job.ends_after} if job.ends_after is not None else {}),
             "checkpoint_every": job.checkpoint_every,
             "version": job.version,
@@ -169,13 +168,13 @@ class Elastic:
             )
             check_job(job)
             able = ENGINES[job.engine].changes
-            for change in itertools.islice(changes_of(made), 2 if made.cycle is not None else None):
+            for change in itertools.islice(changes_of(made), 2 if job.cycle is not None else None):
                 if change.kind not in able:
                     given.refuse(
                         f"plan: {change}: the engine {job.engine} does not support it; wanted {', '.join(sorted(able))}"
                     )
-            if ends_after is not None and made.cycle is not None and made.cycle.times is None:
-                given.refuse(f"ends_after={ends_after}: {made} goes on until the training ends; give times=")
+            if ends_after is not None and job.cycle is not None and job.cycle.times is None:
+                given.refuse(f"ends_after={ends_after}: {job.cycle} goes on until the training ends; give times=")
         except ConfigurationError as error:
             given.refuse(f"plan: {error}")
         return job
@@ -229,16 +228,16 @@ def _steps(given: Arguments, steps: object, found: Called, job: ElasticJob) -> R
     return steps
 
 
-def _plan(given: Arguments, plan: object) -> MembershipPlan:
+def _plan(given: Arguments, plan: object) -> Plan:
     if isinstance(plan, Cycle):
-        return MembershipPlan(cycle=_plain(plan))
+        return _plain(plan)
     changes = [plan] if isinstance(plan, Change) else plan
     if not isinstance(changes, list | tuple) or not all(isinstance(change, Change) for change in changes):
         given.refuse(
             f"plan={show(plan)}; wanted cycle(...), draw(...), or one or a list of join(...), leave(...), kill(...), "
             "crash(...) and stop(...), from pytest_distbench.elastic"
         )
-    return MembershipPlan(changes=list(map(_plain, changes)))
+    return list(map(_plain, changes))
 
 
 def _plain(part: AnyRecord) -> AnyRecord:
@@ -351,7 +350,7 @@ class ElasticPool:
         }
         identity = {
             "pool": str(pool),
-            "checkpoint_every": pool.jobs[0].job.checkpoint_every,
+            "checkpoint_every": pool.jobs[0].checkpoint_every,
             "version": base.version,
             "timers": base.timers,
             "works": {name: work.identity for name, work in works.items()},
@@ -385,9 +384,9 @@ def _pool_jobs(
     base: ElasticJob,
     *,
     has_serving: bool,
-) -> list[PoolJob]:
-    every = given.whole("checkpoint_every", checkpoint_every, least=1)
-    found: list[PoolJob] = []
+) -> list[ElasticJob]:
+    base = replace(base, checkpoint_every=given.whole("checkpoint_every", checkpoint_every, least=1))
+    found: list[ElasticJob] = []
     for job in listed:
         where = f"job {job.name!r}: "
         least, most = _nodes(given, f"{where}nodes", job.nodes)
@@ -404,8 +403,8 @@ def _pool_jobs(
                 f"{where}ends_after={ends_after} counts steps after the last demand of a serving, and this pool has "
                 f"none: leave it out"
             )
-        elastic = replace(base, least=least, most=most, start=least, checkpoint_every=every, ends_after=ends_after)
-        found.append(PoolJob(name=job.name, submit_s=submit_s, job=elastic))
+        nodes = {"least": least, "most": most, "start": least}
+        found.append(replace(base, name=job.name, submit_s=submit_s, ends_after=ends_after, **nodes))
     if found[0].submit_s > 0:
         given.refuse(
             f"job {found[0].name!r}: submit_s={found[0].submit_s:g}; wanted 0: time starts with the first step of the "
@@ -439,15 +438,15 @@ def _demand(given: Arguments, wanted: object, policy: Policy) -> Demand:
 
 def _check_pool(given: Arguments, pool: Sharing) -> None:
     for job in pool.jobs:
-        if job.job.least > pool.slots:
+        if job.least > pool.slots:
             given.refuse(
-                f"job {job.name!r} could never start: it needs {job.job.least} slots under policy={pool.policy!r}, and "
+                f"job {job.name!r} could never start: it needs {job.least} slots under policy={pool.policy!r}, and "
                 f"slots={pool.slots}"
             )
     if not pool.demand:
         return
     most = max(slots for _, slots in pool.demand)
-    least = max(job.job.least for job in pool.jobs)
+    least = max(job.least for job in pool.jobs)
     if most + least > pool.slots:
         given.refuse(
             f"serving: its demand is for {most} slots, and a job keeps at least {least} of slots={pool.slots}, so it "

@@ -200,7 +200,7 @@ def _remarks(job: ElasticJob, history: History, events: Sequence[Event]) -> list
     remarks = [f"engine {job.engine} in place of {job.in_place_of}"] if job.in_place_of else []
     remarks += tell_torn(lines)
     left_out = dict.fromkeys(part for line in lines if line.what == "left_out" for part in line.parts)
-    if left_out and (job.plan.changes or job.plan.cycle is not None) and job.checkpoint_every is not None:
+    if left_out and job.plan and job.checkpoint_every is not None:
         remarks.append(
             f"not passed to rank.training, so no checkpoint saves it and no load of it is checked: "
             f"{'; '.join(left_out)}"

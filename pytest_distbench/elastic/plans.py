@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from pytest_distbench.elastic.progress import STABLE_STEPS
-from pytest_distbench.elastic.records import Change, ChangeKind, Cycle, ElasticJob, MembershipPlan
+from pytest_distbench.elastic.records import Change, ChangeKind, Cycle, ElasticJob, Plan
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.records.wanted import YES_OR_NO, one_of, seconds, whole
 
@@ -214,14 +214,13 @@ _LOOKED_AT = 1000
 """Changes that are looked at: a cycle may have no end, and comes back to where it was, or not."""
 
 
-def changes_of(plan: MembershipPlan) -> Iterator[Change]:
-    if plan.cycle is None:
-        yield from plan.changes
+def changes_of(plan: Plan) -> Iterator[Change]:
+    if not isinstance(plan, Cycle):
+        yield from plan
         return
-    cycle = plan.cycle
-    for number in itertools.count() if cycle.times is None else range(cycle.times):
-        yield Change(kind="join", at_s=(2 * number + 1) * cycle.period_s, nodes=cycle.on)
-        yield Change(kind=cycle.by, at_s=(2 * number + 2) * cycle.period_s, nodes=cycle.off)
+    for number in itertools.count() if plan.times is None else range(plan.times):
+        yield Change(kind="join", at_s=(2 * number + 1) * plan.period_s, nodes=plan.on)
+        yield Change(kind=plan.by, at_s=(2 * number + 2) * plan.period_s, nodes=plan.off)
 
 
 def choose_slots(change: Change, taken: Collection[int], *, least: int, most: int) -> list[int]:
@@ -253,22 +252,22 @@ def taken_after(change: Change, slots: Collection[int], taken: Collection[int]) 
     return set(taken) - set(slots) if change.kind in ("leave", "kill") else set(taken)
 
 
-def usual_start(plan: MembershipPlan, *, least: int, most: int) -> int:
+def usual_start(plan: Plan, *, least: int, most: int) -> int:
     """Nodes at the beginning, unless the test says: all there may be; the fewest where some are to join first."""
     first = next(changes_of(plan), None)
     return least if first is not None and first.kind == "join" else most
 
 
-def check_values(plan: MembershipPlan) -> None:
+def check_values(plan: Plan) -> None:
     """Make sure that what a plan holds are numbers and words that can be, before anybody counts with them."""
-    cycle = plan.cycle
-    if cycle is not None:
-        seconds(above=0).plain()("cycle: period_s", cycle.period_s)
-        for name, nodes in (("on", cycle.on), ("off", cycle.off), ("times", cycle.times)):
+    if isinstance(plan, Cycle):
+        seconds(above=0).plain()("cycle: period_s", plan.period_s)
+        for name, nodes in (("on", plan.on), ("off", plan.off), ("times", plan.times)):
             if nodes is not None or name != "times":
                 _COUNT(f"cycle: {name}", nodes)
-        one_of(("leave", "kill"))("cycle: by", cycle.by)
-    for change in plan.changes:
+        one_of(("leave", "kill"))("cycle: by", plan.by)
+        return
+    for change in plan:
         if change.kind not in get_args(ChangeKind):
             raise ConfigurationError(f"{show(change.kind)} is no change; wanted {', '.join(get_args(ChangeKind))}")
         if (change.at_s is None) == (change.at_step is None):
@@ -288,7 +287,7 @@ def check_values(plan: MembershipPlan) -> None:
 
 
 def check_job(job: ElasticJob) -> None:
-    cycle = job.plan.cycle
+    cycle = job.cycle
     check_values(job.plan)
     taken = set(range(job.start))
     latest: dict[str, Change] = {}
@@ -316,7 +315,7 @@ def check_job(job: ElasticJob) -> None:
         except ConfigurationError as error:
             raise ConfigurationError(f"{cycle}: {error}" if cycle is not None else str(error)) from None
         taken = taken_after(change, slots, taken)
-    held = [0, *(change.at_step or 0 for change in job.plan.changes)] if job.hold else []
+    held = [0, *(change.at_step or 0 for change in job.changes)] if job.hold else []
     for earlier, later in itertools.pairwise(held):
         if later - earlier < STABLE_STEPS:
             raise ConfigurationError(

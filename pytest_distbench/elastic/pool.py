@@ -20,7 +20,17 @@ import msgspec
 from pytest_distbench.elastic.controller import RunningJob, run_controller
 from pytest_distbench.elastic.engines import ENGINES, CannotGoOn, Engine
 from pytest_distbench.elastic.progress import EXIT_S
-from pytest_distbench.elastic.records import SERVING, START, Change, ChangeKind, Policy, Pool, PoolJob, Sharing, event
+from pytest_distbench.elastic.records import (
+    SERVING,
+    START,
+    Change,
+    ChangeKind,
+    ElasticJob,
+    Policy,
+    Pool,
+    Sharing,
+    event,
+)
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan
@@ -103,9 +113,9 @@ class SharingJob(RunningJob):
     """
 
     def __init__(
-        self, wanted: PoolJob, engine: Engine, timeline: Path, *, clock: Callable[[], float] = time.monotonic
+        self, wanted: ElasticJob, engine: Engine, timeline: Path, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        super().__init__(wanted.job, engine, timeline, clock=clock)
+        super().__init__(wanted, engine, timeline, clock=clock)
         self.name = wanted.name
         self.submit_s = wanted.submit_s
         self.slots: set[int] = set()
@@ -407,7 +417,7 @@ def main(path: str) -> int:
         part.files.checkpoints.mkdir(parents=True, exist_ok=True)
         part.files.plan.touch(mode=0o600)
         part.files.plan.write_bytes(msgspec.json.encode(part))
-        jobs.append(SharingJob(wanted, ENGINES[wanted.job.engine].make(part, None), part.files.timeline))
+        jobs.append(SharingJob(wanted, ENGINES[wanted.engine].make(part, None), part.files.timeline))
     servers = Servers(plan.files, variables=os.environ) if pool.demand else None
     return run_controller(plan, PoolController(pool, jobs, plan.files.pool_timeline, servers=servers).run)
 

@@ -87,21 +87,21 @@ class Cycle(Record, frozen=True, kw_only=True):
         return f"cycle({', '.join(words)})"
 
 
-class MembershipPlan(Record, frozen=True, kw_only=True):
-    changes: list[Change] = []
-    cycle: Cycle | None = None
-
-    def __str__(self) -> str:
-        return str(self.cycle) if self.cycle is not None else ", ".join(map(str, self.changes)) or "no change"
+Plan = Cycle | list[Change]
+"""When the membership changes: in a cycle, or by a list, in its order."""
 
 
 class ElasticJob(Record, frozen=True, kw_only=True):
+    name: str = ""
+    """In a pool, which has several."""
+    submit_s: float = 0.0
+    """When it is submitted, by the pool's clock."""
     least: int
     most: int
     """Nodes, each with one worker: fewest and most."""
     start: int
     """Nodes at the beginning."""
-    plan: MembershipPlan = MembershipPlan()
+    plan: Plan = []
     engine: str = "stock"
     """What changes the membership: a row of ``elastic/engines/__init__.py``."""
     in_place_of: str = ""
@@ -147,7 +147,26 @@ class ElasticJob(Record, frozen=True, kw_only=True):
 
     @property
     def schedule(self) -> str:
-        return f"{self.nodes} nodes, {self.start} at the start, {self.plan}"
+        return f"{self.nodes} nodes, {self.start} at the start, {self.planned}"
+
+    @property
+    def planned(self) -> str:
+        return str(self.plan) if isinstance(self.plan, Cycle) else ", ".join(map(str, self.plan)) or "no change"
+
+    @property
+    def cycle(self) -> Cycle | None:
+        return self.plan if isinstance(self.plan, Cycle) else None
+
+    @property
+    def changes(self) -> list[Change]:
+        """Those that are listed."""
+        return [] if isinstance(self.plan, Cycle) else self.plan
+
+    @property
+    def submission(self) -> str:
+        after = self.ends_after
+        end = f" to {after} steps behind the last demand" if after is not None else ""
+        return f"{self.name} on {self.nodes} nodes from {self.submit_s:g} s{end}"
 
 
 PARTS = (
@@ -167,17 +186,6 @@ SERVING = "serving"
 """What the serving is called among the owners of slots."""
 
 
-class PoolJob(Record, frozen=True, kw_only=True):
-    name: str
-    submit_s: float
-    job: ElasticJob
-
-    def __str__(self) -> str:
-        after = self.job.ends_after
-        end = f" to {after} steps behind the last demand" if after is not None else ""
-        return f"{self.name} on {self.job.nodes} nodes from {self.submit_s:g} s{end}"
-
-
 Demand = list[tuple[float, int]]
 """From when on how many slots the serving should have, by time; before the first it has none."""
 
@@ -189,7 +197,7 @@ def wanted_at(demand: Demand, at_s: float) -> int:
 class Sharing(Record, frozen=True, kw_only=True):
     slots: int
     policy: Policy
-    jobs: list[PoolJob]
+    jobs: list[ElasticJob]
     """In the order in which they are submitted."""
     demand: Demand = []
     """Of the serving, if it has one: an inference process in as many slots."""
@@ -199,8 +207,8 @@ class Sharing(Record, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         words = [f"{self.slots} slots, {self.policy}"]
-        words += map(str, self.jobs)
-        first = self.jobs[0].job
+        words += [job.submission for job in self.jobs]
+        first = self.jobs[0]
         words.append(f"engine {first.engine}" + (f" (in place of {first.in_place_of})" if first.in_place_of else ""))
         timetable = ", ".join(f"{slots} from {at_s:g} s" for at_s, slots in self.demand)
         words += [f"serving on {timetable}"] if self.demand else []
@@ -228,7 +236,7 @@ class Pool(Work, frozen=True, kw_only=True):
 
     @property
     def engine(self) -> str:
-        return self.sharing.jobs[0].job.engine
+        return self.sharing.jobs[0].engine
 
     @property
     def files(self) -> list[str]:
@@ -244,8 +252,8 @@ class Pool(Work, frozen=True, kw_only=True):
         task = self.tasks[wanted.name]
         return replace(
             plan,
-            work=Job(body=task.body, params=task.params, seeds=task.seeds, job=wanted.job),
-            world_size=wanted.job.most,
+            work=Job(body=task.body, params=task.params, seeds=task.seeds, job=wanted),
+            world_size=wanted.most,
             directory=str(plan.files.job(index).directory),
         )
 
@@ -259,8 +267,8 @@ class JobRun:
 
     def __init__(self, told: Event, events: Sequence[Event]) -> None:
         self.told = told
-        self.name: str = told.name
         self.job = msgspec.convert(told.job, ElasticJob)
+        self.name = self.job.name
         mine = [event for event in events if event.facts.get("of") == self.name]
         self.changes, self.epochs, self.workers, self.rates = (
             [event for event in mine if event.what == what] for what in ("change", "epoch", "worker", "rate")
@@ -424,7 +432,7 @@ EVENTS: dict[str, dict[str, Any]] = {
     # start lasts from that of the agents to the end of the first step, its training to that of the last one, its end
     # until all workers had finished. What follows is of a job: of its name, where a pool has several.
     "job": {
-        "job": ..., "schedule": ..., "name": "", "start_s": None, "training_s": None, "end_s": None,
+        "job": ..., "schedule": ..., "start_s": None, "training_s": None, "end_s": None,
         "submitted_s": None, "started_s": None, "ended_s": None,
     },
     # A change of membership, between so many workers that stepped before it and after, None: it never was stable again.

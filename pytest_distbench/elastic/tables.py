@@ -42,14 +42,14 @@ from pytest_distbench.report.tables.table import (
 
 
 def is_fixed(job: ElasticJob) -> bool:
-    return not job.plan.changes and job.plan.cycle is None
+    return not job.plan
 
 
 def setup_name(job: ElasticJob) -> str:
     """Nodes that stay and nodes that come and go: ``4:4 (10 s cycle)``."""
-    if job.plan.cycle is not None:
-        return f"{job.least}:{job.most - job.least} ({job.plan.cycle.period_s:g} s cycle)"
-    return f"{job.start}:0" if is_fixed(job) else f"{job.least}:{job.most - job.least} ({job.plan})"
+    if job.cycle is not None:
+        return f"{job.least}:{job.most - job.least} ({job.cycle.period_s:g} s cycle)"
+    return f"{job.start}:0" if is_fixed(job) else f"{job.least}:{job.most - job.least} ({job.planned})"
 
 
 def jobs_of(results: Sequence[CaseResult]) -> Iterator[OfLaunch[JobRun]]:
@@ -98,7 +98,7 @@ JOBS: TableKind[OfLaunch[JobRun]] = TableKind(
         Column("start_s", float, "Start (seconds)", lambda row: number(row.item.told.start_s, ".5f")),
         _at_end("training_accuracy", "accuracy", "training accuracy"),
         _at_end("training_top5", "top5", "training top5"),
-        Column("plan", str, "plan", lambda row: str(row.item.job.plan)),
+        Column("plan", str, "plan", lambda row: row.item.job.planned),
         TEST,
         LAUNCH,
     ],

@@ -16,7 +16,7 @@ from pytest_distbench.elastic import crash, cycle, join, kill, leave, stop
 from pytest_distbench.elastic.controller import Controller, WorkerEnds
 from pytest_distbench.elastic.engines import CannotGoOn
 from pytest_distbench.elastic.progress import tell_agent_end, tell_slow, tell_unstable
-from pytest_distbench.elastic.records import Change, ChangeKind, Cycle, ElasticJob, MembershipPlan, event
+from pytest_distbench.elastic.records import Change, ChangeKind, Cycle, ElasticJob, event
 from pytest_distbench.errors import ReadingError
 from pytest_distbench.read import stdout
 from pytest_distbench.records.launch import ErrorReport
@@ -246,8 +246,7 @@ def run(tmp_path: Path) -> Callable[..., MadeUp]:
         ends_after: int | None = None,
     ) -> MadeUp:
         engine = engine or MadeUp(tmp_path / "timeline", steps=steps)
-        made = MembershipPlan(cycle=plan) if isinstance(plan, Cycle) else MembershipPlan(changes=plan)
-        job: ElasticJob = replace(JOB, most=3, start=start, plan=made, hold=hold, ends_after=ends_after)
+        job: ElasticJob = replace(JOB, most=3, start=start, plan=plan, hold=hold, ends_after=ends_after)
         try:
             Controller(job, engine, engine.timeline, clock=engine.clock, sleep=engine.sleep).run()
         finally:
@@ -407,7 +406,7 @@ def test_a_script_that_leads_nowhere_is_given_up_with_what_it_said(
     tmp_path: Path, script: MadeUpScript, steps: int, told: str
 ) -> None:
     engine = MadeUp(tmp_path / "timeline", steps=steps)
-    job = replace(JOB, plan=MembershipPlan(changes=[kill(at_s=1)]))
+    job = replace(JOB, plan=[kill(at_s=1)])
     watch: Any = script
 
     with pytest.raises(CannotGoOn, match=re.compile(told, re.DOTALL)):
@@ -426,7 +425,7 @@ class Late(MadeUp):
 
 def test_one_line_of_a_script_makes_a_job_stable_but_none_of_a_generation_that_a_crash_ends(tmp_path: Path) -> None:
     engine = Late(tmp_path / "timeline", steps=60)
-    job = replace(JOB, most=3, start=2, plan=MembershipPlan(changes=[crash(at_s=1)]))
+    job = replace(JOB, most=3, start=2, plan=[crash(at_s=1)])
     watch: Any = MadeUpScript()
     Controller(job, engine, engine.timeline, script=watch, clock=engine.clock, sleep=engine.sleep).run()
     lines = read_events(engine.timeline)

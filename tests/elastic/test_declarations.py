@@ -13,7 +13,7 @@ from support.timelines import JOB
 
 from pytest_distbench.elastic import crash, cycle, draw, join, kill, leave, rates, stop
 from pytest_distbench.elastic.plans import check_job, usual_start
-from pytest_distbench.elastic.records import Change, Cycle, MembershipPlan
+from pytest_distbench.elastic.records import Change, Cycle
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.records.record import replace
 
@@ -32,13 +32,13 @@ def test_a_drawn_plan_can_be_carried_out_and_a_seed_repeats_it() -> None:
     """50 seeds, for jobs of one to four nodes."""
     for seed in range(50):
         least = 1 + seed % 2
-        plan = MembershipPlan(changes=draw(seed, nodes=(least, 4), changes=12, period_s=2.0))
+        plan = draw(seed, nodes=(least, 4), changes=12, period_s=2.0)
         start = usual_start(plan, least=least, most=4)
         check_job(replace(JOB, least=least, most=4, start=start, plan=plan))
 
-        assert (start, len(plan.changes)) == (4, 12)
-        assert plan.changes == draw(seed, nodes=(least, 4), changes=12, period_s=2.0)
-    assert {change.kind for change in plan.changes} == {"join", "leave", "kill", "crash"}
+        assert (start, len(plan)) == (4, 12)
+        assert plan == draw(seed, nodes=(least, 4), changes=12, period_s=2.0)
+    assert {change.kind for change in plan} == {"join", "leave", "kill", "crash"}
 
 
 @pytest.mark.parametrize(

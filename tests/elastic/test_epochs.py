@@ -9,7 +9,7 @@ from support.timelines import JOB, Timeline, but, killed
 from pytest_distbench.elastic import cycle, kill
 from pytest_distbench.elastic.epochs import ACCURACY, EPOCHS, FINAL_ACCURACY, warm_up_mark
 from pytest_distbench.elastic.measures import measure
-from pytest_distbench.elastic.records import ElasticJob, MembershipPlan, event, runs_of
+from pytest_distbench.elastic.records import ElasticJob, event, runs_of
 from pytest_distbench.elastic.tables import setup_name
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Scalar
@@ -91,7 +91,7 @@ def test_a_training_has_its_rate_and_its_last_accuracies_in_one_row() -> None:
     ]
 
 
-CYCLED = replace(JOB, plan=MembershipPlan(cycle=cycle(period_s=9.5)))
+CYCLED = replace(JOB, plan=cycle(period_s=9.5))
 
 
 def case(timeline: Timeline, job: ElasticJob) -> CaseResult:
@@ -204,7 +204,7 @@ def test_a_training_that_records_its_rate_has_the_steps_from_which_on_it_is_anot
 
 
 def test_a_setup_is_told_by_nodes_that_stay_and_nodes_that_come_and_go() -> None:
-    plan = MembershipPlan(changes=[kill(at_s=3)])
+    plan = [kill(at_s=3)]
 
     assert [setup_name(job) for job in (replace(JOB, start=2), CYCLED, replace(JOB, plan=plan))] == [
         "2:0", "1:1 (9.5 s cycle)", "1:1 (kill(at_s=3))",

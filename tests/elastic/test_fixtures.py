@@ -377,7 +377,7 @@ def test_a_plan_has_what_each_job_runs(project: Project, plans: list[LaunchPlan]
         str(pool_of(plans))
         == "2 slots, elastic; A on 1 to 2 nodes from 0 s; B on 1 nodes from 0 s; engine stock; synthetic compute"
     )
-    assert [job.job.checkpoint_every for job in pool_of(plans).jobs] == [20, 20]
+    assert [job.checkpoint_every for job in pool_of(plans).jobs] == [20, 20]
 
 
 def test_a_job_under_gang_has_all_or_nothing(project: Project, plans: list[LaunchPlan]) -> None:
@@ -389,4 +389,4 @@ def test_a_job_under_gang_has_all_or_nothing(project: Project, plans: list[Launc
         )
     )
 
-    assert [(job.job.least, job.job.most) for job in pool_of(plans).jobs] == [(1, 1), (2, 2)]
+    assert [(job.least, job.most) for job in pool_of(plans).jobs] == [(1, 1), (2, 2)]

@@ -19,7 +19,7 @@ from support.timelines import ERROR, JOB, LOST, Timeline, killed
 
 from pytest_distbench.elastic import kill
 from pytest_distbench.elastic.launch import launch_elastic, make_pool_record, make_record
-from pytest_distbench.elastic.records import ElasticJob, Job, MembershipPlan, Pool, event, pool_of, runs_of
+from pytest_distbench.elastic.records import ElasticJob, Job, Pool, event, pool_of, runs_of
 from pytest_distbench.launch.controlled import Controlled
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.starters import Hosting
@@ -153,7 +153,7 @@ def test_what_a_body_did_not_hand_over_is_remarked_once(plan: LaunchPlan) -> Non
     for slot, parts in ((0, [schedule]), (1, ["random streams: ...", schedule])):
         timeline.lines.append(event("left_out", t=11.1, slot=slot, generation=0, parts=parts))
 
-    changed = replace(JOB, plan=MembershipPlan(changes=[kill(at_s=9.5)]))
+    changed = replace(JOB, plan=[kill(at_s=9.5)])
 
     assert record(plan, timeline).remarks == []  # nothing is to be compared
     [remark] = record(plan, timeline, job=changed).remarks
@@ -313,8 +313,8 @@ def test_the_plan_of_a_job_of_a_pool_runs_its_task_in_a_folder_of_its_own(tmp_pa
     plan = make_plan(tmp_path, work=SHARED)
     part = SHARED.part(plan, 1)
 
-    assert part.work == Job(body=BODY, params={"n": 1}, seeds=[1], job=POOL.jobs[1].job)
-    assert (part.files, part.world_size) == (plan.files.job(1), POOL.jobs[1].job.most)
+    assert part.work == Job(body=BODY, params={"n": 1}, seeds=[1], job=POOL.jobs[1])
+    assert (part.files, part.world_size) == (plan.files.job(1), POOL.jobs[1].most)
     assert replace(part, work=plan.work, directory=plan.directory, world_size=2) == plan
     assert SHARED.logs(plan.files, 2) == [
         (slot, plan.files.job(index).log(slot)) for index in (0, 1) for slot in (0, 1)

@@ -12,7 +12,7 @@ from support.timelines import ERROR, JOB
 
 from pytest_distbench.elastic.engines import CannotGoOn
 from pytest_distbench.elastic.pool import EXIT_S, PoolController, SharingJob, decide
-from pytest_distbench.elastic.records import SERVING, Demand, Policy, PoolJob, Sharing, event
+from pytest_distbench.elastic.records import SERVING, Demand, ElasticJob, Policy, Sharing, event
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import Event, EventReader, append, read_events
 
@@ -137,7 +137,7 @@ class World:
         self.folder = folder
         self.now = 100.0
         self.nodes: dict[str, Nodes] = {}
-        self.wanted: list[PoolJob] = []
+        self.wanted: list[ElasticJob] = []
         self.jobs: list[SharingJob] = []
         self.servers = MadeUpServers(self)
         self.timeline = folder / "pool.jsonl"
@@ -157,7 +157,7 @@ class World:
         nodes = self.nodes[name] = Nodes(self, name, steps)
         timers = {**JOB.timers, "settle_s": settle_s}
         job = replace(JOB, least=least, most=most, start=least, timers=timers, ends_after=ends_after)
-        wanted = PoolJob(name=name, submit_s=submit_s, job=job)
+        wanted = replace(job, name=name, submit_s=submit_s)
         self.wanted.append(wanted)
         self.jobs.append(SharingJob(wanted, nodes, nodes.timeline, clock=lambda: self.now))
 

@@ -5,28 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.pools import POOL, SERVED
+from support.timelines import JOB
 
 from pytest_distbench.elastic import cycle, join, kill, stop
-from pytest_distbench.elastic.records import Demand, ElasticJob, MembershipPlan, event, unaccounted_s, wanted_at
+from pytest_distbench.elastic.records import Demand, ElasticJob, event, unaccounted_s, wanted_at
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import EventReader, append, read_events
 
 
 def test_plans_jobs_and_pools_are_told_in_words() -> None:
     changes = [join(at_s=2, nodes=2), kill(at_step=90, slot=0), stop(at_s=4, for_s=1.5)]
-    assert str(MembershipPlan(changes=changes)) == (
-        "join(at_s=2, nodes=2), kill(at_step=90, slot=0), stop(at_s=4, for_s=1.5)"
-    )
-    assert (
-        str(MembershipPlan(cycle=cycle(8, times=3, by="kill"))) == "cycle(period_s=8, on=1, off=1, times=3, by='kill')"
-    )
-    assert str(MembershipPlan()) == "no change"
+    told = "join(at_s=2, nodes=2), kill(at_step=90, slot=0), stop(at_s=4, for_s=1.5)"
+    assert replace(JOB, plan=changes).planned == told
+    told = "cycle(period_s=8, on=1, off=1, times=3, by='kill')"
+    assert replace(JOB, plan=cycle(8, times=3, by="kill")).planned == told
+    assert JOB.planned == "no change"
 
     job = ElasticJob(
         least=1,
         most=2,
         start=1,
-        plan=MembershipPlan(cycle=cycle(8)),
+        plan=cycle(8),
         timers={"last_call_s": 1, "keep_alive_s": 0.5},
         checkpoint_every=20,
     )

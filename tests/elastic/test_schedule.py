@@ -17,22 +17,21 @@ from pytest_distbench.elastic.plans import (
     taken_after,
     usual_start,
 )
-from pytest_distbench.elastic.records import Change, Cycle, ElasticJob, MembershipPlan
+from pytest_distbench.elastic.records import Change, Cycle, ElasticJob
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.records.record import replace
 
 
 def job(plan: Cycle | list[Change], *, least: int = 1, most: int = 2, start: int = 1) -> ElasticJob:
-    made = MembershipPlan(cycle=plan) if isinstance(plan, Cycle) else MembershipPlan(changes=plan)
-    return replace(JOB, least=least, most=most, start=start, plan=made)
+    return replace(JOB, least=least, most=most, start=start, plan=plan)
 
 
 def test_nodes_take_and_leave_slots_as_their_changes_say() -> None:
-    changes = changes_of(MembershipPlan(cycle=cycle(period_s=8, on=2, off=1, by="kill")))
+    changes = changes_of(cycle(period_s=8, on=2, off=1, by="kill"))
     first = [str(change) for change in itertools.islice(changes, 3)]
     assert first == ["join(at_s=8, nodes=2)", "kill(at_s=16)", "join(at_s=24, nodes=2)"]
 
-    assert len(list(changes_of(MembershipPlan(cycle=cycle(period_s=1, times=2))))) == 4
+    assert len(list(changes_of(cycle(period_s=1, times=2)))) == 4
 
     assert choose_slots(join(at_s=1, nodes=2), {0, 2}, least=1, most=4) == [1, 3]
     assert choose_slots(leave(at_s=1), {0, 2}, least=1, most=4) == [2]
@@ -112,10 +111,10 @@ def test_nodes_can_hold_at_steps_of_checkpoints_alone(plan: Cycle | list[Change]
 @pytest.mark.parametrize(
     ("plan", "told"),
     [
-        (MembershipPlan(cycle=Cycle(period_s=None, on=1, off=1)), "period_s=None"),  # type: ignore[arg-type] # refused
-        (MembershipPlan(cycle=Cycle(period_s=1, on=1, off=1, times="x")), "times='x'"),  # type: ignore[arg-type] # same
-        (MembershipPlan(changes=[Change(kind="kill", at_s=Decimal(1))]), "at_s=Decimal"),  # type: ignore[arg-type] # same
-        (MembershipPlan(changes=[Change(kind="kill", at_s=1, overlaps="no")]), "overlaps='no'"),  # type: ignore[arg-type] # same
+        (Cycle(period_s=None, on=1, off=1), "period_s=None"),  # type: ignore[arg-type] # refused
+        (Cycle(period_s=1, on=1, off=1, times="x"), "times='x'"),  # type: ignore[arg-type] # same
+        ([Change(kind="kill", at_s=Decimal(1))], "at_s=Decimal"),  # type: ignore[arg-type] # same
+        ([Change(kind="kill", at_s=1, overlaps="no")], "overlaps='no'"),  # type: ignore[arg-type] # same
     ],
 )
 def test_values_that_no_process_could_be_told_are_refused(plan, told):

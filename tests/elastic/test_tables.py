@@ -12,7 +12,7 @@ from support.results import result, run
 from support.timelines import JOB, Timeline, killed
 
 from pytest_distbench.elastic.measures import measure
-from pytest_distbench.elastic.records import SERVING, MembershipPlan, pool_of
+from pytest_distbench.elastic.records import SERVING, pool_of
 from pytest_distbench.elastic.tables import (
     EVENTS,
     JOBS,
@@ -36,7 +36,7 @@ from pytest_distbench.report.tables.table import DataTable
 def case(timeline: Timeline, name: str, plan: str) -> CaseResult:
     from pytest_distbench.elastic import kill
 
-    job = replace(JOB, plan=MembershipPlan(changes=[kill(at_s=9.5)]) if plan else MembershipPlan())
+    job = replace(JOB, plan=[kill(at_s=9.5)] if plan else [])
     elastic, measurements = measure(job, timeline.history)
     launch = LaunchRecord(index=0, outcome="passed", wall_s=20.0, events=elastic, measurements=measurements)
     made = result(launches=[launch])

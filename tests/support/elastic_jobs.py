@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_distbench.elastic.engines import ENGINES, torch_release
-from pytest_distbench.elastic.records import Change, ElasticJob, Job, MembershipPlan
+from pytest_distbench.elastic.records import Change, ElasticJob, Job
 from pytest_distbench.launch.starters import LOOPBACK
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
 from support.plans import BODY, make_plan
@@ -26,7 +26,7 @@ def elastic_plan(folder: Path, engine: str, changes: Sequence[Change], *, nodes:
         least=nodes[0],
         most=nodes[1],
         start=nodes[1],
-        plan=MembershipPlan(changes=list(changes)),
+        plan=list(changes),
         engine=engine,
         version=torch_release(),
         timers=ENGINES[engine].all_timers({}),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from pytest_distbench.elastic.measures import measure_pool
-from pytest_distbench.elastic.records import SERVING, PoolJob, Sharing, event
+from pytest_distbench.elastic.records import SERVING, Sharing, event
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import Event
@@ -17,12 +17,12 @@ ONE = replace(JOB, least=1, most=1)
 POOL = Sharing(
     slots=2,
     policy="elastic",
-    jobs=[PoolJob(name="A", submit_s=0, job=ONE), PoolJob(name="B", submit_s=2, job=JOB)],
+    jobs=[replace(ONE, name="A", submit_s=0), replace(JOB, name="B", submit_s=2)],
 )
 SERVED = Sharing(
     slots=2,
     policy="elastic",
-    jobs=[PoolJob(name="train", submit_s=0, job=JOB)],
+    jobs=[replace(JOB, name="train", submit_s=0)],
     demand=[(2, 1), (6, 0)],
 )
 

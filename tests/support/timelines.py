@@ -6,14 +6,12 @@ from collections.abc import Sequence
 
 from pytest_distbench.elastic.engines import ENGINES
 from pytest_distbench.elastic.measures.history import History
-from pytest_distbench.elastic.records import ChangeKind, ElasticJob, MembershipPlan, event
+from pytest_distbench.elastic.records import ChangeKind, ElasticJob, event
 from pytest_distbench.records.launch import ErrorReport
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import Event
 
-JOB = ElasticJob(
-    least=1, most=2, start=1, plan=MembershipPlan(), timers=ENGINES["stock"].all_timers({}), checkpoint_every=10
-)
+JOB = ElasticJob(least=1, most=2, start=1, plan=[], timers=ENGINES["stock"].all_timers({}), checkpoint_every=10)
 ERROR = ErrorReport(kind="ValueError", message="no", traceback="Traceback: no", raised_at=0.0)
 LOST = ErrorReport(
     kind="RuntimeError",

@@ -38,7 +38,7 @@ from pytest_distbench.elastic.measures.ledger import (
     mismatches,
     shared_batches,
 )
-from pytest_distbench.elastic.records import PARTS, SERVING, Demand, ElasticJob, PoolJob, Sharing, event, wanted_at
+from pytest_distbench.elastic.records import PARTS, SERVING, Demand, ElasticJob, Sharing, event, wanted_at
 from pytest_distbench.records.metric import TOLD, Bound, Sample, Scalar
 from pytest_distbench.records.record import Number, replace
 from pytest_distbench.records.wire import Event
@@ -124,11 +124,11 @@ def _losses(job: ElasticJob, history: History, epochs: Sequence[Event]) -> list[
     Of others those that no change can have touched: of a change at a step the newest checkpoint before that step is
     what the job goes back to at the furthest. A change at a moment comes at another step in each run.
     """
-    changes = job.plan.changes
+    changes = job.changes
     is_whole = job.hold or not changes
     first = changes[0].at_step if not is_whole else None
     every = job.checkpoint_every
-    if job.steps is not None or job.plan.cycle is not None or not (is_whole or (first and every)):
+    if job.steps is not None or job.cycle is not None or not (is_whole or (first and every)):
         return []
     if is_whole and len(history.generations) != len(changes) + 1:
         return []  # a worker died of itself, or a node came later than others
@@ -160,7 +160,7 @@ def _of_loads(job: ElasticJob, history: History) -> list[Sample]:
         return []
     found = mismatches(history)
     has_loaded = any(line.step for line in history.of("loaded"))
-    if not (has_loaded or job.plan.changes or job.plan.cycle):
+    if not (has_loaded or job.plan):
         return [_none(REPLICAS, *count(found, REPLICAS))]
     keeps_random = any(line.at == "begin" and line.random for line in history.of("held"))
     metrics = [_none(metric, *count(found, metric)) for metric in (*LOADS, *([RANDOM] if keeps_random else []))]
@@ -405,17 +405,18 @@ def holds_of(lines: Sequence[Event], began: float, last: float) -> list[Event]:
     return sorted([*found, *open_holds.values()], key=lambda hold: (hold.t, hold.slot))
 
 
-def _job(wanted: PoolJob, lines: Sequence[Event], history: History, began: float) -> tuple[list[Event], list[Sample]]:
-    events, measurements = measure(wanted.job, history)
+def _job(
+    wanted: ElasticJob, lines: Sequence[Event], history: History, began: float
+) -> tuple[list[Event], list[Sample]]:
+    events, measurements = measure(wanted, history)
     submitted = next((line.t for line in _of(lines, "submitted") if line.job == wanted.name), began)
     ended = next((line.t for line in _of(lines, "ended") if line.job == wanted.name), None)
     started = history.first_step_t
-    told, *of_job = events or [event("job", t=submitted - began, job=wanted.job, schedule=wanted.job.schedule)]
+    told, *of_job = events or [event("job", t=submitted - began, job=wanted, schedule=wanted.schedule)]
     told = replace(
         told,
         facts={
             **told.facts,
-            "name": wanted.name,
             "submitted_s": submitted - began,
             "started_s": None if started is None else started - began,
             "ended_s": None if ended is None else ended - began,

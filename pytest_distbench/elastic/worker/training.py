@@ -155,7 +155,7 @@ class Training:
         self._end: int | None = None
         self._every = every
         self._has_begun = False
-        self._holds = [change.at_step for change in job.plan.changes] if job.hold else []
+        self._holds = [change.at_step for change in job.changes] if job.hold else []
         if odd := [step for step in self._holds if step is None or step % every]:
             raise RecordingError(
                 f"training(...): hold=True holds behind the checkpoint of step {odd[0]}, and with checkpoint_every="

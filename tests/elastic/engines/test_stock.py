@@ -21,7 +21,7 @@ from pytest_distbench.elastic import join
 from pytest_distbench.elastic.controller import Controller
 from pytest_distbench.elastic.engines import CannotGoOn
 from pytest_distbench.elastic.engines.nodes import Node, TorchrunEngine, rendezvous_seconds, tells_events
-from pytest_distbench.elastic.records import NODE_VARIABLE, SLOT_VARIABLE, MembershipPlan
+from pytest_distbench.elastic.records import NODE_VARIABLE, SLOT_VARIABLE
 from pytest_distbench.records.plan import BodyReference
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import Event
@@ -96,7 +96,7 @@ def test_torch_still_hangs_on_scale_up(tmp_path: Path, monkeypatch: pytest.Monke
     """When this fails torch has mended it: then HANGS_ON_SCALE_UP can go, and what docs/elastic.md says of it."""
     (tmp_path / "body.py").write_text(BODY)
     (tmp_path / "checkpoints").mkdir()
-    job = replace(JOB, plan=MembershipPlan(changes=[join(at_s=1)]), timers={**JOB.timers, "settle_s": 40})
+    job = replace(JOB, plan=[join(at_s=1)], timers={**JOB.timers, "settle_s": 40})
     body = BodyReference(file=str(tmp_path / "body.py"), function="body")
     plan = job_plan(tmp_path, job, body=body, python_path=sys.path)
     plan.files.plan.write_bytes(msgspec.json.encode(plan))

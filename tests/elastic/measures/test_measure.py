@@ -12,7 +12,7 @@ from pytest_distbench.elastic.measures.continuity import ORDER
 from pytest_distbench.elastic.measures.history import History
 from pytest_distbench.elastic.measures.ledger import LOADS
 from pytest_distbench.elastic.progress import StepLines
-from pytest_distbench.elastic.records import Change, MembershipPlan, event
+from pytest_distbench.elastic.records import Change, event
 from pytest_distbench.read import stdout
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
@@ -157,7 +157,7 @@ def test_the_losses_of_a_fixed_runs_epochs_are_a_curve_that_is_known_by_the_weig
 def test_of_a_run_with_changes_the_epochs_count_that_none_of_them_can_have_touched(
     changes: list[Change], epochs: list[str] | None
 ) -> None:
-    job = replace(JOB, checkpoint_every=3, plan=MembershipPlan(changes=changes))
+    job = replace(JOB, checkpoint_every=3, plan=changes)
     _, found = measure(job, killed().history)
     curve = {m.name: m for m in found}.get("losses_before_change")
 
@@ -165,7 +165,7 @@ def test_of_a_run_with_changes_the_epochs_count_that_none_of_them_can_have_touch
 
 
 def test_where_nodes_hold_at_each_change_the_losses_behind_it_are_part_of_the_curve() -> None:
-    held = replace(JOB, checkpoint_every=3, plan=MembershipPlan(changes=[Change(kind="kill", at_step=6)]), hold=True)
+    held = replace(JOB, checkpoint_every=3, plan=[Change(kind="kill", at_step=6)], hold=True)
     lines = killed().history.lines
     curve = {m.name: m for m in measure(held, History(lines))[1]}["losses"]
     again = killed()

@@ -15,8 +15,9 @@ from pytest_distbench.elastic.measures.history import (
     rate_changes,
     rates_at,
 )
-from pytest_distbench.elastic.records import PoolJob, PoolRun, Sharing, event, pool_of
+from pytest_distbench.elastic.records import PoolRun, Sharing, event, pool_of
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import Event
 
 
@@ -80,7 +81,7 @@ def test_no_gap_is_less_than_none(spans: list[tuple[float, float]], gap: float) 
         job.begin(begin, slot)
         job.generation(0, [slot], first=begin, steps=2, step_s=end - begin)
         jobs[f"job{slot}"] = job.lines
-    pool = Sharing(slots=len(spans), policy="gang", jobs=[PoolJob(name=name, submit_s=0, job=JOB) for name in jobs])
+    pool = Sharing(slots=len(spans), policy="gang", jobs=[replace(JOB, name=name, submit_s=0) for name in jobs])
     found, _ = measure_pool(pool, lines, jobs)
 
     assert result(found).told.idle_gap_s == gap

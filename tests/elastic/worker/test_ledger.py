@@ -17,13 +17,13 @@ from support.timelines import JOB
 
 from pytest_distbench.elastic.measures import measure
 from pytest_distbench.elastic.measures.history import History
-from pytest_distbench.elastic.records import Change, MembershipPlan
+from pytest_distbench.elastic.records import Change
 from pytest_distbench.elastic.worker.training import ElasticRank, Training
 from pytest_distbench.records.metric import TOLD, Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import read_events
 
-CHANGED = replace(JOB, checkpoint_every=4, plan=MembershipPlan(changes=[Change(kind="crash", at_step=9)]))
+CHANGED = replace(JOB, checkpoint_every=4, plan=[Change(kind="crash", at_step=9)])
 
 
 class OtherState:

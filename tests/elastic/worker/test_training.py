@@ -14,7 +14,6 @@ from support.ranks import ENVIRONMENT
 from support.timelines import JOB
 
 from pytest_distbench.elastic import kill
-from pytest_distbench.elastic.records import MembershipPlan
 from pytest_distbench.elastic.worker.training import ElasticRank, Training, count_generation
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.record import replace
@@ -120,7 +119,7 @@ def test_a_training_ends_with_the_epoch_of_the_step_that_the_plan_names(
 
 def test_who_holds_must_write_a_checkpoint_there(tmp_path: Path, make_rank: MakeRank) -> None:
     make_rank()  # for its surroundings
-    job = replace(JOB, hold=True, plan=MembershipPlan(changes=[kill(at_step=20)]))
+    job = replace(JOB, hold=True, plan=[kill(at_step=20)])
     rank = ElasticRank(job_plan(tmp_path, job, backend="fake"), 0, 0)
 
     with pytest.raises(RecordingError, match=r"behind the checkpoint of step 20, and with checkpoint_every=8 there is"):
