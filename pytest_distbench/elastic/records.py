@@ -127,11 +127,6 @@ class ElasticJob(Record, frozen=True, kw_only=True):
         return self.timers["settle_s"]
 
     @property
-    def collective_s(self) -> Number:
-        """After which a collective that lacks a rank fails: without it a lost node is never noticed."""
-        return self.timers["collective_s"]
-
-    @property
     def nodes(self) -> str:
         return str(self.least) if self.least == self.most else f"{self.least} to {self.most}"
 

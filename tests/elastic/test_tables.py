@@ -197,4 +197,4 @@ def test_a_run_without_an_elastic_job_has_no_timeline() -> None:
 def test_the_record_of_an_experiment_has_the_schedule_of_its_job() -> None:
     made = run(result(launches=[replace(result().launches[0], events=measure(JOB, killed().history)[0])]))
     [row] = RECORD.table(made.results, {"run": made}).texts
-    assert f"{JOB.nodes} nodes, {JOB.start} at the start, {JOB.plan}" in row
+    assert f"{JOB.nodes} nodes, {JOB.start} at the start, {JOB.planned}" in row

@@ -450,10 +450,10 @@ def count_generation(folder: Path) -> int:
 
 
 def _join_generation(plan: LaunchPlan, slot: int) -> ElasticRank:
-    job = plan.expect(Job).job
+    timeout_s = plan.expect(Job).job.timers["collective_s"]  # without it a lost node is never noticed
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = torch.device("cuda", plan.devices[slot]) if plan.device == "cuda" else torch.device("cpu")
-    join_group(plan.backend, rank=rank, world_size=world_size, timeout_s=job.collective_s, device=device)
+    join_group(plan.backend, rank=rank, world_size=world_size, timeout_s=timeout_s, device=device)
     number = torch.tensor([count_generation(Path(plan.directory)) if rank == 0 else 0], device=device)
     dist.broadcast(number, src=0)
     generation = int(number.item())
