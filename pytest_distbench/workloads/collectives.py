@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_distbench.errors import ConfigurationError, look_up
@@ -197,6 +198,9 @@ def _send_recv(buffers: Buffers, form: Form) -> object:
     return None
 
 
+_in_parts = partial(Operation, busbw_factor=lambda n: (n - 1) / n, granularity=lambda n: n, alignment=16)
+"""Messages of these have a part for each rank."""
+
 _ROWS = [
     Operation(
         name="all_reduce",
@@ -209,27 +213,21 @@ _ROWS = [
         reduces=True,
         coalesces=True,
     ),
-    Operation(
+    _in_parts(
         name="all_gather",
-        busbw_factor=lambda n: (n - 1) / n,
         source="nccl-tests src/all_gather.cu",
         call=lambda buffers, form: form.call("all_gather_single", buffers.received, buffers.sent),
         expected=lambda inputs: inputs.of_all(),
         counts=lambda elements, n: (elements // n, elements),
-        granularity=lambda n: n,
-        alignment=16,
         in_place=(False, True),
         coalesces=True,
     ),
-    Operation(
+    _in_parts(
         name="reduce_scatter",
-        busbw_factor=lambda n: (n - 1) / n,
         source="nccl-tests src/reduce_scatter.cu",
         call=lambda buffers, form: form.call("reduce_scatter_single", buffers.received, buffers.sent, op=form.op),
         expected=lambda inputs: inputs.reduced()[_own_part(inputs)],
         counts=lambda elements, n: (elements, elements // n),
-        granularity=lambda n: n,
-        alignment=16,
         in_place=(False, True),
         reduces=True,
         coalesces=True,
@@ -253,40 +251,31 @@ _ROWS = [
         reduces=True,
         is_rooted=True,
     ),
-    Operation(
+    _in_parts(
         name="gather",
-        busbw_factor=lambda n: (n - 1) / n,
         source="nccl-tests src/gather.cu",
         call=lambda buffers, form: form.call("gather", buffers.sent, _of_root(buffers, form), dst=form.global_root),
         expected=lambda inputs: inputs.of_all() if inputs.rank == inputs.root else None,
         counts=lambda elements, n: (elements // n, elements),
-        granularity=lambda n: n,
-        alignment=16,
         in_place=(False,),
         is_rooted=True,
     ),
-    Operation(
+    _in_parts(
         name="scatter",
-        busbw_factor=lambda n: (n - 1) / n,
         source="nccl-tests src/scatter.cu",
         call=lambda buffers, form: form.call(
             "scatter", buffers.received, _of_root(buffers, form), src=form.global_root
         ),
         expected=lambda inputs: inputs.of(inputs.root)[_own_part(inputs)],
         counts=lambda elements, n: (elements, elements // n),
-        granularity=lambda n: n,
-        alignment=16,
         in_place=(False,),
         is_rooted=True,
     ),
-    Operation(
+    _in_parts(
         name="all_to_all",
-        busbw_factor=lambda n: (n - 1) / n,
         source="nccl-tests src/alltoall.cu",
         call=lambda buffers, form: form.call("all_to_all_single", buffers.received, buffers.sent),
         expected=lambda inputs: inputs.of_each(lambda rank: _own_part(inputs)),
-        granularity=lambda n: n,
-        alignment=16,
         in_place=(False,),
     ),
     Operation(

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Unpack, get_args
 import pytest
 
 from pytest_distbench import workloads
-from pytest_distbench.errors import ConfigurationError, look_up, show
+from pytest_distbench.errors import look_up, show
 from pytest_distbench.plugin.arguments import MOST_ITERATIONS, Arguments, Called, ShapeKeywords, several
 from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.outcomes import Run
@@ -107,8 +107,13 @@ class CollectiveSweep:
         given = self._distbench.arguments("collective_sweep")
         given.keywords(options, self.__call__, ShapeKeywords)
         ranks = given.ranks(options.get("world_size"), self._distbench.world_size)
+        if not isinstance(collective, str):
+            given.refuse(f"collective={show(collective)}: wanted a torch name, or 'my_operations.py::ROW'")
+        file, _, own = collective.partition("::")
+        is_own = bool(file and own)  # a row in a file of the user's
+        body, called_by = (collective, _SWEEP) if is_own else (f"{_WORKLOADS / 'sweep.py'}::collective_sweep", "")
         with given:
-            row, body, called_by = _find(collective)
+            row = None if is_own else operation(collective)
             usual = look_up(PRESETS, sizes, "preset of sizes", hint=_HINT) if isinstance(sizes, str) else _UNNAMED
         dtypes = _names(given, "dtype", dtype, DTYPES)
         redops = _names(given, "redop", redop, REDUCTIONS, "reduce operation")
@@ -248,16 +253,6 @@ _USUAL: dict[str, object] = {
 
 _UNNAMED = Preset(sizes=lambda item: [])
 _HINT = ", or give a list of bytes"
-
-
-def _find(collective: object) -> tuple[Operation | None, str, str]:
-    """The row of a collective, unless it is in a file of the user's; the body; and what it is called by."""
-    if not isinstance(collective, str):
-        raise ConfigurationError(f"collective={show(collective)}: wanted a torch name, or 'my_operations.py::ROW'")
-    file, separator, name = collective.partition("::")
-    if separator and file and name:
-        return None, collective, _SWEEP
-    return operation(collective), f"{_WORKLOADS / 'sweep.py'}::collective_sweep", ""
 
 
 def _names(

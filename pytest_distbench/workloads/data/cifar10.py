@@ -62,7 +62,7 @@ class _Array:
 
     def array(self) -> np.ndarray:
         _, shape, kind, is_fortran, content = self.state
-        if not isinstance(kind, _Kind) or kind.name != "u1":
+        if not isinstance(kind, _Kind) or kind != "u1":
             raise _RefusedError("an array of other numbers than uint8")
         if is_fortran or not isinstance(content, bytes) or any(type(size) is not int or size < 0 for size in shape):
             raise _RefusedError("an array that is not stored row by row")
@@ -71,11 +71,8 @@ class _Array:
         return np.frombuffer(content, np.uint8).reshape(shape)
 
 
-class _Kind:
+class _Kind(str):
     """The type of an array's numbers: its name; its state says the byte order, which a single byte has not."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
 
     def __setstate__(self, state: object) -> None: ...
 

@@ -304,14 +304,20 @@ def _courses(results: Sequence[CaseResult]) -> Iterator[Chart]:
 def over_time(result: CaseResult, curve: Sequence[Point]) -> list[Point]:
     """A curve by step at the moments of its steps, in seconds from the first on; empty where nobody knows these.
 
-    They are between the ends of evaluations, which a goal knows; else at the median step.
+    They are between the ends of evaluations, which a goal knows; else at the median step. The ends are medians of the
+    times from one to the next, so that none ends before another.
     """
     measured = [m for launch in result.launches for m in launch.measurements]
-    ends = _ends([m for m in measured if m.name == EVALUATION_ENDS])
-    steps = [m.value for m in measured if m.name == "step_time" and m.value]
-    if not ends and not steps:
+    lasted: dict[float, list[float]] = {}
+    for m in measured:
+        for i, (began, ended) in enumerate(pairwise([0.0, *m.values]), 1) if m.name == EVALUATION_ENDS else ():
+            lasted.setdefault(float(i * int(m.facts.get(EVERY, 1))), []).append(ended - began)
+    if steps := [m.value for m in measured if m.name == _STEP_TIME and m.value]:
+        lasted = lasted or {1.0: steps}
+    if not lasted:
         return []
-    known = [(0.0, 0.0), *(ends or [(1.0, median(steps))])]
+    at_steps = sorted(lasted)
+    known = [(0.0, 0.0), *zip(at_steps, accumulate(median(lasted[step]) for step in at_steps), strict=True)]
 
     def at(step: float) -> float:
         """When a step was taken: on the line between the two known ones about it, or on the last such line."""
@@ -320,16 +326,6 @@ def over_time(result: CaseResult, curve: Sequence[Point]) -> list[Point]:
         return began + (ended - began) * (step - before) / (after - before)
 
     return points((at(step), value) for step, value in curve)
-
-
-def _ends(measured: Sequence[Sample]) -> list[Point]:
-    """When each evaluation ended: by medians of the times from one to the next, so that none ended before another."""
-    lasted: dict[int, list[float]] = {}
-    for m in measured:
-        for i, (began, ended) in enumerate(pairwise([0.0, *m.values]), 1):
-            lasted.setdefault(i * int(m.facts.get(EVERY, 1)), []).append(ended - began)
-    medians = [median(lasted[step]) for step in sorted(lasted)]
-    return [*zip(map(float, sorted(lasted)), accumulate(medians), strict=True)]
 
 
 PARAMETERS, TENSORS = "parameters", "tensors"
