@@ -13,7 +13,7 @@ ROWS = {
     "options": {"network": "extension:OPTION"},
     "markers": {"network": "extension:MARKER"},
     "choices": {"network": "rows:CHOICE"},
-    "around": {"network": "network:make_around"},
+    "around": {"network": "network:NetworkAround"},
 }
 
 

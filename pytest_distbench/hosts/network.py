@@ -329,7 +329,8 @@ overlay, of those of VXLAN besides."""
 class NetworkAround(Around):
     """The networks of a run: each is made for its first launch, and stays for the others."""
 
-    def __init__(self) -> None:
+    def __init__(self, setup: AroundSetup | None = None) -> None:
+        del setup
         self._labs: dict[Path, Lab] = {}
 
     def ready(self, plan: LaunchPlan, hosting: Hosting, folder: Path) -> LaunchPlan:
@@ -366,7 +367,21 @@ class NetworkAround(Around):
             record = replace(record, remarks=[*record.remarks, *remarks], hosts=names or record.hosts)
             if record.outcome != "passed":
                 return record
-            found = _carried(before, after or before, made_by=lab.made_by)
+            found = []  # of each way the worse of two probes, before and after, as information
+            for (source, target, rate, trip_s), (_, _, later_rate, later_trip_s) in zip(
+                before, after or before, strict=True
+            ):
+                way = Sample(
+                    name=NETWORK_RATE,
+                    unit="B/s",
+                    better="info",
+                    value=min(rate, later_rate) / 8,
+                    ranks=1,
+                    reduce="rank0",
+                    at={"from_host": source, "to_host": target},
+                    facts={"made_by": lab.made_by},
+                )
+                found += [way, replace(way, name=NETWORK_ROUND_TRIP, unit="s", value=max(trip_s, later_trip_s))]
             return replace(record, measurements=[*record.measurements, *found])
 
         yield describe
@@ -422,28 +437,5 @@ def misses(network: Network, found: Sequence[Passage]) -> list[str]:
     return told
 
 
-def _carried(before: Sequence[Passage], after: Sequence[Passage], *, made_by: str) -> Iterator[Sample]:
-    """What the probes of a network found before and after a launch: of each way the worse of two, as information."""
-    for (source, target, *first), (_, _, *second) in zip(before, after, strict=True):
-        (rate, trip_s), (later_rate, later_trip_s) = first, second
-        worse = (NETWORK_RATE, "B/s", min(rate, later_rate) / 8), (NETWORK_ROUND_TRIP, "s", max(trip_s, later_trip_s))
-        for name, unit, value in worse:
-            yield Sample(
-                name=name,
-                unit=unit,
-                better="info",
-                value=value,
-                ranks=1,
-                reduce="rank0",
-                at={"from_host": source, "to_host": target},
-                facts={"made_by": made_by},
-            )
-
-
 def _megabits(rate: float) -> str:
     return f"{rate / 1e6:.0f}" if rate >= 1e9 else f"{rate / 1e6:.4g}"
-
-
-def make_around(setup: AroundSetup) -> NetworkAround:
-    del setup
-    return NetworkAround()

@@ -27,7 +27,7 @@ import psutil
 from pytest_distbench.errors import LauncherError, ReadingError, RecordingError
 from pytest_distbench.launch.fates import check_group
 from pytest_distbench.launch.readers import readings
-from pytest_distbench.launch.reduce import merge, of_largest_process, read_reports, recorded, with_load
+from pytest_distbench.launch.reduce import merge, of_largest_process, of_rank, read_reports, recorded, with_load
 from pytest_distbench.launch.site import LOOK_S, processes
 from pytest_distbench.launch.site.processes import Standstill
 from pytest_distbench.launch.supervise import Side
@@ -35,7 +35,7 @@ from pytest_distbench.launch.workplace import Leftovers, LogFollower, error_tail
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.secrets import mask_arguments
 from pytest_distbench.records.environment import End
-from pytest_distbench.records.launch import HUNG, LaunchRecord, RankFate, RankReport
+from pytest_distbench.records.launch import HUNG, LaunchRecord, RankFate
 from pytest_distbench.records.launch_files import NOTES_VARIABLE, LaunchFiles
 from pytest_distbench.records.metric import WALL_TIME, Observation
 from pytest_distbench.records.plan import Command, LaunchPlan
@@ -240,23 +240,14 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
     if not how and (failed := failed_ranks(plan)):
         advice = "; a pipe hides exit codes: begin with 'set -o pipefail'" if "|" in " ".join(words) else ""
         how = f"ended with exit code 0, but {failed}{advice}"
-    report = RankReport(
-        rank=0,
-        outcome="failed" if how else "passed",
-        phase="body",
-        phases={"begin": 0.0, "body": ended.wall_s, "end": ended.wall_s},
-        observations=[
-            Observation(
-                name=WALL_TIME,
-                unit="s",
-                better="lower",
-                reduce="max",
-                values=[ended.wall_s],
-                is_series=False,
-                witnesses={"cpu_s": [ended.cpu_s]},
-            )
-        ],
-        peak_memory_bytes=ended.peak_memory_bytes,
+    wall_time = Observation(
+        name=WALL_TIME,
+        unit="s",
+        better="lower",
+        reduce="max",
+        values=[ended.wall_s],
+        is_series=False,
+        witnesses={"cpu_s": [ended.cpu_s]},
     )
     measurements = []
     remarks: list[str] = []
@@ -266,9 +257,7 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
     if not reason:
         try:
             read = readings(replace(plan, world_size=1))
-            own = [*report.observations, *(reports[0].observations if 0 in reports else [])]
-            reports[0] = replace(report, observations=own)
-            measurements = merge([*recorded(reports.values()), *read])
+            measurements = merge([of_rank(0, wall_time), *recorded(reports.values()), *read])
             left = []
             if plan.files.left.exists():
                 lines = msgspec.json.decode(plan.files.left.read_bytes(), type=list[list[str]])
@@ -289,7 +278,7 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
         fates=[
             RankFate(
                 rank=0,
-                outcome=report.outcome,
+                outcome="failed" if how else "passed",
                 phase="body",
                 how=HUNG if ended.timed_out else how or "passed",
                 log_tail=log if how else "",

@@ -89,7 +89,15 @@ def find_missing(hung: Sequence[RankFate]) -> list[RankFate]:
     furthest = max((phases.index(f.phase) for f in hung), default=0)
     behind = [f for f in hung if phases.index(f.phase) < furthest]
     if not behind:
-        behind = [f for f in hung if any(_waits_for(o, f) or _has_left_behind(o, f) for o in hung)]
+        behind = [  # for which others wait in a collective, or which they have left behind in one
+            f
+            for f in hung
+            if any(
+                f.rank in ranks and other.unfinished.get(name, other.entered.get(name, 0)) > f.entered.get(name, 0)
+                for other in hung
+                for name, ranks in other.groups.items()
+            )
+        ]
         behind = [f for f in behind if not any(_waits_for(f, other) for other in hung)] or behind
     if not behind and furthest == phases.index("body"):
         behind = [f for f in hung if f.is_elsewhere]
@@ -100,14 +108,6 @@ def _waits_for(fate: RankFate, other: RankFate) -> bool:
     return any(
         other.rank in fate.groups.get(name, ()) and number > other.entered.get(name, 0)
         for name, number in fate.unfinished.items()
-    )
-
-
-def _has_left_behind(fate: RankFate, other: RankFate) -> bool:
-    """Whether a collective is over for a rank that another has not entered."""
-    return any(
-        other.rank in ranks and name not in fate.unfinished and fate.entered.get(name, 0) > other.entered.get(name, 0)
-        for name, ranks in fate.groups.items()
     )
 
 

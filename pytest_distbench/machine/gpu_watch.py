@@ -196,6 +196,13 @@ def summarise(gpu: Gpu, looks: Sequence[Look]) -> GpuWitness:
     """What the looks at one GPU add up to: the first was before the launch, the last after it."""
     busy = [look for look in looks[1:] if look.utilisation is None or look.utilisation > 0]
     last = looks[-1] if looks else Look(at=0.0)
+    # What held the clocks down -> share of the time: by what was seen, and by the counters, which miss nothing.
+    held = {name: sum(name in look.held for look in busy) / len(busy) for look in busy for name in look.held}
+    if len(looks) > 1:
+        first = looks[0]
+        for name, before in first.held_ns.items():
+            share = (last.held_ns.get(name, before) - before) / 1e9 / max(1e-3, last.at - first.at)
+            held[name] = max(held.get(name, 0.0), min(1.0, share))
     temperatures = [look.temperature_c for look in looks if look.temperature_c is not None]
     return GpuWitness(
         label=gpu.label,
@@ -207,7 +214,7 @@ def summarise(gpu: Gpu, looks: Sequence[Look]) -> GpuWitness:
         power_w=median(look.power_w for look in busy),
         utilisation=median(look.utilisation for look in busy),
         course=[(round(x.at - looks[0].at, 3), x.utilisation) for x in looks[1:] if x.utilisation is not None],
-        held=_held(looks, busy),
+        held={name: round(share, 3) for name, share in sorted(held.items()) if share > 0},
         power_limit_w=last.power_limit_w,
         sm_limit_mhz=last.sm_limit_mhz,
         others=[_name(pid) for pid in _others(looks)],
@@ -261,17 +268,6 @@ def _handles(driver: Driver, gpu: Gpu) -> tuple[Any, Any]:
     """Of the card, which has the clocks, and of the device, which has the processes; a slice is not its card."""
     device = driver.ask("GetHandleByUUID", gpu.uuid)
     return (driver.ask("GetHandleByUUID", gpu.slice_of) if gpu.slice_of else device), device
-
-
-def _held(looks: Sequence[Look], busy: Sequence[Look]) -> dict[str, float]:
-    """What held the clocks down -> share of the time: by what was seen, and by the counters, which miss nothing."""
-    shares = {name: sum(name in look.held for look in busy) / len(busy) for look in busy for name in look.held}
-    if len(looks) > 1:
-        first, last = looks[0], looks[-1]
-        for name, before in first.held_ns.items():
-            share = (last.held_ns.get(name, before) - before) / 1e9 / max(1e-3, last.at - first.at)
-            shares[name] = max(shares.get(name, 0.0), min(1.0, share))
-    return {name: round(share, 3) for name, share in sorted(shares.items()) if share > 0}
 
 
 def _others(looks: Sequence[Look]) -> list[int]:
