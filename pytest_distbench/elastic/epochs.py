@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from pytest_distbench.elastic.records import JobRun, event, runs_of
-from pytest_distbench.elastic.tables import is_fixed, jobs_of, setup_name
+from pytest_distbench.elastic.tables import jobs_of, setup_name
 from pytest_distbench.records.case import OVERSUBSCRIBED
 from pytest_distbench.records.iteration import RATE
 from pytest_distbench.records.launch import LaunchRecord
@@ -160,11 +160,11 @@ def _rows(results: Sequence[CaseResult]) -> Iterator[EpochRow]:
         for result in reversed(results)
         for launch in reversed(result.launches)
         for job in runs_of(launch.events)
-        if not job.name and is_fixed(job.job)
+        if not job.name and not job.job.plan
     }
     for row in jobs_of(results):
         job = row.item
-        if is_fixed(job.job):
+        if not job.job.plan:
             yield from _told(row)
             continue
         beside = fixed.get(row.result.nodeid)

@@ -6,11 +6,7 @@ ROWS = {
     "works": {"job": "records:Job", "pool": "records:Pool"},
     "launch kinds": {"records:Job": "launch:JOB", "records:Pool": "launch:POOL"},
     "workers": {"elastic": "worker.training:main", "serving": "worker.training:serve"},
-    "charts": {
-        "elastic": "tables:elastic_charts",
-        "pool": "tables:pool_charts",
-        "serving": "tables:serving_charts",
-    },
+    "charts": {"elastic": "tables:elastic_charts", "pool": "tables:pool_charts", "serving": "tables:serving_charts"},
     "fixtures": {"elastic": "plugin:elastic", "elastic_pool": "plugin:elastic_pool"},
     "formats": {"trace": "tables:TRACE"},
     "tables": {

@@ -197,11 +197,7 @@ def _nodes(given: Arguments, name: str, value: object) -> tuple[int, int]:
 def _steps(given: Arguments, steps: object, found: Called, job: ElasticJob) -> Reader | None:
     assert found.work is not None
     if not found.work.is_program:
-        for name, wanted in (
-            ("steps", steps is not None),
-            ("env", found.own_variables),
-            ("read", found.read),
-        ):
+        for name, wanted in (("steps", steps is not None), ("env", found.own_variables), ("read", found.read)):
             if wanted:
                 given.refuse(f"{name}= is for scripts: a function reports its steps and numbers itself")
         return None

@@ -192,10 +192,7 @@ _RATE = re.compile(r"lr\[epoch=(\d+),nodes=(\d+)\]")
 
 
 def serving(
-    body: Callable[..., object] | str,
-    *,
-    demand: Sequence[tuple[float, int]],
-    params: Mapping[str, Any] | None = None,
+    body: Callable[..., object] | str, *, demand: Sequence[tuple[float, int]], params: Mapping[str, Any] | None = None
 ) -> WantedServing:
     """An inference process with priority over the jobs of a pool, and the slots that it needs over time.
 

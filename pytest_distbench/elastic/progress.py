@@ -20,6 +20,7 @@ from pytest_distbench.elastic.records import Change, ElasticJob, error_of, event
 from pytest_distbench.errors import ConfigurationError, ReadingError, show
 from pytest_distbench.launch.fates import is_follower
 from pytest_distbench.launch.workplace import tail
+from pytest_distbench.records.launch import ErrorReport
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Reader
 from pytest_distbench.records.record import Number
@@ -69,7 +70,7 @@ class Progress:
         self._finished: dict[int, set[int]] = {}
         self._attempts: dict[int, int] = {}
         """Slot -> workers that were started since the job last came further, or changed."""
-        self._reasons: list[Event] = []
+        self._reasons: list[ErrorReport] = []
 
     def heed(self, line: Event) -> None:
         """Take in a line.
@@ -97,13 +98,13 @@ class Progress:
             self.saved = max(self.saved, line.step)
         elif line.what == "finished":
             self._finished.setdefault(line.generation, set()).add(line.slot)
-        elif line.what == "raised" and line.generation is None and not is_follower(error_of(line)):
-            self._reasons.append(line)
-        elif line.what == "raised" and line.generation is not None and not is_follower(error_of(line)):
-            raise CannotGoOn(
-                f"the body raised in slot {line.slot}, generation {line.generation}: {error_of(line).kind}: "
-                f"{error_of(line).message}\n{error_of(line).traceback}"
-            )
+        elif line.what == "raised" and not is_follower(error := error_of(line)):
+            if line.generation is not None:
+                raise CannotGoOn(
+                    f"the body raised in slot {line.slot}, generation {line.generation}: {error.kind}: "
+                    f"{error.message}\n{error.traceback}"
+                )
+            self._reasons.append(error)
 
     def _try(self, line: Event) -> None:
         attempts = self._attempts[line.slot] = self._attempts.get(line.slot, 0) + 1
@@ -116,7 +117,7 @@ class Progress:
             first = min(gone, key=lambda line: line.t).slot
             why = f"; the last time the worker of slot {first} ended first{why}"
         if self._reasons:
-            error = error_of(self._reasons[-1])
+            error = self._reasons[-1]
             why = f". Before they had a group they raised {error.kind}: {error.message}\n{error.traceback}"
         raise CannotGoOn(
             f"the job does not get beyond step {self.step}: the worker of slot {line.slot} was started {attempts} "
@@ -378,12 +379,7 @@ class ScriptWatch:
     """Makes timeline lines of what a script shows."""
 
     def __init__(
-        self,
-        files: LaunchFiles,
-        outputs: NodeOutputs,
-        steps: Reader,
-        *,
-        born: Callable[[int], float] = process_began,
+        self, files: LaunchFiles, outputs: NodeOutputs, steps: Reader, *, born: Callable[[int], float] = process_began
     ) -> None:
         self._files = files
         self._outputs = outputs

@@ -41,15 +41,11 @@ from pytest_distbench.report.tables.table import (
 )
 
 
-def is_fixed(job: ElasticJob) -> bool:
-    return not job.plan
-
-
 def setup_name(job: ElasticJob) -> str:
     """Nodes that stay and nodes that come and go: ``4:4 (10 s cycle)``."""
     if job.cycle is not None:
         return f"{job.least}:{job.most - job.least} ({job.cycle.period_s:g} s cycle)"
-    return f"{job.start}:0" if is_fixed(job) else f"{job.least}:{job.most - job.least} ({job.planned})"
+    return f"{job.start}:0" if not job.plan else f"{job.least}:{job.most - job.least} ({job.planned})"
 
 
 def jobs_of(results: Sequence[CaseResult]) -> Iterator[OfLaunch[JobRun]]:
@@ -149,10 +145,7 @@ EVENTS: TableKind[OfLaunch[Event]] = TableKind(
         *_moment("before"),
         *_moment("after"),
         Column(
-            "overlapped",
-            bool,
-            "",
-            lambda row: Cell(row.item.overlapped, "overlapped" if row.item.overlapped else ""),
+            "overlapped", bool, "", lambda row: Cell(row.item.overlapped, "overlapped" if row.item.overlapped else "")
         ),
     ],
 )
