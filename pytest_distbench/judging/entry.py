@@ -63,11 +63,12 @@ from pytest_distbench.records.metric import (
     PHASE,
     UNTIL_MOVED,
     Sample,
+    Scalar,
     Spread,
     metric_name,
 )
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import Finding, Sensitivity
+from pytest_distbench.records.run import Finding
 from pytest_distbench.records.wanted import RUN_LAUNCHES
 from pytest_distbench.units import is_size, why_impossible
 
@@ -397,8 +398,13 @@ POOR = 0.05
 """With more noise than this there is advice: it hides slowdowns of the usual tolerance."""
 
 
-def sensitivity_of(metrics: Mapping[str, Sequence[Sample]], tolerances: Mapping[str, float]) -> Sensitivity | None:
-    """Of the timing of a case whose slowdowns are the hardest to detect; None if it has none with two launches."""
+def sensitivity_of(metrics: Mapping[str, Sequence[Sample]], tolerances: Mapping[str, float]) -> Finding | None:
+    """How good a baseline is: of the timing of its case whose slowdowns are the hardest to detect.
+
+    Its ``mde`` is that of a comparison with the stored numbers alone, after the most launches; ``paired_mde`` that of
+    interleaved A/B with the baseline commit, after the most pairs; ``noise`` the standard deviation of the logarithm
+    between launches. None if no timing has two launches.
+    """
     typical = typical_noise(metrics)
     found: list[tuple[float, str, float]] = []
     for key, tolerance in tolerances.items():
@@ -414,31 +420,33 @@ def sensitivity_of(metrics: Mapping[str, Sequence[Sample]], tolerances: Mapping[
     mde, key, noise = max(found)
     under = Circumstances(tolerance=tolerances[key], comparisons=1, looks=LOOKS, spending=SPENDING)
     paired = smallest_slowdown(noise * math.sqrt(ONE_AGAINST_TWO), under)
-    return Sensitivity(metric=key, noise=noise, mde=min(mde, LARGEST_MDE), paired_mde=min(paired, LARGEST_MDE))
+    facts: dict[str, Scalar] = {"noise": noise, "paired_mde": min(paired, LARGEST_MDE)}
+    return Finding(metric=key, code="sensitivity", mde=min(mde, LARGEST_MDE), facts=facts)
 
 
-def sensitivity_lines(found: Sequence[tuple[str, Sensitivity]]) -> list[str]:
+def sensitivity_lines(found: Sequence[tuple[str, Finding]]) -> list[str]:
     """How good the baselines of some cases are, in a sentence, and what to do about it where one of them is poor."""
     if not found:
         return []
-    ordered = sorted(found, key=lambda one: one[1].mde)
+    ordered = sorted(found, key=lambda one: one[1].mde or 0.0)
     (_, middle), (title, worst) = ordered[(len(ordered) - 1) // 2], ordered[-1]
-    name, noise = f"{title} {worst.metric}", f"noise {_percent(worst.noise)}"
+    name, noise = f"{title} {worst.metric}", f"noise {_percent(worst.facts['noise'])}"
     told = f"{name}: {noise}: this baseline alone detects slowdowns {_above(worst)}"
     if len(found) > 1:
         told = (
-            f"noise {_percent(middle.noise)} (median of {len(found)} cases): baselines alone detect slowdowns "
+            f"noise {_percent(middle.facts['noise'])} (median of {len(found)} cases): baselines alone detect slowdowns "
             f"{_above(middle)}; worst, {name}: {noise}, {_above(worst)}"
         )
     advice = (
         "to detect smaller ones: a quieter machine (distbench doctor), or more iterations in the loop; record again"
     )
-    return [told, advice] if worst.noise > POOR else [told]
+    return [told, advice] if float(worst.facts["noise"]) > POOR else [told]
 
 
-def _above(one: Sensitivity) -> str:
-    return f"above {_percent(one.mde)}, with A/B about {_percent(one.paired_mde)}"
+def _above(one: Finding) -> str:
+    return f"above {_percent(one.mde or 0.0)}, with A/B about {_percent(one.facts['paired_mde'])}"
 
 
-def _percent(share: float) -> str:
+def _percent(share: Scalar) -> str:
+    share = float(share)
     return f"{100 * share:.2g} %" if share < 1 else f"{100 * share:.0f} %"

@@ -318,25 +318,16 @@ class Prices(Record, frozen=True, kw_only=True):
         return next(named, None)
 
 
-class Statement(Record, frozen=True, kw_only=True):
-    of: str = ""
-    """A pattern of names of tests, ``test_resnet*``, as :mod:`fnmatch` takes it; empty: all."""
-    fields: dict[str, str]
-    """By keys; some have a heading of report 001."""
-
-    def is_of(self, test: str) -> bool:
-        return not self.of or any(fnmatch.fnmatchcase(known, self.of) for known in (test, test.rpartition("::")[2]))
-
-
 class Experiment(Record, frozen=True, kw_only=True, omit_defaults=True):
-    statements: list[Statement] = []
-    """Of several that are of a test the later one counts, field by field."""
+    statements: list[tuple[str, dict[str, str]]] = []
+    """Of tests whose names have a pattern, ``test_resnet*`` as :mod:`fnmatch` takes it, empty for all: what is stated
+    of them, by keys, some of which have a heading of report 001. Of several of a test the later counts, key by key."""
     planned: dict[str, str] = {}
     """What is to become of a row of the environment: ``torch`` -> ``2.15``."""
 
     def stated(self, test: str) -> dict[str, str]:
         found: dict[str, str] = {}
-        for statement in self.statements:
-            if statement.is_of(test):
-                found |= statement.fields
+        for of, fields in self.statements:
+            if not of or any(fnmatch.fnmatchcase(known, of) for known in (test, test.rpartition("::")[2])):
+                found |= fields
         return found

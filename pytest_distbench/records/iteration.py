@@ -308,22 +308,16 @@ class BusyCommunication(Record, frozen=True, kw_only=True):
         return self.time_s / self.iteration_s
 
 
-class TracedSide(Record, frozen=True, kw_only=True):
-    name: str
-    """:data:`CANDIDATE`, or what it was compared with."""
-    busy: dict[str, BusyCommunication] = {}
-    """By the key of a loop's metric; none where no collective was seen in it."""
-
-
 class CaseTrace(Record, frozen=True, kw_only=True):
     path: str = ""
     """Empty: there is none."""
-    sides: list[TracedSide] = []
-    """That it holds; this tree's is the last."""
+    sides: dict[str, dict[str, BusyCommunication]] = {}
+    """That it holds, by name, :data:`CANDIDATE` the last: what is busy by the key of a loop's metric; nothing where no
+    collective was seen in it."""
     why_not: str = ""
     """Why there is none, or one side is missing; empty: it is whole."""
 
     @property
     def busy(self) -> dict[str, BusyCommunication]:
         """Of this tree, by the key of a loop's metric."""
-        return next((side.busy for side in self.sides if side.name == CANDIDATE), {})
+        return self.sides.get(CANDIDATE, {})

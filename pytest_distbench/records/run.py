@@ -213,21 +213,6 @@ class Confirmation(Record, frozen=True, kw_only=True):
     controls: list[LaunchRecord] = []
 
 
-class Sensitivity(Record, frozen=True, kw_only=True):
-    """How good a baseline is: of the timing of its case whose slowdowns are the hardest to detect.
-
-    A minimum detectable effect is the smallest slowdown that is detected with 90 % power, as a fraction.
-    """
-
-    metric: str
-    noise: float
-    """Standard deviation of the logarithm between launches."""
-    mde: float
-    """By a comparison with the stored numbers alone, after the most launches."""
-    paired_mde: float
-    """By interleaved A/B with the baseline commit, after the most pairs."""
-
-
 class CaseResult(Record, frozen=True, kw_only=True):
     """Everything measured and said about one case in this run."""
 
@@ -244,7 +229,7 @@ class CaseResult(Record, frozen=True, kw_only=True):
     *moved*: it was that of a test which is gone."""
     previous: dict[str, float | None] = {}
     """Old baseline values of the metrics an update rewrote; None where there was none."""
-    recorded: Sensitivity | None = None
+    recorded: Finding | None = None
     """How good the baseline is that an update wrote; None: it wrote none, or one without timings."""
     suspicion: float = 0.0
     """How far the stored comparison is from what healthy code may show, in standard errors; 0: not suspicious."""

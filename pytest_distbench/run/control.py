@@ -16,7 +16,7 @@ from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.terms import Terms, accepted_changes
 from pytest_distbench.judging.thresholds import LOOKS
 from pytest_distbench.launch.trace import Side, busy_communication, write_file
-from pytest_distbench.records.iteration import CANDIDATE, CaseTrace, TracedSide
+from pytest_distbench.records.iteration import CANDIDATE, CaseTrace
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.options import BY_TOLERANCE
 from pytest_distbench.records.plan import LaunchRequest, Ranks
@@ -86,7 +86,7 @@ def trace_case(
                 file.write(content)
     except DistbenchError as error:
         return CaseTrace(why_not=str(error))
-    sides = [TracedSide(name=name, busy=busy_communication(side[2])) for name, side in traced.items()]
+    sides = {name: busy_communication(side[2]) for name, side in traced.items()}
     return CaseTrace(path=str(path), sides=sides, why_not="; ".join(troubles))
 
 

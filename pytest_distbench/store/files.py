@@ -25,7 +25,7 @@ import msgspec
 from pytest_distbench.errors import ConfigurationError, StoredFileError, StoredFilesError
 from pytest_distbench.machine.hardware import host_name, mask_addresses
 from pytest_distbench.machine.secrets import mask_secrets
-from pytest_distbench.records.environment import Experiment, Prices, Statement
+from pytest_distbench.records.environment import Experiment, Prices
 from pytest_distbench.records.record import Record
 from pytest_distbench.records.run import RunRecord
 
@@ -298,7 +298,7 @@ def _remove_abandoned(path: Path) -> None:
                 draft.unlink()
 
 
-SCHEMA = 6
+SCHEMA = 7
 """Version of the file format."""
 
 RUN_RECORDS = FileKind(
@@ -367,7 +367,7 @@ def read_experiment(path: Path | None, *, with_addresses: bool) -> Experiment:
     Raises:
         StoredFileError: there is no such file, or it is none; the message has file, key, what was wanted and found.
     """
-    own = [Statement(fields={_ADDRESSES: host_name()})] if with_addresses else []
+    own = [("", {_ADDRESSES: host_name()})] if with_addresses else []
     if path is None:
         return Experiment(statements=own)
     next_step = "distbench explain experiment shows such a file"
@@ -378,7 +378,7 @@ def read_experiment(path: Path | None, *, with_addresses: bool) -> Experiment:
         if name not in of_all and name not in _Tables.__struct_fields__:
             raise StoredFileError(path, f"{name}: wanted text, a number, true or false; found a table", next_step)
     stated = [
-        Statement(of=of, fields=_storable(fields, with_addresses=with_addresses))
+        (of, _storable(fields, with_addresses=with_addresses))
         for of, fields in [("", of_all), *tables.test.items()]
         if fields
     ]

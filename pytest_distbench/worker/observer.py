@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -37,18 +37,6 @@ Rows = list[Collective] | None
 
 Count = tuple[int, int]
 """How many collectives there were so far: of the workload; and in the recorder, the plugin's own among them."""
-
-
-class _Step(NamedTuple):
-    number: int
-    begin_ns: int
-    end_ns: int
-    before: Count | None
-    after: Count | None
-
-    @property
-    def entered(self) -> int:
-        return self.after[0] - self.before[0] if self.after is not None and self.before is not None else -1
 
 
 _Steps = tuple[Rows, int, list[int]]
@@ -89,7 +77,8 @@ class Follower:
         self._forgets_after = capacity * 9 // 10
         self._ordinary: list[int] = []
         self._others: list[_Steps] = []
-        self._unsorted: list[_Step] = []
+        self._unsorted: list[tuple[int, int, int, Count | None, Count | None]] = []
+        """By number, when a step began and ended, and the counts before and after it."""
         self._sort_at: int | None = None
         self._reads = 0
         self._steps = 0
@@ -105,7 +94,7 @@ class Follower:
         """The step with this number is over; the first is 1, and 0 is what comes before it."""
         before, begin_ns = self._before, self._begin_ns
         now, end_ns = self._before, self._begin_ns = self._count(), HostClock.time_ns()
-        self._unsorted.append(_Step(number, begin_ns, end_ns, before, now))
+        self._unsorted.append((number, begin_ns, end_ns, before, now))
         if now is None or before is None:
             return
         if self._sort_at is None:
@@ -143,19 +132,23 @@ class Follower:
         steps, self._unsorted, self._sort_at = self._unsorted, [], None
         if not steps:
             return
-        self._steps = steps[-1].number
-        self._is_lost |= any(step.entered < 0 for step in steps)  # nobody counts, or a group is there no more
+        counted = [
+            (number, -1 if before is None or after is None else after[0] - before[0], (begin_ns, end_ns))
+            for number, begin_ns, end_ns, before, after in steps
+        ]
+        self._steps = counted[-1][0]
+        self._is_lost |= any(entered < 0 for _, entered, _ in counted)  # nobody counts, or a group is there no more
         described = self._described()
-        self._ordinary += [s.number for s in steps if s.number and s.entered == described]
-        others = [s for s in steps if not s.number or s.entered != described]
+        self._ordinary += [number for number, entered, _ in counted if number and entered == described]
+        others = [step for step in counted if not step[0] or step[1] != described]
         if self._is_lost or not others:
             return
         self._reads += 1
         found: list[Rows] = [None] * len(others)
         if self._reads <= MOST_READS:
-            found = self._read([(step.begin_ns, step.end_ns) for step in others])
-        for step, rows in zip(others, found, strict=True):
-            self._put(step.number, step.entered, None if not rows and step.entered else rows)
+            found = self._read([stretch for _, _, stretch in others])
+        for (number, entered, _), rows in zip(others, found, strict=True):
+            self._put(number, entered, None if not rows and entered else rows)
 
     def _put(self, number: int, entered: int, rows: Rows) -> None:
         if not number:  # nothing else is like the beginning

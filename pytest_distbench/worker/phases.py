@@ -75,7 +75,7 @@ class DevicePart:
     def end(self, last_s: float) -> None:
         self._host_s = HostClock.perf_counter() - self._start
         delay = self._parts.delay
-        self._added_s = delay.waited_s - self._mark.waited_s
+        self._added_s = delay.waited_s - self._mark[1]
         if self._parts.occupy is not None and (due_s := delay.rest(last_s, self._added_s)):
             self._parts.occupy(due_s)
             delay.waited_s += due_s

@@ -19,12 +19,16 @@ from pytest_distbench.judging.terms import Terms
 from pytest_distbench.judging.thresholds import LOOKS, SPENDING, Circumstances, of_stored, power
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.metric import Bound, Sample
-from pytest_distbench.records.run import CaseResult, Sensitivity
+from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.records.wanted import RUN_LAUNCHES
 from pytest_distbench.run.control import clocks_of, share_beyond, spoken_against
 
 NOISY = [1.0, 1.6, 0.8, 1.3, 0.7, 1.9, 1.1, 0.9, 1.5, 1.2]
 STEADY = [1.0, 1.001, 0.999, 1.0, 1.002]
+
+
+def sensitivity(noise: float, mde: float, paired_mde: float) -> Finding:
+    return Finding(metric="step", code="sensitivity", mde=mde, facts={"noise": noise, "paired_mde": paired_mde})
 
 
 def stored(values: list[float], better: str = "lower", unit: str = "s") -> list[Sample]:
@@ -38,12 +42,12 @@ def test_it_is_what_the_rules_say_of_launches_with_this_noise(values: list[float
     assert found is not None
     logs = [math.log(v) for v in values]
     again = of_stored(logs, logs, Circumstances(tolerance=tolerance, comparisons=1, max_launches=RUN_LAUNCHES), 1.0)
-    pair = found.noise * math.sqrt(1 + 1 / 2)  # of one launch and the mean of two
+    pair = found.facts["noise"] * math.sqrt(1 + 1 / 2)  # of one launch and the mean of two
     under = Circumstances(tolerance=tolerance, comparisons=1, looks=LOOKS, spending=SPENDING)
 
-    assert found.noise == pytest.approx(statistics.stdev(math.log(v) for v in values))
+    assert found.facts["noise"] == pytest.approx(statistics.stdev(math.log(v) for v in values))
     assert found.mde == pytest.approx(again.mde)
-    assert power(found.paired_mde, pair, under) == pytest.approx(0.9, abs=0.01)
+    assert power(found.facts["paired_mde"], pair, under) == pytest.approx(0.9, abs=0.01)
 
 
 def test_the_page_on_noise_says_what_a_noise_hides() -> None:
@@ -54,7 +58,7 @@ def test_the_page_on_noise_says_what_a_noise_hides() -> None:
         apart = math.exp(noise / 100 * math.sqrt(9 / 10))
         found = sensitivity_of({"step": stored([apart, 1 / apart] * 5)}, {"step": 0.1})
         assert found is not None
-        assert (round(100 * found.mde), round(100 * found.paired_mde)) == (alone, paired)
+        assert (round(100 * found.mde), round(100 * found.facts["paired_mde"])) == (alone, paired)
 
 
 def test_the_noise_is_that_of_what_is_judged() -> None:
@@ -64,7 +68,7 @@ def test_the_noise_is_that_of_what_is_judged() -> None:
     found = sensitivity_of({"step": stored_samples(launches)}, {"step": 0.1})
 
     assert found is not None
-    assert found.noise == pytest.approx(statistics.stdev(fast), rel=0.01)
+    assert found.facts["noise"] == pytest.approx(statistics.stdev(fast), rel=0.01)
 
 
 def test_the_timing_that_is_hardest_to_judge_stands_for_its_case() -> None:
@@ -76,7 +80,7 @@ def test_the_timing_that_is_hardest_to_judge_stands_for_its_case() -> None:
     assert found.metric == "noisy"
     only_steady = sensitivity_of(metrics, {"steady": 0.1})
     assert only_steady is not None
-    assert 0.1 < only_steady.mde < 0.11 > only_steady.paired_mde > 0.1
+    assert 0.1 < only_steady.mde < 0.11 > only_steady.facts["paired_mde"] > 0.1
     for left in ({"count": stored([7.0, 7.0], "exact", "")}, {"step": stored([1.0])}, {"step": stored([1.0, 0.0])}):
         assert sensitivity_of(left, dict.fromkeys(left, 0.1)) is None
 
@@ -85,14 +89,14 @@ def test_the_timing_that_is_hardest_to_judge_stands_for_its_case() -> None:
     }
     quiet = sensitivity_of(sweep, {"latency[message_bytes=9]": 0.1})
     assert quiet is not None
-    assert quiet.noise == pytest.approx(statistics.stdev(map(math.log, NOISY))), "none is half as quiet as its siblings"
+    assert quiet.facts["noise"] == pytest.approx(statistics.stdev(map(math.log, NOISY))), (
+        "none is half as quiet as its siblings"
+    )
 
 
 def test_one_sentence_has_the_median_case_and_the_worst_and_a_poor_baseline_has_advice() -> None:
-    cases = [
-        (f"test_{n}[ws2]", Sensitivity(metric="step", noise=n / 100, mde=n / 50, paired_mde=n / 99)) for n in (5, 1, 3)
-    ]
-    poor = Sensitivity(metric="step", noise=0.25, mde=1.09, paired_mde=0.28)
+    cases = [(f"test_{n}[ws2]", sensitivity(n / 100, n / 50, n / 99)) for n in (5, 1, 3)]
+    poor = sensitivity(0.25, 1.09, 0.28)
 
     assert sensitivity_lines(cases) == [
         (

@@ -17,7 +17,6 @@ from pytest_distbench.records.iteration import (
     Breakdown,
     BusyCommunication,
     CaseTrace,
-    TracedSide,
     iteration_name,
 )
 from pytest_distbench.records.kinds import MOST_KEPT, distribution, nearest_rank, quantile
@@ -159,9 +158,9 @@ def test_parts_of_an_iteration_and_what_is_unaccounted_are_the_whole() -> None:
     assert BUSY.time_s == pytest.approx(0.2)
     assert BUSY.share == pytest.approx(0.5)
 
-    base = TracedSide(name="HEAD (1)", busy={"other": BUSY})
-    assert CaseTrace(sides=[base, TracedSide(name=CANDIDATE, busy={"step": BUSY})]).busy == {"step": BUSY}
-    assert CaseTrace(sides=[base]).busy == {}
+    base = {"HEAD (1)": {"other": BUSY}}
+    assert CaseTrace(sides={**base, CANDIDATE: {"step": BUSY}}).busy == {"step": BUSY}
+    assert CaseTrace(sides=base).busy == {}
 
     assert iteration_name('step[kind="a\\b"]', 3) == "step[kind='a/b'] #3"
 

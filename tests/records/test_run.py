@@ -11,7 +11,7 @@ from support.plans import BODY
 from support.results import point, result, verdict
 
 from pytest_distbench.records.case import Case, Conditions
-from pytest_distbench.records.environment import Experiment, Gpu, Load, Machine, Prices, Statement
+from pytest_distbench.records.environment import Experiment, Gpu, Load, Machine, Prices
 from pytest_distbench.records.plan import Ranks
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Control, number_hosts, told_apart
@@ -183,9 +183,9 @@ def test_a_node_that_is_begun_is_paid_whole(ranks: int, nodes: int) -> None:
 
 STATED = Experiment(
     statements=[
-        Statement(fields={"cluster": "Cruiser10", "storage": "local"}),
-        Statement(of="test_resnet*", fields={"storage": "COS", "expected": "220 images/s"}),
-        Statement(of="suites/a.py::test_resnet50", fields={"expected": "440 images/s"}),
+        ("", {"cluster": "Cruiser10", "storage": "local"}),
+        ("test_resnet*", {"storage": "COS", "expected": "220 images/s"}),
+        ("suites/a.py::test_resnet50", {"expected": "440 images/s"}),
     ]
 )
 

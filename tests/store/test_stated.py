@@ -11,7 +11,7 @@ import pytest
 from pytest_distbench.errors import StoredFileError
 from pytest_distbench.machine.hardware import host_name
 from pytest_distbench.machine.secrets import MASK
-from pytest_distbench.records.environment import Experiment, Statement
+from pytest_distbench.records.environment import Experiment
 from pytest_distbench.store.files import read_experiment, read_prices
 
 
@@ -130,16 +130,17 @@ cluster_info = "ssh ada@login.example.org, 10.1.2.4"
 def test_what_is_stored_has_no_secret_and_no_address(tmp_path: Path) -> None:
     assert read_experiment(written(tmp_path, STATED), with_addresses=False) == Experiment(
         statements=[
-            Statement(
-                fields={
+            (
+                "",
+                {
                     "description": "1 node, 1 GPU, with an object store",
                     "storage": f"Object store at https://s3.example.net password: {MASK}",
                     "behind_gateway": "yes",
                     "servers": "2",
                     "rack": "B 7",
-                }
+                },
             ),
-            Statement(of="test_resnet*", fields={"cluster_info": f"ssh ada@{MASK}, {MASK}"}),
+            ("test_resnet*", {"cluster_info": f"ssh ada@{MASK}, {MASK}"}),
         ],
         planned={"torch": "2.15"},
     )
@@ -148,9 +149,9 @@ def test_what_is_stored_has_no_secret_and_no_address(tmp_path: Path) -> None:
 def test_addresses_are_kept_where_they_are_asked_for_and_secrets_never(tmp_path: Path) -> None:
     own, of_all, of_one = read_experiment(written(tmp_path, STATED), with_addresses=True).statements
 
-    assert own.fields == {"addresses": host_name()}
-    assert of_all.fields["addresses"] == "node1.example.org, 10.1.2.3"
-    assert of_one.fields["cluster_info"] == "ssh ada@login.example.org, 10.1.2.4"
+    assert own[1] == {"addresses": host_name()}
+    assert of_all[1]["addresses"] == "node1.example.org, 10.1.2.3"
+    assert of_one[1]["cluster_info"] == "ssh ada@login.example.org, 10.1.2.4"
     assert "s3cr3t" not in str(of_all)
 
 

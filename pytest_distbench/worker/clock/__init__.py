@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 
 class HostClock:
@@ -28,12 +27,8 @@ _AWAKE_S = 100e-6
 """The last of a wait is spent awake: the system wakes a sleeper up to so much late."""
 
 
-class Mark(NamedTuple):
-    """A moment, and what had been waited for until then, and computed by this thread."""
-
-    at: float
-    waited_s: float
-    cpu_s: float
+Mark = tuple[float, float, float]
+"""A moment, and what had been waited for until then, and computed by this thread."""
 
 
 class Delay:
@@ -57,7 +52,7 @@ class Delay:
 
     def mark(self) -> Mark:
         """A clock starts now."""
-        return Mark(self._clock(), self.waited_s, HostClock.thread_time() if self.share else 0.0)
+        return self._clock(), self.waited_s, HostClock.thread_time() if self.share else 0.0
 
     def wait(self, since: Mark, *, apart_s: float = 0.0, is_apart: bool = False) -> None:
         """A clock stops now, which has spanned what happened since, but for so many seconds.
@@ -67,9 +62,10 @@ class Delay:
         if not self.share:
             return
         now, began_s = self._clock(), HostClock.thread_time()
-        within_s = self.waited_s - since.waited_s
-        due_s = self.rest(now - since.at - apart_s - within_s, within_s)
-        computed = min(1.0, (began_s - since.cpu_s) / max(now - since.at, _AWAKE_S))
+        at, before_s, cpu_s = since
+        within_s = self.waited_s - before_s
+        due_s = self.rest(now - at - apart_s - within_s, within_s)
+        computed = min(1.0, (began_s - cpu_s) / max(now - at, _AWAKE_S))
         if (asleep_s := due_s * (1 - computed) - _AWAKE_S) > 0:
             time.sleep(asleep_s)
         while (waited_s := self._clock() - now) < due_s:

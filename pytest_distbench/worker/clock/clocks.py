@@ -264,7 +264,7 @@ class DeviceStopwatch:
     def stop(self) -> float:
         host_s = (HostClock.perf_counter() - self._start) / self._iterations
         is_exposed = self._began.query()  # the device had reached the beginning before all was enqueued
-        within_s = self._delay.waited_s - self._mark.waited_s
+        within_s = self._delay.waited_s - self._mark[1]
         if due_s := self._delay.rest(self._own_s * self._iterations, within_s):
             self._occupy(due_s)
             self._delay.waited_s += due_s

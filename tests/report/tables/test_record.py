@@ -7,7 +7,7 @@ from support.results import PAIRED, STORED, result, run, verdict
 
 from pytest_distbench.machine.secrets import MASK
 from pytest_distbench.records.case import Conditions
-from pytest_distbench.records.environment import Experiment, Gpu, GpuHost, Statement
+from pytest_distbench.records.environment import Experiment, Gpu, GpuHost
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, RunRecord
@@ -68,7 +68,7 @@ def row_of(record: RunRecord) -> dict[str, str]:
 
 
 def of(case: CaseResult, **fields: str) -> RunRecord:
-    return run(case, experiment=Experiment(statements=[Statement(fields=fields)]), commit="3f2a91c0d4")
+    return run(case, experiment=Experiment(statements=[("", fields)]), commit="3f2a91c0d4")
 
 
 def test_a_run_fills_in_what_it_knows_of_report_001s_fields() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.results import result, verdict
 
-from pytest_distbench.records.iteration import CANDIDATE, Breakdown, BusyCommunication, CaseTrace, TracedSide
+from pytest_distbench.records.iteration import CANDIDATE, Breakdown, BusyCommunication, CaseTrace
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import WALL_TIME, Sample, Spread
 from pytest_distbench.records.record import replace
@@ -161,7 +161,7 @@ def test_communication_inside_communication_counts_once_and_without_any_there_is
 
 def test_busy_communication_stands_beside_a_step_of_which_there_is_a_trace() -> None:
     busy = BusyCommunication(ranks_s=[6 * MS, 8 * MS], totals_s={}, iterations=10, iteration_s=28 * MS)
-    trace = CaseTrace(path="a.gz", sides=[TracedSide(name=CANDIDATE, busy={"step": busy})])
+    trace = CaseTrace(path="a.gz", sides={CANDIDATE: {"step": busy}})
     section = PHASES.table([replace(on(STEP), trace=trace)])
     step = dict(zip(section.columns, section.rows[0], strict=True))
 

@@ -8,7 +8,7 @@ from statistics import stdev
 import pytest
 from support.results import result
 
-from pytest_distbench.records.iteration import CANDIDATE, BusyCommunication, CaseTrace, TracedSide
+from pytest_distbench.records.iteration import CANDIDATE, BusyCommunication, CaseTrace
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Spread
 from pytest_distbench.records.record import replace
@@ -134,7 +134,7 @@ def test_with_a_quota_and_without_are_compared_each_by_itself() -> None:
 
 def test_busy_communication_stands_beside_the_exposed_where_there_is_a_trace() -> None:
     busy = BusyCommunication(ranks_s=[0.3, 0.5], totals_s={}, iterations=10, iteration_s=0.5)
-    trace = CaseTrace(path="a.gz", sides=[TracedSide(name=CANDIDATE, busy={"step": busy})])
+    trace = CaseTrace(path="a.gz", sides={CANDIDATE: {"step": busy}})
     section = SCALING.table([MOBILENET[0], replace(MOBILENET[1], trace=trace)])
     place = section.header.index("busy communication")
 
