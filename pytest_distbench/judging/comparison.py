@@ -507,7 +507,12 @@ def by_order(c: Comparison) -> Finding | None:
         return None
     if len({*old, *new}) == 1:
         return c.finding("equal", "equal in every launch")
-    direction = next((d for d in (1.0, -1.0) if _is_beyond(old, new, d * c.sign, c.under.tolerance)), 0.0)
+    direction = 0.0
+    for sign in (1.0, -1.0):
+        worst = max(sign * c.sign * v for v in old)
+        allowed = worst * (1 + c.under.tolerance) if worst > 0 else worst / (1 + c.under.tolerance)
+        if not direction and min(sign * c.sign * v for v in new) > allowed:
+            direction = sign
     if direction and (c.is_paired or c.is_last or len(new) >= OBVIOUS_LAUNCHES):
         largest = max(map(abs, (*old, *new)))  # scaled by it no square overflows
         then, now = [v / largest for v in old], [v / largest for v in new]
@@ -523,12 +528,6 @@ def by_order(c: Comparison) -> Finding | None:
     reason = "a value is zero or negative, so there is no ratio, and the launches are not clearly ordered"
     is_count = unit not in _CONTINUOUS and all(float(v).is_integer() for v in (*old, *new))
     return c.finding("noise", f"{reason}; record a count with better='exact'" if is_count else reason)
-
-
-def _is_beyond(old: Sequence[float], new: Sequence[float], sign: float, tolerance: float) -> bool:
-    worst = max(sign * v for v in old)
-    allowed = worst * (1 + tolerance) if worst > 0 else worst / (1 + tolerance)
-    return min(sign * v for v in new) > allowed
 
 
 def asked_by_screening(c: Comparison) -> Finding | None:

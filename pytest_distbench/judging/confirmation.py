@@ -102,16 +102,15 @@ class Known:
     @property
     def in_turns(self) -> dict[str, float]:
         """The tolerances beside the revision: what later numbers were accepted with comes on top."""
-        return {key: math.expm1(math.log1p(value) + self._accepted(key)) for key, value in self.tolerances.items()}
-
-    def _accepted(self, key: str) -> float:
-        """By how much the stored numbers are worse than those of the revision, as a logarithm."""
-        now, then = (e.metrics.get(key, []) if e is not None else [] for e in (self.entry, self.before))
-        if not now or not then or not all(m.value is not None and m.value > 0 for m in [*now, *then]):
-            return 0.0
-        timed = are_timed(now) and are_timed(then)
-        means = [statistics.fmean(fast_logs(metric, timed=timed)) for metric in (now, then)]
-        return max(0.0, METRIC_KINDS[now[0].better].sign * (means[0] - means[1]))
+        found = dict(self.tolerances)
+        for key, value in self.tolerances.items():
+            now, then = (e.metrics.get(key, []) if e is not None else [] for e in (self.entry, self.before))
+            if now and then and all(m.value is not None and m.value > 0 for m in [*now, *then]):
+                timed = are_timed(now) and are_timed(then)
+                means = [statistics.fmean(fast_logs(metric, timed=timed)) for metric in (now, then)]
+                worse_by = max(0.0, METRIC_KINDS[now[0].better].sign * (means[0] - means[1]))
+                found[key] = math.expm1(math.log1p(value) + worse_by)
+        return found
 
 
 def can_be_confirmed(verdicts: Sequence[Finding]) -> bool:
@@ -217,12 +216,6 @@ def _tells(paired: Finding) -> bool:
     return paired.kind not in _UNDECIDED and paired.row.is_comparable
 
 
-def _is_of_code(verdict: Finding) -> bool:
-    """Whether a verdict on stored numbers gives way to what A/B says of the code."""
-    is_same = verdict.kind == "unchanged" and verdict.code != "within-bound"
-    return verdict.row.may_be_confirmed or verdict.is_undecided or is_same
-
-
 def ratios(then: Sequence[LaunchRecord], now: Sequence[LaunchRecord]) -> dict[str, float]:
     logs: dict[str, list[float]] = {}
     for before, after in zip(then, now, strict=True):
@@ -270,7 +263,9 @@ def is_beyond(later: Finding | None) -> bool:
 
 def not_slower(stored: Finding, later: Finding | None, reason: str) -> Finding:
     """The verdict where the code is known not to be slower; what is beyond in further launches, is the machine's."""
-    if not is_clock(stored, stored.unit) or not _is_of_code(stored) or stored.ratio is None:
+    is_same = stored.kind == "unchanged" and stored.code != "within-bound"
+    gives_way = stored.row.may_be_confirmed or stored.is_undecided or is_same  # to what A/B says of the code
+    if not is_clock(stored, stored.unit) or not gives_way or stored.ratio is None:
         return stored
     shown = replace(later or stored, bounds=stored.bounds, companions=stored.companions)
     if is_beyond(later):

@@ -273,7 +273,12 @@ def screen(
     found = {key: m for key, m in by_metric(launches).items() if terms.wants(m[0].name)}
     tolerances = accepted_changes(terms, launches, entry)
     stored = {} if staleness(entry, case) else entry.metrics
-    clocks = {key: m for key, m in found.items() if key in stored and _is_comparable(m, stored[key])}
+    clocks = {
+        key: m
+        for key, m in found.items()
+        if is_clock(m[0], m[0].unit) and m[0].is_judged and key in stored and stored[key][0].better == m[0].better
+        if all(one.value is not None and one.value > 0 for one in [*m, *stored[key]])
+    }
     points: dict[str, list[str]] = {}
     for key in clocks:
         points.setdefault(metric_name(key), []).append(key)
@@ -330,14 +335,6 @@ def screen(
             old, new = _logs(known, together)
             add(run.keys, new, old, _spread(old), METRIC_KINDS[known[0].better].sign)
     return Screening(evidence)
-
-
-def _is_comparable(measurements: Sequence[Sample], stored: Sequence[Sample]) -> bool:
-    """Whether it is a clock, judged, with logarithms on both sides."""
-    if not is_clock(measurements[0], measurements[0].unit) or not measurements[0].is_judged:
-        return False
-    values = [m.value for m in [*measurements, *stored]]
-    return stored[0].better == measurements[0].better and all(v is not None and v > 0 for v in values)
 
 
 def _logs(stored: Sequence[Sample], current: Sequence[Sample]) -> tuple[list[float], list[float]]:

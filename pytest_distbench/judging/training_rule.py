@@ -313,7 +313,14 @@ def by_curve(family: Family) -> Finding:
     for key, launches in family.current.items():
         curve, spread = family.stored[key][0].values, _spread_of(family.stored[key])
         if spread > rtol or golden_curve.disagreement([m.values for m in family.stored[key]]) is not None:
-            return _judge_unseeded(family, family.stored[key], own)
+            # The baseline's launches left one another: there is nothing that this run could follow.
+            if not own and _launches(family) > 1:
+                told = f"the baseline's launches were not seeded, this run's {_launches(family)} agree"
+                reason, unlike = f"{told}: record the baseline again", {"deviation": spread}
+                return _settle(family, "unusable-baseline", reason, facts=unlike)
+            then = golden_curve.disagreement([m.values for m in family.stored[key]])
+            left = own or then or golden_curve.Disagreement(1, spread)
+            return _not_repeated(family, left, "its" if own else "the baseline's", facts={"deviation": spread})
         steps = min(len(m.values) for m in launches)
         if steps < len(curve) or not curve:
             reason = f"the baseline's curve has {len(curve)} steps, this run's has {steps}"
@@ -362,19 +369,6 @@ def by_curve(family: Family) -> Finding:
         reason = f"numerics changed within the tolerance, {where}"
         return say("numerics", reason)
     return say("within-threshold", f"differs by up to {departure.largest:.1e}")
-
-
-def _judge_unseeded(family: Family, stored: Sequence[Sample], own: golden_curve.Disagreement | None) -> Finding:
-    """Where the baseline's launches left one another, there is nothing that this run could follow."""
-    spread = _spread_of(stored)
-    facts: dict[str, Scalar] = {"deviation": spread}
-    if not own and _launches(family) > 1:
-        reason = (
-            f"the baseline's launches were not seeded, this run's {_launches(family)} agree: record the baseline again"
-        )
-        return _settle(family, "unusable-baseline", reason, facts=facts)
-    then = golden_curve.disagreement([m.values for m in stored]) or golden_curve.Disagreement(1, spread)
-    return _not_repeated(family, own or then, "its" if own else "the baseline's", facts=facts)
 
 
 def _not_repeated(

@@ -61,25 +61,22 @@ def change(verdict: Finding) -> str:
     return format_change(verdict.ratio)
 
 
-def threshold(verdict: Finding) -> str:
-    """The largest accepted change towards worse, and the bounds: ``+10%, <= 200 us``."""
-    sides: tuple[tuple[str, Side], ...] = ((">=", "least"), ("<=", "most"))
-    found = [(sign, tightest(verdict.bounds, side)) for sign, side in sides]
-    bounds = [f"{sign} {quantity(value, verdict.unit)}" for sign, value in found if value is not None]
-    return ", ".join(filter(None, [_largest_change(verdict), *bounds]))
-
-
 _LARGEST_SHARE = 2.0
 """Of little memory a larger one is accepted, since some mebibytes always are: then their number says more."""
 
 
-def _largest_change(verdict: Finding) -> str:
-    if verdict.threshold is None or not METRIC_KINDS[verdict.better].is_judged:
-        return ""
-    kind = METRIC_KINDS[verdict.better]
-    if kind.rule == "memory" and verdict.threshold > _LARGEST_SHARE and verdict.baseline is not None:
-        return f"+{quantity(verdict.threshold * verdict.baseline, verdict.unit)}"
-    return "exact" if kind.repeats_exactly and verdict.threshold == 0.0 else kind.limit_text(verdict.threshold)
+def threshold(verdict: Finding) -> str:
+    """The largest accepted change towards worse, and the bounds: ``+10%, <= 200 us``."""
+    kind, share, then = METRIC_KINDS[verdict.better], verdict.threshold, verdict.baseline
+    largest = ""
+    if share is not None and kind.is_judged:
+        largest = "exact" if kind.repeats_exactly and share == 0.0 else kind.limit_text(share)
+        if kind.rule == "memory" and share > _LARGEST_SHARE and then is not None:
+            largest = f"+{quantity(share * then, verdict.unit)}"
+    sides: tuple[tuple[str, Side], ...] = ((">=", "least"), ("<=", "most"))
+    found = [(sign, tightest(verdict.bounds, side)) for sign, side in sides]
+    bounds = [f"{sign} {quantity(value, verdict.unit)}" for sign, value in found if value is not None]
+    return ", ".join(filter(None, [largest, *bounds]))
 
 
 def mde(verdict: Finding) -> str:

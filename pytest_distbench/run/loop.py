@@ -16,7 +16,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_distbench.launch.starters import Hosting
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.locks import alone_on_this_host, beside_others_on_this_host, lease
 from pytest_distbench.records.case import RANKS, Case, Conditions, EntryName
@@ -27,7 +26,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.confirm import Again, Doubt, InDoubt, Recorders, in_time
-from pytest_distbench.run.kinds import LaunchKind, kind_of
+from pytest_distbench.run.kinds import kind_of
 from pytest_distbench.run.launching import Launching
 from pytest_distbench.run.references import Nothing, Paired, Pending, Stored
 from pytest_distbench.run.request import CaseRequest, Settings
@@ -164,26 +163,25 @@ class Session:
         return known if variant is None else self.source_beside(launched, variant, known.launches)
 
     def launches_of(self, request: LaunchRequest) -> Source:
+        """The launches of a case, alone; why they cannot be run in turns to settle a doubt, if they cannot."""
         hosting, kind = self.launching.hosting(request.work), kind_of(request.work)
         source = Launches(self.launching, request, self.pacer if hosting.is_spaced else Pacer(0.0))
-        source.why_never_beside = self._why_never_beside(hosting, kind)
-        return source
-
-    def _why_never_beside(self, hosting: Hosting, kind: LaunchKind) -> str:
-        """Why launches of a kind cannot be run in turns with another revision to settle a doubt; empty: they can."""
-        if hosting.hosts == "none":
-            return "its ranks are simulated"
-        if kind.hosting is not None:
-            return kind.why_alone
         launcher, name = self.launching.launcher_kind, self.settings.launcher
-        if not launcher.holds_two:
-            return f"the {name} launcher cannot keep two groups open at once"
-        if not launcher.settles_doubts:
-            return f"the {name} launcher does not state that two groups can run on the same hosts at once"
-        if hosting.hosts == "many" and not (self._hosts is not None and self._hosts[1]):
+        if hosting.hosts == "none":
+            source.why_never_beside = "its ranks are simulated"
+        elif kind.hosting is not None:
+            source.why_never_beside = kind.why_alone
+        elif not launcher.holds_two:
+            source.why_never_beside = f"the {name} launcher cannot keep two groups open at once"
+        elif not launcher.settles_doubts:
+            told = "does not state that two groups can run on the same hosts at once"
+            source.why_never_beside = f"the {name} launcher {told}"
+        elif hosting.hosts == "many" and not (self._hosts is not None and self._hosts[1]):
             seen = f"{tempfile.gettempdir()} (TMPDIR), where the other revision is checked out"
-            return f"not all hosts confirmed that they see {seen}"
-        return kind.why_alone
+            source.why_never_beside = f"not all hosts confirmed that they see {seen}"
+        else:
+            source.why_never_beside = kind.why_alone
+        return source
 
     def reference(self, request: CaseRequest) -> Reference:
         if not self.settings.judges:

@@ -227,7 +227,7 @@ class Launches(Source):
         self.launches.append(self._launching.launch(self._request, len(self.launches), only=only))
 
 
-class PairedLaunches(Source):
+class PairedLaunches(Launches):
     """Launches of this tree and of a reference, side by side; and, with a control, of the reference once more.
 
     With a control a reference that fails ends the launches, and is no failure of the case: ``alone`` says why.
@@ -236,12 +236,9 @@ class PairedLaunches(Source):
     def __init__(
         self, launching: Launching, request: LaunchRequest, variant: Variant, *, has_control: bool = False
     ) -> None:
-        super().__init__()
-        self._launching = launching
-        self._request = request
+        super().__init__(launching, request, Pacer(0.0))
         self._variant = variant
         self._has_control = has_control
-        self.takes_host = launching.hosting(request.work).hosts == "one"
 
     def add(self, *, only: Sequence[str] = ()) -> None:
         if not self.alone and not self._launching.reference(self._variant).has(self._request.work):
@@ -249,7 +246,7 @@ class PairedLaunches(Source):
         if self.alone and self._has_control:
             return
         if self.alone:
-            self.launches.append(self._launching.launch(self._request, len(self.launches), only=only))
+            super().add(only=only)
             return
         found = self._launching.launch_beside(
             self._variant, self._request, len(self.launches), only=only, times=1 + self._has_control
@@ -369,39 +366,29 @@ class DerivedNumbers(Source):
             self.controls.append(self._of([s.controls[i] for s, i in zip(self._sources, at, strict=True)]))
 
     def _of(self, launches: Sequence[LaunchRecord]) -> LaunchRecord:
-        value = self._value([Values({m.key: m.value for m in launch.measurements}) for launch in launches])
-        made = _launch(launches[0].index, replace(self._metric, value=value), launches[0].software)
+        call, code = f"distbench.judge({self._metric.key!r})", getattr(self._derive, "__code__", None)
+        line = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
+        try:
+            found = self._derive(*(Values({m.key: m.value for m in launch.measurements}) for launch in launches))
+        except Exception as error:
+            where = line_of(error) or line
+            text = error.args[0] if isinstance(error, KeyError) and error.args else error
+            raise DerivationError(f"{call}: its function raised {type(error).__name__}: {text}{where}") from error
+        number = None if found is None else as_float(found)
+        if found is not None and (number is None or not abs(number) <= LARGEST_NUMBER):
+            raise DerivationError(
+                f"{call}: its function returned {show(found)}; wanted a finite number, or None for no value{line}"
+            )
+        counts = number is not None and (self._metric.is_judged or self._metric.bounds)
+        if number is not None and counts and (why := why_impossible(number, self._metric.unit)):
+            raise DerivationError(f"{call}: its function returned {show(found)}: {why}{line}")
+        made = _launch(launches[0].index, replace(self._metric, value=number), launches[0].software)
         return replace(
             made,
             foreign_cores=_largest(launch.foreign_cores for launch in launches),
             foreign_wanted=_largest(launch.foreign_wanted for launch in launches),
             crowding=_largest(launch.crowding for launch in launches),
         )
-
-    @property
-    def _line(self) -> str:
-        """Where the function stands; empty where it is no Python function."""
-        code = getattr(self._derive, "__code__", None)
-        return f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
-
-    def _value(self, values: Sequence[Values]) -> float | None:
-        call = f"distbench.judge({self._metric.key!r})"
-        try:
-            found = self._derive(*values)
-        except Exception as error:
-            where = line_of(error) or self._line
-            text = error.args[0] if isinstance(error, KeyError) and error.args else error
-            raise DerivationError(f"{call}: its function raised {type(error).__name__}: {text}{where}") from error
-        if found is None:
-            return None
-        number = as_float(found)
-        if number is None or not abs(number) <= LARGEST_NUMBER:
-            raise DerivationError(
-                f"{call}: its function returned {show(found)}; wanted a finite number, or None for no value{self._line}"
-            )
-        if (self._metric.is_judged or self._metric.bounds) and (why := why_impossible(number, self._metric.unit)):
-            raise DerivationError(f"{call}: its function returned {show(found)}: {why}{self._line}")
-        return number
 
 
 def _largest(values: Iterable[float | None]) -> float | None:
