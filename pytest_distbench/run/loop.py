@@ -166,16 +166,15 @@ class Session:
         """The launches of a case, alone; why they cannot be run in turns to settle a doubt, if they cannot."""
         hosting, kind = self.launching.hosting(request.work), kind_of(request.work)
         source = Launches(self.launching, request, self.pacer if hosting.is_spaced else Pacer(0.0))
-        launcher, name = self.launching.launcher_kind, self.settings.launcher
         if hosting.hosts == "none":
             source.why_never_beside = "its ranks are simulated"
         elif kind.hosting is not None:
             source.why_never_beside = kind.why_alone
-        elif not launcher.holds_two:
-            source.why_never_beside = f"the {name} launcher cannot keep two groups open at once"
-        elif not launcher.settles_doubts:
+        elif not self.launching.launcher_kind.holds_two:
+            source.why_never_beside = f"the {self.settings.launcher} launcher cannot keep two groups open at once"
+        elif not self.launching.launcher_kind.settles_doubts:
             told = "does not state that two groups can run on the same hosts at once"
-            source.why_never_beside = f"the {name} launcher {told}"
+            source.why_never_beside = f"the {self.settings.launcher} launcher {told}"
         elif hosting.hosts == "many" and not (self._hosts is not None and self._hosts[1]):
             seen = f"{tempfile.gettempdir()} (TMPDIR), where the other revision is checked out"
             source.why_never_beside = f"not all hosts confirmed that they see {seen}"
