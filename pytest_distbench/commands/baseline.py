@@ -144,8 +144,8 @@ def _prune(options: argparse.Namespace) -> Iterator[str]:
         if options.delete:
             BaselineStore(folder, name.platform).delete(name.test, name.key)
         yield f"{'deleted' if options.delete else 'would delete'}  {name.platform}  {name}"
-    counted = f"{len(names)} baseline{'s' * (len(names) != 1)}"
-    yield f"{counted} deleted" if options.delete else f"{counted} to delete{': --delete does it' if names else ''}"
+    told = counted(len(names), "baseline")
+    yield f"{told} deleted" if options.delete else f"{told} to delete{': --delete does it' if names else ''}"
 
 
 def _add_diff(parser: argparse.ArgumentParser) -> None:

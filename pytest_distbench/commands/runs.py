@@ -32,6 +32,7 @@ from pytest_distbench.report.tables.table import DataTable
 from pytest_distbench.report.terminal import ending_lines, sentence, summary_lines
 from pytest_distbench.report.verdicts import verdict_rows
 from pytest_distbench.store.files import PAGE_SIGN, check_target, read_prices, read_run_record, replace_file
+from pytest_distbench.units import counted
 
 
 def _add_compare(parser: argparse.ArgumentParser) -> None:
@@ -87,15 +88,15 @@ def _compare(options: argparse.Namespace) -> Iterator[str]:
             header, texts, note = verdict_rows(moved)
             yield from [*layout(header, texts, left=2), *note]
             reasons = Counter(v.reason for v in moved if v.reason)
-            yield from (f"   {reason} ({number} metric{'s' * (number != 1)})" for reason, number in reasons.items())
+            yield from (f"   {reason} ({counted(number, 'metric')})" for reason, number in reasons.items())
             yield ""
     yield from (f"failed in {options.new}: {name}" for name in comparison.failed)
     yield from (f"only in {options.old}: {name}" for name in comparison.lost)
     yield from (f"only in {options.new}: {name}" for name in comparison.added)
     total = sum(counts.values())
     cases = len(comparison.verdicts)
-    counted = f"{total} metric{'s' * (total != 1)} of {cases} case{'s' * (cases != 1)}"
-    yield f"{counted}: {', '.join(f'{number} {kind}' for kind, number in counts.items()) or 'nothing judged'}"
+    of = f"{counted(total, 'metric')} of {counted(cases, 'case')}"
+    yield f"{of}: {', '.join(f'{number} {kind}' for kind, number in counts.items()) or 'nothing judged'}"
     if comparison.few:
         yield (
             f"{comparison.few} cases of {options.old} have fewer than {FEWEST_LAUNCHES} launches, so their noise is "
@@ -141,7 +142,7 @@ def _report(options: argparse.Namespace) -> Iterator[str]:
         with replace_file(options.output, next_step="Give -o a writable place") as out:
             _write(record, tables, out, options)
         rows = sum(len(table.texts) for table in tables.values())
-        what = options.format if chosen.is_whole else f"{rows} row{'s' * (rows != 1)}"
+        what = options.format if chosen.is_whole else counted(rows, "row")
         yield f"{what} written to {options.output}{chosen.opens_in and f': open it in {chosen.opens_in}'}"
     elif chosen.is_text:
         _write(record, tables, sys.stdout.buffer, options)

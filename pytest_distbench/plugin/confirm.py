@@ -14,6 +14,7 @@ from _pytest.runner import runtestprotocol
 
 from pytest_distbench.plugin import carry
 from pytest_distbench.plugin.fixtures import MADE, is_ours
+from pytest_distbench.units import counted, plural
 
 if TYPE_CHECKING:
     from pytest_distbench.plugin.distbench import Distbench
@@ -228,7 +229,7 @@ class ConfirmPlugin:
         if not begun:
             cases, least_s = sum(len(test.doubts) for test in held), min(test.seconds() for test in held)
             reporter.write_line(
-                f"distbench: {cases} case{'s' * (cases != 1)} too noisy to judge, and none can be confirmed by A/B: "
+                f"distbench: {counted(cases, 'case')} too noisy to judge, and none can be confirmed by A/B: "
                 f"that would take about {least_s:.0f} s, and --distbench-confirm allows {budget_s:g} s"
             )
             return
@@ -239,7 +240,7 @@ class ConfirmPlugin:
         what = [f"{loud} suspicious"] if loud else []
         what += [f"{quiet} noisy"] if quiet else []
         reporter.write_line(
-            f"distbench: confirming {' and '.join(what)} case{'s' * (len(doubts) != 1)} by A/B against the baseline "
+            f"distbench: confirming {' and '.join(what)} {plural(len(doubts), 'case')} by A/B against the baseline "
             f"commit (budget {budget_s:g} s), about {seconds:.0f} s"
         )
 

@@ -39,7 +39,7 @@ from pytest_distbench.records.wanted import DEFAULT_TOLERANCE
 from pytest_distbench.records.wire import SESSION_VARIABLE
 from pytest_distbench.releases import TESTED, check_torch, lacking, nearest, own_version, release_of, text, untested
 from pytest_distbench.store.baselines import BaselineStore
-from pytest_distbench.units import format_bytes
+from pytest_distbench.units import counted, format_bytes
 
 Level = Literal["ok", "note", "warn", "fail"]
 """*Note* is worth knowing; after *warn* numbers are noisier or a feature is missing; after *fail* tests cannot run."""
@@ -61,7 +61,7 @@ def report(findings: Iterable[Finding]) -> Iterator[str]:
         yield f"{finding.code:<5} {finding.case:<17} {finding.reason}"
         yield from (f"{'':<23} -> {advice}" for advice in finding.differences)
     yield ""
-    warnings = f"{counts['warn']} warning{'s' * (counts['warn'] != 1)}"
+    warnings = counted(counts["warn"], "warning")
     if counts["fail"]:
         yield f"{counts['fail']} failed, so tests cannot run here yet; {warnings}"
         raise NegativeError
@@ -171,7 +171,7 @@ def _cuda(gpus: Gpus, use: Callable[[], subprocess.CompletedProcess[str]]) -> It
         found_text = f"torch computes on {', '.join(names) or 'no GPU'}; the driver shows {', '.join(shown)}"
         yield found("warn", "CUDA", found_text, f"name the GPUs by UUID (nvidia-smi -L) in {VARIABLE}")
     else:
-        yield found("ok", "CUDA", f"{version} computes on {len(names)} GPU{'s' * (len(names) != 1)}")
+        yield found("ok", "CUDA", f"{version} computes on {counted(len(names), 'GPU')}")
 
 
 WATCH_S = 1.0

@@ -34,7 +34,7 @@ from pytest_distbench.report.formats import BINARY, TABLE_FORMATS
 from pytest_distbench.report.page import Chart, PageFiles, axis, choice, line, lines, short
 from pytest_distbench.report.tables.table import Cell, Column, DataTable, table_of_rows
 from pytest_distbench.store.files import read_run_record, replace_file
-from pytest_distbench.units import format_change, format_quantity
+from pytest_distbench.units import counted, format_change, format_quantity
 
 MOST_LAST = 10_000
 MOST_COMMANDS = 5
@@ -430,7 +430,7 @@ def _history(options: argparse.Namespace) -> Iterator[str]:
     if options.output is not None:
         with replace_file(options.output, next_step="Give -o a writable place") as out:
             write(table, out)
-        yield f"{len(table.texts)} row{'s' * (len(table.texts) != 1)} written to {options.output}"
+        yield f"{counted(len(table.texts), 'row')} written to {options.output}"
     elif options.points or options.format not in ("text", "markdown"):
         write(table, sys.stdout.buffer)
     elif options.format == "markdown":
@@ -460,11 +460,10 @@ def _head(starts: list[str], problems: list[str], chosen: list[Trend], rows: lis
     unknown = Counter(why for trend in chosen if (why := why_unknown(trend)))
     told = [f"{changed} changed"] if unknown.total() < len(chosen) else []
     told += [f"{'' if number == len(chosen) else f'{number} '}{why}" for why, number in unknown.most_common(2)]
-    counted = ", ".join([f"{len(chosen)} metric{'s' * (len(chosen) != 1)}", *told])
-    yield f"{len(starts)} run{'s' * (len(starts) != 1)}, {span}: {counted}"
+    metrics = ", ".join([counted(len(chosen), "metric"), *told])
+    yield f"{counted(len(starts), 'run')}, {span}: {metrics}"
     if problems:
-        number = len(problems)
-        yield f"{number} file{'s' * (number != 1)} not read, such as {problems[0]}"
+        yield f"{counted(len(problems), 'file')} not read, such as {problems[0]}"
 
 
 HISTORY = Command("show metrics over many runs, and where their level changed", _add_history, _history)

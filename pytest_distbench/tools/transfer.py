@@ -28,7 +28,7 @@ from pytest_distbench.report.tables.table import ColumnType, DataTable, write_cs
 from pytest_distbench.store.baselines import BASELINE_FILES, MAX_FILE_BYTES, BaselineFile, BaselineStore, encode
 from pytest_distbench.store.entries import selection
 from pytest_distbench.store.files import open_regular, read_limited, replace_file
-from pytest_distbench.units import as_share, format_seconds, parse_bytes
+from pytest_distbench.units import as_share, counted, format_seconds, parse_bytes
 
 _WANTED = (
     "Give the output of 'distbench baseline export --format json', or a baseline directory; with --as bounds or "
@@ -147,7 +147,7 @@ def _export(options: argparse.Namespace) -> Iterator[str]:
         return
     with replace_file(options.output, next_step="Give -o a writable place") as out:
         write(count_entries(), out)
-    yield f"{number} baseline{'s' * (number != 1)} written to {options.output}"
+    yield f"{counted(number, 'baseline')} written to {options.output}"
 
 
 def _import(options: argparse.Namespace) -> Iterator[str]:
@@ -209,7 +209,7 @@ def _import_numbers(options: argparse.Namespace) -> Iterator[str]:
     ]
     ranks = _ranks(outputs, options.world_size)
     first = chosen[0][0]
-    runs = f"{len(outputs)} run{'s' * (len(outputs) != 1)}"
+    runs = counted(len(outputs), "run")
     facts = [outputs[0].program, f"{ranks} ranks", outputs[0].device, first.dtype, first.redop.replace("none", "")]
     yield f"{runs}: {', '.join(filter(None, [*facts, options.column]))}"
     if not all(output.is_whole for output in outputs):
@@ -225,7 +225,7 @@ def _import_numbers(options: argparse.Namespace) -> Iterator[str]:
         made = baselines_of(chosen, in_place=in_place)
         yield "these tools time calls in a loop, the sweep times each call, so small messages take longer there"
     if left_out := len({row.size for run in chosen for row in run}) - len(made):
-        yield f"{left_out} size{'s' * (left_out != 1)} left out: printed as 0, or not in every run"
+        yield f"{counted(left_out, 'size')} left out: printed as 0, or not in every run"
     yield _store(options, name, ranks, made)
 
 

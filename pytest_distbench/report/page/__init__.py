@@ -21,7 +21,7 @@ from pytest_distbench.records.kinds import grouped
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import EVALUATED, EVALUATION_ENDS, EVERY, PEAK_MEMORY, PHASE, Sample, without
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.units import format_bytes
+from pytest_distbench.units import format_bytes, plural
 
 Point = tuple[float, float]
 Chart = dict[str, Any]
@@ -160,10 +160,13 @@ def curves_of(launches: Sequence[LaunchRecord]) -> Curves:
             is_beside = measured.name in (PEAK_MEMORY, EVALUATION_ENDS) or measured.name.startswith(PHASE)
             is_beside |= EVALUATED + measured.name in evaluated
             if is_curve and not is_beside:
-                seed = f"seed {measured.at['seed']}" if "seed" in measured.at else f"launch {launch.index + 1}"
-                every = int(measured.facts.get(EVERY, 1))
-                found.setdefault(_name_over_seeds(measured), []).append((seed, _thin_out(measured.values, every)))
+                drawn = _thin_out(measured.values, int(measured.facts.get(EVERY, 1)))
+                found.setdefault(_name_over_seeds(measured), []).append((_seed_of(measured, launch), drawn))
     return found
+
+
+def _seed_of(measured: Sample, launch: LaunchRecord) -> str:
+    return f"seed {measured.at['seed']}" if "seed" in measured.at else f"launch {launch.index + 1}"
 
 
 def without_first_losses(curves: Curves) -> Curves:
@@ -246,7 +249,7 @@ def communication(result: CaseResult) -> Iterator[Chart]:
             if any(is_changed for _, is_changed in rows):
                 tables.setdefault(rows, []).append(rank)
         for rows, ranks in tables.items():
-            whose = f", rank{'s' * (len(ranks) > 1)} {rank_ranges(ranks)}" if len(tables) > 1 else ""
+            whose = f", {plural(len(ranks), 'rank')} {rank_ranges(ranks)}" if len(tables) > 1 else ""
             yield grid(
                 f"Communication in an iteration of {loop}{whose}",
                 ["", "collective", "baseline", "this run", "message", "dtype"],
@@ -278,15 +281,14 @@ def _sent(before: Sequence[Collective], now: Sequence[Collective]) -> tuple[_Sen
 
 def epochs(result: CaseResult) -> Iterator[Chart]:
     """What was recorded at each epoch: an accuracy, a BLEU score."""
-    found: dict[str, dict[str, list[Point]]] = {}
-    for launch in result.launches:
-        for measured in launch.measurements:
-            if measured.at.keys() - {"seed"} == {"epoch"} and measured.value is not None:
-                seed = f"seed {measured.at['seed']}" if "seed" in measured.at else f"launch {launch.index + 1}"
-                epoch = float(measured.at["epoch"])
-                found.setdefault(measured.name, {}).setdefault(seed, []).append((epoch, short(measured.value)))
-    for name, by_seed in found.items():
-        drawn = _thick([(seed, sorted(drawn)) for seed, drawn in by_seed.items()], "")
+    found = grouped(
+        (m.name, (_seed_of(m, launch), (float(m.at["epoch"]), short(m.value))))
+        for launch in result.launches
+        for m in launch.measurements
+        if m.at.keys() - {"seed"} == {"epoch"} and m.value is not None
+    )
+    for name, told in found.items():
+        drawn = _thick([(seed, sorted(points)) for seed, points in grouped(told).items()], "")
         yield lines(f"{name} by epoch", axis("epoch"), axis(name), drawn, target=target_of([result], name))
 
 
