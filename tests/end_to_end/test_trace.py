@@ -113,7 +113,7 @@ def test_a_regression_has_one_file_of_both_sides_and_all_ranks_with_their_phases
         assert [seen[rank, name] for name in ("forward", "communication", "step #0", "step #9")] == [10, 10, 1, 1]
         assert seen[rank, "gloo:all_reduce"] >= 10
     assert (trace.path, trace.why_not) == (str(path), "")
-    assert [side.name for side in trace.sides] == [f"HEAD ({commit})", "candidate"]
+    assert list(trace.sides) == [f"HEAD ({commit})", "candidate"]
     assert trace.busy["step"].iterations == 10
     assert 0 < trace.busy["step"].time_s < trace.busy["step"].iteration_s
     assert cases["test_plain"].trace is None
