@@ -12,7 +12,7 @@ from pytest_distbench.store.baselines import BaselineFile, BaselineStore
 from pytest_distbench.store.entries import selection
 
 
-class Command(NamedTuple):
+class Subcommand(NamedTuple):
     """A command, or a group of commands.
 
     Attributes:
@@ -25,7 +25,7 @@ class Command(NamedTuple):
     run: Callable[[argparse.Namespace], Iterable[str]] | None = None
 
 
-def add_commands(parser: argparse.ArgumentParser, rows: Mapping[str, Command]) -> None:
+def add_commands(parser: argparse.ArgumentParser, rows: Mapping[str, Subcommand]) -> None:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, row in rows.items():
         made = commands.add_parser(name, help=row.help)

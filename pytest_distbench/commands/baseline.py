@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_distbench.commands import Command, NegativeError, add_commands, choose_entries, folder_of, read_chosen
+from pytest_distbench.commands import NegativeError, Subcommand, add_commands, choose_entries, folder_of, read_chosen
 from pytest_distbench.errors import ConfigurationError, DistbenchError
 from pytest_distbench.extensions import Table
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES
@@ -282,21 +282,25 @@ def _counts(changes: Sequence[EntryChange], unchanged: int) -> str:
     return f"{kinds['changed']} changed, {kinds['new']} new, {kinds['removed']} removed, {unchanged} unchanged"
 
 
-BASELINE_COMMANDS: Table[str, Command] = Table(
+BASELINE_COMMANDS: Table[str, Subcommand] = Table(
     "baseline commands",
     {
-        "list": Command("list the baselines: platform, test, case, launches, metrics, bounds", choose_entries, _list),
-        "show": Command("show every metric of the selected baselines", _add_show, _show),
-        "update": Command(
+        "list": Subcommand(
+            "list the baselines: platform, test, case, launches, metrics, bounds", choose_entries, _list
+        ),
+        "show": Subcommand("show every metric of the selected baselines", _add_show, _show),
+        "update": Subcommand(
             "measure again and record: pytest --distbench-update with the given arguments", _add_update, _update
         ),
-        "prune": Command("delete baselines: not used by a run, without a test, or by name", _add_prune, _prune),
-        "diff": Command(
+        "prune": Subcommand("delete baselines: not used by a run, without a test, or by name", _add_prune, _prune),
+        "diff": Subcommand(
             "show what changed since a git revision, or compared with another baseline directory", _add_diff, _diff
         ),
-        "accept": Command("record the numbers of a run record (a CI artifact) as baselines", _add_accept, _accept),
+        "accept": Subcommand("record the numbers of a run record (a CI artifact) as baselines", _add_accept, _accept),
     },
 )
 """By their names, behind ``distbench baseline``."""
 
-BASELINE = Command("list, compare and change stored baselines", lambda parser: add_commands(parser, BASELINE_COMMANDS))
+BASELINE = Subcommand(
+    "list, compare and change stored baselines", lambda parser: add_commands(parser, BASELINE_COMMANDS)
+)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from pytest_distbench.commands import Command, NegativeError
+from pytest_distbench.commands import NegativeError, Subcommand
 from pytest_distbench.errors import ConfigurationError, DistbenchError, TableError
 from pytest_distbench.judging.case import compare_runs
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES, impossible_value
@@ -291,9 +291,9 @@ def judge(run: RunRecord, *, metric: str, is_exact: bool) -> tuple[int, str]:
     return (GOOD, "nothing is worse") if told else (SKIP, f"no verdict on {wanted}")
 
 
-COMPARE = Command("judge one run record against another, as if it were the baseline", _add_compare, _compare)
-REPORT = Command("show what a run measured and reported", _add_report, _report)
-VERDICT = Command(
+COMPARE = Subcommand("judge one run record against another, as if it were the baseline", _add_compare, _compare)
+REPORT = Subcommand("show what a run measured and reported", _add_report, _report)
+VERDICT = Subcommand(
     "run a test for git bisect run; exit code 0: as good as its baseline, 1: worse, 125: unknown",
     _add_verdict,
     _verdict,

@@ -27,7 +27,7 @@ from pytest_distbench.elastic.records import (
 )
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.launch.readers import problem_with
-from pytest_distbench.plugin.arguments import Arguments, Called, Given, Judged
+from pytest_distbench.plugin.arguments import Arguments, Called, Judged, WorkKeywords
 from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.outcomes import Run
 from pytest_distbench.plugin.requests import check_room
@@ -45,7 +45,7 @@ _MOST_OF_A_TIMER = 1_000_000
 """Seconds, or a number; larger ones overflow in torch."""
 
 
-class ElasticKeywords(Given, Judged, total=False):
+class ElasticKeywords(WorkKeywords, Judged, total=False):
     """Of ``elastic``."""
 
 

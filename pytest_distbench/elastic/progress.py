@@ -365,7 +365,7 @@ _SHOWN = 8
 
 
 @dataclass
-class _Worker:
+class _ScriptWorker:
     note: Event
     process_t: float
     is_started: bool = False
@@ -387,9 +387,9 @@ class ScriptWatch:
         self._pattern = re.compile(steps.source)
         self._born = born
         self._notes = EventReader(files.worker_notes)
-        self._now: dict[int, _Worker] = {}
+        self._now: dict[int, _ScriptWorker] = {}
         """Slot -> its newest worker."""
-        self._generations: list[tuple[StepLines, dict[int, _Worker]]] = []
+        self._generations: list[tuple[StepLines, dict[int, _ScriptWorker]]] = []
         """Of each its steps, and its workers by slot."""
         self._attempts: dict[int, int] = {}
         """Slot -> processes since a step."""
@@ -442,7 +442,7 @@ class ScriptWatch:
             born = note.t
             with contextlib.suppress(OSError):
                 born = min(born, self._born(note.pid))
-            self._now[note.slot] = _Worker(note, born)
+            self._now[note.slot] = _ScriptWorker(note, born)
             self._attempts[note.slot] = self._attempts.get(note.slot, 0) + 1
         worker = self._now.get(note.slot)
         if worker is None or worker.note.pid != note.pid:
@@ -454,7 +454,7 @@ class ScriptWatch:
         elif note.what == "group":
             self._join(worker, note.t)
 
-    def _start(self, worker: _Worker, t: float) -> None:
+    def _start(self, worker: _ScriptWorker, t: float) -> None:
         if not worker.is_started:
             worker.is_started = True
             note = worker.note
@@ -462,7 +462,7 @@ class ScriptWatch:
                 event("started", t=t, slot=note.slot, pid=note.pid, process_t=worker.process_t, restarts=note.restarts)
             )
 
-    def _join(self, worker: _Worker, t: float) -> None:
+    def _join(self, worker: _ScriptWorker, t: float) -> None:
         if worker.generation is not None:
             return
         self._start(worker, t)

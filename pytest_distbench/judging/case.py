@@ -19,7 +19,7 @@ from pytest_distbench.judging.bounds import carry_over
 from pytest_distbench.judging.comparison import NO_BASELINE, Absence, Comparison, as_info, decide, precondition
 from pytest_distbench.judging.entry import few_launches, make_entry, norm_of
 from pytest_distbench.judging.fingerprint_rule import METRIC, fingerprints_of, judge_fingerprints
-from pytest_distbench.judging.screening import Run, Screening, as_one, error_share, find_runs, stored_together
+from pytest_distbench.judging.screening import Neighbours, Screening, as_one, error_share, find_runs, stored_together
 from pytest_distbench.judging.terms import (
     Terms,
     accepted_changes,
@@ -186,15 +186,15 @@ def compare(
 
 
 def _decide_runs(
-    runs: Sequence[Run],
+    runs: Sequence[Neighbours],
     compared: Mapping[str, Comparison],
     launches: Sequence[LaunchRecord],
     beside: Beside | None,
     stored: Metrics,
     under: Circumstances,
-) -> list[tuple[Run, Finding, Sequence[Comparison]]]:
+) -> list[tuple[Neighbours, Finding, Sequence[Comparison]]]:
     """What is found of runs of neighbours, each as one number; the shortest first."""
-    found: dict[Run, list[list[Sample]]] = {}
+    found: dict[Neighbours, list[list[Sample]]] = {}
     for run in runs:
         if beside is None:
             now = [m for launch in launches if (m := as_one(launch, run)) is not None]
@@ -205,7 +205,7 @@ def _decide_runs(
             full = [[m for m in row if m is not None] for row in rows if None not in row]
             found[run] = [[row[i] for row in full] for i in range(len(sides))] + [[]] * (3 - len(sides))
     noise = typical_noise({run.key: then for run, (then, *_) in found.items() if then}) if beside is None else {}
-    decided: list[tuple[Run, Finding, Sequence[Comparison]]] = []
+    decided: list[tuple[Neighbours, Finding, Sequence[Comparison]]] = []
     for run, (then, now, again) in found.items():
         sizes = [compared[key] for key in run.keys]
         accepted = [one.under.tolerance for one in sizes]

@@ -74,7 +74,7 @@ from pytest_distbench.records.run import Finding, Statistic
 from pytest_distbench.units import format_bytes, format_change, format_values, is_size, why_impossible
 
 if TYPE_CHECKING:
-    from pytest_distbench.judging.screening import Run, Screening
+    from pytest_distbench.judging.screening import Neighbours, Screening
 
 LEAST_BYTES = 16 * 2**20
 """A smaller change is none, whatever share it is: what a library loads or an allocator keeps for the next time."""
@@ -116,7 +116,7 @@ class Comparison:
     statistic: Statistic | None = None
     absent: Absence = NO_BASELINE
     lost: str = ""
-    neighbours: Sequence[tuple[Run, Finding, Sequence[Comparison]]] = ()
+    neighbours: Sequence[tuple[Neighbours, Finding, Sequence[Comparison]]] = ()
     screening: Screening | None = None
 
     @property

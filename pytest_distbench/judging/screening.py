@@ -96,7 +96,7 @@ LONE_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Neighbours:
     """Neighbours in a row.
 
     Attributes:
@@ -110,7 +110,7 @@ class Run:
     share: float
 
 
-def find_runs(metrics: Iterable[Sample]) -> list[Run]:
+def find_runs(metrics: Iterable[Sample]) -> list[Neighbours]:
     """The runs among noisy metrics of one name and point but for the size, the shortest first."""
     series: dict[str, list[tuple[float, Sample]]] = {}
     for metric in metrics:
@@ -121,12 +121,12 @@ def find_runs(metrics: Iterable[Sample]) -> list[Run]:
     return sorted(runs, key=lambda run: len(run.keys))
 
 
-def error_share(key: str, runs: Iterable[Run]) -> float:
+def error_share(key: str, runs: Iterable[Neighbours]) -> float:
     """The share of its error rate that a metric has for itself: all of it without a neighbour."""
     return LONE_SHARE if any(key in run.keys for run in runs) else 1.0
 
 
-def as_one(launch: LaunchRecord, run: Run) -> Sample | None:
+def as_one(launch: LaunchRecord, run: Neighbours) -> Sample | None:
     """A run as one metric of a launch; None where the launch has not all of it."""
     found = {m.key: m for m in launch.measurements if not launch.only or m.key in launch.only}
     metrics = [found[key] for key in run.keys if key in found]
@@ -152,7 +152,7 @@ def _rows(sizes: Sequence[tuple[float, Sample]]) -> Iterator[list[tuple[float, S
     yield row
 
 
-def _runs_of(row: Sequence[tuple[float, Sample]]) -> Iterator[Run]:
+def _runs_of(row: Sequence[tuple[float, Sample]]) -> Iterator[Neighbours]:
     """All runs of a row; those of one length share what that length may spend, at most a comparison's whole rate."""
     lengths = [length for length in LENGTHS if length <= len(row)]
     for length in lengths:
@@ -163,7 +163,7 @@ def _runs_of(row: Sequence[tuple[float, Sample]]) -> Iterator[Run]:
             sizes, metrics = zip(*row[start : start + length], strict=True)
             at = {**metrics[0].at, AXIS: f"{sizes[0]}..{sizes[-1]}"}
             key = metric_key(f"{length} of {metrics[0].name}", at)
-            yield Run(keys=tuple(m.key for m in metrics), sizes=sizes, key=key, share=share)
+            yield Neighbours(keys=tuple(m.key for m in metrics), sizes=sizes, key=key, share=share)
 
 
 def _together(metrics: Sequence[Sample]) -> Sample:
@@ -282,7 +282,7 @@ def screen(
     points: dict[str, list[str]] = {}
     for key in clocks:
         points.setdefault(metric_name(key), []).append(key)
-    names = [Run(keys=tuple(keys), sizes=(), key=name, share=1.0) for name, keys in points.items()]
+    names = [Neighbours(keys=tuple(keys), sizes=(), key=name, share=1.0) for name, keys in points.items()]
     names = [run for run in names if len(run.keys) >= FEWEST_POINTS]
     noise = typical_noise(stored)
     evidence: list[Evidence] = []

@@ -47,7 +47,7 @@ _MPS_SERVER = "nvidia-cuda-mps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class GpuState:
     """What the driver says of one GPU at one moment; None where it does not tell.
 
     Attributes:
@@ -105,7 +105,7 @@ class GpuWatch:
         if not gpus:
             yield witnesses
             return
-        looks: dict[str, list[Look]] = {gpu.uuid: [] for gpu in gpus}
+        looks: dict[str, list[GpuState]] = {gpu.uuid: [] for gpu in gpus}
         has_begun, is_over = threading.Event(), threading.Event()
 
         def watch() -> None:
@@ -127,11 +127,11 @@ class GpuWatch:
             thread.join(_LONGEST_LOOK_S)
             witnesses += [replace(summarise(gpu, list(looks[gpu.uuid])), host_cpu=self._host_cpu) for gpu in gpus]
 
-    def look(self, looks: dict[str, list[Look]]) -> None:
+    def look(self, looks: dict[str, list[GpuState]]) -> None:
         for uuid, seen in looks.items():
             seen.append(self._look(*self._handles[uuid], seen[-1].at if seen else None))
 
-    def _look(self, card: Any, device: Any, since: float | None) -> Look:
+    def _look(self, card: Any, device: Any, since: float | None) -> GpuState:
         driver = self._driver
         assert driver is not None
         nvml = driver.binding
@@ -154,7 +154,7 @@ class GpuWatch:
             at_work = frozenset(int(sample.pid) for sample in found if sample.smUtil > 0)
         except (nvml.NVMLError, AttributeError) as error:
             at_work = frozenset() if getattr(error, "value", None) == nvml.NVML_ERROR_NOT_FOUND else None
-        return Look(
+        return GpuState(
             at=now,
             sm_mhz=driver.ask("GetClockInfo", card, nvml.NVML_CLOCK_SM),
             memory_mhz=driver.ask("GetClockInfo", card, nvml.NVML_CLOCK_MEM),
@@ -192,10 +192,10 @@ class GpuWatch:
         self._stack.close()
 
 
-def summarise(gpu: Gpu, looks: Sequence[Look]) -> GpuWitness:
+def summarise(gpu: Gpu, looks: Sequence[GpuState]) -> GpuWitness:
     """What the looks at one GPU add up to: the first was before the launch, the last after it."""
     busy = [look for look in looks[1:] if look.utilisation is None or look.utilisation > 0]
-    last = looks[-1] if looks else Look(at=0.0)
+    last = looks[-1] if looks else GpuState(at=0.0)
     # What held the clocks down -> share of the time: by what was seen, and by the counters, which miss nothing.
     held = {name: sum(name in look.held for look in busy) / len(busy) for look in busy for name in look.held}
     if len(looks) > 1:
@@ -270,7 +270,7 @@ def _handles(driver: Driver, gpu: Gpu) -> tuple[Any, Any]:
     return (driver.ask("GetHandleByUUID", gpu.slice_of) if gpu.slice_of else device), device
 
 
-def _others(looks: Sequence[Look]) -> list[int]:
+def _others(looks: Sequence[GpuState]) -> list[int]:
     """Processes of others that computed on the GPU, or may have.
 
     In a container NVML's process ids say nothing about whose a process is. There only one counts that was there before

@@ -50,7 +50,7 @@ from pytest_distbench.records.wire import SESSION_VARIABLE
 from pytest_distbench.units import as_float, as_int
 
 
-class Given(TypedDict, total=False):
+class WorkKeywords(TypedDict, total=False):
     """What a launch runs.
 
     Attributes:
@@ -100,7 +100,7 @@ class ShapeKeywords(Judged, total=False):
     network: str | None
 
 
-class RunKeywords(Given, ShapeKeywords, total=False):
+class RunKeywords(WorkKeywords, ShapeKeywords, total=False):
     """Of launches of ranks.
 
     Attributes:

@@ -15,7 +15,7 @@ from pytest_distbench.plugin.names import BACKEND_ARGUMENT, RANKS
 
 if TYPE_CHECKING:
     from pytest_distbench.plugin.distbench import Distbench
-    from pytest_distbench.plugin.progress import Interrupts, Progress
+    from pytest_distbench.plugin.progress import Interrupts, ProgressLine
     from pytest_distbench.run.against import Variant
     from pytest_distbench.run.loop import Session
     from pytest_distbench.run.request import Settings
@@ -36,7 +36,7 @@ class State:
         self.settings: Settings | None = None
         self.against: Variant | None = None
         self.sessions: dict[bool, Session] = {}
-        self.progress: Progress | None = None
+        self.progress: ProgressLine | None = None
         self.usage_errors: list[str] = []
         self.names_variables = False
         self.interrupts: Interrupts | None = None
@@ -103,13 +103,13 @@ def session_of(config: pytest.Config, *, on_cpu: bool = False) -> Session:
 
 def _make_session(config: pytest.Config, settings: Settings) -> Session:
     """With what finds the revisions that recorded baselines, if something is compared with those, and confirmed."""
-    from pytest_distbench.plugin.progress import Interrupts, Progress
+    from pytest_distbench.plugin.progress import Interrupts, ProgressLine
     from pytest_distbench.run.confirm import Recorders
     from pytest_distbench.run.launching import Launching
     from pytest_distbench.run.loop import Session
 
     state = config.stash[STATE]
-    state.progress = state.progress or Progress(config)
+    state.progress = state.progress or ProgressLine(config)
     state.interrupts = state.interrupts or Interrupts()
     launching = Launching(
         settings,

@@ -208,7 +208,7 @@ REDRAW_S = 0.1
 PLAIN_INTERVAL_S = 60.0
 
 
-class Progress:
+class ProgressLine:
     """Shows what the running test is doing, and erases it again.
 
     On a terminal the line is drawn with relative cursor moves, so that it survives scrolling and leaves pytest's own

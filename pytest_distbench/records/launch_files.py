@@ -55,7 +55,7 @@ def open_left(path: Path) -> BinaryIO:
     raise OSError(errno.EINVAL, "no regular file", str(path))
 
 
-class _Place:
+class _LaunchFile:
     def __init__(self, name: str) -> None:
         self._name = name
 
@@ -67,38 +67,38 @@ class _Place:
 class LaunchFiles:
     directory: Path
 
-    plan = _Place("plan.json")
+    plan = _LaunchFile("plan.json")
     """What the ranks run. It holds the whole environment, secrets included, and goes when the launch ends."""
-    control = _Place("control")
+    control = _LaunchFile("control")
 
     @property
     def sockets(self) -> Path:
         """Folder for the sockets of Python's multiprocessing."""
         return self.directory / "sockets"
 
-    work = _Place("work")
+    work = _LaunchFile("work")
     """Folder for the files of what is measured: its working directory, unless it asked for another."""
-    began = _Place("began")
+    began = _LaunchFile("began")
     """Empty; made when the launch begins: what is older was not written by it."""
-    before = _Place("before.json")
+    before = _LaunchFile("before.json")
     """What lay there before the launch, of the files that are read after it; not there where nothing did."""
-    left = _Place("left.json")
+    left = _LaunchFile("left.json")
     """Command lines of what was still running when a command had ended; not there where nothing was."""
-    used = _Place("used.json")
+    used = _LaunchFile("used.json")
     """What a command used, and who computed beside it; not there where it was ended with pytest."""
-    launcher_log = _Place("launcher.log")
-    torchrun_logs = _Place("torchrun")
-    timeline = _Place("timeline.jsonl")
-    worker_notes = _Place("workers.jsonl")
+    launcher_log = _LaunchFile("launcher.log")
+    torchrun_logs = _LaunchFile("torchrun")
+    timeline = _LaunchFile("timeline.jsonl")
+    worker_notes = _LaunchFile("workers.jsonl")
     """What the workers of an elastic job noted that run a script, line by line (``worker/site``)."""
-    rank_notes = _Place("ranks.jsonl")
+    rank_notes = _LaunchFile("ranks.jsonl")
     """What the ranks of a command noted of their beginning and of what they raised (``worker/site``)."""
-    checkpoints = _Place("checkpoints")
-    last_step = _Place("last_step")
+    checkpoints = _LaunchFile("checkpoints")
+    last_step = _LaunchFile("last_step")
     """After which step of an elastic job its training may end; not there while its plan is not at its end."""
-    trouble = _Place("trouble.txt")
+    trouble = _LaunchFile("trouble.txt")
     """Why what runs below a guardian did not come to its end; not there where it did."""
-    pool_timeline = _Place("pool.jsonl")
+    pool_timeline = _LaunchFile("pool.jsonl")
 
     def job(self, index: int) -> LaunchFiles:
         return LaunchFiles(self.directory / f"job{index}")

@@ -25,7 +25,7 @@ from typing import Literal
 
 import psutil
 
-from pytest_distbench.commands import Command, NegativeError
+from pytest_distbench.commands import NegativeError, Subcommand
 from pytest_distbench.errors import ConfigurationError, StoredFileError
 from pytest_distbench.judging.entry import sensitivity_lines, sensitivity_of
 from pytest_distbench.launch.site import processes
@@ -418,4 +418,4 @@ def _doctor(options: argparse.Namespace) -> Iterator[str]:
     yield from report(examine(stored=options.baselines))
 
 
-DOCTOR = Command("is this machine fit to measure? findings with next steps", _add_options, _doctor)
+DOCTOR = Subcommand("is this machine fit to measure? findings with next steps", _add_options, _doctor)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from pytest_distbench.commands import Command
+from pytest_distbench.commands import Subcommand
 from pytest_distbench.errors import DistbenchError, show
 from pytest_distbench.launch.evidence import SIGNS
 from pytest_distbench.records.reasons import REASONS, VERDICTS
@@ -169,6 +169,6 @@ def _explain(options: argparse.Namespace) -> Iterator[str]:
         yield f"  more: {entry.page.replace('.md', '.html')} of the documentation"
 
 
-EXPLAIN = Command(
+EXPLAIN = Subcommand(
     "what a verdict, a reason, a word, a metric or a failure means, and what to do", _add_explain, _explain
 )

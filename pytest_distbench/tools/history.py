@@ -24,7 +24,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_distbench.commands import Command, choose_names
+from pytest_distbench.commands import Subcommand, choose_names
 from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFileError
 from pytest_distbench.records.kinds import METRIC_KINDS, grouped
 from pytest_distbench.records.metric import Sample
@@ -466,5 +466,5 @@ def _head(starts: list[str], problems: list[str], chosen: list[Trend], rows: lis
         yield f"{counted(len(problems), 'file')} not read, such as {problems[0]}"
 
 
-HISTORY = Command("show metrics over many runs, and where their level changed", _add_history, _history)
+HISTORY = Subcommand("show metrics over many runs, and where their level changed", _add_history, _history)
 CHARTS = PageFiles("DIR", "run records for the history of changed metrics", charts_of_history)

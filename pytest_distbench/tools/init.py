@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 from pytest_distbench import git
-from pytest_distbench.commands import Command
+from pytest_distbench.commands import Subcommand
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.machine import gpus, hardware
 from pytest_distbench.releases import own_version
@@ -250,6 +250,6 @@ def _refused(path: Path) -> Iterator[None]:
         raise DistbenchError(told) from error
 
 
-INIT = Command(
+INIT = Subcommand(
     "write a first suite, workflows and a baseline directory into a repository; overwrites nothing", _add_init, _init
 )

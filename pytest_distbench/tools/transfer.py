@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from pytest_distbench.commands import Command, choose_entries, read_chosen
+from pytest_distbench.commands import Subcommand, choose_entries, read_chosen
 from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFileError, show
 from pytest_distbench.records.case import BaselineEntry, Conditions, EntryName, key_text
 from pytest_distbench.records.kinds import grouped
@@ -286,8 +286,8 @@ def _ranks(outputs: list[PerfOutput], given: int | None) -> int:
     return ranks
 
 
-EXPORT = Command("write all values of all launches into one file", _add_export, _export)
-IMPORT = Command(
+EXPORT = Subcommand("write all values of all launches into one file", _add_export, _export)
+IMPORT = Subcommand(
     "add baselines of a file or another directory, or numbers of nccl-tests and rccl-tests", _add_import, _import
 )
 

@@ -3,8 +3,8 @@
 While an iteration is described an :class:`Observer` looks, which costs some time in each collective: it is one that no
 clock counts, or one of many. What lies outside of loops, where a body may have clocks of its own, is read afterwards
 out of torch's flight recorder, which writes by itself. How many collectives the timed iterations had is the
-difference of two numbers that their groups count anyway, and which of them had others a :class:`Follower` notes. On the
-backend ``fake``, where no clock means anything, the observer looks at all of it. What the plugin itself sends
+difference of two numbers that their groups count anyway, and which of them had others a :class:`StepFollower` notes.
+On the backend ``fake``, where no clock means anything, the observer looks at all of it. What the plugin itself sends
 (barriers, counts) lies *apart*, and is left out.
 """
 
@@ -36,7 +36,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.releases import PARTS, RECORDER_SIZE_VARIABLES, text
 from pytest_distbench.worker import torch_internals
 from pytest_distbench.worker.clock import HostClock
-from pytest_distbench.worker.observer import Count, Follower, Observer, groups_here
+from pytest_distbench.worker.observer import Count, Observer, StepFollower, groups_here
 
 _DEFAULT_CAPACITY = 2000
 _MOST_STAMPS = 300
@@ -192,7 +192,7 @@ class Watch:
         """Collectives of the workload so far where no fingerprint is of any of them, without send and recv."""
         return 0 if self.found else max(0, self.entered() or 0)
 
-    def follow(self, key: str) -> Follower:
+    def follow(self, key: str) -> StepFollower:
         """Whoever follows the steps of the loop that is described under ``key``."""
 
         def count() -> Count | None:
@@ -201,9 +201,9 @@ class Watch:
             written = torch_internals.entered_in_all_groups() if dist.is_initialized() else 0
             return None if written is None else (written - self._entered_apart, written)
 
-        return Follower(count, self._rows_of, lambda: self._per_iteration.get(key), self._capacity)
+        return StepFollower(count, self._rows_of, lambda: self._per_iteration.get(key), self._capacity)
 
-    def compare(self, key: str, *, since: int | None, iterations: int, course: Follower | None = None) -> None:
+    def compare(self, key: str, *, since: int | None, iterations: int, course: StepFollower | None = None) -> None:
         """Note what the iterations of a loop did beside the described one, since what :meth:`entered` said before."""
         number, each = _difference(self.entered(), since), self._per_iteration.get(key)
         if number is not None and each is not None and iterations and (more := number - iterations * each):
@@ -211,7 +211,7 @@ class Watch:
         if course is not None:
             self.note_course(key, course)
 
-    def note_course(self, key: str, course: Follower) -> None:
+    def note_course(self, key: str, course: StepFollower) -> None:
         """Put the kinds of steps beside the description."""
         if key in self.found:
             self.found[key] = replace(self.found[key], course=self._of_me(course.made(self.sends(key))))

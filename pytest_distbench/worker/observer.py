@@ -57,7 +57,7 @@ def _step_kind(steps: _Steps) -> StepKind:
     )
 
 
-class Follower:
+class StepFollower:
     """Follows the steps of one loop.
 
     It goes on from a count, None where nobody counts, and from what was sent in each of several stretches of time. The

@@ -22,7 +22,7 @@ from pytest_distbench.errors import RecordingError
 from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.torch_internals import coalescing
 from pytest_distbench.workloads.collectives import Buffers, Form, Operation, operation
-from pytest_distbench.workloads.protocol import Inputs, Pattern, Together, groups_of
+from pytest_distbench.workloads.protocol import Inputs, RepeatedNumbers, Together, groups_of
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -283,14 +283,14 @@ def count_wrong_sums(rank: RankContext, message: torch.Tensor, reduce: Callable[
     return count_wrong(rank, operation("all_reduce"), Call((Buffers(message, message),), form, reduce))
 
 
-def _fill(memory: torch.Tensor, pattern: Pattern) -> None:
+def _fill(memory: torch.Tensor, pattern: RepeatedNumbers) -> None:
     for begin in range(0, min(memory.numel(), len(pattern)), CHUNK_ELEMENTS):
         end = min(begin + CHUNK_ELEMENTS, memory.numel(), len(pattern))
         memory[begin:end] = pattern.make(begin, end, memory.dtype)
 
 
 def _compare(
-    rank: RankContext, measured: Operation, received: torch.Tensor, expected: Pattern, ulps: int
+    rank: RankContext, measured: Operation, received: torch.Tensor, expected: RepeatedNumbers, ulps: int
 ) -> tuple[int, str]:
     if len(expected) != received.numel():
         raise RecordingError(

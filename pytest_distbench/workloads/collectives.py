@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_distbench.errors import ConfigurationError, look_up
 from pytest_distbench.records.metric import Scalar
-from pytest_distbench.workloads.protocol import Inputs, Pattern
+from pytest_distbench.workloads.protocol import Inputs, RepeatedNumbers
 
 if TYPE_CHECKING:
     import torch
@@ -111,7 +111,7 @@ class Operation:
     busbw_factor: Callable[[int], float]
     source: str
     call: Callable[[Buffers, Form], object]
-    expected: Callable[[Inputs], Pattern | None] | None
+    expected: Callable[[Inputs], RepeatedNumbers | None] | None
     counts: Callable[[int, int], tuple[int, int]] = lambda elements, n: (elements, elements)
     granularity: Callable[[int], int] = lambda n: 1
     alignment: int = 1
@@ -171,7 +171,7 @@ def _all_to_all_v(buffers: Buffers, form: Form) -> object:
     return form.call("all_to_all_single", buffers.received, buffers.sent, splits, splits)
 
 
-def _unequal_parts(inputs: Inputs) -> Pattern:
+def _unequal_parts(inputs: Inputs) -> RepeatedNumbers:
     def part(rank: int) -> slice:
         splits = _splits(inputs.count, rank, inputs.world_size)
         begin = sum(splits[: inputs.rank])

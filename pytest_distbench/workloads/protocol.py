@@ -109,33 +109,33 @@ REDUCTIONS: dict[str, Reduction] = {
 """
 
 
-class Pattern:
+class RepeatedNumbers:
     """A row of numbers, made of pieces that repeat. It takes no memory: parts are made with :meth:`make`."""
 
     def __init__(self, pieces: Iterable[_Piece]) -> None:
         self._pieces = [piece for piece in pieces if piece[2]]
 
     @classmethod
-    def repeat(cls, tile: torch.Tensor, count: int) -> Pattern:
+    def repeat(cls, tile: torch.Tensor, count: int) -> RepeatedNumbers:
         """The numbers of ``tile``, again and again, ``count`` in all."""
         return cls([(tile, 0, count)])
 
     @classmethod
-    def join(cls, patterns: Iterable[Pattern]) -> Pattern:
+    def join(cls, patterns: Iterable[RepeatedNumbers]) -> RepeatedNumbers:
         """One after another, as ``torch.cat`` does."""
         return cls(piece for pattern in patterns for piece in pattern._pieces)
 
     def __len__(self) -> int:
         return sum(count for _, _, count in self._pieces)
 
-    def __getitem__(self, part: slice) -> Pattern:
+    def __getitem__(self, part: slice) -> RepeatedNumbers:
         """A part, as of a tensor; without a step."""
         begin, end, _ = part.indices(len(self))
-        return Pattern(self._cut(begin, end))
+        return RepeatedNumbers(self._cut(begin, end))
 
-    def map(self, rule: Callable[[torch.Tensor], torch.Tensor]) -> Pattern:
+    def map(self, rule: Callable[[torch.Tensor], torch.Tensor]) -> RepeatedNumbers:
         """The numbers that an element-wise rule makes of these."""
-        return Pattern((rule(tile), start, count) for tile, start, count in self._pieces)
+        return RepeatedNumbers((rule(tile), start, count) for tile, start, count in self._pieces)
 
     def make(self, begin: int, end: int, dtype: torch.dtype) -> torch.Tensor:
         """The numbers from ``begin`` to ``end``, (end - begin,), on the device of the tiles."""
@@ -188,23 +188,23 @@ class Inputs:
         numbers, self._combine, self.ulps = REDUCTIONS[redop]
         self._numbers = torch.tensor(numbers(world_size, DTYPES[dtype][1]), device=device)
 
-    def of(self, rank: int) -> Pattern:
+    def of(self, rank: int) -> RepeatedNumbers:
         """What ``rank`` sends, ``count`` numbers."""
-        return Pattern.repeat(self._tile(rank), self.count)
+        return RepeatedNumbers.repeat(self._tile(rank), self.count)
 
-    def of_all(self) -> Pattern:
+    def of_all(self) -> RepeatedNumbers:
         """What all ranks send, one after another, ``world_size * count`` numbers."""
         return self.of_each(lambda rank: slice(None))
 
-    def of_each(self, part: Callable[[int], slice]) -> Pattern:
+    def of_each(self, part: Callable[[int], slice]) -> RepeatedNumbers:
         """A part of what each rank sends, one after another."""
-        return Pattern.join(self.of(rank)[part(rank)] for rank in range(self.world_size))
+        return RepeatedNumbers.join(self.of(rank)[part(rank)] for rank in range(self.world_size))
 
-    def reduced(self) -> Pattern:
+    def reduced(self) -> RepeatedNumbers:
         """What the call's reduce operation makes of all ranks' inputs, ``count`` numbers."""
         return self.combine(self._combine)
 
-    def combine(self, rule: Callable[[torch.Tensor], torch.Tensor]) -> Pattern:
+    def combine(self, rule: Callable[[torch.Tensor], torch.Tensor]) -> RepeatedNumbers:
         """What an element-wise rule makes of all ranks' inputs, ``count`` numbers.
 
         Args:
@@ -212,7 +212,7 @@ class Inputs:
         """
         import torch
 
-        return Pattern.repeat(rule(torch.stack([self._tile(r) for r in range(self.world_size)])), self.count)
+        return RepeatedNumbers.repeat(rule(torch.stack([self._tile(r) for r in range(self.world_size)])), self.count)
 
     def _tile(self, rank: int) -> torch.Tensor:
         return self._numbers.roll(-(BETWEEN_RANKS * rank + _BETWEEN_PARTS * self._part))

@@ -11,8 +11,8 @@ from support.nvml import HOSTS, IDLE, SWITCH, Card, Host, State, made_up
 from pytest_distbench.machine.gpu_watch import (
     PATIENCE_S,
     SLACK_BYTES,
+    GpuState,
     GpuWatch,
-    Look,
     await_memory,
     held_remark,
     memory_of,
@@ -38,13 +38,13 @@ def witness(
     card = Card(**{"name": "NVIDIA H200", "uuid": "GPU-1", "bus": 1, "states": states, **changes})  # type: ignore[arg-type]
     with made_up(Host(cards=[card])) as nvml:
         watch = GpuWatch(read_gpus({}).visible, WHOSE.get, lambda pid: (names or {}).get(pid, ""))
-        looks: dict[str, list[Look]] = {"GPU-1": []}
+        looks: dict[str, list[GpuState]] = {"GPU-1": []}
         for moment in moments:
             nvml.seconds = lambda moment=moment: moment  # type: ignore[misc]
             watch.look(looks)
         watch.close()
     timed = [
-        Look(**{f: getattr(look, f) for f in Look.__slots__} | {"at": moment})
+        GpuState(**{f: getattr(look, f) for f in GpuState.__slots__} | {"at": moment})
         for look, moment in zip(looks["GPU-1"], moments, strict=True)
     ]
     return summarise(GPU, timed)

@@ -13,7 +13,7 @@ from support.stores import CASE, result
 
 from pytest_distbench.plugin import progress
 from pytest_distbench.plugin.carry import Passed
-from pytest_distbench.plugin.progress import Progress, name_in_history, read_history, write_history
+from pytest_distbench.plugin.progress import ProgressLine, name_in_history, read_history, write_history
 from pytest_distbench.records.run import CaseResult
 
 
@@ -107,7 +107,7 @@ def make(
         get_verbosity=lambda: verbosity,
         getoption=lambda name, default=None: update if name == "distbench_update" else default,
     )
-    return Progress(config), out
+    return ProgressLine(config), out
 
 
 def test_a_line_stands_below_pytests_own_and_the_cursor_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:

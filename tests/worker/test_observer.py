@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from pytest_distbench.records.iteration import NOT_WAITED, Collective, Course, StepKind
 from pytest_distbench.worker import torch_internals
-from pytest_distbench.worker.observer import MOST_KINDS, MOST_READS, Count, Follower, Observer, groups_here
+from pytest_distbench.worker.observer import MOST_KINDS, MOST_READS, Count, Observer, StepFollower, groups_here
 
 SMALL, LARGE = reduce(4), reduce(4096)
 CAPACITY = 100
@@ -31,7 +31,7 @@ class Loop:
         self.described = described
         self.ordinary = [SMALL] * (described or 0)
         self.remembers = remembers
-        self.follower = Follower(self._count, self._read, lambda: self.described, CAPACITY)
+        self.follower = StepFollower(self._count, self._read, lambda: self.described, CAPACITY)
 
     def _count(self) -> Count | None:
         return None if self.entered is None else (self.entered, self.entered)

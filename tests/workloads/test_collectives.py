@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.workloads.collectives import OPERATIONS, operation
-from pytest_distbench.workloads.protocol import DTYPES, REDUCTIONS, Inputs, Pattern
+from pytest_distbench.workloads.protocol import DTYPES, REDUCTIONS, Inputs, RepeatedNumbers
 
 
 def inputs(count: int, *, world_size: int, **options: object) -> Inputs:
@@ -34,7 +34,7 @@ def test_a_ramp_has_an_odd_period_and_parts_that_differ() -> None:
 
     assert inputs(3, world_size=2).of_all().make(0, 6, torch.int64).tolist() == [0, 1, 2, 7, 8, 9]
 
-    pattern = Pattern.repeat(torch.arange(3), 2**35)
+    pattern = RepeatedNumbers.repeat(torch.arange(3), 2**35)
     assert pattern[2**34 :].make(0, 3, torch.bfloat16).tolist() == [(2**34 + i) % 3 for i in range(3)]
 
 
@@ -53,9 +53,9 @@ tiles = st.lists(st.integers(0, 200), min_size=1, max_size=5).map(torch.tensor)
 whole = st.lists(st.tuples(tiles, st.integers(0, 12)), min_size=1, max_size=4)
 
 
-def made(pieces: list[tuple[torch.Tensor, int]]) -> tuple[Pattern, torch.Tensor]:
+def made(pieces: list[tuple[torch.Tensor, int]]) -> tuple[RepeatedNumbers, torch.Tensor]:
     rows = [tile.repeat(-(-count // len(tile)))[:count] for tile, count in pieces]
-    return Pattern.join(Pattern.repeat(tile, count) for tile, count in pieces), torch.cat(rows).float()
+    return RepeatedNumbers.join(RepeatedNumbers.repeat(tile, count) for tile, count in pieces), torch.cat(rows).float()
 
 
 @given(whole, st.integers(0, 50), st.integers(0, 50), st.integers(0, 50), st.integers(0, 50))

@@ -56,7 +56,7 @@ class Ledger:
         self._fresh: dict[str, str] = {}
         self._drawn_from: dict[str, str] = {}
         self._begun: dict[str, str] = {}
-        self._inputs = Inputs(self._models)
+        self._inputs = ModelInputs(self._models)
         self._tensors: dict[str, dict[str, bytes]] = {}
         self.objects: dict[str, Any] = {}
         """What the body has besides its parts that has a state, by name, see :func:`objects_of`."""
@@ -166,7 +166,7 @@ class Ledger:
         return {name: digest for name, digest in found.items() if digest}
 
 
-class Inputs:
+class ModelInputs:
     """What models are given, as a digest of all tensors of all their calls in a step, and how many rows that is.
 
     A compiled model is not looked at: its trace would break at the hook.

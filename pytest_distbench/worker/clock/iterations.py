@@ -18,7 +18,7 @@ from pytest_distbench.worker.clock.clocks import (
     stream_occupier,
 )
 from pytest_distbench.worker.member import Member
-from pytest_distbench.worker.observer import Follower
+from pytest_distbench.worker.observer import StepFollower
 from pytest_distbench.worker.phases import Loop
 
 BATCH = 20
@@ -101,7 +101,7 @@ def _one_by_one(
     watch: Stopwatch,
     meter: Meter,
     iterations: int,
-    course: Follower,
+    course: StepFollower,
     *,
     is_described: bool,
     before: Callable[[int], object] | None,

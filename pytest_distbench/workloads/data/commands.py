@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_distbench.commands import Command, NegativeError, add_commands
+from pytest_distbench.commands import NegativeError, Subcommand, add_commands
 from pytest_distbench.errors import DataError, look_up
 
 
@@ -114,10 +114,10 @@ def _chosen(options: argparse.Namespace) -> list[str]:
 
 
 _COMMANDS = {
-    "list": Command("list the sets: contents, source, and whether they are there", _add_sets, _list),
-    "prepare": Command(
+    "list": Subcommand("list the sets: contents, source, and whether they are there", _add_sets, _list),
+    "prepare": Subcommand(
         "unpack the archives of a folder, and make the caches that trainings read", _add_prepare, _prepare
     ),
-    "verify": Command("read a whole set, and name what is damaged with its file and place", _add_sets, _verify),
+    "verify": Subcommand("read a whole set, and name what is damaged with its file and place", _add_sets, _verify),
 }
-DATA = Command("data sets of trainings: list, prepare, verify", lambda parser: add_commands(parser, _COMMANDS))
+DATA = Subcommand("data sets of trainings: list, prepare, verify", lambda parser: add_commands(parser, _COMMANDS))
