@@ -30,7 +30,7 @@ class Task(NamedTuple):
 
 
 TASKS = [
-    Task("resnet20", "accuracy", 0.97, {"width": 2}, enough=4),
+    Task("resnet20", "accuracy", 0.97, {"width": 2}, enough=6),
     Task("logistic_regression", "accuracy", 0.89, {"features": 1000}, enough=14),
     Task("logistic_regression", "loss", 0.2828, {"features": 1000}, enough=22),
     Task("language_model", "perplexity", 3.8, {"embedding": 12, "hidden": 24}, enough=2),
