@@ -237,6 +237,17 @@ def make_site(plan: LaunchPlan, layout: Sequence[range], called: Iterable[tuple[
     return RelayedSite(plan, hosts, meeting_point=(first.address, first.port))
 
 
+def take_relays(callers: Callers) -> list[Call]:
+    """The calls of all relays that were started; if one does not call, the others end."""
+    try:
+        relays = callers.take()
+    except BaseException:
+        callers.kill()
+        raise
+    callers.expect_no_more()
+    return relays
+
+
 def _hear(line: socket.socket, secret: str) -> Caller | None:
     """What somebody says first who has called; None: a stranger, who does not know the secret."""
     line.settimeout(_LEAVE_S)
@@ -420,12 +431,7 @@ class CmdLauncher:
         by_torchrun = "{torchrun}" in self.engine
         words = ["pytest_distbench.hosts.relay", *[BY_TORCHRUN] * by_torchrun]
         callers = start(len(ranks), self.engine, *words, log=plan.files.launcher_log, session=self.session)
-        try:
-            relays = callers.take()
-        except BaseException:
-            callers.kill()
-            raise
-        callers.expect_no_more()
+        relays = take_relays(callers)
         return make_site(plan, ranks, [(each, callers) for each in (as_torchrun(relays) if by_torchrun else relays)])
 
     def leftovers(self) -> list[psutil.Process]:

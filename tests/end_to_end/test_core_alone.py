@@ -65,9 +65,14 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.thorough
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("names", [*([name] for name in EXTENSIONS), EXTENSIONS], ids=[*EXTENSIONS, "all"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        *(pytest.param([name], id=name, marks=pytest.mark.nightly) for name in EXTENSIONS),
+        pytest.param(EXTENSIONS, id="all", marks=pytest.mark.thorough),
+    ],
+)
 def test_the_core_passes_its_tests_without(names: list[str]) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as place:  # a name that is short enough for sockets
         Path(place, "tmp").mkdir()

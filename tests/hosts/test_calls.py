@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -156,7 +157,11 @@ def test_a_command_is_ended_with_what_it_has_started_here_whatever_that_makes_of
 
 
 def test_a_name_that_leads_this_host_to_itself_is_the_last_of_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "_interfaces", lambda: ["10.0.0.1"])
+    found = {
+        name: [SimpleNamespace(family=socket.AF_INET, address=address)]
+        for name, address in (("lo", "127.0.0.1"), ("eth0", "10.0.0.1"))
+    }
+    monkeypatch.setattr("psutil.net_if_addrs", lambda: found)
     monkeypatch.setattr("socket.gethostname", lambda: "here")
     monkeypatch.setattr("socket.gethostbyname", {"here": "127.0.1.1"}.get)
     assert addresses() == ["10.0.0.1", "here"]

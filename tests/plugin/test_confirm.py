@@ -15,9 +15,10 @@ from support.repositories import git
 
 from pytest_distbench import testing
 from pytest_distbench.plugin import confirm
-from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.plan import LaunchPlan, LaunchRequest
 from pytest_distbench.run.confirm import Allowance
 from pytest_distbench.run.loop import Session
+from pytest_distbench.run.sources import Source
 
 SUITE = """
     def body(rank):
@@ -35,7 +36,14 @@ def doubtful(project: Project, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytest
 
     A step takes as long as a file of its tree says.
     """
-    monkeypatch.setattr(Session, "_why_never_beside", lambda *_: "")
+    launches_of = Session.launches_of
+
+    def beside(self: Session, request: LaunchRequest) -> Source:
+        source = launches_of(self, request)
+        source.why_never_beside = ""  # though its ranks are simulated
+        return source
+
+    monkeypatch.setattr(Session, "launches_of", beside)
     made = project(SUITE)
     (made.path / "seconds").write_text("0.02")
 

@@ -276,7 +276,7 @@ def test_the_run_record_holds_everything_and_no_foreign_variable(
     text = (made.path / "out" / "run.json").read_text()
     record = json.loads(text)
 
-    assert record["schema"] == 6
+    assert record["schema"] == 7
     assert record["results"][0]["case"]["id"] == "ws2"
     assert record["results"][0]["launches"][0]["measurements"][0]["name"] == "step"
     assert record["results"][0]["verdicts"][0]["kind"] == "new"
@@ -455,10 +455,10 @@ def test_the_run_record_holds_what_was_stated_without_secrets_and_addresses_wher
 
     masked, whole = recorded(), recorded("-o", "distbench_addresses=true")
     assert masked["experiment"]["statements"] == [
-        {"of": "", "fields": {"storage": "bucket a, password: ***", "cluster": "Cruiser10, behind ***"}}
+        ["", {"storage": "bucket a, password: ***", "cluster": "Cruiser10, behind ***"}]
     ]
-    assert whole["experiment"]["statements"][1]["fields"]["addresses"] == "node1.example.org"
-    assert whole["experiment"]["statements"][1]["fields"]["cluster"] == "Cruiser10, behind 10.1.2.3"
+    assert whole["experiment"]["statements"][1][1]["addresses"] == "node1.example.org"
+    assert whole["experiment"]["statements"][1][1]["cluster"] == "Cruiser10, behind 10.1.2.3"
     assert "s3cr3t" not in json.dumps(whole)
     assert [record["host"] for record in (masked, whole)] == ["", os.uname().nodename]
     for record, keeps in ((masked, False), (whole, True)):
