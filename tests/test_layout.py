@@ -17,7 +17,7 @@ class Budget(NamedTuple):
 
 BUDGETS = {
     "pytest_distbench": Budget(204, 56_556),
-    "tests": Budget(312, 57_437),
+    "tests": Budget(312, 57_433),
 }
 """A number that rises needs its reason in a comment on its line."""
 

@@ -319,15 +319,15 @@ class Prices(Record, frozen=True, kw_only=True):
 
 
 class Experiment(Record, frozen=True, kw_only=True, omit_defaults=True):
-    statements: list[tuple[str, dict[str, str]]] = []
-    """Of tests whose names have a pattern, ``test_resnet*`` as :mod:`fnmatch` takes it, empty for all: what is stated
-    of them, by keys, some of which have a heading of report 001. Of several of a test the later counts, key by key."""
+    statements: dict[str, dict[str, str]] = {}
+    """Pattern of test names, ``test_resnet*`` as :mod:`fnmatch` takes it, empty for all -> what is stated of them, by
+    keys, some of which have a heading of report 001. Of several of a test the later counts, key by key."""
     planned: dict[str, str] = {}
     """What is to become of a row of the environment: ``torch`` -> ``2.15``."""
 
     def stated(self, test: str) -> dict[str, str]:
         found: dict[str, str] = {}
-        for of, fields in self.statements:
+        for of, fields in self.statements.items():
             if not of or any(fnmatch.fnmatchcase(known, of) for known in (test, test.rpartition("::")[2])):
                 found |= fields
         return found

@@ -367,9 +367,9 @@ def read_experiment(path: Path | None, *, with_addresses: bool) -> Experiment:
     Raises:
         StoredFileError: there is no such file, or it is none; the message has file, key, what was wanted and found.
     """
-    own = [("", {_ADDRESSES: host_name()})] if with_addresses else []
+    own = {_ADDRESSES: host_name()} if with_addresses else {}
     if path is None:
-        return Experiment(statements=own)
+        return Experiment(statements={"": own} if own else {})
     next_step = "distbench explain experiment shows such a file"
     tables = read_toml(path, _Tables, next_step=next_step)
     keys = read_toml(path, dict[str, _Stated | dict[str, Any]], next_step=next_step)
@@ -377,12 +377,12 @@ def read_experiment(path: Path | None, *, with_addresses: bool) -> Experiment:
     for name in keys:
         if name not in of_all and name not in _Tables.__struct_fields__:
             raise StoredFileError(path, f"{name}: wanted text, a number, true or false; found a table", next_step)
-    stated = [
-        (of, _storable(fields, with_addresses=with_addresses))
-        for of, fields in [("", of_all), *tables.test.items()]
+    stated = {
+        of: _storable(fields, with_addresses=with_addresses)
+        for of, fields in {"": {**own, **of_all}, **tables.test}.items()
         if fields
-    ]
-    return Experiment(statements=[*own, *stated], planned=_storable(tables.planned, with_addresses=with_addresses))
+    }
+    return Experiment(statements=stated, planned=_storable(tables.planned, with_addresses=with_addresses))
 
 
 def _storable(stated: Mapping[str, _Stated], *, with_addresses: bool) -> dict[str, str]:

@@ -454,11 +454,11 @@ def test_the_run_record_holds_what_was_stated_without_secrets_and_addresses_wher
         return json.loads((made.path / "run.json").read_text())
 
     masked, whole = recorded(), recorded("-o", "distbench_addresses=true")
-    assert masked["experiment"]["statements"] == [
-        ["", {"storage": "bucket a, password: ***", "cluster": "Cruiser10, behind ***"}]
-    ]
-    assert whole["experiment"]["statements"][1][1]["addresses"] == "node1.example.org"
-    assert whole["experiment"]["statements"][1][1]["cluster"] == "Cruiser10, behind 10.1.2.3"
+    assert masked["experiment"]["statements"] == {
+        "": {"storage": "bucket a, password: ***", "cluster": "Cruiser10, behind ***"}
+    }
+    assert whole["experiment"]["statements"][""]["addresses"] == "node1.example.org"
+    assert whole["experiment"]["statements"][""]["cluster"] == "Cruiser10, behind 10.1.2.3"
     assert "s3cr3t" not in json.dumps(whole)
     assert [record["host"] for record in (masked, whole)] == ["", os.uname().nodename]
     for record, keeps in ((masked, False), (whole, True)):

@@ -182,11 +182,11 @@ def test_a_node_that_is_begun_is_paid_whole(ranks: int, nodes: int) -> None:
 
 
 STATED = Experiment(
-    statements=[
-        ("", {"cluster": "Cruiser10", "storage": "local"}),
-        ("test_resnet*", {"storage": "COS", "expected": "220 images/s"}),
-        ("suites/a.py::test_resnet50", {"expected": "440 images/s"}),
-    ]
+    statements={
+        "": {"cluster": "Cruiser10", "storage": "local"},
+        "test_resnet*": {"storage": "COS", "expected": "220 images/s"},
+        "suites/a.py::test_resnet50": {"expected": "440 images/s"},
+    }
 )
 
 

@@ -68,7 +68,7 @@ def row_of(record: RunRecord) -> dict[str, str]:
 
 
 def of(case: CaseResult, **fields: str) -> RunRecord:
-    return run(case, experiment=Experiment(statements=[("", fields)]), commit="3f2a91c0d4")
+    return run(case, experiment=Experiment(statements={"": fields}), commit="3f2a91c0d4")
 
 
 def test_a_run_fills_in_what_it_knows_of_report_001s_fields() -> None:
