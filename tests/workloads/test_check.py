@@ -7,9 +7,9 @@ import torch
 from support.ranks import make_rank
 
 from pytest_distbench.workloads import calls
-from pytest_distbench.workloads.calls import Call, Inputs, Pattern, count_wrong, count_wrong_sums
+from pytest_distbench.workloads.calls import Call, count_wrong, count_wrong_sums
 from pytest_distbench.workloads.collectives import Buffers, Form, Operation
-from pytest_distbench.workloads.protocol import DTYPES
+from pytest_distbench.workloads.protocol import DTYPES, Inputs, RepeatedNumbers
 
 
 def send(buffers: Buffers, form: Form) -> None:
@@ -36,7 +36,7 @@ def nothing(buffers: Buffers, form: Form) -> None:
 
 
 def operation(call: object) -> Operation:
-    def expected(inputs: Inputs) -> Pattern:
+    def expected(inputs: Inputs) -> RepeatedNumbers:
         return inputs.of(0)
 
     return Operation(
@@ -123,7 +123,7 @@ def test_a_mean_may_be_off_by_two_units_in_the_last_place_and_by_no_more() -> No
     off = exact * (1 + torch.tensor([0.0, 2.0, 8.0]) * torch.finfo(torch.float32).eps)
 
     def differ(found: torch.Tensor, *, ulps: int) -> int:
-        wanted = Pattern.repeat(exact, len(found))
+        wanted = RepeatedNumbers.repeat(exact, len(found))
         return calls._compare(make_rank(), operation(send), found, wanted, ulps)[0]
 
     assert differ(off, ulps=2) == 1
