@@ -65,14 +65,9 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "names",
-    [
-        *(pytest.param([name], id=name, marks=pytest.mark.nightly) for name in EXTENSIONS),
-        pytest.param(EXTENSIONS, id="all", marks=pytest.mark.thorough),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("names", [*([name] for name in EXTENSIONS), EXTENSIONS], ids=[*EXTENSIONS, "all"])
 def test_the_core_passes_its_tests_without(names: list[str]) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as place:  # a name that is short enough for sockets
         Path(place, "tmp").mkdir()
