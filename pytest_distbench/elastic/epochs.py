@@ -113,7 +113,7 @@ LEARNING_RATE = "learning_rate"
 """What a training calls the series of its rate, step by step."""
 
 SETUP_PARTS = ("import", "group_init", "build", "checkpoint_load")
-"""Of a recovery: what the processes that began anew did before their first step."""
+"""Of a recovery: what the processes that restarted did before their first step."""
 WORKER_PARTS = ("rendezvous", "process_start")
 """What the agents did to have workers again."""
 

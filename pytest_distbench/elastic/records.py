@@ -442,7 +442,7 @@ EVENTS: dict[str, dict[str, Any]] = {
         "restarts_used": 0,  # of torchrun's --max-restarts, by the survivor that used most
         "joiner_ready_s": None,  # from the change to the newcomer's first step
         "slot_free_s": None,  # of a leave: until the agents of its nodes have ended, and their places are free
-        "before_it": None, "after_it": None,  # the step before it and behind it; None: nobody began anew
+        "before_it": None, "after_it": None,  # the step before it and after it; None: nobody restarted
     },
     # An epoch, as its last pass through each step left it: from the end of the one before, stalls and redone steps
     # included. Nodes are world sizes in it, changes the indices of those that happened in it. Loss, accuracy and top5

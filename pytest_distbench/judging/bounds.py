@@ -166,7 +166,7 @@ def carry_over(verdict: Finding, own: Finding | None) -> Finding:
 
 def _judge(finding: Finding, bounds: Mapping[str, Sequence[Bound]], measured: Measured) -> Finding:
     every = list(dict.fromkeys(bound for found in bounds.values() for bound in found))
-    is_doubtful = False
+    is_undecided = False
     for key, found in bounds.items():
         values, is_noisy = [m.value for m in measured[key]], measured[key][0].is_noisy
         asks = is_noisy and len(values) < FEWEST
@@ -180,8 +180,8 @@ def _judge(finding: Finding, bounds: Mapping[str, Sequence[Bound]], measured: Me
             if not bound.holds(value) or (value is not None and value < 0 and why_impossible(value, finding.unit)):
                 reason = _reason(value, bound, measured[key], finding)
                 return replace(finding, bounds=every, code="bound", reason=reason, is_open=asks)
-            is_doubtful = is_doubtful or (asks and not all(map(bound.holds, values)))
-    return _keep(finding, every, is_open=finding.is_open or is_doubtful)
+            is_undecided = is_undecided or (asks and not all(map(bound.holds, values)))
+    return _keep(finding, every, is_open=finding.is_open or is_undecided)
 
 
 def _judge_doubts(finding: Finding, bounds: Sequence[Bound], measured: Measured) -> Finding:

@@ -183,7 +183,7 @@ class EngineKind:
 
     What its failures mean:
         split: of a job that has fallen into two, ``{timers}`` being its timers.
-        unnoticed: of a node that is gone, and no survivor has begun anew.
+        unnoticed: of a node that is gone, and no survivor has restarted.
         hang_on_join: of nodes that have met, and none has joined a group.
         no_meeting: of nodes that have not even met.
         restarts: of an agent that has no restarts left, ``{limit}`` being how many there were; empty: it has no limit.

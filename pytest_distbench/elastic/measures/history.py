@@ -367,7 +367,7 @@ def _cost(history: History, change: Event, before: int, after: int) -> tuple[flo
 def _cost_within(
     history: History, change: Event, generation: int, stable: Event
 ) -> tuple[float | None, float | None, Worker | None]:
-    """The same where nobody began anew: the longest wait for a step, and when it was over."""
+    """The same where nobody restarted: the longest wait for a step, and when it was over."""
     gaps = [
         (later.t - earlier.t, later.t)
         for worker in history.members(generation).values()

@@ -2,7 +2,7 @@
 
 Two states have one digest where every byte of them is equal. Whether they agree is judged from the timeline, by
 ``elastic/measures/ledger.py``. Nothing is looked at in a timed step, but for the models' inputs in the first two steps
-of a generation. An optimizer that the body does not keep, or makes anew behind ``rank.training(...)``, remembers
+of a generation. An optimizer that the body does not keep, or makes again after ``rank.training(...)``, remembers
 nothing, such as momentum, when it goes on. What takes part in a training and was not handed over to it no checkpoint
 keeps, and nobody can compare it.
 """
