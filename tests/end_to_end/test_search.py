@@ -31,7 +31,8 @@ ANSWERS = {
     "gpus": ["which gpus share a baseline", "memory"],
 }
 """What users type, by the page that the search has to list first; of two pages it may be either."""
-DONE = "Search._pulse_status < 0 && document.querySelector('#search-results li > a')"
+DONE = "Search.status?.innerText.startsWith('Search finished, found')"
+"""The last thing that Sphinx writes; its ``_pulse_status`` is below zero for half a second only."""
 LISTED = (
     "[...document.querySelectorAll('#search-results li > a')].map(a => a.attributes.href.value.replace('.html', ''))"
 )
