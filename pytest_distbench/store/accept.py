@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+
 from pytest_distbench import git
 from pytest_distbench.errors import ConfigurationError, DistbenchError
 from pytest_distbench.judging.bounds import judge_bounds
@@ -93,11 +95,20 @@ def _notes(old: BaselineEntry, new: BaselineEntry) -> Iterator[str]:
         if field != "metrics":
             yield from _difference(field, getattr(old, field), getattr(new, field))
     for key in sorted({*old.metrics} & {*new.metrics}):
-        for field in Sample.__struct_fields__:
-            if field != "value":
-                sides = ([getattr(m, field) for m in side.metrics[key]] for side in (old, new))
-                shared = [each[0] if all(value == each[0] for value in each) else each for each in sides]
-                yield from _difference(f"{key}.{field}", *shared)
+        sides = [_columns(side.metrics[key]) for side in (old, new)]
+        for field in dict.fromkeys([*sides[0], *sides[1]]):
+            yield from _difference(f"{key}.{field}", *(columns.get(field) for columns in sides))
+
+
+def _columns(metric: Sequence[Sample]) -> dict[str, Any]:
+    """The fields of samples and of their spreads but for the values: one value where all launches have the same."""
+    rows = [
+        {field: getattr(sample, field) for field in Sample.__struct_fields__ if field not in ("value", "spread")}
+        | msgspec.to_builtins(sample.spread or {})
+        for sample in metric
+    ]
+    columns = {field: [row.get(field) for row in rows] for row in rows for field in row}
+    return {field: found[0] if all(value == found[0] for value in found) else found for field, found in columns.items()}
 
 
 def _difference(field: str, old: Any, new: Any) -> Iterator[str]:

@@ -25,6 +25,7 @@ import torch
 from pytest_distbench.records.launch import ErrorReport, Outcome
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import XFAILED
+from pytest_distbench.worker import bodies
 from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.forked import TEMPORARY_FILE, run_exit_handlers, wait_for_threads
 from pytest_distbench.worker.torch_internals import skips_of_torchs_tests
@@ -151,16 +152,17 @@ def _cut(text: str) -> str:
 
 
 def user_frames(raised: BaseException) -> TracebackType | None:
-    """The traceback from the first frame that is not ours; none for a body's file that could not even be compiled."""
-    trace = raised.__traceback__
+    """The traceback from the body's first frame; none for a body's file that could not even be compiled."""
+    trace, found = raised.__traceback__, None
     here = str(Path(__file__).parent)
-    first = trace
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
-        if not name.startswith((here, "<frozen ", *_MACHINERY)) and _REWRITING not in name:
-            return trace
+        if name == bodies.__file__:
+            found = None  # whatever is before it has called the body
+        elif found is None and not name.startswith((here, "<frozen ", *_MACHINERY)) and _REWRITING not in name:
+            found = trace
         trace = trace.tb_next
-    return None if isinstance(raised, SyntaxError) else first
+    return found or (None if isinstance(raised, SyntaxError) else raised.__traceback__)
 
 
 LEAVING_S = 10.0

@@ -14,6 +14,8 @@ from support.stores import KEY, PLATFORM, TEST, entry
 from pytest_distbench.errors import DistbenchError, StoredFileError
 from pytest_distbench.records.case import BaselineEntry, EntryName
 from pytest_distbench.records.kinds import Better
+from pytest_distbench.records.metric import Spread
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 from pytest_distbench.store.accept import (
     EntryChange,
@@ -134,6 +136,10 @@ def test_equal_entries_are_no_change_and_every_field_that_differs_is_noted() -> 
     assert note == f"xfail_perf none -> {'x' * 60}..."
 
     assert change(entry(1.0), entry(1.0, tolerances={"step": 0.3})).notes == ["tolerances.step none -> 0.3"]
+
+    old = entry(1.0)
+    new = replace(old, metrics={"step": [replace(m, spread=Spread(n=5, minimum=0.5)) for m in old.metrics["step"]]})
+    assert change(old, new).notes == ["step.n none -> 5", "step.minimum none -> 0.5"]
 
     moved = change(entry(1.0, bounds={"a": 1.0}), entry(1.0, bounds={"a": 2.0, "b": "<= 3 s"}))
     assert moved.notes == ["bounds.a 1.0 -> 2.0", "bounds.b none -> <= 3 s"]

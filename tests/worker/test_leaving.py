@@ -6,12 +6,15 @@ import subprocess
 import sys
 import unittest
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from support.processes import wait_for
 
 from pytest_distbench.records.launch import ErrorReport
-from pytest_distbench.worker.leaving import classify, without_values
+from pytest_distbench.worker import bodies
+from pytest_distbench.worker.leaving import classify, user_frames, without_values
 
 PRELUDE = """
 import atexit, os, sys, tempfile, threading, time, weakref
@@ -258,3 +261,15 @@ def test_what_nobody_thought_of_is_told_too(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("pytest_distbench.worker.leaving._classify", None)
 
     assert told(ValueError("bad")).message == "its report could not be made"
+
+
+def test_a_traceback_begins_in_the_body_whoever_has_called_it() -> None:
+    def body(rank: object) -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no") as raised:
+        bodies.call(body, cast(Any, SimpleNamespace(params={})))  # as an elastic worker does, from a file of its own
+
+    found = user_frames(raised.value)
+    assert found is not None
+    assert found.tb_frame.f_code.co_name == "body"
