@@ -363,8 +363,12 @@ def stand_around_rebuilds(around: Callable[[], contextlib.AbstractContextManager
 
     @functools.wraps(rebuild)
     def rebuilding(self: Any) -> bool:
-        with around():
-            return bool(rebuild(self))
+        compiler = torch._C._dynamo.eval_frame.set_eval_frame(None)  # around a compiled DDP it would compile around()
+        try:
+            with around():
+                return bool(rebuild(self))
+        finally:
+            torch._C._dynamo.eval_frame.set_eval_frame(compiler)
 
     rebuilding._torchdynamo_disable = True  # type: ignore[attr-defined] # a compiler takes it for the builtin that it was
     reducer._rebuild_buckets = rebuilding

@@ -468,6 +468,7 @@ fault = os.environ.get("FAULT", "")
 dist.init_process_group("gloo")
 torch.manual_seed(0)
 model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 4)))
+model = torch.compile(model, backend="aot_eager") if fault == "compiled" else model
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 micro_batches = 3
 for step in range(8):
@@ -487,6 +488,7 @@ dist.destroy_process_group()
 
 OF_REDUCER = {
     "": [],
+    "compiled": [],
     "the first is reduced": [],
     "the second is reduced": [],
     "all are reduced": ["2 all_reduce of 848 B float32 were added"],
