@@ -22,7 +22,7 @@ def places(table: str) -> Iterator[tuple[Any, str]]:
 
     A key that is a class is told by its place, too.
     """
-    for name in EXTENSIONS:
+    for name in EXTENSIONS:  # one whose folder is gone leaves this list too
         package = f"{__package__}.{name}"
         for key, place in importlib.import_module(f"{package}.extension").ROWS.get(table, {}).items():
             yield f"{package}.{key}" if ":" in key else key, f"{package}.{place}"

@@ -70,6 +70,14 @@ def describe_commit(folder: Path, *, timeout_s: float = 30.0) -> str:
     return head.stdout.strip() + ("-dirty" if status.stdout.strip() else "")
 
 
+def knows_branch(folder: Path, name: str) -> bool:
+    """Whether the repository around a folder has a branch of that name."""
+    try:
+        return run(folder, "rev-parse", "--verify", "--quiet", f"refs/heads/{name}").returncode == 0
+    except OSError:
+        return False
+
+
 BRANCHES = ("GITHUB_HEAD_REF", "GITHUB_REF_NAME", "CI_COMMIT_REF_NAME")
 """Where CI systems name the branch: they check out a commit, or what a pull request would become once merged."""
 

@@ -248,7 +248,8 @@ def _job_on(given: Arguments, engine: object, timers: object) -> ElasticJob:
         given.refuse(f"engine={show(engine)}; wanted one of {', '.join(ENGINES)}")
     kind = ENGINES[engine]
     told = given.mapping("timers", {} if timers is None else timers)
-    given.known(told, list(kind.timers))
+    if unknown := sorted(set(told) - set(kind.timers)):
+        given.refuse(f"timers={show(told)}: engine {engine!r} has no {unknown[0]!r}; it has {', '.join(kind.timers)}")
     wanted: dict[str, Number] = {
         name: given.whole(f"timers[{name!r}]", value, least=1, most=_MOST_OF_A_TIMER)
         if isinstance(kind.timers[name], int)

@@ -259,8 +259,8 @@ class Disagreement:
 
 
 _SEED_OF_A_SCRIPT = (
-    'seed it: give the script args=["--seed", "{seed}"], or ["seed={seed}"] where it takes such arguments, and call '
-    "torch.manual_seed before the model is made"
+    "seed it: call torch.manual_seed before the model is made; where the script takes the seed as an argument, give it "
+    'args=["--seed", "{seed}"], or ["seed={seed}"]'
 )
 _SEED = (
     "seed it: torch.manual_seed(rank.seed) before the model is made; a script gets its seed by "

@@ -219,8 +219,9 @@ COMMUNICATION_CHANGED = "communication changed"
 
 def why_failed(result: CaseResult) -> str:
     """In two or three words, for a count: ``communication changed``."""
-    if result.launches[-1].outcome == "failed":
-        return "a rank failed"
+    if (last := result.launches[-1]).outcome == "failed":
+        is_of_rank = not last.fates or any(fate.outcome == "failed" for fate in last.fates)
+        return "a rank failed" if is_of_rank else "a launch failed"
     failed = [v for v in result.verdicts if v.is_failure]
     if not failed:
         return result.headline.rpartition("; --")[0] or result.headline or "not accepted"

@@ -69,7 +69,9 @@ def communication(result: CaseResult) -> Iterator[Finding]:
     is_slower = bool(regressions(result))
     for verdict in result.verdicts:
         if verdict.code == "communication":
-            told = "likely cause: communication per step changed" if is_slower else "Communication per step changed:"
+            is_of_run = all("of the whole run" in line for line in verdict.differences)
+            changed = f"communication {'of the run' if is_of_run and verdict.differences else 'per step'} changed"
+            told = f"likely cause: {changed}" if is_slower else f"{changed.capitalize()}:"
             lines = verdict.differences[:MOST_DIFFERENCES]
             if (more := len(verdict.differences) - MOST_DIFFERENCES) > 0:
                 lines.append(f"and {more} more")

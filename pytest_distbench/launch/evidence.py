@@ -276,7 +276,7 @@ _SEE_XID = (
 )
 _NCCL_DEBUG = "run it again with NCCL_DEBUG=WARN: the rank's log then says what failed"
 _TORCH_FOR_DRIVER = (
-    "uv pip install --reinstall-package torch --torch-backend=auto torch installs the one that fits the driver"
+    "install the build that fits the driver: uv pip install --reinstall-package torch --torch-backend=auto torch"
 )
 _BLOCKING = "CUDA reports it late: run it again with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer"
 
@@ -354,9 +354,9 @@ SIGNS: Sequence[Sign] = (
         f"{_TORCH_FOR_DRIVER}; or install a newer driver",
     ),
     Sign(
-        r"torch not compiled with CUDA enabled|has no attribute '_cuda_",
+        r"torch not compiled with CUDA enabled|has no attribute '_cuda_|doesn't have NCCL built in",
         "this torch is built for the CPU only",
-        _TORCH_FOR_DRIVER,
+        f"with a GPU {_TORCH_FOR_DRIVER}; without one the script has to choose the device cpu and the backend gloo",
     ),
     Sign(
         r"no CUDA GPUs are available|no CUDA-capable device is detected",

@@ -197,8 +197,7 @@ def _content(path: Path) -> str:
 def check_platform_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise ConfigurationError(
-            f"--distbench-platform: {name!r} is not a usable name: "
-            "letters, digits, '.', '_' and '-', not starting with a dot"
+            f"{name!r} is not a usable name: letters, digits, '.', '_' and '-', not starting with a dot"
         )
     return name
 

@@ -145,7 +145,10 @@ def next_commands(config: pytest.Config, folder: Path, *, may_compare: bool) -> 
     options, names = _split(config)
     chosen = set(config.args)
     tests = dict.fromkeys(word.partition("::")[0] for word in [*options, *names] if word in chosen)
-    against = shlex.join(["pytest", *without_ours(options, "launches"), "--distbench-against=main", *names])
+    from pytest_distbench.git import knows_branch  # it runs a program, which an unused plugin does not
+
+    other = "main" if knows_branch(config.rootpath, "main") else "HEAD"
+    against = shlex.join(["pytest", *without_ours(options, "launches"), f"--distbench-against={other}", *names])
     return {
         "record": record_command(config),
         "keep": f"git add {shlex.join([*tests, str(folder)])} && git commit -m 'Add baselines'",

@@ -22,6 +22,7 @@ from pytest_distbench.judging.words import change, metric_text
 from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.iteration import NOT_RECORDED
 from pytest_distbench.records.kinds import METRIC_KINDS, grouped
+from pytest_distbench.records.metric import WALL_TIME
 from pytest_distbench.records.reasons import REASONS, VERDICTS
 from pytest_distbench.records.run import CaseResult, Finding, RunRecord
 from pytest_distbench.records.wanted import ELASTIC_BASELINE_LAUNCHES
@@ -416,11 +417,16 @@ def inconclusive(results: Sequence[CaseResult]) -> tuple[list[Line], list[Findin
         told,
         f"    {mde}stopped because {used_up}",
         *(["    give it time:     --distbench-confirm=auto:300"] if result.reference.kind == "stored" else []),
-        f"    quieter machine:  distbench doctor{busy}",
-        f"    longer loop:      more iterations of {verdict.name} in a launch make it quieter",
+        *([f"    quieter machine:  distbench doctor{busy}"] if used is None or used[0] >= _BUSY_CORES else []),
+        "    longer loop:      more steps in the script make it quieter"
+        if verdict.name == WALL_TIME
+        else f"    longer loop:      more iterations of {verdict.name} in a launch make it quieter",
     ]
     return [Line(text, "doubt") for text in lines], [v for _, v in open_ones]
 
+
+_BUSY_CORES = 0.1
+"""That other processes used: below it there is nothing to end."""
 
 _NOISE = ("noise", "launches-used-up", "machine-busy", "not-confirmed")
 """Reasons that more time, a quieter machine or a longer loop mend."""

@@ -250,15 +250,19 @@ def cause_lines(result: CaseResult) -> list[str]:
 def launch_text(result: CaseResult, *, rerun_command: str) -> str:
     """Explain a failed launch: the culprit first, what GPUs and launcher say, equal fates merged, logs, the command."""
     launch = result.launches[-1]
-    further = [f"    | {line[:LONGEST_LINE]}" for line in launch.reason.splitlines()[1:][-_FEW_LINES:]]
-    parts = [escape(launch_headline(launch)), *further, *map(escape, launch.remarks), ""]
+    traces = [fate.error.traceback for fate in launch.fates if fate.error is not None]  # shown once, below
+    reason = launch.reason.partition("\n")[2].strip()
+    further = [] if any(reason in trace for trace in traces) else reason.splitlines()[-_FEW_LINES:]
+    parts = [escape(launch_headline(launch)), *(f"    | {line[:LONGEST_LINE]}" for line in further)]
+    parts += [*map(escape, launch.remarks), ""]
     for (title, body), fates in grouped((_title_and_body(fate), fate) for fate in launch.fates).items():
         ranks = sorted(fate.rank for fate in fates)
         names = ", ".join(f"{rank} ({launch.hosts[rank]})" if launch.hosts else str(rank) for rank in ranks)
         who = escape(launch.command[:LONGEST_LINE]) or f"{plural(len(fates), 'rank')} {names}"
         parts += [f"--- {who}: {title}", *([body, ""] if body else [])]
         for fate in fates[:_FEW_LOGS]:
-            if lines := fate.log_tail.strip().splitlines()[-_FEW_LINES:]:
+            lines = fate.log_tail.strip().splitlines()[-_FEW_LINES:]
+            if lines and not any("\n".join(lines) in trace for trace in traces):
                 parts.append(f"    end of {LaunchFiles(Path(launch.logs)).log(fate.rank)}:")
                 parts += [*(f"    | {line[:LONGEST_LINE]}" for line in lines), ""]
     parts.append(f"logs:    {launch.logs}/rank*.log")

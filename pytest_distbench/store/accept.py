@@ -119,6 +119,8 @@ def _difference(field: str, old: Any, new: Any) -> Iterator[str]:
             yield from _difference(f"{field}.{key}", old.get(key), new.get(key))
     elif isinstance(old, Fingerprint) and isinstance(new, Fingerprint) and (told := differences(old, new)):
         yield from (f"{field}: {line}" for line in told)
+    elif isinstance(old, Record) and isinstance(new, Record):
+        yield from _difference(field, msgspec.structs.asdict(old), msgspec.structs.asdict(new))
     else:
         yield f"{field} {_short(old)} -> {_short(new)}"
 

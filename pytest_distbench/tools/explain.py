@@ -155,9 +155,9 @@ def _explain(options: argparse.Namespace) -> Iterator[str]:
     found = explain(text)
     if not found:
         close = difflib.get_close_matches(text, [entry.name for entry in known], n=3)
-        did_you_mean = f"; did you mean {', '.join(map(repr, close))}?" if close else ""
+        did_you_mean = f"; did you mean {', '.join(map(repr, close))}?" if close else "."
         raise DistbenchError(
-            f"{show(text)} is unknown{did_you_mean}. 'distbench explain' without words lists all names; a metric "
+            f"{show(text)} is unknown{did_you_mean} 'distbench explain' without words lists all names; a metric "
             "that is not listed is recorded by the test"
         )
     for i, entry in enumerate(found):

@@ -22,6 +22,7 @@ from types import FrameType, TracebackType
 
 import torch
 
+from pytest_distbench.errors import BodyError
 from pytest_distbench.records.launch import ErrorReport, Outcome
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import XFAILED
@@ -152,7 +153,7 @@ def _cut(text: str) -> str:
 
 
 def user_frames(raised: BaseException) -> TracebackType | None:
-    """The traceback from the body's first frame; none for a body's file that could not even be compiled."""
+    """The traceback from the body's first frame; none where there is none, or its file cannot be compiled."""
     trace, found = raised.__traceback__, None
     here = str(Path(__file__).parent)
     while trace is not None:
@@ -162,7 +163,7 @@ def user_frames(raised: BaseException) -> TracebackType | None:
         elif found is None and not name.startswith((here, "<frozen ", *_MACHINERY)) and _REWRITING not in name:
             found = trace
         trace = trace.tb_next
-    return found or (None if isinstance(raised, SyntaxError) else raised.__traceback__)
+    return found or (None if isinstance(raised, SyntaxError | BodyError) else raised.__traceback__)
 
 
 LEAVING_S = 10.0

@@ -60,7 +60,10 @@ TEST = """
         ("body, nodes=2, plan=[stop(at_s=3, for_s=1), stop(at_s=1, for_s=1)]", "*list changes in their order*"),
         ("body, nodes=2, engine='slow'", "*engine='slow'; wanted one of stock*"),
         ("body, nodes=2, engine=[]", "*engine=[[]]; wanted one of stock*"),
-        ("body, nodes=2, timers={'heartbeat': 3}", "*unknown keyword heartbeat; known are last_call_s, *"),
+        (
+            "body, nodes=2, timers={'heartbeat': 3}",
+            "*: engine 'stock' has no 'heartbeat'; it has *",
+        ),
         (
             "body, nodes=(1, 2), plan=cycle(3), ends_after=5",
             "*ends_after=5: cycle(period_s=3, on=1, off=1) goes on until the training ends; give times=*",
@@ -97,7 +100,7 @@ def kind(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         ("plan=kill(at_s=1)", "*plan: kill(at_s=1): the engine mine does not support it; wanted join*"),
         ("plan=cycle(3)", "*the engine mine does not support it; wanted join*"),
         ("timers={'last_call_s': 0}", "*timers['last_call_s']=0; wanted a finite number above 0*"),
-        ("timers={'settle_s': 9}", "*unknown keyword settle_s; known are last_call_s*"),
+        ("timers={'settle_s': 9}", "*timers={'settle_s': 9}: engine 'mine' has no 'settle_s'; it has last_call_s*"),
     ],
 )
 def test_an_engine_is_asked_for_what_it_can(

@@ -360,7 +360,7 @@ def test_what_is_not_seeded_is_told_by_the_value_that_differs_with_what_mends_it
 
     verdict = judged_launches(GOLDEN, OTHER, baseline=[], beside=["iter"] * 5)
     assert (
-        'the first value on: seed it: give the script args=["--seed", "{seed}"], or ["seed={seed}"] where it'
+        "the first value on: seed it: call torch.manual_seed before the model is made; where the script takes the"
         in verdict.reason
     )
 

@@ -427,8 +427,8 @@ def test_baselines_that_git_ignores_are_told_when_they_are_recorded(project: Pro
 
 def test_a_run_that_cannot_be_compared_proposes_no_branch(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     made = project(TEST)
-    git.run(made.path, "init", "--quiet")
-    proposed = "  or compare with a branch: *--distbench-against=main*"
+    git.run(made.path, "init", "--quiet", "--initial-branch=trunk")
+    proposed = "  or compare with a branch: *--distbench-against=HEAD*"
     run(made).stdout.fnmatch_lines([proposed])
     monkeypatch.setitem(LAUNCHERS, STAND_IN, replace(LAUNCHERS[STAND_IN], holds_two=False))
     run(made).stdout.no_fnmatch_line(proposed)

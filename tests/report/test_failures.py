@@ -113,6 +113,10 @@ def test_a_launch_is_told_by_its_ranks_with_what_they_were_at() -> None:
     assert "    | the launcher's own words" in lines
     assert lines[-2:] == ["re-run:  pytest x", "debug:   pytest x --distbench-attach 3"]
 
+    told = "Traceback: bad"
+    lines = text(fate(0, error=error, log_tail=f"{told}\n"), reason=f"the body raised\n{told}")
+    assert [line.strip(" |") for line in lines].count(told) == 1
+
     lines = text(
         fate(0),
         reason="died",

@@ -8,6 +8,7 @@ from support.stores import launches
 
 from pytest_distbench.judging.outcome import why_failed
 from pytest_distbench.judging.remarks import remarks
+from pytest_distbench.records.launch import RankFate
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Confirmation, Finding
 from pytest_distbench.report import Line, lines_of
@@ -54,6 +55,13 @@ def test_rows_are_of_what_is_not_as_it_should_be() -> None:
     assert (head.text.split()[-1], row.text.split()[-1]) == ("verdict", "regressed")
 
 
+NO_VALUE = replace(
+    result().launches[0],
+    outcome="failed",
+    fates=[RankFate(rank=0, outcome="passed", phase="body", how="passed")],
+)
+
+
 @pytest.mark.parametrize(
     ("case", "why"),
     [
@@ -66,6 +74,7 @@ def test_rows_are_of_what_is_not_as_it_should_be() -> None:
         (failed(verdict("exact-number", metric="answer", better="exact")), "answer changed"),
         (failed(verdict("beyond-threshold", metric="score", unit="points")), "slower"),
         (replace(failed(), launches=[replace(result().launches[0], outcome="failed")]), "a rank failed"),
+        (replace(failed(), launches=[NO_VALUE]), "a launch failed"),
     ],
 )
 def test_why_a_case_failed_is_said_in_a_word_or_two(case: CaseResult, why: str) -> None:

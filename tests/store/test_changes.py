@@ -12,7 +12,7 @@ from support.repositories import git
 from support.stores import KEY, PLATFORM, TEST, entry
 
 from pytest_distbench.errors import DistbenchError, StoredFileError
-from pytest_distbench.records.case import BaselineEntry, EntryName
+from pytest_distbench.records.case import BaselineEntry, Conditions, EntryName
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.metric import Spread
 from pytest_distbench.records.record import replace
@@ -125,6 +125,10 @@ def test_equal_entries_are_no_change_and_every_field_that_differs_is_noted() -> 
         "software.torch 2.13.0 -> 2.14.0",
         "tolerance none -> 0.25",
     ]
+
+    names = ("1gbit", "10gbit")
+    under = [Conditions(world_size=2, backend="gloo", launcher="warm", around={"network": name}) for name in names]
+    assert change(*(entry(1.0, conditions=one) for one in under)).notes == ["conditions.around.network 1gbit -> 10gbit"]
 
     old, new = of(reduce(64)), of(reduce(64), reduce(8))
     assert change(entry(1.0, fingerprints={"step": old}), entry(1.0, fingerprints={"step": new})).notes == [
