@@ -18,6 +18,7 @@ from pytest_distbench import elastic, instruments, read
 from pytest_distbench.commands.cli import _parser
 from pytest_distbench.elastic.fixtures import Elastic, ElasticPool
 from pytest_distbench.elastic.worker.training import ElasticRank, Training
+from pytest_distbench.layouts.plugin import Equivalent
 from pytest_distbench.plugin import arguments
 from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.markers import Requirement
@@ -46,6 +47,7 @@ CALLS: dict[str, dict[str, Callable[..., Any]]] = {
         "time_to_accuracy": TimeToAccuracy.__call__,
         "scaling": Scaling.__call__,
         **_methods(Communication, "communication", "buckets", "overlap", "compression", "links", "replay"),
+        "equivalent": Equivalent.__call__,
         "elastic": Elastic.__call__,
         "elastic_pool": ElasticPool.__call__,
     },
@@ -72,6 +74,7 @@ PAGES_OF = {
     "time_to_accuracy": "convergence.md",
     "scaling": "scaling.md",
     "communication.buckets": "collectives.md#communication-patterns",
+    "equivalent": "layouts.md",
     "elastic": "elastic.md",
     "rank.phase": "scaling.md#where-a-step-goes",
     "stdout": "scripts.md",

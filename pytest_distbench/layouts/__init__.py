@@ -1,0 +1,13 @@
+"""Extension: a training under a layout, compared with the same training on one rank in float64."""
+
+LOSS_DEVIATION, GRADIENT_DEVIATION, STATE_DEVIATION = "loss_deviation", "gradient_deviation", "state_deviation"
+"""Distance from the reference over the norm of the reference, where it is furthest beyond what controls differ by."""
+
+RANDOM_CONFLICTS = "random_conflicts"
+"""Pairs of ranks whose random numbers do not fit to their samples."""
+
+STEP_TIME = "step_time"
+"""Of the layout."""
+
+HELD_BYTES = "held_bytes"
+"""Of parameters and optimizer state, of the rank that holds most."""

@@ -1,0 +1,247 @@
+"""What the ranks of ``equivalent`` run: a reference, controls and the layout, and how far the layout is off."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_distbench.errors import BodyError, look_up, show
+from pytest_distbench.layouts import (
+    GRADIENT_DEVIATION,
+    HELD_BYTES,
+    LOSS_DEVIATION,
+    RANDOM_CONFLICTS,
+    STATE_DEVIATION,
+    STEP_TIME,
+)
+from pytest_distbench.layouts.deviations import (
+    GRADIENT,
+    LOSS,
+    STATE,
+    WEIGHTS,
+    Quantity,
+    first_beyond,
+    limits_of,
+    times_beyond,
+)
+from pytest_distbench.layouts.layouts import LAYOUTS, Layout, one
+from pytest_distbench.layouts.reference import Seen, StepReference
+from pytest_distbench.layouts.training import Draw, Pass, TrainSpec
+from pytest_distbench.records.metric import TOLD, Bound
+from pytest_distbench.units import counted
+
+if TYPE_CHECKING:
+    from pytest_distbench.worker.context import RankContext
+
+CONTROLS = 4
+"""Trainings that say how far equal mathematics are apart."""
+_WARMUP, _TIMED = 3, 5
+_PARTS = {LOSS_DEVIATION: (LOSS,), GRADIENT_DEVIATION: (GRADIENT,), STATE_DEVIATION: (WEIGHTS, STATE)}
+
+
+def compare(rank: RankContext, training: TrainSpec) -> None:
+    """Train without a layout in float64, then as controls, then under ``rank.params["layout"]``, and compare.
+
+    Records ``loss_deviation``, ``gradient_deviation`` and ``state_deviation``, the largest of all steps, with the bound
+    that the controls give; ``random_conflicts``; the layout's ``loss_curve``; and ``step_time``.
+
+    Raises:
+        BodyError: there is no such layout, nothing is trained, or the layout sends none of the collectives it is made
+            of.
+    """
+    if not isinstance(training, TrainSpec):
+        raise BodyError(f"wanted a TrainSpec, found {show(training)}")
+    name, steps, precision = (rank.params[key] for key in ("layout", "steps", "precision"))
+    own = {key: Layout(train) for key, train in training.layouts.items()}
+    layout = look_up({**LAYOUTS, **own}, name, "layout")
+    numbers = range(1, steps + 1)
+
+    def run(train: Callable[[Pass], object], **options: Any) -> StepReference:
+        fresh = Pass(rank, training, lambda: numbers, precision="float64").model().to("cpu")
+        reference = StepReference(training, fresh)
+        train(Pass(rank, training, lambda: numbers, oracle=reference, precision=precision, **options))
+        return reference
+
+    controls = [run(one, is_alone=True, order=order) for order in range(CONTROLS)]
+    _expect_trained(controls)
+    found = run(layout.train, half=max(1, steps // 2))
+    if all(map(math.isfinite, found.losses)):
+        rank.record("loss_curve", found.losses, better="curve")
+    drawing = Pass(rank, training, lambda: [1], precision=precision, has_dropout=True)
+    layout.train(drawing)
+    _record_conflicts(rank, drawing.draws or [])
+    layout.train(Pass(rank, training, lambda: _timed(rank, training, steps), precision=precision))
+    rank.record(HELD_BYTES, _held_bytes(rank), unit="B", better="exact", reduce="max")
+    sent = _sent(rank)
+    if missing := [op for op in layout.proof if op not in sent]:
+        raise BodyError(
+            f"layout {name!r}: no rank sent {' or '.join(missing)} in a step, as it should; they sent "
+            f"{', '.join(sent) or 'nothing'}"
+        )
+    limits = limits_of([{q: seen.deviation for q, seen in control.seen.items()} for control in controls])
+    result = LayoutComparison(limits=limits, seen=_gathered(rank, found.seen), sent=sent)
+    if rank.rank == 0:
+        result.record(rank)
+
+
+def _timed(rank: RankContext, training: TrainSpec, steps: int) -> Iterator[int]:
+    _, targets = training.batch(0)
+    facts = {"samples": len(targets), "tokens": targets.numel()}
+    for i in rank.timed(STEP_TIME, warmup=_WARMUP, iterations=_TIMED, facts=facts):
+        yield steps + _WARMUP + i + 1
+
+
+def _held_bytes(rank: RankContext) -> int:
+    """Of parameters and optimizer state in this rank."""
+    facts = rank.watch.found[STEP_TIME].facts
+    return sum(sum(facts.get(name, {}).values()) for name in ("parameter_bytes", "optimizer_bytes"))
+
+
+def _expect_trained(controls: Sequence[StepReference]) -> None:
+    """Refuse a training in which nothing changes: all layouts of it are equal, the wrong ones too."""
+    losses = controls[0].expected_losses
+    told = f"on one rank in float64 the losses are {', '.join(f'{loss:.6g}' for loss in losses)}"
+    if not all(map(math.isfinite, losses)):
+        raise BodyError(f"the training diverges: {told}")
+    noise = max(
+        abs(own - expected)
+        for each in controls
+        for own, expected in zip(each.losses, each.expected_losses, strict=True)
+    )
+    if max(losses) - min(losses) <= noise:
+        raise BodyError(f"nothing is trained, so under any layout it is equal: {told}")
+    for holds, why in ((controls[0].has_gradient, "every gradient is 0"), (controls[0].has_moved, "no weight changes")):
+        if not holds:
+            raise BodyError(f"nothing is trained, so under any layout it is equal: on one rank {why}")
+
+
+def _gathered(rank: RankContext, seen: Mapping[Quantity, Seen]) -> list[dict[Quantity, Seen]]:
+    """What each rank saw, in every rank."""
+    rows = [[*quantity, *numbers] for quantity, numbers in seen.items()]
+    each = (json.loads(data) for data in rank.gather(json.dumps(rows).encode()))
+    return [{Quantity(*row[:3]): Seen(*row[3:]) for row in rows} for rows in each]
+
+
+def _sent(rank: RankContext) -> dict[str, set[str]]:
+    """Collectives of a step of any rank, with their dtypes, in every rank."""
+    rows = [[each.op, each.dtype] for each in rank.watch.sends(STEP_TIME)]
+    found: dict[str, set[str]] = {}
+    for data in rank.gather(json.dumps(rows).encode()):
+        for op, dtype in json.loads(data):
+            found.setdefault(op, set()).add(dtype)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutComparison:
+    """A layout beside its reference.
+
+    Attributes:
+        limits: how far each may be off.
+        seen: by rank, what it saw of them.
+        sent: collectives of a step, with their dtypes.
+    """
+
+    limits: Mapping[Quantity, float]
+    seen: Sequence[Mapping[Quantity, Seen]]
+    sent: Mapping[str, set[str]]
+
+    def record(self, rank: RankContext) -> None:
+        """Record the deviations up to the first that is beyond its limit: the others follow from it."""
+        worst = {q: max((each[q].deviation for each in self.seen if q in each), default=math.nan) for q in self.limits}
+        first = first_beyond(worst, self.limits)
+        for name, parts in _PARTS.items():
+            reached = [q for q in worst if q.part in parts and (first is None or q[:2] <= first[:2])]
+            if not reached:
+                continue
+            quantity = first if first in reached else max(reached, key=lambda q: times_beyond(worst[q], self.limits[q]))
+            value = worst[quantity]
+            rank.notebook.note(
+                name,
+                value if math.isfinite(value) else None,
+                unit="",
+                better="info",
+                reduce="rank0",
+                at={},
+                identity=None,
+                facts={TOLD: self._told(quantity)} if quantity == first else {},
+                bounds=[Bound(side="most", value=self.limits[quantity], where=f"{CONTROLS} controls")],
+            )
+
+    def _told(self, first: Quantity) -> str:
+        """What deviates first, and which part of a step that speaks for."""
+        what = {
+            WEIGHTS: f"{first.name} before step {first.step}",
+            LOSS: f"the loss of step {first.step}",
+            GRADIENT: f"the gradient of {first.name} in step {first.step}",
+            STATE: f"{first.name} after the update of step {first.step}",
+        }[first.part]
+        same = [q for q in self.limits if q[:2] == first[:2]]
+        off = [q for q in same if self._is_off(q)]
+        more = f", with {counted(len(off) - 1, 'other')} of {len(same)}" if len(off) > 1 else ""
+        holders = {i: each[first] for i, each in enumerate(self.seen) if first in each}
+        ranks = [str(i) for i, one in holders.items() if not one.deviation <= self.limits[first]]
+        where = f" on rank {', '.join(ranks)} alone" if len(ranks) < len(holders) else ""
+        told = f"{what} deviates first{more}{where}"
+        if not holders or all(math.isinf(one.deviation) for one in holders.values()):
+            return f"{what} is missing{more}"
+        if first.part == GRADIENT:
+            return f"{told}: {self._cause(off)}{self._narrow()}"
+        check = {
+            WEIGHTS: "check the initialisation" if first.step == 1 else "check what was saved and loaded",
+            LOSS: "check the forward pass, its samples, and the weight of the loss",
+            STATE: "its gradient is right, so check clipping, the optimizer and its schedule",
+        }
+        return f"{told}: {check[first.part]}"
+
+    def _cause(self, off: Sequence[Quantity]) -> str:
+        """What gradients that deviate have in common."""
+        seen = [(self.limits[q], each[q]) for q in off for each in self.seen if q in each]
+        factors = [one.factor for _, one in seen]
+        if all(one.rest <= abs(one.factor) * limit for limit, one in seen) and _are_near(factors, self.limits, off):
+            return f"{factors[0]:.4g} times that of one rank, so check the reduction and the weight of the loss"
+        for q in off:
+            copies = [each[q] for each in self.seen if q in each]
+            if any(max(numbers) - min(numbers) > self.limits[q] for numbers in zip(*copies, strict=True)):
+                return "ranks hold different gradients, so it was not reduced"
+        return "ranks hold the same gradients, so check the backward pass and what was reduced"
+
+    def _narrow(self) -> str:
+        """What is sent with fewer digits than weights have."""
+        narrow = {dtype for dtypes in self.sent.values() for dtype in dtypes if dtype in ("bfloat16", "float16")}
+        return f"; a step sends {' and '.join(sorted(narrow))}" if narrow else ""
+
+    def _is_off(self, quantity: Quantity) -> bool:
+        held = [each[quantity].deviation for each in self.seen if quantity in each]
+        return not held or not max(held) <= self.limits[quantity]
+
+
+def _are_near(factors: Sequence[float], limits: Mapping[Quantity, float], of: Iterable[Quantity]) -> bool:
+    return max(factors) - min(factors) <= max(map(abs, factors)) * max(limits[q] for q in of)
+
+
+def _record_conflicts(rank: RankContext, draws: Sequence[Draw]) -> None:
+    """Record how often ranks drew the same random numbers for other samples, or other ones for the same samples."""
+    by_rank = [[Draw(*each) for each in json.loads(data)] for data in rank.gather(json.dumps(draws).encode())]
+    conflicts = []
+    for (i, mine), (j, others) in itertools.combinations(enumerate(by_rank), 2):
+        for a, b in zip(mine, others, strict=False):
+            if a.is_used and (a.share == b.share) != (a.state == b.state):
+                samples, numbers = ("the same", "other") if a.share == b.share else ("other", "the same")
+                conflicts.append(f"ranks {i} and {j} have {samples} samples, and {numbers} random numbers for dropout")
+    if rank.rank == 0:
+        rank.notebook.note(
+            RANDOM_CONFLICTS,
+            len(conflicts),
+            unit="",
+            better="info",
+            reduce="rank0",
+            at={},
+            identity=None,
+            facts={TOLD: f"{conflicts[0]}: seed a rank by the share of the batch that it has"} if conflicts else {},
+            bounds=[Bound(side="most", value=0.0, where="equivalent")],
+        )

@@ -1,0 +1,8 @@
+"""What layouts add to the tables of the core."""
+
+from __future__ import annotations
+
+ROWS = {
+    "fixtures": {"equivalent": "plugin:equivalent"},
+    "tables": {"layouts": "tables:LAYOUT_TABLE"},
+}

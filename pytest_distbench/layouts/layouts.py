@@ -1,0 +1,254 @@
+"""LAYOUTS, a row for each way to spread a training over ranks. One of your own is such a function."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+from pytest_distbench.errors import BodyError
+from pytest_distbench.layouts.training import Pass, Step, Updates
+
+
+class Layout(NamedTuple):
+    """A way to spread a training over ranks.
+
+    Attributes:
+        train: trains under it.
+        proof: collectives of a step without which it is not what its name says.
+    """
+
+    train: Callable[[Pass], object]
+    proof: tuple[str, ...] = ()
+
+
+def one(run: Pass) -> None:
+    """Train without a layout."""
+    run.train(run.model())
+
+
+def ddp(run: Pass) -> None:
+    """Every rank has the network and a share of the batch; gradients are averaged."""
+    run.train(_ddp(run, run.model()), index=run.index, of=run.of)
+
+
+def accumulation(run: Pass) -> None:
+    """DDP, in two micro-batches, of which the first sends nothing."""
+    model = _ddp(run, run.model())
+
+    def around(is_last: bool) -> AbstractContextManager[object]:  # noqa: FBT001 the only argument
+        return nullcontext() if is_last else model.no_sync()
+
+    run.train(model, index=run.index, of=run.of, micro_batches=2, around=around)
+
+
+def checkpointing(run: Pass) -> None:
+    """DDP, whose blocks are computed again in the backward pass."""
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    model = run.model()
+    blocks = set(map(id, _asked(run, "blocks")(model)))
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if id(child) in blocks:
+                setattr(module, name, checkpoint_wrapper(child))
+    run.train(_ddp(run, model), index=run.index, of=run.of)
+
+
+def compiled(run: Pass, backend: str = "aot_eager") -> None:
+    """DDP of a compiled network."""
+    model = run.model()
+    model.compile(backend=backend)
+    run.train(_ddp(run, model), index=run.index, of=run.of)
+
+
+def fsdp2(run: Pass) -> None:
+    """Every rank has a part of each tensor, and gathers the others block by block."""
+    run.train(_fsdp2(run, run.model()), index=run.index, of=run.of)
+
+
+def tensor_parallel(run: Pass) -> None:
+    """Ranks share matrices; each has the whole batch."""
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    model = run.model()
+    styles = dict(_asked(run, "tensor_parallel")(model))
+    run.train(parallelize_module(model, _mesh(run), styles))
+
+
+def pipeline(run: Pass) -> None:
+    """Every rank has some of the layers; as many micro-batches as ranks go through them (GPipe)."""
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    own = _asked(run, "stages")(run.model(), run.of)[run.index]
+    plain = own.forward
+
+    def forward(*inputs: torch.Tensor) -> Any:
+        with run.arithmetic():  # and not around the schedule, which runs the backward pass too
+            return plain(*inputs)
+
+    own.forward = forward
+    stage = PipelineStage(own, run.index, run.of, run.rank.device)
+    updates = run.updates(own)
+    for step in run.steps():
+        inputs, targets = step.batch
+        scale = updates.scaled(torch.ones((), device=run.rank.device))
+
+        def loss(outputs: torch.Tensor, targets: torch.Tensor, step: Step = step) -> torch.Tensor:
+            with run.arithmetic():
+                return updates.scaled(step.weigh(outputs, targets))
+
+        schedule = ScheduleGPipe(stage, run.of, loss_fn=loss, scale_grads=False)
+        losses: list[torch.Tensor] = []
+        schedule.step(*[inputs] * (run.index == 0), target=targets, losses=losses)
+        updates.unscale()
+        step.has_gradients(own, torch.stack(losses).sum() / scale if losses else None)
+        updates.update(norm=_norm_over_ranks)
+        step.is_over(own)
+
+
+def resume(run: Pass) -> None:
+    """FSDP2, saved after half of the steps and loaded into a network and an optimizer that are new."""
+    _train_in_two(run, _fsdp2, _fsdp2)
+
+
+def reshard_to_one(run: Pass) -> None:
+    """FSDP2, saved after half of the steps; rank 0 loads it, and goes on without a layout."""
+    _train_in_two(run, _fsdp2, None)
+
+
+def reshard_from_one(run: Pass) -> None:
+    """Rank 0 without a layout, saved after half of the steps; all ranks load it, and go on with FSDP2."""
+    _train_in_two(run, None, _fsdp2)
+
+
+Wrap = Callable[[Pass, nn.Module], nn.Module] | None
+"""Wraps a network for all ranks; None: rank 0 has it, alone."""
+
+
+def _train_in_two(run: Pass, first: Wrap, second: Wrap) -> None:
+    """Train with one wrapper, save, load into another one, and go on. Without a half with the one of all ranks."""
+    here = dist.new_group([0])
+    wrap = first if run.half else first or second
+    model, updates = _begin(run, wrap, run.rank.seed)
+    for step in run.steps():
+        shares = 1 if wrap is None else run.of
+        if model is None or updates is None:
+            step.has_gradients(None, None)
+            step.is_over(None)
+        else:
+            loss = step.loss(model, step.share(0 if wrap is None else run.index, shares)[0])
+            updates.scaled(shares * loss).backward()
+            updates.unscale()
+            step.has_gradients(model, loss.detach(), shares=shares)
+            updates.update()
+            step.is_over(model)
+        if step.number == run.half:
+            folder = run.rank.data_dir / f"layout-{run.rank.launch}"
+            if model is not None and updates is not None:
+                with run.rank.phase("checkpoint_save"):
+                    _save(model, updates, folder, None if wrap else here)
+            run.rank.barrier()
+            wrap = second
+            model, updates = _begin(run, wrap, run.rank.seed + 1)
+            if model is not None and updates is not None:
+                with run.rank.phase("checkpoint_load"):
+                    _load(model, updates, folder, None if wrap else here)
+            if run.rank.rank == 0:
+                size = sum(file.stat().st_size for file in folder.rglob("*.distcp"))
+                run.rank.record("checkpoint_bytes", size, unit="B", better="info")
+            run.rank.barrier()
+            if run.rank.rank == 0:
+                shutil.rmtree(folder)
+
+
+def _begin(run: Pass, wrap: Wrap, seed: int) -> tuple[nn.Module, Updates] | tuple[None, None]:
+    if wrap is None and run.index:
+        return None, None
+    model = run.model(seed)
+    model = model if wrap is None else wrap(run, model)
+    torch.manual_seed(run.rank.seed + 1 + run.index)
+    return model, run.updates(model)
+
+
+def _states(model: nn.Module, updates: Updates) -> dict[str, Any]:
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    weights, optimizer = get_state_dict(model, updates.optimizer)
+    schedule = {} if updates.schedule is None else {"schedule": updates.schedule.state_dict()}
+    return {"model": weights, "optimizer": optimizer, **schedule}
+
+
+def _save(model: nn.Module, updates: Updates, folder: Any, group: dist.ProcessGroup | None) -> None:
+    from torch.distributed.checkpoint import state_dict_saver
+
+    state_dict_saver.save(_states(model, updates), checkpoint_id=folder, process_group=group)
+
+
+def _load(model: nn.Module, updates: Updates, folder: Any, group: dist.ProcessGroup | None) -> None:
+    from torch.distributed.checkpoint import state_dict_loader
+    from torch.distributed.checkpoint.state_dict import set_state_dict
+
+    found = _states(model, updates)
+    state_dict_loader.load(found, checkpoint_id=folder, process_group=group)
+    set_state_dict(model, updates.optimizer, model_state_dict=found["model"], optim_state_dict=found["optimizer"])
+    if updates.schedule is not None:
+        updates.schedule.load_state_dict(found["schedule"])
+
+
+def _asked(run: Pass, name: str) -> Callable[..., Any]:
+    found: Callable[..., Any] | None = getattr(run.training, name)
+    if found is None:
+        raise BodyError(f"this layout needs TrainSpec({name}=...)")
+    return found
+
+
+def _mesh(run: Pass) -> DeviceMesh:
+    return init_device_mesh(run.rank.device.type, (run.of,))
+
+
+def _ddp(run: Pass, model: nn.Module) -> DistributedDataParallel:
+    return DistributedDataParallel(model, device_ids=[run.rank.device] if run.rank.device.type == "cuda" else None)
+
+
+def _fsdp2(run: Pass, model: nn.Module) -> nn.Module:
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = _mesh(run)
+    for block in _asked(run, "blocks")(model):
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def _norm_over_ranks(own: torch.Tensor) -> torch.Tensor:
+    squares = own.square()
+    dist.all_reduce(squares)
+    return squares.sqrt()
+
+
+_GATHERS = ("all_gather_into_tensor", "reduce_scatter_tensor")
+
+LAYOUTS: dict[str, Layout] = {
+    "one": Layout(one),
+    "ddp": Layout(ddp, ("all_reduce",)),
+    "accumulation": Layout(accumulation, ("all_reduce",)),
+    "checkpointing": Layout(checkpointing, ("all_reduce",)),
+    "compiled": Layout(compiled, ("all_reduce",)),
+    "inductor": Layout(partial(compiled, backend="inductor"), ("all_reduce",)),
+    "fsdp2": Layout(fsdp2, _GATHERS),
+    "tensor_parallel": Layout(tensor_parallel, ("all_reduce",)),
+    "pipeline": Layout(pipeline, ("send", "recv")),
+    "resume": Layout(resume, _GATHERS),
+    "reshard_to_one": Layout(reshard_to_one, _GATHERS),
+    "reshard_from_one": Layout(reshard_from_one, _GATHERS),
+}
+"""By the name that ``equivalent`` takes."""

@@ -1,0 +1,124 @@
+"""Reference: every step of a training once more, on one rank in float64, from the weights that the training has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Set
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from pytest_distbench.errors import BodyError
+from pytest_distbench.layouts.deviations import GRADIENT, LOSS, STATE, WEIGHTS, Quantity
+from pytest_distbench.layouts.training import Step, Tensors, TrainSpec, state_of
+
+
+class Seen(NamedTuple):
+    """A quantity beside what it should be.
+
+    Attributes:
+        deviation: their distance.
+        factor: the multiple of what it should be that it is nearest to.
+        rest: its distance from that multiple. Distances are over the norm of what it should be.
+    """
+
+    deviation: float
+    factor: float
+    rest: float
+
+
+class StepReference:
+    """What a pass is compared with, step by step, so that no rounding of a step is carried into the next.
+
+    Weights before a step are to be those that the step before has left, or the training's first ones; the loss and the
+    gradients those that the whole batch has with these weights in float64; and weights after the update what the
+    training's optimizer makes of the pass's own gradients: near zero, Adam turns another rounding into another sign.
+
+    Attributes:
+        seen: how far each quantity is off.
+        losses: of the pass.
+        expected_losses: of the reference.
+        has_gradient: any gradient of the reference is not 0.
+        has_moved: its optimizer has changed a weight.
+    """
+
+    def __init__(self, training: TrainSpec, model: nn.Module) -> None:
+        self.seen: dict[Quantity, Seen] = {}
+        self.losses: list[float] = []
+        self.expected_losses: list[float] = []
+        self.has_gradient = self.has_moved = False
+        self._training = training
+        self._model = model
+        self._parameters = dict(model.named_parameters(remove_duplicate=False))
+        self._optimizer = training.optimizer(model.parameters())
+        self._schedule = None if training.schedule is None else training.schedule(self._optimizer)
+        self._left = {name: tensor.detach().clone() for name, tensor in state_of(model)}  # {}: this rank had none
+
+    def see_gradients(self, step: Step, loss: float, weights: Tensors, gradients: Tensors, own: Set[str]) -> None:
+        for name, weight in weights.items():
+            if self._left and name in own:
+                self._compare(Quantity(step.number, WEIGHTS, name), weight, self._left.get(name))
+        self._left = {}
+        with torch.no_grad():
+            for name, parameter in self._parameters.items():
+                parameter.copy_(weights.get(name, parameter))
+        self._model.zero_grad()
+        inputs, targets = (part.to("cpu") for part in step.batch)
+        inputs = inputs.double() if inputs.is_floating_point() else inputs
+        expected = self._training.loss(
+            self._model(inputs), targets.double() if targets.is_floating_point() else targets
+        )
+        expected.backward()
+        self.losses.append(loss)
+        self.expected_losses.append(float(expected.detach()))
+        self._compare(Quantity(step.number, LOSS), torch.tensor(loss).double(), expected.detach())
+        for name, parameter in self._parameters.items():
+            if parameter.grad is None:
+                continue
+            self.has_gradient |= bool(parameter.grad.any())
+            if name in gradients and name in own:
+                self._compare(Quantity(step.number, GRADIENT, name), gradients[name], parameter.grad)
+            elif name in weights and name not in gradients:
+                self.seen[Quantity(step.number, GRADIENT, name)] = Seen(math.inf, 0.0, 0.0)
+        self._update(gradients)
+        self.has_moved |= any(not torch.equal(self._parameters[name], weight) for name, weight in weights.items())
+
+    def see_state(self, step: Step, state: Tensors) -> None:
+        expected = {name: tensor.detach() for name, tensor in state_of(self._model)}
+        for name, tensor in state.items():
+            self._compare(Quantity(step.number, STATE, name), tensor, expected.get(name))
+        self._left = expected | state
+        with torch.no_grad():
+            for name, buffer in self._model.named_buffers():
+                buffer.copy_(state.get(name, buffer))
+
+    def _update(self, gradients: Tensors) -> None:
+        for name, parameter in self._parameters.items():
+            parameter.grad = gradients.get(name)
+        if (most := self._training.max_norm) is not None:
+            own = [p.grad for p in self._model.parameters() if p.grad is not None]
+            norm = math.sqrt(math.fsum(float(gradient.square().sum()) for gradient in own))
+            for gradient in own if norm > most else ():
+                gradient *= most / norm
+        self._optimizer.step()
+        if self._schedule is not None:
+            self._schedule.step()
+
+    def _compare(self, quantity: Quantity, found: torch.Tensor, expected: torch.Tensor | None) -> None:
+        if expected is None:
+            raise BodyError(
+                f"the layout has {quantity.name}, which the network without a layout has not: modules keep their "
+                f"names. It has {', '.join(sorted(self._parameters))}"
+            )
+        if expected.shape != found.shape:
+            raise BodyError(
+                f"{quantity.name} is {tuple(found.shape)} under the layout, and {tuple(expected.shape)} without it: "
+                "wanted the whole of it, or a DTensor"
+            )
+        norm = float(expected.norm())
+        over = norm or 1.0
+        factor = float((found * expected).sum()) / norm**2 if norm else 1.0
+        self.seen[quantity] = Seen(
+            float((found - expected).norm()) / over, factor, float((found - factor * expected).norm()) / over
+        )

@@ -1,0 +1,366 @@
+"""TrainSpec, what is spread over ranks; and Pass, one run of it under a layout, whose steps are compared."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from pytest_distbench.errors import BodyError
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor.parallel import ParallelStyle
+    from torch.optim.lr_scheduler import LRScheduler
+
+    from pytest_distbench.worker.context import RankContext
+
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+"""Of autocast, by the name of the precision."""
+_FIRST_SCALE = 2.0**10
+"""Of the loss in float16: a small network's gradients do not overflow."""
+_WRAPPERS = {"module", "_orig_mod", "_checkpoint_wrapped_module"}
+"""What wrappers add to the names of parameters."""
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+"""Inputs and targets; the first dimension of both counts the samples."""
+
+Tensors = dict[str, torch.Tensor]
+"""Whole tensors on the CPU in float64, by name."""
+
+
+class Oracle(Protocol):
+    """What every step of a pass is compared with."""
+
+    def see_gradients(self, step: Step, loss: float, weights: Tensors, gradients: Tensors, own: Set[str]) -> None:
+        """Take the loss, and weights and gradients of all ranks before the update; ``own`` are those of this one."""
+
+    def see_state(self, step: Step, state: Tensors) -> None:
+        """Take parameters and buffers of this rank after the update."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSpec:
+    """A model, its data, its loss and its optimizer, without a layout.
+
+    Attributes:
+        model: makes the network. torch is seeded before each call.
+        batch: makes the global batch of a step, counted from 0; of one step always the same.
+        loss: of outputs and targets, a scalar: the mean over the terms of these targets.
+        optimizer: of parameters.
+        terms: number of terms in that mean, of targets: tokens that are not masked. None: the samples.
+        schedule: of the optimizer, stepped after each of its steps. None: its rate is constant.
+        max_norm: the gradient is clipped to this norm. None: it is not clipped.
+        blocks: modules of the network that FSDP2 shards one by one, and that activation checkpointing computes again.
+        tensor_parallel: of the network, a style by the name of each module, as ``parallelize_module`` takes them.
+        stages: of the network and a number of ranks, as many modules, for a pipeline. Parameters keep their names.
+        layouts: further layouts by name, functions of a :class:`Pass`.
+    """
+
+    model: Callable[[], nn.Module]
+    batch: Callable[[int], Batch]
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+    terms: Callable[[torch.Tensor], int] | None = None
+    schedule: Callable[[torch.optim.Optimizer], LRScheduler] | None = None
+    max_norm: float | None = None
+    blocks: Callable[[Any], Iterable[nn.Module]] | None = None
+    tensor_parallel: Callable[[Any], Mapping[str, ParallelStyle]] | None = None
+    stages: Callable[[Any, int], Sequence[nn.Module]] | None = None
+    layouts: Mapping[str, Callable[[Pass], object]] = field(default_factory=dict)
+
+
+class Draw(NamedTuple):
+    """A call of the network, with dropout: the share of the batch, the random state before it, and whether it draws."""
+
+    share: int
+    state: str
+    is_used: bool
+
+
+class Pass:
+    """One run of a training: under a layout by all ranks, or by each rank alone.
+
+    Attributes:
+        rank: this process in its group.
+        training: what is trained.
+        index: of this rank in the pass.
+        of: ranks of the pass.
+        oracle: what steps are compared with; None: with nothing.
+        half: the step after which a layout saves and loads, where it does; 0: in none.
+        draws: random states, where the pass keeps dropout.
+    """
+
+    def __init__(
+        self,
+        rank: RankContext,
+        training: TrainSpec,
+        numbers: Callable[[], Iterable[int]],
+        *,
+        oracle: Oracle | None = None,
+        is_alone: bool = False,
+        precision: str = "float32",
+        order: int | None = None,
+        half: int = 0,
+        has_dropout: bool = False,
+    ) -> None:
+        self.rank = rank
+        self.training = training
+        self.index, self.of = (0, 1) if is_alone else (rank.rank, rank.world_size)
+        self.half = half
+        self.oracle = oracle
+        self.draws: list[Draw] | None = [] if has_dropout else None
+        self._numbers = numbers
+        self._precision = precision
+        self._order = order
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of parameters."""
+        return torch.float64 if self._precision == "float64" else torch.float32
+
+    def model(self, seed: int | None = None) -> nn.Module:
+        """The network on this rank's device, before it is wrapped: with the same weights in each call and rank.
+
+        Dropout is off where values are compared.
+        """
+        torch.manual_seed(self.rank.seed if seed is None else seed)
+        model = self.training.model().to(self.rank.device, self.dtype)
+        for module in model.modules():
+            if self.draws is None and isinstance(module, nn.modules.dropout._DropoutNd):
+                module.p = 0.0
+        return model
+
+    def arithmetic(self) -> AbstractContextManager[object]:
+        """Autocast of a forward pass, where the precision asks for it."""
+        if self._precision not in DTYPES:
+            return contextlib.nullcontext()
+        return torch.autocast(self.rank.device.type, DTYPES[self._precision])
+
+    def updates(self, model: nn.Module) -> Updates:
+        """The training's optimizer for a wrapped network."""
+        return Updates(self, model, has_scale=self._precision == "float16")
+
+    def steps(self) -> Iterator[Step]:
+        """Give the steps of this pass; of each :meth:`Step.has_gradients` and :meth:`Step.is_over` are called."""
+        for number in self._numbers():
+            step = Step(self, number, self._batch(number))
+            yield step
+            step.expect_over()
+
+    def train(
+        self,
+        model: nn.Module,
+        *,
+        index: int = 0,
+        of: int = 1,
+        micro_batches: int = 1,
+        around: Callable[[bool], AbstractContextManager[object]] = lambda is_last: contextlib.nullcontext(),
+    ) -> None:
+        """Train a wrapped network in the usual loop. A collective call.
+
+        Args:
+            model: it averages the gradients of all shares.
+            index: of this rank's share of each batch.
+            of: shares that a batch is cut into.
+            micro_batches: parts that a share is cut into, whose gradients are added up.
+            around: entered around each micro-batch; told whether it is the last.
+        """
+        torch.manual_seed(self.rank.seed + 1 + index)  # other samples, other random numbers
+        updates = self.updates(model)
+        for step in self.steps():
+            parts = step.share(index, of, micro_batches)
+            losses = []
+            for i, part in enumerate(parts):
+                with around(i == len(parts) - 1):
+                    loss = step.loss(model, part)
+                    updates.scaled(of * loss).backward()
+                losses.append(loss.detach())
+            updates.unscale()
+            step.has_gradients(model, torch.stack(losses).sum(), shares=of)
+            updates.update()
+            step.is_over(model)
+
+    def of_all(self, own: Tensors) -> Tensors:
+        """This rank's tensors, and of others those that it has not. A collective call."""
+        if self.of == 1:
+            return own
+        names = [set(json.loads(data)) for data in self.rank.gather(json.dumps(sorted(own)).encode())]
+        if all(each == names[0] for each in names):
+            return own
+        packed = io.BytesIO()
+        torch.save(own, packed)
+        found: Tensors = {}
+        for data in self.rank.gather(packed.getvalue()):
+            found = torch.load(io.BytesIO(data)) | found
+        return found | own
+
+    def _batch(self, number: int) -> Batch:
+        inputs, targets = self.training.batch(number - 1)
+        if self._order is not None:
+            order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(self._order))
+            inputs, targets = inputs[order], targets[order]
+        return self._given(inputs), self._given(targets)
+
+    def _given(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self.rank.device, self.dtype if tensor.is_floating_point() else None)
+
+
+class Updates:
+    """The optimizer of a network, and what the training does around its steps.
+
+    Attributes:
+        optimizer: of the training.
+        schedule: of the optimizer, or None.
+    """
+
+    def __init__(self, of: Pass, model: nn.Module, *, has_scale: bool) -> None:
+        training = of.training
+        self.optimizer = training.optimizer(model.parameters())
+        self.schedule = None if training.schedule is None else training.schedule(self.optimizer)
+        self._scaler = torch.amp.GradScaler(of.rank.device.type, init_scale=_FIRST_SCALE, enabled=has_scale)
+        self.scaled(torch.zeros((), device=of.rank.device))  # it is there from then on, in each stage of a pipeline
+        self._parameters = list(model.parameters())
+        self._max_norm = training.max_norm
+
+    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """The loss as the backward pass takes it: in float16 it is scaled."""
+        found: torch.Tensor = self._scaler.scale(loss)
+        return found
+
+    def unscale(self) -> None:
+        """Divide the gradients by the scale of the loss."""
+        self._scaler.unscale_(self.optimizer)
+
+    def update(self, norm: Callable[[torch.Tensor], torch.Tensor] = lambda own: own) -> None:
+        """Clip, step, and forget the gradients. A collective call.
+
+        Args:
+            norm: the norm of the whole gradient, of that of the parameters that this rank has.
+        """
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        if self._max_norm is not None and gradients:
+            total = norm(torch.stack([_whole(gradient).norm() for gradient in gradients]).norm())
+            for gradient in gradients:
+                gradient.mul_((self._max_norm / total).clamp(max=1))
+        self._scaler.step(self.optimizer)
+        self._scaler.update()
+        if self.schedule is not None:
+            self.schedule.step()
+        self.optimizer.zero_grad()
+
+
+class Step:
+    """One step of a pass.
+
+    Attributes:
+        number: from 1.
+        batch: the global batch.
+    """
+
+    def __init__(self, of: Pass, number: int, batch: Batch) -> None:
+        self.number = number
+        self.batch = batch
+        self._pass = of
+        self._terms: Callable[[torch.Tensor], int] = of.training.terms or len
+        self._all_terms = self._terms(batch[1])
+        self._share = 0
+        self._has_gradients = self._is_over = False
+
+    def share(self, index: int, of: int, micro_batches: int = 1) -> list[Batch]:
+        """A share of the batch, in micro-batches.
+
+        Raises:
+            BodyError: the batch has too few samples.
+        """
+        if (samples := len(self.batch[0])) < of * micro_batches:
+            raise BodyError(f"a batch of {samples} samples is no {of} shares of {micro_batches} micro-batches each")
+        self._share = index
+        inputs, targets = (part.tensor_split(of)[index] for part in self.batch)
+        return list(zip(inputs.tensor_split(micro_batches), targets.tensor_split(micro_batches), strict=True))
+
+    def loss(self, model: nn.Module, part: Batch) -> torch.Tensor:
+        """What a part of the batch adds to the mean over the whole batch."""
+        inputs, targets = part
+        before = self._random_state()
+        with self._pass.arithmetic():
+            outputs = model(inputs)
+            if self._pass.draws is not None:
+                self._pass.draws.append(Draw(self._share, before, is_used=self._random_state() != before))
+            return self.weigh(outputs, targets)
+
+    def weigh(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The loss of a part of the batch, by its share of the terms."""
+        loss = self._pass.training.loss(outputs, targets)
+        terms = self._terms(targets)
+        return loss if terms == self._all_terms else loss * (terms / self._all_terms)
+
+    def has_gradients(self, model: nn.Module | None, loss: torch.Tensor | None, *, shares: int = 1) -> None:
+        """Compare the loss and the gradients, before the update. A collective call.
+
+        Args:
+            model: the wrapped network, or this rank's part of it; None: it has none of it.
+            loss: what this rank's share adds to the loss; None: nothing.
+            shares: that the batch was cut into.
+        """
+        self._has_gradients = True
+        if (oracle := self._pass.oracle) is None:
+            return
+        total = 0.0 if loss is None else float(loss.detach())
+        if self._pass.of > 1:
+            rank = self._pass.rank
+            total = rank.sum_over_ranks(total) * shares / rank.sum_over_ranks(float(loss is not None))
+        # A tied weight has the name of each of its places.
+        named = [] if model is None else list(model.named_parameters(remove_duplicate=False))
+        weights = _copies(named)
+        gradients = _copies((name, p.grad) for name, p in named if p.grad is not None)
+        own = {*weights, *gradients}
+        oracle.see_gradients(self, total, self._pass.of_all(weights), self._pass.of_all(gradients), own)
+
+    def is_over(self, model: nn.Module | None) -> None:
+        """Compare parameters and buffers, after the update. A collective call."""
+        self._is_over = True
+        if model is not None and self._pass.oracle is not None:
+            self._pass.oracle.see_state(self, _copies(state_of(model)))
+
+    def expect_over(self) -> None:
+        """Refuse a step of which nothing was compared."""
+        for was_called, name in ((self._has_gradients, "has_gradients"), (self._is_over, "is_over")):
+            if not was_called:
+                raise BodyError(f"step {self.number} of the layout is over without a call of step.{name}(model, ...)")
+
+    def _random_state(self) -> str:
+        if self._pass.draws is None:
+            return ""
+        device = self._pass.rank.device
+        state = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+        return hashlib.sha256(state.numpy().tobytes()).hexdigest()
+
+
+def _copies(named: Iterable[tuple[str, torch.Tensor]]) -> Tensors:
+    """Of whole tensors, under the names that they have without wrappers. A collective call."""
+    return {
+        ".".join(word for word in name.split(".") if word not in _WRAPPERS): _whole(tensor.detach()).to(
+            "cpu", torch.float64, copy=True
+        )
+        for name, tensor in named
+    }
+
+
+def state_of(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters and buffers of a network, those that are numbers with a fraction."""
+    yield from model.named_parameters(remove_duplicate=False)
+    yield from ((name, buffer) for name, buffer in model.named_buffers() if buffer.is_floating_point())
+
+
+def _whole(tensor: Any) -> torch.Tensor:
+    found: torch.Tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return found

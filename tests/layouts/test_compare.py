@@ -1,0 +1,107 @@
+"""What is said of the first thing that deviates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import pytest
+from support.ranks import make_rank
+
+from pytest_distbench.layouts.compare import LayoutComparison
+from pytest_distbench.layouts.deviations import GRADIENT, LOSS, STATE, WEIGHTS, Quantity
+from pytest_distbench.layouts.reference import Seen
+from pytest_distbench.records.metric import TOLD
+
+EQUAL = Seen(0.0, 1.0, 0.0)
+
+
+def quantities(step: int) -> list[Quantity]:
+    named = [Quantity(step, part, name) for part in (WEIGHTS, GRADIENT, STATE) for name in ("a", "b")]
+    return sorted([*named, Quantity(step, LOSS)])
+
+
+def told(*ranks: Mapping[Quantity, Seen], sent: Mapping[str, set[str]] | None = None) -> dict[str, str]:
+    """By metric, what is said of it; empty: it is within its bound."""
+    all_of = [*quantities(1), *quantities(2)]
+    rank = make_rank()
+    LayoutComparison(
+        limits=dict.fromkeys(all_of, 0.1),
+        seen=[dict.fromkeys(all_of, EQUAL) | dict(one) for one in ranks],
+        sent=sent or {},
+    ).record(rank)
+    return {each.name: str(each.facts.get(TOLD, "")) for each in rank.notebook.observations}
+
+
+A = Quantity(1, GRADIENT, "a")
+B = Quantity(1, GRADIENT, "b")
+
+
+OFF = Seen(1.0, 0.0, 1.0)
+DOUBLE = Seen(1.0, 2.0, 0.0)
+OTHER, ANOTHER = Seen(1.0, 1.5, 0.9), Seen(1.0, 0.5, 0.9)
+OF_A = "the gradient of a in step 1"
+UPDATED = (
+    "b after the update of step 2 deviates first: its gradient is right, so check clipping, the optimizer and its "
+)
+SCALED = (
+    f"{OF_A} deviates first, with 1 other of 2: 2 times that of one rank, so check the reduction and the weight of the "
+)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "sentence"),
+    [
+        (
+            [{Quantity(1, WEIGHTS, "a"): OFF}, {}],
+            "a before step 1 deviates first on rank 0 alone: check the initialisation",
+        ),
+        ([{Quantity(2, WEIGHTS, "a"): OFF}], "a before step 2 deviates first: check what was saved and loaded"),
+        (
+            [{Quantity(2, LOSS): DOUBLE}],
+            "the loss of step 2 deviates first: check the forward pass, its samples, and the weight of the loss",
+        ),
+        (
+            [{Quantity(2, STATE, "b"): OFF}],
+            f"{UPDATED}schedule",
+        ),
+        (
+            [{A: DOUBLE, B: DOUBLE}] * 2,
+            f"{SCALED}loss",
+        ),
+        ([{A: OTHER}, {A: ANOTHER}], f"{OF_A} deviates first: ranks hold different gradients, so it was not reduced"),
+        ([{A: Seen(math.inf, 0.0, 0.0)}], f"{OF_A} is missing"),
+        (
+            [{A: OTHER}] * 2,
+            f"{OF_A} deviates first: ranks hold the same gradients, so check the backward pass and what was reduced",
+        ),
+    ],
+)
+def test_the_sentence_names_what_is_at_fault(ranks: list[dict[Quantity, Seen]], sentence: str) -> None:
+    found = told(*ranks)
+
+    assert [text for text in found.values() if text] == [sentence]
+
+
+def test_what_follows_from_the_first_is_not_told_of() -> None:
+    found = told(
+        {A: Seen(1.0, 1.5, 0.9), Quantity(1, STATE, "a"): Seen(9.0, 9.0, 9.0), Quantity(2, LOSS): Seen(9.0, 1.0, 9.0)}
+    )
+
+    assert [name for name, text in found.items() if text] == ["gradient_deviation"]
+    assert set(found) == {"loss_deviation", "gradient_deviation", "state_deviation"}
+
+
+def test_a_gradient_that_was_sent_in_fewer_digits_is_told_with_them() -> None:
+    found = told({A: OTHER}, sent={"all_reduce": {"float32", "bfloat16"}})
+
+    assert found["gradient_deviation"].endswith("; a step sends bfloat16")
+
+
+def test_a_quantity_that_no_rank_has_is_told() -> None:
+    rank = make_rank()
+    LayoutComparison(limits={A: 0.1, Quantity(1, LOSS): 0.1}, seen=[{Quantity(1, LOSS): EQUAL}], sent={}).record(rank)
+    [gradient] = [each for each in rank.notebook.observations if each.name == "gradient_deviation"]
+
+    assert gradient.facts[TOLD] == "the gradient of a in step 1 is missing"
+    assert gradient.value is None

@@ -1,0 +1,55 @@
+"""How far a layout may be off: as far as equal mathematics are."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from pytest_distbench.layouts.deviations import (
+    GRADIENT,
+    LOSS,
+    STATE,
+    Quantity,
+    first_beyond,
+    limits_of,
+    times_beyond,
+)
+
+FIRST, SECOND = Quantity(1, GRADIENT, "a"), Quantity(2, GRADIENT, "a")
+
+
+def test_a_limit_is_the_sum_of_all_controls_times_how_far_they_are_apart() -> None:
+    limits = limits_of([{FIRST: 1.0, SECOND: 2.0}, {FIRST: 4.0, SECOND: 2.0}])
+
+    assert limits == {FIRST: 5.0 * 4, SECOND: 4.0 * 4}  # apart in one step, apart in each
+
+
+def test_a_control_that_is_exact_makes_no_limit_infinite() -> None:
+    assert limits_of([{FIRST: 0.0}, {FIRST: 3.0}]) == {FIRST: 3.0}
+    assert limits_of([{FIRST: 0.0}, {FIRST: 0.0}]) == {FIRST: 0.0}
+
+
+def test_a_loss_has_the_largest_deviation_of_all_steps_in_each() -> None:
+    one, two = Quantity(1, LOSS), Quantity(2, LOSS)
+
+    assert limits_of([{one: 0.0, two: 2.0}, {one: 2.0, two: 1.0}]) == {one: 4.0, two: 4.0}
+
+
+def test_the_first_step_and_part_is_named_and_of_it_what_is_furthest_beyond() -> None:
+    far, near = Quantity(1, GRADIENT, "far"), Quantity(1, GRADIENT, "near")
+    later, state = Quantity(2, LOSS), Quantity(1, STATE, "far")
+    limits = dict.fromkeys([far, near, later, state], 1.0)
+
+    assert first_beyond({later: 9.0, state: 8.0, near: 1.5, far: 3.0}, limits) == far
+    assert first_beyond({later: 9.0, state: 8.0, near: 1.0, far: 1.0}, limits) == state
+    assert first_beyond(dict.fromkeys(limits, 1.0), limits) is None
+
+
+@pytest.mark.parametrize(
+    ("deviation", "limit", "times"),
+    [(3.0, 2.0, 1.5), (0.0, 0.0, 0.0), (1e-9, 0.0, math.inf), (math.nan, 1.0, math.inf), (math.inf, 1.0, math.inf)],
+)
+def test_what_is_no_number_is_beyond_every_limit(deviation: float, limit: float, times: float) -> None:
+    assert times_beyond(deviation, limit) == times
+    assert (first_beyond({FIRST: deviation}, {FIRST: limit}) is None) == (times <= 1)

@@ -1,0 +1,215 @@
+"""Every step of a pass beside the same step in float64: what is off is seen in the step, and the part, where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from support.ranks import make_rank
+from torch import nn
+
+from pytest_distbench.errors import BodyError
+from pytest_distbench.layouts.deviations import GRADIENT, LOSS, STATE, WEIGHTS, Quantity
+from pytest_distbench.layouts.layouts import one
+from pytest_distbench.layouts.reference import StepReference
+from pytest_distbench.layouts.training import Pass, TrainSpec
+
+ROUNDINGS = torch.finfo(torch.float32).eps * 16
+"""Of a few sums of a few numbers in float32."""
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 3, bias=False)
+        self.drop = nn.Dropout(0.5)
+        self.register_buffer("scale", torch.full((8,), 2.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.second(self.drop(torch.tanh(self.first(x)) * self.scale))
+        return found
+
+
+def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    drawn = torch.Generator().manual_seed(step)
+    return torch.randn(6, 4, generator=drawn), torch.randint(3, (6,), generator=drawn)
+
+
+def adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=0.1)
+
+
+def halved(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LambdaLR:
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
+
+
+TRAINING = TrainSpec(
+    model=Net, batch=batch, loss=nn.functional.cross_entropy, optimizer=adam, schedule=halved, max_norm=0.1
+)
+
+
+def compared(train: Callable[[Pass], object] = one, training: TrainSpec = TRAINING, **options: Any) -> StepReference:
+    """A pass of three steps, with its deviations."""
+    rank = make_rank()
+    reference = StepReference(training, Pass(rank, training, lambda: (), precision="float64").model())
+    train(Pass(rank, training, lambda: range(1, 4), oracle=reference, is_alone=True, **options))
+    return reference
+
+
+def off(reference: StepReference) -> set[tuple[int, int]]:
+    """Steps and parts that are further off than roundings."""
+    return {(q.step, q.part) for q, seen in reference.seen.items() if seen.deviation > ROUNDINGS}
+
+
+def loop(
+    spoil_gradients: Callable[[nn.Module, int], object] = lambda model, number: None,
+    spoil_weights: Callable[[nn.Module, int], object] = lambda model, number: None,
+    after: Callable[[nn.Module, int], object] = lambda model, number: None,
+) -> Callable[[Pass], None]:
+    """A training loop that does something wrong."""
+
+    def train(run: Pass) -> None:
+        model = run.model()
+        updates = run.updates(model)
+        for step in run.steps():
+            [part] = step.share(0, 1)
+            loss = step.loss(model, part)
+            loss.backward()
+            spoil_gradients(model, step.number)
+            step.has_gradients(model, loss)
+            updates.update()
+            spoil_weights(model, step.number)
+            step.is_over(model)
+            after(model, step.number)
+
+    return train
+
+
+def change(model: nn.Module) -> None:
+    with torch.no_grad():
+        model.first.bias += 0.01
+
+
+@pytest.mark.parametrize("order", [None, 1, 2])
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_a_sound_pass_is_off_by_roundings_alone(precision: str, order: int | None) -> None:
+    found = compared(precision=precision, order=order)
+
+    assert off(found) == set()
+    assert {(q.step, q.part) for q in found.seen} == {
+        (s, p) for s in (1, 2, 3) for p in (WEIGHTS, LOSS, GRADIENT, STATE)
+    }
+    assert Quantity(1, STATE, "scale") in found.seen
+    assert len(found.losses) == len(found.expected_losses) == 3
+    assert (found.has_gradient, found.has_moved) == (True, True)
+
+
+def test_lower_precision_is_seen() -> None:
+    assert (1, GRADIENT) in off(compared(precision="bfloat16"))
+
+
+def test_a_scaled_gradient_is_seen_with_its_factor_and_nothing_else_is_off() -> None:
+    def double(model: nn.Module, number: int) -> None:
+        if number == 2:
+            model.second.weight.grad *= 2
+
+    found = compared(loop(double))
+
+    assert off(found) == {(2, GRADIENT)}
+    seen = found.seen[Quantity(2, GRADIENT, "second.weight")]
+    assert (seen.deviation, seen.factor) == pytest.approx((1.0, 2.0), rel=1e-4)
+    assert seen.rest < ROUNDINGS
+
+
+def test_another_update_is_seen_in_its_step_alone() -> None:
+    assert off(compared(loop(spoil_weights=lambda model, number: number == 2 and change(model)))) == {(2, STATE)}
+
+
+def test_weights_that_change_between_steps_are_seen_before_the_next() -> None:
+    assert off(compared(loop(after=lambda model, number: number == 1 and change(model)))) == {(2, WEIGHTS)}
+
+
+def test_other_weights_at_the_beginning_are_seen_there() -> None:
+    def train(run: Pass) -> None:
+        run.train(run.model(seed=7))
+
+    assert off(compared(train)) == {(1, WEIGHTS)}
+
+
+def test_a_clipped_gradient_and_a_schedule_are_part_of_the_update() -> None:
+    def train(run: Pass) -> None:
+        model = run.model()
+        optimizer = adam(model.parameters())
+        for step in run.steps():
+            [part] = step.share(0, 1)
+            loss = step.loss(model, part)
+            loss.backward()
+            step.has_gradients(model, loss)
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            optimizer.step()
+            optimizer.zero_grad()
+            step.is_over(model)
+
+    assert off(compared(train)) == {(2, STATE), (3, STATE)}, "its rate is not halved"
+
+
+def test_a_gradient_that_is_not_there_is_infinitely_off() -> None:
+    def forget(model: nn.Module, number: int) -> None:
+        model.first.weight.grad = None
+
+    assert compared(loop(forget)).seen[Quantity(1, GRADIENT, "first.weight")].deviation == torch.inf
+
+
+def test_a_part_of_a_tensor_is_refused() -> None:
+    def cut(model: nn.Module, number: int) -> None:
+        model.first.weight = nn.Parameter(model.first.weight[:4])
+
+    with pytest.raises(BodyError, match=r"first.weight is \(4, 4\) under the layout, and \(8, 4\) without it"):
+        compared(loop(spoil_weights=cut))
+
+
+def test_a_module_of_another_name_is_refused() -> None:
+    def train(run: Pass) -> None:
+        model = nn.Sequential(run.model())
+        run.train(model)
+
+    with pytest.raises(BodyError, match=r"the layout has 0\.first\.weight, .* It has first.bias, first.weight"):
+        compared(train)
+
+
+@pytest.mark.parametrize("missing", ["has_gradients", "is_over"])
+def test_a_step_that_is_not_compared_is_refused(missing: str) -> None:
+    def train(run: Pass) -> None:
+        model = run.model()
+        for step in run.steps():
+            if missing == "is_over":
+                step.has_gradients(model, torch.zeros(()))
+
+    with pytest.raises(BodyError, match=rf"step 1 of the layout is over without a call of step\.{missing}\("):
+        compared(train)
+
+
+def test_a_batch_that_is_too_small_for_its_shares_is_refused() -> None:
+    with pytest.raises(BodyError, match="a batch of 6 samples is no 4 shares of 2 micro-batches each"):
+        compared(lambda run: run.train(run.model(), index=0, of=4, micro_batches=2))
+
+
+def test_micro_batches_weigh_what_they_have_of_the_terms() -> None:
+    def masked(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs, targets = batch(step)
+        targets[:2] = -100
+        return inputs, targets
+
+    training = TrainSpec(
+        model=Net,
+        batch=masked,
+        loss=nn.functional.cross_entropy,
+        optimizer=adam,
+        terms=lambda targets: int((targets != -100).sum()),
+    )
+    unequal = TrainSpec(model=Net, batch=masked, loss=nn.functional.cross_entropy, optimizer=adam)
+
+    assert off(compared(lambda run: run.train(run.model(), micro_batches=2), training)) == set()
+    assert {(1, LOSS), (1, GRADIENT)} <= off(compared(lambda run: run.train(run.model(), micro_batches=2), unequal))
