@@ -16,7 +16,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "pytest_distbench": Budget(213, 57_823),  # with the extension layouts: 9 files, 1220 lines
+    "pytest_distbench": Budget(214, 57_831),  # with the extension layouts: 10 files, 1231 lines
     "tests": Budget(317, 57_959),
 }
 """A number that rises needs its reason in a comment on its line."""

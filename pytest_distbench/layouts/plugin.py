@@ -1,69 +1,19 @@
-"""The fixture ``equivalent``: one training, under a layout and without it."""
+"""The fixture of layouts. What it hands out is imported when a test asks for it."""
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_distbench.errors import show
-from pytest_distbench.plugin.arguments import Called, ShapeKeywords
-from pytest_distbench.plugin.distbench import Distbench
-from pytest_distbench.plugin.outcomes import Run
-
-PRECISIONS = ("float32", "bfloat16", "float16")
-_FEWEST_STEPS, _MOST_STEPS = 2, 1000
-_COMPARE = "pytest_distbench.layouts.compare:compare"
+if TYPE_CHECKING:
+    from pytest_distbench.layouts.fixtures import Equivalent
+    from pytest_distbench.plugin.distbench import Distbench
 
 
 @pytest.fixture
 def equivalent(distbench: Distbench) -> Equivalent:
     """Compare a layout of a training with one rank: ``equivalent("gpt.py::gpt", "fsdp2")``."""
+    from pytest_distbench.layouts.fixtures import Equivalent
+
     return Equivalent(distbench)
-
-
-class Equivalent:
-    """The ``equivalent`` fixture."""
-
-    def __init__(self, distbench: Distbench) -> None:
-        self._distbench = distbench
-
-    def __call__(
-        self,
-        training: str,
-        layout: str,
-        *,
-        steps: int = 4,
-        precision: str = "float32",
-        **options: Unpack[ShapeKeywords],
-    ) -> Run:
-        """Train under a layout, and fail the test where that differs from one rank by more than roundings do.
-
-        The reference is the training on one rank in float64. Controls are the training on one rank in ``precision``,
-        with the samples of each batch in another order: what they differ by is the bound. Judged are
-        ``loss_deviation``, ``gradient_deviation`` and ``state_deviation`` (parameters and buffers after each update),
-        ``random_conflicts``, against a baseline ``loss_curve`` and ``step_time``, and the communication fingerprint.
-
-        Args:
-            training: a ``TrainSpec`` in a file: ``"gpt.py::gpt"``.
-            layout: a row of ``LAYOUTS`` in ``layouts/layouts.py``, or one of the training's own.
-            steps: that are compared.
-            precision: ``float32``, or ``bfloat16`` and ``float16`` for autocast, the latter with a scaled loss.
-
-        Raises:
-            BeyondBound: the layout differs from one rank. The message names the first step and parameter.
-            LaunchFailed: nothing is trained, or the layout does not send what it should.
-            Misuse: an argument cannot be used.
-        """
-        self._distbench.skip_without_clocks("equivalent compares values")
-        given = self._distbench.arguments("equivalent")
-        given.keywords(options, self.__call__, ShapeKeywords)
-        if not isinstance(training, str) or "::" not in training:
-            given.refuse(f"training={show(training)}: wanted a TrainSpec in a file: 'gpt.py::gpt'")
-        params = {
-            "layout": given.text("layout", layout),
-            "steps": given.whole("steps", steps, least=_FEWEST_STEPS, most=_MOST_STEPS),
-            "precision": given.choice("precision", precision, PRECISIONS),
-        }
-        wanted = Called(body=training, called_by=_COMPARE, params=params, argument="training", **options)
-        return self._distbench.run_wanted(given, wanted)

@@ -27,7 +27,8 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 """Of autocast, by the name of the precision."""
 _FIRST_SCALE = 2.0**10
 """Of the loss in float16: a small network's gradients do not overflow."""
-_WRAPPERS = {"module", "_orig_mod", "_checkpoint_wrapped_module"}
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+_WRAPPERS = {"module", "_orig_mod"}
 """What wrappers add to the names of parameters."""
 
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -135,7 +136,7 @@ class Pass:
         torch.manual_seed(self.rank.seed if seed is None else seed)
         model = self.training.model().to(self.rank.device, self.dtype)
         for module in model.modules():
-            if self.draws is None and isinstance(module, nn.modules.dropout._DropoutNd):
+            if self.draws is None and isinstance(module, DROPOUTS):
                 module.p = 0.0
         return model
 

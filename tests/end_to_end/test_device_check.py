@@ -41,7 +41,7 @@ def made(project: Project) -> Iterator[pytest.Pytester]:
     [
         (
             "The NVIDIA driver on your system is too old (found version 12040)",
-            "the driver does not fit this torch (*found version 12040)). Next: uv pip install *--torch-backend=auto*",
+            "the driver does not fit this torch (*found version 12040)). Next: install *--torch-backend=auto*",
         ),
         ("No CUDA GPUs are available", "the rank sees no GPU (*). Next: check CUDA_VISIBLE_DEVICES *"),
         ("something else\nmore of it", "rank 0 raised *Error: something else. Next: python -c *"),

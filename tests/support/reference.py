@@ -18,7 +18,7 @@ from pytest_distbench import elastic, instruments, read
 from pytest_distbench.commands.cli import _parser
 from pytest_distbench.elastic.fixtures import Elastic, ElasticPool
 from pytest_distbench.elastic.worker.training import ElasticRank, Training
-from pytest_distbench.layouts.plugin import Equivalent
+from pytest_distbench.layouts.fixtures import Equivalent
 from pytest_distbench.plugin import arguments
 from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.markers import Requirement
