@@ -16,7 +16,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "pytest_distbench": Budget(214, 57_831),  # with the extension layouts: 10 files, 1231 lines
+    "pytest_distbench": Budget(214, 57_832),  # with the extension layouts: 10 files, 1232 lines
     "tests": Budget(317, 57_959),
 }
 """A number that rises needs its reason in a comment on its line."""

@@ -230,7 +230,8 @@ def _record_conflicts(rank: RankContext, draws: Sequence[Draw]) -> None:
     conflicts = []
     for (i, mine), (j, others) in itertools.combinations(enumerate(by_rank), 2):
         for a, b in zip(mine, others, strict=False):
-            if a.is_used and (a.share == b.share) != (a.state == b.state):
+            is_known = a.share is not None and b.share is not None  # else the layout has cut the batch itself
+            if a.is_used and is_known and (a.share == b.share) != (a.state == b.state):
                 samples, numbers = ("the same", "other") if a.share == b.share else ("other", "the same")
                 conflicts.append(f"ranks {i} and {j} have {samples} samples, and {numbers} random numbers for dropout")
     if rank.rank == 0:

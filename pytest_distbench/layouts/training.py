@@ -82,7 +82,7 @@ class TrainSpec:
 class Draw(NamedTuple):
     """A call of the network, with dropout: the share of the batch, the random state before it, and whether it draws."""
 
-    share: int
+    share: int | None
     state: str
     is_used: bool
 
@@ -273,7 +273,7 @@ class Step:
         self._pass = of
         self._terms: Callable[[torch.Tensor], int] = of.training.terms or len
         self._all_terms = self._terms(batch[1])
-        self._share = 0
+        self._share: int | None = None
         self._has_gradients = self._is_over = False
 
     def share(self, index: int, of: int, micro_batches: int = 1) -> list[Batch]:
