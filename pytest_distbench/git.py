@@ -70,12 +70,13 @@ def describe_commit(folder: Path, *, timeout_s: float = 30.0) -> str:
     return head.stdout.strip() + ("-dirty" if status.stdout.strip() else "")
 
 
-def knows_branch(folder: Path, name: str) -> bool:
+def knows_branch(folder: Path, name: str, *, timeout_s: float = 30.0) -> bool:
     """Whether the repository around a folder has a branch of that name."""
     try:
-        return run(folder, "rev-parse", "--verify", "--quiet", f"refs/heads/{name}").returncode == 0
-    except OSError:
+        found = run(folder, "rev-parse", "--verify", "--quiet", f"refs/heads/{name}", timeout_s=timeout_s)
+    except (OSError, subprocess.TimeoutExpired):
         return False
+    return found.returncode == 0
 
 
 BRANCHES = ("GITHUB_HEAD_REF", "GITHUB_REF_NAME", "CI_COMMIT_REF_NAME")

@@ -239,17 +239,24 @@ def tp_seeds(run: Pass) -> None:
         step.is_over(model)
 
 
-def dp_seeds(run: Pass) -> None:
-    """Ranks with other samples drop out the same units."""
-    model = with_ddp(run, run.model())
+def over_shares(
+    run: Pass, model: nn.Module, *, seed: int, after: Callable[..., tuple] = lambda step, *states: states
+) -> None:
+    """Data parallelism by a wrapper that averages; ``after`` may give another model and optimizer for the next step."""
     updates = run.updates(model)
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     for step in run.steps():
         loss = step.loss(model, step.share(run.index, run.of)[0])
         (loss * run.of).backward()
         step.has_gradients(model, loss.detach(), shares=run.of)
         updates.update()
         step.is_over(model)
+        model, updates = after(step, model, updates)
+
+
+def dp_seeds(run: Pass) -> None:
+    """Ranks with other samples drop out the same units."""
+    over_shares(run, with_ddp(run, run.model()), seed=0)
 
 
 def micro(
@@ -310,17 +317,9 @@ def resumed(run: Pass, spoil: Callable[[dict], object]) -> None:
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import set_state_dict
 
-    model = layouts._fsdp2(run, run.model())
-    updates = run.updates(model)
-    torch.manual_seed(1 + run.index)
-    for step in run.steps():
-        loss = step.loss(model, step.share(run.index, run.of)[0])
-        (loss * run.of).backward()
-        step.has_gradients(model, loss.detach(), shares=run.of)
-        updates.update()
-        step.is_over(model)
+    def resume(step, model, updates):
         if step.number != run.half:
-            continue
+            return model, updates
         folder = run.rank.data_dir / f"spoilt-{run.rank.params['layout'].replace(' ', '-')}"
         dcp.save(layouts._states(model, updates), checkpoint_id=folder)
         model = layouts._fsdp2(run, run.model(7))
@@ -329,13 +328,15 @@ def resumed(run: Pass, spoil: Callable[[dict], object]) -> None:
         dcp.load(found, checkpoint_id=folder)
         spoil(found)
         if "optimizer" in found:
-            set_state_dict(
-                model, updates.optimizer, model_state_dict=found["model"], optim_state_dict=found["optimizer"]
-            )
+            states = {"model_state_dict": found["model"], "optim_state_dict": found["optimizer"]}
+            set_state_dict(model, updates.optimizer, **states)
         else:
             model.load_state_dict(found["model"])
         if updates.schedule is not None and "schedule" in found:
             updates.schedule.load_state_dict(found["schedule"])
+        return model, updates
+
+    over_shares(run, layouts._fsdp2(run, run.model()), seed=1 + run.index, after=resume)
 
 
 def to_bf16(found: dict) -> None:

@@ -29,7 +29,7 @@ from pytest_distbench.layouts.deviations import (
     times_beyond,
 )
 from pytest_distbench.layouts.layouts import LAYOUTS, Layout, one
-from pytest_distbench.layouts.reference import Seen, StepReference
+from pytest_distbench.layouts.reference import MISSING, NOT_FINITE, Seen, StepReference
 from pytest_distbench.layouts.training import Draw, Pass, TrainSpec
 from pytest_distbench.records.metric import TOLD, Bound
 from pytest_distbench.units import counted
@@ -187,8 +187,10 @@ class LayoutComparison:
         ranks = [str(i) for i, one in holders.items() if not one.deviation <= self.limits[first]]
         where = f" on rank {', '.join(ranks)} alone" if len(ranks) < len(holders) else ""
         told = f"{what} deviates first{more}{where}"
-        if not holders or all(math.isinf(one.deviation) for one in holders.values()):
+        if all(one == MISSING for one in holders.values()):
             return f"{what} is missing{more}"
+        if NOT_FINITE in holders.values():
+            return f"{told}: it is not finite"
         if first.part == GRADIENT:
             return f"{told}: {self._cause(off)}{self._narrow()}"
         check = {

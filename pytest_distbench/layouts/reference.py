@@ -28,6 +28,11 @@ class Seen(NamedTuple):
     rest: float
 
 
+MISSING = Seen(math.inf, 0.0, math.inf)
+NOT_FINITE = Seen(math.inf, 1.0, math.inf)
+"""Both are infinitely far: a maximum over ranks keeps that, where it may lose one that is no number."""
+
+
 class StepReference:
     """What a pass is compared with, step by step, so that no rounding of a step is carried into the next.
 
@@ -80,7 +85,7 @@ class StepReference:
             if name in gradients and name in own:
                 self._compare(Quantity(step.number, GRADIENT, name), gradients[name], parameter.grad)
             elif name in weights and name not in gradients:
-                self.seen[Quantity(step.number, GRADIENT, name)] = Seen(math.inf, 0.0, 0.0)
+                self.seen[Quantity(step.number, GRADIENT, name)] = MISSING
         self._update(gradients)
         self.has_moved |= any(not torch.equal(self._parameters[name], weight) for name, weight in weights.items())
 
@@ -119,6 +124,8 @@ class StepReference:
         norm = float(expected.norm())
         over = norm or 1.0
         factor = float((found * expected).sum()) / norm**2 if norm else 1.0
-        self.seen[quantity] = Seen(
-            float((found - expected).norm()) / over, factor, float((found - factor * expected).norm()) / over
-        )
+        distance = float((found - expected).norm()) / over
+        if not math.isfinite(distance):
+            self.seen[quantity] = NOT_FINITE
+            return
+        self.seen[quantity] = Seen(distance, factor, float((found - factor * expected).norm()) / over)

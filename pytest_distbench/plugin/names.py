@@ -140,13 +140,13 @@ def next_commands(config: pytest.Config, folder: Path, *, may_compare: bool) -> 
         folder: of the baselines.
         may_compare: the run's backend and launcher can measure two revisions.
     """
+    from pytest_distbench.git import knows_branch  # it runs a program, which an unused plugin does not
+
     if not any((place / ".git").exists() for place in (config.rootpath, *config.rootpath.parents)):
         return {"record": record_command(config)}
     options, names = _split(config)
     chosen = set(config.args)
     tests = dict.fromkeys(word.partition("::")[0] for word in [*options, *names] if word in chosen)
-    from pytest_distbench.git import knows_branch  # it runs a program, which an unused plugin does not
-
     other = "main" if knows_branch(config.rootpath, "main") else "HEAD"
     against = shlex.join(["pytest", *without_ours(options, "launches"), f"--distbench-against={other}", *names])
     return {

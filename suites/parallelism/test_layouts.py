@@ -5,6 +5,12 @@ import shutil
 
 import pytest
 
+NUMBERS = ["loss_curve", "loss_deviation", "gradient_deviation", "state_deviation", "random_conflicts", "held_bytes"]
+pytestmark = [
+    pytest.mark.world_size(min=2),
+    pytest.mark.distbench(metrics=[*NUMBERS, "share", "fingerprint"]),  # the clock of so small a network says nothing
+]
+
 SHARED = ["ddp", "accumulation", "checkpointing", "compiled", "fsdp2", "pipeline", "resume"]
 RESHARDED = ["reshard_to_one", "reshard_from_one"]
 INDUCTOR = pytest.param("inductor", marks=pytest.mark.full)
@@ -20,25 +26,21 @@ def layout(request, distbench):
     return request.param
 
 
-@pytest.mark.world_size(min=2)
 @pytest.mark.parametrize("layout", [*SHARED, "tensor_parallel", *RESHARDED, INDUCTOR], indirect=True)
 def test_gpt(equivalent, layout):
     equivalent("gpt.py::gpt", layout)
 
 
-@pytest.mark.world_size(min=2)
 def test_sequence_parallel(equivalent):
     """Tensor parallelism whose norms have a part of the sequence each."""
     equivalent("gpt.py::gpt_in_sequence", "tensor_parallel")
 
 
-@pytest.mark.world_size(min=2)
 @pytest.mark.parametrize("layout", SHARED, indirect=True)
 def test_convolutional(equivalent, layout):
     equivalent("convolutional.py::net", layout)
 
 
-@pytest.mark.world_size(min=2)
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 @pytest.mark.parametrize("layout", ["ddp", "fsdp2", "pipeline"], indirect=True)
 def test_precision(equivalent, layout, precision):
@@ -46,7 +48,6 @@ def test_precision(equivalent, layout, precision):
     equivalent("gpt.py::gpt", layout, precision=precision)
 
 
-@pytest.mark.world_size(min=2)
 def test_fsdp2_holds_a_part(equivalent, distbench):
     """Of parameters and optimizer state each rank has its share, within what padding costs."""
     ddp, fsdp2 = (equivalent("gpt.py::gpt", layout, name=layout) for layout in ("ddp", "fsdp2"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import pytest
@@ -10,7 +9,7 @@ from support.ranks import make_rank
 
 from pytest_distbench.layouts.compare import LayoutComparison
 from pytest_distbench.layouts.deviations import GRADIENT, LOSS, STATE, WEIGHTS, Quantity
-from pytest_distbench.layouts.reference import Seen
+from pytest_distbench.layouts.reference import MISSING, NOT_FINITE, Seen
 from pytest_distbench.records.metric import TOLD
 
 EQUAL = Seen(0.0, 1.0, 0.0)
@@ -70,7 +69,8 @@ SCALED = (
             f"{SCALED}loss",
         ),
         ([{A: OTHER}, {A: ANOTHER}], f"{OF_A} deviates first: ranks hold different gradients, so it was not reduced"),
-        ([{A: Seen(math.inf, 0.0, 0.0)}], f"{OF_A} is missing"),
+        ([{A: MISSING}], f"{OF_A} is missing"),
+        ([{}, {A: NOT_FINITE}], f"{OF_A} deviates first on rank 1 alone: it is not finite"),
         (
             [{A: OTHER}] * 2,
             f"{OF_A} deviates first: ranks hold the same gradients, so check the backward pass and what was reduced",

@@ -13,7 +13,7 @@ from torch import nn
 from pytest_distbench.errors import BodyError
 from pytest_distbench.layouts.deviations import GRADIENT, LOSS, STATE, WEIGHTS, Quantity
 from pytest_distbench.layouts.layouts import one
-from pytest_distbench.layouts.reference import StepReference
+from pytest_distbench.layouts.reference import NOT_FINITE, StepReference
 from pytest_distbench.layouts.training import Pass, TrainSpec
 
 ROUNDINGS = torch.finfo(torch.float32).eps * 16
@@ -160,6 +160,14 @@ def test_a_gradient_that_is_not_there_is_infinitely_off() -> None:
         model.first.weight.grad = None
 
     assert compared(loop(forget)).seen[Quantity(1, GRADIENT, "first.weight")].deviation == torch.inf
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_gradient_that_is_not_finite_is_infinitely_off(value: float) -> None:
+    def spoil(model: nn.Module, number: int) -> None:
+        model.first.weight.grad[0, 0] = value
+
+    assert compared(loop(spoil)).seen[Quantity(1, GRADIENT, "first.weight")] == NOT_FINITE
 
 
 def test_a_part_of_a_tensor_is_refused() -> None:

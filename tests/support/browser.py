@@ -12,7 +12,7 @@ from typing import Any, Literal
 from playwright.sync_api import ConsoleMessage, Page, Request, sync_playwright
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-_LIMIT_MS = 60_000
+_LIMIT_MS = 30_000.0
 
 
 def find_browser() -> str | None:
