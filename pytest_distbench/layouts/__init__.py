@@ -9,5 +9,8 @@ RANDOM_CONFLICTS = "random_conflicts"
 STEP_TIME = "step_time"
 """Of the layout."""
 
+NARROW = PARAMETERS, GRADIENTS, SENT = "parameters", "gradients", "what a step sends"
+"""Facts of a deviation: which of them have 16 bits."""
+
 HELD_BYTES = "held_bytes"
 """Of parameters and optimizer state, of the rank that holds most."""

@@ -15,6 +15,7 @@ from pytest_distbench.layouts import (
     HELD_BYTES,
     LOSS_DEVIATION,
     RANDOM_CONFLICTS,
+    SENT,
     STATE_DEVIATION,
     STEP_TIME,
 )
@@ -30,7 +31,8 @@ from pytest_distbench.layouts.deviations import (
 )
 from pytest_distbench.layouts.layouts import LAYOUTS, Layout, one
 from pytest_distbench.layouts.reference import MISSING, NOT_FINITE, Seen, StepReference
-from pytest_distbench.layouts.training import Draw, Pass, TrainSpec
+from pytest_distbench.layouts.simulated import EachRank, Simulation
+from pytest_distbench.layouts.training import DTYPES, Draw, Oracle, Pass, TrainSpec
 from pytest_distbench.records.metric import TOLD, Bound
 from pytest_distbench.units import counted
 
@@ -56,36 +58,54 @@ def compare(rank: RankContext, training: TrainSpec) -> None:
     if not isinstance(training, TrainSpec):
         raise BodyError(f"wanted a TrainSpec, found {show(training)}")
     name, steps, precision = (rank.params[key] for key in ("layout", "steps", "precision"))
-    own = {key: Layout(train) for key, train in training.layouts.items()}
-    layout = look_up({**LAYOUTS, **own}, name, "layout")
+    simulated_ranks: int | None = rank.params.get("simulated_ranks")
+    users = {key: Layout(train, can_be_simulated=True) for key, train in training.layouts.items()}
+    layout = look_up({**LAYOUTS, **users}, name, "layout")
+    if simulated_ranks and not layout.can_be_simulated:
+        raise BodyError(f"layout {name!r}: torch cannot simulate its ranks: leave simulated_ranks= out")
     numbers = range(1, steps + 1)
 
-    def run(train: Callable[[Pass], object], **options: Any) -> StepReference:
-        fresh = Pass(rank, training, lambda: numbers, precision="float64").model().to("cpu")
-        reference = StepReference(training, fresh)
-        train(Pass(rank, training, lambda: numbers, oracle=reference, precision=precision, **options))
-        return reference
+    def reference() -> StepReference:
+        return StepReference(training, Pass(rank, training, lambda: numbers, precision="float64").model().to("cpu"))
 
-    controls = [run(one, is_alone=True, order=order) for order in range(CONTROLS)]
+    def run(train: Callable[[Pass], object], oracle: Oracle, **options: Any) -> dict[str, set[str]]:
+        compared = Pass(rank, training, lambda: numbers, oracle=oracle, precision=precision, **options)
+        train(compared)
+        return compared.dtypes
+
+    controls = [reference() for _ in range(CONTROLS)]
+    for order, control in enumerate(controls):
+        run(one, control, is_alone=True, order=order)
     _expect_trained(controls)
-    found = run(layout.train, half=max(1, steps // 2))
-    if all(map(math.isfinite, found.losses)):
-        rank.record("loss_curve", found.losses, better="curve")
-    drawing = Pass(rank, training, lambda: [1], precision=precision, has_dropout=True)
-    layout.train(drawing)
-    _record_conflicts(rank, drawing.draws or [])
-    layout.train(Pass(rank, training, lambda: _timed(rank, training, steps), precision=precision))
-    rank.record(HELD_BYTES, _held_bytes(rank), unit="B", better="exact", reduce="max")
-    sent = _sent(rank)
+    conflicts: list[str] | None = None
+    if simulated_ranks:
+        simulation = Simulation(simulated_ranks)
+        found = [reference() for _ in range(simulation.ranks)]
+        with simulation.running():
+            dtypes = run(layout.train, EachRank(simulation, found), simulation=simulation)
+        seen, sent = [each.seen for each in found], simulation.sent
+    else:
+        found = [reference()]
+        dtypes = run(layout.train, found[0], half=max(1, steps // 2))
+        drawing = Pass(rank, training, lambda: [1], precision=precision, has_dropout=True)
+        layout.train(drawing)
+        conflicts = _conflicts(rank, drawing.draws or [])
+        layout.train(Pass(rank, training, lambda: _timed(rank, training, steps), precision=precision))
+        rank.record(HELD_BYTES, _held_bytes(rank), unit="B", better="exact", reduce="max")
+        seen, sent = _gathered(rank, found[0].seen), _sent(rank)
+    if all(map(math.isfinite, found[0].losses)):
+        rank.record("loss_curve", found[0].losses, better="curve")
     if missing := [op for op in layout.proof if op not in sent]:
         raise BodyError(
             f"layout {name!r}: no rank sent {' or '.join(missing)} in a step, as it should; they sent "
             f"{', '.join(sent) or 'nothing'}"
         )
     limits = limits_of([{q: seen.deviation for q, seen in control.seen.items()} for control in controls])
-    result = LayoutComparison(limits=limits, seen=_gathered(rank, found.seen), sent=sent)
     if rank.rank == 0:
-        result.record(rank)
+        dtypes[SENT] = set().union(*sent.values())
+        LayoutComparison(limits=limits, seen=seen, dtypes=dtypes).record(rank)
+        if conflicts is not None:
+            _record_conflicts(rank, conflicts)
 
 
 def _timed(rank: RankContext, training: TrainSpec, steps: int) -> Iterator[int]:
@@ -143,12 +163,12 @@ class LayoutComparison:
     Attributes:
         limits: how far each may be off.
         seen: by rank, what it saw of them.
-        sent: collectives of a step, with their dtypes.
+        dtypes: of parameters, gradients and what a step sends, by these words.
     """
 
     limits: Mapping[Quantity, float]
     seen: Sequence[Mapping[Quantity, Seen]]
-    sent: Mapping[str, set[str]]
+    dtypes: Mapping[str, set[str]]
 
     def record(self, rank: RankContext) -> None:
         """Record the deviations up to the first that is beyond its limit: the others follow from it."""
@@ -168,7 +188,7 @@ class LayoutComparison:
                 reduce="rank0",
                 at={},
                 identity=None,
-                facts={TOLD: self._told(quantity)} if quantity == first else {},
+                facts={**self._narrow(), **({TOLD: self._told(quantity)} if quantity == first else {})},
                 bounds=[Bound(side="most", value=self.limits[quantity], where=f"{CONTROLS} controls")],
             )
 
@@ -191,31 +211,36 @@ class LayoutComparison:
             return f"{what} is missing{more}"
         if NOT_FINITE in holders.values():
             return f"{told}: it is not finite"
-        if first.part == GRADIENT:
-            return f"{told}: {self._cause(off)}{self._narrow()}"
+        saved = ", and whether they were saved and loaded" if first.step > 1 else ""
         check = {
             WEIGHTS: "check the initialisation" if first.step == 1 else "check what was saved and loaded",
             LOSS: "check the forward pass, its samples, and the weight of the loss",
-            STATE: "its gradient is right, so check clipping, the optimizer and its schedule",
+            GRADIENT: self._cause(off),
+            STATE: f"its gradient is right, so check clipping, the optimizer and its schedule{saved}",
         }
-        return f"{told}: {check[first.part]}"
+        narrow = "".join(f"; {kind} in {dtypes}" for kind, dtypes in self._narrow().items())
+        return f"{told}: {check[first.part]}{narrow}"
 
     def _cause(self, off: Sequence[Quantity]) -> str:
         """What gradients that deviate have in common."""
         seen = [(self.limits[q], each[q]) for q in off for each in self.seen if q in each]
         factors = [one.factor for _, one in seen]
+        if not any(factors):
+            return "it is 0, so check the backward pass, and whether it was cleared before it was compared"
         if all(one.rest <= abs(one.factor) * limit for limit, one in seen) and _are_near(factors, self.limits, off):
-            return f"{factors[0]:.4g} times that of one rank, so check the reduction and the weight of the loss"
+            return (
+                f"{factors[0]:.4g} times that of one rank, so check the reduction, the weight of the loss, and clipping"
+            )
         for q in off:
             copies = [each[q] for each in self.seen if q in each]
             if any(max(numbers) - min(numbers) > self.limits[q] for numbers in zip(*copies, strict=True)):
                 return "ranks hold different gradients, so it was not reduced"
         return "ranks hold the same gradients, so check the backward pass and what was reduced"
 
-    def _narrow(self) -> str:
-        """What is sent with fewer digits than weights have."""
-        narrow = {dtype for dtypes in self.sent.values() for dtype in dtypes if dtype in ("bfloat16", "float16")}
-        return f"; a step sends {' and '.join(sorted(narrow))}" if narrow else ""
+    def _narrow(self) -> dict[str, str]:
+        """What has fewer digits than the weights of the reference, and its dtypes."""
+        narrow = {kind: sorted(dtypes & {*DTYPES}) for kind, dtypes in self.dtypes.items()}
+        return {kind: " and ".join(dtypes) for kind, dtypes in narrow.items() if dtypes}
 
     def _is_off(self, quantity: Quantity) -> bool:
         held = [each[quantity].deviation for each in self.seen if quantity in each]
@@ -226,8 +251,8 @@ def _are_near(factors: Sequence[float], limits: Mapping[Quantity, float], of: It
     return max(factors) - min(factors) <= max(map(abs, factors)) * max(limits[q] for q in of)
 
 
-def _record_conflicts(rank: RankContext, draws: Sequence[Draw]) -> None:
-    """Record how often ranks drew the same random numbers for other samples, or other ones for the same samples."""
+def _conflicts(rank: RankContext, draws: Sequence[Draw]) -> list[str]:
+    """Where ranks drew the same random numbers for other samples, or other ones for the same samples."""
     by_rank = [[Draw(*each) for each in json.loads(data)] for data in rank.gather(json.dumps(draws).encode())]
     conflicts = []
     for (i, mine), (j, others) in itertools.combinations(enumerate(by_rank), 2):
@@ -236,15 +261,18 @@ def _record_conflicts(rank: RankContext, draws: Sequence[Draw]) -> None:
             if a.is_used and is_known and (a.share == b.share) != (a.state == b.state):
                 samples, numbers = ("the same", "other") if a.share == b.share else ("other", "the same")
                 conflicts.append(f"ranks {i} and {j} have {samples} samples, and {numbers} random numbers for dropout")
-    if rank.rank == 0:
-        rank.notebook.note(
-            RANDOM_CONFLICTS,
-            len(conflicts),
-            unit="",
-            better="info",
-            reduce="rank0",
-            at={},
-            identity=None,
-            facts={TOLD: f"{conflicts[0]}: seed a rank by the share of the batch that it has"} if conflicts else {},
-            bounds=[Bound(side="most", value=0.0, where="equivalent")],
-        )
+    return conflicts
+
+
+def _record_conflicts(rank: RankContext, conflicts: Sequence[str]) -> None:
+    rank.notebook.note(
+        RANDOM_CONFLICTS,
+        len(conflicts),
+        unit="",
+        better="info",
+        reduce="rank0",
+        at={},
+        identity=None,
+        facts={TOLD: f"{conflicts[0]}: seed a rank by the share of the batch that it has"} if conflicts else {},
+        bounds=[Bound(side="most", value=0.0, where="equivalent")],
+    )

@@ -11,6 +11,7 @@ from pytest_distbench.plugin.outcomes import Run
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 _FEWEST_STEPS, _MOST_STEPS = 2, 1000
+_MOST_SIMULATED = 1024
 _COMPARE = "pytest_distbench.layouts.compare:compare"
 
 
@@ -27,6 +28,7 @@ class Equivalent:
         *,
         steps: int = 4,
         precision: str = "float32",
+        simulated_ranks: int | None = None,
         **options: Unpack[ShapeKeywords],
     ) -> Run:
         """Train under a layout, and fail the test where that differs from one rank by more than roundings do.
@@ -41,6 +43,8 @@ class Equivalent:
             layout: a row of ``LAYOUTS`` in ``layouts/layouts.py``, or one of the training's own.
             steps: that are compared.
             precision: ``float32``, or ``bfloat16`` and ``float16`` for autocast, the latter with a scaled loss.
+            simulated_ranks: ranks of the layout in one process, with true values but neither times nor memory. For
+                ``tensor_parallel`` and layouts of the training's own.
 
         Raises:
             BeyondBound: the layout differs from one rank. The message names the first step and parameter.
@@ -57,5 +61,9 @@ class Equivalent:
             "steps": given.whole("steps", steps, least=_FEWEST_STEPS, most=_MOST_STEPS),
             "precision": given.choice("precision", precision, PRECISIONS),
         }
+        if simulated_ranks is not None:
+            params["simulated_ranks"] = given.whole("simulated_ranks", simulated_ranks, least=2, most=_MOST_SIMULATED)
+            if options.setdefault("world_size", 1) != 1:
+                given.refuse("simulated_ranks= are one process: leave world_size= out")
         wanted = Called(body=training, called_by=_COMPARE, params=params, argument="training", **options)
         return self._distbench.run_wanted(given, wanted)

@@ -25,10 +25,12 @@ class Layout(NamedTuple):
     Attributes:
         train: trains under it.
         proof: collectives of a step without which it is not what its name says.
+        can_be_simulated: torch's ``LocalTensorMode`` has the values of its ranks.
     """
 
     train: Callable[[Pass], object]
     proof: tuple[str, ...] = ()
+    can_be_simulated: bool = False
 
 
 def one(run: Pass) -> None:
@@ -241,7 +243,7 @@ LAYOUTS: dict[str, Layout] = {
     "compiled": Layout(compiled, ("all_reduce",)),
     "inductor": Layout(partial(compiled, backend="inductor"), ("all_reduce",)),
     "fsdp2": Layout(fsdp2, _GATHERS),
-    "tensor_parallel": Layout(tensor_parallel, ("all_reduce",)),
+    "tensor_parallel": Layout(tensor_parallel, ("all_reduce",), can_be_simulated=True),
     "pipeline": Layout(pipeline, ("send", "recv")),
     "resume": Layout(resume, _GATHERS),
     "reshard_to_one": Layout(reshard_to_one, _GATHERS),

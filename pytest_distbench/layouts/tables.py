@@ -6,7 +6,14 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from pytest_distbench.layouts import GRADIENT_DEVIATION, HELD_BYTES, LOSS_DEVIATION, STATE_DEVIATION, STEP_TIME
+from pytest_distbench.layouts import (
+    GRADIENT_DEVIATION,
+    HELD_BYTES,
+    LOSS_DEVIATION,
+    NARROW,
+    STATE_DEVIATION,
+    STEP_TIME,
+)
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.tables.table import Cell, Column, TableKind, number, seconds
@@ -56,6 +63,11 @@ def _size(name: str, heading: str) -> Column[LayoutRow]:
     return Column(name, float, heading, cell, if_any=True)
 
 
+def _narrow(row: LayoutRow) -> str:
+    facts = row.samples[GRADIENT_DEVIATION][0].facts if GRADIENT_DEVIATION in row.samples else {}
+    return ", ".join(f"{kind}: {facts[kind]}" for kind in NARROW if kind in facts)
+
+
 def _rate(row: LayoutRow) -> Cell:
     tokens, time_s = row.fact("tokens"), row.value(STEP_TIME)
     return number(tokens / time_s if tokens and time_s else None, ".0f")
@@ -71,6 +83,7 @@ LAYOUT_TABLE: TableKind[LayoutRow] = TableKind(
         _deviation(LOSS_DEVIATION),
         _deviation(GRADIENT_DEVIATION),
         _deviation(STATE_DEVIATION),
+        Column("in_16_bits", str, "in 16 bits", _narrow, if_any=True),
         Column("step_time_s", float, "step", lambda row: seconds(row.value(STEP_TIME))),
         Column("tokens_per_second", float, "tokens/s", _rate),
         _size(HELD_BYTES, "held by a rank"),

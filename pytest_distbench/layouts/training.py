@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import io
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -16,11 +17,13 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from pytest_distbench.errors import BodyError
+from pytest_distbench.layouts import GRADIENTS, PARAMETERS
 
 if TYPE_CHECKING:
     from torch.distributed.tensor.parallel import ParallelStyle
     from torch.optim.lr_scheduler import LRScheduler
 
+    from pytest_distbench.layouts.simulated import Simulation
     from pytest_distbench.worker.context import RankContext
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -93,11 +96,13 @@ class Pass:
     Attributes:
         rank: this process in its group.
         training: what is trained.
-        index: of this rank in the pass.
+        index: of this rank in the pass; of simulated ranks all of theirs.
         of: ranks of the pass.
         oracle: what steps are compared with; None: with nothing.
         half: the step after which a layout saves and loads, where it does; 0: in none.
+        simulation: of the ranks, where this process is all of them.
         draws: random states, where the pass keeps dropout.
+        dtypes: of the layout's parameters and gradients, by these words.
     """
 
     def __init__(
@@ -112,13 +117,18 @@ class Pass:
         order: int | None = None,
         half: int = 0,
         has_dropout: bool = False,
+        simulation: Simulation | None = None,
     ) -> None:
         self.rank = rank
         self.training = training
+        self.simulation = simulation
         self.index, self.of = (0, 1) if is_alone else (rank.rank, rank.world_size)
+        if simulation is not None:
+            self.index, self.of = simulation.index, simulation.ranks
         self.half = half
         self.oracle = oracle
         self.draws: list[Draw] | None = [] if has_dropout else None
+        self.dtypes: dict[str, set[str]] = {PARAMETERS: set(), GRADIENTS: set()}
         self._numbers = numbers
         self._precision = precision
         self._order = order
@@ -134,11 +144,16 @@ class Pass:
         Dropout is off where values are compared.
         """
         torch.manual_seed(self.rank.seed if seed is None else seed)
-        model = self.training.model().to(self.rank.device, self.dtype)
+        with self.as_one():
+            model = self.training.model().to(self.rank.device, self.dtype)
         for module in model.modules():
             if self.draws is None and isinstance(module, DROPOUTS):
                 module.p = 0.0
-        return model
+        return model if self.simulation is None else self.simulation.model(model)
+
+    def as_one(self) -> AbstractContextManager[object]:
+        """Where ranks are simulated, they make the same meanwhile, once."""
+        return contextlib.nullcontext() if self.simulation is None else self.simulation.paused()
 
     def arithmetic(self) -> AbstractContextManager[object]:
         """Autocast of a forward pass, where the precision asks for it."""
@@ -153,7 +168,9 @@ class Pass:
     def steps(self) -> Iterator[Step]:
         """Give the steps of this pass; of each :meth:`Step.has_gradients` and :meth:`Step.is_over` are called."""
         for number in self._numbers():
-            step = Step(self, number, self._batch(number))
+            with self.as_one():
+                batch = self._batch(number)
+            step = Step(self, number, batch)
             yield step
             step.expect_over()
 
@@ -192,7 +209,7 @@ class Pass:
 
     def of_all(self, own: Tensors) -> Tensors:
         """This rank's tensors, and of others those that it has not. A collective call."""
-        if self.of == 1:
+        if self.of == 1 or self.simulation is not None:
             return own
         names = [set(json.loads(data)) for data in self.rank.gather(json.dumps(sorted(own)).encode())]
         if all(each == names[0] for each in names):
@@ -285,7 +302,12 @@ class Step:
         if (samples := len(self.batch[0])) < of * micro_batches:
             raise BodyError(f"a batch of {samples} samples is no {of} shares of {micro_batches} micro-batches each")
         self._share = index
-        inputs, targets = (part.tensor_split(of)[index] for part in self.batch)
+        if (simulation := self._pass.simulation) is not None and index is simulation.index:
+            if samples % of:
+                raise BodyError(f"a batch of {samples} samples has no {of} equal shares: simulated ranks need them")
+            inputs, targets = (simulation.spread(tuple(part.tensor_split(of)).__getitem__) for part in self.batch)
+        else:
+            inputs, targets = (part.tensor_split(of)[index] for part in self.batch)
         return list(zip(inputs.tensor_split(micro_batches), targets.tensor_split(micro_batches), strict=True))
 
     def loss(self, model: nn.Module, part: Batch) -> torch.Tensor:
@@ -301,6 +323,9 @@ class Step:
     def weigh(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The loss of a part of the batch, by its share of the terms."""
         loss = self._pass.training.loss(outputs, targets)
+        if (simulation := self._pass.simulation) is not None:
+            of_ranks = [self._terms(each) / self._all_terms for each in simulation.values(targets)]
+            return loss * simulation.spread(lambda i: torch.tensor(of_ranks[i], dtype=loss.dtype))
         terms = self._terms(targets)
         return loss if terms == self._all_terms else loss * (terms / self._all_terms)
 
@@ -315,14 +340,20 @@ class Step:
         self._has_gradients = True
         if (oracle := self._pass.oracle) is None:
             return
-        total = 0.0 if loss is None else float(loss.detach())
-        if self._pass.of > 1:
-            rank = self._pass.rank
+        rank = self._pass.rank
+        if (simulation := self._pass.simulation) is not None:
+            each = [] if loss is None else [float(own) for own in simulation.values(loss.detach())]
+            total = math.fsum(each) * shares / simulation.ranks
+        else:
+            total = 0.0 if loss is None else float(loss.detach())
+        if self._pass.of > 1 and simulation is None:
             total = rank.sum_over_ranks(total) * shares / rank.sum_over_ranks(float(loss is not None))
         # A tied weight has the name of each of its places.
         named = [] if model is None else list(model.named_parameters(remove_duplicate=False))
-        weights = _copies(named)
-        gradients = _copies((name, p.grad) for name, p in named if p.grad is not None)
+        reduced = [(name, p.grad) for name, p in named if p.grad is not None]
+        for kind, tensors in ((PARAMETERS, named), (GRADIENTS, reduced)):
+            self._pass.dtypes[kind].update(str(tensor.dtype).removeprefix("torch.") for _, tensor in tensors)
+        weights, gradients = _copies(named), _copies(reduced)
         own = {*weights, *gradients}
         oracle.see_gradients(self, total, self._pass.of_all(weights), self._pass.of_all(gradients), own)
 

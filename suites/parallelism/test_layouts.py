@@ -59,3 +59,9 @@ def test_fsdp2_holds_a_part(equivalent, distbench):
         better="info",
         at_most=1.1 / distbench.world_size,
     )
+
+
+@pytest.mark.parametrize("training", ["gpt", "gpt_in_sequence"])
+def test_simulated(equivalent, training):
+    """Tensor parallelism on eight ranks that one process simulates."""
+    equivalent(f"gpt.py::{training}", "tensor_parallel", simulated_ranks=8)

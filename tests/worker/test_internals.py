@@ -17,8 +17,9 @@ from pytest_distbench.releases import PARTS, release_of
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "pytest_distbench"
 HOME = PACKAGE / "worker" / "torch_internals.py"
-HOMES = [path for path in (HOME, PACKAGE / "elastic" / "engines" / "fast_agent.py") if path.is_file()]
-"""The second does not run where a part that it uses is missing."""
+OTHERS = [PACKAGE / "elastic" / "engines" / "fast_agent.py", PACKAGE / "layouts" / "simulated.py"]
+HOMES = [path for path in (HOME, *OTHERS) if path.is_file()]
+"""The others do not run where a part that they use is missing."""
 
 
 @pytest.mark.spawn

@@ -82,3 +82,33 @@ def test_what_proves_nothing_is_refused(pytester: pytest.Pytester, run_inside: R
     found.assert_outcomes(failed=len(REFUSED))
     for sentence in REFUSED.values():
         assert sentence in found.stdout.str()
+
+
+SIMULATED = {
+    "tensor_parallel": "",
+    "one flat buffer": "",
+    "nothing synchronised": "ranks hold different gradients, so it was not reduced",
+    "TP gradient scaled by its size": "4 times that of one rank",
+    "one rank skips a step": "a layout that asks which rank it is needs real ranks",
+    "gradients summed": "DDP, FSDP2, a pipeline and parts of unequal size need real ranks",
+    "fsdp2": "torch cannot simulate its ranks: leave simulated_ranks= out",
+}
+
+
+def test_one_process_simulates_ranks(pytester: pytest.Pytester, run_inside: RunInside) -> None:
+    pytester.makeini("[pytest]\n")
+    pytester.makepyfile(f"""
+        import pytest
+
+        @pytest.mark.parametrize("layout", {list(SIMULATED)!r})
+        def test_layout(equivalent, layout):
+            equivalent("{FAULTY}::gpt", layout, simulated_ranks=4)
+    """)
+    found = run_inside()
+    text = " ".join(found.stdout.str().split())
+    if "this torch has no LocalTensorMode" in text:
+        pytest.skip("this torch has no LocalTensorMode")
+
+    found.assert_outcomes(passed=2, failed=len(SIMULATED) - 2)
+    for sentence in SIMULATED.values():
+        assert sentence in text

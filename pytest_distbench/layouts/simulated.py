@@ -1,0 +1,149 @@
+"""Simulation: all ranks of a layout in one process, with true values. It is torch's ``LocalTensorMode``."""
+
+from __future__ import annotations
+
+import unittest
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
+from typing import Any, NoReturn, cast
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from pytest_distbench.errors import BodyError
+from pytest_distbench.layouts.reference import StepReference
+from pytest_distbench.layouts.training import Step, Tensors
+from pytest_distbench.worker.torch_internals import join_fake_group
+
+try:
+    from torch.distributed import _local_tensor as local
+except ImportError:
+    local = None  # type: ignore[assignment] # a torch before 2.10
+
+
+class Simulation:
+    """Ranks of a group that is not there. What they compute on is a tensor with the values of each.
+
+    Attributes:
+        ranks: number of them.
+        index: of all of them, at once.
+        sent: collectives that they called, with their dtypes.
+
+    Raises:
+        SkipTest: torch has no ``LocalTensorMode``.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        if local is None:
+            raise unittest.SkipTest("not available: this torch has no LocalTensorMode to simulate ranks with")
+        self.ranks = ranks
+        self.sent: dict[str, set[str]] = {}
+        self.index = cast("int", EveryIndex(ranks))
+        self._mode = local.LocalTensorMode(ranks)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Be all ranks meanwhile, in a default group of that size; then again the one rank of this process."""
+        dist.destroy_process_group()
+        join_fake_group(rank=0, world_size=self.ranks)
+        try:
+            with self._mode, _Sent(self.sent):
+                yield
+        except (RuntimeError, AttributeError, AssertionError) as error:
+            said = str(error).partition("\n")[0].rstrip(".")
+            raise BodyError(
+                f"on simulated ranks: {said}. DDP, FSDP2, a pipeline and parts of unequal size need real ranks: leave "
+                "simulated_ranks= out"
+            ) from error
+        finally:
+            dist.destroy_process_group()
+            store = dist.HashStore()  # type: ignore[attr-defined] # it is there
+            dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Compute as one rank meanwhile."""
+        with self._mode.disable(), _disable_current_modes():
+            yield
+
+    def spread(self, of_rank: Callable[[int], torch.Tensor]) -> torch.Tensor:
+        """A tensor of what each rank has."""
+        return self._mode.rank_map(of_rank)
+
+    def values(self, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+        """What each rank has of a tensor."""
+        if not isinstance(tensor, local.LocalTensor):
+            return [tensor] * self.ranks
+        return [tensor._local_tensors[i] for i in range(self.ranks)]
+
+    def model(self, model: nn.Module) -> nn.Module:
+        """Make a network's parameters and buffers those of each rank. A tied weight stays one."""
+        made: dict[int, torch.Tensor] = {}
+        for module in model.modules():
+            named = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+            for name, tensor in named:
+                if id(tensor) not in made:
+                    each = self.spread(lambda _, tensor=tensor: tensor.detach().clone())  # type: ignore[misc]
+                    is_parameter = isinstance(tensor, nn.Parameter)
+                    made[id(tensor)] = nn.Parameter(each, tensor.requires_grad) if is_parameter else each
+                setattr(module, name, made[id(tensor)])
+        return model
+
+
+class EveryIndex:
+    """The indices of simulated ranks. A seed may be made of it, and a share; nothing else differs between them."""
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+
+    def __add__(self, number: int) -> torch.SymInt:
+        return torch.SymInt(local.LocalIntNode({i: i + number for i in range(self._ranks)}))
+
+    __radd__ = __add__
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise BodyError("a layout that asks which rank it is needs real ranks: leave simulated_ranks= out")
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __index__ = __hash__ = _refuse
+
+
+class _Sent(TorchDispatchMode):
+    """Collects the collectives that are called meanwhile."""
+
+    def __init__(self, sent: dict[str, set[str]]) -> None:
+        super().__init__()
+        self._sent = sent
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace in ("c10d", "_c10d_functional"):
+            name = func.overloadpacket.__name__.rstrip("_").replace("allreduce", "all_reduce")
+            tensors = [each for each in pytree.tree_leaves(args) if isinstance(each, torch.Tensor)]
+            self._sent.setdefault(name, set()).update(str(each.dtype).removeprefix("torch.") for each in tensors)
+        return func(*args, **(kwargs or {}))
+
+
+class EachRank:
+    """The references of simulated ranks, as one."""
+
+    def __init__(self, simulation: Simulation, references: Sequence[StepReference]) -> None:
+        self._simulation = simulation
+        self._references = references
+
+    def see_gradients(self, step: Step, loss: float, weights: Tensors, gradients: Tensors, own: Set[str]) -> None:
+        with self._simulation.paused():
+            split = zip(self._references, self._split(weights), self._split(gradients), strict=True)
+            for reference, its_weights, its_gradients in split:
+                reference.see_gradients(step, loss, its_weights, its_gradients, own)
+
+    def see_state(self, step: Step, state: Tensors) -> None:
+        with self._simulation.paused():
+            for reference, its_state in zip(self._references, self._split(state), strict=True):
+                reference.see_state(step, its_state)
+
+    def _split(self, tensors: Tensors) -> Iterator[Tensors]:
+        values = {name: self._simulation.values(tensor) for name, tensor in tensors.items()}
+        for i in range(self._simulation.ranks):
+            yield {name: each[i] for name, each in values.items()}
