@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Iterator, MutableMapping
 from typing import Any, TypeVar
 
-EXTENSIONS = ["elastic", "hosts", "workloads", "layouts", "tools"]
+EXTENSIONS = ["elastic", "hosts", "workloads", "layouts", "forecast", "tools"]
 """Without its line an extension is not there, and neither are its fixtures, options and commands."""
 
 _Key = TypeVar("_Key")

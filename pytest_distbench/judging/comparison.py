@@ -71,7 +71,7 @@ from pytest_distbench.records.metric import PEAK_MEMORY, Sample
 from pytest_distbench.records.reasons import REASONS, ReasonCode
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding, Statistic
-from pytest_distbench.units import format_bytes, format_change, format_values, is_size, why_impossible
+from pytest_distbench.units import format_bytes, format_change, format_values, is_size, quantity, why_impossible
 
 if TYPE_CHECKING:
     from pytest_distbench.judging.screening import Neighbours, Screening
@@ -443,7 +443,8 @@ def first_difference(stored: Sequence[float], current: Sequence[Sample]) -> str:
 
 def by_size(c: Comparison) -> Finding:
     then, now = c.known
-    highest = max(then) + _margin(max(then), c.under.tolerance)
+    unit = c.metric.unit
+    highest = max(then) + _margin(max(then), c.under.tolerance, unit)
     middle = statistics.median(then)
     limit = highest / middle - 1 if middle > 0 else None
     is_enough = len(now) >= AGREEING_LAUNCHES
@@ -452,20 +453,22 @@ def by_size(c: Comparison) -> Finding:
         rank = c.metric.facts.get("rank")
         whose = "" if rank is None else f"rank {rank} needs the most memory"
         return c.finding("beyond-threshold", whose, threshold=limit, is_open=not is_enough)
-    if (found := _hungrier(c.candidate, most_of_ranks(c.baseline), c.under.tolerance)) is not None:
+    if (found := _hungrier(c.candidate, most_of_ranks(c.baseline), c.under.tolerance, unit)) is not None:
         least, before, reason = found
-        limit = _margin(before, c.under.tolerance) / before if before else None
+        limit = _margin(before, c.under.tolerance, unit) / before if before else None
         shown: Shown = "one rank", [least] * len(now), [before] * len(then)
         return c.finding("beyond-threshold", reason, threshold=limit, is_open=not is_enough, shown=shown)
     if above * 2 > len(now):
-        reason = f"above {format_bytes(highest)} in {above} of {len(now)} launches"
+        reason = f"above {quantity(highest, unit)} in {above} of {len(now)} launches"
         return c.finding("noise", reason, threshold=limit)
-    if all(v + _margin(v, c.under.tolerance) < min(then) for v in now):
+    if all(v + _margin(v, c.under.tolerance, unit) < min(then) for v in now):
         return c.finding("better", threshold=limit, is_open=not is_enough)
     return c.finding("within-threshold", threshold=limit)
 
 
-def _hungrier(current: Sequence[Sample], stored: Sequence[float], tolerance: float) -> tuple[float, float, str] | None:
+def _hungrier(
+    current: Sequence[Sample], stored: Sequence[float], tolerance: float, unit: str
+) -> tuple[float, float, str] | None:
     """The place among the ranks that needs more in every launch: the least of it now, what it was, and a sentence.
 
     None: no place does, or the number of ranks is another one.
@@ -474,14 +477,14 @@ def _hungrier(current: Sequence[Sample], stored: Sequence[float], tolerance: flo
         return None
     ordered = [sorted(m.values, reverse=True) for m in current]
     for place, before in enumerate(stored):
-        if all(launch[place] > before + _margin(before, tolerance) for launch in ordered):
+        if all(launch[place] > before + _margin(before, tolerance, unit) for launch in ordered):
             least = min(launch[place] for launch in ordered)
-            return least, before, f"{place + 1} ranks need {format_bytes(least)} or more; in the baseline {place} did"
+            return least, before, f"{place + 1} ranks need {quantity(least, unit)} or more; in the baseline {place} did"
     return None
 
 
-def _margin(value: float, tolerance: float) -> float:
-    return max(value * tolerance, LEAST_BYTES)
+def _margin(value: float, tolerance: float, unit: str) -> float:
+    return max(value * tolerance, LEAST_BYTES if is_size(unit) else 0.0)
 
 
 def nothing_timed(c: Comparison) -> Finding | None:

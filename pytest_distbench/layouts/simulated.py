@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any, NoReturn, cast
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -16,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from pytest_distbench.errors import BodyError
 from pytest_distbench.layouts.reference import StepReference
 from pytest_distbench.layouts.training import Step, Tensors
-from pytest_distbench.worker.torch_internals import join_fake_group
+from pytest_distbench.worker.membership import standing_group
 
 try:
     from torch.distributed import _local_tensor as local
@@ -47,10 +46,8 @@ class Simulation:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Be all ranks meanwhile, in a default group of that size; then again the one rank of this process."""
-        dist.destroy_process_group()
-        join_fake_group(rank=0, world_size=self.ranks)
         try:
-            with self._mode, _Sent(self.sent):
+            with standing_group(self.ranks), self._mode, _Sent(self.sent):
                 yield
         except (RuntimeError, AttributeError, AssertionError) as error:
             said = str(error).partition("\n")[0].rstrip(".")
@@ -58,10 +55,6 @@ class Simulation:
                 f"on simulated ranks: {said}. DDP, FSDP2, a pipeline and parts of unequal size need real ranks: leave "
                 "simulated_ranks= out"
             ) from error
-        finally:
-            dist.destroy_process_group()
-            store = dist.HashStore()  # type: ignore[attr-defined] # it is there
-            dist.init_process_group("gloo", store=store, rank=0, world_size=1)
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from pytest_distbench.extensions import Table
 from pytest_distbench.records.record import Record
 from pytest_distbench.units import why_impossible
 
@@ -153,65 +154,68 @@ class MetricKind:
         return next(filter(None, (why_impossible(value, unit) for value in counting)), "")
 
 
-METRIC_KINDS: dict[str, MetricKind] = {
-    "higher": MetricKind(
-        summary="a throughput: may not fall",
-        reduce="min",
-        launch_value=lambda series: quantile(series, 1 - FAST_SIDE),
-        rule="noisy",
-        sign=-1,
-        limit_text=lambda limit: f"-{1 - 1 / (1 + limit):.0%}",
-    ),
-    "lower": MetricKind(
-        summary="a time or a size: may not rise",
-        reduce="max",
-        launch_value=lambda series: quantile(series, FAST_SIDE),
-        rule="noisy",
-        sign=1,
-        has_fast_side=True,
-        limit_text=lambda limit: f"+{limit:.0%}" if limit <= 10 else "> +1000%",
-    ),
-    "exact": MetricKind(summary="must be equal", reduce="all", rule="exact", keeps_series=True),
-    "info": MetricKind(summary="is shown, not judged", reduce="rank0", rule="none", keeps_series=True),
-    "curve": MetricKind(
-        summary="the first losses of a seeded training: must follow the baseline's step by step",
-        reduce="mean",
-        rule="curve",
-        shape="series",
-        keeps_series=True,
-        limit_text=lambda limit: f"{limit:.0e}",
-    ),
-    "same": MetricKind(
-        summary="a number of a seeded training that may neither rise nor fall",
-        reduce="mean",
-        rule="same",
-        shape="number",
-        limit_text=lambda limit: f"±{limit:.1%}",
-    ),
-    "steps": MetricKind(
-        summary="steps to a goal: may not rise",
-        reduce="all",
-        rule="steps",
-        shape="number",
-        limit_text=lambda limit: f"+{limit:.1%}",
-    ),
-    "floor": MetricKind(
-        summary="a quality at the end of a training: may not fall",
-        reduce="all",
-        rule="floor",
-        shape="number",
-        limit_text=lambda limit: f"-{limit:.1%}",
-    ),
-    "memory": MetricKind(
-        summary="an amount of memory: may not rise, whatever else the machine does",
-        reduce="max",
-        rule="memory",
-        sign=1,
-        shape="number",
-        limit_text=lambda limit: f"+{limit:.0%}",
-        tolerance=0.2,
-    ),
-}
+METRIC_KINDS: Table[str, MetricKind] = Table(
+    "metric kinds",
+    {
+        "higher": MetricKind(
+            summary="a throughput: may not fall",
+            reduce="min",
+            launch_value=lambda series: quantile(series, 1 - FAST_SIDE),
+            rule="noisy",
+            sign=-1,
+            limit_text=lambda limit: f"-{1 - 1 / (1 + limit):.0%}",
+        ),
+        "lower": MetricKind(
+            summary="a time or a size: may not rise",
+            reduce="max",
+            launch_value=lambda series: quantile(series, FAST_SIDE),
+            rule="noisy",
+            sign=1,
+            has_fast_side=True,
+            limit_text=lambda limit: f"+{limit:.0%}" if limit <= 10 else "> +1000%",
+        ),
+        "exact": MetricKind(summary="must be equal", reduce="all", rule="exact", keeps_series=True),
+        "info": MetricKind(summary="is shown, not judged", reduce="rank0", rule="none", keeps_series=True),
+        "curve": MetricKind(
+            summary="the first losses of a seeded training: must follow the baseline's step by step",
+            reduce="mean",
+            rule="curve",
+            shape="series",
+            keeps_series=True,
+            limit_text=lambda limit: f"{limit:.0e}",
+        ),
+        "same": MetricKind(
+            summary="a number of a seeded training that may neither rise nor fall",
+            reduce="mean",
+            rule="same",
+            shape="number",
+            limit_text=lambda limit: f"±{limit:.1%}",
+        ),
+        "steps": MetricKind(
+            summary="steps to a goal: may not rise",
+            reduce="all",
+            rule="steps",
+            shape="number",
+            limit_text=lambda limit: f"+{limit:.1%}",
+        ),
+        "floor": MetricKind(
+            summary="a quality at the end of a training: may not fall",
+            reduce="all",
+            rule="floor",
+            shape="number",
+            limit_text=lambda limit: f"-{limit:.1%}",
+        ),
+        "memory": MetricKind(
+            summary="an amount of memory: may not rise, whatever else the machine does",
+            reduce="max",
+            rule="memory",
+            sign=1,
+            shape="number",
+            limit_text=lambda limit: f"+{limit:.0%}",
+            tolerance=0.2,
+        ),
+    },
+)
 """By the name that ``better=`` takes."""
 
 

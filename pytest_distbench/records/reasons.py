@@ -518,6 +518,7 @@ REMARKS: dict[ReasonCode, Reason] = {
     "fail": replace(_REMARK, fails=True),
     "changed-communication": _CAUSE,
     "slower-sizes": _CAUSE,
+    "dearer-calls": _CAUSE,
     "slower-links": _CAUSE,
     "longer-phase": _CAUSE,
     "added-time": _CAUSE,

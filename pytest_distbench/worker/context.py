@@ -59,6 +59,7 @@ class RankContext(Member):
         data_dir: folder shared by the launches of this run.
         watch: takes the fingerprints.
         delay: delays the timed code, for a positive control.
+        is_memory_its_own: this process's peak memory is the workload's, and is recorded.
         only_structure: this process represents one rank on the backend ``fake``: timings and values mean nothing.
     """
 

@@ -67,13 +67,13 @@ class Watch:
     ``sees_all``: the backend moves no data, and the observer looks all the time.
     """
 
-    def __init__(self, *, is_on: bool, sees_all: bool = False, rank: int = 0) -> None:
+    def __init__(self, *, is_on: bool, sees_all: bool = False, rank: int = 0, observer: Observer | None = None) -> None:
         self.is_on = is_on
         self.found: dict[str, Fingerprint] = {}
         self.times: dict[str, list[float]] = {}
         self._who = str(rank)
         self._sees_all = sees_all
-        self._observer = Observer(completes=sees_all)
+        self._observer = observer or Observer(completes=sees_all)
         self._open: _Window | None = None
         self._hook = contextlib.ExitStack()
         self._per_iteration: dict[str, int | None] = {}

@@ -260,7 +260,7 @@ class _Life:
                 fingerprints=self.context.watch.found,
                 entered=self.context.watch.times,
                 unseen_collectives=self.unseen_collectives,
-                peak_memory_bytes=self.memory.num_bytes(),
+                peak_memory_bytes=self.memory.num_bytes() if self.context.is_memory_its_own else None,
                 load=self.window.load,
                 software=software(self.plan) if self.rank == 0 else {},
                 gpu=gpu_in_use() if self.plan.device == "cuda" else "",

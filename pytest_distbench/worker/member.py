@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, SupportsFloat
+from typing import TYPE_CHECKING, Any, Literal, Self, SupportsFloat
 
 import torch
 import torch.distributed as dist
@@ -66,6 +67,7 @@ class Member:
         is_watched = plan.backend != "fake" or self.only_structure
         self.watch = watch or Watch(is_on=is_watched, sees_all=self.only_structure, rank=self.rank)
         self.notebook = Notebook()
+        self.is_memory_its_own = True
         self._waited_s = 0.0
         self.delay = Delay(plan.delay, self.own_clock)
         self.phases = Phases(
@@ -98,6 +100,17 @@ class Member:
             barrier=self.barrier,
             in_loop=lambda: self.phases.in_loop,
         )
+
+    def standing_for(self, world_size: int, watch: Watch) -> Self:
+        """This process as rank 0 of a group that moves no data, :func:`membership.standing_group`."""
+        other = copy.copy(self)
+        other.rank, other.local_rank, other.world_size = 0, 0, world_size
+        other.backend, other.only_structure = "fake", True
+        other.watch, other.notebook = watch, Notebook()
+        other.phases = Phases(other.notebook, other.own_clock, other.synchronize, other.delay, sent=lambda: watch.sent)
+        other._side_group = SideGroup("fake", world_size, 1.0, watch)
+        other._common_at, other._unfinished = {}, []
+        return other
 
     def record(
         self,

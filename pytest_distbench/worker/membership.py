@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -144,6 +144,19 @@ _LISTENS_S = 5.0
 _LOOK_S = 0.002
 _MOST_KEPT = 16
 """Destroyed groups that are kept: each has threads and sockets, and a body may make hundreds. Those that go are old."""
+
+
+@contextlib.contextmanager
+def standing_group(world_size: int) -> Iterator[None]:
+    """Have a default group of many ranks that moves no data in place of this process's own, of one rank."""
+    dist.destroy_process_group()
+    join_fake_group(rank=0, world_size=world_size)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+        store = dist.HashStore()  # type: ignore[attr-defined] # it is there
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
 
 
 def join_group(

@@ -18,6 +18,7 @@ from pytest_distbench import elastic, instruments, read
 from pytest_distbench.commands.cli import _parser
 from pytest_distbench.elastic.fixtures import Elastic, ElasticPool
 from pytest_distbench.elastic.worker.training import ElasticRank, Training
+from pytest_distbench.forecast.fixtures import ForecastCall
 from pytest_distbench.layouts.fixtures import Equivalent
 from pytest_distbench.plugin import arguments
 from pytest_distbench.plugin.distbench import Distbench
@@ -48,6 +49,7 @@ CALLS: dict[str, dict[str, Callable[..., Any]]] = {
         "scaling": Scaling.__call__,
         **_methods(Communication, "communication", "buckets", "overlap", "compression", "links", "replay"),
         "equivalent": Equivalent.__call__,
+        "forecast": ForecastCall.__call__,
         "elastic": Elastic.__call__,
         "elastic_pool": ElasticPool.__call__,
     },
@@ -75,6 +77,7 @@ PAGES_OF = {
     "scaling": "scaling.md",
     "communication.buckets": "collectives.md#communication-patterns",
     "equivalent": "layouts.md",
+    "forecast": "forecast.md",
     "elastic": "elastic.md",
     "rank.phase": "scaling.md#where-a-step-goes",
     "stdout": "scripts.md",

@@ -1,0 +1,55 @@
+"""Why a forecast rose: which calls a rank makes more of, and how long it waits for them. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from pytest_distbench.forecast import EXPOSED, STEP, label
+from pytest_distbench.judging.remarks import MOST_DIFFERENCES
+from pytest_distbench.records.iteration import Fingerprint
+from pytest_distbench.records.run import CaseResult, Finding
+from pytest_distbench.units import format_bytes, format_change, format_seconds
+
+
+def dearer_calls(result: CaseResult) -> Iterator[Finding]:
+    """One cause for each size whose forecast rose beyond its threshold."""
+    if not result.launches:
+        return
+    now = result.launches[-1]
+    samples = {each.key: each for each in now.measurements}
+    other = result.reference.launches
+    stored = other[-1].fingerprints if other else result.reference.fingerprints
+    for finding in result.verdicts:
+        if finding.name == STEP and finding.is_failure and finding.ratio and finding.metric in samples:
+            key, facts = label(int(finding.at["ranks"])), samples[finding.metric].facts
+            calls, before = (_calls(found[key]) if key in found else Counter() for found in (now.fingerprints, stored))
+            added = {call: (n - before[call]) * _number(facts, call) for call, n in calls.items() if n > before[call]}
+            lines = [
+                f"{calls[call]} {call}, {before[call]} before: {format_seconds(seconds)} more, "
+                f"a step waits {format_seconds(_number(facts, f'{EXPOSED} {call}'))} for them"
+                for call, seconds in sorted(added.items(), key=lambda each: -each[1])
+            ]
+            if not lines:
+                lines = [f"it computes {format_seconds(_number(facts, 'computing_s'))} of the step"]
+            yield Finding(
+                code="dearer-calls",
+                metric=finding.metric,
+                reason=f"{format_change(finding.ratio)} at {finding.at['ranks']:,} ranks",
+                differences=lines[:MOST_DIFFERENCES],
+            )
+
+
+def _calls(fingerprint: Fingerprint) -> Counter[str]:
+    """Of rank 0, as :class:`~pytest_distbench.forecast.model.Call` names them."""
+    found: Counter[str] = Counter()
+    for rows in fingerprint.collectives.values():
+        for each in rows:
+            where = "" if each.group == "default" else f" over {each.group}"
+            found[f"{each.op} of {format_bytes(each.message_bytes)} {each.dtype}{where}"] += each.count
+    return found
+
+
+def _number(facts: Mapping[str, object], name: str) -> float:
+    value = facts.get(name)
+    return float(value) if isinstance(value, int | float) else 0.0

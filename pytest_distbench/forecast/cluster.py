@@ -1,0 +1,132 @@
+"""Cluster, a description in a TOML file: ranks of a node, links, and what a rank computes in a second."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pytest_distbench.errors import ConfigurationError, show
+from pytest_distbench.records.record import Record
+from pytest_distbench.store.files import read_toml
+from pytest_distbench.units import convert, parse_quantity
+
+SHIPPED = Path(__file__).with_name("clusters")
+_FLOPS = {"FLOP/s": 1.0, "GFLOP/s": 1e9, "TFLOP/s": 1e12, "PFLOP/s": 1e15}
+MEMORY = "memory"
+"""In ``[computing]``: the rate at which a rank reads and writes its memory."""
+ALGORITHMS = ("ring", "tree")
+
+
+class Terms(Record, frozen=True, kw_only=True):
+    """What a message costs: ``latency`` in seconds, and its bytes over ``bandwidth`` in bytes per second."""
+
+    latency: float
+    bandwidth: float
+    algorithm: str = ""
+    """That the collective uses; empty: the faster one."""
+
+
+class Cluster(Record, frozen=True, kw_only=True):
+    """Ranks and the links between them.
+
+    Attributes:
+        ranks_per_node: ranks that share a node; those of a group are placed in their order.
+        within: how far a term may be off, as a fraction.
+        node: the link between ranks of a node.
+        network: the link of a rank to other nodes.
+        collectives: measured terms of a collective, in place of those of the links.
+        computing: of a rank, by dtype FLOP/s that it sustains, and ``memory`` in bytes per second. Empty: it is
+            measured on this machine.
+        prefetch: gathers that are on their way before they are asked for, as with FSDP2's implicit prefetching.
+    """
+
+    ranks_per_node: int
+    within: float
+    node: Terms
+    network: Terms
+    collectives: dict[str, Terms] = {}
+    computing: dict[str, float] = {}
+    prefetch: int = 0
+
+
+class _Stated(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    latency: str
+    bandwidth: str
+    algorithm: str = ""
+
+
+class _File(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    ranks_per_node: int
+    node: _Stated
+    network: _Stated
+    within: float = 0.25
+    collectives: dict[str, _Stated] = {}
+    computing: dict[str, str] = {}
+    prefetch: int = 0
+
+
+def read_cluster(name: str, folder: Path, known: frozenset[str]) -> Cluster:
+    """Read a cluster that is shipped, by its name, or a file relative to a folder.
+
+    Args:
+        name: of the cluster or the file.
+        folder: of the test.
+        known: collectives that have a time.
+
+    Raises:
+        ConfigurationError: there is no such cluster, or a term of it is missing or wrong.
+    """
+    path = SHIPPED / f"{name}.toml" if not name.endswith(".toml") else folder / name
+    if not path.is_file():
+        shipped = ", ".join(sorted(file.stem for file in SHIPPED.glob("*.toml")))
+        raise ConfigurationError(f"cluster={name!r}: no file {path}; wanted one ending in .toml, or one of {shipped}")
+    stated = read_toml(path, _File, next_step="docs/forecast.md shows a cluster")
+
+    def terms(key: str, given: _Stated) -> Terms:
+        if given.algorithm not in ("", *ALGORITHMS):
+            raise _refusal(path, f"{key}.algorithm", given.algorithm, f"one of {', '.join(ALGORITHMS)}")
+        return Terms(
+            latency=_quantity(path, f"{key}.latency", given.latency, "s"),
+            bandwidth=_quantity(path, f"{key}.bandwidth", given.bandwidth, "B/s"),
+            algorithm=given.algorithm,
+        )
+
+    for op in stated.collectives:
+        if op not in known:
+            raise _refusal(path, "collectives", op, f"one of {', '.join(sorted(known))}")
+    for key, value, least in (
+        ("ranks_per_node", stated.ranks_per_node, 1),
+        ("prefetch", stated.prefetch, 0),
+        ("within", stated.within, 0),
+    ):
+        if value < least or (key == "within" and value >= 1):
+            raise _refusal(path, key, value, "a fraction from 0 to below 1" if key == "within" else f"{least} or more")
+    if stated.computing and MEMORY not in stated.computing:
+        raise ConfigurationError(f"{path}: computing has no {MEMORY!r}: wanted a rate such as '2 TB/s'")
+    return Cluster(
+        ranks_per_node=stated.ranks_per_node,
+        within=stated.within,
+        node=terms("node", stated.node),
+        network=terms("network", stated.network),
+        collectives={op: terms(f"collectives.{op}", given) for op, given in stated.collectives.items()},
+        computing={
+            key: _quantity(path, f"computing.{key}", text, "B/s" if key == MEMORY else "FLOP/s")
+            for key, text in stated.computing.items()
+        },
+        prefetch=stated.prefetch,
+    )
+
+
+def _quantity(path: Path, key: str, text: str, unit: str) -> float:
+    try:
+        value, given = parse_quantity(text)
+        found = value * _FLOPS[given] if unit == "FLOP/s" else convert(value, given or "of no kind", unit)
+    except (ConfigurationError, KeyError) as error:
+        wanted = {"s": "a time such as '5 us'", "B/s": "a rate such as '50 GB/s'", "FLOP/s": "such as '400 TFLOP/s'"}
+        raise _refusal(path, key, text, f"{wanted[unit]} ({error})") from None
+    if found <= 0:
+        raise _refusal(path, key, text, "more than 0")
+    return found
+
+
+def _refusal(path: Path, key: str, found: object, wanted: str) -> ConfigurationError:
+    return ConfigurationError(f"{path}: {key}={show(found)}: wanted {wanted}")

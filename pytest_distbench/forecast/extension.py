@@ -1,0 +1,12 @@
+"""What forecasts add to the tables of the core."""
+
+from __future__ import annotations
+
+ROWS = {
+    "fixtures": {"forecast": "plugin:forecast"},
+    "metric kinds": {"modelled": "kinds:MODELLED"},
+    "causes": {"forecast": "causes:dearer_calls"},
+    "tables": {"forecast": "tables:FORECAST"},
+    "charts above tables": {"forecast": "tables:forecast_charts"},
+    "commands": {"cluster": "commands:CLUSTER"},
+}

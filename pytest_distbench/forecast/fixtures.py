@@ -1,0 +1,79 @@
+"""ForecastCall, the fixture ``forecast``: a step on many ranks, without them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
+
+import msgspec
+
+from pytest_distbench.errors import DistbenchError, show
+from pytest_distbench.forecast.cluster import read_cluster
+from pytest_distbench.forecast.model import COLLECTIVES
+from pytest_distbench.plugin.arguments import Called, Judged
+from pytest_distbench.plugin.distbench import Distbench
+from pytest_distbench.plugin.outcomes import Run
+
+if TYPE_CHECKING:
+    from pytest_distbench.worker.context import RankContext
+
+_RECORD = "pytest_distbench.forecast.record:record"
+_MOST_RANKS = 1 << 20
+_MOST_WORLDS = 16
+
+
+class ForecastCall:
+    """The ``forecast`` fixture."""
+
+    def __init__(self, distbench: Distbench) -> None:
+        self._distbench = distbench
+
+    def __call__(
+        self,
+        train: Callable[[RankContext], object] | str,
+        *,
+        worlds: Sequence[int],
+        cluster: str,
+        params: Mapping[str, Any] | None = None,
+        **options: Unpack[Judged],
+    ) -> Run:
+        """Forecast a step of a training at each of several sizes, and judge it against the baseline.
+
+        One process runs the training as rank 0 of so many, on a backend that moves no data. Judged exactly are its
+        ``calls``, ``bytes_sent``, ``state_bytes``, ``activation_bytes`` and ``flops``; ``step_forecast`` may not rise
+        by more than the tolerance, 2 % unless ``tolerance={"step_forecast": ...}`` says otherwise. It is shown only
+        where the cluster states no computing, which then is measured on this machine.
+
+        Args:
+            train: body with a loop of ``rank.timed`` or ``rank.goal``.
+            worlds: numbers of ranks, 1 or more each.
+            cluster: that they run on: a TOML file beside the test, or the name of one that is shipped.
+            params: parameters of the body.
+
+        Raises:
+            Regression: the forecast rose, or what a rank computes, sends or holds changed.
+            LaunchFailed: the body failed, or has no step.
+            Misuse: an argument or the cluster cannot be used.
+        """
+        self._distbench.skip_without_clocks("forecast has ranks of its own")
+        given = self._distbench.arguments("forecast")
+        given.keywords(options, self.__call__, Judged)
+        if not isinstance(worlds, Sequence) or isinstance(worlds, str) or not 1 <= len(worlds) <= _MOST_WORLDS:
+            given.refuse(f"worlds={show(worlds)}: wanted a list of 1 to {_MOST_WORLDS} numbers of ranks: [64, 1024]")
+        sizes = [given.whole("worlds: a number of ranks", world, least=1, most=_MOST_RANKS) for world in worlds]
+        if len({*sizes}) < len(sizes):
+            given.refuse(f"worlds={show(worlds)}: wanted each once")
+        try:
+            described = read_cluster(given.text("cluster", cluster), given.file.parent, frozenset(COLLECTIVES))
+        except DistbenchError as error:
+            given.refuse(str(error))
+        own = {} if params is None else dict(given.mapping("params", params))
+        wanted = Called(
+            body=train,
+            argument="train",
+            called_by=_RECORD,
+            params={"worlds": sizes, "cluster": msgspec.to_builtins(described), "params": own},
+            world_size=1,
+            **options,
+        )
+        return self._distbench.run_wanted(given, wanted)

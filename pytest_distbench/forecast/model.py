@@ -1,0 +1,247 @@
+"""The model of a step: what each collective takes on a cluster, and how much of that a rank waits for. Pure.
+
+A collective of n ranks takes a number of messages, each with its latency, and a number of bytes that a rank sends. Both
+depend on the algorithm: of the ring and the tree, whichever is faster, as in NCCL. Source: R. Thakur, R. Rabenseifner
+and W. Gropp, Optimization of Collective Communication Operations in MPICH, 2005, section 3. Between nodes, those of a
+node first do their part, and each rank sends an equal share over the network.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.forecast.cluster import ALGORITHMS, Cluster, Terms
+from pytest_distbench.records.record import replace
+from pytest_distbench.units import format_bytes
+
+Cost = tuple[float, float]
+"""Messages that follow each other, and bytes that a rank sends."""
+
+
+def _log(n: int) -> int:
+    return math.ceil(math.log2(n))
+
+
+_Shape = tuple[Callable[[int, float], Cost], Callable[[int, float], Cost]]
+_GATHER: _Shape = (lambda n, s: (n - 1, (n - 1) * s), lambda n, s: (_log(n), (n - 1) * s))
+_SCATTER: _Shape = (lambda n, s: (n - 1, (n - 1) / n * s), lambda n, s: (_log(n), (n - 1) / n * s))
+_ROOTED: _Shape = (lambda n, s: (n - 1, s), lambda n, s: (_log(n), s))
+_PAIR: _Shape = (lambda n, s: (1, s), lambda n, s: (1, s))
+
+COLLECTIVES: dict[str, _Shape] = {
+    "all_reduce": (lambda n, s: (2 * (n - 1), 2 * (n - 1) / n * s), lambda n, s: (2 * _log(n), 2 * s)),
+    "all_gather": _GATHER,
+    "reduce_scatter": _SCATTER,
+    "all_to_all": _SCATTER,
+    **dict.fromkeys(("broadcast", "reduce", "gather", "scatter"), _ROOTED),
+    **dict.fromkeys(("send", "recv"), _PAIR),
+    "barrier": (lambda n, s: (2 * (n - 1), 0), lambda n, s: (2 * _log(n), 0)),
+}
+"""Of n ranks with s bytes that one puts in: what the ring takes, and the tree."""
+
+_FORMS = re.compile(r"(_into_tensor|_tensor|_single|_coalesced|_any_source)+$")
+"""How torch's names of one collective differ."""
+
+
+class Call(NamedTuple):
+    """A collective of a step.
+
+    Attributes:
+        size: ranks of its group.
+        stride: from each of its ranks to the next; 0: not everywhere the same.
+    """
+
+    op: str
+    dtype: str
+    message_bytes: int
+    group: str
+    size: int
+    stride: int
+
+    @property
+    def is_gather(self) -> bool:
+        return self.op.startswith("all_gather")
+
+    def __str__(self) -> str:
+        where = "" if self.group == "default" else f" over {self.group}"
+        return f"{self.op} of {format_bytes(self.message_bytes)} {self.dtype}{where}"
+
+
+class Event(NamedTuple):
+    """A call is issued or waited for, after so many seconds of computing."""
+
+    call: int
+    is_wait: bool
+    at_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """A step of one rank.
+
+    Attributes:
+        calls: in the order in which they are issued.
+        events: in their order.
+        computing_s: of the whole step.
+    """
+
+    calls: Sequence[Call]
+    events: Sequence[Event]
+    computing_s: float
+
+    def scaled(self, computing_s: float) -> Trace:
+        """The same step, where it computes for another time."""
+        factor = computing_s / self.computing_s if self.computing_s else 0.0
+        events = [event._replace(at_s=event.at_s * factor) for event in self.events]
+        return Trace(calls=self.calls, events=events, computing_s=computing_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What a step takes.
+
+    Attributes:
+        step_s: of it.
+        least_s: where communication and computing overlap as far as they can.
+        most_s: where they do not at all.
+        communication_s: of all calls.
+        exposed: seconds in which the rank waits for calls, by what they are.
+    """
+
+    step_s: float
+    least_s: float
+    most_s: float
+    communication_s: float
+    exposed: Mapping[str, float]
+
+
+def time_of(call: Call, cluster: Cluster) -> float:
+    """Seconds of a call where nothing else uses the links.
+
+    Raises:
+        ConfigurationError: the model does not know the collective.
+    """
+    op = _FORMS.sub("", call.op)
+    if op not in COLLECTIVES:
+        raise ConfigurationError(f"no time of {call.op!r}; known are {', '.join(sorted(COLLECTIVES))}")
+    n, size = call.size, float(call.message_bytes)
+    if n < 2:
+        return 0.0
+    if terms := cluster.collectives.get(op):
+        return _flat(op, n, size, terms)
+    per_node = max(1, min(n, cluster.ranks_per_node // call.stride)) if call.stride else 1
+    if per_node >= n:
+        return _flat(op, n, size, cluster.node)
+    if per_node == 1:
+        return _flat(op, n, size, cluster.network)
+    nodes = math.ceil(n / per_node)
+    within, between = partial(_flat, n=per_node, terms=cluster.node), partial(_flat, n=nodes, terms=cluster.network)
+    share = size / per_node
+    match op:
+        case "all_reduce":
+            return within("reduce_scatter", size=size) + between(op, size=share) + within("all_gather", size=share)
+        case "all_gather":
+            return between(op, size=size) + within(op, size=size * nodes)
+        case "reduce_scatter":
+            return within(op, size=size) + between(op, size=share)
+    return max(_flat(op, n, size, terms) for terms in (cluster.node, cluster.network))
+
+
+def _flat(op: str, n: int, size: float, terms: Terms) -> float:
+    """Over one kind of links."""
+    costs = dict(zip(ALGORITHMS, COLLECTIVES[op], strict=True))
+    chosen = [costs[terms.algorithm]] if terms.algorithm else costs.values()
+    return min(
+        messages * terms.latency + sent / terms.bandwidth for messages, sent in (cost(n, size) for cost in chosen)
+    )
+
+
+def forecast(trace: Trace, cluster: Cluster) -> Forecast:
+    """Follow a step: calls of a group run one after another, beside computing, until the rank waits for one."""
+    times = [time_of(call, cluster) for call in trace.calls]
+    by_group: dict[str, float] = defaultdict(float)
+    for call, seconds in zip(trace.calls, times, strict=True):
+        by_group[call.group] += seconds
+    free: dict[str, float] = defaultdict(float)
+    ends: dict[int, float] = {}
+    exposed: dict[str, float] = defaultdict(float)
+    released: list[float] = []  # when the rank had waited for each gather
+    gathers = 0
+    delay = 0.0
+    for event in trace.events:
+        call, now = trace.calls[event.call], event.at_s + delay
+        if event.is_wait:
+            waited = max(0.0, ends[event.call] - now)
+            if waited:
+                exposed[str(call)] += waited
+            delay += waited
+            if call.is_gather:
+                released.append(event.at_s + delay)
+            continue
+        begin = now
+        if call.is_gather:
+            if cluster.prefetch:
+                before = gathers - 1 - cluster.prefetch
+                begin = min(now, released[before] if 0 <= before < len(released) else 0.0 if before < 0 else now)
+            gathers += 1
+        ends[event.call] = free[call.group] = max(begin, free[call.group]) + times[event.call]
+    return Forecast(
+        step_s=trace.computing_s + delay,
+        least_s=max([trace.computing_s, *by_group.values()]),
+        most_s=trace.computing_s + math.fsum(times),
+        communication_s=math.fsum(times),
+        exposed=dict(exposed),
+    )
+
+
+def with_terms(cluster: Cluster, factor: float) -> Cluster:
+    """The cluster whose messages take so many times as long."""
+
+    def scaled(terms: Terms) -> Terms:
+        return replace(terms, latency=terms.latency * factor, bandwidth=terms.bandwidth / factor)
+
+    measured = {op: scaled(terms) for op, terms in cluster.collectives.items()}
+    return replace(cluster, node=scaled(cluster.node), network=scaled(cluster.network), collectives=measured)
+
+
+class Point(NamedTuple):
+    """A measured collective: its group's size, bytes that one rank puts in, and seconds."""
+
+    size: int
+    message_bytes: int
+    seconds: float
+
+
+def fit(op: str, points: Iterable[Point]) -> tuple[Terms, float]:
+    """Terms of a collective that points fit best, and the largest of their distances, as a fraction of the measured.
+
+    Least squares of relative distances, both terms at least 0, for each algorithm.
+    """
+    measured = list(points)
+    found = []
+    for algorithm, cost in zip(ALGORITHMS, COLLECTIVES[op], strict=True):
+        rows = [(*cost(p.size, float(p.message_bytes)), p.seconds) for p in measured]
+        aa = math.fsum((a / t) ** 2 for a, _, t in rows)
+        bb = math.fsum((b / t) ** 2 for _, b, t in rows)
+        ab = math.fsum(a * b / t**2 for a, b, t in rows)
+        a1, b1 = math.fsum(a / t for a, _, t in rows), math.fsum(b / t for _, b, t in rows)
+        determinant = aa * bb - ab * ab
+        latency, per_byte = 0.0, 0.0
+        if determinant > 1e-12 * aa * bb:
+            latency, per_byte = (a1 * bb - b1 * ab) / determinant, (b1 * aa - a1 * ab) / determinant
+        if latency <= 0 or determinant <= 1e-12 * aa * bb:
+            latency, per_byte = 0.0, b1 / bb if bb else 0.0
+        if per_byte <= 0:
+            latency, per_byte = a1 / aa, 0.0
+        misses = [abs(a * latency + b * per_byte - t) / t for a, b, t in rows]
+        terms = Terms(latency=latency or 1e-9, bandwidth=1 / per_byte if per_byte else 1e15, algorithm=algorithm)
+        found.append((terms, max(misses), math.fsum(miss**2 for miss in misses)))
+    terms, miss, _ = min(found, key=lambda each: each[2])
+    return terms, miss

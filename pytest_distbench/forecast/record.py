@@ -1,0 +1,83 @@
+"""What the rank of ``forecast`` runs: a body as one rank of many, at each size, and the forecast of its step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pytest_distbench.errors import BodyError
+from pytest_distbench.forecast import ACTIVATIONS, COMMUNICATION, EFFICIENCY, EXPOSED, FLOPS, GRADIENTS, STEP, label
+from pytest_distbench.forecast.cluster import Cluster
+from pytest_distbench.forecast.model import Trace, forecast, time_of, with_terms
+from pytest_distbench.forecast.trace import trace_step
+from pytest_distbench.records.metric import Scalar
+from pytest_distbench.worker import bodies
+
+if TYPE_CHECKING:
+    from pytest_distbench.worker.context import RankContext
+
+
+def record(rank: RankContext, body: Callable[..., object]) -> None:
+    """Record the forecast of each of ``rank.params["worlds"]``, at ``ranks``.
+
+    Raises:
+        BodyError: the body has no step, or computing is to be measured and it is not timed.
+    """
+    cluster = msgspec.convert(rank.params["cluster"], Cluster)
+    params: dict[str, Any] = rank.params["params"]
+    computing_s = None if cluster.computing else _measured(rank, body, params)
+    rank.is_memory_its_own = False
+    for world_size in rank.params["worlds"]:
+        rank.progress(f"forecast of {world_size} ranks")
+        traced = trace_step(rank, body, world_size=world_size, params=params, peaks=cluster.computing)
+        rank.watch.found[label(world_size)] = traced.fingerprint
+        trace = traced.trace if computing_s is None else traced.trace.scaled(computing_s)
+        at: dict[str, Scalar] = {"ranks": world_size}
+        for name, value, unit in (
+            (GRADIENTS, traced.gradient_bytes, "B"),
+            (ACTIVATIONS, traced.activation_bytes, "B"),
+            (FLOPS, traced.flops, ""),
+        ):
+            rank.record(name, value, unit=unit, better="exact", at=at)
+        _record(rank, trace, cluster, at, is_judged=computing_s is None)
+
+
+def _record(rank: RankContext, trace: Trace, cluster: Cluster, at: dict[str, Scalar], *, is_judged: bool) -> None:
+    found = forecast(trace, cluster)
+    quicker, slower = (
+        forecast(trace, with_terms(cluster, factor)) for factor in (1 - cluster.within, 1 + cluster.within)
+    )
+    times = {str(call): time_of(call, cluster) for call in trace.calls}
+    facts: dict[str, Scalar] = {
+        "computing_s": trace.computing_s,
+        "quicker_s": quicker.step_s,
+        "slower_s": slower.step_s,
+        "least_s": found.least_s,
+        "most_s": found.most_s,
+        "computing": "roofline" if is_judged else "measured",
+        **times,
+        **{f"{EXPOSED} {call}": seconds for call, seconds in found.exposed.items()},
+    }
+    kind = "modelled" if is_judged else "info"
+    rank.record(STEP, found.step_s, unit="s", better=kind, at=at, facts=facts)
+    rank.record(EXPOSED, found.step_s - trace.computing_s, unit="s", at=at)
+    rank.record(COMMUNICATION, found.communication_s, unit="s", at=at)
+    rank.record(EFFICIENCY, trace.computing_s / found.step_s if found.step_s else 1.0, at=at)
+
+
+def _measured(rank: RankContext, body: Callable[..., object], params: dict[str, Any]) -> float:
+    """Seconds of a step on this rank alone; the body's own metrics are recorded, too."""
+    whole, rank.params = rank.params, params
+    try:
+        bodies.call(body, rank)
+    finally:
+        rank.params = whole
+    rank.wait_for_queued()
+    keys = rank.watch.found
+    times = [median(each.values) for each in rank.notebook.observations if each.key in keys and each.values]
+    if not times:
+        raise BodyError("computing is to be measured, and the body times no loop: wanted rank.timed")
+    return times[0]

@@ -1,0 +1,299 @@
+"""One step of a rank among many, traced in one process: what it computes, sends, waits for and holds."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed.tensor import DTensor
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from pytest_distbench.errors import BodyError
+from pytest_distbench.forecast.cluster import MEMORY
+from pytest_distbench.forecast.model import Call, Event, Trace
+from pytest_distbench.records.iteration import Collective, Fingerprint
+from pytest_distbench.worker import bodies
+from pytest_distbench.worker.fingerprint import Watch
+from pytest_distbench.worker.membership import standing_group
+from pytest_distbench.worker.observer import Note, Observer, groups_here
+
+if TYPE_CHECKING:
+    from pytest_distbench.worker.context import RankContext
+
+_ANY_CPU = {MEMORY: 1e10, "float32": 5e10}
+"""Where computing is measured, only the share of an operator in a step counts."""
+_aten = torch.ops.aten
+_FLOPS: dict[Any, Callable[..., int]] = {
+    **flop_registry,
+    _aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[_aten._scaled_dot_product_flash_attention],
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: flop_registry[
+        _aten._scaled_dot_product_flash_attention_backward
+    ],
+}
+
+
+class _StepTraced(BaseException):
+    """The step is traced: the body need not go on. No Exception, so that the body does not catch it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traced:
+    """A step of one rank.
+
+    Attributes:
+        trace: what is computed and sent.
+        fingerprint: of the step.
+        gradient_bytes: of the parameters' gradients.
+        activation_bytes: that the backward pass keeps of the forward pass.
+        flops: of matrix products and convolutions.
+    """
+
+    trace: Trace
+    fingerprint: Fingerprint
+    gradient_bytes: int
+    activation_bytes: int
+    flops: int
+
+
+class _Meter(TorchDispatchMode):
+    """Seconds of the operators so far, by a roofline: those of their FLOPs or of their memory, whichever are more.
+
+    Source: S. Williams, A. Waterman, D. Patterson, Roofline, 2009.
+    """
+
+    def __init__(self, peaks: Mapping[str, float]) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        self.flops = 0
+        self._peaks = peaks
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # its parts come by themselves
+        found = func(*args, **(kwargs or {}))
+        if func.namespace in ("c10d", "_c10d_functional"):
+            return found
+        tensors = [each for each in pytree.tree_leaves((args, kwargs, found)) if isinstance(each, torch.Tensor)]
+        flops = 0
+        if (count := _FLOPS.get(func.overloadpacket)) is not None:
+            flops = count(*args, **(kwargs or {}), out_val=found)
+        is_view = any(
+            result.alias_info is not None and not result.alias_info.is_write for result in func._schema.returns
+        )
+        moved = 0 if is_view and not flops else sum(each.numel() * each.element_size() for each in tensors)
+        dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else ""
+        rate = self._peaks.get(dtype) or self._peaks.get("float32", self._peaks[MEMORY])
+        self.now_s += max(flops / rate, moved / self._peaks[MEMORY])
+        self.flops += flops
+        return found
+
+
+class _TracedNote:
+    """A collective, and when anybody waits for it."""
+
+    def __init__(self, note: Note, tracer: _Tracer) -> None:
+        self.at_ns, self.is_counted, self.collective = note.at_ns, note.is_counted, note.collective
+        self._tracer = tracer
+        self._is_waited_for = True
+
+    @property
+    def told(self) -> Collective:
+        return self.collective
+
+    @property
+    def is_waited_for(self) -> bool:
+        return self._is_waited_for
+
+    @is_waited_for.setter
+    def is_waited_for(self, value: bool) -> None:
+        if value and not self._is_waited_for:
+            self._tracer.note_wait(self)
+        self._is_waited_for = value
+        if not value:
+            self._tracer.in_hand.add(self)
+
+
+class _Tracer(Observer):
+    """Notes when the calls of a step are issued and waited for, by the time of a meter.
+
+    Nobody has in hand what C++ issues: DistributedDataParallel waits for it at the end of the backward pass.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(completes=True)
+        self.meter: _Meter | None = None
+        self.events: list[tuple[_TracedNote, bool, float]] = []
+        self.in_hand: set[_TracedNote] = set()
+
+    def _note(self, name: str, given: Mapping[str, Any], reduction: str) -> Any:
+        note = super()._note(name, given, reduction)
+        if note is None:
+            return None
+        traced = _TracedNote(note, self)
+        self.notes[-1] = traced  # type: ignore[call-overload] # it has what others read of a note
+        if self.meter is not None:
+            self.events.append((traced, False, self.meter.now_s))
+        return traced
+
+    def note_wait(self, note: _TracedNote) -> None:
+        if self.meter is not None:
+            self.events.append((note, True, self.meter.now_s))
+
+    def wait_for_others(self, meter: _Meter) -> None:
+        """Wait for what nobody has in hand."""
+        waited = {note for note, is_wait, _ in self.events if is_wait} | self.in_hand
+        issued = [note for note, is_wait, _ in self.events if not is_wait]
+        self.events += [(note, True, meter.now_s) for note in issued if note not in waited]
+
+
+class _StepWatch(Watch):
+    """Traces the step that a fingerprint describes, and ends the body behind it."""
+
+    def __init__(self, peaks: Mapping[str, float]) -> None:
+        self.tracer = _Tracer()
+        super().__init__(is_on=True, sees_all=True, observer=self.tracer)
+        self.peaks = peaks
+        self.traced: Traced | None = None
+        self._kept = _Kept()
+        self._gradients: dict[int, int] = {}
+        self._during = contextlib.ExitStack()
+
+    def begin(self, key: str) -> None:
+        super().begin(key)
+        self._during.callback(register_optimizer_step_pre_hook(self._before_optimizer).remove)
+        self._during.enter_context(saved_tensors_hooks(self._kept.pack, lambda held: held.tensor))
+        self.tracer.meter = self._during.enter_context(_Meter(self.peaks))
+
+    def end(self) -> None:
+        meter, self.tracer.meter = self.tracer.meter, None
+        if meter is None:
+            return
+        self.tracer.wait_for_others(meter)
+        self._during.close()
+        key = self.open_key
+        super().end()
+        sizes = {name: (size, stride) for name, size, stride in groups_here()}
+        sizes["default"] = (dist.get_world_size(), 1)
+        issued = [note for note, is_wait, _ in self.tracer.events if not is_wait]
+        place = {note: i for i, note in enumerate(issued)}
+        calls = [
+            Call(
+                each.op, each.dtype, each.message_bytes, each.group, *sizes.get(each.group, (dist.get_world_size(), 0))
+            )
+            for each in (note.collective for note in issued)
+        ]
+        self.traced = Traced(
+            trace=Trace(
+                calls=calls,
+                events=[
+                    Event(place[note], is_wait, at_s) for note, is_wait, at_s in self.tracer.events if note in place
+                ],
+                computing_s=meter.now_s,
+            ),
+            fingerprint=self.found[key],
+            gradient_bytes=sum(self._gradients.values()),
+            activation_bytes=self._kept.most_bytes,
+            flops=meter.flops,
+        )
+        raise _StepTraced
+
+    def _before_optimizer(self, optimizer: Optimizer, *_: object) -> None:
+        if self.tracer.meter is not None:
+            self.tracer.wait_for_others(self.tracer.meter)
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    own = _own(parameter.grad)
+                    self._gradients[id(parameter)] = own.numel() * own.element_size()
+
+
+class _Held:
+    """A tensor that the backward pass keeps of the forward pass."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+
+class _Kept:
+    """What the backward pass keeps: bytes of storages but for those of parameters, and the most of them at a time."""
+
+    def __init__(self) -> None:
+        self.most_bytes = 0
+        self._now_bytes = 0
+        self._holders: Counter[int] = Counter()
+
+    def pack(self, tensor: torch.Tensor) -> _Held:
+        held, own = _Held(tensor), _own(tensor)
+        if not (isinstance(tensor, torch.nn.Parameter) or isinstance(own._base, torch.nn.Parameter)):
+            storage = own.untyped_storage()
+            place, size = storage.data_ptr(), storage.nbytes()
+            self._holders[place] += 1
+            if self._holders[place] == 1:
+                self._now_bytes += size
+                self.most_bytes = max(self.most_bytes, self._now_bytes)
+            weakref.finalize(held, self._let_go, place, size)
+        return held
+
+    def _let_go(self, place: int, size: int) -> None:
+        self._holders[place] -= 1
+        if not self._holders[place]:
+            self._now_bytes -= size
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def trace_step(
+    rank: RankContext,
+    body: Callable[..., object],
+    *,
+    world_size: int,
+    params: Mapping[str, Any],
+    peaks: Mapping[str, float],
+) -> Traced:
+    """Run a body as rank 0 of many up to the end of the step that its fingerprint describes.
+
+    Args:
+        rank: of this process, which is alone.
+        body: that has the step.
+        world_size: how many ranks there are to be.
+        params: of the body.
+        peaks: of the rank; empty: only shares of a step are asked for.
+
+    Raises:
+        BodyError: the body has no such step.
+    """
+    watch = _StepWatch(peaks or _ANY_CPU)
+    standing = rank.standing_for(world_size, watch)
+    standing.params = params
+    torch.manual_seed(rank.seed)
+    variables = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(world_size)}
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        with standing_group(world_size):
+            watch.look()
+            try:
+                bodies.call(body, standing)
+            except _StepTraced:
+                pass
+            finally:
+                watch.look_away()
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+    if watch.traced is None:
+        raise BodyError("the body has no step to forecast: wanted a loop of rank.timed or rank.goal")
+    return watch.traced

@@ -1,0 +1,172 @@
+"""Forecasts of a training, and what is said of one that became dearer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from support.launching import RunInside
+from support.processes import LIMIT_S
+
+from pytest_distbench.store.files import read_run_record
+
+pytestmark = [pytest.mark.spawn, pytest.mark.timeout(LIMIT_S)]
+
+MEASURED = """
+ranks_per_node = 8
+[node]
+latency = "50 us"
+bandwidth = "1 GB/s"
+[network]
+latency = "100 us"
+bandwidth = "0.1 GB/s"
+"""
+BODIES = """
+import os
+import torch
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+def net():
+    return torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)])
+
+def train(rank):
+    if rank.params["way"] == "ddp":
+        model = DistributedDataParallel(net(), bucket_cap_mb=float(os.environ.get("CAP", "25")))
+    else:
+        model = net()
+        for layer in model:
+            fully_shard(layer)
+        fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in rank.timed("step", warmup=2, iterations=5):
+        loss = model(torch.ones(8, 64)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    rank.record("world_size", rank.world_size)
+
+def idle(rank):
+    pass
+
+def broken(rank):
+    for _ in rank.timed("step", warmup=2, iterations=5):
+        raise ValueError("out of luck")
+"""
+TESTS = """
+import pytest
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+def test_step(forecast, way):
+    forecast("bodies.py::train", worlds=[1, 8, 64], cluster="h100-ib400", params={"way": way})
+"""
+
+
+def test_a_change_that_costs_something_on_many_ranks_is_red(
+    pytester: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makeini("[pytest]\n")
+    pytester.makepyfile(bodies=BODIES, test_step=TESTS)
+    run_inside("--distbench-update=new", "--distbench-json=run.json").assert_outcomes(passed=2)
+    record = read_run_record(pytester.path / "run.json")
+    ddp, fsdp = ({each.key: each.value for each in result.launches[0].measurements} for result in record.results)
+
+    assert ddp["efficiency[ranks=1]"] == fsdp["efficiency[ranks=1]"] == 1.0
+    assert ddp["step_forecast[ranks=64]"] > ddp["step_forecast[ranks=8]"] > ddp["step_forecast[ranks=1]"]
+    assert (
+        ddp["flops[ranks=1]"] == ddp["flops[ranks=64]"] == 3 * 4 * 2 * 8 * 64 * 64 - 2 * 8 * 64 * 64
+    )  # none for the input
+    assert ddp["gradient_bytes[ranks=64]"] == 4 * (64 * 64 + 64) * 4
+    assert fsdp["gradient_bytes[ranks=8]"] == ddp["gradient_bytes[ranks=8]"] / 8
+    assert "peak_memory" not in ddp
+    assert "world_size" not in ddp  # the body ends with its step
+
+    run_inside().assert_outcomes(passed=2)
+    monkeypatch.setenv("CAP", "0.01")
+    found = run_inside()
+    found.assert_outcomes(passed=1, failed=1)
+    found.stdout.re_match_lines_random(
+        [
+            r".*step at \d ranks and \d more: .*all_reduce.*became.*",
+            r"\+\d.* % at 64 ranks",
+            r"  \d+ all_reduce of .* float32, 0 before: .* more, a step waits .* for them",
+        ]
+    )
+
+
+def test_computing_is_measured_where_the_cluster_states_none(pytester: pytest.Pytester, run_inside: RunInside) -> None:
+    pytester.makeini("[pytest]\n")
+    pytester.makepyfile(bodies=BODIES, test_step=TESTS.replace('"h100-ib400"', '"mine.toml"'))
+    (pytester.path / "mine.toml").write_text(MEASURED)
+    run_inside("--distbench-json=run.json").assert_outcomes(passed=2)
+    result = read_run_record(pytester.path / "run.json").results[0]
+    found = {each.key: each for each in result.launches[0].measurements}
+
+    assert found["step_forecast[ranks=64]"].better == "info"
+    assert found["step_forecast[ranks=64]"].facts["computing"] == "measured"
+    assert found["step_forecast[ranks=1]"].value == pytest.approx(found["step"].value, rel=0.5)
+    shown = subprocess.run(
+        [sys.executable, "-m", "pytest_distbench", "report", str(pytester.path / "run.json"), "--table", "forecast"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stdout.count("\n") == 1 + 2 * 3
+    assert "efficiency" in shown.stdout
+
+
+REFUSED = {
+    'forecast("bodies.py::idle", worlds=[8], cluster="h100-ib400")': "the body has no step to forecast",
+    'forecast("bodies.py::broken", worlds=[8], cluster="h100-ib400")': "out of luck",
+    'forecast("bodies.py::train", worlds=8, cluster="h100-ib400")': "worlds=8: wanted a list of 1 to 16 numbers",
+    'forecast("bodies.py::train", worlds=[], cluster="h100-ib400")': "worlds=[]: wanted a list of 1 to 16 numbers",
+    'forecast("bodies.py::train", worlds=[8, 8], cluster="h100-ib400")': "wanted each once",
+    'forecast("bodies.py::train", worlds=[0], cluster="h100-ib400")': "worlds: a number of ranks",
+    'forecast("bodies.py::train", worlds=[8], cluster="gh200")': "cluster='gh200': no file",
+    'forecast("bodies.py::train", worlds=[8], cluster="h100-ib400", world_size=2)': "world_size",
+}
+
+
+def test_what_cannot_be_forecast_is_refused(pytester: pytest.Pytester, run_inside: RunInside) -> None:
+    pytester.makeini("[pytest]\n")
+    calls = "\n".join(f"def test_{i}(forecast):\n    {each}" for i, each in enumerate(REFUSED))
+    pytester.makepyfile(bodies=BODIES, test_step=calls)
+    found = run_inside()
+
+    found.assert_outcomes(failed=len(REFUSED))
+    text = " ".join(found.stdout.str().split())
+    for sentence in REFUSED.values():
+        assert sentence in text
+
+
+SWEEP = """
+import pytest
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather"])
+def test_sweep(collective_sweep, collective):
+    collective_sweep(collective, sizes=[1024, 16384, 65536, 1048576], iterations=5, warmup=1)
+"""
+
+
+def test_a_sweep_becomes_a_cluster(pytester: pytest.Pytester, run_inside: RunInside) -> None:
+    pytester.makeini("[pytest]\n")
+    pytester.makepyfile(test_sweep=SWEEP)
+    run_inside("--world-size=2", "--distbench-json=run.json").assert_outcomes(passed=2)
+    made = [sys.executable, "-m", "pytest_distbench", "cluster"]
+    shown = subprocess.run(
+        [*made, "run.json", "--ranks-per-node", "8"], cwd=pytester.path, capture_output=True, text=True, check=True
+    )
+    (pytester.path / "mine.toml").write_text(shown.stdout)
+    pytester.makepyfile(bodies=BODIES, test_step=TESTS.replace('"h100-ib400"', '"mine.toml"'))
+    run_inside("test_step.py").assert_outcomes(passed=2)
+
+    assert "[collectives.all_reduce]" in shown.stdout
+    assert "[collectives.all_gather]" in shown.stdout
+    (pytester.path / "test_sweep.py").unlink()
+    run_inside("test_step.py", "--distbench-json=other.json")
+    refused = subprocess.run(
+        [*made, "other.json", "--ranks-per-node", "8"], cwd=pytester.path, capture_output=True, text=True, check=False
+    )
+    assert refused.returncode == 2
+    assert "has no sweep of a collective with 4 sizes on 2 ranks or more" in refused.stderr
