@@ -32,7 +32,7 @@ ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
 
 BUDGETS = {
-    "README.md": 920,  # wrong layouts are among what it catches
+    "README.md": 940,  # wrong layouts are among what it catches, and costs on many ranks
     "first-day.md": 1100,
     "scripts.md": 1300,
     "writing.md": 1600,
@@ -49,6 +49,7 @@ BUDGETS = {
     "trainings.md": 1700,
     "scaling.md": 1300,
     "layouts.md": 900,
+    "forecast.md": 900,
     "gpus.md": 900,
     "files.md": 800,
     "verdicts.md": 1900,
@@ -70,8 +71,10 @@ def test_a_page_keeps_to_its_words() -> None:
 
     assert {page.name for page in site} == {*BUDGETS, *GENERATED}
     assert {p.name: words([p]) for p in site if words([p]) > BUDGETS.get(p.name, 8_000)} == {}
-    assert words([page for page in site if page.name in GENERATED]) <= 8_100  # with the fixture equivalent
-    assert words([page for page in site if page.name not in GENERATED]) <= 27_700  # with the page of layouts
+    assert words([page for page in site if page.name in GENERATED]) <= 8_250  # with the fixtures equivalent and forecast
+    assert (
+        words([page for page in site if page.name not in GENERATED]) <= 28_550
+    )  # with the pages of layouts and of forecasts
 
 
 def test_the_sidebar_has_the_groups_and_labels_of_the_readme() -> None:
@@ -88,7 +91,7 @@ def test_what_is_written_for_who_changes_the_project_keeps_to_its_words() -> Non
     pages = [page for page in PAGES if page.parent.name == "dev"]
 
     assert len(pages) <= 8
-    assert words(pages) <= 12_250  # with nine published bugs of layouts
+    assert words(pages) <= 12_330  # with nine published bugs of layouts, and what forecasts use of torch
 
 
 def code_of(text: str) -> list[str]:

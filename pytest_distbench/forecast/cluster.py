@@ -79,7 +79,7 @@ def read_cluster(name: str, folder: Path, known: frozenset[str]) -> Cluster:
     if not path.is_file():
         shipped = ", ".join(sorted(file.stem for file in SHIPPED.glob("*.toml")))
         raise ConfigurationError(f"cluster={name!r}: no file {path}; wanted one ending in .toml, or one of {shipped}")
-    stated = read_toml(path, _File, next_step="docs/forecast.md shows a cluster")
+    stated = read_toml(path, _File, next_step="distbench cluster prints such a file")
 
     def terms(key: str, given: _Stated) -> Terms:
         if given.algorithm not in ("", *ALGORITHMS):

@@ -47,7 +47,7 @@ class ForecastCall:
         Args:
             train: body with a loop of ``rank.timed`` or ``rank.goal``.
             worlds: numbers of ranks, 1 or more each.
-            cluster: that they run on: a TOML file beside the test, or the name of one that is shipped.
+            cluster: that they run on: a TOML file next to the test, or the name of one that is shipped.
             params: parameters of the body.
 
         Raises:
@@ -73,7 +73,7 @@ class ForecastCall:
             argument="train",
             called_by=_RECORD,
             params={"worlds": sizes, "cluster": msgspec.to_builtins(described), "params": own},
-            world_size=1,
+            world_size=None if self._distbench.world_size == 1 else 1,  # the case has it in its name
             **options,
         )
         return self._distbench.run_wanted(given, wanted)

@@ -136,8 +136,8 @@ class _Tracer(Observer):
         self.events: list[tuple[_TracedNote, bool, float]] = []
         self.in_hand: set[_TracedNote] = set()
 
-    def _note(self, name: str, given: Mapping[str, Any], reduction: str) -> Any:
-        note = super()._note(name, given, reduction)
+    def note(self, name: str, given: Mapping[str, Any], reduction: str) -> Any:
+        note = super().note(name, given, reduction)
         if note is None:
             return None
         traced = _TracedNote(note, self)

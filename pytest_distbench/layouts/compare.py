@@ -30,8 +30,8 @@ from pytest_distbench.layouts.deviations import (
     times_beyond,
 )
 from pytest_distbench.layouts.layouts import LAYOUTS, Layout, one
-from pytest_distbench.layouts.reference import MISSING, NOT_FINITE, Seen, StepReference
-from pytest_distbench.layouts.simulated import EachRank, Simulation
+from pytest_distbench.layouts.reference import MISSING, NOT_FINITE, EachRank, Seen, StepReference
+from pytest_distbench.layouts.simulated import Simulation
 from pytest_distbench.layouts.training import DTYPES, Draw, Oracle, Pass, TrainSpec
 from pytest_distbench.records.metric import TOLD, Bound
 from pytest_distbench.units import counted

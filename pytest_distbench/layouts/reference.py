@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Set
+from collections.abc import Iterator, Sequence, Set
 from typing import NamedTuple
 
 import torch
@@ -11,6 +11,7 @@ from torch import nn
 
 from pytest_distbench.errors import BodyError
 from pytest_distbench.layouts.deviations import GRADIENT, LOSS, STATE, WEIGHTS, Quantity
+from pytest_distbench.layouts.simulated import Simulation
 from pytest_distbench.layouts.training import Step, Tensors, TrainSpec, state_of
 
 
@@ -129,3 +130,27 @@ class StepReference:
             self.seen[quantity] = NOT_FINITE
             return
         self.seen[quantity] = Seen(distance, factor, float((found - factor * expected).norm()) / over)
+
+
+class EachRank:
+    """The references of simulated ranks, as one."""
+
+    def __init__(self, simulation: Simulation, references: Sequence[StepReference]) -> None:
+        self._simulation = simulation
+        self._references = references
+
+    def see_gradients(self, step: Step, loss: float, weights: Tensors, gradients: Tensors, own: Set[str]) -> None:
+        with self._simulation.paused():
+            split = zip(self._references, self._split(weights), self._split(gradients), strict=True)
+            for reference, its_weights, its_gradients in split:
+                reference.see_gradients(step, loss, its_weights, its_gradients, own)
+
+    def see_state(self, step: Step, state: Tensors) -> None:
+        with self._simulation.paused():
+            for reference, its_state in zip(self._references, self._split(state), strict=True):
+                reference.see_state(step, its_state)
+
+    def _split(self, tensors: Tensors) -> Iterator[Tensors]:
+        values = {name: self._simulation.values(tensor) for name, tensor in tensors.items()}
+        for i in range(self._simulation.ranks):
+            yield {name: each[i] for name, each in values.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unittest
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn, cast
 
@@ -13,8 +13,6 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from pytest_distbench.errors import BodyError
-from pytest_distbench.layouts.reference import StepReference
-from pytest_distbench.layouts.training import Step, Tensors
 from pytest_distbench.worker.membership import standing_group
 
 try:
@@ -116,27 +114,3 @@ class _Sent(TorchDispatchMode):
             tensors = [each for each in pytree.tree_leaves(args) if isinstance(each, torch.Tensor)]
             self._sent.setdefault(name, set()).update(str(each.dtype).removeprefix("torch.") for each in tensors)
         return func(*args, **(kwargs or {}))
-
-
-class EachRank:
-    """The references of simulated ranks, as one."""
-
-    def __init__(self, simulation: Simulation, references: Sequence[StepReference]) -> None:
-        self._simulation = simulation
-        self._references = references
-
-    def see_gradients(self, step: Step, loss: float, weights: Tensors, gradients: Tensors, own: Set[str]) -> None:
-        with self._simulation.paused():
-            split = zip(self._references, self._split(weights), self._split(gradients), strict=True)
-            for reference, its_weights, its_gradients in split:
-                reference.see_gradients(step, loss, its_weights, its_gradients, own)
-
-    def see_state(self, step: Step, state: Tensors) -> None:
-        with self._simulation.paused():
-            for reference, its_state in zip(self._references, self._split(state), strict=True):
-                reference.see_state(step, its_state)
-
-    def _split(self, tensors: Tensors) -> Iterator[Tensors]:
-        values = {name: self._simulation.values(tensor) for name, tensor in tensors.items()}
-        for i in range(self._simulation.ranks):
-            yield {name: each[i] for name, each in values.items()}

@@ -222,14 +222,15 @@ class Observer:
 
     def look(self) -> None:
         if self._end is None:
-            self._end = torch_internals.watch_collectives(self._note, completes=self._completes)
+            self._end = torch_internals.watch_collectives(self.note, completes=self._completes)
 
     def look_away(self) -> None:
         if self._end is not None:
             self._end()
             self._end = None
 
-    def _note(self, name: str, given: Mapping[str, Any], reduction: str) -> Note | None:
+    def note(self, name: str, given: Mapping[str, Any], reduction: str) -> Note | None:
+        """Take a collective; None: it is not the workload's."""
         if self.is_paused:
             return None
         at_ns = HostClock.time_ns()

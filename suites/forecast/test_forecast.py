@@ -5,6 +5,8 @@ Nothing is timed, so its baselines are for every machine: ``--distbench-platform
 
 import pytest
 
+pytestmark = pytest.mark.world_size(1)  # of the process; those of the forecast are in worlds=
+
 WORLDS = [1, 8, 64, 1024, 4096]
 
 

@@ -62,7 +62,19 @@ def enter(words: list[str], folder: Path, run_inside: RunInside) -> tuple[int, s
 
 @pytest.mark.spawn
 @pytest.mark.parametrize(
-    "page", ["elastic", "files", "fingerprints", "first-day", "layouts", "migration", "scripts", "trainings", "writing"]
+    "page",
+    [
+        "elastic",
+        "files",
+        "fingerprints",
+        "first-day",
+        "forecast",
+        "layouts",
+        "migration",
+        "scripts",
+        "trainings",
+        "writing",
+    ],
 )
 def test_a_page_does_what_it_says(
     page: str, pytester: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
