@@ -3,10 +3,10 @@
     python benchmarks/forecast_calibration.py [--network 1gbit] [--seed 0]
 
 At each size a sweep of three collectives becomes a cluster (``distbench cluster``); computing is measured on one
-rank. Of five networks, three are drawn by lot: the largest error of their forecasts is the interval. Printed per network,
-layout and size: the forecast, its bounds without and with all overlap, the measured step, the error, and whether it is
-within the interval; the other two networks are the test of it. Ranks beyond the cores share them, which the model does
-not know: they stand apart. Ten minutes.
+rank. Of five networks, three are drawn by lot: the largest error of their forecasts is the interval. Printed per
+network, layout and size: the forecast, its bounds without and with all overlap, the measured step, the error, and
+whether it is within the interval; the other two networks are the test of it. Ranks beyond the cores share them, which
+the model does not know: they stand apart. Ten minutes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ import pytest
 def test_step(forecast, distbench, model, layout):
     params = {{"model": model, "layout": layout}}
     distbench.measure({f"{BODIES}::train"!r}, params=params, name="real", launches=3)
-    forecast({f"{BODIES}::train"!r}, worlds=[distbench.world_size], cluster="mine.toml", params=params, name="forecast", launches=3)
+    worlds = [distbench.world_size]
+    forecast({f"{BODIES}::train"!r}, worlds=worlds, cluster="mine.toml", params=params, name="forecast", launches=3)
 """
 _TITLE = re.compile(r"test_step\[(\w+)-(\w+)-ws\d+[^:]*:(real|forecast)")
 

@@ -71,7 +71,7 @@ def test_a_page_keeps_to_its_words() -> None:
 
     assert {page.name for page in site} == {*BUDGETS, *GENERATED}
     assert {p.name: words([p]) for p in site if words([p]) > BUDGETS.get(p.name, 8_000)} == {}
-    assert words([page for page in site if page.name in GENERATED]) <= 8_250  # with the fixtures equivalent and forecast
+    assert words([page for page in site if page.name in GENERATED]) <= 8_250  # equivalent and forecast
     assert (
         words([page for page in site if page.name not in GENERATED]) <= 28_550
     )  # with the pages of layouts and of forecasts

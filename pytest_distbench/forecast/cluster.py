@@ -31,6 +31,8 @@ class Cluster(Record, frozen=True, kw_only=True):
     Attributes:
         ranks_per_node: ranks that share a node; those of a group are placed in their order.
         within: how far a term may be off, as a fraction.
+        missed: how far the terms were off where they were compared with measurements; above ``within`` nothing that
+            the model says is judged.
         node: the link between ranks of a node.
         network: the link of a rank to other nodes.
         collectives: measured terms of a collective, in place of those of the links.
@@ -41,6 +43,7 @@ class Cluster(Record, frozen=True, kw_only=True):
 
     ranks_per_node: int
     within: float
+    missed: float = 0.0
     node: Terms
     network: Terms
     collectives: dict[str, Terms] = {}
@@ -59,6 +62,7 @@ class _File(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     node: _Stated
     network: _Stated
     within: float = 0.25
+    missed: float = 0.0
     collectives: dict[str, _Stated] = {}
     computing: dict[str, str] = {}
     prefetch: int = 0
@@ -96,6 +100,7 @@ def read_cluster(name: str, folder: Path, known: frozenset[str]) -> Cluster:
     for key, value, least in (
         ("ranks_per_node", stated.ranks_per_node, 1),
         ("prefetch", stated.prefetch, 0),
+        ("missed", stated.missed, 0),
         ("within", stated.within, 0),
     ):
         if value < least or (key == "within" and value >= 1):
@@ -105,6 +110,7 @@ def read_cluster(name: str, folder: Path, known: frozenset[str]) -> Cluster:
     return Cluster(
         ranks_per_node=stated.ranks_per_node,
         within=stated.within,
+        missed=stated.missed,
         node=terms("node", stated.node),
         network=terms("network", stated.network),
         collectives={op: terms(f"collectives.{op}", given) for op, given in stated.collectives.items()},

@@ -56,6 +56,7 @@ def _run(given: argparse.Namespace) -> Iterator[str]:
         f"{op} {format_percent(miss)}" for op, (_, miss) in fitted.items()
     )
     yield f"ranks_per_node = {given.ranks_per_node}"
+    yield f"missed = {max(miss for _, miss in fitted.values()):.2f}"
     for name in ("node", "network"):
         yield from ("", f"[{name}]", *_terms(links[0]))
     for op, (terms, _) in fitted.items():

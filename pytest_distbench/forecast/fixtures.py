@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
-from pytest_distbench.errors import DistbenchError, show
+from pytest_distbench.errors import DistbenchError, DistbenchWarning, show
 from pytest_distbench.forecast.cluster import read_cluster
 from pytest_distbench.forecast.model import COLLECTIVES
 from pytest_distbench.plugin.arguments import Called, Judged
 from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.outcomes import Run
+from pytest_distbench.units import format_percent
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -67,6 +69,9 @@ class ForecastCall:
             described = read_cluster(given.text("cluster", cluster), given.file.parent, frozenset(COLLECTIVES))
         except DistbenchError as error:
             given.refuse(str(error))
+        if described.computing and described.missed > described.within:
+            off = f"is off by {format_percent(described.missed)}, more than within={described.within:g}"
+            warnings.warn(f"forecast: cluster {cluster!r} {off}: no step is judged", DistbenchWarning, stacklevel=2)
         own = {} if params is None else dict(given.mapping("params", params))
         wanted = Called(
             body=train,

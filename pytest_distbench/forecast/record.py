@@ -42,7 +42,7 @@ def record(rank: RankContext, body: Callable[..., object]) -> None:
             (FLOPS, traced.flops, ""),
         ):
             rank.record(name, value, unit=unit, better="exact", at=at)
-        _record(rank, trace, cluster, at, is_judged=computing_s is None)
+        _record(rank, trace, cluster, at, is_judged=computing_s is None and cluster.missed <= cluster.within)
 
 
 def _record(rank: RankContext, trace: Trace, cluster: Cluster, at: dict[str, Scalar], *, is_judged: bool) -> None:
@@ -57,7 +57,7 @@ def _record(rank: RankContext, trace: Trace, cluster: Cluster, at: dict[str, Sca
         "slower_s": slower.step_s,
         "least_s": found.least_s,
         "most_s": found.most_s,
-        "computing": "roofline" if is_judged else "measured",
+        "computing": "roofline" if cluster.computing else "measured",
         **times,
         **{f"{EXPOSED} {call}": seconds for call, seconds in found.exposed.items()},
     }

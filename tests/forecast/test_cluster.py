@@ -72,6 +72,7 @@ def test_shipped_clusters_can_be_read(path: Path, tmp_path: Path) -> None:
         ("collectives.all_reduce", "collectives.all_dance", "collectives='all_dance': wanted one of all_gather, "),
         ('"tree"', '"star"', "collectives.all_reduce.algorithm='star': wanted one of ring, tree"),
         ("within = 0.2", "within = 1.5", "within=1.5: wanted a fraction from 0 to below 1"),
+        ("within = 0.2", "missed = -1.0", "missed=-1.0: wanted 0 or more"),
         ("ranks_per_node = 4", "ranks_per_node = 0", "ranks_per_node=0: wanted 1 or more"),
         ("ranks_per_node = 4", "ranks_per_node", "is no TOML"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -160,6 +161,11 @@ def test_a_sweep_becomes_a_cluster(pytester: pytest.Pytester, run_inside: RunIns
     (pytester.path / "mine.toml").write_text(shown.stdout)
     pytester.makepyfile(bodies=BODIES, test_step=TESTS.replace('"h100-ib400"', '"mine.toml"'))
     run_inside("test_step.py").assert_outcomes(passed=2)
+    missed = re.sub("missed = .*", "missed = 0.9", shown.stdout)
+    (pytester.path / "mine.toml").write_text(f'{missed}\n[computing]\nfloat32 = "1 TFLOP/s"\nmemory = "1 GB/s"\n')
+    found = run_inside("test_step.py", "-Wdefault::pytest_distbench.errors.DistbenchWarning")
+    found.assert_outcomes(passed=2, warnings=2)
+    found.stdout.fnmatch_lines(["*cluster 'mine.toml' is off by 90 %, more than within=0.25: no step is judged"])
 
     assert "[collectives.all_reduce]" in shown.stdout
     assert "[collectives.all_gather]" in shown.stdout
