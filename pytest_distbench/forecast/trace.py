@@ -104,22 +104,22 @@ class _TracedNote:
 
     def __init__(self, note: Note, tracer: _Tracer) -> None:
         self.at_ns, self.is_counted, self.collective = note.at_ns, note.is_counted, note.collective
+        self._note = note
         self._tracer = tracer
-        self._is_waited_for = True
 
     @property
     def told(self) -> Collective:
-        return self.collective
+        return self._note.told
 
     @property
     def is_waited_for(self) -> bool:
-        return self._is_waited_for
+        return self._note.is_waited_for
 
     @is_waited_for.setter
     def is_waited_for(self, value: bool) -> None:
-        if value and not self._is_waited_for:
+        if value and not self._note.is_waited_for:
             self._tracer.note_wait(self)
-        self._is_waited_for = value
+        self._note.is_waited_for = value
         if not value:
             self._tracer.in_hand.add(self)
 
