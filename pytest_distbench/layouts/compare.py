@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from pytest_distbench.errors import BodyError, look_up, show
 from pytest_distbench.layouts import (
     GRADIENT_DEVIATION,
@@ -39,6 +41,8 @@ from pytest_distbench.units import counted
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
 
+_NEEDED = 4
+"""The first functions of a TrainSpec, without which there is none."""
 CONTROLS = 4
 """Trainings that say how far equal mathematics are apart."""
 _WARMUP, _TIMED = 3, 5
@@ -55,8 +59,7 @@ def compare(rank: RankContext, training: TrainSpec) -> None:
         BodyError: there is no such layout, nothing is trained, or the layout sends none of the collectives it is made
             of.
     """
-    if not isinstance(training, TrainSpec):
-        raise BodyError(f"wanted a TrainSpec, found {show(training)}")
+    _check(training)
     name, steps, precision = (rank.params[key] for key in ("layout", "steps", "precision"))
     simulated_ranks: int | None = rank.params.get("simulated_ranks")
     users = {key: Layout(train, can_be_simulated=True) for key, train in training.layouts.items()}
@@ -106,6 +109,34 @@ def compare(rank: RankContext, training: TrainSpec) -> None:
         LayoutComparison(limits=limits, seen=seen, dtypes=dtypes).record(rank)
         if conflicts is not None:
             _record_conflicts(rank, conflicts)
+
+
+_FUNCTIONS = ("model", "batch", "loss", "optimizer", "terms", "schedule", "blocks", "tensor_parallel", "stages")
+
+
+def _check(training: object) -> None:
+    """Refuse what is no training, and batches that are no pairs or differ from call to call."""
+    if not isinstance(training, TrainSpec):
+        raise BodyError(f"wanted a TrainSpec, found {show(training)}")
+
+    def wants(name: str, wanted: str, found: object) -> None:
+        raise BodyError(f"TrainSpec({name}=...): wanted {wanted}, found {show(found)}")
+
+    for i, name in enumerate(_FUNCTIONS):
+        if not callable(found := getattr(training, name)) and (found is not None or i < _NEEDED):
+            wants(name, "a function", found)
+    if training.max_norm is not None and not (isinstance(training.max_norm, int | float) and training.max_norm > 0):
+        wants("max_norm", "a number above 0, or None", training.max_norm)
+    if not isinstance(training.layouts, Mapping) or not all(map(callable, training.layouts.values())):
+        wants("layouts", "functions by their names", training.layouts)
+    batches = [training.batch(0), training.batch(0)]
+    for batch in batches:
+        if not (isinstance(batch, tuple) and len(batch) == 2 and all(isinstance(t, torch.Tensor) for t in batch)):
+            wants("batch", "a pair of tensors", batch)
+        if len(batch[0]) != len(batch[1]):
+            wants("batch", "as many targets as samples", tuple(map(len, batch)))
+    if not all(map(torch.equal, *batches)):
+        raise BodyError("TrainSpec(batch=...): two calls for step 0 give other samples: seed a generator by the step")
 
 
 def _timed(rank: RankContext, training: TrainSpec, steps: int) -> Iterator[int]:
@@ -214,9 +245,11 @@ class LayoutComparison:
         saved = ", and whether they were saved and loaded" if first.step > 1 else ""
         check = {
             WEIGHTS: "check the initialisation" if first.step == 1 else "check what was saved and loaded",
-            LOSS: "check the forward pass, its samples, and the weight of the loss",
+            LOSS: f"{self._factor(first)}check the forward pass, its samples, and its weight and shares",
             GRADIENT: self._cause(off),
-            STATE: f"its gradient is right, so check clipping, the optimizer and its schedule{saved}",
+            STATE: f"its gradient is right, so check clipping, the optimizer and its schedule{saved}"
+            if first._replace(part=GRADIENT) in self.limits
+            else "it is a buffer, so check the forward pass, and who sends it",
         }
         narrow = "".join(f"; {kind} in {dtypes}" for kind, dtypes in self._narrow().items())
         return f"{told}: {check[first.part]}{narrow}"
@@ -228,14 +261,22 @@ class LayoutComparison:
         if not any(factors):
             return "it is 0, so check the backward pass, and whether it was cleared before it was compared"
         if all(one.rest <= abs(one.factor) * limit for limit, one in seen) and _are_near(factors, self.limits, off):
-            return (
-                f"{factors[0]:.4g} times that of one rank, so check the reduction, the weight of the loss, and clipping"
-            )
+            times = f"{factors[0]:.6g} times that of one rank"
+            return f"{times}, so check the reduction, the weight of the loss, and clipping"
         for q in off:
             copies = [each[q] for each in self.seen if q in each]
+            if any(copy.deviation <= self.limits[q] for copy in copies):
+                return "other ranks hold the right one, so check what changes it after the reduction"
             if any(max(numbers) - min(numbers) > self.limits[q] for numbers in zip(*copies, strict=True)):
                 return "ranks hold different gradients, so it was not reduced"
-        return "ranks hold the same gradients, so check the backward pass and what was reduced"
+        same = (
+            "ranks hold the same gradients, so " if any(sum(q in each for each in self.seen) > 1 for q in off) else ""
+        )
+        return f"{same}check the backward pass and what was reduced"
+
+    def _factor(self, loss: Quantity) -> str:
+        found = next(each[loss] for each in self.seen if loss in each)
+        return f"it is {found.factor:.6g} times that of one rank, so " if math.isfinite(found.factor) else ""
 
     def _narrow(self) -> dict[str, str]:
         """What has fewer digits than the weights of the reference, and its dtypes."""

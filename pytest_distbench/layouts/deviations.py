@@ -25,22 +25,18 @@ class Quantity(NamedTuple):
 
 
 def limits_of(controls: Sequence[Mapping[Quantity, float]]) -> dict[Quantity, float]:
-    """The largest deviation of each quantity that equal mathematics explain.
+    """The largest deviation of each quantity that equal mathematics explain: the same in each step.
 
-    A loss is one number, which may meet the reference by chance: its largest deviation of all steps counts in each.
+    In a step a few numbers may meet the reference by chance, so the largest deviation of all steps counts.
     """
-    by_control: dict[Quantity, list[float]] = {
-        quantity: [
-            max(control[q] for q in control if q.part == LOSS) if quantity.part == LOSS else control[quantity]
-            for control in controls
-        ]
-        for quantity in controls[0]
+    largest: dict[tuple[int, str], list[float]] = defaultdict(lambda: [0.0] * len(controls))
+    for quantity in controls[0]:
+        kind = quantity.part, quantity.name
+        largest[kind] = list(map(max, largest[kind], (control[quantity] for control in controls)))
+    limits = {
+        kind: math.fsum(found) * (max(found) / min(found) if min(found) > 0 else 1.0) for kind, found in largest.items()
     }
-    apart: dict[tuple[int, str], float] = defaultdict(lambda: 1.0)
-    for (_, part, name), found in by_control.items():
-        if min(found) > 0:
-            apart[part, name] = max(apart[part, name], max(found) / min(found))
-    return {q: math.fsum(found) * apart[q.part, q.name] for q, found in by_control.items()}
+    return {quantity: limits[quantity.part, quantity.name] for quantity in controls[0]}
 
 
 def times_beyond(deviation: float, limit: float) -> float:

@@ -151,6 +151,9 @@ def _train_in_two(run: Pass, first: Wrap, second: Wrap) -> None:
             step.is_over(model)
         if step.number == run.half:
             folder = run.rank.data_dir / f"layout-{run.rank.launch}"
+            if run.rank.rank == 0:
+                shutil.rmtree(folder, ignore_errors=True)  # of a launch that failed
+            run.rank.barrier()
             if model is not None and updates is not None:
                 with run.rank.phase("checkpoint_save"):
                     _save(model, updates, folder, None if wrap else here)

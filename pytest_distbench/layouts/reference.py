@@ -12,7 +12,7 @@ from torch import nn
 from pytest_distbench.errors import BodyError
 from pytest_distbench.layouts.deviations import GRADIENT, LOSS, STATE, WEIGHTS, Quantity
 from pytest_distbench.layouts.simulated import Simulation
-from pytest_distbench.layouts.training import Step, Tensors, TrainSpec, state_of
+from pytest_distbench.layouts.training import Step, Tensors, TrainSpec, parameters_of, state_of
 
 
 class Seen(NamedTuple):
@@ -56,8 +56,8 @@ class StepReference:
         self.has_gradient = self.has_moved = False
         self._training = training
         self._model = model
-        self._parameters = dict(model.named_parameters(remove_duplicate=False))
-        self._optimizer = training.optimizer(model.parameters())
+        self._parameters = dict(parameters_of(model))
+        self._optimizer = training.optimizer(list(model.parameters()))
         self._schedule = None if training.schedule is None else training.schedule(self._optimizer)
         self._left = {name: tensor.detach().clone() for name, tensor in state_of(model)}  # {}: this rank had none
 
@@ -72,20 +72,27 @@ class StepReference:
         self._model.zero_grad()
         inputs, targets = (part.to("cpu") for part in step.batch)
         inputs = inputs.double() if inputs.is_floating_point() else inputs
+        before = torch.get_rng_state()
         expected = self._training.loss(
             self._model(inputs), targets.double() if targets.is_floating_point() else targets
         )
+        if not torch.equal(before, torch.get_rng_state()):
+            raise BodyError(
+                "the network or its loss draws random numbers, so no two passes are equal: wanted dropout by modules "
+                "of torch.nn, which is off where values are compared"
+            )
         expected.backward()
         self.losses.append(loss)
         self.expected_losses.append(float(expected.detach()))
         self._compare(Quantity(step.number, LOSS), torch.tensor(loss).double(), expected.detach())
         for name, parameter in self._parameters.items():
-            if parameter.grad is None:
-                continue
-            self.has_gradient |= bool(parameter.grad.any())
-            if name in gradients and name in own:
-                self._compare(Quantity(step.number, GRADIENT, name), gradients[name], parameter.grad)
-            elif name in weights and name not in gradients:
+            is_used = parameter.grad is not None
+            right = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            found = gradients.get(name, None if is_used else right)  # else the layout has none, either, or zeros
+            self.has_gradient |= bool(right.any())
+            if found is not None and name in own:
+                self._compare(Quantity(step.number, GRADIENT, name), found, right)
+            elif name in weights and found is None:
                 self.seen[Quantity(step.number, GRADIENT, name)] = MISSING
         self._update(gradients)
         self.has_moved |= any(not torch.equal(self._parameters[name], weight) for name, weight in weights.items())

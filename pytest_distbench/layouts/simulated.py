@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
+import sys
 import unittest
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn, cast
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from pytest_distbench.errors import BodyError
 from pytest_distbench.worker.membership import standing_group
+from pytest_distbench.worker.torch_internals import replace_in_distributed
 
 try:
     from torch.distributed import _local_tensor as local
 except ImportError:
     local = None  # type: ignore[assignment] # a torch before 2.10
+
+
+_ASKS = "a layout that asks which rank it is needs real ranks: leave simulated_ranks= out"
+
+
+@contextmanager
+def _no_rank() -> Iterator[None]:
+    """Refuse ``dist.get_rank`` to all but torch itself, which would otherwise be that of rank 0 in all ranks."""
+    real = dist.get_rank
+
+    def refusing(group: dist.ProcessGroup | None = None) -> int:
+        if not str(sys._getframe(1).f_globals.get("__name__")).startswith("torch."):
+            raise BodyError(_ASKS)
+        return real(group)
+
+    replace_in_distributed(real, refusing)
+    try:
+        yield
+    finally:
+        replace_in_distributed(refusing, real)
 
 
 class Simulation:
@@ -45,7 +68,7 @@ class Simulation:
     def running(self) -> Iterator[None]:
         """Be all ranks meanwhile, in a default group of that size; then again the one rank of this process."""
         try:
-            with standing_group(self.ranks), self._mode, _Sent(self.sent):
+            with standing_group(self.ranks), _no_rank(), self._mode, _Sent(self.sent):
                 yield
         except (RuntimeError, AttributeError, AssertionError) as error:
             said = str(error).partition("\n")[0].rstrip(".")
@@ -96,7 +119,7 @@ class EveryIndex:
     __radd__ = __add__
 
     def _refuse(self, *_: object) -> NoReturn:
-        raise BodyError("a layout that asks which rank it is needs real ranks: leave simulated_ranks= out")
+        raise BodyError(_ASKS)
 
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __index__ = __hash__ = _refuse
 

@@ -31,7 +31,7 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 _FIRST_SCALE = 2.0**10
 """Of the loss in float16: a small network's gradients do not overflow."""
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
-_WRAPPERS = {"module", "_orig_mod"}
+_WRAPPERS = {"module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
 """What wrappers add to the names of parameters."""
 
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -103,6 +103,7 @@ class Pass:
         simulation: of the ranks, where this process is all of them.
         draws: random states, where the pass keeps dropout.
         dtypes: of the layout's parameters and gradients, by these words.
+        names: of the network's parameters and buffers, before it is wrapped.
     """
 
     def __init__(
@@ -129,6 +130,7 @@ class Pass:
         self.oracle = oracle
         self.draws: list[Draw] | None = [] if has_dropout else None
         self.dtypes: dict[str, set[str]] = {PARAMETERS: set(), GRADIENTS: set()}
+        self.names: set[str] = set()
         self._numbers = numbers
         self._precision = precision
         self._order = order
@@ -145,10 +147,17 @@ class Pass:
         """
         torch.manual_seed(self.rank.seed if seed is None else seed)
         with self.as_one():
-            model = self.training.model().to(self.rank.device, self.dtype)
-        for module in model.modules():
-            if self.draws is None and isinstance(module, DROPOUTS):
+            model = self.training.model()
+            named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+            if complex_ones := [name for name, tensor in named if tensor.is_complex()]:
+                raise BodyError(f"{', '.join(complex_ones)}: complex tensors cannot be compared; wanted real ones")
+            model.to(self.rank.device, self.dtype)
+        self.names = {name for name, _ in named}
+        for module in model.modules() if self.draws is None else ():
+            if isinstance(module, DROPOUTS):
                 module.p = 0.0
+            elif isinstance(module, nn.MultiheadAttention | nn.RNNBase):
+                module.dropout = 0.0
         return model if self.simulation is None else self.simulation.model(model)
 
     def as_one(self) -> AbstractContextManager[object]:
@@ -221,6 +230,18 @@ class Pass:
             found = torch.load(io.BytesIO(data)) | found
         return found | own
 
+    def copies(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Tensors:
+        """Copies of whole tensors, under the names that they have without wrappers. A collective call."""
+        named = list(tensors)
+        parts = [t.detach() if isinstance(t, DTensor) else _copy(t) for _, t in named]
+        return {self._bare(name): _copy(_whole(t)) for (name, _), t in zip(named, parts, strict=True)}
+
+    def _bare(self, name: str) -> str:
+        words = name.split(".")
+        while (found := ".".join(words)) not in self.names and (added := [w for w in words if w in _WRAPPERS]):
+            words.remove(added[0])
+        return found
+
     def _batch(self, number: int) -> Batch:
         inputs, targets = self.training.batch(number - 1)
         if self._order is not None:
@@ -242,7 +263,7 @@ class Updates:
 
     def __init__(self, of: Pass, model: nn.Module, *, has_scale: bool) -> None:
         training = of.training
-        self.optimizer = training.optimizer(model.parameters())
+        self.optimizer = training.optimizer(list(model.parameters()))
         self.schedule = None if training.schedule is None else training.schedule(self.optimizer)
         self._scaler = torch.amp.GradScaler(of.rank.device.type, init_scale=_FIRST_SCALE, enabled=has_scale)
         self.scaled(torch.zeros((), device=of.rank.device))  # it is there from then on, in each stage of a pipeline
@@ -341,6 +362,12 @@ class Step:
         if (oracle := self._pass.oracle) is None:
             return
         rank = self._pass.rank
+        # A tied weight has the name of each of its places.
+        named = [] if model is None else list(parameters_of(model))
+        reduced = [(name, p.grad) for name, p in named if p.grad is not None]
+        weights, gradients = self._pass.copies(named), self._pass.copies(reduced)  # before anything waits for them
+        for kind, tensors in ((PARAMETERS, named), (GRADIENTS, reduced)):
+            self._pass.dtypes[kind].update(str(tensor.dtype).removeprefix("torch.") for _, tensor in tensors)
         if (simulation := self._pass.simulation) is not None:
             each = [] if loss is None else [float(own) for own in simulation.values(loss.detach())]
             total = math.fsum(each) * shares / simulation.ranks
@@ -348,12 +375,6 @@ class Step:
             total = 0.0 if loss is None else float(loss.detach())
         if self._pass.of > 1 and simulation is None:
             total = rank.sum_over_ranks(total) * shares / rank.sum_over_ranks(float(loss is not None))
-        # A tied weight has the name of each of its places.
-        named = [] if model is None else list(model.named_parameters(remove_duplicate=False))
-        reduced = [(name, p.grad) for name, p in named if p.grad is not None]
-        for kind, tensors in ((PARAMETERS, named), (GRADIENTS, reduced)):
-            self._pass.dtypes[kind].update(str(tensor.dtype).removeprefix("torch.") for _, tensor in tensors)
-        weights, gradients = _copies(named), _copies(reduced)
         own = {*weights, *gradients}
         oracle.see_gradients(self, total, self._pass.of_all(weights), self._pass.of_all(gradients), own)
 
@@ -361,7 +382,7 @@ class Step:
         """Compare parameters and buffers, after the update. A collective call."""
         self._is_over = True
         if model is not None and self._pass.oracle is not None:
-            self._pass.oracle.see_state(self, _copies(state_of(model)))
+            self._pass.oracle.see_state(self, self._pass.copies(state_of(model)))
 
     def expect_over(self) -> None:
         """Refuse a step of which nothing was compared."""
@@ -377,19 +398,18 @@ class Step:
         return hashlib.sha256(state.numpy().tobytes()).hexdigest()
 
 
-def _copies(named: Iterable[tuple[str, torch.Tensor]]) -> Tensors:
-    """Of whole tensors, under the names that they have without wrappers. A collective call."""
-    return {
-        ".".join(word for word in name.split(".") if word not in _WRAPPERS): _whole(tensor.detach()).to(
-            "cpu", torch.float64, copy=True
-        )
-        for name, tensor in named
-    }
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().to("cpu", torch.float64, copy=True)
+
+
+def parameters_of(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Those that are numbers with a fraction."""
+    yield from ((n, p) for n, p in model.named_parameters(remove_duplicate=False) if p.is_floating_point())
 
 
 def state_of(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Parameters and buffers of a network, those that are numbers with a fraction."""
-    yield from model.named_parameters(remove_duplicate=False)
+    yield from parameters_of(model)
     yield from ((name, buffer) for name, buffer in model.named_buffers() if buffer.is_floating_point())
 
 

@@ -58,7 +58,7 @@ SCALED = (
         ([{Quantity(2, WEIGHTS, "a"): OFF}], "a before step 2 deviates first: check what was saved and loaded"),
         (
             [{Quantity(2, LOSS): DOUBLE}],
-            "the loss of step 2 deviates first: check the forward pass, its samples, and the weight of the loss",
+            "the loss of step 2 deviates first: it is 2 times that of one rank, so check the forward pass, its ",
         ),
         (
             [{Quantity(2, STATE, "b"): OFF}],
@@ -70,6 +70,10 @@ SCALED = (
         ),
         ([{A: ZERO}], f"{OF_A} deviates first: it is 0, so check the backward pass, and whether it was cleared before"),
         ([{A: OTHER}, {A: ANOTHER}], f"{OF_A} deviates first: ranks hold different gradients, so it was not reduced"),
+        (
+            [{A: EQUAL}, {A: OTHER}],
+            f"{OF_A} deviates first on rank 1 alone: other ranks hold the right one, so check what ",
+        ),
         ([{A: MISSING}], f"{OF_A} is missing"),
         ([{}, {A: NOT_FINITE}], f"{OF_A} deviates first on rank 1 alone: it is not finite"),
         (

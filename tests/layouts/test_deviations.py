@@ -22,7 +22,7 @@ FIRST, SECOND = Quantity(1, GRADIENT, "a"), Quantity(2, GRADIENT, "a")
 def test_a_limit_is_the_sum_of_all_controls_times_how_far_they_are_apart() -> None:
     limits = limits_of([{FIRST: 1.0, SECOND: 2.0}, {FIRST: 4.0, SECOND: 2.0}])
 
-    assert limits == {FIRST: 5.0 * 4, SECOND: 4.0 * 4}  # apart in one step, apart in each
+    assert limits == {FIRST: 6.0 * 2, SECOND: 6.0 * 2}  # of all steps the largest
 
 
 def test_a_control_that_is_exact_makes_no_limit_infinite() -> None:

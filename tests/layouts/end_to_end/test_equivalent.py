@@ -34,6 +34,25 @@ frozen = dataclasses.replace(faulty.gpt, loss=lambda scores, targets: 0 * scores
 bare = dataclasses.replace(faulty.gpt, tensor_parallel=None)
 plain = dataclasses.replace(faulty.gpt, tensor_parallel=lambda model: {{}})
 number = 7
+no_loss = dataclasses.replace(faulty.gpt, loss=None)
+no_norm = dataclasses.replace(faulty.gpt, max_norm=-1)
+no_pair = dataclasses.replace(faulty.gpt, batch=lambda step: torch.ones(8))
+unseeded = dataclasses.replace(faulty.gpt, batch=lambda step: (torch.randint(9, (8, 9)), torch.randint(9, (8, 9))))
+
+
+class Noisy(faulty.Gpt):
+    def forward(self, x):
+        return torch.nn.functional.dropout(super().forward(x), 0.1, self.training)
+
+
+class Complex(faulty.Gpt):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("cis", torch.ones(4, dtype=torch.complex64))
+
+
+noisy = dataclasses.replace(faulty.gpt, model=Noisy)
+turning = dataclasses.replace(faulty.gpt, model=Complex)
 """
 REFUSED = {
     ("still", "ddp"): "nothing is trained, so under any layout it is equal: on one rank no weight changes",
@@ -41,6 +60,12 @@ REFUSED = {
     ("bare", "tensor_parallel"): "this layout needs TrainSpec(tensor_parallel=...)",
     ("plain", "tensor_parallel"): "no rank sent all_reduce in a step, as it should; they sent nothing",
     ("number", "ddp"): "wanted a TrainSpec, found 7",
+    ("no_loss", "ddp"): "TrainSpec(loss=...): wanted a function, found None",
+    ("no_norm", "ddp"): "TrainSpec(max_norm=...): wanted a number above 0, or None, found -1",
+    ("no_pair", "ddp"): "TrainSpec(batch=...): wanted a pair of tensors, found ",
+    ("unseeded", "ddp"): "two calls for step 0 give other samples: seed a generator by the step",
+    ("noisy", "ddp"): "the network or its loss draws random numbers, so no two passes are equal",
+    ("turning", "ddp"): "cis: complex tensors cannot be compared; wanted real ones",
     ("still", "dpp"): "unknown layout 'dpp': known are one, ddp, accumulation",
 }
 
@@ -82,6 +107,104 @@ def test_what_proves_nothing_is_refused(pytester: pytest.Pytester, run_inside: R
     found.assert_outcomes(failed=len(REFUSED))
     for sentence in REFUSED.values():
         assert sentence in found.stdout.str()
+
+
+OWN = """
+import dataclasses
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from pytest_distbench.layouts.training import TrainSpec
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.module = torch.nn.Linear(16, 512)
+        self.idle = torch.nn.Linear(4, 4)
+        self.count = torch.nn.Parameter(torch.ones(2, dtype=torch.int64), requires_grad=False)
+        self.head = torch.nn.Linear(512, 4)
+        self.gate = torch.nn.Parameter(torch.ones(1))
+        torch.nn.init.zeros_(self.idle.weight)
+        torch.nn.init.zeros_(self.idle.bias)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.module(x))) * self.gate
+
+
+class Busy(Net):
+    def forward(self, x):
+        return super().forward(x) + self.idle(x[:, :4])
+
+
+def batch(step):
+    drawn = torch.Generator().manual_seed(step)
+    return torch.randn(8, 16, generator=drawn), torch.randint(4, (8,), generator=drawn)
+
+
+def by_hand(run, *, idle=False, spoils=False):
+    model = run.model()
+    updates = run.updates(model)
+    for step in run.steps():
+        [part] = step.share(run.index, run.of)
+        loss = step.loss(model, part)
+        loss.backward()
+        for p in model.parameters():
+            if p.grad is not None:
+                dist.all_reduce(p.grad)
+        if idle:
+            model.idle.weight.grad = torch.ones_like(model.idle.weight)
+        if spoils and dist.get_rank() == 1:
+            model.gate.grad *= 3
+        step.has_gradients(model, loss, shares=run.of)
+        updates.update()
+        step.is_over(model)
+
+
+net = TrainSpec(
+    model=Net,
+    batch=batch,
+    loss=F.cross_entropy,
+    optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.125),
+    layouts={
+        "by hand": by_hand,
+        "a gradient where there is none": lambda run: by_hand(run, idle=True),
+        "spoilt on one rank": lambda run: by_hand(run, spoils=True),
+    },
+)
+busy = dataclasses.replace(net, model=Busy)
+"""
+OF_OWN = {
+    "by hand": "",
+    "a gradient where there is none": "the gradient of idle.weight in step 1 deviates first",
+    "spoilt on one rank": "on rank 1 alone: other ranks hold the right one, so check what changes it after the",
+}
+
+
+def test_a_training_of_ones_own_is_compared(pytester: pytest.Pytester, run_inside: RunInside) -> None:
+    """It has a module called module, a whole number among its parameters, and some without a gradient."""
+    pytester.makeini("[pytest]\n")
+    pytester.makepyfile(own=OWN)
+    pytester.makepyfile(f"""
+        import pytest
+
+        @pytest.mark.parametrize("layout", {list(OF_OWN)!r})
+        def test_layout(equivalent, layout):
+            equivalent("own.py::net", layout)
+
+        def test_ddp(equivalent):
+            equivalent("own.py::busy", "ddp")
+
+        def test_simulated(equivalent):
+            equivalent("own.py::net", "spoilt on one rank", simulated_ranks=4)
+    """)
+    found = run_inside("--world-size=2")
+    text = " ".join(found.stdout.str().split())
+
+    found.assert_outcomes(passed=2, failed=3)
+    for sentence in OF_OWN.values():
+        assert sentence in text
+    assert "asks which rank it is needs real ranks" in text or "no LocalTensorMode" in text
 
 
 SIMULATED = {
