@@ -73,7 +73,7 @@ def test_a_page_keeps_to_its_words() -> None:
     assert {p.name: words([p]) for p in site if words([p]) > BUDGETS.get(p.name, 8_000)} == {}
     assert words([page for page in site if page.name in GENERATED]) <= 8_250  # equivalent and forecast
     assert (
-        words([page for page in site if page.name not in GENERATED]) <= 28_550
+        words([page for page in site if page.name not in GENERATED]) <= 28_600
     )  # with the pages of layouts and of forecasts
 
 
@@ -91,7 +91,7 @@ def test_what_is_written_for_who_changes_the_project_keeps_to_its_words() -> Non
     pages = [page for page in PAGES if page.parent.name == "dev"]
 
     assert len(pages) <= 8
-    assert words(pages) <= 12_330  # with nine published bugs of layouts, and what forecasts use of torch
+    assert words(pages) <= 12_340  # with nine published bugs of layouts, and what forecasts use of torch
 
 
 def code_of(text: str) -> list[str]:

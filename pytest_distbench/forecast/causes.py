@@ -26,12 +26,14 @@ def dearer_calls(result: CaseResult) -> Iterator[Finding]:
             calls, before = (_calls(found[key]) if key in found else Counter() for found in (now.fingerprints, stored))
             added = {call: (n - before[call]) * _number(facts, call) for call, n in calls.items() if n > before[call]}
             lines = [
-                f"{calls[call]} {call}, {before[call]} before: {format_seconds(seconds)} more, "
+                f"{calls[call]} {call}, {before[call]} before: {format_seconds(seconds)} more to send, "
                 f"a step waits {format_seconds(_number(facts, f'{EXPOSED} {call}'))} for them"
                 for call, seconds in sorted(added.items(), key=lambda each: -each[1])
             ]
             if not lines:
-                lines = [f"it computes {format_seconds(_number(facts, 'computing_s'))} of the step"]
+                waits = sorted(((_number(facts, f"{EXPOSED} {call}"), call) for call in calls), reverse=True)
+                lines = [f"the step computes {format_seconds(_number(facts, 'computing_s'))}"]
+                lines += [f"it waits {format_seconds(s)} for {calls[call]} {call}" for s, call in waits if s]
             yield Finding(
                 code="dearer-calls",
                 metric=finding.metric,

@@ -13,6 +13,8 @@ SHIPPED = Path(__file__).with_name("clusters")
 _FLOPS = {"FLOP/s": 1.0, "GFLOP/s": 1e9, "TFLOP/s": 1e12, "PFLOP/s": 1e15}
 MEMORY = "memory"
 """In ``[computing]``: the rate at which a rank reads and writes its memory."""
+_COMPUTING = (MEMORY, "float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8")
+"""A dtype that is not stated has the rate of float32."""
 ALGORITHMS = ("ring", "tree")
 
 
@@ -103,10 +105,14 @@ def read_cluster(name: str, folder: Path, known: frozenset[str]) -> Cluster:
         ("missed", stated.missed, 0),
         ("within", stated.within, 0),
     ):
-        if value < least or (key == "within" and value >= 1):
+        if not value >= least or (key == "within" and value >= 1):
             raise _refusal(path, key, value, "a fraction from 0 to below 1" if key == "within" else f"{least} or more")
-    if stated.computing and MEMORY not in stated.computing:
-        raise ConfigurationError(f"{path}: computing has no {MEMORY!r}: wanted a rate such as '2 TB/s'")
+    for key in (MEMORY, "float32") if stated.computing else ():
+        if key not in stated.computing:
+            raise ConfigurationError(f"{path}: computing has no {key!r}, which is needed; it has {[*stated.computing]}")
+    for key in stated.computing:
+        if key not in _COMPUTING:
+            raise _refusal(path, "a key of computing", key, f"one of {', '.join(_COMPUTING)}")
     return Cluster(
         ranks_per_node=stated.ranks_per_node,
         within=stated.within,

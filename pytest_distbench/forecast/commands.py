@@ -51,10 +51,13 @@ def _run(given: argparse.Namespace) -> Iterator[str]:
             "collective_sweep and --distbench-json"
         )
     fitted = {op: fit(op, points) for op, points in found.items()}
+    if given.ranks_per_node < 1:
+        raise ConfigurationError(f"--ranks-per-node {given.ranks_per_node}: wanted 1 or more")
     links = fitted.get("all_reduce") or next(iter(fitted.values()))
     yield f"# Fitted to {given.run.name}; what is furthest off: " + ", ".join(
         f"{op} {format_percent(miss)}" for op, (_, miss) in fitted.items()
     )
+    yield "# [node] and [network] have the same terms: the run does not say which of its ranks shared a node"
     yield f"ranks_per_node = {given.ranks_per_node}"
     yield f"missed = {max(miss for _, miss in fitted.values()):.2f}"
     for name in ("node", "network"):

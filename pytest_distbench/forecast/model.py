@@ -1,9 +1,10 @@
 """The model of a step: what each collective takes on a cluster, and how much of that a rank waits for. Pure.
 
 A collective of n ranks takes a number of messages, each with its latency, and a number of bytes that a rank sends. Both
-depend on the algorithm: of the ring and the tree, whichever is faster, as in NCCL. Source: R. Thakur, R. Rabenseifner
-and W. Gropp, Optimization of Collective Communication Operations in MPICH, 2005, section 3. Between nodes, those of a
-node first do their part, and each rank sends an equal share over the network.
+depend on the algorithm: that of n - 1 messages (ring, pairwise) or that of log n (tree, doubling, Bruck), whichever is
+faster. Source: R. Thakur, R. Rabenseifner and W. Gropp, Optimization of Collective Communication Operations in MPICH,
+2005, section 3; of an all_reduce by a tree, NCCL's double binary tree. Between nodes, those of a node first do their
+part, and each rank sends an equal share over the network.
 """
 
 from __future__ import annotations
@@ -32,19 +33,21 @@ def _log(n: int) -> int:
 _Shape = tuple[Callable[[int, float], Cost], Callable[[int, float], Cost]]
 _GATHER: _Shape = (lambda n, s: (n - 1, (n - 1) * s), lambda n, s: (_log(n), (n - 1) * s))
 _SCATTER: _Shape = (lambda n, s: (n - 1, (n - 1) / n * s), lambda n, s: (_log(n), (n - 1) / n * s))
-_ROOTED: _Shape = (lambda n, s: (n - 1, s), lambda n, s: (_log(n), s))
+_FROM_ROOT: _Shape = (lambda n, s: (n - 1, s), lambda n, s: (_log(n), s * _log(n)))
 _PAIR: _Shape = (lambda n, s: (1, s), lambda n, s: (1, s))
 
 COLLECTIVES: dict[str, _Shape] = {
     "all_reduce": (lambda n, s: (2 * (n - 1), 2 * (n - 1) / n * s), lambda n, s: (2 * _log(n), 2 * s)),
     "all_gather": _GATHER,
     "reduce_scatter": _SCATTER,
-    "all_to_all": _SCATTER,
-    **dict.fromkeys(("broadcast", "reduce", "gather", "scatter"), _ROOTED),
+    "gather": _GATHER,  # what the root receives
+    "scatter": _SCATTER,
+    "all_to_all": (_SCATTER[0], lambda n, s: (_log(n), s / 2 * _log(n))),
+    **dict.fromkeys(("broadcast", "reduce"), _FROM_ROOT),
     **dict.fromkeys(("send", "recv"), _PAIR),
     "barrier": (lambda n, s: (2 * (n - 1), 0), lambda n, s: (2 * _log(n), 0)),
 }
-"""Of n ranks with s bytes that one puts in: what the ring takes, and the tree."""
+"""Of n ranks with s bytes that one puts in, of a scatter the root: with n - 1 messages, and with log n."""
 
 _FORMS = re.compile(r"(_into_tensor|_tensor|_single|_coalesced|_any_source)+$")
 """How torch's names of one collective differ."""
@@ -54,8 +57,10 @@ class Call(NamedTuple):
     """A collective of a step.
 
     Attributes:
-        size: ranks of its group.
+        size: ranks of its group; of a send or recv 2.
         stride: from each of its ranks to the next; 0: not everywhere the same.
+        is_sharding: FSDP issues it, which on GPUs has a stream of its own for it.
+        in_backward: it was issued in the backward pass.
     """
 
     op: str
@@ -64,6 +69,8 @@ class Call(NamedTuple):
     group: str
     size: int
     stride: int
+    is_sharding: bool = False
+    in_backward: bool = False
 
     @property
     def is_gather(self) -> bool:
@@ -136,7 +143,7 @@ def time_of(call: Call, cluster: Cluster) -> float:
         return 0.0
     if terms := cluster.collectives.get(op):
         return _flat(op, n, size, terms)
-    per_node = max(1, min(n, cluster.ranks_per_node // call.stride)) if call.stride else 1
+    per_node = min(n, math.ceil(cluster.ranks_per_node / call.stride)) if call.stride else 1
     if per_node >= n:
         return _flat(op, n, size, cluster.node)
     if per_node == 1:
@@ -164,7 +171,12 @@ def _flat(op: str, n: int, size: float, terms: Terms) -> float:
 
 
 def forecast(trace: Trace, cluster: Cluster) -> Forecast:
-    """Follow a step: calls of a group run one after another, beside computing, until the rank waits for one."""
+    """Follow a step: calls of a group run one after another, beside computing, until the rank waits for one.
+
+    Where gathers are prefetched, FSDP has streams for its calls: a gather begins when the rank has what the gather
+    before it brought, but for the first of a forward or backward pass; a reduction is waited for when the next one is
+    issued, or at the end of the step.
+    """
     times = [time_of(call, cluster) for call in trace.calls]
     by_group: dict[str, float] = defaultdict(float)
     for call, seconds in zip(trace.calls, times, strict=True):
@@ -172,26 +184,36 @@ def forecast(trace: Trace, cluster: Cluster) -> Forecast:
     free: dict[str, float] = defaultdict(float)
     ends: dict[int, float] = {}
     exposed: dict[str, float] = defaultdict(float)
-    released: list[float] = []  # when the rank had waited for each gather
-    gathers = 0
+    released: dict[bool, list[float]] = {False: [], True: []}  # by pass: when the rank had waited for each gather
+    owed: list[int] = []  # reductions of FSDP
     delay = 0.0
-    for event in trace.events:
-        call, now = trace.calls[event.call], event.at_s + delay
-        if event.is_wait:
-            waited = max(0.0, ends[event.call] - now)
-            if waited:
-                exposed[str(call)] += waited
+
+    def wait(i: int, at_s: float) -> None:
+        nonlocal delay
+        if waited := max(0.0, ends[i] - at_s - delay):
+            exposed[str(trace.calls[i])] += waited
             delay += waited
-            if call.is_gather:
-                released.append(event.at_s + delay)
-            continue
-        begin = now
-        if call.is_gather:
-            if cluster.prefetch:
-                before = gathers - 1 - cluster.prefetch
-                begin = min(now, released[before] if 0 <= before < len(released) else 0.0 if before < 0 else now)
-            gathers += 1
-        ends[event.call] = free[call.group] = max(begin, free[call.group]) + times[event.call]
+
+    for event in trace.events:
+        i, call = event.call, trace.calls[event.call]
+        has_stream = bool(cluster.prefetch) and call.is_sharding
+        if not event.is_wait:
+            if has_stream and not call.is_gather:
+                while owed:
+                    wait(owed.pop(0), event.at_s)
+                owed.append(i)
+            begin = event.at_s + delay
+            before = released[call.in_backward]
+            if has_stream and call.is_gather and len(before) >= cluster.prefetch:
+                begin = min(begin, before[-cluster.prefetch])
+            ends[i] = free[call.group] = max(begin, free[call.group]) + times[i]
+        elif not has_stream:
+            wait(i, event.at_s)
+        elif call.is_gather:
+            wait(i, event.at_s)
+            released[call.in_backward].append(event.at_s + delay)
+    for i in owed:
+        wait(i, trace.computing_s)
     return Forecast(
         step_s=trace.computing_s + delay,
         least_s=max([trace.computing_s, *by_group.values()]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import weakref
 from collections import Counter
@@ -27,6 +28,7 @@ from pytest_distbench.worker import bodies
 from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.membership import standing_group
 from pytest_distbench.worker.observer import Note, Observer, groups_here
+from pytest_distbench.worker.torch_internals import call_after_backward, in_backward, stand_around_rebuilds
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -82,7 +84,7 @@ class _Meter(TorchDispatchMode):
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # its parts come by themselves
         found = func(*args, **(kwargs or {}))
-        if func.namespace in ("c10d", "_c10d_functional"):
+        if func.namespace in ("c10d", "_c10d_functional") or "empty" in func.overloadpacket.__name__:
             return found
         tensors = [each for each in pytree.tree_leaves((args, kwargs, found)) if isinstance(each, torch.Tensor)]
         flops = 0
@@ -104,6 +106,8 @@ class _TracedNote:
 
     def __init__(self, note: Note, tracer: _Tracer) -> None:
         self.at_ns, self.is_counted, self.collective = note.at_ns, note.is_counted, note.collective
+        self.in_backward = in_backward()
+        self.is_sharding = _is_from("torch.distributed.fsdp", "torch.distributed._composable.fsdp")
         self._note = note
         self._tracer = tracer
 
@@ -144,17 +148,23 @@ class _Tracer(Observer):
         self.notes[-1] = traced  # type: ignore[call-overload] # it has what others read of a note
         if self.meter is not None:
             self.events.append((traced, False, self.meter.now_s))
+            if traced.in_backward:
+                call_after_backward(self.wait_for_others)
         return traced
 
     def note_wait(self, note: _TracedNote) -> None:
         if self.meter is not None:
             self.events.append((note, True, self.meter.now_s))
 
-    def wait_for_others(self, meter: _Meter) -> None:
-        """Wait for what nobody has in hand."""
+    def wait_for_others(self) -> None:
+        """Wait for what nobody has in hand: after a backward pass for what it issued, for others where they are."""
+        if self.meter is None:
+            return
         waited = {note for note, is_wait, _ in self.events if is_wait} | self.in_hand
-        issued = [note for note, is_wait, _ in self.events if not is_wait]
-        self.events += [(note, True, meter.now_s) for note in issued if note not in waited]
+        for place, (note, is_wait, at_s) in reversed(list(enumerate(self.events))):
+            if not is_wait and note not in waited:
+                at = (len(self.events), self.meter.now_s) if note.in_backward else (place + 1, at_s)
+                self.events.insert(at[0], (note, True, at[1]))
 
 
 class _StepWatch(Watch):
@@ -170,16 +180,19 @@ class _StepWatch(Watch):
         self._during = contextlib.ExitStack()
 
     def begin(self, key: str) -> None:
+        if self.traced is not None:
+            raise _StepTraced  # the body went on
         super().begin(key)
         self._during.callback(register_optimizer_step_pre_hook(self._before_optimizer).remove)
         self._during.enter_context(saved_tensors_hooks(self._kept.pack, lambda held: held.tensor))
         self.tracer.meter = self._during.enter_context(_Meter(self.peaks))
 
     def end(self) -> None:
-        meter, self.tracer.meter = self.tracer.meter, None
+        meter = self.tracer.meter
         if meter is None:
             return
-        self.tracer.wait_for_others(meter)
+        self.tracer.wait_for_others()
+        self.tracer.meter = None
         self._during.close()
         key = self.open_key
         super().end()
@@ -189,9 +202,19 @@ class _StepWatch(Watch):
         place = {note: i for i, note in enumerate(issued)}
         calls = [
             Call(
-                each.op, each.dtype, each.message_bytes, each.group, *sizes.get(each.group, (dist.get_world_size(), 0))
+                (each := note.collective).op,
+                each.dtype,
+                each.message_bytes,
+                each.group,
+                *(
+                    sizes.get(each.group, (dist.get_world_size(), 0))
+                    if each.partner is None
+                    else (2, abs(each.partner))
+                ),
+                note.is_sharding,
+                note.in_backward,
             )
-            for each in (note.collective for note in issued)
+            for note in issued
         ]
         self.traced = Traced(
             trace=Trace(
@@ -209,8 +232,6 @@ class _StepWatch(Watch):
         raise _StepTraced
 
     def _before_optimizer(self, optimizer: Optimizer, *_: object) -> None:
-        if self.tracer.meter is not None:
-            self.tracer.wait_for_others(self.tracer.meter)
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -237,7 +258,7 @@ class _Kept:
         held, own = _Held(tensor), _own(tensor)
         if not (isinstance(tensor, torch.nn.Parameter) or isinstance(own._base, torch.nn.Parameter)):
             storage = own.untyped_storage()
-            place, size = storage.data_ptr(), storage.nbytes()
+            place, size = storage._cdata, storage.nbytes()
             self._holders[place] += 1
             if self._holders[place] == 1:
                 self._now_bytes += size
@@ -249,6 +270,14 @@ class _Kept:
         self._holders[place] -= 1
         if not self._holders[place]:
             self._now_bytes -= size
+
+
+def _is_from(*modules: str) -> bool:
+    """Whether a function of one of these modules has called."""
+    frame = inspect.currentframe()
+    while frame is not None and not str(frame.f_globals.get("__name__")).startswith(modules):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:
@@ -285,12 +314,14 @@ def trace_step(
     try:
         with standing_group(world_size):
             watch.look()
+            end = stand_around_rebuilds(watch.apart)
             try:
                 bodies.call(body, standing)
             except _StepTraced:
                 pass
             finally:
                 watch.look_away()
+                end()
     finally:
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})

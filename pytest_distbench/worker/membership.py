@@ -154,7 +154,8 @@ def standing_group(world_size: int) -> Iterator[None]:
     try:
         yield
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
         store = dist.HashStore()  # type: ignore[attr-defined] # it is there
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
 

@@ -352,8 +352,8 @@ def backends_of(group: dist.ProcessGroup) -> set[str]:
     return {part.name() for part in made_of}
 
 
-def stand_around_rebuilds(around: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
-    """From now on a DDP reducer sorts its buckets anew inside ``around()``.
+def stand_around_rebuilds(around: Callable[[], contextlib.AbstractContextManager[None]]) -> Callable[[], None]:
+    """From now on a DDP reducer sorts its buckets anew inside ``around()``. Returned is what ends it.
 
     It does so once, at the first forward pass after its first reduction, and sends how: the sizes and parameters of its
     buckets, in two broadcasts of integers. So at which step they come says where the first reduction was, and no more.
@@ -372,6 +372,21 @@ def stand_around_rebuilds(around: Callable[[], contextlib.AbstractContextManager
 
     rebuilding._torchdynamo_disable = True  # type: ignore[attr-defined] # a compiler takes it for the builtin that it was
     reducer._rebuild_buckets = rebuilding
+
+    def end() -> None:
+        reducer._rebuild_buckets = rebuild
+
+    return end
+
+
+def in_backward() -> bool:
+    """Whether autograd's backward pass has called."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def call_after_backward(function: Callable[[], None]) -> None:
+    """Call it at the end of the backward pass that is going on."""
+    torch.autograd.Variable._execution_engine.queue_callback(function)
 
 
 def replace_in_distributed(old: Callable[..., object], new: Callable[..., object]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -30,6 +31,12 @@ def call(
         (call("all_gather_into_tensor", 4), 2 * 1e-6 + 3 * MIB / 1e11),
         (call("reduce_scatter_tensor", 4), 2 * 1e-6 + 0.75 * MIB / 1e11),
         (call("send", 2), 1e-6 + MIB / 1e11),
+        (call("send", 2, stride=5), 1e-6 + MIB / 1e11),  # to rank 5 of the same node
+        (call("send", 2, stride=8), 1e-5 + MIB / 1e10),
+        (call("gather", 4), 2 * 1e-6 + 3 * MIB / 1e11),  # what the root receives
+        (call("all_to_all", 4), 3 * 1e-6 + 0.75 * MIB / 1e11),  # pairwise
+        (call("all_to_all", 8, message_bytes=8), 3 * 1e-6 + 3 * 4 / 1e11),  # Bruck
+        (call("broadcast", 8, message_bytes=8), 3 * 1e-6 + 3 * 8 / 1e11),
         (call(size=4, stride=8), 6 * 1e-5 + 1.5 * MIB / 1e10),  # a rank of each of four nodes, by the ring
         (call(size=4, stride=0), 6 * 1e-5 + 1.5 * MIB / 1e10),
         (call(size=2, stride=4), 2 * 1e-6 + MIB / 1e11),  # both on one node
@@ -103,7 +110,7 @@ def test_calls_of_a_group_follow_each_other() -> None:
 
 
 def test_a_gather_that_was_fetched_ahead_is_hidden() -> None:
-    gathers = [call("all_gather_into_tensor")] * 3
+    gathers = [call("all_gather_into_tensor")._replace(is_sharding=True)] * 3
     events = [
         event for i in range(3) for event in (Event(i, is_wait=False, at_s=i / 3), Event(i, is_wait=True, at_s=i / 3))
     ]
@@ -113,6 +120,20 @@ def test_a_gather_that_was_fetched_ahead_is_hidden() -> None:
 
     assert forecast(trace, CLUSTER).step_s == pytest.approx(1 + 3 * one)
     assert forecast(trace, ahead).step_s == pytest.approx(1 + one)  # the first has nothing to hide behind
+    late = [gathers[0], *(each._replace(in_backward=True) for each in gathers[1:])]
+    assert forecast(replace(trace, calls=late), ahead).step_s == pytest.approx(1 + 2 * one)  # nor has that of a pass
+    own = [each._replace(is_sharding=False) for each in gathers]  # one that a body waits for, as for values
+    assert forecast(replace(trace, calls=own), ahead).step_s == pytest.approx(1 + 3 * one)
+
+
+def test_a_reduction_of_fsdp_is_waited_for_when_the_next_one_comes() -> None:
+    reduction = call("reduce_scatter_tensor")._replace(is_sharding=True)
+    events = [Event(i, is_wait, at_s) for i, at_s in enumerate((0.2, 0.6)) for is_wait in (False, True)]
+    trace = Trace(calls=[reduction] * 2, events=events, computing_s=0.6)
+    ahead = Cluster(ranks_per_node=8, within=0.25, node=NODE, network=NETWORK, prefetch=1)
+
+    assert forecast(trace, CLUSTER).step_s == pytest.approx(0.6 + 2 * time_of(reduction, CLUSTER))
+    assert forecast(trace, ahead).step_s == pytest.approx(0.6 + time_of(reduction, CLUSTER))  # that at the end
 
 
 def test_a_step_that_computes_longer_hides_more() -> None:

@@ -27,6 +27,8 @@ BODIES = """
 import os
 import torch
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 def net():
@@ -35,13 +37,17 @@ def net():
 def train(rank):
     if rank.params["way"] == "ddp":
         model = DistributedDataParallel(net(), bucket_cap_mb=float(os.environ.get("CAP", "25")))
+    elif rank.params["way"] == "tp":
+        model = parallelize_module(net(), init_device_mesh("cpu", (rank.world_size,)), {
+            "0": ColwiseParallel(), "1": RowwiseParallel(), "2": ColwiseParallel(), "3": RowwiseParallel()
+        })
     else:
         model = net()
         for layer in model:
             fully_shard(layer)
         fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters())
-    for _ in rank.timed("step", warmup=2, iterations=5):
+    for _ in rank.timed("step", warmup=rank.params.get("warmup", 2), iterations=5):
         loss = model(torch.ones(8, 64)).square().mean()
         optimizer.zero_grad()
         loss.backward()
@@ -91,9 +97,59 @@ def test_a_change_that_costs_something_on_many_ranks_is_red(
         [
             r".*step at \d ranks and \d more: .*all_reduce.*became.*",
             r"\+\d.* % at 64 ranks",
-            r"  \d+ all_reduce of .* float32, 0 before: .* more, a step waits .* for them",
+            r"  \d+ all_reduce of .* float32, 0 before: .* more to send, a step waits .* for them",
         ]
     )
+
+
+LATE = """
+import torch
+import torch.distributed as dist
+
+def train(rank):
+    x = torch.ones(1024, 1024)
+    gathered = torch.empty(rank.world_size * 1024)
+    for _ in rank.timed("step", warmup=1, iterations=3):
+        if not rank.params["is_late"]:
+            work = dist.all_gather_into_tensor(gathered, x[0], async_op=True)
+        for _ in range(12):
+            y = x @ x
+        if rank.params["is_late"]:
+            dist.all_gather_into_tensor(gathered, y[0])
+        else:
+            work.wait()
+"""
+OTHERS = """
+import pytest
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_gather(forecast, is_late):
+    forecast("late.py::train", worlds=[8], cluster="h100-ib400", params={"is_late": is_late})
+
+@pytest.mark.parametrize("warmup", [2, 4])
+def test_ddp(forecast, warmup):
+    forecast("bodies.py::train", worlds=[8], cluster="h100-ib400", params={"way": "ddp", "warmup": warmup})
+
+def test_matrices(forecast):
+    forecast("bodies.py::train", worlds=[8], cluster="h100-ib400", params={"way": "tp"})
+"""
+
+
+def test_what_is_waited_for_is_exposed(pytester: pytest.Pytester, run_inside: RunInside) -> None:
+    """A gather of what was computed before it, unlike one of FSDP; and DDP sorts its buckets anew in no step."""
+    pytester.makeini("[pytest]\n")
+    pytester.makepyfile(bodies=BODIES, late=LATE, test_step=OTHERS)
+    run_inside("--distbench-json=run.json").assert_outcomes(passed=5)
+    results = read_run_record(pytester.path / "run.json").results
+    early, late, sorted_anew, steady, matrices = (
+        {each.key: each.value or 0.0 for each in result.launches[0].measurements} for result in results
+    )
+
+    assert early["exposed[ranks=8]"] == 0
+    assert late["exposed[ranks=8]"] == pytest.approx(late["communication[ranks=8]"], rel=1e-3)
+    assert late["communication[ranks=8]"] > 0
+    assert sorted_anew["step_forecast[ranks=8]"] == pytest.approx(steady["step_forecast[ranks=8]"], rel=1e-3)
+    assert matrices["exposed[ranks=8]"] > 0
 
 
 def test_computing_is_measured_where_the_cluster_states_none(pytester: pytest.Pytester, run_inside: RunInside) -> None:
