@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import durations
 import pytest
 from support.projects import Project, run
-
-import durations
 
 
 def report(path: Path, **seconds: float) -> str:
