@@ -520,10 +520,8 @@ def unjudged_learning(results: Sequence[CaseResult]) -> Iterator[Finding]:
 
 def _steps(result: CaseResult) -> list[str]:
     last = result.launches[-1]
-    if last.events or result.case.conditions.fake_rank is not None:
-        return []
-    taken = {each.key for each in last.measurements} | {TRAINING_STEP}  # others are forecast
-    return [key for key, seen in last.fingerprints.items() if seen.totals.get("optimizer_steps") and key in taken]
+    is_left_out = last.events or result.case.conditions.fake_rank is not None
+    return [key for key, seen in last.fingerprints.items() if seen.totals.get("optimizer_steps") and not is_left_out]
 
 
 RUN_REMARKS: tuple[Callable[[Sequence[CaseResult]], Iterable[Finding]], ...] = (
