@@ -53,13 +53,13 @@ class Cluster(Record, frozen=True, kw_only=True):
     prefetch: int = 0
 
 
-class _Stated(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Stated(Record, frozen=True, kw_only=True):
     latency: str
     bandwidth: str
     algorithm: str = ""
 
 
-class _File(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _File(Record, frozen=True, kw_only=True):
     ranks_per_node: int
     node: _Stated
     network: _Stated

@@ -41,10 +41,10 @@ class ForecastCall:
     ) -> Run:
         """Forecast a step of a training at each of several sizes, and judge it against the baseline.
 
-        One process runs the training as rank 0 of so many, on a backend that moves no data. Judged exactly are its
-        ``calls``, ``bytes_sent``, ``state_bytes``, ``activation_bytes`` and ``flops``; ``step_forecast`` may not rise
-        by more than the tolerance, 2 % unless ``tolerance={"step_forecast": ...}`` says otherwise. It is shown only
-        where the cluster states no computing, which then is measured on this machine.
+        One process runs the training as rank 0 of so many, on a backend that moves no data. Judged exactly are the
+        communication fingerprint of each size, ``gradient_bytes``, ``activation_bytes`` and ``flops``;
+        ``step_forecast`` may not rise by more than the tolerance, 2 % unless ``tolerance={"step_forecast": ...}`` says
+        otherwise. It is shown only where the cluster states no computing, which then is measured on this machine.
 
         Args:
             train: body with a loop of ``rank.timed`` or ``rank.goal``.

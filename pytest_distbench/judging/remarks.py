@@ -520,8 +520,10 @@ def unjudged_learning(results: Sequence[CaseResult]) -> Iterator[Finding]:
 
 def _steps(result: CaseResult) -> list[str]:
     last = result.launches[-1]
-    is_left_out = last.events or result.case.conditions.fake_rank is not None
-    return [key for key, seen in last.fingerprints.items() if seen.totals.get("optimizer_steps") and not is_left_out]
+    if last.events or result.case.conditions.fake_rank is not None:
+        return []
+    timed = {each.key for each in last.measurements} | {TRAINING_STEP}  # a step that was only traced trains nothing
+    return [key for key, seen in last.fingerprints.items() if seen.totals.get("optimizer_steps") and key in timed]
 
 
 RUN_REMARKS: tuple[Callable[[Sequence[CaseResult]], Iterable[Finding]], ...] = (

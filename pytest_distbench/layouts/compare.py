@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
@@ -41,8 +41,6 @@ from pytest_distbench.units import counted
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
 
-_NEEDED = 4
-"""The first functions of a TrainSpec, without which there is none."""
 CONTROLS = 4
 """Trainings that say how far equal mathematics are apart."""
 _WARMUP, _TIMED = 3, 5
@@ -111,7 +109,8 @@ def compare(rank: RankContext, training: TrainSpec) -> None:
             _record_conflicts(rank, conflicts)
 
 
-_FUNCTIONS = ("model", "batch", "loss", "optimizer", "terms", "schedule", "blocks", "tensor_parallel", "stages")
+_NEEDED = ("model", "batch", "loss", "optimizer")
+_OPTIONAL = ("terms", "schedule", "blocks", "tensor_parallel", "stages")
 
 
 def _check(training: object) -> None:
@@ -119,22 +118,22 @@ def _check(training: object) -> None:
     if not isinstance(training, TrainSpec):
         raise BodyError(f"wanted a TrainSpec, found {show(training)}")
 
-    def wants(name: str, wanted: str, found: object) -> None:
+    def refuse(name: str, wanted: str, found: object) -> NoReturn:
         raise BodyError(f"TrainSpec({name}=...): wanted {wanted}, found {show(found)}")
 
-    for i, name in enumerate(_FUNCTIONS):
-        if not callable(found := getattr(training, name)) and (found is not None or i < _NEEDED):
-            wants(name, "a function", found)
+    for name in (*_NEEDED, *_OPTIONAL):
+        if not callable(found := getattr(training, name)) and (found is not None or name in _NEEDED):
+            refuse(name, "a function", found)
     if training.max_norm is not None and not (isinstance(training.max_norm, int | float) and training.max_norm > 0):
-        wants("max_norm", "a number above 0, or None", training.max_norm)
+        refuse("max_norm", "a number above 0, or None", training.max_norm)
     if not isinstance(training.layouts, Mapping) or not all(map(callable, training.layouts.values())):
-        wants("layouts", "functions by their names", training.layouts)
+        refuse("layouts", "functions by their names", training.layouts)
     batches = [training.batch(0), training.batch(0)]
     for batch in batches:
         if not (isinstance(batch, tuple) and len(batch) == 2 and all(isinstance(t, torch.Tensor) for t in batch)):
-            wants("batch", "a pair of tensors", batch)
+            refuse("batch", "a pair of tensors", batch)
         if len(batch[0]) != len(batch[1]):
-            wants("batch", "as many targets as samples", tuple(map(len, batch)))
+            refuse("batch", "as many targets as samples", tuple(map(len, batch)))
     if not all(map(torch.equal, *batches)):
         raise BodyError("TrainSpec(batch=...): two calls for step 0 give other samples: seed a generator by the step")
 

@@ -150,8 +150,8 @@ _MOST_KEPT = 16
 def standing_group(world_size: int) -> Iterator[None]:
     """Have a default group of many ranks that moves no data in place of this process's own, of one rank."""
     dist.destroy_process_group()
-    join_fake_group(rank=0, world_size=world_size)
     try:
+        join_fake_group(rank=0, world_size=world_size)
         yield
     finally:
         if dist.is_initialized():

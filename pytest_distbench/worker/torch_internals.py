@@ -353,7 +353,7 @@ def backends_of(group: dist.ProcessGroup) -> set[str]:
 
 
 def stand_around_rebuilds(around: Callable[[], contextlib.AbstractContextManager[None]]) -> Callable[[], None]:
-    """From now on a DDP reducer sorts its buckets anew inside ``around()``. Returned is what ends it.
+    """From now on a DDP reducer rebuilds its buckets inside ``around()``; what is returned ends that.
 
     It does so once, at the first forward pass after its first reduction, and sends how: the sizes and parameters of its
     buckets, in two broadcasts of integers. So at which step they come says where the first reduction was, and no more.

@@ -131,15 +131,19 @@ def test_doubts_about_a_run_are_a_line_each() -> None:
     real = script(RATE)
     fake = replace(real.case, conditions=replace(real.case.conditions, backend="fake", fake_rank=0))
     assert unjudged_learning([replace(real, case=fake)]) == []
+    assert unjudged_learning([script(RATE, key="step at 64 ranks", is_timed=False)]) == []  # a forecast
 
 
-def script(*measurements: Sample, key: str = TRAINING_STEP, optimizer_steps: int = 2) -> CaseResult:
+def script(
+    *measurements: Sample, key: str = TRAINING_STEP, optimizer_steps: int = 2, is_timed: bool = True
+) -> CaseResult:
     """A script whose optimizer steps; with another key a body that times such a loop."""
+    timed = [replace(WALL, name=key)] * (is_timed and key != TRAINING_STEP)
     launch = LaunchRecord(
         index=0,
         outcome="passed",
         wall_s=1.0,
-        measurements=list(measurements),
+        measurements=[*measurements, *timed],
         fingerprints={key: Fingerprint(totals={"optimizer_steps": optimizer_steps})},
     )
     return result(verdict(), launches=[launch])

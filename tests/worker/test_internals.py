@@ -17,8 +17,7 @@ from pytest_distbench.releases import PARTS, release_of
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "pytest_distbench"
 HOME = PACKAGE / "worker" / "torch_internals.py"
-OTHERS = [PACKAGE / "elastic" / "engines" / "fast_agent.py", PACKAGE / "layouts" / "simulated.py"]
-OTHERS.append(PACKAGE / "forecast" / "trace.py")
+OTHERS = [PACKAGE / place for place in ("elastic/engines/fast_agent.py", "forecast/trace.py", "layouts/simulated.py")]
 HOMES = [path for path in (HOME, *OTHERS) if path.is_file()]
 """The others do not run where a part that they use is missing."""
 
