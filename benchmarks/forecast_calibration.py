@@ -1,12 +1,13 @@
-"""How far off is ``forecast`` on this machine? Forecasts steps on 2 and 4 ranks, and measures them there.
+"""How far off is ``forecast`` on this machine? Forecasts steps on real ranks, and measures them there.
 
-    python benchmarks/forecast_calibration.py [--network 1gbit] [--seed 0]
+    python benchmarks/forecast_calibration.py [--only 2 --only 2@1gbit] [--seed 0]
 
-At each size a sweep of three collectives becomes a cluster (``distbench cluster``); computing is measured on one
-rank. Of five networks, three are drawn by lot: the largest error of their forecasts is the interval. Printed per
-network, layout and size: the forecast, its bounds without and with all overlap, the measured step, the error, and
+Ranks are 2, 4 and 8 on this host, and 2 on hosts of their own over a network of 1 Gbit/s and of 100 Mbit/s (root is
+needed). In each place a sweep of three collectives becomes a cluster (``distbench cluster``); computing is measured on
+one rank. Of five networks, three are drawn by lot: the largest error of their forecasts is the interval. Printed per
+network, layout and place: the forecast, its bounds with all overlap and with none, the measured step, the error, and
 whether it is within the interval; the other two networks are the test of it. Ranks beyond the cores share them, which
-the model does not know: they stand apart. Ten minutes.
+the model does not know: they are printed as such. Half an hour.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from pytest_distbench.units import format_change, format_percent, format_seconds
 BODIES = Path(__file__).parent / "forecasting" / "calibrated.py"
 MODELS = ["wide", "deep", "normed", "attention", "convolutional"]
 LAYOUTS = ["ddp", "fsdp", "tp"]
-SIZES = [2, 4]
+PLACES = ["2", "4", "8", "2@1gbit", "2@100mbit"]
+"""Ranks, and the network between their hosts."""
 SWEEP = """
 import pytest
 
@@ -44,9 +46,9 @@ import pytest
 @pytest.mark.parametrize("model", {MODELS!r})
 def test_step(forecast, distbench, model, layout):
     params = {{"model": model, "layout": layout}}
-    distbench.measure({f"{BODIES}::train"!r}, params=params, name="real", launches=3)
+    distbench.measure({f"{BODIES}::train"!r}, params=params, name="real", launches=2)
     worlds = [distbench.world_size]
-    forecast({f"{BODIES}::train"!r}, worlds=worlds, cluster="mine.toml", params=params, name="forecast", launches=3)
+    forecast({f"{BODIES}::train"!r}, worlds=worlds, cluster="mine.toml", params=params, name="forecast", launches=2)
 """
 _TITLE = re.compile(r"test_step\[(\w+)-(\w+)-ws\d+[^:]*:(real|forecast)")
 
@@ -83,7 +85,7 @@ def steps(folder: Path, ranks: int, network: str) -> dict[tuple[str, str], tuple
     command = [sys.executable, "-m", "pytest_distbench", "cluster", "sweep.json", "--ranks-per-node=64"]
     made = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
     (folder / "mine.toml").write_text(made)
-    print(made.partition("\n")[0], f"({ranks} ranks)")
+    print(f"\n{made.partition(chr(10))[0]}")
     found: dict[tuple[str, str], dict[str, CaseResult]] = {}
     for result in run(folder, "step", STEPS, *options):
         if (match := _TITLE.match(result.case.title)) is not None:
@@ -103,18 +105,18 @@ def steps(folder: Path, ranks: int, network: str) -> dict[tuple[str, str], tuple
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "--network", default="", metavar="RATE", help="between the ranks, such as 1gbit; root is needed"
-    )
+    parser.add_argument("--only", action="append", choices=PLACES, metavar="PLACE", help=", ".join(PLACES))
     parser.add_argument("--seed", type=int, default=0, help="of the lot")
     given = parser.parse_args()
     drawn = random.Random(given.seed).sample(MODELS, 3)
     cores = len(os.sched_getaffinity(0))
-    for ranks in SIZES:
+    for place in given.only or PLACES:
+        count, _, network = place.partition("@")
+        ranks = int(count)
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             (folder / "pytest.ini").write_text("[pytest]\n")
-            found = steps(folder, ranks, given.network)
+            found = steps(folder, ranks, network)
         errors = {key: forecast / real - 1 for key, (real, forecast, _, _) in found.items()}
         interval = max(abs(error) for (model, _), error in errors.items() if model in drawn)
         rows = [
@@ -128,8 +130,8 @@ def main() -> int:
             ]
             for key, (real, forecast, least, most) in found.items()
         ]
-        shared = f", which share {cores} cores" if ranks > cores else ""
-        print(f"\n{ranks} ranks{shared}; interval: {format_percent(interval)}, of {', '.join(sorted(drawn))}")
+        where = f" over {network}" if network else f", which share {cores} cores" if ranks > cores else ""
+        print(f"{ranks} ranks{where}; interval: {format_percent(interval)}, of {', '.join(sorted(drawn))}")
         print("\n".join(layout(("network", "layout", "forecast", "bounds", "measured", "error", ""), rows, left=2)))
     return 0
 

@@ -82,7 +82,7 @@ def train(rank) -> None:
         )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     x = torch.randn(samples, width)
-    for _ in rank.timed("step", warmup=3, iterations=15):
+    for _ in rank.timed("step", warmup=3, iterations=10):
         loss = model(x).square().mean()
         optimizer.zero_grad()
         loss.backward()

@@ -19,6 +19,7 @@ def dearer_calls(result: CaseResult) -> Iterator[Finding]:
     now = result.launches[-1]
     samples = {each.key: each for each in now.measurements}
     other = result.reference.launches
+    others = {each.key: each for launch in other for each in launch.measurements}
     stored = other[-1].fingerprints if other else result.reference.fingerprints
     for finding in result.verdicts:
         if finding.name == STEP and finding.is_failure and finding.ratio and finding.metric in samples:
@@ -31,9 +32,11 @@ def dearer_calls(result: CaseResult) -> Iterator[Finding]:
                 for call, seconds in sorted(added.items(), key=lambda each: -each[1])
             ]
             if not lines:
-                waits = sorted(((_number(facts, f"{EXPOSED} {call}"), call) for call in calls), reverse=True)
-                lines = [f"the step computes {format_seconds(_number(facts, 'computing_s'))}"]
-                lines += [f"it waits {format_seconds(s)} for {calls[call]} {call}" for s, call in waits if s]
+                then = others[finding.metric].facts if finding.metric in others else {}
+                lines = [f"the step computes {_beside(facts, then, 'computing_s')}"]
+                for call in sorted(calls, key=lambda call: -_longer(facts, then, f"{EXPOSED} {call}")):
+                    if _longer(facts, then, f"{EXPOSED} {call}") > 0:
+                        lines.append(f"it waits {_beside(facts, then, f'{EXPOSED} {call}')} for {calls[call]} {call}")
             yield Finding(
                 code="dearer-calls",
                 metric=finding.metric,
@@ -50,6 +53,15 @@ def _calls(fingerprint: Fingerprint) -> Counter[str]:
             where = "" if each.group == "default" else f" over {each.group}"
             found[f"{each.op} of {format_bytes(each.message_bytes)} {each.dtype}{where}"] += each.count
     return found
+
+
+def _longer(facts: Mapping[str, object], then: Mapping[str, object], name: str) -> float:
+    return _number(facts, name) - _number(then, name)
+
+
+def _beside(facts: Mapping[str, object], then: Mapping[str, object], name: str) -> str:
+    now = format_seconds(_number(facts, name))
+    return f"{now}, {format_seconds(_number(then, name))} before," if then else now
 
 
 def _number(facts: Mapping[str, object], name: str) -> float:

@@ -5,6 +5,8 @@ from __future__ import annotations
 ROWS = {
     "fixtures": {"forecast": "plugin:forecast"},
     "metric kinds": {"modelled": "kinds:MODELLED"},
+    "rules": {"modelled": "kinds:BY_ALL_TERMS"},
+    "reasons": {"model-unsure": "kinds:MODEL_UNSURE"},
     "causes": {"forecast": "causes:dearer_calls"},
     "tables": {"forecast": "tables:FORECAST"},
     "charts above tables": {"forecast": "tables:forecast_charts"},

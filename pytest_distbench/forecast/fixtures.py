@@ -37,6 +37,7 @@ class ForecastCall:
         worlds: Sequence[int],
         cluster: str,
         params: Mapping[str, Any] | None = None,
+        fake_tensors: bool = False,
         **options: Unpack[Judged],
     ) -> Run:
         """Forecast a step of a training at each of several sizes, and judge it against the baseline.
@@ -51,6 +52,8 @@ class ForecastCall:
             worlds: numbers of ranks, 1 or more each.
             cluster: that they run on: a TOML file next to the test, or the name of one that is shipped.
             params: parameters of the body.
+            fake_tensors: the body's tensors have shapes and no data, so that no network is too large, and each number
+                that is read from one is 1. DistributedDataParallel, and shapes that depend on values, need data.
 
         Raises:
             Regression: the forecast rose, or what a rank computes, sends or holds changed.
@@ -72,12 +75,19 @@ class ForecastCall:
         if described.computing and described.missed > described.within:
             off = f"is off by {format_percent(described.missed)}, more than within={described.within:g}"
             warnings.warn(f"forecast: cluster {cluster!r} {off}: no step is judged", DistbenchWarning, stacklevel=2)
+        if fake_tensors and not described.computing:
+            given.refuse(f"fake_tensors=True: nothing to measure; wanted a cluster with [computing], not {cluster!r}")
         own = {} if params is None else dict(given.mapping("params", params))
         wanted = Called(
             body=train,
             argument="train",
             called_by=_RECORD,
-            params={"worlds": sizes, "cluster": msgspec.to_builtins(described), "params": own},
+            params={
+                "worlds": sizes,
+                "cluster": msgspec.to_builtins(described),
+                "params": own,
+                "fake_tensors": bool(fake_tensors),
+            },
             world_size=None if self._distbench.world_size == 1 else 1,  # the case has it in its name
             **options,
         )

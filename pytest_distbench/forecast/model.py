@@ -9,6 +9,7 @@ part, and each rank sends an equal share over the network.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import defaultdict
@@ -119,6 +120,7 @@ class Forecast:
         least_s: where communication and computing overlap as far as they can.
         most_s: where they do not at all.
         communication_s: of all calls.
+        sent_bytes: by the rank, over ``node`` and ``network``.
         exposed: seconds in which the rank waits for calls, by what they are.
     """
 
@@ -126,11 +128,26 @@ class Forecast:
     least_s: float
     most_s: float
     communication_s: float
+    sent_bytes: Mapping[str, float]
     exposed: Mapping[str, float]
 
 
-def time_of(call: Call, cluster: Cluster) -> float:
-    """Seconds of a call where nothing else uses the links.
+class Leg(NamedTuple):
+    """A part of a collective over one kind of links.
+
+    Attributes:
+        link: ``node`` or ``network``.
+        seconds: that it takes where nothing else uses them.
+        sent_bytes: by the rank.
+    """
+
+    link: str
+    seconds: float
+    sent_bytes: float
+
+
+def legs(call: Call, cluster: Cluster) -> list[Leg]:
+    """Parts of a call, one after another.
 
     Raises:
         ConfigurationError: the model does not know the collective.
@@ -140,33 +157,40 @@ def time_of(call: Call, cluster: Cluster) -> float:
         raise ConfigurationError(f"no time of {call.op!r}; known are {', '.join(sorted(COLLECTIVES))}")
     n, size = call.size, float(call.message_bytes)
     if n < 2:
-        return 0.0
-    if terms := cluster.collectives.get(op):
-        return _flat(op, n, size, terms)
+        return []
     per_node = min(n, math.ceil(cluster.ranks_per_node / call.stride)) if call.stride else 1
-    if per_node >= n:
-        return _flat(op, n, size, cluster.node)
-    if per_node == 1:
-        return _flat(op, n, size, cluster.network)
+    if per_node >= n or per_node == 1 or op in cluster.collectives:
+        link, terms = ("node", cluster.node) if per_node >= n else ("network", cluster.network)
+        return [_leg(link, cluster.collectives.get(op, terms), op, n, size)]
+    node, network = partial(_leg, "node", cluster.node), partial(_leg, "network", cluster.network)
     nodes = math.ceil(n / per_node)
-    within, between = partial(_flat, n=per_node, terms=cluster.node), partial(_flat, n=nodes, terms=cluster.network)
     share = size / per_node
     match op:
         case "all_reduce":
-            return within("reduce_scatter", size=size) + between(op, size=share) + within("all_gather", size=share)
+            parts = ("reduce_scatter", per_node, size), (op, nodes, share), ("all_gather", per_node, share)
+            return [node(*parts[0]), network(*parts[1]), node(*parts[2])]
         case "all_gather":
-            return between(op, size=size) + within(op, size=size * nodes)
+            return [network(op, nodes, size), node(op, per_node, size * nodes)]
         case "reduce_scatter":
-            return within(op, size=size) + between(op, size=share)
-    return max(_flat(op, n, size, terms) for terms in (cluster.node, cluster.network))
+            return [node(op, per_node, size), network(op, nodes, share)]
+    return [max(node(op, n, size), network(op, n, size), key=lambda leg: leg.seconds)]
 
 
-def _flat(op: str, n: int, size: float, terms: Terms) -> float:
-    """Over one kind of links."""
+def time_of(call: Call, cluster: Cluster) -> float:
+    """Seconds of a call where nothing else uses the links."""
+    return math.fsum(leg.seconds for leg in legs(call, cluster))
+
+
+def _leg(link: str, terms: Terms, op: str, n: int, size: float) -> Leg:
+    """By the faster algorithm, or that of the terms."""
     costs = dict(zip(ALGORITHMS, COLLECTIVES[op], strict=True))
     chosen = [costs[terms.algorithm]] if terms.algorithm else costs.values()
     return min(
-        messages * terms.latency + sent / terms.bandwidth for messages, sent in (cost(n, size) for cost in chosen)
+        (
+            Leg(link, messages * terms.latency + sent / terms.bandwidth, sent)
+            for messages, sent in (cost(n, size) for cost in chosen)
+        ),
+        key=lambda leg: leg.seconds,
     )
 
 
@@ -174,10 +198,14 @@ def forecast(trace: Trace, cluster: Cluster) -> Forecast:
     """Follow a step: calls of a group run one after another, beside computing, until the rank waits for one.
 
     Where gathers are prefetched, FSDP has streams for its calls: a gather begins when the rank has what the gather
-    before it brought, but for the first of a forward or backward pass; a reduction is waited for when the next one is
-    issued, or at the end of the step.
+    before it brought, but for the first of a forward or backward pass; a reduction is waited for when that of the next
+    block is issued, or at the end of the step; an all_reduce over replicas follows the reduce_scatter before it.
     """
-    times = [time_of(call, cluster) for call in trace.calls]
+    parts = [legs(call, cluster) for call in trace.calls]
+    times = [math.fsum(leg.seconds for leg in each) for each in parts]
+    sent: dict[str, float] = defaultdict(float)
+    for leg in itertools.chain(*parts):
+        sent[leg.link] += leg.sent_bytes
     by_group: dict[str, float] = defaultdict(float)
     for call, seconds in zip(trace.calls, times, strict=True):
         by_group[call.group] += seconds
@@ -198,11 +226,15 @@ def forecast(trace: Trace, cluster: Cluster) -> Forecast:
         i, call = event.call, trace.calls[event.call]
         has_stream = bool(cluster.prefetch) and call.is_sharding
         if not event.is_wait:
-            if has_stream and not call.is_gather:
+            is_owed, follows = has_stream and not call.is_gather, 0.0
+            if is_owed and owed and call.op.startswith("all_reduce"):
+                follows = ends[owed[-1]]
+            elif is_owed:
                 while owed:
                     wait(owed.pop(0), event.at_s)
+            if is_owed:
                 owed.append(i)
-            begin = event.at_s + delay
+            begin = max(event.at_s + delay, follows)
             before = released[call.in_backward]
             if has_stream and call.is_gather and len(before) >= cluster.prefetch:
                 begin = min(begin, before[-cluster.prefetch])
@@ -219,6 +251,7 @@ def forecast(trace: Trace, cluster: Cluster) -> Forecast:
         least_s=max([trace.computing_s, *by_group.values()]),
         most_s=trace.computing_s + math.fsum(times),
         communication_s=math.fsum(times),
+        sent_bytes=dict(sent),
         exposed=dict(exposed),
     )
 

@@ -32,7 +32,14 @@ def record(rank: RankContext, body: Callable[..., object]) -> None:
     rank.is_memory_its_own = False
     for world_size in rank.params["worlds"]:
         rank.progress(f"forecast of {world_size} ranks")
-        traced = trace_step(rank, body, world_size=world_size, params=params, peaks=cluster.computing)
+        traced = trace_step(
+            rank,
+            body,
+            world_size=world_size,
+            params=params,
+            peaks=cluster.computing,
+            is_fake=rank.params["fake_tensors"],
+        )
         rank.watch.found[label(world_size)] = traced.fingerprint
         trace = traced.trace if computing_s is None else traced.trace.scaled(computing_s)
         at: dict[str, Scalar] = {"ranks": world_size}
@@ -48,19 +55,17 @@ def record(rank: RankContext, body: Callable[..., object]) -> None:
 def _record(rank: RankContext, trace: Trace, cluster: Cluster, at: dict[str, Scalar], *, is_judged: bool) -> None:
     found = forecast(trace, cluster)
     quicker, slower = (_off(trace, cluster, factor) for factor in (1 - cluster.within, 1 + cluster.within))
-    times = {str(call): time_of(call, cluster) for call in trace.calls}
     facts: dict[str, Scalar] = {
         "computing_s": trace.computing_s,
-        "quicker_s": quicker.step_s,
-        "slower_s": slower.step_s,
         "least_s": found.least_s,
         "most_s": found.most_s,
         "computing": "roofline" if cluster.computing else "measured",
-        **times,
+        **{f"{link}_bytes": found.sent_bytes.get(link, 0.0) for link in ("node", "network")},
+        **{str(call): time_of(call, cluster) for call in trace.calls},
         **{f"{EXPOSED} {call}": seconds for call, seconds in found.exposed.items()},
     }
-    kind = "modelled" if is_judged else "info"
-    rank.record(STEP, found.step_s, unit="s", better=kind, at=at, facts=facts)
+    steps = [quicker.step_s, slower.step_s, found.step_s]
+    rank.record(STEP, steps, unit="s", better="modelled" if is_judged else "info", at=at, facts=facts)
     rank.record(EXPOSED, found.step_s - trace.computing_s, unit="s", at=at)
     rank.record(COMMUNICATION, found.communication_s, unit="s", at=at)
     rank.record(EFFICIENCY, trace.computing_s / found.step_s if found.step_s else 1.0, at=at)

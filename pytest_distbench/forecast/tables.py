@@ -9,11 +9,15 @@ from pytest_distbench.forecast import ACTIVATIONS, COMMUNICATION, EFFICIENCY, EX
 from pytest_distbench.judging.fingerprint_rule import structure_of
 from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.iteration import Fingerprint
+from pytest_distbench.records.kinds import grouped
 from pytest_distbench.records.metric import Sample, metric_key
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.page import Chart, axis, line, lines, points
 from pytest_distbench.report.tables.table import Cell, Column, TableKind, num_bytes, number, seconds
 from pytest_distbench.units import format_seconds
+
+_HIDDEN = 0.1
+"""Share of a step that may wait where communication hides behind computing."""
 
 
 class ForecastRow(NamedTuple):
@@ -31,9 +35,18 @@ class ForecastRow(NamedTuple):
     def fingerprint(self) -> Fingerprint:
         return self.result.launches[-1].fingerprints[label(self.ranks)]
 
+    @property
+    def step(self) -> Sample:
+        return self.samples[metric_key(STEP, {"ranks": self.ranks})]
+
     def fact(self, name: str) -> float:
-        found = self.samples[metric_key(STEP, {"ranks": self.ranks})].facts.get(name)
+        found = self.step.facts.get(name)
         return float(found) if isinstance(found, int | float) else 0.0
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether communication hides behind computing."""
+        return (self.value(EXPOSED) or 0.0) <= _HIDDEN * (self.value(STEP) or 0.0)
 
 
 def _rows(results: Sequence[CaseResult]) -> Iterator[ForecastRow]:
@@ -46,12 +59,8 @@ def _rows(results: Sequence[CaseResult]) -> Iterator[ForecastRow]:
 
 def _range(row: ForecastRow) -> Cell:
     """If all terms of the cluster are off by as much as they may be."""
-    low, high = row.fact("quicker_s"), row.fact("slower_s")
+    low, high, _ = row.step.values
     return Cell(low, f"{format_seconds(low)} to {format_seconds(high)}")
-
-
-def _sent(row: ForecastRow) -> Cell:
-    return num_bytes(structure_of(row.fingerprint)["sent_bytes"])
 
 
 def _state(row: ForecastRow) -> Cell:
@@ -59,6 +68,18 @@ def _state(row: ForecastRow) -> Cell:
     facts = structure_of(row.fingerprint)
     held = facts.get("parameter_bytes", 0) + facts.get("optimizer_bytes", 0) + int(row.value(GRADIENTS) or 0)
     return num_bytes(held)
+
+
+def _hiding(rows: Sequence[ForecastRow]) -> Iterator[str]:
+    """From which size on communication no longer hides."""
+    for title, own in grouped((row.result.case.title, row) for row in rows).items():
+        ordered = sorted(own, key=lambda row: row.ranks)
+        last = max((i for i, row in enumerate(ordered) if row.is_hidden), default=-1)
+        if last + 1 < len(ordered):
+            told = f"no longer hides from {ordered[last + 1].ranks:,} ranks on: more"
+        else:
+            told = f"hides up to {ordered[last].ranks:,} ranks: no more"
+        yield f"{title}: communication {told} than {_HIDDEN:.0%} of a step waits for it"
 
 
 FORECAST: TableKind[ForecastRow] = TableKind(
@@ -75,10 +96,12 @@ FORECAST: TableKind[ForecastRow] = TableKind(
         Column(
             "efficiency", float, "efficiency", lambda row: number((row.value(EFFICIENCY) or 0.0) * 100, ".1f", unit="%")
         ),
-        Column("sent_bytes", int, "sent", _sent),
+        Column("node_bytes", int, "in the node", lambda row: num_bytes(int(row.fact("node_bytes")))),
+        Column("network_bytes", int, "over the network", lambda row: num_bytes(int(row.fact("network_bytes")))),
         Column("state_bytes", int, "state", _state),
         Column("activation_bytes", int, "activations", lambda row: num_bytes(int(row.value(ACTIVATIONS) or 0))),
     ],
+    footer=_hiding,
     needs="a test that uses forecast",
 )
 
@@ -86,9 +109,6 @@ FORECAST: TableKind[ForecastRow] = TableKind(
 def forecast_charts(results: Sequence[CaseResult], prices: Prices | None = None) -> Iterator[Chart]:
     """Efficiency by ranks, a line for each test."""
     del prices
-    found: dict[str, list[ForecastRow]] = {}
-    for row in _rows(results):
-        found.setdefault(row.result.case.title, []).append(row)
-    if found:
+    if found := grouped((row.result.case.title, row) for row in _rows(results)):
         shares = [line(name, points((r.ranks, r.value(EFFICIENCY)) for r in rows)) for name, rows in found.items()]
         yield lines("Forecast efficiency", axis("ranks", scale="log2"), axis("computing / step", "%"), shares)

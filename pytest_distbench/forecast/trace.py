@@ -7,18 +7,26 @@ import inspect
 import os
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    unset_fake_temporarily,
+)
 from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed import distributed_c10d
 from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
+from torch.utils.weak import WeakIdKeyDictionary
 
 from pytest_distbench.errors import BodyError
 from pytest_distbench.forecast.cluster import MEMORY
@@ -35,6 +43,7 @@ if TYPE_CHECKING:
 
 _ANY_CPU = {MEMORY: 1e10, "float32": 5e10}
 """Where computing is measured, only the share of an operator in a step counts."""
+_MOVES_NOTHING = ("c10d", "_c10d_functional", "prim", "profiler")
 _aten = torch.ops.aten
 _FLOPS: dict[Any, Callable[..., int]] = {
     **flop_registry,
@@ -43,6 +52,72 @@ _FLOPS: dict[Any, Callable[..., int]] = {
         _aten._scaled_dot_product_flash_attention_backward
     ],
 }
+
+
+_NO_DATA = "its data is not allocated yet"
+"""In what C++ says of a FakeTensor, as that of DistributedDataParallel does."""
+
+
+class _WithoutData(TorchDispatchMode):
+    """Over FakeTensors: device meshes have data nevertheless, and what asks for a number gets 1.
+
+    FakeTensorMode makes the result of a functional collective, and calls none; it is called here.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._works = WeakIdKeyDictionary()  # by result
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if _is_from("torch.distributed.device_mesh", "torch.distributed._mesh_layout"):
+            with unset_fake_temporarily():
+                return func(*args, **kwargs)
+        if func is _aten._local_scalar_dense.default:
+            return 1.0 if args[0].is_floating_point() else 1
+        found = func(*args, **kwargs)
+        if func.namespace == "_c10d_functional":
+            given = _arguments(func, args, kwargs)
+            if func is not torch.ops._c10d_functional.wait_tensor.default:
+                self._works[found] = _issue(func.overloadpacket.__name__, given, found)
+            elif work := self._works.get(given["tensor"]):
+                work.wait()
+        return found
+
+
+def _issue(name: str, given: Mapping[str, Any], result: torch.Tensor) -> Any:
+    """Call the collective that a functional one stands for; return its work."""
+    group = distributed_c10d._resolve_process_group(given["group_name"])  # type: ignore[attr-defined] # it is there
+    options: dict[str, Any] = {"group": group, "async_op": True}
+    if "reduce_op" in given:
+        options["op"] = getattr(dist.ReduceOp, given["reduce_op"].upper())
+    match name.rstrip("_"):
+        case "all_reduce":
+            return dist.all_reduce(result, **options)
+        case "all_gather_into_tensor":
+            return dist.all_gather_into_tensor(result, given["input"], **options)
+        case "reduce_scatter_tensor":
+            return dist.reduce_scatter_tensor(result, given["input"], **options)
+        case "all_to_all_single":
+            splits = given["output_split_sizes"], given["input_split_sizes"]
+            return dist.all_to_all_single(result, given["input"], *splits, **options)
+        case "broadcast":
+            return dist.broadcast(result, given["src"], **options)
+    raise BodyError(f"fake_tensors=True does not know the functional collective {name}")
+
+
+@contextlib.contextmanager
+def _without_data() -> Iterator[None]:
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True), _WithoutData():
+            yield
+    except (DataDependentOutputException, DynamicOutputShapeException, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and _NO_DATA not in str(error):
+            raise
+        raise BodyError(
+            "the body needs data, as DistributedDataParallel does, and shapes that depend on values: leave "
+            "fake_tensors=True out, and forecast a smaller network"
+        ) from error
 
 
 class _StepTraced(BaseException):
@@ -84,21 +159,39 @@ class _Meter(TorchDispatchMode):
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # its parts come by themselves
         found = func(*args, **(kwargs or {}))
-        if func.namespace in ("c10d", "_c10d_functional") or "empty" in func.overloadpacket.__name__:
+        if func.namespace in _MOVES_NOTHING or "empty" in func.overloadpacket.__name__:
             return found
-        tensors = [each for each in pytree.tree_leaves((args, kwargs, found)) if isinstance(each, torch.Tensor)]
+        tensors = _tensors((args, kwargs))
         flops = 0
         if (count := _FLOPS.get(func.overloadpacket)) is not None:
             flops = count(*args, **(kwargs or {}), out_val=found)
         is_view = any(
             result.alias_info is not None and not result.alias_info.is_write for result in func._schema.returns
         )
-        moved = 0 if is_view and not flops else sum(each.numel() * each.element_size() for each in tensors)
+        is_made = not any(result.alias_info for result in func._schema.returns)
+        touched = [*tensors, *_written(func, args, kwargs or {}), *(_tensors(found) if is_made else [])]
+        moved = 0 if is_view and not flops else sum(each.numel() * each.element_size() for each in touched)
         dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else ""
         rate = self._peaks.get(dtype) or self._peaks.get("float32", self._peaks[MEMORY])
         self.now_s += max(flops / rate, moved / self._peaks[MEMORY])
         self.flops += flops
         return found
+
+
+def _tensors(tree: object) -> list[torch.Tensor]:
+    return [each for each in pytree.tree_leaves(tree) if isinstance(each, torch.Tensor)]
+
+
+def _arguments(func: Any, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    return {**{each.name: value for each, value in zip(func._schema.arguments, args, strict=False)}, **kwargs}
+
+
+def _written(func: Any, args: Any, kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Arguments that an operator writes to, which it has read, too."""
+    given = _arguments(func, args, kwargs)
+    return _tensors(
+        [given.get(each.name) for each in func._schema.arguments if each.alias_info and each.alias_info.is_write]
+    )
 
 
 class _TracedNote:
@@ -291,6 +384,7 @@ def trace_step(
     world_size: int,
     params: Mapping[str, Any],
     peaks: Mapping[str, float],
+    is_fake: bool,
 ) -> Traced:
     """Run a body as rank 0 of many up to the end of the step that its fingerprint describes.
 
@@ -300,9 +394,10 @@ def trace_step(
         world_size: how many ranks there are to be.
         params: of the body.
         peaks: of the rank; empty: only shares of a step are asked for.
+        is_fake: tensors have no data, which torch calls FakeTensors.
 
     Raises:
-        BodyError: the body has no such step.
+        BodyError: the body has no such step, or needs data that it does not get.
     """
     watch = _StepWatch(peaks or _ANY_CPU)
     standing = rank.standing_for(world_size, watch)
@@ -316,7 +411,8 @@ def trace_step(
             watch.look()
             end = stand_around_rebuilds(watch.apart)
             try:
-                bodies.call(body, standing)
+                with _without_data() if is_fake else contextlib.nullcontext():
+                    bodies.call(body, standing)
             except _StepTraced:
                 pass
             finally:

@@ -40,6 +40,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from pytest_distbench.extensions import Table
 from pytest_distbench.judging.stats import BLIND_LIMIT, LARGEST_EXPONENT, student_t_quantile, worse_pairs
 from pytest_distbench.judging.terms import difference, more_than_stored, most_of_ranks, why_nothing_was_timed
 from pytest_distbench.judging.thresholds import (
@@ -648,28 +649,31 @@ def too_noisy(c: Comparison) -> Finding:
     return c.noisy("noise", f"too noisy; minimum detectable slowdown {size}")
 
 
-RULES: dict[str, tuple[Decider, ...]] = {
-    "noisy": (
-        nothing_timed,
-        of_one_launch,
-        by_order,
-        asked_by_screening,
-        slower,
-        slower_in_all_iterations,
-        vetoed,
-        better,
-        moved_with_neighbours,
-        screened_as_healthy,
-        asked_by_neighbours,
-        slower_by_the_machine,
-        still_open,
-        blind,
-        within,
-        busy,
-        too_noisy,
-    ),
-    "exact": (exactly,),
-    "memory": (by_size,),
-}
+RULES: Table[str, tuple[Decider, ...]] = Table(
+    "rules",
+    {
+        "noisy": (
+            nothing_timed,
+            of_one_launch,
+            by_order,
+            asked_by_screening,
+            slower,
+            slower_in_all_iterations,
+            vetoed,
+            better,
+            moved_with_neighbours,
+            screened_as_healthy,
+            asked_by_neighbours,
+            slower_by_the_machine,
+            still_open,
+            blind,
+            within,
+            busy,
+            too_noisy,
+        ),
+        "exact": (exactly,),
+        "memory": (by_size,),
+    },
+)
 """Deciders in their order, by the name that a kind's ``rule`` has. Those of trainings judge all seeds at once:
 ``training_rule``."""

@@ -103,6 +103,8 @@ class MetricKind:
             iteration; the slow ones say how busy the machine was (``judging.thresholds``).
         shape: ``series`` or ``number`` where only that can be recorded; ``any``: both.
         limit_text: how a limit, a fraction of the baseline, is printed.
+        is_steady: it is the same in each launch of the same code, to the last digit, though no rule of
+            :data:`STEADY_RULES` judges it.
         tolerance: that is used where the test and the baseline say nothing of the metric itself; None: the run's.
     """
 
@@ -115,6 +117,7 @@ class MetricKind:
     shape: Shape = "any"
     keeps_series: bool = False
     limit_text: Callable[[float], str] = lambda limit: "exact"
+    is_steady: bool = False
     tolerance: float | None = None
 
     def __post_init__(self) -> None:
@@ -127,7 +130,7 @@ class MetricKind:
     @property
     def is_noisy(self) -> bool:
         """Whether it scatters between launches of the same code, and is judged with that."""
-        return self.rule not in STEADY_RULES
+        return self.rule not in STEADY_RULES and not self.is_steady
 
     @property
     def is_judged(self) -> bool:
@@ -142,7 +145,7 @@ class MetricKind:
     @property
     def repeats_exactly(self) -> bool:
         """Whether every digit of it counts."""
-        return self.rule == "exact" or self.is_of_training
+        return self.rule == "exact" or self.is_of_training or self.is_steady
 
     def why_impossible(self, values: Sequence[float], unit: str, *, is_series: bool) -> str:
         """Why nothing that is measured has these values, in a clause; empty where something can.

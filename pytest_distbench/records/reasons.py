@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from pytest_distbench.extensions import Table
+
 VerdictName = Literal[
     "regressed", "changed", "missing", "not evaluated", "inconclusive", "new", "environment", "improved", "unchanged",
     "cause", "remark",
@@ -173,7 +175,7 @@ QUIETER = (
 )
 RECORD = "record the baseline again with --distbench-update"
 
-REASONS: dict[ReasonCode, Reason] = {
+_OURS: dict[ReasonCode, Reason] = {
     "bound": because(
         "regressed",
         means="The number violates an absolute bound. No update changes a bound.",
@@ -506,6 +508,7 @@ REASONS: dict[ReasonCode, Reason] = {
         printed=r"recorded, not judged",
     ),
 }
+REASONS: Table[ReasonCode, Reason] = Table("reasons", _OURS)
 
 
 _CAUSE = Reason(verdict="cause", means="", mark="")

@@ -9,7 +9,18 @@ import pytest
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.forecast.cluster import Cluster, Terms
-from pytest_distbench.forecast.model import COLLECTIVES, Call, Event, Point, Trace, fit, forecast, time_of, with_terms
+from pytest_distbench.forecast.model import (
+    COLLECTIVES,
+    Call,
+    Event,
+    Point,
+    Trace,
+    fit,
+    forecast,
+    legs,
+    time_of,
+    with_terms,
+)
 
 NODE, NETWORK = Terms(latency=1e-6, bandwidth=1e11), Terms(latency=1e-5, bandwidth=1e10)
 CLUSTER = Cluster(ranks_per_node=8, within=0.25, node=NODE, network=NETWORK)
@@ -53,6 +64,24 @@ def test_between_nodes_each_rank_sends_its_share() -> None:
     between = time_of(call(size=2, stride=8, message_bytes=MIB // 8), CLUSTER)
 
     assert time_of(call(size=16), CLUSTER) == pytest.approx(within + between)
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        (call(size=8), {"node": 2 * MIB}),  # the tree
+        (call(size=4, stride=8), {"network": 1.5 * MIB}),  # the ring
+        (call("all_gather_into_tensor", 16), {"network": MIB, "node": 7 * 2 * MIB}),
+        (call("reduce_scatter_tensor", 16), {"node": 7 / 8 * MIB, "network": MIB / 16}),
+        (call("broadcast", 16), {"network": MIB}),
+        (call(size=1), {}),
+    ],
+)
+def test_each_part_of_a_collective_has_its_links(given: Call, sent: dict[str, float]) -> None:
+    found = legs(given, CLUSTER)
+
+    assert {leg.link: leg.sent_bytes for leg in found} == pytest.approx(sent)
+    assert sum(leg.seconds for leg in found) == time_of(given, CLUSTER)
 
 
 @pytest.mark.parametrize("op", COLLECTIVES)
@@ -134,6 +163,18 @@ def test_a_reduction_of_fsdp_is_waited_for_when_the_next_one_comes() -> None:
 
     assert forecast(trace, CLUSTER).step_s == pytest.approx(0.6 + 2 * time_of(reduction, CLUSTER))
     assert forecast(trace, ahead).step_s == pytest.approx(0.6 + time_of(reduction, CLUSTER))  # that at the end
+
+
+def test_an_all_reduce_over_replicas_follows_the_reduction_of_its_block() -> None:
+    scatter = call("reduce_scatter_tensor", group="node")._replace(is_sharding=True)
+    over = call("all_reduce", stride=8, group="nodes")._replace(is_sharding=True)
+    events = [Event(i, is_wait=False, at_s=at_s) for i, at_s in enumerate((0.2, 0.2, 0.6, 0.6))]
+    trace = Trace(calls=[scatter, over] * 2, events=events, computing_s=0.6)
+    ahead = Cluster(ranks_per_node=8, within=0.25, node=NODE, network=NETWORK, prefetch=1)
+
+    found = forecast(trace, ahead)
+
+    assert found.step_s == pytest.approx(0.6 + time_of(scatter, CLUSTER) + time_of(over, CLUSTER))  # of the last block
 
 
 def test_a_step_that_computes_longer_hides_more() -> None:

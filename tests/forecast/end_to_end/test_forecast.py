@@ -37,6 +37,12 @@ def net():
 def train(rank):
     if rank.params["way"] == "ddp":
         model = DistributedDataParallel(net(), bucket_cap_mb=float(os.environ.get("CAP", "25")))
+    elif rank.params["way"] == "hsdp":
+        model = net()
+        mesh = init_device_mesh("cpu", (rank.world_size // 8, 8), mesh_dim_names=("nodes", "node"))
+        for layer in model:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
     elif rank.params["way"] == "tp":
         model = parallelize_module(net(), init_device_mesh("cpu", (rank.world_size,)), {
             "0": ColwiseParallel(), "1": RowwiseParallel(), "2": ColwiseParallel(), "3": RowwiseParallel()
@@ -46,12 +52,14 @@ def train(rank):
         for layer in model:
             fully_shard(layer)
         fully_shard(model)
-    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=rank.params.get("foreach"))
     for _ in rank.timed("step", warmup=rank.params.get("warmup", 2), iterations=5):
         loss = model(torch.ones(8, 64)).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        if rank.params.get("reads"):
+            print("loss", loss.item())
     rank.record("world_size", rank.world_size)
 
 def idle(rank):
@@ -169,13 +177,63 @@ def test_computing_is_measured_where_the_cluster_states_none(pytester: pytest.Py
         text=True,
         check=True,
     )
-    assert shown.stdout.count("\n") == 1 + 2 * 3
     assert "efficiency" in shown.stdout
+    assert re.search(r"^test_step\[ddp-.*: communication no longer hides from 8 ranks on: ", shown.stdout, re.MULTILINE)
+
+
+FAKE = """
+import pytest
+
+@pytest.mark.parametrize("fake_tensors", [False, True])
+@pytest.mark.parametrize("way", ["fsdp", "hsdp", "tp"])
+def test_step(forecast, way, fake_tensors):
+    forecast("bodies.py::train", worlds=[64], cluster="h100-ib400", params={"way": way, "reads": True},
+             fake_tensors=fake_tensors)
+"""
+
+
+def test_tensors_without_data_make_the_same_forecast(pytester: pytest.Pytester, run_inside: RunInside) -> None:
+    pytester.makeini("[pytest]\n")
+    pytester.makepyfile(bodies=BODIES, test_step=FAKE)
+    run_inside("--distbench-json=run.json").assert_outcomes(passed=6)
+    launches = [result.launches[0] for result in read_run_record(pytester.path / "run.json").results]
+    found = [[(each.key, each.value, each.facts) for each in launch.measurements] for launch in launches]
+
+    for with_data, without in zip(found[::2], found[1::2], strict=True):
+        assert with_data == without
+    assert [launch.fingerprints for launch in launches[::2]] == [launch.fingerprints for launch in launches[1::2]]
+
+
+OPTIMIZERS = """
+import pytest
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_step(forecast, foreach):
+    forecast("bodies.py::train", worlds=[2], cluster="h100-ib400", params={"way": "ddp", "foreach": foreach})
+"""
+
+
+def test_operators_of_one_tensor_and_of_many_move_as_much_memory(
+    pytester: pytest.Pytester, run_inside: RunInside
+) -> None:
+    pytester.makeini("[pytest]\n")
+    pytester.makepyfile(bodies=BODIES, test_step=OPTIMIZERS)
+    run_inside("--distbench-json=run.json").assert_outcomes(passed=2)
+    one, many = (
+        {each.key: each.value for each in result.launches[0].measurements}["step_forecast[ranks=2]"]
+        for result in read_run_record(pytester.path / "run.json").results
+    )
+
+    assert one == pytest.approx(many, rel=1e-3)
 
 
 REFUSED = {
     'forecast("bodies.py::idle", worlds=[8], cluster="h100-ib400")': "the body has no step to forecast",
     'forecast("bodies.py::broken", worlds=[8], cluster="h100-ib400")': "out of luck",
+    'forecast("bodies.py::train", worlds=[8], cluster="h100-ib400", params={"way": "ddp"}, fake_tensors=True)': (
+        "the body needs data, as DistributedDataParallel does"
+    ),
+    'forecast("bodies.py::train", worlds=[8], cluster="mine.toml", fake_tensors=True)': "nothing to measure",
     'forecast("bodies.py::train", worlds=8, cluster="h100-ib400")': "worlds=8: wanted a list of 1 to 16 numbers",
     'forecast("bodies.py::train", worlds=[], cluster="h100-ib400")': "worlds=[]: wanted a list of 1 to 16 numbers",
     'forecast("bodies.py::train", worlds=[8, 8], cluster="h100-ib400")': "wanted each once",
@@ -189,6 +247,7 @@ def test_what_cannot_be_forecast_is_refused(pytester: pytest.Pytester, run_insid
     pytester.makeini("[pytest]\n")
     calls = "\n".join(f"def test_{i}(forecast):\n    {each}" for i, each in enumerate(REFUSED))
     pytester.makepyfile(bodies=BODIES, test_step=calls)
+    (pytester.path / "mine.toml").write_text(MEASURED)
     found = run_inside()
 
     found.assert_outcomes(failed=len(REFUSED))
