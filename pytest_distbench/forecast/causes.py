@@ -61,7 +61,7 @@ def _longer(facts: Mapping[str, object], then: Mapping[str, object], name: str) 
 
 def _beside(facts: Mapping[str, object], then: Mapping[str, object], name: str) -> str:
     now = format_seconds(_number(facts, name))
-    return f"{now}, {format_seconds(_number(then, name))} before," if then else now
+    return f"{now} ({format_seconds(_number(then, name))} before)" if then else now
 
 
 def _number(facts: Mapping[str, object], name: str) -> float:

@@ -36,7 +36,8 @@ def by_all_terms(c: Comparison) -> Finding:
     then, now = (next(sample.values for sample in side if sample.values) for side in (c.baseline, c.candidate))
     ratios = [n / t if t else 1.0 if n == t else math.inf for t, n in zip(then, now, strict=True)]
     least, most, limit = min(ratios), max(ratios), c.under.tolerance
-    told = f"{format_change(least)} to {format_change(most)} if terms are off"
+    ends = dict.fromkeys(map(format_change, (least, most)))  # one where they are equal
+    told = f"{' to '.join(ends)} if terms are off"
     if ratios[-1] > 1 + limit:
         return c.finding("beyond-threshold" if least > 1 else "model-unsure", told, threshold=limit)
     if ratios[-1] < 1 - limit and most < 1:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,7 +31,8 @@ def sharded(net: Transformer, mesh: DeviceMesh) -> nn.Module:
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
     for block in net.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)
-    return fully_shard(net, mesh=mesh, mp_policy=policy)
+    fully_shard(net, mesh=mesh, mp_policy=policy)
+    return net
 
 
 def spread(net: Transformer, way: str, ranks: int) -> nn.Module:
@@ -50,7 +52,7 @@ def spread(net: Transformer, way: str, ranks: int) -> nn.Module:
 
 def train(rank: RankContext) -> None:
     """Take a step."""
-    size = SMALL if rank.params["way"] == "ddp" else SIZE
+    size = SMALL if rank.params["way"] == "ddp" else replace(SIZE, blocks=rank.params.get("blocks", SIZE.blocks))
     samples = rank.params["samples"] if rank.params["is_weak"] else rank.params["samples"] // rank.world_size
     model = spread(Transformer(size), rank.params["way"], rank.world_size)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -160,6 +160,25 @@ def test_what_is_waited_for_is_exposed(pytester: pytest.Pytester, run_inside: Ru
     assert matrices["exposed[ranks=8]"] > 0
 
 
+def test_a_call_that_only_became_exposed_is_named_with_its_time_before(
+    pytester: pytest.Pytester, run_inside: RunInside
+) -> None:
+    pytester.makeini("[pytest]\n")
+    late = LATE.replace('rank.params["is_late"]', "IS_LATE").replace("def train", "IS_LATE = False\n\ndef train")
+    test = 'def test_gather(forecast):\n    forecast("late.py::train", worlds=[8], cluster="h100-ib400")\n'
+    pytester.makepyfile(late=late, test_step=test)
+    for command in (["init", "-q"], ["add", "-A"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "a"]):
+        subprocess.run(["git", *command], cwd=pytester.path, check=True)
+    pytester.makepyfile(late=late.replace("IS_LATE = False", "IS_LATE = True"))
+
+    found = run_inside("--distbench-against=HEAD", "--distbench-launches=3:3")
+
+    found.assert_outcomes(failed=1)
+    found.stdout.re_match_lines_random(
+        [r"\+\d.* % at 8 ranks", r"  it waits .* us \(0 s before\) for 1 all_gather_into_tensor of 4 KiB float32"]
+    )
+
+
 def test_computing_is_measured_where_the_cluster_states_none(pytester: pytest.Pytester, run_inside: RunInside) -> None:
     pytester.makeini("[pytest]\n")
     pytester.makepyfile(bodies=BODIES, test_step=TESTS.replace('"h100-ib400"', '"mine.toml"'))
