@@ -52,8 +52,6 @@ _FLOPS: dict[Any, Callable[..., int]] = {
         _aten._scaled_dot_product_flash_attention_backward
     ],
 }
-
-
 _NO_DATA = "its data is not allocated yet"
 """In what C++ says of a FakeTensor, as that of DistributedDataParallel does."""
 
@@ -111,11 +109,12 @@ def _without_data() -> Iterator[None]:
     try:
         with FakeTensorMode(allow_non_fake_inputs=True), _WithoutData():
             yield
-    except (DataDependentOutputException, DynamicOutputShapeException, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and _NO_DATA not in str(error):
+    except RuntimeError as error:
+        is_of_data = isinstance(error, DataDependentOutputException | DynamicOutputShapeException)
+        if not is_of_data and _NO_DATA not in str(error):
             raise
         raise BodyError(
-            "the body needs data, as DistributedDataParallel does, and shapes that depend on values: leave "
+            "the body needs data, as DistributedDataParallel and shapes that depend on values do: leave "
             "fake_tensors=True out, and forecast a smaller network"
         ) from error
 

@@ -65,6 +65,10 @@ def train(rank):
 def idle(rank):
     pass
 
+def choosy(rank):
+    for _ in rank.timed("step", warmup=2, iterations=5):
+        torch.ones(4).nonzero()
+
 def broken(rank):
     for _ in rank.timed("step", warmup=2, iterations=5):
         raise ValueError("out of luck")
@@ -250,7 +254,10 @@ REFUSED = {
     'forecast("bodies.py::idle", worlds=[8], cluster="h100-ib400")': "the body has no step to forecast",
     'forecast("bodies.py::broken", worlds=[8], cluster="h100-ib400")': "out of luck",
     'forecast("bodies.py::train", worlds=[8], cluster="h100-ib400", params={"way": "ddp"}, fake_tensors=True)': (
-        "the body needs data, as DistributedDataParallel does"
+        "the body needs data, as DistributedDataParallel and shapes that depend on values do"
+    ),
+    'forecast("bodies.py::choosy", worlds=[8], cluster="h100-ib400", fake_tensors=True)': (
+        "DynamicOutputShapeException: aten.nonzero.default"
     ),
     'forecast("bodies.py::train", worlds=[8], cluster="mine.toml", fake_tensors=True)': "nothing to measure",
     'forecast("bodies.py::train", worlds=8, cluster="h100-ib400")': "worlds=8: wanted a list of 1 to 16 numbers",
