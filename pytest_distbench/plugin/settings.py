@@ -100,7 +100,10 @@ class Given:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self.folder = Path(config.invocation_params.dir)
+        from pytest_distbench.plugin.fixtures import judged_by
+
+        self._judged = judged_by(config)
+        self.folder = Path(self._judged.folder if self._judged else config.invocation_params.dir)
         self._overrides = dict(text.partition("=")[::2] for text in config.getoption("override_ini") or ())
 
     def typed(self, name: str) -> Any:
@@ -123,6 +126,10 @@ class Given:
         """What a path is relative to: the folder of the ini file, or where the command line was typed."""
         config = self.config
         of_ini = config.inipath.parent if config.inipath else config.rootpath
+        if (
+            self._judged is not None and name != "baselines"
+        ):  # files are written, and ignored ones read, where ever else
+            of_ini = self._judged.in_working_tree(of_ini)
         return of_ini if self.typed(name) is None else self.folder
 
     def spell(self, name: str) -> str:

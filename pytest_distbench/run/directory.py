@@ -185,6 +185,7 @@ FOLDER = "reference"
 _GIT_TIMEOUT_S = 300.0
 _SHORT = 10
 _LINES = 4
+_OTHERS = ("ls-files", "--others", "--exclude-standard", "-z")
 _LARGE_BYTES = 1 << 26
 """Data that nobody told git of; a copy would take longer than it is worth."""
 
@@ -248,8 +249,7 @@ def copy_beside(root: Path, run_directory: Path, *, named: str) -> Iterator[Path
         LauncherError: it is not to be had: a submodule differs, or what git does not know is large.
     """
     with check_out(find_revision("HEAD", root, asked="a copy of the working tree"), run_directory, named=named) as tree:
-        others = ("ls-files", "--others", "--exclude-standard", "-z")
-        for name in [*_names(root, "diff", "--name-only", "--no-renames", "-z", "HEAD"), *_names(root, *others)]:
+        for name in [*_names(root, "diff", "--name-only", "--no-renames", "-z", "HEAD"), *_names(root, *_OTHERS)]:
             source, target = root / name, tree / name
             if source.resolve().is_relative_to(run_directory.resolve()):
                 continue
@@ -260,11 +260,17 @@ def copy_beside(root: Path, run_directory: Path, *, named: str) -> Iterator[Path
             if os.path.lexists(source):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, target, follow_symlinks=False)
-        for name in _names(root, *others, "--ignored", "--directory"):
+        for name in _names(root, *_OTHERS, "--ignored", "--directory"):
             if Path(name).name != "__pycache__" and not os.path.lexists(tree / name):
                 (tree / name).parent.mkdir(parents=True, exist_ok=True)
                 (tree / name).symlink_to(root / name)
         yield tree
+
+
+def differing_names(revision: Revision) -> list[str]:
+    """The files that differ between a revision and the working tree, and those that git does not know yet."""
+    tracked = _names(revision.root, "diff", "--name-only", "--no-renames", "-z", revision.commit)
+    return sorted({*tracked, *_names(revision.root, *_OTHERS)})
 
 
 def _names(root: Path, *arguments: str) -> list[str]:
