@@ -224,7 +224,7 @@ class ResultsPlugin:
             yield from interrupted_lines(self._results, running=len(running), left=len(left), command=command)
         files = (("run record", settings.json), ("report", settings.report))
         written = [f"{what}: {_shorten(path, config)}" for what, path in files if path is not None]
-        if not self._trouble:
+        if not self._trouble and (self._results or written or is_cut_short):
             yield sentence(self._results, where="   ".join(written))
 
     def _settings(self) -> Settings | None:

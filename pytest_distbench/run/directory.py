@@ -256,6 +256,8 @@ def copy_beside(root: Path, run_directory: Path, *, named: str) -> Iterator[Path
             is_folder, is_large = source.is_dir(), source.is_file() and source.stat().st_size > _LARGE_BYTES
             if (is_folder and not source.is_symlink()) or is_large:
                 raise LauncherError(f"{source} is no regular file, so it cannot be copied")
+            if target.is_dir() and not target.is_symlink():
+                shutil.rmtree(target)  # a link is in its place now
             target.unlink(missing_ok=True)
             if os.path.lexists(source):
                 target.parent.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import shlex
 import shutil
@@ -206,7 +207,7 @@ def made_ready(arguments: Sequence[str]) -> Iterator[tuple[Judged, list[str], di
 def _last(option: str, arguments: Sequence[str]) -> str:
     """The value of an option, of the last one where it is given again; empty: it is not given."""
     found = ""
-    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for word, following in itertools.pairwise([*arguments, ""]):
         if word == option or word.startswith(f"{option}="):
             found = following if word == option else word.partition("=")[2]
     return found
