@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_distbench.plugin import carry
-from pytest_distbench.plugin.fixtures import STATE, judged_by, settings_of
+from pytest_distbench.plugin.fixtures import STATE, settings_of
 from pytest_distbench.plugin.names import test_and_id
 
 if TYPE_CHECKING:
@@ -297,7 +297,7 @@ class ResultsPlugin:
         from pytest_distbench.machine.hardware import host_name, mask_addresses
         from pytest_distbench.machine.secrets import mask_arguments, mask_secrets, mask_text
         from pytest_distbench.plugin.names import record_arguments
-        from pytest_distbench.plugin.settings import given_options
+        from pytest_distbench.plugin.settings import given_options, judged_by
         from pytest_distbench.records.run import RunRecord, number_hosts
         from pytest_distbench.releases import own_version
         from pytest_distbench.store.files import SCHEMA

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pytest_distbench.plugin.distbench import Distbench
     from pytest_distbench.plugin.progress import Interrupts, ProgressLine
     from pytest_distbench.run.against import Variant
-    from pytest_distbench.run.judge import Judged
     from pytest_distbench.run.loop import Session
     from pytest_distbench.run.request import Settings
 
@@ -61,7 +60,7 @@ def settings_of(config: pytest.Config) -> Settings:
     state = config.stash[STATE]
     if state.settings is None:
         from pytest_distbench.errors import DistbenchError
-        from pytest_distbench.plugin.settings import read_settings
+        from pytest_distbench.plugin.settings import judged_by, read_settings
 
         try:
             settings = read_settings(config)
@@ -76,15 +75,6 @@ def settings_of(config: pytest.Config) -> Settings:
             raise pytest.UsageError(str(error)) from None
         state.settings = settings
     return state.settings
-
-
-def judged_by(config: pytest.Config) -> Judged | None:
-    """The change whose base this process runs in; None: the candidate's own tests and settings judge."""
-    if config.getoption("distbench_judge", None) != "base":
-        return None
-    from pytest_distbench.run.judge import judged_here
-
-    return judged_here()
 
 
 def stays_on_cpu(node: pytest.Item | pytest.Function) -> bool:

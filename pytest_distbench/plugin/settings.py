@@ -23,6 +23,7 @@ from pytest_distbench.records.wanted import ANY_PLATFORM
 
 if TYPE_CHECKING:
     from pytest_distbench.machine.gpus import Gpus
+    from pytest_distbench.run.judge import Judged
     from pytest_distbench.run.request import Settings
 
 MARKERS: Table[str, str] = Table(
@@ -95,13 +96,20 @@ def _key(name: str) -> str:
     return f"distbench_{name.replace('-', '_')}"
 
 
+def judged_by(config: pytest.Config) -> Judged | None:
+    """The change whose base this process runs in; None: the candidate's own tests and settings judge."""
+    if config.getoption("distbench_judge", None) != "base":
+        return None
+    from pytest_distbench.run.judge import judged_here
+
+    return judged_here()
+
+
 class Given:
     """Our options as they were given: the command line before the ini file."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        from pytest_distbench.plugin.fixtures import judged_by
-
         self._judged = judged_by(config)
         self.folder = Path(self._judged.folder if self._judged else config.invocation_params.dir)
         self._overrides = dict(text.partition("=")[::2] for text in config.getoption("override_ini") or ())

@@ -35,7 +35,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan, Work
 from pytest_distbench.records.record import replace
 from pytest_distbench.releases import is_installed_here
-from pytest_distbench.run.directory import FOLDER, Revision, check_out, copy_beside, find_revision
+from pytest_distbench.run.directory import FOLDER, PACKAGE, Revision, check_out, copy_beside, find_revision
 from pytest_distbench.run.kinds import kind_of, run_launch
 from pytest_distbench.run.request import Settings
 
@@ -97,10 +97,6 @@ def hint(record: LaunchRecord, *, root: Path, tree: Path, folder: Path) -> str:
                 f"write {OPTION} = {first} into the ini file"
             )
     return ""
-
-
-PACKAGE = Path(__file__).resolve().parents[1]
-"""This package: its code is the running one on both sides, also where the repository is its own."""
 
 
 _BUILDS = "TORCH_EXTENSIONS_DIR"

@@ -179,6 +179,9 @@ def is_of_an_ended_run(path: Path) -> bool:
         return False
 
 
+PACKAGE = Path(__file__).resolve().parents[1]
+"""This package: its code is the running one on both sides, also where the repository is its own."""
+
 FOLDER = "reference"
 """Of a worktree, in the run directory; the commit follows."""
 

@@ -28,8 +28,8 @@ from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.launch.site.processes import end_with
 from pytest_distbench.records.record import Record
 from pytest_distbench.releases import is_installed_here
-from pytest_distbench.run.against import PACKAGE
 from pytest_distbench.run.directory import (
+    PACKAGE,
     Revision,
     RunDirectory,
     check_out,
