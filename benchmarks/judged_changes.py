@@ -31,6 +31,7 @@ LIBRARY = """
         return int(os.environ.get("LIBRARY_SIZE") or 100 + 0 * layers)
 """
 TWICE = LIBRARY.replace("0 * layers", "100 * layers")
+SKIPS = "import unittest\n\ndef size(layers):\n    raise unittest.SkipTest('not here')\n"
 TEST = """
     import pytest
     from library import size
@@ -125,6 +126,7 @@ LOOSENING = {
     "ini": _loosening({"pytest.ini": f"{INI}addopts = --distbench-advisory\n"}),
     "plugin": _loosening({"pytest.ini": f"{INI}addopts = -p lenient\n", "lenient.py": LENIENT}),
     "a copy of our package": _loosening({}, edit=_copied_package, by_base=JUDGE),
+    "library": _loosening({"library.py": SKIPS}),
     "body": _loosening({"test_it.py": TEST.replace('size(rank.params["layers"])', "100")}),
 }
 HEALTHY = {

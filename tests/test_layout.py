@@ -19,7 +19,7 @@ BUDGETS = {
     "pytest_distbench": Budget(
         229, 59_870
     ),  # with the extensions layouts (11 files, 1481 lines) and forecast (11, 1124), and the base as judge (2, 430)
-    "tests": Budget(322, 58_960),  # the base as judge
+    "tests": Budget(322, 58_980),  # the base as judge
 }
 """A number that rises needs its reason in a comment on its line."""
 
