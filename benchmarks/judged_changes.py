@@ -160,7 +160,9 @@ HEALTHY = {
 }
 
 
-_SAID = re.compile(r"^(?:\w+Error: .*|size .* against .*|  \S+ \((?:new|changed|deleted)\))$", re.MULTILINE)
+_SAID = re.compile(
+    r"^(?:\w+Error: .*|size .* against .*|launch .* which judges|  \S+ \((?:new|changed|deleted)\))$", re.MULTILINE
+)
 
 
 def run(folder: Path, *words: str) -> tuple[int, str]:

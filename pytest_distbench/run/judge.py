@@ -40,18 +40,9 @@ from pytest_distbench.run.directory import (
 
 JUDGING_FOLDERS = frozenset({"tests", "test", "suites", "baselines"})
 """All that lies in a folder of such a name judges."""
-JUDGING_FILES = frozenset(
-    {
-        "conftest.py",
-        "pytest.toml",
-        ".pytest.toml",
-        "pytest.ini",
-        ".pytest.ini",
-        "pyproject.toml",
-        "tox.ini",
-        "setup.cfg",
-    }
-)
+JUDGING_FILES = frozenset({
+    "conftest.py", "pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg",
+})  # fmt: skip
 """So do files of these names, wherever they lie: what pytest reads, besides the tests themselves."""
 
 _VARIABLE = "DISTBENCH_JUDGED"
@@ -95,9 +86,9 @@ class Judged(Record, frozen=True, kw_only=True):
 
     def in_base(self, path: str) -> str:
         """A path of the working tree where the base has it; any other, and what is installed there, as it is."""
-        found = Path(path)
-        is_ours = bool(path) and found.is_relative_to(self.root) and not is_installed_here(path)
-        return str(Path(self.base, found.relative_to(self.root))) if is_ours else path
+        spellings = () if not path or is_installed_here(path) else (Path(path), Path(path).resolve())
+        found = next((spelling for spelling in spellings if spelling.is_relative_to(self.root)), None)
+        return path if found is None else str(Path(self.base, found.relative_to(self.root)))
 
     def take_over(self, patterns: Sequence[str], tests: Sequence[str]) -> list[str]:
         """Put the files of the base that judge into the candidate's tree; returns what of the change is not used.
@@ -168,7 +159,8 @@ def made_ready(arguments: Sequence[str]) -> Iterator[tuple[Judged, list[str], di
         )
     revision = find_revision(name, folder)
     differing = differing_names(revision)
-    if own := [n for n in differing if Path(revision.root, n).is_relative_to(PACKAGE)]:
+    own = [name for name in differing if Path(revision.root, name).is_relative_to(PACKAGE)]
+    if own and not is_installed_here(str(PACKAGE)):
         raise ConfigurationError(
             f"--distbench-judge=base: the pytest-distbench that runs is the candidate's own: {own[0]} differs from "
             f"{revision}. Install one outside of {revision.root}"

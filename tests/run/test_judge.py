@@ -82,8 +82,11 @@ def test_a_folder_of_tests_that_became_a_link_is_the_bases_again(changed: Path) 
         assert Path(judged.candidate, "tests", "helper.py").read_text() == "base"
 
 
-def test_arguments_mean_files_of_the_base_and_what_is_written_stays_where_it_was_asked_for(changed: Path) -> None:
-    given = ["tests", f"{changed}/tests/test_old.py::test_it[a]", f"--rootdir={changed}", "-k", "library.py or x"]
+def test_arguments_mean_files_of_the_base_and_what_is_written_stays_where_it_was_asked_for(
+    changed: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(changed)
+    given = ["tests", f"{changed}/tests/test_old.py::test_it[a]", f"--rootdir={tmp_path}/link", "-k", "a.py or x"]
     written = ["--distbench-out", "out", "--junitxml=deep/junit.xml", f"--unknown={changed}/report.txt"]
     with made_ready(["--distbench-against", "HEAD", *given, *written]) as (judged, there, variables):
         base = judged.base
@@ -91,7 +94,7 @@ def test_arguments_mean_files_of_the_base_and_what_is_written_stays_where_it_was
     assert there == [
         "--distbench-judge=base",
         *("--distbench-against", "HEAD"),
-        *("tests", f"{base}/tests/test_old.py::test_it[a]", f"--rootdir={base}", "-k", "library.py or x"),
+        *("tests", f"{base}/tests/test_old.py::test_it[a]", f"--rootdir={base}", "-k", "a.py or x"),
         *("--distbench-out", f"{changed}/out", f"--junitxml={changed}/deep/junit.xml"),
         f"--unknown={changed}/report.txt",
     ]
