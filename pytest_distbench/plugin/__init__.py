@@ -198,12 +198,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if not running or config.option.collectonly:
         return
     from pytest_distbench.errors import DistbenchError
+    from pytest_distbench.plugin.settings import judged_by
 
     if session_of(config).recorders is not None and not config.pluginmanager.hasplugin(_CONFIRM):
         from pytest_distbench.plugin.confirm import ConfirmPlugin
 
         config.pluginmanager.register(ConfirmPlugin(config, settings_of(config)), _CONFIRM)
     try:
+        if (judged := judged_by(config)) is not None:
+            judged.check_imports()
         for on_cpu in (False, True):
             items = [item for item in running if stays_on_cpu(item) is on_cpu]
             if items:

@@ -90,6 +90,19 @@ class Judged(Record, frozen=True, kw_only=True):
         found = next((spelling for spelling in spellings if spelling.is_relative_to(self.root)), None)
         return path if found is None else str(Path(self.base, found.relative_to(self.root)))
 
+    def check_imports(self) -> None:
+        """Make sure that this process has imported nothing of the working tree, which a hook may lead to."""
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            if not isinstance(file, str) or not Path(file).is_absolute() or Path(file).is_relative_to(PACKAGE):
+                continue  # torch gives some a name alone
+            if self.in_base(file) != file:
+                raise ConfigurationError(
+                    f"--distbench-judge=base: pytest imported module {name} from {file}, of the change itself; does an "
+                    "editable install lead there? pythonpath = src in the ini file, or pip install -e . "
+                    "--config-settings editable_mode=compat"
+                )
+
     def take_over(self, patterns: Sequence[str], tests: Sequence[str]) -> list[str]:
         """Put the files of the base that judge into the candidate's tree; returns what of the change is not used.
 

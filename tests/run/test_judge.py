@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,6 +102,18 @@ def test_arguments_mean_files_of_the_base_and_what_is_written_stays_where_it_was
     ]
     assert not Path(base).exists()
     assert not Path(variables["DISTBENCH_JUDGED"]).exists()
+
+
+def test_a_module_that_a_hook_found_in_the_working_tree_is_an_error(
+    ready: Judged, changed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready.check_imports()
+    found = types.ModuleType("library")
+    found.__file__ = str(changed / "library.py")
+    monkeypatch.setitem(sys.modules, "library", found)
+
+    with pytest.raises(ConfigurationError, match=r"imported module library from .*/library\.py, of the change itself"):
+        ready.check_imports()
 
 
 @pytest.mark.parametrize(
