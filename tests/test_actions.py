@@ -187,6 +187,37 @@ def test_measuring_hands_the_inputs_to_pytest_as_they_are(
     assert git(runner.work, "status", "--porcelain") == ""
 
 
+@pytest.mark.parametrize(
+    ("variables", "wanted"),
+    [
+        ({"OF": "fork/r"}, ["distbench", "judge"]),
+        ({"OF": "fork/r", "JUDGE": "candidate"}, ["pytest"]),
+        ({"OF": "fork/r", "AGAINST": ""}, ["pytest"]),
+        ({"OF": "o/r", "JUDGE": "base"}, ["distbench", "judge"]),
+        ({"OF": ""}, ["pytest"]),
+    ],
+)
+def test_a_pull_request_from_a_fork_is_judged_by_its_base(
+    runner: Runner, variables: dict[str, str], wanted: list[str]
+) -> None:
+    _, [call] = runner.run(MEASURE, SUITES="s", **variables)
+
+    assert call[: call.index("s")] == wanted
+
+
+def test_what_a_base_judges_is_installed_as_the_base_asks_for(runner: Runner) -> None:
+    base = git(runner.work, "rev-parse", "HEAD").strip()
+    git(runner.work, "switch", "-q", "-c", "mine")
+    change = runner.commit("requirements.txt", "a-plugin")
+    runner.run("workflows/measure.yml/measure/What judges is installed as its base asks for", BASE="main")
+    while_installing = git(runner.work, "rev-parse", "HEAD").strip()
+    output = (runner.temp / "output").read_text()
+    runner.run("workflows/measure.yml/measure/The change is back", CHANGE=change)
+
+    assert (while_installing, output) == (base, f"change={change}\n")
+    assert git(runner.work, "rev-parse", "HEAD").strip() == change
+
+
 def test_a_branch_is_measured_where_this_one_left_it(runner: Runner) -> None:
     left = git(runner.work, "rev-parse", "HEAD").strip()
     git(runner.work, "switch", "-q", "-c", "mine")

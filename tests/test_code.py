@@ -23,7 +23,7 @@ def test_the_job_on_gpus_looks_at_the_machine_before_it_measures_and_keeps_what_
         '--torch-backend="$backend" "$TORCH"',
         "distbench doctor",
         '"--distbench-against=$AGAINST"',
-        "pytest ",
+        '"${measure[@]}" ',
         '--distbench-out="$OUT" ',
         "path: ${{ runner.temp }}/distbench-out/${{ inputs.artifact }}/\n",
     ]

@@ -32,13 +32,13 @@ ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
 
 BUDGETS = {
-    "README.md": 940,  # wrong layouts are among what it catches, and costs on many ranks
+    "README.md": 956,  # wrong layouts are among what it catches, and costs on many ranks; who judges
     "first-day.md": 1100,
     "scripts.md": 1300,
     "writing.md": 1600,
     "baselines.md": 1200,
-    "against.md": 800,
-    "ci.md": 1500,
+    "against.md": 1090,  # whose tests judge a change, and which files these are
+    "ci.md": 1565,  # pull requests from forks
     "hosts.md": 1700,
     "noise.md": 1000,
     "triage.md": 1600,
@@ -71,10 +71,12 @@ def test_a_page_keeps_to_its_words() -> None:
 
     assert {page.name for page in site} == {*BUDGETS, *GENERATED}
     assert {p.name: words([p]) for p in site if words([p]) > BUDGETS.get(p.name, 8_000)} == {}
-    assert words([page for page in site if page.name in GENERATED]) <= 8_250  # equivalent and forecast
     assert (
-        words([page for page in site if page.name not in GENERATED]) <= 28_600
-    )  # with the pages of layouts and of forecasts
+        words([page for page in site if page.name in GENERATED]) <= 8_290
+    )  # equivalent, forecast and the base as judge
+    assert (
+        words([page for page in site if page.name not in GENERATED]) <= 28_950
+    )  # with the pages of layouts and of forecasts, and the base as judge
 
 
 def test_the_sidebar_has_the_groups_and_labels_of_the_readme() -> None:
@@ -91,7 +93,9 @@ def test_what_is_written_for_who_changes_the_project_keeps_to_its_words() -> Non
     pages = [page for page in PAGES if page.parent.name == "dev"]
 
     assert len(pages) <= 8
-    assert words(pages) <= 12_360  # with nine published bugs of layouts, and what forecasts use of torch
+    assert (
+        words(pages) <= 12_470
+    )  # with nine published bugs of layouts, what forecasts use of torch, and the base as judge
 
 
 def code_of(text: str) -> list[str]:
@@ -161,7 +165,7 @@ def test_every_command_exists_with_its_options(capsys: pytest.CaptureFixture[str
                 main([*shlex.split(command), "--help"])
             told = capsys.readouterr().out
             assert ended.value.code == 0, line
-            if command != "verdict":  # what it does not know itself goes to pytest
+            if command not in ("verdict", "judge"):  # what it does not know itself goes to pytest
                 assert [option for option in re.findall(r"--[a-z][a-z-]+", rest) if option not in told] == [], line
 
 

@@ -17,9 +17,9 @@ class Budget(NamedTuple):
 
 BUDGETS = {
     "pytest_distbench": Budget(
-        227, 59_640
-    ),  # with the extensions layouts (11 files, 1560 lines) and forecast (11, 1420): FakeTensors, links, intervals
-    "tests": Budget(321, 58_800),
+        229, 60_120
+    ),  # with the extensions layouts (11 files, 1560 lines) and forecast (11, 1420), and the base as judge (2, 480)
+    "tests": Budget(323, 59_150),  # the base as judge
 }
 """A number that rises needs its reason in a comment on its line."""
 

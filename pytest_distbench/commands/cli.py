@@ -9,14 +9,21 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pytest_distbench.commands import NegativeError, Subcommand, add_commands, baseline, runs
+from pytest_distbench.commands import NegativeError, Subcommand, add_commands, baseline, judge, runs
 from pytest_distbench.errors import ConfigurationError, DistbenchError, tell
 from pytest_distbench.extensions import Table
 from pytest_distbench.releases import own_version
 from pytest_distbench.report import escape
 
 COMMANDS: Table[str, Subcommand] = Table(
-    "commands", {"baseline": baseline.BASELINE, "compare": runs.COMPARE, "report": runs.REPORT, "verdict": runs.VERDICT}
+    "commands",
+    {
+        "baseline": baseline.BASELINE,
+        "compare": runs.COMPARE,
+        "judge": judge.JUDGE,
+        "report": runs.REPORT,
+        "verdict": runs.VERDICT,
+    },
 )
 """By their names. A module that ``-p`` imports may add some."""
 

@@ -50,6 +50,7 @@ _EXPOSED = 0.5
 _AHEAD = 0.5
 """A host that is ahead of its device by this share of a step may have to wait until there is room on the queue."""
 MOST_DIFFERENCES = 8
+_MOST_UNUSED = 20
 
 
 def find_causes(result: CaseResult) -> list[Finding]:
@@ -524,6 +525,22 @@ def _steps(result: CaseResult) -> list[str]:
         return []
     timed = {each.key for each in last.measurements} | {TRAINING_STEP}  # a step that was only traced trains nothing
     return [key for key, seen in last.fingerprints.items() if seen.totals.get("optimizer_steps") and key in timed]
+
+
+def of_the_judge(name: str, not_used: Sequence[str], *, has_failed: bool) -> Finding:
+    """What of a change was not used, because its base judged it: no file, or these."""
+    if not not_used:
+        return Finding(
+            code="judged-by-base",
+            reason=f"judged by {name}: this change alters no test, conftest.py, baseline or setting",
+        )
+    were = "was" if len(not_used) == 1 else "were"
+    told = f"judged by {name}: {counted(len(not_used), 'file')} of this change {were} not used"
+    if has_failed:
+        told += "; if a test fails because it is to change, review them, and run without --distbench-judge"
+    more = len(not_used) - _MOST_UNUSED
+    lines = [*not_used[:_MOST_UNUSED], *([f"and {more} more"] if more > 0 else [])]
+    return Finding(code="judged-by-base", reason=told, differences=lines)
 
 
 RUN_REMARKS: tuple[Callable[[Sequence[CaseResult]], Iterable[Finding]], ...] = (

@@ -45,11 +45,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser) -> Generator[None]:
-    """Add --world-size and --gpu after the conftests, which may have options of these names: theirs stay theirs."""
+    """Add --world-size and --gpu after the conftests, which may have options of these names: theirs stay theirs.
+
+    Before any conftest is imported, and output is captured, the base takes over where it judges.
+    """
     from pytest_distbench.plugin.settings import add_short_options
 
+    if early_config.known_args_namespace.distbench_judge == "base":
+        from pytest_distbench.run.judge import begin
+
+        begin(early_config.invocation_params.args)
     yield
     early_config.stash[STATE] = State(taken_options=add_short_options(parser))
 
@@ -191,12 +198,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if not running or config.option.collectonly:
         return
     from pytest_distbench.errors import DistbenchError
+    from pytest_distbench.plugin.settings import judged_by
 
     if session_of(config).recorders is not None and not config.pluginmanager.hasplugin(_CONFIRM):
         from pytest_distbench.plugin.confirm import ConfirmPlugin
 
         config.pluginmanager.register(ConfirmPlugin(config, settings_of(config)), _CONFIRM)
     try:
+        if (judged := judged_by(config)) is not None:
+            judged.check_imports()
         for on_cpu in (False, True):
             items = [item for item in running if stays_on_cpu(item) is on_cpu]
             if items:
@@ -224,7 +234,7 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
     takes = _duration(config, items)
     if config.get_verbosity() < 0:
         return [f"distbench: {takes}"] if settings.update and takes else []
-    against = str(session.launching.compared_with or "")
+    against = str(session.launching.compared_with or "") + ", which judges" * (settings.judge == "base")
     return header_lines(hardware, store, settings, against=against, duration=takes)
 
 

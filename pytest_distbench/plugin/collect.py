@@ -116,6 +116,16 @@ class ResultsPlugin:
 
         return remarks(self._results)
 
+    @property
+    def _of_the_judge(self) -> list[Finding]:
+        """What of a change was not used, where its base judged it."""
+        from pytest_distbench.judging.remarks import of_the_judge
+
+        variant = self._state.against
+        if variant is None or variant.judged is None:
+            return []
+        return [of_the_judge(str(variant), self._state.not_used, has_failed=bool(self._failed))]
+
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(self._config, "workerinput"):
@@ -153,7 +163,9 @@ class ResultsPlugin:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         settings = None if self._config.option.collectonly else self._settings()
         is_cut_short = self._interrupted_by is not None and settings is not None and settings.update is not None
-        if settings is not None and (self._results or self._trouble or is_cut_short or settings.report):
+        if settings is not None and (
+            self._results or self._trouble or is_cut_short or settings.report or settings.judge == "base"
+        ):
             from pytest_distbench.report import escape, formats
 
             terminalreporter.section("distbench", sep="-")
@@ -184,6 +196,8 @@ class ResultsPlugin:
             folder=folder,
             took_s=time.time() - self._started,
         )
+        for found in self._of_the_judge:
+            yield from (Line(found.reason), *(Line(f"  {line}") for line in found.differences))
         recorded = next((result for result in self._results if result.is_written), None)
         store = BaselineStore(settings.baselines, "" if recorded is None else recorded.environment.platform)
         if recorded and (ignored := git.why_ignored(store.path(recorded.case.test, recorded.case.key))):
@@ -210,7 +224,7 @@ class ResultsPlugin:
             yield from interrupted_lines(self._results, running=len(running), left=len(left), command=command)
         files = (("run record", settings.json), ("report", settings.report))
         written = [f"{what}: {_shorten(path, config)}" for what, path in files if path is not None]
-        if not self._trouble:
+        if not self._trouble and (self._results or written or is_cut_short):
             yield sentence(self._results, where="   ".join(written))
 
     def _settings(self) -> Settings | None:
@@ -283,7 +297,7 @@ class ResultsPlugin:
         from pytest_distbench.machine.hardware import host_name, mask_addresses
         from pytest_distbench.machine.secrets import mask_arguments, mask_secrets, mask_text
         from pytest_distbench.plugin.names import record_arguments
-        from pytest_distbench.plugin.settings import given_options
+        from pytest_distbench.plugin.settings import given_options, judged_by
         from pytest_distbench.records.run import RunRecord, number_hosts
         from pytest_distbench.releases import own_version
         from pytest_distbench.store.files import SCHEMA
@@ -291,7 +305,8 @@ class ResultsPlugin:
         given = mask_secrets(given_options(self._config))
         arguments = [str(argument) for argument in self._config.invocation_params.args]
         commands = [shlex.join(["pytest", *mask_arguments(a)]) for a in (arguments, record_arguments(self._config))]
-        results = self._results
+        results, judged = self._results, judged_by(self._config)
+        tree = self._config.rootpath if judged is None else Path(judged.root)
         if "addresses" not in given:
             results = [number_hosts(result) for result in results]
             given = {name: mask_addresses(value) for name, value in given.items()}
@@ -301,8 +316,8 @@ class ResultsPlugin:
             distbench=own_version(),
             started=datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
             duration_s=time.time() - self._started,
-            commit=git.describe_commit(self._config.rootpath),
-            branch=mask_text(git.describe_branch(self._config.rootpath)),
+            commit=git.describe_commit(tree),
+            branch=mask_text(git.describe_branch(tree)),
             pull_request=git.pull_request(),
             host=host_name() if "addresses" in given else "",
             command=commands[0],
@@ -314,7 +329,7 @@ class ResultsPlugin:
             world_sizes=list(settings.world_sizes),
             gpu=settings.gpu,
             results=results,
-            remarks=self._remarks,
+            remarks=[*self._remarks, *self._of_the_judge],
             unused=self._unused,
         )
 

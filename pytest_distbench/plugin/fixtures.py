@@ -28,13 +28,14 @@ class State:
     their own, by True: another class of hardware, so another store. Of the tests that were collected there are all ids;
     those marked ``full`` are slow, and deselected without --distbench-full. There are interrupts, the handlers of
     Ctrl-C and SIGTERM, once this process has a session. While the parameters of a test of ours are named, so are
-    variables among them.
+    variables among them. Where the base judges there are files of the change that are not used.
     """
 
     def __init__(self, taken_options: list[str]) -> None:
         self.taken_options = taken_options
         self.settings: Settings | None = None
         self.against: Variant | None = None
+        self.not_used: list[str] = []
         self.sessions: dict[bool, Session] = {}
         self.progress: ProgressLine | None = None
         self.usage_errors: list[str] = []
@@ -58,16 +59,19 @@ def settings_of(config: pytest.Config) -> Settings:
     """What the user asked for, read and checked at the first call; what cannot be used is a usage error."""
     state = config.stash[STATE]
     if state.settings is None:
-        from pytest_distbench.errors import ConfigurationError
-        from pytest_distbench.plugin.settings import read_settings
+        from pytest_distbench.errors import DistbenchError
+        from pytest_distbench.plugin.settings import judged_by, read_settings
 
         try:
             settings = read_settings(config)
             if settings.is_paired:
                 from pytest_distbench.run.against import find_variant
 
-                state.against = find_variant(settings, root=config.rootpath, folder=config.invocation_params.dir)
-        except ConfigurationError as error:
+                judged, folder = judged_by(config), config.invocation_params.dir
+                state.against = find_variant(settings, root=config.rootpath, folder=folder, judged=judged)
+                if judged is not None and not hasattr(config, "workerinput"):
+                    state.not_used = judged.take_over(config.getini("python_files"), config.args)
+        except DistbenchError as error:
             raise pytest.UsageError(str(error)) from None
         state.settings = settings
     return state.settings

@@ -23,6 +23,7 @@ from pytest_distbench.records.wanted import ANY_PLATFORM
 
 if TYPE_CHECKING:
     from pytest_distbench.machine.gpus import Gpus
+    from pytest_distbench.run.judge import Judged
     from pytest_distbench.run.request import Settings
 
 MARKERS: Table[str, str] = Table(
@@ -95,12 +96,22 @@ def _key(name: str) -> str:
     return f"distbench_{name.replace('-', '_')}"
 
 
+def judged_by(config: pytest.Config) -> Judged | None:
+    """The change whose base this process runs in; None: the candidate's own tests and settings judge."""
+    if config.getoption("distbench_judge", None) != "base":
+        return None
+    from pytest_distbench.run.judge import judged_here
+
+    return judged_here()
+
+
 class Given:
     """Our options as they were given: the command line before the ini file."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self.folder = Path(config.invocation_params.dir)
+        self._judged = judged_by(config)
+        self.folder = Path(self._judged.folder if self._judged else config.invocation_params.dir)
         self._overrides = dict(text.partition("=")[::2] for text in config.getoption("override_ini") or ())
 
     def typed(self, name: str) -> Any:
@@ -123,6 +134,10 @@ class Given:
         """What a path is relative to: the folder of the ini file, or where the command line was typed."""
         config = self.config
         of_ini = config.inipath.parent if config.inipath else config.rootpath
+        if (
+            self._judged is not None and name != "baselines"
+        ):  # files are written, and ignored ones read, where ever else
+            of_ini = self._judged.in_working_tree(of_ini)
         return of_ini if self.typed(name) is None else self.folder
 
     def spell(self, name: str) -> str:

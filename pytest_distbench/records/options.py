@@ -221,6 +221,15 @@ class Options:
         excludes=_NOT_AGAINST,
         default="",
     )
+    judge: Literal["candidate", "base"] = _basic(
+        "with base, tests and settings of REF judge this change",
+        "They run over the library code of the working tree. The default is candidate: the working tree's own.",
+        metavar="WHO",
+        default="candidate",
+        wanted=one_of(("candidate", "base")),
+        needs={"against": "the base is the revision that is compared with"},
+        has_ini_key=False,
+    )
     confirm: tuple[Confirm, float] = _basic(
         "A/B if suspicious: auto (default, 60 s), always or off",
         "auto: with the baseline commit, if available; always: every case with timings; S: seconds in all.",

@@ -541,6 +541,7 @@ REMARKS: dict[ReasonCode, Reason] = {
     "needless-xfail": _REMARK,
     "software": _REMARK,
     "not-recorded": _REMARK,
+    "judged-by-base": _REMARK,
     "unseen": _REMARK,
     "renamed": _REMARK,
     "learning": _REMARK,

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replaced
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_distbench import git
 from pytest_distbench.errors import ConfigurationError, LauncherError
@@ -34,9 +35,12 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan, Work
 from pytest_distbench.records.record import replace
 from pytest_distbench.releases import is_installed_here
-from pytest_distbench.run.directory import FOLDER, Revision, check_out, copy_beside, find_revision
+from pytest_distbench.run.directory import FOLDER, PACKAGE, Revision, check_out, copy_beside, find_revision
 from pytest_distbench.run.kinds import kind_of, run_launch
 from pytest_distbench.run.request import Settings
+
+if TYPE_CHECKING:
+    from pytest_distbench.run.judge import Judged
 
 OPTION = "distbench_against_link"
 _QUOTED = re.compile(r"""['"]([^'"\n]{1,400})['"]""")
@@ -62,6 +66,8 @@ def find_links(given: Sequence[str], *, folder: Path, root: Path) -> tuple[Path,
 def link(paths: Sequence[Path], *, root: Path, tree: Path) -> None:
     for path in paths:
         target = tree / path
+        if target.is_symlink() and target.readlink() == root / path:
+            continue  # a worker of pytest-xdist comes after others
         if target.exists() or target.is_symlink():
             raise LauncherError(f"{OPTION}: git tracks {path} in the other revision; leave it out")
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -93,10 +99,6 @@ def hint(record: LaunchRecord, *, root: Path, tree: Path, folder: Path) -> str:
     return ""
 
 
-PACKAGE = Path(__file__).resolve().parents[1]
-"""This package: its code is the running one on both sides, also where the repository is its own."""
-
-
 _BUILDS = "TORCH_EXTENSIONS_DIR"
 """Where torch builds extensions, by their names: in one folder each side would build for the other. What Inductor and
 Triton keep is found by its content, and numba's lies beside the source: those are right for both, and save time."""
@@ -113,7 +115,8 @@ class Variant:
     Without a revision it is the working tree, without an interpreter the running one. It is itself where nothing that
     git tracks differs from the working tree, and the Python is the running one. A test has moved since then: its file
     and its folder, now and then. It is exchanged where this tree runs, as a copy, at the path that the revision had
-    before, the revision at another, and both in process trees of their own.
+    before, the revision at another, and both in process trees of their own. It judges where pytest runs in its tree:
+    then the candidate is a tree with another root, which is that of the revision here.
     """
 
     revision: Revision | None
@@ -122,6 +125,7 @@ class Variant:
     is_itself: bool = False
     moved: tuple[tuple[Path, Path], ...] = ()
     is_exchanged: bool = False
+    judged: Judged | None = None
 
     @property
     def key(self) -> VariantKey:
@@ -139,14 +143,25 @@ class Variant:
         return " with ".join(parts) or "the working tree"
 
 
-def find_variant(settings: Settings, *, root: Path, folder: Path) -> Variant:
-    revision = find_revision(settings.against, root) if settings.against else None
+def find_variant(settings: Settings, *, root: Path, folder: Path, judged: Judged | None = None) -> Variant:
     python = settings.against_python
+    interpreter = find_interpreter(python, folder) if python else None
+    if judged is not None:
+        tree = Path(judged.root)
+        with_links = find_links(settings.against_link, folder=judged.in_working_tree(root), root=tree)
+        link(with_links, root=tree, tree=Path(judged.base))
+        return Variant(
+            revision=Revision(judged.revision, judged.commit, Path(judged.candidate)),
+            interpreter=interpreter,
+            is_itself=git.describe_commit(tree) == judged.commit and not python,
+            judged=judged,
+        )
+    revision = find_revision(settings.against, root) if settings.against else None
     is_here = revision is not None and git.describe_commit(root) == revision.commit
     return Variant(
         revision=revision,
         links=() if revision is None else find_links(settings.against_link, folder=root, root=revision.root),
-        interpreter=find_interpreter(python, folder) if python else None,
+        interpreter=interpreter,
         is_itself=is_here and not python,
     )
 
@@ -241,17 +256,24 @@ class ReferenceSide:
             variables=variables,
             delay=0.0,  # what is planted in this tree is not in what it is compared with
             tree=str(self._tree or ""),
-            foreign_tree=str(self.variant.revision.root) if self.variant.revision else "",
+            foreign_tree=self._foreign_tree,
         )
 
     def close(self) -> None:
         self._stack.close()
+
+    @property
+    def _foreign_tree(self) -> str:
+        judged, revision = self.variant.judged, self.variant.revision
+        return judged.root if judged is not None else "" if revision is None else str(revision.root)
 
     @functools.cached_property
     def _tree(self) -> Path | None:
         revision = self.variant.revision
         if revision is None:
             return None
+        if self.variant.judged is not None:
+            return Path(self.variant.judged.base)
         if self.variant.is_exchanged:  # first: it has the path that the revision had
             copy = _Copy(Variant(revision=revision, interpreter=None), self._directory, self._launcher)
             self._stack.callback(copy.close)
@@ -281,6 +303,24 @@ class ReferenceSide:
         return path
 
 
+class Candidate(ReferenceSide):
+    """The change, where its base judges: plans that were made for the base's tree made plans for the candidate's."""
+
+    builds_apart = False
+
+    def __init__(self, judged: Judged, directory: Path, launcher: Callable[[int], Launcher]) -> None:
+        base = Revision("the candidate", "", Path(judged.base))
+        super().__init__(Variant(revision=base, interpreter=None, judged=judged), directory, launcher)
+
+    def move(self, plan: LaunchPlan) -> LaunchPlan:
+        return replace(self._plan(plan, 0), data_dir=plan.data_dir, delay=plan.delay)
+
+    @functools.cached_property
+    def _tree(self) -> Path:
+        assert self.variant.judged is not None
+        return Path(self.variant.judged.candidate)
+
+
 class _Copy(ReferenceSide):
     builds_apart = False
 
@@ -295,7 +335,8 @@ def outside(modules: Sequence[str], variant: Variant) -> tuple[str, ...]:
     """The modules that are not the repository's: those may be imported once for both sides."""
     if variant.revision is None:
         return tuple(modules)
-    return tuple(name for name in modules if not _is_below(name.partition(".")[0], variant.revision.root))
+    root = variant.revision.root if variant.judged is None else Path(variant.judged.base)
+    return tuple(name for name in modules if not _is_below(name.partition(".")[0], root))
 
 
 def python_path(interpreter: Interpreter, directory: Path, entries: Sequence[str]) -> list[str]:

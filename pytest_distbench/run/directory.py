@@ -179,12 +179,16 @@ def is_of_an_ended_run(path: Path) -> bool:
         return False
 
 
+PACKAGE = Path(__file__).resolve().parents[1]
+"""This package: its code is the running one on both sides, also where the repository is its own."""
+
 FOLDER = "reference"
 """Of a worktree, in the run directory; the commit follows."""
 
 _GIT_TIMEOUT_S = 300.0
 _SHORT = 10
 _LINES = 4
+_OTHERS = ("ls-files", "--others", "--exclude-standard", "-z")
 _LARGE_BYTES = 1 << 26
 """Data that nobody told git of; a copy would take longer than it is worth."""
 
@@ -248,23 +252,30 @@ def copy_beside(root: Path, run_directory: Path, *, named: str) -> Iterator[Path
         LauncherError: it is not to be had: a submodule differs, or what git does not know is large.
     """
     with check_out(find_revision("HEAD", root, asked="a copy of the working tree"), run_directory, named=named) as tree:
-        others = ("ls-files", "--others", "--exclude-standard", "-z")
-        for name in [*_names(root, "diff", "--name-only", "--no-renames", "-z", "HEAD"), *_names(root, *others)]:
+        for name in [*_names(root, "diff", "--name-only", "--no-renames", "-z", "HEAD"), *_names(root, *_OTHERS)]:
             source, target = root / name, tree / name
             if source.resolve().is_relative_to(run_directory.resolve()):
                 continue
             is_folder, is_large = source.is_dir(), source.is_file() and source.stat().st_size > _LARGE_BYTES
             if (is_folder and not source.is_symlink()) or is_large:
                 raise LauncherError(f"{source} is no regular file, so it cannot be copied")
+            if target.is_dir() and not target.is_symlink():
+                shutil.rmtree(target)  # a link is in its place now
             target.unlink(missing_ok=True)
             if os.path.lexists(source):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, target, follow_symlinks=False)
-        for name in _names(root, *others, "--ignored", "--directory"):
+        for name in _names(root, *_OTHERS, "--ignored", "--directory"):
             if Path(name).name != "__pycache__" and not os.path.lexists(tree / name):
                 (tree / name).parent.mkdir(parents=True, exist_ok=True)
                 (tree / name).symlink_to(root / name)
         yield tree
+
+
+def differing_names(revision: Revision) -> list[str]:
+    """The files that differ between a revision and the working tree, and those that git does not know yet."""
+    tracked = _names(revision.root, "diff", "--name-only", "--no-renames", "-z", revision.commit)
+    return sorted({*tracked, *_names(revision.root, *_OTHERS)})
 
 
 def _names(root: Path, *arguments: str) -> list[str]:

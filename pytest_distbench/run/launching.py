@@ -30,7 +30,15 @@ from pytest_distbench.records.launch_files import is_of_a_group
 from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
-from pytest_distbench.run.against import LauncherKey, ReferenceSide, Variant, VariantKey, outside, python_path
+from pytest_distbench.run.against import (
+    Candidate,
+    LauncherKey,
+    ReferenceSide,
+    Variant,
+    VariantKey,
+    outside,
+    python_path,
+)
 from pytest_distbench.run.directory import RunDirectory
 from pytest_distbench.run.kinds import AroundSetup, Surroundings, devices, kind_of, run_launch
 from pytest_distbench.run.request import Settings
@@ -198,6 +206,14 @@ class Launching:
                 *(self._keep(r, p, "reference") for r, p in zip(there, theirs, strict=True)),
             ]
 
+    def launch_reference(self, variant: Variant, request: LaunchRequest, index: int) -> LaunchRecord:
+        with self._room():
+            plan, reference = self._plan(request, index, variant), self.reference(variant)
+            [record] = self._surrounded(plan, lambda side: [reference.launch_alone(side, plan)])
+            kept = self._keep(record, plan, "reference")
+        assert kept is not None
+        return kept
+
     def profile(self, request: LaunchRequest, index: int, variant: Variant | None) -> list[LoopTrace]:
         """The traces of one launch more, under torch's profiler, of this tree or of a variant. Nothing else is left.
 
@@ -288,6 +304,8 @@ class Launching:
             reports_progress=self.reports_progress,
             set_threads=threads_set if hosting.sets_threads else None,
         )
+        if self.compared_with is not None and (judged := self.compared_with.judged) is not None:
+            plan = Candidate(judged, self.directory.path, functools.partial(self._launcher, None)).move(plan)
         return self.surroundings.ready(plan, hosting, self.directory.path)
 
     def forget(self, record: LaunchRecord) -> None:

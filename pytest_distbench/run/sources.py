@@ -251,6 +251,8 @@ class PairedLaunches(Launches):
         found = self._launching.launch_beside(
             self._variant, self._request, len(self.launches), only=only, times=1 + self._has_control
         )
+        if self._variant.judged is not None and found[0] is not None and found[0].outcome == "skipped":
+            found[0] = self._judge_skip(found[0])
         records = [record for record in found if record is not None]
         bodiless = [
             record
@@ -273,6 +275,15 @@ class PairedLaunches(Launches):
                 return
         for kept, record in zip((self.launches, self.references, self.controls), records, strict=False):
             kept.append(record)
+
+    def _judge_skip(self, here: LaunchRecord) -> LaunchRecord:
+        """A launch of a change that skips has failed, unless its base skips too: what ran beside it was ended early."""
+        there = self._launching.launch_reference(self._variant, self._request, len(self.launches))
+        if there.outcome != "passed":
+            return here if there.outcome == "skipped" else there
+        return replace(
+            here, outcome="failed", reason=f"{here.reason}: it does not skip in {self._variant}, which judges"
+        )
 
     def _stay_alone(self) -> None:
         """A test that the reference does not have is run once: it has to work, and shows its numbers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -128,11 +129,12 @@ class Sides:
 
     rounds: list[list[LaunchRecord | None]] = field(default_factory=list)
     has_body: bool = True
+    alone: Outcome = "passed"
     forgotten: list[LaunchRecord] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
 
     def reference(self, variant: Variant) -> Sides:
-        assert variant is MAIN
+        assert variant.revision is MAIN.revision
         return self
 
     def hosting(self, work: Work) -> Hosting:
@@ -147,9 +149,12 @@ class Sides:
     def launch_beside(
         self, variant: Variant, request: LaunchRequest, index: int, *, only: Sequence[str], times: int
     ) -> list[LaunchRecord | None]:
-        assert variant is MAIN
+        assert variant.revision is MAIN.revision
         self.times.append(times)
         return self.rounds.pop(0)
+
+    def launch_reference(self, variant: Variant, request: LaunchRequest, index: int) -> LaunchRecord:
+        return launch(index, outcome=self.alone)
 
     def forget(self, record: LaunchRecord) -> None:
         self.forgotten.append(record)
@@ -209,6 +214,20 @@ def test_a_side_that_does_not_pass_is_all_that_is_told(side: int, has_control: b
 
     assert (made.launches, made.references, made.controls) == ([failed], [], [])
     assert made.failed is failed
+
+
+@pytest.mark.parametrize(("alone", "outcome"), [("passed", "failed"), ("skipped", "skipped"), ("failed", "failed")])
+def test_a_change_that_skips_has_failed_unless_its_base_which_judges_skips_too(
+    alone: Outcome, outcome: Outcome
+) -> None:
+    judged: Any = object()
+    sides = Sides([[launch(0, outcome="skipped", reason="no data"), None]], alone=alone)
+    made = PairedLaunches(sides, REQUEST, dataclasses.replace(MAIN, judged=judged))  # type: ignore[arg-type]
+    made.add()
+
+    [record] = made.launches
+    assert record.outcome == outcome
+    assert ("it does not skip in main" in record.reason) == (alone == "passed")
 
 
 @pytest.mark.parametrize("side", [1, 2])

@@ -20,10 +20,12 @@ GIVEN = {
     "github.token": "token",
     "github.base_ref": "main",
     "github.event.pull_request.base.sha": "main",
+    "github.event.pull_request.head.repo.full_name": "o/r",
     "github.event.pull_request.head.sha": "head",
     "github.event.pull_request.number": "7",
     "matrix.versions": "oldest",
     "runner.temp": "{RUNNER_TEMP}",
+    "steps.base.outputs.change": "HEAD",
 }
 """What GitHub puts in the place of an expression; of an input it is the default."""
 

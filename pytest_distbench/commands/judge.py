@@ -1,0 +1,47 @@
+"""``distbench judge``: pytest, started where the base of a change is checked out; nothing of the change runs first."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from pytest_distbench.commands import NegativeError, Subcommand
+from pytest_distbench.run.judge import made_ready
+
+
+def _add_judge(parser: argparse.ArgumentParser) -> None:
+    """What its parser does not know is for pytest."""
+    parser.usage = "%(prog)s TESTS --distbench-against REF [PYTEST OPTION ...]"
+    parser.allow_abbrev = False
+    parser.set_defaults(pytest_arguments=[])
+
+
+def _judge(options: argparse.Namespace) -> Iterator[str]:
+    """Prints nothing of its own, and ends as pytest ends."""
+    yield from ()
+    with made_ready(options.pytest_arguments) as (judged, arguments, variables):
+        there = judged.in_base(judged.folder)
+        command = [sys.executable, "-P", "-m", "pytest", *arguments]
+        process = subprocess.Popen(command, cwd=there, env={**os.environ, **variables, "PWD": there})
+        before = {  # Ctrl-C reaches pytest too, which ends its ranks; the trees are there until it has
+            signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),
+            signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: process.terminate()),
+        }
+        try:
+            code = process.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+    if code:
+        raise NegativeError(code if code > 0 else 128 - code)
+
+
+JUDGE = Subcommand(
+    "run tests of the base over the library code of a change, as pytest --distbench-judge=base; exit code: pytest's",
+    _add_judge,
+    _judge,
+)

@@ -1,0 +1,254 @@
+"""The base as judge: the revision that a change is compared with brings the tests, and the change brings the code.
+
+There are three trees. Of the *working tree* nothing runs. The *base* is a worktree of the revision: pytest runs in it,
+and so do the ranks of the revision. The *candidate* is a copy of the working tree in which the files that judge are the
+base's: the ranks of the candidate run there, and nothing else does. What pytest's process evaluates (tests, fixtures,
+conftest.py, plugins, settings) is the base's therefore, whatever the change has made of it.
+
+A rank runs code of the change as this user. What such code does on purpose to the machine, nobody here prevents.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
+from pathlib import Path, PurePath
+
+import msgspec
+
+from pytest_distbench import git
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.launch.site.processes import end_with
+from pytest_distbench.records.record import Record
+from pytest_distbench.releases import is_installed_here
+from pytest_distbench.run.directory import (
+    PACKAGE,
+    Revision,
+    RunDirectory,
+    check_out,
+    copy_beside,
+    differing_names,
+    find_revision,
+)
+
+JUDGING_FOLDERS = frozenset({"tests", "test", "suites", "baselines"})
+"""All that lies in a folder of such a name judges."""
+JUDGING_FILES = frozenset({
+    "conftest.py", "pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg",
+})  # fmt: skip
+"""So do files of these names, wherever they lie: what pytest reads, besides the tests themselves."""
+
+_VARIABLE = "DISTBENCH_JUDGED"
+"""In the environment of pytest in the base, and of its workers: the file that tells of the change."""
+
+_WRITING = frozenset({
+    "--distbench-out", "--distbench-json", "--distbench-report", "--junitxml", "--junit-xml", "--log-file",
+    "--basetemp", "--report-log", "--html", "--json-report-file", "--alluredir", "--benchmark-json",
+})  # fmt: skip
+"""Options whose value is written: relative to where the command was typed, as ever."""
+
+
+class Judged(Record, frozen=True, kw_only=True):
+    """A change that its base judges, as the process that pytest runs in gets to know it.
+
+    Attributes:
+        revision: the base as it was named, for instance ``main``.
+        root: of the working tree.
+        folder: where the command was typed.
+        base: the tree that pytest runs in.
+        differing: names of the files that differ between the working tree and the base, new ones too.
+        pid: of the process that removes the trees.
+    """
+
+    revision: str
+    commit: str
+    root: str
+    folder: str
+    base: str
+    candidate: str
+    differing: list[str]
+    pid: int
+
+    @property
+    def name(self) -> str:
+        return str(Revision(self.revision, self.commit, Path(self.root)))
+
+    def in_working_tree(self, path: Path) -> Path:
+        """A path of the base where the working tree has it; any other as it is."""
+        return Path(self.root, path.relative_to(self.base)) if path.is_relative_to(self.base) else path
+
+    def in_base(self, path: str) -> str:
+        """A path of the working tree where the base has it; any other, and what is installed there, as it is."""
+        spellings = () if not path or is_installed_here(path) else (Path(path), Path(path).resolve())
+        found = next((spelling for spelling in spellings if spelling.is_relative_to(self.root)), None)
+        return path if found is None else str(Path(self.base, found.relative_to(self.root)))
+
+    def check_imports(self) -> None:
+        """Make sure that this process has imported nothing of the working tree, which a hook may lead to."""
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            if not isinstance(file, str) or not Path(file).is_absolute() or Path(file).is_relative_to(PACKAGE):
+                continue  # torch gives some a name alone
+            if self.in_base(file) != file:
+                raise ConfigurationError(
+                    f"--distbench-judge=base: pytest imported module {name} from {file}, of the change itself; does an "
+                    "editable install lead there? pythonpath = src in the ini file, or pip install -e . "
+                    "--config-settings editable_mode=compat"
+                )
+
+    def take_over(self, patterns: Sequence[str], tests: Sequence[str]) -> list[str]:
+        """Put the files of the base that judge into the candidate's tree; returns what of the change is not used.
+
+        Args:
+            patterns: of the names of test files, pytest's ``python_files``.
+            tests: the tests that were given, with the paths of their files.
+        """
+        given = {os.path.relpath(Path.cwd() / test.partition("::")[0], self.base) for test in tests}
+        unused = []
+        for name in self.differing:
+            if not (_judges(name, patterns) or name in given):
+                continue
+            theirs, ours = Path(self.base, name), Path(self.candidate, name)
+            is_there, was_there = os.path.lexists(theirs), os.path.lexists(ours)
+            if not ours.parent.resolve().is_relative_to(Path(self.candidate).resolve()):
+                raise ConfigurationError(f"{name}: the change has put a link out of the repository in its path")
+            if (theirs / ".git").exists() or (ours / ".git").exists():
+                raise ConfigurationError(f"{name}: a submodule with tests cannot be taken from the base")
+            unused.append(f"{name} ({'changed' if is_there and was_there else 'deleted' if is_there else 'new'})")
+            if not ours.is_dir() or ours.is_symlink():
+                ours.unlink(missing_ok=True)
+            if is_there and (theirs.is_symlink() or theirs.is_file()):
+                ours.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(theirs, ours, follow_symlinks=False)
+        return unused
+
+
+def _judges(name: str, patterns: Sequence[str]) -> bool:
+    path = PurePath(name)
+    return (
+        path.name in JUDGING_FILES
+        or not JUDGING_FOLDERS.isdisjoint(path.parts)
+        or any(fnmatch(name if "/" in pattern else path.name, pattern) for pattern in patterns)
+    )
+
+
+@functools.cache
+def judged_here() -> Judged | None:
+    """The change that this process judges; None: it runs in no base."""
+    if _VARIABLE not in os.environ:
+        return None
+    with contextlib.suppress(OSError):  # of a run that is over
+        judged = msgspec.json.decode(Path(os.environ[_VARIABLE]).read_bytes(), type=Judged)
+        return judged if Path.cwd().is_relative_to(judged.base) else None  # a test may run pytest elsewhere
+    return None
+
+
+@contextlib.contextmanager
+def made_ready(arguments: Sequence[str]) -> Iterator[tuple[Judged, list[str], dict[str, str]]]:
+    """The trees, while they are there, with what pytest is given in the base: arguments and variables.
+
+    Raises:
+        ConfigurationError: no base is named, or pytest could not be run in it as it was asked for here.
+        LauncherError: git could not check out a tree.
+    """
+    folder = Path.cwd()
+    judge = _last("--distbench-judge", arguments)
+    if judge not in ("", "base"):
+        raise ConfigurationError(
+            f"distbench judge --distbench-judge={judge}: it is the base that judges here; leave it out"
+        )
+    name = _last("--distbench-against", [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *arguments])
+    if not name:
+        raise ConfigurationError(
+            "--distbench-judge=base: give --distbench-against REF on the command line too: what an ini file says of it "
+            "is the candidate's"
+        )
+    revision = find_revision(name, folder)
+    differing = differing_names(revision)
+    own = [name for name in differing if Path(revision.root, name).is_relative_to(PACKAGE)]
+    if own and not is_installed_here(str(PACKAGE)):
+        raise ConfigurationError(
+            f"--distbench-judge=base: the pytest-distbench that runs is the candidate's own: {own[0]} differs from "
+            f"{revision}. Install one outside of {revision.root}"
+        )
+    directory = RunDirectory(revision.root)
+    try:
+        with contextlib.ExitStack() as trees:
+            head = git.describe_commit(revision.root).partition("-")[0]
+            judged = Judged(
+                revision=revision.name,
+                commit=revision.commit,
+                root=str(revision.root),
+                folder=str(folder),
+                base=str(trees.enter_context(check_out(revision, directory.path)).resolve()),
+                candidate=str(trees.enter_context(copy_beside(revision.root, directory.path, named=head)).resolve()),
+                differing=differing,
+                pid=os.getpid(),
+            )
+            file = directory.path / "judged.json"
+            file.write_bytes(msgspec.json.encode(judged))
+            if not Path(judged.in_base(str(folder))).is_dir():
+                raise ConfigurationError(
+                    f"--distbench-judge=base: {revision} has no folder {folder}: run it from above"
+                )
+            path = [judged.in_base(entry) for entry in sys.path]
+            own_path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+            leading = dict.fromkeys([new for new, old in zip(path, sys.path, strict=True) if new != old])
+            entries = [*leading, *(judged.in_base(e) for e in own_path if e)]
+            variables = {_VARIABLE: str(file), "PYTHONPATH": os.pathsep.join(dict.fromkeys(entries))}
+            there = _arguments_there(arguments, judged)
+            yield judged, there if judge else ["--distbench-judge=base", *there], variables
+    finally:
+        directory.close()
+
+
+def _last(option: str, arguments: Sequence[str]) -> str:
+    """The value of an option, of the last one where it is given again; empty: it is not given."""
+    found = ""
+    for word, following in itertools.pairwise([*arguments, ""]):
+        if word == option or word.startswith(f"{option}="):
+            found = following if word == option else word.partition("=")[2]
+    return found
+
+
+def _arguments_there(arguments: Sequence[str], judged: Judged) -> list[str]:
+    """The arguments as they mean the base's files, and write where they would have written."""
+    found, before = [], ""
+    for word in arguments:
+        is_option = word.startswith("-")
+        option, equals, value = word.partition("=") if is_option else ("", "", word)
+        path, separator, test = value.partition("::")
+        there = judged.in_base(str(Path(judged.folder, path)))
+        if (option or before) in _WRITING:
+            path = str(Path(judged.folder, path)) if path else path
+        elif path and os.path.lexists(there):
+            path = there if Path(path).is_absolute() else path
+        elif not is_option and not before.startswith("-") and Path(judged.folder, path).exists():
+            raise ConfigurationError(
+                f"--distbench-judge=base: {path} is not in {judged.name}, whose tests judge. Run what is new without "
+                "--distbench-judge"
+            )
+        found.append(f"{option}{equals}{path}{separator}{test}")
+        before = word if is_option and not equals else ""
+    return found
+
+
+def begin(arguments: Sequence[str]) -> None:
+    """Make this process, in which pytest begins, one of the base, or become the one that makes the base first.
+
+    In the base it imports nothing of the working tree from here on.
+    """
+    judged = judged_here()
+    if judged is None:
+        sys.stdout.flush()
+        os.execv(sys.executable, [sys.executable, "-P", "-m", PACKAGE.name, "judge", *map(str, arguments)])
+    sys.path[:] = dict.fromkeys(map(judged.in_base, sys.path))
+    if os.getppid() == judged.pid:
+        end_with(judged.pid)
