@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from pytest_distbench.errors import ConfigurationError, show
@@ -54,8 +55,8 @@ class Cluster(Record, frozen=True, kw_only=True):
 
 
 class _Stated(Record, frozen=True, kw_only=True):
-    latency: str
-    bandwidth: str
+    latency: str | float
+    bandwidth: str | float
     algorithm: str = ""
 
 
@@ -66,7 +67,7 @@ class _File(Record, frozen=True, kw_only=True):
     within: float = 0.25
     missed: float = 0.0
     collectives: dict[str, _Stated] = {}
-    computing: dict[str, str] = {}
+    computing: dict[str, str | float] = {}
     prefetch: int = 0
 
 
@@ -105,7 +106,7 @@ def read_cluster(name: str, folder: Path, known: frozenset[str]) -> Cluster:
         ("missed", stated.missed, 0),
         ("within", stated.within, 0),
     ):
-        if not value >= least or (key == "within" and value >= 1):
+        if not least <= value < math.inf or (key == "within" and value >= 1):
             raise _refusal(path, key, value, "a fraction from 0 to below 1" if key == "within" else f"{least} or more")
     for key in (MEMORY, "float32") if stated.computing else ():
         if key not in stated.computing:
@@ -128,15 +129,16 @@ def read_cluster(name: str, folder: Path, known: frozenset[str]) -> Cluster:
     )
 
 
-def _quantity(path: Path, key: str, text: str, unit: str) -> float:
+def _quantity(path: Path, key: str, stated: str | float, unit: str) -> float:
+    wanted = {"s": "a time such as '5 us'", "B/s": "a rate such as '50 GB/s'", "FLOP/s": "such as '400 TFLOP/s'"}[unit]
     try:
-        value, given = parse_quantity(text)
-        found = value * _FLOPS[given] if unit == "FLOP/s" else convert(value, given or "of no kind", unit)
+        value, given = parse_quantity(str(stated))
+        given = given or "none"  # convert takes a number as one in the wanted unit
+        found = value * _FLOPS[given] if unit == "FLOP/s" else convert(value, given, unit)
     except (ConfigurationError, KeyError) as error:
-        wanted = {"s": "a time such as '5 us'", "B/s": "a rate such as '50 GB/s'", "FLOP/s": "such as '400 TFLOP/s'"}
-        raise _refusal(path, key, text, f"{wanted[unit]} ({error})") from None
+        raise _refusal(path, key, stated, f"{wanted} ({error})") from None
     if found <= 0:
-        raise _refusal(path, key, text, "more than 0")
+        raise _refusal(path, key, stated, "more than 0")
     return found
 
 

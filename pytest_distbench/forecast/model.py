@@ -138,7 +138,7 @@ class Leg(NamedTuple):
     Attributes:
         link: ``node`` or ``network``.
         seconds: that it takes where nothing else uses them.
-        sent_bytes: by the rank.
+        sent_bytes: by the rank; of a recv none.
     """
 
     link: str
@@ -187,7 +187,7 @@ def _leg(link: str, terms: Terms, op: str, n: int, size: float) -> Leg:
     chosen = [costs[terms.algorithm]] if terms.algorithm else costs.values()
     return min(
         (
-            Leg(link, messages * terms.latency + sent / terms.bandwidth, sent)
+            Leg(link, messages * terms.latency + sent / terms.bandwidth, 0.0 if op == "recv" else sent)
             for messages, sent in (cost(n, size) for cost in chosen)
         ),
         key=lambda leg: leg.seconds,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import math
 import os
+import re
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -16,12 +18,14 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     FakeTensorMode,
     unset_fake_temporarily,
 )
 from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed import distributed_c10d
 from torch.distributed.tensor import DTensor
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -56,10 +60,16 @@ _NO_DATA = "its data is not allocated yet"
 """In what C++ says of a FakeTensor, as that of DistributedDataParallel does."""
 
 
-class _WithoutData(TorchDispatchMode):
-    """Over FakeTensors: device meshes have data nevertheless, and what asks for a number gets 1.
+_MOST_NUMBERS = 1 << 24
+"""Of whole numbers, as of tokens: so many have data under ``fake_tensors``."""
 
-    FakeTensorMode makes the result of a functional collective, and calls none; it is called here.
+
+class _WithoutData(TorchDispatchMode):
+    """Over FakeTensors: what is made of no tensor without data has data nevertheless, if it is small.
+
+    Small are whole numbers, as indices and tokens, and one number, as an optimizer's step; parameters are not. A number
+    that is read from a tensor without data is 1. FakeTensorMode makes the result of a functional collective, and calls
+    none; it is called here.
     """
 
     def __init__(self) -> None:
@@ -68,55 +78,88 @@ class _WithoutData(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if _is_from("torch.distributed.device_mesh", "torch.distributed._mesh_layout"):
-            with unset_fake_temporarily():
-                return func(*args, **kwargs)
+        has_data = not any(isinstance(each, FakeTensor | DTensor) for each in _tensors((args, kwargs)))
+        if has_data and _is_from("torch.distributed.device_mesh", "torch.distributed._mesh_layout"):
+            return self._with_data(func, args, kwargs)
         if func is _aten._local_scalar_dense.default:
-            return 1.0 if args[0].is_floating_point() else 1
+            return self._with_data(func, args, kwargs) if has_data else 1.0 if args[0].is_floating_point() else 1
         found = func(*args, **kwargs)
         if func.namespace == "_c10d_functional":
             given = _arguments(func, args, kwargs)
             if func is not torch.ops._c10d_functional.wait_tensor.default:
-                self._works[found] = _issue(func.overloadpacket.__name__, given, found)
+                work = _issue(func.overloadpacket.__name__, given, _tensors(found))
+                for result in _tensors(found):
+                    self._works[result] = work
             elif work := self._works.get(given["tensor"]):
                 work.wait()
+        elif has_data and func.namespace == "aten" and all(map(_is_small, made := _tensors(found))) and made:
+            return self._with_data(func, args, kwargs)
         return found
 
+    @staticmethod
+    def _with_data(func: Any, args: Any, kwargs: Any) -> Any:
+        with unset_fake_temporarily():
+            return func(*args, **kwargs)
 
-def _issue(name: str, given: Mapping[str, Any], result: torch.Tensor) -> Any:
-    """Call the collective that a functional one stands for; return its work."""
+
+def _is_small(tensor: torch.Tensor) -> bool:
+    is_number = not tensor.dim() and not tensor.requires_grad
+    return is_number or (not tensor.is_floating_point() and not tensor.is_complex() and tensor.numel() <= _MOST_NUMBERS)
+
+
+def _issue(name: str, given: Mapping[str, Any], results: list[Any]) -> Any:
+    """Call the collective that a functional one stands for, as torch does in C++; return its work."""
     group = distributed_c10d._resolve_process_group(given["group_name"])  # type: ignore[attr-defined] # it is there
-    options: dict[str, Any] = {"group": group, "async_op": True}
-    if "reduce_op" in given:
-        options["op"] = getattr(dist.ReduceOp, given["reduce_op"].upper())
-    match name.rstrip("_"):
+    inputs: list[Any] = _tensors(given.get("input", given.get("inputs")))
+    op: Any = getattr(dist.ReduceOp, given["reduce_op"].upper()) if "reduce_op" in given else None
+    match name.rstrip("_").removesuffix("_out").removesuffix("_coalesced"):
+        case "all_reduce" if len(results) == 1:
+            return dist.all_reduce(results[0], op, group, async_op=True)
         case "all_reduce":
-            return dist.all_reduce(result, **options)
+            reduced = distributed_c10d.AllreduceCoalescedOptions()
+            reduced.reduceOp = op
+            return group.allreduce_coalesced(results, reduced)
         case "all_gather_into_tensor":
-            return dist.all_gather_into_tensor(result, given["input"], **options)
+            return group.allgather_into_tensor_coalesced(results, inputs)
         case "reduce_scatter_tensor":
-            return dist.reduce_scatter_tensor(result, given["input"], **options)
+            scattered = distributed_c10d.ReduceScatterOptions()
+            scattered.reduceOp = op
+            return group.reduce_scatter_tensor_coalesced(results, inputs, scattered)
         case "all_to_all_single":
             splits = given["output_split_sizes"], given["input_split_sizes"]
-            return dist.all_to_all_single(result, given["input"], *splits, **options)
+            return dist.all_to_all_single(results[0], inputs[0], *splits, group=group, async_op=True)
         case "broadcast":
-            return dist.broadcast(result, given["src"], **options)
+            return dist.broadcast(results[0], given["src"], group, async_op=True)
     raise BodyError(f"fake_tensors=True does not know the functional collective {name}")
 
 
 @contextlib.contextmanager
 def _without_data() -> Iterator[None]:
+    library = torch.library.Library("c10d", "IMPL")
+    for name in ("allgather_into_tensor_coalesced_", "reduce_scatter_tensor_coalesced_", "allreduce_coalesced_"):
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"c10d::{name}", "Meta"):
+            library.impl(name, _done, "Meta")
     try:
         with FakeTensorMode(allow_non_fake_inputs=True), _WithoutData():
             yield
-    except RuntimeError as error:
+    except Exception as error:
         is_of_data = isinstance(error, DataDependentOutputException | DynamicOutputShapeException)
         if not is_of_data and _NO_DATA not in str(error):
+            error.add_note("With fake_tensors=True the body's tensors have no data.")
             raise
         raise BodyError(
             "the body needs data, as DistributedDataParallel and shapes that depend on values do: leave "
             "fake_tensors=True out, and forecast a smaller network"
         ) from error
+    finally:
+        library._destroy()
+
+
+def _done(*given: Any) -> Any:
+    """The work of a collective of tensors without data: it is over."""
+    done: torch.futures.Future[Any] = torch.futures.Future()
+    done.set_result(given[0])
+    return torch._C._distributed_c10d._create_work_from_future(done).boxed()  # type: ignore[attr-defined] # it is there
 
 
 class _StepTraced(BaseException):
@@ -164,14 +207,9 @@ class _Meter(TorchDispatchMode):
         flops = 0
         if (count := _FLOPS.get(func.overloadpacket)) is not None:
             flops = count(*args, **(kwargs or {}), out_val=found)
-        is_view = any(
-            result.alias_info is not None and not result.alias_info.is_write for result in func._schema.returns
-        )
-        is_made = not any(result.alias_info for result in func._schema.returns)
-        touched = [*tensors, *_written(func, args, kwargs or {}), *(_tensors(found) if is_made else [])]
-        moved = 0 if is_view and not flops else sum(each.numel() * each.element_size() for each in touched)
         dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else ""
         rate = self._peaks.get(dtype) or self._peaks.get("float32", self._peaks[MEMORY])
+        moved = _moved(func, args, kwargs or {}, found)
         self.now_s += max(flops / rate, moved / self._peaks[MEMORY])
         self.flops += flops
         return found
@@ -185,12 +223,39 @@ def _arguments(func: Any, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any
     return {**{each.name: value for each, value in zip(func._schema.arguments, args, strict=False)}, **kwargs}
 
 
-def _written(func: Any, args: Any, kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    """Arguments that an operator writes to, which it has read, too."""
+_VIEWS = ("_unsafe_view",)
+"""Operators that their schemas do not tell."""
+_TAKES_ROWS = ("embedding", "index", "index_select", "gather")
+"""They read as much of their first tensor as they give."""
+_ONLY_WRITES = re.compile(r"^(_foreach_)?(copy|zero|fill|normal|uniform|random)_$")
+"""What these write to, they do not read."""
+
+
+def _moved(func: Any, args: Any, kwargs: Mapping[str, Any], found: object) -> int:
+    """Bytes that an operator reads and writes."""
+    returned, name = func._schema.returns, func.overloadpacket.__name__
+    is_view = any(result.alias_info is not None and not result.alias_info.is_write for result in returned)
+    if is_view or name in _VIEWS:
+        return 0
+    read, written = [], [] if any(result.alias_info for result in returned) else _tensors(found)
     given = _arguments(func, args, kwargs)
-    return _tensors(
-        [given.get(each.name) for each in func._schema.arguments if each.alias_info and each.alias_info.is_write]
-    )
+    for each in func._schema.arguments:
+        tensors = _tensors(given.get(each.name))
+        is_written = each.alias_info is not None and each.alias_info.is_write
+        if is_written:
+            written += tensors
+        if not (is_written and (each.kwarg_only or _ONLY_WRITES.match(name))):
+            read += tensors
+    if name in _TAKES_ROWS:
+        read[:1] = written
+    return sum(map(_bytes, (*read, *written)))
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    """That it has in memory: what is expanded is there once."""
+    if tensor.layout is not torch.strided:
+        return tensor.numel() * tensor.element_size()
+    return math.prod(n for n, step in zip(tensor.shape, tensor.stride(), strict=True) if step) * tensor.element_size()
 
 
 class _TracedNote:
@@ -276,6 +341,7 @@ class _StepWatch(Watch):
             raise _StepTraced  # the body went on
         super().begin(key)
         self._during.callback(register_optimizer_step_pre_hook(self._before_optimizer).remove)
+        self._during.callback(register_module_forward_pre_hook(self._kept.see).remove)
         self._during.enter_context(saved_tensors_hooks(self._kept.pack, lambda held: held.tensor))
         self.tracer.meter = self._during.enter_context(_Meter(self.peaks))
 
@@ -301,7 +367,7 @@ class _StepWatch(Watch):
                 *(
                     sizes.get(each.group, (dist.get_world_size(), 0))
                     if each.partner is None
-                    else (2, abs(each.partner))
+                    else (2, each.partner % dist.get_world_size())
                 ),
                 note.is_sharding,
                 note.in_backward,
@@ -345,12 +411,21 @@ class _Kept:
         self.most_bytes = 0
         self._now_bytes = 0
         self._holders: Counter[int] = Counter()
+        self._parameters: set[int] = set()
+
+    def see(self, module: torch.nn.Module, _given: object) -> None:
+        """Know the parts of parameters that this rank has: they are saved as other tensors."""
+        for parameter in module.parameters(recurse=False):
+            if isinstance(parameter, DTensor):
+                self._parameters.add(_own(parameter).untyped_storage()._cdata)
 
     def pack(self, tensor: torch.Tensor) -> _Held:
         held, own = _Held(tensor), _own(tensor)
         if not (isinstance(tensor, torch.nn.Parameter) or isinstance(own._base, torch.nn.Parameter)):
             storage = own.untyped_storage()
             place, size = storage._cdata, storage.nbytes()
+            if place in self._parameters:
+                return held
             self._holders[place] += 1
             if self._holders[place] == 1:
                 self._now_bytes += size

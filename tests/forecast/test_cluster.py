@@ -77,6 +77,8 @@ def test_shipped_clusters_can_be_read(path: Path, tmp_path: Path) -> None:
         ("within = 0.2", "missed = -1.0", "missed=-1.0: wanted 0 or more"),
         ("ranks_per_node = 4", "ranks_per_node = 0", "ranks_per_node=0: wanted 1 or more"),
         ("ranks_per_node = 4", "ranks_per_node", "is no TOML"),
+        ("ranks_per_node = 4", "ranks_per_node = 4\nmissed = inf", "missed=inf: wanted 0 or more"),
+        ('"2 us"', "2", "node.latency=2.0: wanted a time such as '5 us' (the unit 'none' "),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
