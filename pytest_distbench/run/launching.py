@@ -198,6 +198,15 @@ class Launching:
                 *(self._keep(r, p, "reference") for r, p in zip(there, theirs, strict=True)),
             ]
 
+    def launch_reference(self, variant: Variant, request: LaunchRequest, index: int) -> LaunchRecord:
+        """Launch what the worktree of the reference holds, alone."""
+        with self._room():
+            plan = self._plan(request, index, variant)
+            [record] = self._surrounded(plan, lambda side: [self.reference(variant).launch_alone(side, plan)])
+            kept = self._keep(record, plan, "reference")
+        assert kept is not None
+        return kept
+
     def profile(self, request: LaunchRequest, index: int, variant: Variant | None) -> list[LoopTrace]:
         """The traces of one launch more, under torch's profiler, of this tree or of a variant. Nothing else is left.
 

@@ -1,0 +1,76 @@
+"""``distbench shrink``: the smallest part of a diff that keeps a test red."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from pytest_distbench.commands import NegativeError, Subcommand, run_pytest
+from pytest_distbench.errors import ConfigurationError, DistbenchError
+from pytest_distbench.records.run import RunRecord
+from pytest_distbench.store.files import read_run_record
+from pytest_distbench.units import counted
+
+_USAGE = "%(prog)s REF -- TEST [PYTEST OPTION ...]"
+RECORD, PATCH, TROUBLE = "run.json", "patch", "trouble"
+"""Files by which the plugin in pytest answers, in a folder: what ran, what was found, and why nothing could be."""
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    """What its parser does not know is for pytest."""
+    parser.usage = _USAGE
+    parser.allow_abbrev = False
+    parser.add_argument("ref", metavar="REF", help="the revision that the test is compared with, such as main")
+    parser.set_defaults(pytest_arguments=[])
+
+
+def _run(options: argparse.Namespace) -> Iterator[str]:
+    ref, arguments = options.ref, [word for word in options.pytest_arguments if word != "--"]
+    if not arguments:
+        raise ConfigurationError(f"shrink {ref}: no test; wanted distbench shrink REF -- test_a.py::test_b")
+    with tempfile.TemporaryDirectory(prefix="distbench-shrink-") as made:
+        folder = Path(made)
+        ours = [f"--distbench-against={ref}", "--distbench-launches=3:3", f"--distbench-json={folder / RECORD}"]
+        plugin = ["-p", "pytest_distbench.tools.shrinking"]
+        # Hunks change a file within a second, and its size may stay: Python would take its bytecode for up to date.
+        variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        with open(folder / "output", "w+b") as output:
+            code = run_pytest([*plugin, *arguments, *ours], stdout=output, variables=variables)
+            output.seek(0)
+            printed = output.read().decode(errors="replace")
+        if (folder / PATCH).exists():
+            sys.stdout.buffer.write((folder / PATCH).read_bytes())
+            sys.stdout.flush()
+            return
+        if (folder / TROUBLE).exists():
+            raise DistbenchError((folder / TROUBLE).read_text())
+        if code not in (0, 1) or not (folder / RECORD).exists():
+            raise DistbenchError(f"pytest ended with exit code {code} and measured nothing:\n  {printed.strip()}")
+        yield from _why_not(read_run_record(folder / RECORD), options.ref, " ".join(arguments))
+    raise NegativeError
+
+
+def _why_not(run: RunRecord, ref: str, arguments: str) -> Iterator[str]:
+    if failed := [r for r in run.results if r.launches[-1].outcome == "failed"]:
+        yield f"{failed[0].nodeid}: {failed[0].headline}"
+        yield f"shrink is for exact metrics; for a launch that fails: git bisect run pytest {arguments}"
+        return
+    noisy = sorted({v.name for r in run.results for v in r.verdicts if v.is_judged and not v.is_exact})
+    count = sum(v.is_judged and v.is_exact for r in run.results for v in r.verdicts)
+    yield f"green: {counted(count, 'exact metric')} of {counted(len(run.results), 'case')}, and none differs from {ref}"
+    if noisy:
+        yield f"shrink does not judge what is noisy ({', '.join(noisy)}), as one launch decides nothing about it:"
+        yield f"  is it slower:    pytest {arguments} --distbench-against {ref}"
+        yield f"  in which commit: git bisect start HEAD {ref}, then git bisect run distbench verdict --metric "
+        yield f"                   {noisy[0]} {arguments} --distbench-against {ref}"
+
+
+SHRINK = Subcommand(
+    help="find the smallest part of a diff that keeps an exact metric of a test red, and print it as a patch",
+    add_options=_add,
+    run=_run,
+)
