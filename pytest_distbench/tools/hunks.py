@@ -95,9 +95,12 @@ def patch_of(hunks: Sequence[Hunk]) -> bytes:
     last: Hunk | None = None
     shift = 0
     for hunk in hunks:
-        is_first = last is None or last.names != hunk.names
-        if hunk.start and (is_first or (last is not None and not last.start)):
-            parts.append(b"--- %s+++ %s" % (hunk.sides[0], hunk.sides[0 if is_first else 1]))  # without its new name
+        if hunk.start and (last is None or last.names != hunk.names):
+            before, name = hunk.sides[0], hunk.sides[0].rstrip(b"\t\n")
+            parts.append(b"diff --git %s %s\n--- %s+++ %s" % (name, name, before, before))  # without a new name
+            shift = 0
+        elif hunk.start and last and not last.start:
+            parts.append(b"--- %s+++ %s" % hunk.sides)
             shift = 0
         if hunk.start:
             parts.append(b"@@ -%d,%d +%d,%d @@\n" % (hunk.start, hunk.removed, hunk.start + shift, hunk.added))
@@ -122,7 +125,7 @@ class Tree:
     def hunks(self) -> list[Hunk]:
         """All in which the working tree differs, with files that git does not track, but for those that it ignores."""
         of_root = f"--git-dir={self._git('rev-parse', '--absolute-git-dir').strip()}", f"--work-tree={self._root}"
-        self._git(*of_root, "add", "--intent-to-add", ".", folder=self._root)
+        self._git(*of_root, "add", "--intent-to-add", "--ignore-removal", ".", folder=self._root)
         return read_hunks(self._diff(*of_root, folder=self._root, options=("--unified=0", "--inter-hunk-context=0")))
 
     def hold(self, hunks: Sequence[Hunk]) -> None:

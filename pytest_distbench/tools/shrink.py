@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pytest_distbench.commands import NegativeError, Subcommand, run_pytest
 from pytest_distbench.errors import ConfigurationError, DistbenchError
+from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.store.files import read_run_record
 from pytest_distbench.units import counted
@@ -59,14 +60,13 @@ def _why_not(run: RunRecord, ref: str, arguments: str) -> Iterator[str]:
         yield f"{failed[0].nodeid}: {failed[0].headline}"
         yield f"shrink is for exact metrics; for a launch that fails: git bisect run pytest {arguments}"
         return
-    noisy = sorted({v.name for r in run.results for v in r.verdicts if v.is_judged and not v.is_exact})
-    count = sum(v.is_judged and v.is_exact for r in run.results for v in r.verdicts)
-    yield f"green: {counted(count, 'exact metric')} of {counted(len(run.results), 'case')}, and none differs from {ref}"
-    if noisy:
-        yield f"shrink does not judge what is noisy ({', '.join(noisy)}), as one launch decides nothing about it:"
-        yield f"  is it slower:    pytest {arguments} --distbench-against {ref}"
-        yield f"  in which commit: git bisect start HEAD {ref}, then git bisect run distbench verdict --metric "
-        yield f"                   {noisy[0]} {arguments} --distbench-against {ref}"
+    judged = [v for r in run.results for v in r.verdicts if v.is_judged]
+    count, cases = counted(sum(v.is_exact for v in judged), "exact metric"), counted(len(run.results), "case")
+    yield f"green: {count} of {cases} are as in {ref}"
+    if noisy := sorted({v.name for v in judged if not v.is_exact}, key=lambda name: name == PEAK_MEMORY):
+        yield f"One launch decides nothing about {', '.join(noisy)}. Is it slower, and since which commit?"
+        yield f"  pytest {arguments} --distbench-against {ref}"
+        yield f"  git bisect run distbench verdict --metric {noisy[0]} {arguments} --distbench-against {ref}"
 
 
 SHRINK = Subcommand(

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import pytest
 
-from pytest_distbench.errors import DistbenchError
+from pytest_distbench.errors import DistbenchError, LauncherError
 from pytest_distbench.judging.outcome import conclude
 from pytest_distbench.plugin.fixtures import MADE, is_ours, session_for, settings_of
 from pytest_distbench.plugin.outcomes import Run
@@ -163,22 +163,26 @@ class _RedCase:
         return {v.metric for v in self._reference.judge(source) if v.is_failure and v.is_exact}
 
     def _is_red(self, hunks: Sequence[Hunk]) -> bool:
-        """Whether one of the metrics is worse with these hunks. What fails to launch is unresolved, and not red."""
+        """Whether one of the metrics is worse with these hunks. What cannot be applied or launched is unresolved."""
         variant = self._launching.compared_with
         assert variant is not None
         assert self._launched is not None
-        self._tree.hold([*self._tests, *hunks])
         bounded = in_time(self._launched, [launch.wall_s for launch in self._source.launches])
-        record = self._launching.launch_reference(variant, bounded, 0)
-        self._launches += 1
-        is_red, answer = False, "unresolved"
-        if record.outcome == "passed":
-            is_red = bool(self._failing(record) & self.metrics)
-            answer = "red" if is_red else "green"
+        self._why_unresolved = ""
+        try:
+            self._tree.hold([*self._tests, *hunks])
+        except LauncherError as error:
+            self._why_unresolved = str(error)
         else:
-            self._unresolved += 1
-            self._why_unresolved = record.reason.partition("\n")[0]
+            record = self._launching.launch_reference(variant, bounded, 0)
+            self._launches += 1
+            if record.outcome != "passed":
+                self._why_unresolved = record.reason.partition("\n")[0] or record.outcome
             if record.outcome == "failed":
                 self._launching.forget(record)
-        _tell(f"  {counted(len(hunks), 'hunk')}: {answer}")
+        self._unresolved += bool(self._why_unresolved)
+        is_red = not self._why_unresolved and bool(self._failing(record) & self.metrics)
+        _tell(
+            f"  {counted(len(hunks), 'hunk')}: {'unresolved' if self._why_unresolved else 'red' if is_red else 'green'}"
+        )
         return is_red
