@@ -41,7 +41,7 @@ BUDGETS = {
     "ci.md": 1500,
     "hosts.md": 1700,
     "noise.md": 1000,
-    "triage.md": 1600,
+    "triage.md": 1750,  # which part of a change
     "history.md": 800,
     "elastic.md": 2300,
     "migration.md": 1000,
@@ -71,10 +71,10 @@ def test_a_page_keeps_to_its_words() -> None:
 
     assert {page.name for page in site} == {*BUDGETS, *GENERATED}
     assert {p.name: words([p]) for p in site if words([p]) > BUDGETS.get(p.name, 8_000)} == {}
-    assert words([page for page in site if page.name in GENERATED]) <= 8_250  # equivalent and forecast
+    assert words([page for page in site if page.name in GENERATED]) <= 8_290  # equivalent, forecast and shrink
     assert (
-        words([page for page in site if page.name not in GENERATED]) <= 28_600
-    )  # with the pages of layouts and of forecasts
+        words([page for page in site if page.name not in GENERATED]) <= 28_750
+    )  # with the pages of layouts and of forecasts, and shrink
 
 
 def test_the_sidebar_has_the_groups_and_labels_of_the_readme() -> None:
@@ -91,7 +91,7 @@ def test_what_is_written_for_who_changes_the_project_keeps_to_its_words() -> Non
     pages = [page for page in PAGES if page.parent.name == "dev"]
 
     assert len(pages) <= 8
-    assert words(pages) <= 12_340  # with nine published bugs of layouts, and what forecasts use of torch
+    assert words(pages) <= 12_360  # with nine published bugs of layouts, and what forecasts use of torch
 
 
 def code_of(text: str) -> list[str]:
@@ -161,7 +161,7 @@ def test_every_command_exists_with_its_options(capsys: pytest.CaptureFixture[str
                 main([*shlex.split(command), "--help"])
             told = capsys.readouterr().out
             assert ended.value.code == 0, line
-            if command != "verdict":  # what it does not know itself goes to pytest
+            if command not in ("verdict", "shrink"):  # what it does not know itself goes to pytest
                 assert [option for option in re.findall(r"--[a-z][a-z-]+", rest) if option not in told] == [], line
 
 
