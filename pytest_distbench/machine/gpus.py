@@ -1,6 +1,7 @@
 """The GPUs that ranks may use, as the driver tells of them without torch, and why others are not among them.
 
-The driver is asked through NVML: what one device cannot or may not say does not silence the others. GPUs are joined by
+The driver is asked through NVML, or by its questions (``machine/amd.py``): what one device cannot or may not say does
+not silence the others. GPUs are joined by
 NVLink, of a generation and with a number of links, or by PCIe, with and without peer access.
 
 Which devices CUDA sees, in which order, is said by CUDA_VISIBLE_DEVICES, MIG and CUDA_DEVICE_ORDER. The reading of the
@@ -20,6 +21,7 @@ from typing import Any
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.records.environment import Gpu
 from pytest_distbench.records.record import replace
+from pytest_distbench.releases import hip_version
 
 _WHY_NO_DRIVER = {
     "LIB_RM_VERSION_MISMATCH": "the NVIDIA driver and its library have different versions, as after an update: "
@@ -47,6 +49,19 @@ class DriverError(DistbenchError):
 
 
 class Driver:
+    """A driver of GPUs: NVIDIA's. Another maker's is a subclass, which answers the same questions.
+
+    Attributes:
+        maker: of the GPUs.
+        variables: those by which users choose among GPUs, in the order in which they are read.
+        may_count_otherwise: what ranks see may have other numbers than here; UUIDs in the last variable are certain.
+        binding: pynvml, for its numbers and errors.
+    """
+
+    maker = "NVIDIA"
+    may_count_otherwise = True
+    variables: tuple[str, ...] = ("CUDA_VISIBLE_DEVICES",)
+
     def __init__(self, binding: Any) -> None:
         self.binding = binding
 
@@ -58,10 +73,24 @@ class Driver:
             return None
 
     def demand(self, name: str, *arguments: Any) -> Any:
+        """The same answer.
+
+        Raises:
+            NVMLError: there is none; :meth:`explain` says why.
+        """
         return getattr(self.binding, f"nvmlDevice{name}")(*arguments)
 
     def explain(self, error: Exception) -> str:
-        return _words(self.binding, error, _WHY_NO_GPU)
+        return self.words(error, _WHY_NO_GPU)
+
+    def words(
+        self, error: Exception, table: Mapping[str, str], *, who: str = "NVML", said: BaseException | None = None
+    ) -> str:
+        value = getattr(error, "value", None)
+        for name, words in table.items():
+            if value == getattr(self.binding, f"NVML_ERROR_{name}"):
+                return words
+        return f"{who} says: {' '.join(str(said or error).split())}"
 
     def system(self, name: str) -> Any:
         """The answer of ``nvmlSystem<name>``, or None if there is none."""
@@ -70,30 +99,65 @@ class Driver:
         except self.binding.NVMLError:
             return None
 
+    def place(self, handle: Any, gpu: Gpu) -> tuple[int, str]:
+        """Where a GPU stands in the order in which CUDA counts them."""
+        del handle
+        return 0, gpu.pci
+
+    def choose(self, cards: Sequence[Gpu], cut: Cut, variables: Mapping[str, str]) -> Choice:
+        """The devices that are visible by the variables, in CUDA's order, and why no more are."""
+        return choose(cards, cut, variables.get(VARIABLE))
+
+    def setting(self, variables: Mapping[str, str]) -> str:
+        """What the user has set to choose among GPUs, as a clause."""
+        told = [f"{name} is {variables[name]!r}" for name in self.variables if name in variables]
+        return (
+            ", ".join(told) or f"{' and '.join(self.variables)} {'is' if len(self.variables) == 1 else 'are'} not set"
+        )
+
+    def port(self, handle: Any) -> Port:
+        """A GPU's NVLinks, those that are up."""
+        port = Port(kind="nvlink")
+        field = getattr(self.binding, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON", None)
+        [told] = (self.ask("GetFieldValues", handle, [field]) if field is not None else None) or [None]
+        is_told = told is not None and told.nvmlReturn == self.binding.NVML_SUCCESS
+        wire_bytes_per_s = 1e6 * told.value.uiVal if is_told else math.inf  # more than what it carries
+        for link in range(_MOST_LINKS):
+            if not self.ask("GetNvLinkState", handle, link):
+                continue
+            version = self.ask("GetNvLinkVersion", handle, link) or 0
+            port.generation = max(port.generation, _GENERATIONS.get(version, 0))
+            if self.ask("GetNvLinkRemoteDeviceType", handle, link) == _SWITCH:
+                port.to_switch += 1
+            elif (remote := self.ask("GetNvLinkRemotePciInfo", handle, link)) is not None:
+                address = pci_address(remote)
+                port.to_gpu[address] = port.to_gpu.get(address, 0) + 1
+        usual = _NVLINK_BYTES_PER_S.get(port.generation)
+        port.bytes_per_s = None if usual is None else min(usual, wire_bytes_per_s or math.inf)
+        return port
+
 
 @contextlib.contextmanager
 def connect() -> Iterator[Driver]:
-    """The driver, for as long as it is needed. Loads no torch and makes no CUDA context."""
+    """The driver, for as long as it is needed: the one that torch is built for. Loads no torch, makes no context."""
+    if hip_version():
+        from pytest_distbench.machine.amd import connect_amd
+
+        with connect_amd() as driver:
+            yield driver
+        return
     import pynvml
 
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         is_absent = error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
-        raise DriverError(_words(pynvml, error, _WHY_NO_DRIVER), is_absent=is_absent) from None
+        raise DriverError(Driver(pynvml).words(error, _WHY_NO_DRIVER), is_absent=is_absent) from None
     try:
         yield Driver(pynvml)
     finally:
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
-
-
-def _words(binding: Any, error: Exception, table: dict[str, str]) -> str:
-    value = getattr(error, "value", None)
-    for name, words in table.items():
-        if value == getattr(binding, f"NVML_ERROR_{name}"):
-            return words
-    return f"NVML says: {error}"
 
 
 _MOST_LINKS = 36
@@ -112,35 +176,26 @@ _NVLINK_BYTES_PER_S = {1: 20e9, 2: 25e9, 3: 25e9, 4: 25e9, 5: 50e9, 6: 100e9}
 and Rubin: half of the bidirectional rate over the number of links. A bridge may be slower, which NVML tells."""
 _PCIE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 """PCIe's generation -> what one lane carries in each direction, behind its line code (PCI-SIG)."""
-_LINK = re.compile(r"(nvlink|pcie)(\d+)x(\d+)")
+_LINK = re.compile(r"(nvlink|pcie|xgmi)(\d*)x(\d+)")
 
 
+@dataclass(kw_only=True)
 class Port:
-    """One GPU's NVLinks, those that are up."""
+    """One GPU's links to others, those that are up.
 
-    def __init__(self, driver: Driver, handle: Any) -> None:
-        self.generation = 0
-        self.to_switch = 0
-        self.to_gpu: dict[str, int] = {}
-        """Links by the address of the GPU at their other end."""
-        field = getattr(driver.binding, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON", None)
-        [told] = (driver.ask("GetFieldValues", handle, [field]) if field is not None else None) or [None]
-        is_told = told is not None and told.nvmlReturn == driver.binding.NVML_SUCCESS
-        wire_bytes_per_s = 1e6 * told.value.uiVal if is_told else math.inf  # more than what it carries
-        for link in range(_MOST_LINKS):
-            if not driver.ask("GetNvLinkState", handle, link):
-                continue
-            version = driver.ask("GetNvLinkVersion", handle, link) or 0
-            self.generation = max(self.generation, _GENERATIONS.get(version, 0))
-            if driver.ask("GetNvLinkRemoteDeviceType", handle, link) == _SWITCH:
-                self.to_switch += 1
-            elif (remote := driver.ask("GetNvLinkRemotePciInfo", handle, link)) is not None:
-                address = pci_address(remote)
-                self.to_gpu[address] = self.to_gpu.get(address, 0) + 1
+    Attributes:
+        kind: ``nvlink`` or ``xgmi``.
+        generation: of NVLink; 0: not known.
+        to_switch: links to switches, and through them to all GPUs there.
+        to_gpu: links by the address of the GPU at their other end.
+        bytes_per_s: what one of them carries in each direction; None where that is not known.
+    """
 
-        usual = _NVLINK_BYTES_PER_S.get(self.generation)
-        self.bytes_per_s = None if usual is None else min(usual, wire_bytes_per_s or math.inf)
-        """What one of them carries in each direction; None where that is not known."""
+    kind: str
+    generation: int = 0
+    to_switch: int = 0
+    to_gpu: dict[str, int] = field(default_factory=dict)
+    bytes_per_s: float | None = None
 
     @property
     def count(self) -> int:
@@ -149,7 +204,7 @@ class Port:
 
 def read_links(driver: Driver, handles: Sequence[Any], pcie: Sequence[str]) -> list[list[str]]:
     """The matrix of what joins each pair; empty on the diagonal. A GPU's own link to the host is told as ``5x16``."""
-    ports = [Port(driver, handle) for handle in handles]
+    ports = [driver.port(handle) for handle in handles]
     addresses = [pci_address(driver.ask("GetPciInfo", handle)) for handle in handles]
 
     def speed(kind: str) -> float:
@@ -161,7 +216,7 @@ def read_links(driver: Driver, handles: Sequence[Any], pcie: Sequence[str]) -> l
             return ""
         # directly, or through switches
         if count := ports[a].to_gpu.get(addresses[b], 0) or min(ports[a].to_switch, ports[b].to_switch):
-            return f"nvlink{ports[a].generation or ''}x{count}"
+            return f"{ports[a].kind}{ports[a].generation or ''}x{count}"
         status = driver.ask("GetP2PStatus", handles[a], handles[b], _CAPABLE_OF_READING)
         slower = min(filter(None, (pcie[a], pcie[b])), key=speed, default="")
         kind = f"pcie{slower}{'-p2p' if status == _CAPABLE else ''}"
@@ -171,9 +226,9 @@ def read_links(driver: Driver, handles: Sequence[Any], pcie: Sequence[str]) -> l
 
 
 def kinds(links: Sequence[Sequence[str]]) -> list[str]:
-    """The different kinds of link in a matrix, without routes, NVLink first: what a hardware class is told by."""
+    """The different kinds of link in a matrix, without routes, PCIe last: what a hardware class is told by."""
     found = {link.partition(" ")[0] for row in links for link in row if link}
-    return sorted(found, key=lambda kind: (not kind.startswith("nvlink"), kind))
+    return sorted(found, key=lambda kind: (kind.startswith("pcie"), kind))
 
 
 def peak_bytes_per_s(gpus: Sequence[Gpu], links: Sequence[Sequence[str]]) -> float | None:
@@ -188,11 +243,11 @@ def peak_bytes_per_s(gpus: Sequence[Gpu], links: Sequence[Sequence[str]]) -> flo
         return None
     peaks: list[float] = []
     joined_by = {kind for row in found for kind, _, _ in row}
-    if joined_by == {"nvlink"}:
+    if joined_by in ({"nvlink"}, {"xgmi"}):
         for gpu, row in zip(gpus, found, strict=True):
             peaks.append((gpu.nvlink_bytes_per_s or 0.0) * min(gpu.nvlinks, sum(int(n) for *_, n in row)))
     elif joined_by == {"pcie"}:
-        peaks = [_PCIE_BYTES_PER_S.get(int(generation), 0.0) * int(n) for row in found for _, generation, n in row]
+        peaks = [_PCIE_BYTES_PER_S.get(int(generation or 0), 0.0) * int(n) for row in found for _, generation, n in row]
     return min(peaks, default=0.0) or None
 
 
@@ -211,6 +266,8 @@ class Gpus:
         remarks: why no more of them are visible than are, as far as the user's setting or MIG is why; clauses.
         unreadable: which GPUs it does not describe, and why: a sentence for each reason.
         is_absent: there is no driver; else one that fails is in trouble.
+        maker: of the GPUs: NVIDIA or AMD.
+        setting: which of them the user has chosen, as a clause.
         cuda: the newest CUDA that the driver runs.
         links: what joins the visible ones, see :class:`~pytest_distbench.records.environment.GpuHost`.
         variables: for the ranks, so that CUDA sees there what is visible here, in the same order.
@@ -222,6 +279,8 @@ class Gpus:
     unreadable: tuple[str, ...] = ()
     failure: str = ""
     is_absent: bool = False
+    maker: str = ""
+    setting: str = ""
     driver: str = ""
     cuda: str = ""
     links: tuple[tuple[str, ...], ...] = ()
@@ -252,7 +311,8 @@ def misplaced(leased: Sequence[Gpu], used: Sequence[str]) -> str:
     """A sentence about the first rank that did not compute on the GPU that is leased for it; empty: there is none."""
     for rank, (gpu, uuid) in enumerate(zip(leased, used, strict=False)):
         ours, theirs = (text.lower().removeprefix("gpu-") for text in (gpu.uuid, uuid))
-        if uuid and not gpu.slice_of and ours != theirs:
+        by_hip = ours.encode().hex()  # torch spells the letters of HIP's UUIDs as bytes
+        if uuid and not gpu.slice_of and ours != theirs and by_hip != theirs.replace("-", ""):
             return f"rank {rank} computed on the GPU {uuid}, and {gpu.uuid} is leased and named; name GPUs by UUID"
     return ""
 
@@ -264,6 +324,7 @@ def slug(name: str) -> str:
 def _read(driver: Driver, variables: Mapping[str, str]) -> Gpus:
     cards: list[Gpu] = []
     speeds: dict[str, int] = {}
+    places: dict[str, tuple[int, str]] = {}
     cut: dict[str, dict[tuple[int, int], Gpu]] = {}
     silent: dict[str, list[str]] = {}
     for index in range(driver.demand("GetCount")):
@@ -273,22 +334,24 @@ def _read(driver: Driver, variables: Mapping[str, str]) -> Gpus:
         except driver.binding.NVMLError as error:
             silent.setdefault(driver.explain(error), []).append(str(index))
             continue
+        places[cards[-1].uuid] = driver.place(handle, cards[-1])
         sm_mhz = driver.ask("GetMaxClockInfo", handle, driver.binding.NVML_CLOCK_SM) or 0
         speeds[cards[-1].uuid] = (driver.ask("GetNumGpuCores", handle) or 0) * sm_mhz
         mode = driver.ask("GetMigMode", handle)
         if mode is not None and mode[0] == 1:
             cut[cards[-1].uuid] = dict(_slices(driver, handle, cards[-1]))
-    in_order = sorted(cards, key=lambda gpu: gpu.pci)  # as CUDA counts them
+    in_order = sorted(cards, key=lambda gpu: places[gpu.uuid])
     order, setting = variables.get(ORDER, PCI_ORDER), variables.get(VARIABLE)
     if order != PCI_ORDER:
         in_order.sort(key=lambda gpu: -speeds[gpu.uuid])
-    visible, remarks = choose(in_order, cut, setting)
+    visible, remarks = driver.choose(in_order, cut, variables)
     handles = [driver.demand("GetHandleByUUID", gpu.uuid) for gpu in visible] if len(visible) > 1 else []
     # What makes CUDA see in the ranks what we see here: the order of the bus, unless the user has chosen one. Numbers
     # can mean something else to CUDA than to us where it orders different products by their speed, where it leaves out
     # GPUs that the driver does not describe, and where MIG is on: there the ranks are given UUIDs.
     cuda = int(driver.system("GetCudaDriverVersion") or 0)
     is_certain = (order == PCI_ORDER or len({gpu.name for gpu in cards}) <= 1) and not silent and not cut
+    is_certain = is_certain or not driver.may_count_otherwise
     is_by_number = setting is None or not setting.startswith(("GPU-", "MIG-"))
     told = {} if is_certain or not visible or not is_by_number else {VARIABLE: ",".join(gpu.uuid for gpu in visible)}
     return Gpus(
@@ -296,6 +359,8 @@ def _read(driver: Driver, variables: Mapping[str, str]) -> Gpus:
         count=len(cards),
         remarks=tuple(remarks),
         unreadable=tuple(f"GPU {', '.join(indices)}: {why}" for why, indices in silent.items()),
+        maker=driver.maker,
+        setting=driver.setting(variables),
         driver=str(driver.system("GetDriverVersion") or ""),
         cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
         links=tuple(map(tuple, read_links(driver, handles, [gpu.pcie for gpu in visible]))),
@@ -307,7 +372,7 @@ def _card(driver: Driver, handle: Any, index: int) -> Gpu:
     memory = driver.ask("GetMemoryInfo", handle)
     capability = driver.ask("GetCudaComputeCapability", handle)
     generation, lanes = driver.ask("GetMaxPcieLinkGeneration", handle), driver.ask("GetMaxPcieLinkWidth", handle)
-    port = Port(driver, handle)
+    port = driver.port(handle)
     ecc, persistence = driver.ask("GetCurrentEccMode", handle), driver.ask("GetPersistenceMode", handle)
     return Gpu(
         name=str(driver.demand("GetName", handle)),
@@ -350,7 +415,7 @@ def _watts(milliwatts: int | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
 
 
-VARIABLE = "CUDA_VISIBLE_DEVICES"
+[VARIABLE] = Driver.variables
 ORDER = "CUDA_DEVICE_ORDER"
 PCI_ORDER = "PCI_BUS_ID"
 
@@ -385,7 +450,7 @@ def choose(cards: Sequence[Gpu], cut: Cut, setting: str | None) -> Choice:
         if len(fitting) != 1:
             return [], [f"{VARIABLE}: {_why_not_one(name, len(fitting))}"]
         return fitting, [f"{VARIABLE}: of several MIG slices the first alone counts"] if comma else []
-    chosen, why = (list(cards), "") if setting is None else _listed(cards, setting)
+    chosen, why = (list(cards), "") if setting is None else listed(cards, setting)
     remarks = [f"{VARIABLE}: {why}"] if why else []
     for card in chosen:
         if pieces := cut.get(card.uuid):
@@ -394,7 +459,7 @@ def choose(cards: Sequence[Gpu], cut: Cut, setting: str | None) -> Choice:
     return [card for card in chosen if card.uuid not in cut], remarks
 
 
-def _listed(cards: Sequence[Gpu], setting: str) -> tuple[list[Gpu], str]:
+def listed(cards: Sequence[Gpu], setting: str) -> tuple[list[Gpu], str]:
     """By numbers, as C's strtoul reads them, or by UUIDs or the beginnings of such, as the first is.
 
     Up to the first that names none or several. Twice the same: none at all.

@@ -158,7 +158,8 @@ class Launching:
         if record.outcome == "failed":
             gpus, torch = self.settings.gpus, hardware.installed_version("torch")
             first = gpus.visible[0]
-            where = f"{first.label} ({first.name}; driver {gpus.driver} runs CUDA {gpus.cuda} at most)"
+            newest = f" runs CUDA {gpus.cuda} at most" if gpus.cuda else ""
+            where = f"{first.label} ({first.name}; driver {gpus.driver}{newest})"
             why = f"{record.reason.splitlines()[0]}. Next: python -c 'import torch; torch.ones(1, device=\"cuda\")'"
             error = record.fates[0].error if record.fates else None
             if error is not None and (sign := read_sign(error.message)) is not None and sign.advice:

@@ -75,7 +75,7 @@ names = []
 for i in range(torch.cuda.device_count()):
     torch.ones(1024, device=f"cuda:{i}").sum().item()
     names.append(torch.cuda.get_device_name(i))
-print(json.dumps([torch.version.cuda, names]))
+print(json.dumps([torch.version.cuda or torch.version.hip, names]))
 """
 
 
@@ -101,20 +101,17 @@ def gpus(
         level: Level = "note" if gpus.is_absent else "warn"
         yield found(level, "GPU", f"none: {gpus.failure}", "--gpu cannot run here; everything else runs on the CPU")
         return
-    yield found("ok", "NVIDIA driver", f"{gpus.driver}, for CUDA up to {gpus.cuda}")
+    yield found("ok", f"{gpus.maker} driver", gpus.driver + (f", for CUDA up to {gpus.cuda}" if gpus.cuda else ""))
     for reason in gpus.unreadable:
         yield found("warn", "GPU", reason, "the other GPUs can be used")
     for remark in gpus.remarks:
         yield found("warn", "visible GPUs", remark)
-    setting = variables.get(VARIABLE)
     if not gpus.visible:
-        given = "is not set" if setting is None else f"is {setting!r}"
-        yield found("warn", "visible GPUs", f"none of {gpus.count}, {VARIABLE} {given}", "--gpu cannot run here")
+        yield found("warn", "visible GPUs", f"none of {gpus.count}, {gpus.setting}", "--gpu cannot run here")
         return
     if len(gpus.visible) < gpus.count or gpus.visible[0].slice_of:
         labels = ", ".join(gpu.label for gpu in gpus.visible)
-        given = "not set" if setting is None else repr(setting)
-        yield found("note", "visible GPUs", f"{labels}, {VARIABLE}: {given}")
+        yield found("note", "visible GPUs", f"{labels}, {gpus.setting}")
     try:
         with connect() as driver:
             for gpu in gpus.visible:

@@ -101,10 +101,10 @@ def test_what_is_visible_is_named() -> None:
     none = examine(HOSTS["8xH100"], {"CUDA_VISIBLE_DEVICES": "0,0"})
     cut = examine(HOSTS["H100 in MIG"])
 
-    assert about(chosen, "visible GPUs")[0].reason == "GPU 2, CUDA_VISIBLE_DEVICES: '2'"
+    assert about(chosen, "visible GPUs")[0].reason == "GPU 2, CUDA_VISIBLE_DEVICES is '2'"
     assert about(none, "visible GPUs")[0].reason.endswith("0 is named twice, and then there is none")
     assert about(none, "visible GPUs")[1].reason == "none of 8, CUDA_VISIBLE_DEVICES is '0,0'"
-    assert about(cut, "visible GPUs")[0].reason == "the MIG slice MIG-0a of GPU 0, CUDA_VISIBLE_DEVICES: not set"
+    assert about(cut, "visible GPUs")[0].reason == "the MIG slice MIG-0a of GPU 0, CUDA_VISIBLE_DEVICES is not set"
 
 
 @pytest.mark.parametrize(
