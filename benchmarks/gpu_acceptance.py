@@ -58,7 +58,7 @@ STAND_IN = [
 ]
 """For pytest, where the GPUs are made up: the driver, and CUDA in the ranks."""
 
-MADE_UP = {"DISTBENCH_NVML": "8xH100", "PYTHONPATH": str(ROOT / "tests")}
+MADE_UP = {"DISTBENCH_NVML": os.environ.get("DISTBENCH_NVML", "8xH100"), "PYTHONPATH": str(ROOT / "tests")}
 """What they are, and where they lie."""
 
 SMALL = ["--distbench-max-message=64KiB", "--distbench-launches=3:3"]

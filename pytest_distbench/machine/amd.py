@@ -48,6 +48,7 @@ class AmdDriver(Driver):
     """Answers NVML's questions by amdsmi's functions. What amdsmi has no answer to is *not supported*."""
 
     maker = "AMD"
+    tool, sets_power = "amd-smi", "set --power-cap"
     may_count_otherwise = False
     variables = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", *Driver.variables
     """HIP and CUDA count what ROCR leaves. CUDA_VISIBLE_DEVICES is read where HIP_VISIBLE_DEVICES is not set."""

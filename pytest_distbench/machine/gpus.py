@@ -53,12 +53,15 @@ class Driver:
 
     Attributes:
         maker: of the GPUs.
+        tool: the maker's command for them.
+        sets_power: its arguments that set a power limit.
         variables: those by which users choose among GPUs, in the order in which they are read.
         may_count_otherwise: what ranks see may have other numbers than here; UUIDs in the last variable are certain.
         binding: pynvml, for its numbers and errors.
     """
 
     maker = "NVIDIA"
+    tool, sets_power = "nvidia-smi", "-pl"
     may_count_otherwise = True
     variables: tuple[str, ...] = ("CUDA_VISIBLE_DEVICES",)
 
@@ -267,6 +270,7 @@ class Gpus:
         unreadable: which GPUs it does not describe, and why: a sentence for each reason.
         is_absent: there is no driver; else one that fails is in trouble.
         maker: of the GPUs: NVIDIA or AMD.
+        tool: the maker's command for them.
         setting: which of them the user has chosen, as a clause.
         cuda: the newest CUDA that the driver runs.
         links: what joins the visible ones, see :class:`~pytest_distbench.records.environment.GpuHost`.
@@ -280,6 +284,7 @@ class Gpus:
     failure: str = ""
     is_absent: bool = False
     maker: str = ""
+    tool: str = ""
     setting: str = ""
     driver: str = ""
     cuda: str = ""
@@ -360,6 +365,7 @@ def _read(driver: Driver, variables: Mapping[str, str]) -> Gpus:
         remarks=tuple(remarks),
         unreadable=tuple(f"GPU {', '.join(indices)}: {why}" for why, indices in silent.items()),
         maker=driver.maker,
+        tool=driver.tool,
         setting=driver.setting(variables),
         driver=str(driver.system("GetDriverVersion") or ""),
         cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",

@@ -140,7 +140,8 @@ def _gpu(driver: Driver, gpu: Gpu) -> Iterator[Finding]:
         yield found("warn", subject, f"slowed down by: {', '.join(held)}", "let it cool; check power and fans")
     if gpu.is_capped:
         text = f"power limit {gpu.power_limit_w:.0f} W, by default {gpu.default_power_limit_w:.0f} W"
-        advice = "a GPU with another power limit is another platform; sudo nvidia-smi -pl sets the limit"
+        set_it = f"sudo {driver.tool} {driver.sets_power} sets the limit"
+        advice = f"a GPU with another power limit is another platform; {set_it}"
         yield found("note", subject, text, advice)
     if gpu.persistence is False:
         yield found("note", subject, "persistence mode is off, so the first launch waits", "sudo nvidia-smi -pm 1")
@@ -158,7 +159,7 @@ def _cuda(gpus: Gpus, use: Callable[[], subprocess.CompletedProcess[str]]) -> It
     except (ValueError, IndexError, TypeError):
         assert done is not None
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        yield found("fail", "CUDA", f"does not work: {last[:200]}", "nvidia-smi, dmesg; a torch built for the driver")
+        yield found("fail", "CUDA", f"does not work: {last[:200]}", f"{gpus.tool}, dmesg; a torch built for the driver")
         return
     shown = [gpu.name for gpu in gpus.visible]
     if version is None:
@@ -166,7 +167,7 @@ def _cuda(gpus: Gpus, use: Callable[[], subprocess.CompletedProcess[str]]) -> It
         yield found("fail", "CUDA", "this torch is built without CUDA, so --gpu cannot run", advice)
     elif names != shown:
         found_text = f"torch computes on {', '.join(names) or 'no GPU'}; the driver shows {', '.join(shown)}"
-        yield found("warn", "CUDA", found_text, f"name the GPUs by UUID (nvidia-smi -L) in {VARIABLE}")
+        yield found("warn", "CUDA", found_text, f"name the GPUs by UUID, as {gpus.tool} does, in {VARIABLE}")
     else:
         yield found("ok", "CUDA", f"{version} computes on {counted(len(names), 'GPU')}")
 

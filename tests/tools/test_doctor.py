@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.nvml import HOSTS, Card, Host, State, made_up
+from support.nvml import HOSTS, Card, Host, State, made_up, mi300xs
 from support.stores import KEY, TEST, entry
 
 from pytest_distbench.commands import NegativeError
@@ -70,6 +70,20 @@ def test_a_gpu_with_other_processes_and_held_clocks() -> None:
     assert "pid 4711" in found[1].reason
     assert "temperature" in found[2].reason
     assert "power limit 500 W, by default 700 W" in found[3].reason
+
+
+def test_a_gpu_of_amd_is_examined_as_others_are_and_nobody_is_sent_to_nvidia() -> None:
+    hot = State(held=("HwThermalSlowdown",), processes={4711: 0.5})
+    card = replace(mi300xs(1)[0], states={0.0: hot}, power_limit_w=500.0)
+    names = done(json.dumps(["7.0.51831", ["AMD Instinct MI300X"]]))
+    findings = examine(Host(cards=[card], driver="6.12.12", maker="AMD"), says=names)
+
+    assert [f.code for f in about(findings, "GPU 0")] == ["ok", "warn", "warn", "note"]
+    assert about(findings, "AMD driver")[0].reason == "6.12.12"
+    assert about(findings, "platform")[0].reason == "amd-instinct-mi300x-500w"
+    assert about(findings, "CUDA")[0].reason == "7.0.51831 computes on 1 GPU"
+    assert "sudo amd-smi set --power-cap" in about(findings, "GPU 0")[3].differences[0]
+    assert not [f for f in findings if "nvidia" in str(f).lower()]
 
 
 @pytest.mark.parametrize(
