@@ -50,7 +50,7 @@ BUDGETS = {
     "scaling.md": 1300,
     "layouts.md": 900,
     "forecast.md": 900,
-    "gpus.md": 900,
+    "gpus.md": 950,  # AMD
     "files.md": 800,
     "verdicts.md": 1900,
     "fingerprints.md": 1300,
@@ -73,8 +73,8 @@ def test_a_page_keeps_to_its_words() -> None:
     assert {p.name: words([p]) for p in site if words([p]) > BUDGETS.get(p.name, 8_000)} == {}
     assert words([page for page in site if page.name in GENERATED]) <= 8_290  # equivalent, forecast and shrink
     assert (
-        words([page for page in site if page.name not in GENERATED]) <= 28_750
-    )  # with the pages of layouts and of forecasts, and shrink
+        words([page for page in site if page.name not in GENERATED]) <= 28_810
+    )  # with the pages of layouts and of forecasts, shrink and AMD
 
 
 def test_the_sidebar_has_the_groups_and_labels_of_the_readme() -> None:
@@ -91,7 +91,7 @@ def test_what_is_written_for_who_changes_the_project_keeps_to_its_words() -> Non
     pages = [page for page in PAGES if page.parent.name == "dev"]
 
     assert len(pages) <= 8
-    assert words(pages) <= 12_360  # with nine published bugs of layouts, and what forecasts use of torch
+    assert words(pages) <= 12_375  # with nine published bugs of layouts, and what forecasts use of torch
 
 
 def code_of(text: str) -> list[str]:

@@ -15,7 +15,8 @@ from typing import Any
 
 import pynvml
 
-from pytest_distbench.machine.gpus import Choice, Cut, Driver, DriverError, Port, listed
+from pytest_distbench.machine.driver import Driver, DriverError, Port
+from pytest_distbench.machine.visible import Choice, Cut, listed
 from pytest_distbench.records.environment import Gpu
 
 _CODES = {

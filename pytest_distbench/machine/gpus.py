@@ -1,143 +1,22 @@
 """The GPUs that ranks may use, as the driver tells of them without torch, and why others are not among them.
 
-The driver is asked through NVML, or by its questions (``machine/amd.py``): what one device cannot or may not say does
-not silence the others. GPUs are joined by
-NVLink, of a generation and with a number of links, or by PCIe, with and without peer access.
-
-Which devices CUDA sees, in which order, is said by CUDA_VISIBLE_DEVICES, MIG and CUDA_DEVICE_ORDER. The reading of the
-variable is that of torch (``torch.cuda._parse_visible_devices``), against which tests check it; the rules for MIG are
-those of NVIDIA's MIG User Guide: one slice at most, and none but it where there is one.
+What one device cannot or may not say does not silence the others. GPUs are joined by NVLink or XGMI, with a number of
+links, or by PCIe, with and without peer access.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_distbench.errors import DistbenchError
+from pytest_distbench.machine.driver import WHY_NO_DRIVER, Driver, DriverError, pci_address
+from pytest_distbench.machine.visible import ORDER, PCI_ORDER, VARIABLE
 from pytest_distbench.records.environment import Gpu
 from pytest_distbench.records.record import replace
 from pytest_distbench.releases import hip_version
-
-_WHY_NO_DRIVER = {
-    "LIB_RM_VERSION_MISMATCH": "the NVIDIA driver and its library have different versions, as after an update: "
-    "reboot, or load the new kernel modules; restart a container",
-    "DRIVER_NOT_LOADED": "the NVIDIA driver is not loaded: see dmesg, or run: sudo modprobe nvidia",
-    "LIBRARY_NOT_FOUND": "there is no NVIDIA driver (libnvidia-ml.so.1 is not found); a container needs "
-    "docker run --gpus all",
-    "NO_PERMISSION": "this user may not talk to the NVIDIA driver: look at the rights of /dev/nvidiactl",
-}
-_WHY_NO_GPU = {
-    "NO_PERMISSION": "this process may not use it (a container or a job scheduler has given it to others)",
-    "GPU_IS_LOST": "lost: it has fallen off the bus; dmesg has its Xid, and it needs a reset or a reboot",
-    "NOT_FOUND": "the driver knows it no more; dmesg has its Xid, and it needs a reset or a reboot",
-    "RESET_REQUIRED": "it needs a reset: nvidia-smi --gpu-reset",
-    "IN_USE": "it is in use, or in an exclusive mode",
-}
-
-
-class DriverError(DistbenchError):
-    """The NVIDIA driver cannot be asked; the message says why, and what to do. It is absent, or in trouble."""
-
-    def __init__(self, message: str, *, is_absent: bool) -> None:
-        super().__init__(message)
-        self.is_absent = is_absent
-
-
-class Driver:
-    """A driver of GPUs: NVIDIA's. Another maker's is a subclass, which answers the same questions.
-
-    Attributes:
-        maker: of the GPUs.
-        tool: the maker's command for them.
-        sets_power: its arguments that set a power limit.
-        variables: those by which users choose among GPUs, in the order in which they are read.
-        may_count_otherwise: what ranks see may have other numbers than here; UUIDs in the last variable are certain.
-        binding: pynvml, for its numbers and errors.
-    """
-
-    maker = "NVIDIA"
-    tool, sets_power = "nvidia-smi", "-pl"
-    may_count_otherwise = True
-    variables: tuple[str, ...] = ("CUDA_VISIBLE_DEVICES",)
-
-    def __init__(self, binding: Any) -> None:
-        self.binding = binding
-
-    def ask(self, name: str, *arguments: Any) -> Any:
-        """The answer of ``nvmlDevice<name>``; None where device, driver or binding have none, or may not give it."""
-        try:
-            return self.demand(name, *arguments)
-        except (self.binding.NVMLError, AttributeError):
-            return None
-
-    def demand(self, name: str, *arguments: Any) -> Any:
-        """The same answer.
-
-        Raises:
-            NVMLError: there is none; :meth:`explain` says why.
-        """
-        return getattr(self.binding, f"nvmlDevice{name}")(*arguments)
-
-    def explain(self, error: Exception) -> str:
-        return self.words(error, _WHY_NO_GPU)
-
-    def words(
-        self, error: Exception, table: Mapping[str, str], *, who: str = "NVML", said: BaseException | None = None
-    ) -> str:
-        value = getattr(error, "value", None)
-        for name, words in table.items():
-            if value == getattr(self.binding, f"NVML_ERROR_{name}"):
-                return words
-        return f"{who} says: {' '.join(str(said or error).split())}"
-
-    def system(self, name: str) -> Any:
-        """The answer of ``nvmlSystem<name>``, or None if there is none."""
-        try:
-            return getattr(self.binding, f"nvmlSystem{name}")()
-        except self.binding.NVMLError:
-            return None
-
-    def place(self, handle: Any, gpu: Gpu) -> tuple[int, str]:
-        """Where a GPU stands in the order in which CUDA counts them."""
-        del handle
-        return 0, gpu.pci
-
-    def choose(self, cards: Sequence[Gpu], cut: Cut, variables: Mapping[str, str]) -> Choice:
-        """The devices that are visible by the variables, in CUDA's order, and why no more are."""
-        return choose(cards, cut, variables.get(VARIABLE))
-
-    def setting(self, variables: Mapping[str, str]) -> str:
-        """What the user has set to choose among GPUs, as a clause."""
-        told = [f"{name} is {variables[name]!r}" for name in self.variables if name in variables]
-        return (
-            ", ".join(told) or f"{' and '.join(self.variables)} {'is' if len(self.variables) == 1 else 'are'} not set"
-        )
-
-    def port(self, handle: Any) -> Port:
-        """A GPU's NVLinks, those that are up."""
-        port = Port(kind="nvlink")
-        field = getattr(self.binding, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON", None)
-        [told] = (self.ask("GetFieldValues", handle, [field]) if field is not None else None) or [None]
-        is_told = told is not None and told.nvmlReturn == self.binding.NVML_SUCCESS
-        wire_bytes_per_s = 1e6 * told.value.uiVal if is_told else math.inf  # more than what it carries
-        for link in range(_MOST_LINKS):
-            if not self.ask("GetNvLinkState", handle, link):
-                continue
-            version = self.ask("GetNvLinkVersion", handle, link) or 0
-            port.generation = max(port.generation, _GENERATIONS.get(version, 0))
-            if self.ask("GetNvLinkRemoteDeviceType", handle, link) == _SWITCH:
-                port.to_switch += 1
-            elif (remote := self.ask("GetNvLinkRemotePciInfo", handle, link)) is not None:
-                address = pci_address(remote)
-                port.to_gpu[address] = port.to_gpu.get(address, 0) + 1
-        usual = _NVLINK_BYTES_PER_S.get(port.generation)
-        port.bytes_per_s = None if usual is None else min(usual, wire_bytes_per_s or math.inf)
-        return port
 
 
 @contextlib.contextmanager
@@ -155,7 +34,7 @@ def connect() -> Iterator[Driver]:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         is_absent = error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
-        raise DriverError(Driver(pynvml).words(error, _WHY_NO_DRIVER), is_absent=is_absent) from None
+        raise DriverError(Driver(pynvml).words(error, WHY_NO_DRIVER), is_absent=is_absent) from None
     try:
         yield Driver(pynvml)
     finally:
@@ -163,46 +42,15 @@ def connect() -> Iterator[Driver]:
             pynvml.nvmlShutdown()
 
 
-_MOST_LINKS = 36
-_GENERATIONS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
-"""NVML's number of an NVLink version -> its generation: 2.0 and 2.2 are of one, 3.0 and 3.1 of another."""
-_SWITCH = 2
-"""NVML's number of a device type: the link leads to a switch, and through it to all GPUs at it."""
 _CAPABLE_OF_READING = 0
 _CAPABLE = 0
 _ROUTES = {0: "", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 """What lies between two GPUs on PCIe, in nvidia-smi's words: a bridge, several, the host's, the node's, two nodes'."""
 
 
-_NVLINK_BYTES_PER_S = {1: 20e9, 2: 25e9, 3: 25e9, 4: 25e9, 5: 50e9, 6: 100e9}
-"""NVLink's generation -> what one link carries in each direction, by the data sheets of P100, V100, A100, H100, B200
-and Rubin: half of the bidirectional rate over the number of links. A bridge may be slower, which NVML tells."""
 _PCIE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 """PCIe's generation -> what one lane carries in each direction, behind its line code (PCI-SIG)."""
 _LINK = re.compile(r"(nvlink|pcie|xgmi)(\d*)x(\d+)")
-
-
-@dataclass(kw_only=True)
-class Port:
-    """One GPU's links to others, those that are up.
-
-    Attributes:
-        kind: ``nvlink`` or ``xgmi``.
-        generation: of NVLink; 0: not known.
-        to_switch: links to switches, and through them to all GPUs there.
-        to_gpu: links by the address of the GPU at their other end.
-        bytes_per_s: what one of them carries in each direction; None where that is not known.
-    """
-
-    kind: str
-    generation: int = 0
-    to_switch: int = 0
-    to_gpu: dict[str, int] = field(default_factory=dict)
-    bytes_per_s: float | None = None
-
-    @property
-    def count(self) -> int:
-        return self.to_switch + sum(self.to_gpu.values())
 
 
 def read_links(driver: Driver, handles: Sequence[Any], pcie: Sequence[str]) -> list[list[str]]:
@@ -252,11 +100,6 @@ def peak_bytes_per_s(gpus: Sequence[Gpu], links: Sequence[Sequence[str]]) -> flo
     elif joined_by == {"pcie"}:
         peaks = [_PCIE_BYTES_PER_S.get(int(generation or 0), 0.0) * int(n) for row in found for _, generation, n in row]
     return min(peaks, default=0.0) or None
-
-
-def pci_address(info: Any) -> str:
-    text = getattr(info, "busId", "")
-    return (text.decode(errors="replace") if isinstance(text, bytes) else str(text)).lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -419,84 +262,3 @@ def _slices(driver: Driver, handle: Any, gpu: Gpu) -> Iterator[tuple[tuple[int, 
 
 def _watts(milliwatts: int | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
-
-
-[VARIABLE] = Driver.variables
-ORDER = "CUDA_DEVICE_ORDER"
-PCI_ORDER = "PCI_BUS_ID"
-
-_ENDS = "the list ends there"
-_NOT_CUT = (
-    "GPU {0}: MIG is on and it has no slice: sudo nvidia-smi mig -i {0} -lgip lists profiles, and -cgi PROFILE -C "
-    "makes a slice; sudo nvidia-smi -i {0} -mig 0 turns MIG off"
-)
-
-_NUMBER = re.compile(r"\s*([+-]?\d+)", re.ASCII)
-_OLD_SLICE = re.compile(r"MIG-(GPU-[^/]+)/(\d+)/(\d+)")
-
-
-Cut = Mapping[str, Mapping[tuple[int, int], Gpu]]
-"""GPUs on which MIG is on, so that CUDA does not offer them whole, by UUID.
-
-Of each the slices, by (GPU instance, compute instance), in the driver's order.
-"""
-
-Choice = tuple[list[Gpu], list[str]]
-"""What is visible, in the order in which CUDA numbers it, and why no more of what the user has named is."""
-
-
-def choose(cards: Sequence[Gpu], cut: Cut, setting: str | None) -> Choice:
-    """The devices that are visible by the value of :data:`VARIABLE`, if it is set."""
-    if setting is not None and setting.startswith("MIG-"):
-        # The first name alone counts, in today's spelling or in that of drivers before 470.
-        name, comma, _ = setting.partition(",")
-        fitting = [piece for pieces in cut.values() for piece in pieces.values() if piece.uuid.startswith(name)]
-        if (old := _OLD_SLICE.fullmatch(name)) is not None and any(card.uuid == old[1] for card in cards):
-            fitting = [*filter(None, [cut.get(old[1], {}).get((int(old[2]), int(old[3])))])]
-        if len(fitting) != 1:
-            return [], [f"{VARIABLE}: {_why_not_one(name, len(fitting))}"]
-        return fitting, [f"{VARIABLE}: of several MIG slices the first alone counts"] if comma else []
-    chosen, why = (list(cards), "") if setting is None else listed(cards, setting)
-    remarks = [f"{VARIABLE}: {why}"] if why else []
-    for card in chosen:
-        if pieces := cut.get(card.uuid):
-            return [next(iter(pieces.values()))], remarks
-    remarks += [_NOT_CUT.format(card.index) for card in chosen if card.uuid in cut]
-    return [card for card in chosen if card.uuid not in cut], remarks
-
-
-def listed(cards: Sequence[Gpu], setting: str) -> tuple[list[Gpu], str]:
-    """By numbers, as C's strtoul reads them, or by UUIDs or the beginnings of such, as the first is.
-
-    Up to the first that names none or several. Twice the same: none at all.
-    """
-    by_uuid = setting.startswith("GPU-")
-    names: list[str] = []
-    why = ""
-    for part in setting.split(","):
-        number = _NUMBER.match(part)
-        name = part if by_uuid else str(int(number[1]) if number else -1)
-        if name in names:
-            return [], f"{name} is named twice, and then there is none"
-        if not name.startswith("GPU-" if by_uuid else tuple("0123456789")):
-            what = "UUID such as the first" if by_uuid else "number of a GPU"
-            why = f"{part!r} is no {what}; {_ENDS}" if setting.strip() else "it is empty, which hides all"
-            break
-        names.append(name)
-    chosen: list[Gpu] = []
-    for name in names:
-        if by_uuid:
-            fitting = [card for card in cards if card.uuid.startswith(name)]
-        else:
-            fitting = [*cards[int(name) : int(name) + 1]]
-        if len(fitting) != 1:
-            none = f"there is no GPU {name} of {len(cards)} that count from 0"
-            return chosen, f"{_why_not_one(name, len(fitting)) if by_uuid else none}; {_ENDS}"
-        if fitting[0] in chosen:
-            return [], f"{name} names one twice, and then there is none"
-        chosen += fitting
-    return chosen, why
-
-
-def _why_not_one(name: str, count: int) -> str:
-    return f"{count} devices have a UUID that begins with {name}" if count else f"no device has the UUID {name}"

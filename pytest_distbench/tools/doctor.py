@@ -31,8 +31,10 @@ from pytest_distbench.judging.entry import sensitivity_lines, sensitivity_of
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.local import py_spy
 from pytest_distbench.machine import hardware
+from pytest_distbench.machine.driver import Driver, DriverError
 from pytest_distbench.machine.gpu_watch import held_by, processes_on
-from pytest_distbench.machine.gpus import VARIABLE, Driver, DriverError, Gpus, connect, kinds, read_gpus
+from pytest_distbench.machine.gpus import Gpus, connect, kinds, read_gpus
+from pytest_distbench.machine.visible import VARIABLE
 from pytest_distbench.records.environment import Gpu
 from pytest_distbench.records.run import Finding
 from pytest_distbench.records.wanted import DEFAULT_TOLERANCE

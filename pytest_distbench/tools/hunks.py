@@ -138,7 +138,7 @@ class Tree:
 
     def patch(self) -> bytes:
         """What it holds, with context, as ``git diff`` prints it."""
-        return self._diff()
+        return self._diff(options=("--unified=3",))
 
     def _diff(self, *of_root: str, folder: Path | None = None, options: Sequence[str] = ()) -> bytes:
         self._git(*of_root, *_DIFF, *options, f"--output={self._patch}", "HEAD", "--", folder=folder)

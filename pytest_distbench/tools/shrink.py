@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -49,9 +50,10 @@ def _run(options: argparse.Namespace) -> Iterator[str]:
             return
         if (folder / TROUBLE).exists():
             raise DistbenchError((folder / TROUBLE).read_text())
-        if code not in (0, 1) or not (folder / RECORD).exists():
+        run = read_run_record(folder / RECORD) if code in (0, 1) and (folder / RECORD).exists() else None
+        if run is None or not run.results:
             raise DistbenchError(f"pytest ended with exit code {code} and measured nothing:\n  {printed.strip()}")
-        yield from _why_not(read_run_record(folder / RECORD), options.ref, " ".join(arguments))
+        yield from _why_not(run, ref, shlex.join(arguments))
     raise NegativeError
 
 
@@ -59,6 +61,9 @@ def _why_not(run: RunRecord, ref: str, arguments: str) -> Iterator[str]:
     if failed := [r for r in run.results if r.launches[-1].outcome == "failed"]:
         yield f"{failed[0].nodeid}: {failed[0].headline}"
         yield f"shrink is for exact metrics; for a launch that fails: git bisect run pytest {arguments}"
+        return
+    if new := [r for r in run.results if r.lacks_baseline]:
+        yield f"{new[0].nodeid}: {new[0].verdicts[0].reason}: there is nothing to compare with"
         return
     judged = [v for r in run.results for v in r.verdicts if v.is_judged]
     count, cases = counted(sum(v.is_exact for v in judged), "exact metric"), counted(len(run.results), "case")

@@ -132,6 +132,12 @@ def test_a_test_that_is_green_or_red_for_what_is_noisy_is_refused_with_what_help
     assert "raised ValueError" in out
     assert "git bisect run pytest test_it.py" in out
 
+    (project / "numbers_of.py").write_text(f"{NUMBERS}\n\ndef new(rank):\n    rank.record('a', 1, better='exact')\n")
+    (project / "test_new.py").write_text(TEST.replace("code_of", "numbers_of").replace("step", "new"))
+    code, out, _ = shrunk(capfdbinary, "HEAD", "--", "test_new.py")
+    assert code == 1
+    assert "the test does not exist in HEAD (" in out
+
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
