@@ -1,7 +1,7 @@
 """Does the plugin do on these GPUs what it promises? The acceptance script: about an hour.
 
     make gpu
-    python benchmarks/gpu_acceptance.py [--only clock,hang] [--json FILE] [--stand-in]
+    python benchmarks/gpu_acceptance.py [--only clock,hang] [--json FILE] [--stand-in [HOST]]
     python benchmarks/gpu_acceptance.py --keep FOLDER [--resume] [--limit SECONDS]    # where a job is shorter than this
 
 Prints a line for each promise, with what was expected and what was seen; a line that needs more than this machine has
@@ -16,7 +16,7 @@ preloaded, and its first kernel takes 0.3 s; of one that is killed, 40 GiB are f
 product and of a copy of 1 GiB differ by at most 0.4 %, those of a small training that its host binds by 20 to 40 %.
 
 ``--stand-in`` runs the lines that can be simulated, on the made-up GPUs of tests: it shows that the script works,
-and says nothing of GPUs.
+and says nothing of GPUs. ``--stand-in 8xMI300X`` has those of AMD.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from typing import Any
 
 import psutil
 
-from pytest_distbench.machine.gpus import read_gpus
+from pytest_distbench.machine.gpus import connect, read_gpus
 from pytest_distbench.machine.hardware import installed_version
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.releases import own_version
@@ -58,7 +58,7 @@ STAND_IN = [
 ]
 """For pytest, where the GPUs are made up: the driver, and CUDA in the ranks."""
 
-MADE_UP = {"DISTBENCH_NVML": "8xH100", "PYTHONPATH": str(ROOT / "tests")}
+MADE_UP = {"DISTBENCH_NVML": os.environ.get("DISTBENCH_NVML", "8xH100"), "PYTHONPATH": str(ROOT / "tests")}
 """What they are, and where they lie."""
 
 SMALL = ["--distbench-max-message=64KiB", "--distbench-launches=3:3"]
@@ -99,14 +99,14 @@ class Bench:
 
     Attributes:
         folder: for their files.
-        stand_in: the GPUs are made up.
+        stand_in: the made-up host; empty: the GPUs are real.
         count: GPUs that are visible.
         limit_s: how long one run of pytest may take.
         baselines: of the suites, made by the line that records them.
     """
 
     folder: Path
-    stand_in: bool
+    stand_in: str
     count: int
     limit_s: float = LIMIT_S
     baselines: Path = field(init=False)
@@ -146,7 +146,7 @@ class Bench:
 
     def environment(self, **variables: str) -> dict[str, str]:
         """Of what a line starts."""
-        made_up = MADE_UP if self.stand_in else {}
+        made_up = {**MADE_UP, "DISTBENCH_NVML": self.stand_in} if self.stand_in else {}
         return {**os.environ, MARK: str(os.getpid()), **made_up, **variables}
 
     def needs_hardware(self) -> None:
@@ -454,14 +454,9 @@ def _share(bench: Bench, name: str, *options: str, **variables: str) -> Ran:
 def _used_bytes(bench: Bench) -> int:
     if bench.stand_in:
         return 0
-    import pynvml
-
-    pynvml.nvmlInit()
-    try:
-        found = (pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid) for gpu in read_gpus(os.environ).visible)
-        return sum(int(pynvml.nvmlDeviceGetMemoryInfo(handle).used) for handle in found)
-    finally:
-        pynvml.nvmlShutdown()
+    with connect() as driver:
+        found = (driver.demand("GetHandleByUUID", gpu.uuid) for gpu in read_gpus(os.environ).visible)
+        return sum(int(driver.demand("GetMemoryInfo", handle).used) for handle in found)
 
 
 def _left() -> list[int]:
@@ -501,7 +496,10 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep what the lines wrote")
     parser.add_argument("--resume", action="store_true", help="go on there, with lines not there or that failed")
     parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="SECONDS", help="of one run of pytest")
-    parser.add_argument("--stand-in", action="store_true", help="on made-up GPUs")
+    host = MADE_UP["DISTBENCH_NVML"]
+    parser.add_argument(
+        "--stand-in", nargs="?", const=host, default="", metavar="HOST", help=f"made up: {host} or 8xMI300X"
+    )
     options = parser.parse_args()
     names = options.only.split(",")
     if unknown := [name for name in names if name not in LINES_IN_ORDER]:

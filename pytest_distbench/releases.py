@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import importlib.util
 import os
 import re
 import site
@@ -24,6 +25,21 @@ from pytest_distbench.errors import ConfigurationError
 def own_version() -> str:
     """The version of pytest-distbench, as it was installed."""
     return importlib.metadata.version("pytest-distbench")
+
+
+_HIP = re.compile(r"^hip\b[^=\n]*= *['\"]([^'\"]+)['\"]", re.MULTILINE)
+
+
+@functools.cache
+def hip_version() -> str:
+    """The version of HIP that the installed torch is built for; empty: it is built for NVIDIA, or the CPU alone."""
+    found = importlib.util.find_spec("torch")
+    try:
+        text = Path(found.origin).with_name("version.py").read_text() if found and found.origin else ""
+    except OSError:
+        return ""
+    told = _HIP.search(text)
+    return told[1] if told else ""
 
 
 def is_installed_here(path: str) -> bool:

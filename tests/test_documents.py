@@ -41,7 +41,7 @@ BUDGETS = {
     "ci.md": 1565,  # pull requests from forks
     "hosts.md": 1700,
     "noise.md": 1000,
-    "triage.md": 1600,
+    "triage.md": 1770,  # which part of a change
     "history.md": 800,
     "elastic.md": 2300,
     "migration.md": 1000,
@@ -50,7 +50,7 @@ BUDGETS = {
     "scaling.md": 1300,
     "layouts.md": 900,
     "forecast.md": 900,
-    "gpus.md": 900,
+    "gpus.md": 950,  # AMD
     "files.md": 800,
     "verdicts.md": 1900,
     "fingerprints.md": 1300,
@@ -71,12 +71,8 @@ def test_a_page_keeps_to_its_words() -> None:
 
     assert {page.name for page in site} == {*BUDGETS, *GENERATED}
     assert {p.name: words([p]) for p in site if words([p]) > BUDGETS.get(p.name, 8_000)} == {}
-    assert (
-        words([page for page in site if page.name in GENERATED]) <= 8_290
-    )  # equivalent, forecast and the base as judge
-    assert (
-        words([page for page in site if page.name not in GENERATED]) <= 28_950
-    )  # with the pages of layouts and of forecasts, and the base as judge
+    assert words([page for page in site if page.name in GENERATED]) <= 8_340
+    assert words([page for page in site if page.name not in GENERATED]) <= 29_230  # the base as judge, shrink, AMD
 
 
 def test_the_sidebar_has_the_groups_and_labels_of_the_readme() -> None:
@@ -93,9 +89,7 @@ def test_what_is_written_for_who_changes_the_project_keeps_to_its_words() -> Non
     pages = [page for page in PAGES if page.parent.name == "dev"]
 
     assert len(pages) <= 8
-    assert (
-        words(pages) <= 12_470
-    )  # with nine published bugs of layouts, what forecasts use of torch, and the base as judge
+    assert words(pages) <= 12_550
 
 
 def code_of(text: str) -> list[str]:
@@ -165,7 +159,7 @@ def test_every_command_exists_with_its_options(capsys: pytest.CaptureFixture[str
                 main([*shlex.split(command), "--help"])
             told = capsys.readouterr().out
             assert ended.value.code == 0, line
-            if command not in ("verdict", "judge"):  # what it does not know itself goes to pytest
+            if command not in ("verdict", "judge", "shrink"):  # what it does not know itself goes to pytest
                 assert [option for option in re.findall(r"--[a-z][a-z-]+", rest) if option not in told] == [], line
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore
@@ -40,6 +43,28 @@ class NegativeError(Exception):
     def __init__(self, code: int = 1) -> None:
         super().__init__()
         self.code = code
+
+
+_PYTEST_INTERRUPTED = 2
+
+
+def run_pytest(
+    arguments: Sequence[str], *, stdout: IO[bytes] | None = None, variables: Mapping[str, str] = os.environ
+) -> int:
+    """Run pytest, and return its exit code.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C ended it, or something else did that it takes for that.
+    """
+    process = subprocess.Popen([sys.executable, "-P", "-m", "pytest", *arguments], stdout=stdout, env=variables)
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:
+        process.wait()  # Ctrl-C reached pytest too: it ends its ranks
+        raise
+    if code == _PYTEST_INTERRUPTED:
+        raise KeyboardInterrupt
+    return code
 
 
 def choose_entries(parser: argparse.ArgumentParser, *, default: Path | None = Path("baselines")) -> None:

@@ -7,7 +7,6 @@ that ``git bisect run`` wants.
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -15,12 +14,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from pytest_distbench.commands import NegativeError, Subcommand
+from pytest_distbench.commands import NegativeError, Subcommand, run_pytest
 from pytest_distbench.errors import ConfigurationError, DistbenchError, TableError
 from pytest_distbench.judging.case import compare_runs
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES, impossible_value
-from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
-from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.records.wanted import DEFAULT_TOLERANCE, FRACTION
 from pytest_distbench.report import layout
@@ -220,7 +217,7 @@ SKIP = 125
 ABORT = 128
 """git ends its search: from here on it takes no exit code for an answer."""
 
-_PYTEST_FAILED, _PYTEST_INTERRUPTED = 1, 2
+_PYTEST_FAILED = 1
 _ONE_LAUNCH = ("--distbench-launches=1:1", "--distbench-confirm=off")
 
 
@@ -241,15 +238,7 @@ def _verdict(options: argparse.Namespace) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="distbench-verdict-") as folder:
         record = Path(folder, "run.json")
         exact = _ONE_LAUNCH if options.exact else ()
-        pytest = [sys.executable, "-P", "-m", "pytest"]
-        process = subprocess.Popen([*pytest, *arguments, *exact, f"--distbench-json={record}"])
-        try:
-            code = process.wait()
-        except KeyboardInterrupt:
-            process.wait()  # Ctrl-C reached pytest too: it ends its ranks
-            raise
-        if code == _PYTEST_INTERRUPTED:
-            raise KeyboardInterrupt
+        code = run_pytest([*arguments, *exact, f"--distbench-json={record}"])
         if code not in (0, _PYTEST_FAILED) or not record.exists():
             yield f"skip: pytest ended with exit code {code} and measured nothing"
             raise NegativeError(SKIP)
@@ -272,12 +261,7 @@ def judge(run: RunRecord, *, metric: str, is_exact: bool) -> tuple[int, str]:
         for verdict in result.verdicts
         if verdict.is_judged
         and (not metric or metric in (verdict.metric, verdict.name))
-        and (
-            not is_exact
-            or verdict.metric == FINGERPRINT
-            or verdict.kind == "missing"
-            or METRIC_KINDS[verdict.better].repeats_exactly
-        )
+        and (not is_exact or verdict.is_exact)
     ]
     if worse := [text for text, row in told if row.is_answer and row.fails]:
         return BAD, worse[0]

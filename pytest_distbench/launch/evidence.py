@@ -359,10 +359,10 @@ SIGNS: Sequence[Sign] = (
         f"with a GPU {_TORCH_FOR_DRIVER}; without one the script has to choose the device cpu and the backend gloo",
     ),
     Sign(
-        r"no CUDA GPUs are available|no CUDA-capable device is detected",
+        r"no (CUDA|HIP) GPUs are available|no (CUDA|ROCm)-capable device is detected",
         "the rank sees no GPU",
-        "check CUDA_VISIBLE_DEVICES in the rank's environment: it names a missing GPU; or the container has none "
-        "(docker run --gpus all)",
+        "check CUDA_VISIBLE_DEVICES in the rank's environment (AMD: ROCR_ and HIP_VISIBLE_DEVICES too): it names a "
+        "missing GPU; or the container has none (docker run --gpus all; AMD: --device=/dev/kfd --device=/dev/dri)",
     ),
     Sign(
         r"invalid device ordinal",

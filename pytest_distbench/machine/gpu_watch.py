@@ -18,7 +18,8 @@ from typing import Any
 
 import psutil
 
-from pytest_distbench.machine.gpus import Driver, DriverError, connect
+from pytest_distbench.machine.driver import Driver, DriverError
+from pytest_distbench.machine.gpus import connect
 from pytest_distbench.machine.hardware import cpu_name
 from pytest_distbench.records.environment import Gpu, GpuWitness
 from pytest_distbench.records.kinds import median

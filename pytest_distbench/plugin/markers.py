@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pytest_distbench.run.request import Settings
 
 
-LINKS = {"nvlink": "NVLink", "p2p": "peer access"}
-"""What may be wanted between any two GPUs of a test: ``p2p`` is NVLink, or PCIe with peer access."""
+LINKS = {"nvlink": "NVLink", "xgmi": "XGMI", "p2p": "peer access"}
+"""What may be wanted between any two GPUs of a test: ``p2p`` is NVLink, XGMI, or PCIe with peer access."""
 
 TOLD_SHARE = 0.93
 """Of the memory a product is sold with, the least that its driver tells: ECC takes a sixteenth where it is kept in the
@@ -56,7 +56,8 @@ def gpu_obstacle(
     for a, first in enumerate(chosen):
         for b, second in enumerate(chosen[:a]):
             there = gpus.links[a][b] if a < len(gpus.links) else ""
-            if link and not (there.startswith("nvlink") or (link == "p2p" and "-p2p" in there)):
+            kinds = ("nvlink", "xgmi") if link == "p2p" else (link,)
+            if not there.startswith(kinds) and not (link == "p2p" and "-p2p" in there):
                 return (
                     f"not run: needs {LINKS[link]} between its GPUs; "
                     f"{second.label} and {first.label} have {there or 'no link that is known'}"

@@ -314,10 +314,8 @@ def _ranks(settings: Settings, given: Given) -> Settings:
 def _what_was_found(gpus: Gpus) -> str:
     """How many GPUs are visible, and all that is known of why there are no more."""
     if gpus.failure:
-        return f"{gpus.failure}. Run on a machine with NVIDIA GPUs, or without --gpu"
-    variable = os.environ.get("CUDA_VISIBLE_DEVICES")
-    found = f"{len(gpus.visible)} visible of {gpus.count}"
-    found += f" (CUDA_VISIBLE_DEVICES is {'not set' if variable is None else repr(variable)})"
+        return f"{gpus.failure}. Run on a machine with GPUs, or without --gpu"
+    found = f"{len(gpus.visible)} visible of {gpus.count} ({gpus.setting})"
     if gpus.visible and gpus.visible[0].slice_of:
         found += "; where MIG is on CUDA shows a process one slice, and no whole GPU"
     return "; ".join([found, *gpus.remarks, *gpus.unreadable])

@@ -122,6 +122,11 @@ class Finding(OfKind, frozen=True, kw_only=True):
         return super().is_judged or bool(self.bounds)
 
     @property
+    def is_exact(self) -> bool:
+        """Whether one launch decides it: noise has no part in it."""
+        return self.kind == "missing" or METRIC_KINDS[self.better].repeats_exactly
+
+    @property
     def is_failure(self) -> bool:
         """Whether this verdict alone fails a test under the default policy."""
         return self.row.fails

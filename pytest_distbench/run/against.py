@@ -224,9 +224,9 @@ class ReferenceSide:
             return record
         reason = f"in {self.variant}: {record.reason}"
         revision = self.variant.revision
-        if revision is not None and self._tree is not None:
+        if revision is not None and self.tree is not None:
             folder = Path(plan.folder)
-            if missed := hint(record, root=revision.root, tree=self._tree, folder=folder):
+            if missed := hint(record, root=revision.root, tree=self.tree, folder=folder):
                 reason = f"in {self.variant}: {missed} ({record.reason})"
         return replace(record, reason=reason)
 
@@ -241,12 +241,12 @@ class ReferenceSide:
             variables["PYTHONPATH"] = os.pathsep.join(map(self._there, variables["PYTHONPATH"].split(os.pathsep)))
         if self.builds_apart and self.variant.revision is not None and _BUILDS not in plan.own_variables:
             variables.setdefault(_BUILDS, str(self._directory / f"extensions-{self.variant.revision.commit}"))
-        data_dir = self._directory / f"data-{FOLDER if self._tree is None else self._tree.name}-{number}"
+        data_dir = self._directory / f"data-{FOLDER if self.tree is None else self.tree.name}-{number}"
         data_dir.mkdir(exist_ok=True)
         folder = self._there(plan.folder)
         is_there = plan.is_mirrored or "{" in folder or Path(folder).is_dir()
         if not is_there:  # pytest was started where the reference has no folder
-            folder = str(self._tree)
+            folder = str(self.tree)
         return replace(
             plan,
             work=plan.work.with_files(self._there),
@@ -255,7 +255,7 @@ class ReferenceSide:
             python_path=path,
             variables=variables,
             delay=0.0,  # what is planted in this tree is not in what it is compared with
-            tree=str(self._tree or ""),
+            tree=str(self.tree or ""),
             foreign_tree=self._foreign_tree,
         )
 
@@ -268,7 +268,8 @@ class ReferenceSide:
         return judged.root if judged is not None else "" if revision is None else str(revision.root)
 
     @functools.cached_property
-    def _tree(self) -> Path | None:
+    def tree(self) -> Path | None:
+        """The worktree of the revision, made at the first call; None: there is no revision."""
         revision = self.variant.revision
         if revision is None:
             return None
@@ -278,7 +279,7 @@ class ReferenceSide:
             copy = _Copy(Variant(revision=revision, interpreter=None), self._directory, self._launcher)
             self._stack.callback(copy.close)
             with contextlib.suppress(LauncherError, ConfigurationError, OSError):  # then other processes alone
-                self._copy = copy if copy._tree is not None else None
+                self._copy = copy if copy.tree is not None else None
         tree = self._stack.enter_context(check_out(revision, self._directory))
         link(self.variant.links, root=revision.root, tree=tree)
         return tree
@@ -291,12 +292,12 @@ class ReferenceSide:
         for spelling in (Path(path), Path(path).resolve()):
             if not spelling.is_relative_to(revision.root) or spelling.is_relative_to(PACKAGE):
                 continue
-            assert self._tree is not None
-            there = self._tree / spelling.relative_to(revision.root)
+            assert self.tree is not None
+            there = self.tree / spelling.relative_to(revision.root)
             for now, then in self.variant.moved:
                 if not spelling.is_relative_to(now):
                     continue
-                before = self._tree / then.relative_to(revision.root) / spelling.relative_to(now)
+                before = self.tree / then.relative_to(revision.root) / spelling.relative_to(now)
                 if before.exists() and (spelling == now or not there.exists()):
                     return str(before)
             return str(there)
@@ -316,7 +317,7 @@ class Candidate(ReferenceSide):
         return replace(self._plan(plan, 0), data_dir=plan.data_dir, delay=plan.delay)
 
     @functools.cached_property
-    def _tree(self) -> Path:
+    def tree(self) -> Path:
         assert self.variant.judged is not None
         return Path(self.variant.judged.candidate)
 
@@ -325,7 +326,7 @@ class _Copy(ReferenceSide):
     builds_apart = False
 
     @functools.cached_property
-    def _tree(self) -> Path | None:
+    def tree(self) -> Path | None:
         revision = self.variant.revision
         assert revision is not None
         return self._stack.enter_context(copy_beside(revision.root, self._directory, named=revision.commit))

@@ -166,7 +166,8 @@ class Launching:
         if record.outcome == "failed":
             gpus, torch = self.settings.gpus, hardware.installed_version("torch")
             first = gpus.visible[0]
-            where = f"{first.label} ({first.name}; driver {gpus.driver} runs CUDA {gpus.cuda} at most)"
+            newest = f" runs CUDA {gpus.cuda} at most" if gpus.cuda else ""
+            where = f"{first.label} ({first.name}; driver {gpus.driver}{newest})"
             why = f"{record.reason.splitlines()[0]}. Next: python -c 'import torch; torch.ones(1, device=\"cuda\")'"
             error = record.fates[0].error if record.fates else None
             if error is not None and (sign := read_sign(error.message)) is not None and sign.advice:
@@ -207,6 +208,7 @@ class Launching:
             ]
 
     def launch_reference(self, variant: Variant, request: LaunchRequest, index: int) -> LaunchRecord:
+        """Launch what the worktree of the reference holds, alone."""
         with self._room():
             plan, reference = self._plan(request, index, variant), self.reference(variant)
             [record] = self._surrounded(plan, lambda side: [reference.launch_alone(side, plan)])

@@ -31,8 +31,10 @@ from pytest_distbench.judging.entry import sensitivity_lines, sensitivity_of
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.local import py_spy
 from pytest_distbench.machine import hardware
+from pytest_distbench.machine.driver import Driver, DriverError
 from pytest_distbench.machine.gpu_watch import held_by, processes_on
-from pytest_distbench.machine.gpus import VARIABLE, Driver, DriverError, Gpus, connect, kinds, read_gpus
+from pytest_distbench.machine.gpus import Gpus, connect, kinds, read_gpus
+from pytest_distbench.machine.visible import VARIABLE
 from pytest_distbench.records.environment import Gpu
 from pytest_distbench.records.run import Finding
 from pytest_distbench.records.wanted import DEFAULT_TOLERANCE
@@ -75,7 +77,7 @@ names = []
 for i in range(torch.cuda.device_count()):
     torch.ones(1024, device=f"cuda:{i}").sum().item()
     names.append(torch.cuda.get_device_name(i))
-print(json.dumps([torch.version.cuda, names]))
+print(json.dumps([torch.version.cuda or torch.version.hip, names]))
 """
 
 
@@ -101,20 +103,17 @@ def gpus(
         level: Level = "note" if gpus.is_absent else "warn"
         yield found(level, "GPU", f"none: {gpus.failure}", "--gpu cannot run here; everything else runs on the CPU")
         return
-    yield found("ok", "NVIDIA driver", f"{gpus.driver}, for CUDA up to {gpus.cuda}")
+    yield found("ok", f"{gpus.maker} driver", gpus.driver + (f", for CUDA up to {gpus.cuda}" if gpus.cuda else ""))
     for reason in gpus.unreadable:
         yield found("warn", "GPU", reason, "the other GPUs can be used")
     for remark in gpus.remarks:
         yield found("warn", "visible GPUs", remark)
-    setting = variables.get(VARIABLE)
     if not gpus.visible:
-        given = "is not set" if setting is None else f"is {setting!r}"
-        yield found("warn", "visible GPUs", f"none of {gpus.count}, {VARIABLE} {given}", "--gpu cannot run here")
+        yield found("warn", "visible GPUs", f"none of {gpus.count}, {gpus.setting}", "--gpu cannot run here")
         return
     if len(gpus.visible) < gpus.count or gpus.visible[0].slice_of:
         labels = ", ".join(gpu.label for gpu in gpus.visible)
-        given = "not set" if setting is None else repr(setting)
-        yield found("note", "visible GPUs", f"{labels}, {VARIABLE}: {given}")
+        yield found("note", "visible GPUs", f"{labels}, {gpus.setting}")
     try:
         with connect() as driver:
             for gpu in gpus.visible:
@@ -143,7 +142,8 @@ def _gpu(driver: Driver, gpu: Gpu) -> Iterator[Finding]:
         yield found("warn", subject, f"slowed down by: {', '.join(held)}", "let it cool; check power and fans")
     if gpu.is_capped:
         text = f"power limit {gpu.power_limit_w:.0f} W, by default {gpu.default_power_limit_w:.0f} W"
-        advice = "a GPU with another power limit is another platform; sudo nvidia-smi -pl sets the limit"
+        set_it = f"sudo {driver.tool} {driver.sets_power} sets the limit"
+        advice = f"a GPU with another power limit is another platform; {set_it}"
         yield found("note", subject, text, advice)
     if gpu.persistence is False:
         yield found("note", subject, "persistence mode is off, so the first launch waits", "sudo nvidia-smi -pm 1")
@@ -161,7 +161,7 @@ def _cuda(gpus: Gpus, use: Callable[[], subprocess.CompletedProcess[str]]) -> It
     except (ValueError, IndexError, TypeError):
         assert done is not None
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        yield found("fail", "CUDA", f"does not work: {last[:200]}", "nvidia-smi, dmesg; a torch built for the driver")
+        yield found("fail", "CUDA", f"does not work: {last[:200]}", f"{gpus.tool}, dmesg; a torch built for the driver")
         return
     shown = [gpu.name for gpu in gpus.visible]
     if version is None:
@@ -169,7 +169,7 @@ def _cuda(gpus: Gpus, use: Callable[[], subprocess.CompletedProcess[str]]) -> It
         yield found("fail", "CUDA", "this torch is built without CUDA, so --gpu cannot run", advice)
     elif names != shown:
         found_text = f"torch computes on {', '.join(names) or 'no GPU'}; the driver shows {', '.join(shown)}"
-        yield found("warn", "CUDA", found_text, f"name the GPUs by UUID (nvidia-smi -L) in {VARIABLE}")
+        yield found("warn", "CUDA", found_text, f"name the GPUs by UUID, as {gpus.tool} does, in {VARIABLE}")
     else:
         yield found("ok", "CUDA", f"{version} computes on {counted(len(names), 'GPU')}")
 

@@ -1,4 +1,4 @@
-"""What surrounds a run adds to the tables of the core: doctor, init, history, explain, imports and exports."""
+"""What surrounds a run adds to the tables of the core: doctor, init, history, explain, shrink, imports and exports."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ ROWS = {
         "doctor": "doctor:DOCTOR",
         "history": "history:HISTORY",
         "explain": "explain:EXPLAIN",
+        "shrink": "shrink:SHRINK",
     },
     "formats": {
         "github-action-benchmark-smaller": "exports:SMALLER",

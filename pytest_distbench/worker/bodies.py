@@ -11,6 +11,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 import unittest
 from collections.abc import Callable
@@ -98,11 +99,16 @@ def check_origin(plan: LaunchPlan) -> None:
     if not plan.tree:
         return
     allowed = [Path(plan.tree).resolve(), Path(__file__).resolve().parents[1]]
+    known = set()
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        path = Path(file).resolve() if isinstance(file, str) and Path(file).is_absolute() else None
-        if path is None or name == GENERATED_MODULE:
+        if not isinstance(file, str) or not os.path.isabs(file) or name == GENERATED_MODULE:
             continue
+        place = name.partition(".")[0], file if os.path.islink(file) else os.path.dirname(file)
+        if place in known:
+            continue  # to look at each of torch's two thousand modules takes longer than a whole launch
+        known.add(place)
+        path = Path(file).resolve()
         if is_installed_here(str(path)) or not any(map(path.is_relative_to, [*allowed, Path(plan.foreign_tree)])):
             _check_no_copy(name, str(file), plan.tree, ours=allowed[-1])
         if not path.is_relative_to(plan.foreign_tree):

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 from support.nvml import HOSTS, Card, Host, h100s, made_up
 
-from pytest_distbench.machine.gpus import DriverError, Gpus, connect, kinds, misplaced, peak_bytes_per_s, read_gpus
+from pytest_distbench.machine.driver import DriverError
+from pytest_distbench.machine.gpus import Gpus, connect, kinds, misplaced, peak_bytes_per_s, read_gpus
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,9 @@ TEST = """
         (Host(cards=h100s(2)), "min_memory='90GiB'", "*needs GPUs with 90 GiB; GPU 0 has 79.65 GiB*"),
         (Host(cards=h100s(2)), "capability='9.0', link='nvlink'", ""),
         (Host(cards=h100s(2)), "capability='10.0'", "*needs compute capability 10.0; GPU 0 has 9.0*"),
+        (HOSTS["8xMI300X"], "capability='9.4', link='xgmi'", ""),
+        (HOSTS["8xMI300X"], "link='p2p'", ""),
+        (HOSTS["8xMI300X"], "link='nvlink'", "*needs NVLink between its GPUs; GPU 0 and GPU 1 have xgmix1*"),
         (HOSTS["4xL40S"], "link='nvlink'", "*needs NVLink between its GPUs; GPU 0 and GPU 1 have pcie*"),
         (
             Host(cards=[Card(name="GB10", uuid=f"GPU-{i}", bus=i, memory_bytes=None) for i in range(2)]),
@@ -175,7 +178,7 @@ TOLD = ("-W", "default")
         ("world_size(2, min=3)", "*world_size: none of 2 lies within min and max*"),
         ("gpu(1)", "*@pytest.mark.gpu takes keywords only, found (1,)*"),
         ("gpu(capability=9)", "*gpu: capability=9; wanted a text such as '9.0'*"),
-        ("gpu(link='fast')", "*gpu: link='fast'; wanted one of nvlink, p2p*"),
+        ("gpu(link='fast')", "*gpu: link='fast'; wanted one of nvlink, xgmi, p2p*"),
         ("cpu(1)", "*@pytest.mark.cpu takes keywords only, found (1,)*"),
         ("gpu\n        @pytest.mark.cpu", "*gpu and @pytest.mark.cpu: a test is on the one or on the other*"),
     ],

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,9 @@ from unittest import mock
 
 import pynvml
 import pytest
+
+from pytest_distbench.machine import gpus
+from support.amd import amdsmi
 
 VARIABLE = "DISTBENCH_NVML"
 
@@ -99,12 +103,13 @@ class Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """A machine as NVML sees it; ``trouble`` is why NVML cannot be used at all."""
+    """A machine as NVML sees it, or amdsmi where the maker is AMD; ``trouble`` is why that cannot be used at all."""
 
     cards: Sequence[Card] = ()
     trouble: str = ""
     driver: str = "570.124.06"
     cuda: int = 12080
+    maker: str = "NVIDIA"
 
 
 def h100s(count: int) -> list[Card]:
@@ -113,6 +118,19 @@ def h100s(count: int) -> list[Card]:
         Card(name="NVIDIA H100 80GB HBM3", uuid=f"GPU-{i:04d}aaaa", bus=0x10 + i, nvlinks=(SWITCH,) * 18)
         for i in range(count)
     ]
+
+
+def mi300xs(count: int) -> list[Card]:
+    """GPUs of one board, each with a link of XGMI to every other."""
+    uuids = [f"GPU-{0xA0 + number:016x}" for number in range(count)]
+    return [
+        Card(
+            name="AMD Instinct MI300X", uuid=uuid, bus=0x05 + 0x10 * number, memory_bytes=196592 * _MIB,
+            nvlinks=tuple(other for other in uuids if other != uuid), reads=tuple(uuids), cores=304, capability=(9, 4),
+            max_mhz=2100, power_limit_w=750.0, default_power_limit_w=750.0,
+        )
+        for number, uuid in enumerate(uuids)
+    ]  # fmt: skip
 
 
 def _in_trouble(cards: Sequence[Card], numbers: Sequence[int], trouble: str, *, is_mute: bool = False) -> list[Card]:
@@ -207,6 +225,9 @@ HOSTS: dict[str, Host] = {
             for i, uuid in enumerate(_L40S)
         ]
     ),
+    "8xMI300X": Host(cards=mi300xs(8), driver="6.12.12", maker="AMD"),
+    "8xMI300X, one lost": Host(cards=_in_trouble(mi300xs(8), (5,), "GPU_IS_LOST"), maker="AMD"),
+    "amdgpu not loaded": Host(trouble="DRIVER_NOT_LOADED", maker="AMD"),
     "GB10": Host(
         cards=[
             Card(
@@ -293,6 +314,13 @@ class Nvml:
 def made_up(host: Host) -> Iterator[Nvml]:
     """Put a host in the place of the driver, for this process."""
     nvml = Nvml(host)
+    if host.maker == "AMD":
+        with (
+            mock.patch.dict(sys.modules, {"amdsmi": amdsmi(nvml)}),
+            mock.patch.object(gpus, "hip_version", return_value="7.0"),
+        ):
+            yield nvml
+        return
 
     def connect() -> None:
         if nvml.host.trouble:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.nvml import HOSTS, Card, Host, State, made_up
+from support.nvml import HOSTS, Card, Host, State, made_up, mi300xs
 from support.stores import KEY, TEST, entry
 
 from pytest_distbench.commands import NegativeError
@@ -72,6 +72,20 @@ def test_a_gpu_with_other_processes_and_held_clocks() -> None:
     assert "power limit 500 W, by default 700 W" in found[3].reason
 
 
+def test_a_gpu_of_amd_is_examined_as_others_are_and_nobody_is_sent_to_nvidia() -> None:
+    hot = State(held=("HwThermalSlowdown",), processes={4711: 0.5})
+    card = replace(mi300xs(1)[0], states={0.0: hot}, power_limit_w=500.0)
+    names = done(json.dumps(["7.0.51831", ["AMD Instinct MI300X"]]))
+    findings = examine(Host(cards=[card], driver="6.12.12", maker="AMD"), says=names)
+
+    assert [f.code for f in about(findings, "GPU 0")] == ["ok", "warn", "warn", "note"]
+    assert about(findings, "AMD driver")[0].reason == "6.12.12"
+    assert about(findings, "platform")[0].reason == "amd-instinct-mi300x-500w"
+    assert about(findings, "CUDA")[0].reason == "7.0.51831 computes on 1 GPU"
+    assert "sudo amd-smi set --power-cap" in about(findings, "GPU 0")[3].differences[0]
+    assert not [f for f in findings if "nvidia" in str(f).lower()]
+
+
 @pytest.mark.parametrize(
     ("host", "level", "text"),
     [
@@ -101,10 +115,10 @@ def test_what_is_visible_is_named() -> None:
     none = examine(HOSTS["8xH100"], {"CUDA_VISIBLE_DEVICES": "0,0"})
     cut = examine(HOSTS["H100 in MIG"])
 
-    assert about(chosen, "visible GPUs")[0].reason == "GPU 2, CUDA_VISIBLE_DEVICES: '2'"
+    assert about(chosen, "visible GPUs")[0].reason == "GPU 2, CUDA_VISIBLE_DEVICES is '2'"
     assert about(none, "visible GPUs")[0].reason.endswith("0 is named twice, and then there is none")
     assert about(none, "visible GPUs")[1].reason == "none of 8, CUDA_VISIBLE_DEVICES is '0,0'"
-    assert about(cut, "visible GPUs")[0].reason == "the MIG slice MIG-0a of GPU 0, CUDA_VISIBLE_DEVICES: not set"
+    assert about(cut, "visible GPUs")[0].reason == "the MIG slice MIG-0a of GPU 0, CUDA_VISIBLE_DEVICES is not set"
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from pytest_distbench.launch.evidence import is_whole
 from pytest_distbench.launch.reduce import report_host
 from pytest_distbench.launch.site import LOOK_S, Clocks, Exit, Heard, processes
 from pytest_distbench.launch.site.processes import Standstill
+from pytest_distbench.machine.gpus import connect
 from pytest_distbench.records.launch import HostReport
 from pytest_distbench.records.launch_files import LaunchFiles, open_left
 from pytest_distbench.records.plan import LaunchPlan, Ranks
@@ -192,19 +193,15 @@ def tell_stuck(pids: Mapping[int, int], *, after_s: float, on_gpu: bool) -> dict
 
 
 def gpu_memory(pids: Collection[int]) -> dict[int, int]:
-    """Process id -> bytes of GPU memory that NVML says it holds. In a container NVML may know it by another number."""
+    """Process id -> bytes of GPU memory that the driver says it holds; in a container it may count otherwise."""
     held: Counter[int] = Counter()
-    with contextlib.suppress(Exception):  # no driver, or one that answers nothing any more: that is why we ask
-        import pynvml as nvml
-
-        nvml.nvmlInit()
-        for index in range(nvml.nvmlDeviceGetCount()):
-            with contextlib.suppress(nvml.NVMLError):
-                handle = nvml.nvmlDeviceGetHandleByIndex(index)
-                for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
+    with contextlib.suppress(Exception), connect() as driver:  # one that answers nothing any more: that is why we ask
+        for index in range(driver.demand("GetCount")):
+            with contextlib.suppress(driver.binding.NVMLError):
+                handle = driver.demand("GetHandleByIndex", index)
+                for process in driver.demand("GetComputeRunningProcesses", handle):
                     if process.pid in pids and process.usedGpuMemory:  # None: the driver does not count it
                         held[process.pid] += process.usedGpuMemory
-        nvml.nvmlShutdown()
     return dict(held)
 
 
