@@ -49,7 +49,7 @@ BUDGETS = {
     "trainings.md": 1700,
     "scaling.md": 1300,
     "layouts.md": 900,
-    "forecast.md": 900,
+    "forecast.md": 1070,  # with how far off it is, in four places
     "gpus.md": 950,  # AMD
     "files.md": 800,
     "verdicts.md": 1900,
