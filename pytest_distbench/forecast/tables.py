@@ -74,6 +74,8 @@ def _hiding(rows: Sequence[ForecastRow]) -> Iterator[str]:
     """From which size on communication no longer hides."""
     for title, own in grouped((row.result.case.title, row) for row in rows).items():
         ordered = sorted(own, key=lambda row: row.ranks)
+        if not any(row.value(COMMUNICATION) for row in ordered):
+            continue
         last = max((i for i, row in enumerate(ordered) if row.is_hidden), default=-1)
         if last + 1 < len(ordered):
             told = f"no longer hides from {ordered[last + 1].ranks:,} ranks on: more"

@@ -58,8 +58,6 @@ _FLOPS: dict[Any, Callable[..., int]] = {
 }
 _NO_DATA = "its data is not allocated yet"
 """In what C++ says of a FakeTensor, as that of DistributedDataParallel does."""
-
-
 _MOST_NUMBERS = 1 << 24
 """Of whole numbers, as of tokens: so many have data under ``fake_tensors``."""
 
