@@ -86,7 +86,8 @@ class Judged(Record, frozen=True, kw_only=True):
 
     def in_base(self, path: str) -> str:
         """A path of the working tree where the base has it; any other, and what is installed there, as it is."""
-        spellings = () if not path or is_installed_here(path) else (Path(path), Path(path).resolve())
+        is_there = Path(path).is_relative_to(self.base)  # whose tree may be in a folder of the working tree's
+        spellings = () if not path or is_there or is_installed_here(path) else (Path(path), Path(path).resolve())
         found = next((spelling for spelling in spellings if spelling.is_relative_to(self.root)), None)
         return path if found is None else str(Path(self.base, found.relative_to(self.root)))
 
