@@ -274,7 +274,8 @@ def copy_beside(root: Path, run_directory: Path, *, named: str) -> Iterator[Path
 
 def differing_names(revision: Revision) -> list[str]:
     """The files that differ between a revision and the working tree, and those that git does not know yet."""
-    tracked = _names(revision.root, "diff", "--name-only", "--no-renames", "-z", revision.commit)
+    seen = "--ignore-submodules=none"  # whatever .gitmodules says, which is the candidate's
+    tracked = _names(revision.root, "diff", "--name-only", "--no-renames", seen, "-z", revision.commit)
     return sorted({*tracked, *_names(revision.root, *_OTHERS)})
 
 

@@ -21,7 +21,7 @@ assert judge_family  # imported, so that a rule without a judge would be noticed
 def test_kinds_that_are_judged_by_how_much_worse_they_are_have_a_direction(name: str) -> None:
     kind = METRIC_KINDS[name]
 
-    assert (kind.sign != 0) == (kind.is_noisy or kind.rule == "memory")
+    assert (kind.sign != 0) == (kind.is_noisy or kind.is_steady or kind.rule == "memory")
     assert kind.launch_value([3.0]) == 3.0
     assert kind.limit_text(0.1)
 
