@@ -75,7 +75,8 @@ class ForecastCall:
         if described.computing and described.missed > described.within:
             off = f"is off by {format_percent(described.missed)}, more than within={described.within:g}"
             warnings.warn(f"forecast: cluster {cluster!r} {off}: no step is judged", DistbenchWarning, stacklevel=2)
-        if fake_tensors and not described.computing:
+        is_fake = given.yes_or_no("fake_tensors", fake_tensors)
+        if is_fake and not described.computing:
             given.refuse(f"fake_tensors=True: nothing to measure; wanted a cluster with [computing], not {cluster!r}")
         own = {} if params is None else dict(given.mapping("params", params))
         wanted = Called(
@@ -86,7 +87,7 @@ class ForecastCall:
                 "worlds": sizes,
                 "cluster": msgspec.to_builtins(described),
                 "params": own,
-                "fake_tensors": bool(fake_tensors),
+                "fake_tensors": is_fake,
             },
             world_size=None if self._distbench.world_size == 1 else 1,  # the case has it in its name
             **options,

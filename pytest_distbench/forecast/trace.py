@@ -40,7 +40,12 @@ from pytest_distbench.worker import bodies
 from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.membership import standing_group
 from pytest_distbench.worker.observer import Note, Observer, groups_here
-from pytest_distbench.worker.torch_internals import call_after_backward, in_backward, stand_around_rebuilds
+from pytest_distbench.worker.torch_internals import (
+    call_after_backward,
+    finished_work,
+    in_backward,
+    stand_around_rebuilds,
+)
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -136,7 +141,7 @@ def _without_data() -> Iterator[None]:
     library = torch.library.Library("c10d", "IMPL")
     for name in ("allgather_into_tensor_coalesced_", "reduce_scatter_tensor_coalesced_", "allreduce_coalesced_"):
         if not torch._C._dispatch_has_kernel_for_dispatch_key(f"c10d::{name}", "Meta"):
-            library.impl(name, _done, "Meta")
+            library.impl(name, finished_work, "Meta")
     try:
         with FakeTensorMode(allow_non_fake_inputs=True), _WithoutData():
             yield
@@ -151,13 +156,6 @@ def _without_data() -> Iterator[None]:
         ) from error
     finally:
         library._destroy()
-
-
-def _done(*given: Any) -> Any:
-    """The work of a collective of tensors without data: it is over."""
-    done: torch.futures.Future[Any] = torch.futures.Future()
-    done.set_result(given[0])
-    return torch._C._distributed_c10d._create_work_from_future(done).boxed()  # type: ignore[attr-defined] # it is there
 
 
 class _StepTraced(BaseException):

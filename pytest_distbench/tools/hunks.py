@@ -88,8 +88,8 @@ def _name(spelled: bytes) -> str:
 def patch_of(hunks: Sequence[Hunk]) -> bytes:
     """A patch of some hunks of one diff, in its order, for ``git apply --unidiff-zero``.
 
-    Lines are numbered anew, as they are without the hunks that are left out: there is no context that git could find
-    them by.
+    Lines have the numbers that they have without the hunks that are left out: there is no context by which git could
+    find them.
     """
     parts: list[bytes] = []
     last: Hunk | None = None

@@ -240,15 +240,18 @@ def _standing_before(operator: Any, name: str, tell: Told, asked: _Asked, comple
         found = operator.redispatch(keys & _AFTER_US, *args, **options)
         if not completes or found is None:
             return found
-        results = args[0] if args else None
-        done: torch.futures.Future[Any] = torch.futures.Future()
-        flat = [results] if isinstance(results, torch.Tensor) else list(results or [])
-        done.set_result([t for r in flat for t in (r if isinstance(r, list) else [r])])
-        # work that is over and has these tensors as its result, as C++ takes it; not in torch's stubs
-        work = torch._C._distributed_c10d._create_work_from_future(done).boxed()  # type: ignore[attr-defined]
+        work = finished_work(*args[:1])
         return (*found[:-1], work) if isinstance(found, tuple) else work
 
     return kernel
+
+
+def finished_work(results: Any = None, *_: object) -> Any:
+    """A work that is over, as C++ takes it: its result are these tensors, of which there may be lists."""
+    flat = [results] if isinstance(results, torch.Tensor) else list(results or [])
+    done: torch.futures.Future[Any] = torch.futures.Future()
+    done.set_result([t for r in flat for t in (r if isinstance(r, list) else [r])])
+    return torch._C._distributed_c10d._create_work_from_future(done).boxed()  # type: ignore[attr-defined] # not in stubs
 
 
 def _functional(operator: Any, name: str, asked: _Asked, waits: _Waits) -> Callable[..., Any]:

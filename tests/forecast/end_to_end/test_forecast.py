@@ -331,6 +331,7 @@ REFUSED = {
         "DynamicOutputShapeException: aten.nonzero.default"
     ),
     'forecast("bodies.py::train", worlds=[8], cluster="mine.toml", fake_tensors=True)': "nothing to measure",
+    'forecast("bodies.py::train", worlds=[8], cluster="h100-ib400", fake_tensors="no")': "fake_tensors",
     'forecast("bodies.py::train", worlds=8, cluster="h100-ib400")': "worlds=8: wanted a list of 1 to 16 numbers",
     'forecast("bodies.py::train", worlds=[], cluster="h100-ib400")': "worlds=[]: wanted a list of 1 to 16 numbers",
     'forecast("bodies.py::train", worlds=[8, 8], cluster="h100-ib400")': "wanted each once",
