@@ -44,7 +44,12 @@ def hip_version() -> str:
 
 def is_installed_here(path: str) -> bool:
     """Whether a path belongs to the running Python or its installed packages, not to the user's own code."""
-    return any(Path(path).is_relative_to(folder) for folder in _installation())
+    return bool(installed_folder(path))
+
+
+def installed_folder(path: str) -> str:
+    """The folder of the running Python or its installed packages that a path lies in; empty: it lies in none."""
+    return next((folder for folder in _installation() if path == folder or path.startswith(f"{folder}{os.sep}")), "")
 
 
 @functools.cache

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_distbench.errors import BodyError, ForeignModuleError
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
-from pytest_distbench.releases import GENERATED_MODULE, is_installed_here
+from pytest_distbench.releases import GENERATED_MODULE, installed_folder, is_installed_here
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -104,7 +104,8 @@ def check_origin(plan: LaunchPlan) -> None:
         file = getattr(module, "__file__", None)
         if not isinstance(file, str) or not os.path.isabs(file) or name == GENERATED_MODULE:
             continue
-        place = name.partition(".")[0], file if os.path.islink(file) else os.path.dirname(file)
+        package = name.partition(".")[0]
+        place = package, installed_folder(file) or (file if os.path.islink(file) else os.path.dirname(file))
         if place in known:
             continue  # to look at each of torch's two thousand modules takes longer than a whole launch
         known.add(place)
