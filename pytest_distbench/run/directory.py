@@ -182,7 +182,7 @@ def is_of_an_ended_run(path: Path) -> bool:
 PACKAGE = Path(__file__).resolve().parents[1]
 """This package: its code is the running one on both sides, also where the repository is its own."""
 
-FOLDER = "reference"
+FOLDER = "tree"
 """Of a worktree, in the run directory; the commit follows."""
 
 _GIT_TIMEOUT_S = 300.0

@@ -52,7 +52,8 @@ def _run(options: argparse.Namespace) -> Iterator[str]:
             raise DistbenchError((folder / TROUBLE).read_text())
         run = read_run_record(folder / RECORD) if code in (0, 1) and (folder / RECORD).exists() else None
         if run is None or not run.results:
-            raise DistbenchError(f"pytest ended with exit code {code} and measured nothing:\n  {printed.strip()}")
+            print(printed.strip(), file=sys.stderr)
+            raise DistbenchError(f"pytest ended with exit code {code} and measured nothing")
         yield from _why_not(run, ref, shlex.join(arguments))
     raise NegativeError
 

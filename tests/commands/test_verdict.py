@@ -81,6 +81,17 @@ def test_an_error_is_no_bad_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert main(["-p", "broken_for_a_while", "verdict", "test_it.py"]) == SKIP
 
 
+def test_a_commit_whose_tests_cannot_be_imported_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """pytest ends with 2 then, as after Ctrl-C, which would end the search."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "test_it.py").write_text("import broken_for_a_while")
+
+    assert main(["verdict", "test_it.py"]) == SKIP
+    assert "skip: pytest ended with exit code 2 and measured nothing" in capfd.readouterr().out
+
+
 def commit(folder: Path, count: int, **files: str) -> None:
     for name, text in {"number": f"NUMBER = {count}", **files}.items():
         (folder / f"{name}.py").write_text(text)

@@ -364,7 +364,7 @@ def test_an_elastic_job_runs_on_both_sides_one_after_the_other(
 
     def launch(plan: LaunchPlan, side: Side) -> LaunchRecord:
         sides.append(bool(plan.tree))
-        assert ("/reference-" in plan.expect(Job).body.file) is bool(plan.tree)
+        assert ("/tree-" in plan.expect(Job).body.file) is bool(plan.tree)
         for line in killed(later_s=(0.0 if plan.tree else stalled_s) + 0.01 * (len(sides) % 3)).lines:
             append(plan.files.timeline, line)
         return make_record(plan, ended())

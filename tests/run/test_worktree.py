@@ -40,7 +40,7 @@ def test_what_a_killed_run_left_is_removed_and_a_living_run_keeps_its_own(commit
     alive = RunDirectory(committed.path)
     killed = committed.path / "tmp" / "distbench-killed"
     for folder in (alive.path, killed):
-        git(committed.path, "worktree", "add", "-q", "--detach", str(folder / "reference"))
+        git(committed.path, "worktree", "add", "-q", "--detach", str(folder / "tree"))
     mine = committed.path / "tmp" / "mine"
     git(committed.path, "worktree", "add", "-q", "--detach", str(mine))
     (killed / "in-use.lock").touch()
@@ -122,7 +122,7 @@ def test_a_copy_of_this_tree_has_what_it_has_in_the_folder_of_another_commit(
     with copy_beside(committed.path, committed.path / "tmp", named="c0ffee" * 6) as tree:
         found = {name: (tree / name).read_text() if (tree / name).exists() else None for name in held}
         with check_out(find_revision("HEAD", committed.path), committed.path / "tmp") as other:
-            assert (tree.name, other.name == tree.name) == ("reference-c0ffeec0ff", False)
+            assert (tree.name, other.name == tree.name) == ("tree-c0ffeec0ff", False)
 
     assert found == held
     assert git(committed.path, "status", "--porcelain") == before

@@ -147,6 +147,7 @@ def test_a_test_that_is_green_or_red_for_what_is_noisy_is_refused_with_what_help
         (["HEAD", "--", "test_it.py"], "nothing but tests differs from HEAD ("),
         (["HEAD", "--", "test_it.py", "-n2"], "one after the other: add -n0"),
         (["HEAD", "--", "test_missing.py"], "pytest ended with exit code 4 and measured nothing"),
+        (["HEAD", "--", "pytest.ini", "tmp"], "collected 0 items"),
     ],
 )
 def test_what_cannot_be_shrunk_is_an_error_that_says_why(
