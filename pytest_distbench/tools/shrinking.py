@@ -52,6 +52,7 @@ class Shrinking:
         self._item = item if is_ours(item) else None
         if self._item is None or id(session := session_for(item)) in self._trees:
             return
+        session.launching.on_wait = self._tell_uncaptured  # what pytest prints is not seen
         variant = session.launching.compared_with
         assert variant is not None
         assert variant.revision is not None
@@ -88,6 +89,12 @@ class Shrinking:
             self._file(PATCH).write_bytes(patch)
             self._item.session.shouldfail = "shrink has found its patch"
             return
+
+    def _tell_uncaptured(self, line: str) -> None:
+        capture = self._config.pluginmanager.getplugin("capturemanager")
+        assert capture is not None
+        with capture.global_and_fixture_disabled():
+            _tell(line)
 
     def _is_of_tests(self, path: Path) -> bool:
         assert self._item is not None

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -15,6 +16,7 @@ from support.launching import RunInside
 from support.repositories import git
 
 from pytest_distbench.commands.cli import main
+from pytest_distbench.machine import locks
 from pytest_distbench.tools import shrink
 
 pytestmark = pytest.mark.spawn
@@ -160,6 +162,35 @@ def test_what_cannot_be_shrunk_is_an_error_that_says_why(
     assert code == 2
     assert told in error
     assert left(project)[-1] == set()
+
+
+def test_another_measurement_that_it_waits_for_is_told(
+    project: Path, inside: None, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    del inside
+    (project / "numbers_of.py").write_text(NUMBERS.replace("OTHER = 1", "OTHER = 2"))
+    monkeypatch.setattr("tempfile.tempdir", str(project / "tmp"))
+    waits = threading.Event()
+
+    def hold() -> None:
+        with locks.alone_on_this_host(on_wait=str):
+            held.set()
+            waits.wait()
+
+    def holder(path: Path) -> tuple[str, int | None, bool]:
+        waits.set()
+        return "somebody else", None, False
+
+    monkeypatch.setattr(locks, "_holder", holder)
+    held, thread = threading.Event(), threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    code, _, progress = shrunk(capfdbinary, "HEAD", "--", "test_it.py")
+    waits.set()
+    thread.join()
+
+    assert code == 0
+    assert "waiting for another measurement on this host: somebody else\n" in progress
 
 
 def test_a_change_that_git_does_not_know_of_cannot_be_found(
