@@ -64,7 +64,7 @@ MADE_UP = {"DISTBENCH_NVML": os.environ.get("DISTBENCH_NVML", "8xH100"), "PYTHON
 SMALL = ["--distbench-max-message=64KiB", "--distbench-launches=3:3"]
 """For the suites on made-up GPUs, whose times mean nothing: they are to come to their end."""
 
-SOME = ["-k", "float32 and not mlbench or test_operation or links or training"]
+SOME = ["-k", "float32 and not mlbench or test_operation or links or training and not gnmt"]
 """Of the suites, where a CPU computes for the GPU: one of each kind, and not an hour of them."""
 
 FEW = ["-k", "float32 and not mlbench or logistic"]
