@@ -58,8 +58,8 @@ STAND_IN = [
 ]
 """For pytest, where the GPUs are made up: the driver, and CUDA in the ranks."""
 
-MADE_UP = {"DISTBENCH_NVML": os.environ.get("DISTBENCH_NVML", "8xH100"), "PYTHONPATH": str(ROOT / "tests")}
-"""What they are, and where they lie."""
+HOST = os.environ.get("DISTBENCH_NVML", "8xH100")
+"""The GPUs of the stand-in."""
 
 SMALL = ["--distbench-max-message=64KiB", "--distbench-launches=3:3"]
 """For the suites on made-up GPUs, whose times mean nothing: they are to come to their end."""
@@ -113,6 +113,8 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.baselines = self.folder / "baselines"
+        if self.stand_in:  # beside the repository: with its last commit the code of the repository is compared
+            shutil.copytree(ROOT / "tests" / "support", self.folder / "made-up" / "support", dirs_exist_ok=True)
 
     def pytest(self, *arguments: str, name: str, **variables: str) -> Ran:
         """Run pytest with ``--gpu`` and a run record of that name."""
@@ -146,8 +148,8 @@ class Bench:
 
     def environment(self, **variables: str) -> dict[str, str]:
         """Of what a line starts."""
-        made_up = {**MADE_UP, "DISTBENCH_NVML": self.stand_in} if self.stand_in else {}
-        return {**os.environ, MARK: str(os.getpid()), **made_up, **variables}
+        made_up = {"DISTBENCH_NVML": self.stand_in, "PYTHONPATH": str(self.folder / "made-up")}
+        return {**os.environ, MARK: str(os.getpid()), **(made_up if self.stand_in else {}), **variables}
 
     def needs_hardware(self) -> None:
         """Raises NotRun where the GPUs are made up."""
@@ -496,9 +498,8 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep what the lines wrote")
     parser.add_argument("--resume", action="store_true", help="go on there, with lines not there or that failed")
     parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="SECONDS", help="of one run of pytest")
-    host = MADE_UP["DISTBENCH_NVML"]
     parser.add_argument(
-        "--stand-in", nargs="?", const=host, default="", metavar="HOST", help=f"made up: {host} or 8xMI300X"
+        "--stand-in", nargs="?", const=HOST, default="", metavar="HOST", help=f"made up: {HOST} or 8xMI300X"
     )
     options = parser.parse_args()
     names = options.only.split(",")

@@ -12,8 +12,9 @@ import importlib.util
 import os
 import re
 import site
+import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -50,6 +51,19 @@ def is_installed_here(path: str) -> bool:
 def installed_folder(path: str) -> str:
     """The folder of the running Python or its installed packages that a path lies in; empty: it lies in none."""
     return next((folder for folder in _installation() if path == folder or path.startswith(f"{folder}{os.sep}")), "")
+
+
+def move_editables(move: Callable[[str], str]) -> None:
+    """Have editable installs lead elsewhere: their import hooks know one folder, whatever ``sys.path`` says.
+
+    Setuptools makes a module for each, with the folders of packages in ``MAPPING``, those of namespaces in
+    ``NAMESPACES``.
+    """
+    for name, module in list(sys.modules.items()):
+        if name.startswith("__editable___"):
+            packages, namespaces = (getattr(module, table, {}) for table in ("MAPPING", "NAMESPACES"))
+            packages.update({package: move(folder) for package, folder in packages.items()})
+            namespaces.update({package: [*map(move, folders)] for package, folders in namespaces.items()})
 
 
 @functools.cache

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import IO, NamedTuple
 
 from pytest_distbench.errors import DistbenchError
@@ -46,19 +48,40 @@ class NegativeError(Exception):
 
 
 def run_pytest(
-    arguments: Sequence[str], *, stdout: IO[bytes] | None = None, variables: Mapping[str, str] = os.environ
+    arguments: Sequence[str],
+    *,
+    program: Sequence[str] = ("-m", "pytest"),
+    folder: str | None = None,
+    stdout: IO[bytes] | None = None,
+    variables: Mapping[str, str] = os.environ,
 ) -> int:
-    """Run pytest, and return its exit code.
+    """Run pytest, and return its exit code. By then its ranks have ended, also where a signal ends it.
 
     Raises:
         KeyboardInterrupt: Ctrl-C ended it. Its exit code would not tell: tests that cannot be imported have the same.
+        NegativeError: SIGTERM did.
     """
-    process = subprocess.Popen([sys.executable, "-P", "-m", "pytest", *arguments], stdout=stdout, env=variables)
+    command = [sys.executable, "-P", *program, *arguments]
+    process = subprocess.Popen(command, cwd=folder, stdout=stdout, env=variables)
+    received = set()
+
+    def take(number: int, frame: FrameType | None) -> None:
+        del frame
+        received.add(number)
+        if number == signal.SIGTERM:  # Ctrl-C reaches pytest too
+            process.terminate()
+
+    before = {number: signal.signal(number, take) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        return process.wait()
-    except KeyboardInterrupt:
-        process.wait()  # Ctrl-C reached pytest too: it ends its ranks
-        raise
+        code = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if signal.SIGINT in received:
+        raise KeyboardInterrupt
+    if signal.SIGTERM in received:
+        raise NegativeError(128 + signal.SIGTERM)
+    return code
 
 
 def choose_entries(parser: argparse.ArgumentParser, *, default: Path | None = Path("baselines")) -> None:

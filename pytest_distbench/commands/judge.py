@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 
-from pytest_distbench.commands import NegativeError, Subcommand
-from pytest_distbench.run.judge import made_ready
+from pytest_distbench.commands import NegativeError, Subcommand, run_pytest
+from pytest_distbench.run.judge import PROGRAM, made_ready
 
 
 def _add_judge(parser: argparse.ArgumentParser) -> None:
@@ -25,17 +22,7 @@ def _judge(options: argparse.Namespace) -> Iterator[str]:
     yield from ()
     with made_ready(options.pytest_arguments) as (judged, arguments, variables):
         there = judged.in_base(judged.folder)
-        command = [sys.executable, "-P", "-m", "pytest", *arguments]
-        process = subprocess.Popen(command, cwd=there, env={**os.environ, **variables, "PWD": there})
-        before = {  # Ctrl-C reaches pytest too, which ends its ranks; the trees are there until it has
-            signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),
-            signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: process.terminate()),
-        }
-        try:
-            code = process.wait()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        code = run_pytest(arguments, program=PROGRAM, folder=there, variables={**os.environ, **variables, "PWD": there})
     if code:
         raise NegativeError(code if code > 0 else 128 - code)
 

@@ -193,20 +193,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Count what will be compared, let the launcher load torch, and make sure that ranks can compute on a GPU."""
-    config = session.config
-    running = [item for item in session.items if _is_measured(item)]
-    if not running or config.option.collectonly:
-        return
     from pytest_distbench.errors import DistbenchError
     from pytest_distbench.plugin.settings import judged_by
+
+    config = session.config
+    running = [item for item in session.items if _is_measured(item)]
+    if (judged := judged_by(config)) is not None:
+        try:
+            judged.check_imports()
+        except DistbenchError as error:
+            raise pytest.UsageError(str(error)) from None
+    if not running or config.option.collectonly:
+        return
 
     if session_of(config).recorders is not None and not config.pluginmanager.hasplugin(_CONFIRM):
         from pytest_distbench.plugin.confirm import ConfirmPlugin
 
         config.pluginmanager.register(ConfirmPlugin(config, settings_of(config)), _CONFIRM)
     try:
-        if (judged := judged_by(config)) is not None:
-            judged.check_imports()
         for on_cpu in (False, True):
             items = [item for item in running if stays_on_cpu(item) is on_cpu]
             if items:

@@ -27,7 +27,7 @@ from pytest_distbench import git
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.launch.site.processes import end_with
 from pytest_distbench.records.record import Record
-from pytest_distbench.releases import is_installed_here
+from pytest_distbench.releases import is_installed_here, move_editables
 from pytest_distbench.run.directory import (
     PACKAGE,
     Revision,
@@ -86,10 +86,14 @@ class Judged(Record, frozen=True, kw_only=True):
 
     def in_base(self, path: str) -> str:
         """A path of the working tree where the base has it; any other, and what is installed there, as it is."""
-        is_there = Path(path).is_relative_to(self.base)  # whose tree may be in a folder of the working tree's
-        spellings = () if not path or is_there or is_installed_here(path) else (Path(path), Path(path).resolve())
+        spellings = () if not path or is_installed_here(path) else (Path(path), Path(path).resolve())
         found = next((spelling for spelling in spellings if spelling.is_relative_to(self.root)), None)
         return path if found is None else str(Path(self.base, found.relative_to(self.root)))
+
+    def keep_out(self) -> None:
+        """Have this process import from the base what it would import from the working tree."""
+        sys.path[:] = dict.fromkeys(map(self.in_base, sys.path))
+        move_editables(self.in_base)
 
     def check_imports(self) -> None:
         """Make sure that this process has imported nothing of the working tree, which a hook may lead to."""
@@ -100,8 +104,7 @@ class Judged(Record, frozen=True, kw_only=True):
             if self.in_base(file) != file:
                 raise ConfigurationError(
                     f"--distbench-judge=base: pytest imported module {name} from {file}, of the change itself; does an "
-                    "editable install lead there? pythonpath = src in the ini file, or pip install -e . "
-                    "--config-settings editable_mode=compat"
+                    "import hook lead there? Install the project by setuptools: pip install -e ."
                 )
 
     def take_over(self, patterns: Sequence[str], tests: Sequence[str]) -> list[str]:
@@ -181,6 +184,11 @@ def made_ready(arguments: Sequence[str]) -> Iterator[tuple[Judged, list[str], di
         )
     directory = RunDirectory(revision.root)
     try:
+        if directory.path.resolve().is_relative_to(revision.root):
+            raise ConfigurationError(
+                f"--distbench-judge=base: TMPDIR is in the repository, so pytest would find the candidate's ini file "
+                f"above the base; wanted TMPDIR=/tmp or another folder outside of {revision.root}"
+            )
         with contextlib.ExitStack() as trees:
             head = git.describe_commit(revision.root).partition("-")[0]
             judged = Judged(
@@ -241,6 +249,27 @@ def _arguments_there(arguments: Sequence[str], judged: Judged) -> list[str]:
     return found
 
 
+PROGRAM = (
+    "-c",
+    """
+from pytest_distbench.run.judge import prepare
+prepare()
+import runpy
+runpy.run_module("pytest", run_name="__main__", alter_sys=True)
+""",
+)
+"""pytest in the base, for Python: what else is installed in the working tree, plugins too, is the base's by then."""
+
+
+def prepare() -> None:
+    """Keep the working tree out of this process, and leave this package to pytest, which imports it by itself."""
+    judged = judged_here()
+    assert judged is not None
+    judged.keep_out()
+    for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE.name]:
+        del sys.modules[name]
+
+
 def begin(arguments: Sequence[str]) -> None:
     """Make this process, in which pytest begins, one of the base, or become the one that makes the base first.
 
@@ -250,6 +279,6 @@ def begin(arguments: Sequence[str]) -> None:
     if judged is None:
         sys.stdout.flush()
         os.execv(sys.executable, [sys.executable, "-P", "-m", PACKAGE.name, "judge", *map(str, arguments)])
-    sys.path[:] = dict.fromkeys(map(judged.in_base, sys.path))
+    judged.keep_out()
     if os.getppid() == judged.pid:
         end_with(judged.pid)

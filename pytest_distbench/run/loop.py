@@ -194,6 +194,7 @@ class Session:
                 tolerance=self.settings.against_tolerance,
                 numbers=self.settings.pairs,
                 cases=self.comparisons,
+                other_python=bool(self.settings.against_python),
             )
         return self.stored(request)
 

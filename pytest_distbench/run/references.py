@@ -232,7 +232,8 @@ class Stored(Reference):
 class Paired(Reference):
     """Launches of another revision or Python, each beside one of this tree.
 
-    They are judged after these numbers of pairs, ascending. All cases of the run share the error rate.
+    They are judged after these numbers of pairs, ascending. All cases of the run share the error rate. Under one
+    Python both sides have the same software: what a rank says of it otherwise comes from the code that is compared.
     """
 
     request: CaseRequest
@@ -240,6 +241,7 @@ class Paired(Reference):
     tolerance: float
     numbers: tuple[int, ...]
     cases: int
+    other_python: bool
 
     def looks(self) -> Sequence[int]:
         return self.numbers
@@ -250,7 +252,8 @@ class Paired(Reference):
             [launch, *_] = source.launches
             absent = "no-baseline", source.alone
             return compare(terms, case, [replace(launch, fingerprints={})], comparisons=1, absent=absent)
-        beside = Beside(references=source.references, looks=self.numbers, tolerance_of=lambda metric: self.tolerance)
+        references = [replace(r, software=self._software(source)) for r in source.references]
+        beside = Beside(references=references, looks=self.numbers, tolerance_of=lambda metric: self.tolerance)
         return compare(terms, case, source.launches, beside=beside, comparisons=self.cases)
 
     def record(self, source: Source) -> ReferenceRecord:
@@ -258,11 +261,14 @@ class Paired(Reference):
         return ReferenceRecord(
             kind="paired",
             name=self.name,
-            software=references[0].software if references else {},
+            software=self._software(source) if references else {},
             phases=phases_of(references),
             gpu_norm=norm_of(references),
             launches=list(references),
         )
+
+    def _software(self, source: Source) -> dict[str, str]:
+        return (source.references if self.other_python else source.launches)[0].software
 
 
 class Nothing(Reference):

@@ -29,6 +29,9 @@ from pytest_distbench.tools.hunks import Hunk, Tree, smallest
 from pytest_distbench.tools.shrink import PATCH, TROUBLE
 from pytest_distbench.units import counted
 
+_LONGEST = 110
+"""Of a line that says what is with some hunks."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     if getattr(config.option, "numprocesses", None):
@@ -64,7 +67,8 @@ class Shrinking:
             tests = [hunk for hunk in hunks if any(self._is_of_tests(variant.revision.root / n) for n in hunk.names)]
             code = [hunk for hunk in hunks if hunk not in tests]
             if not code:
-                self._stop(f"nothing but tests differs from {variant.revision}: there is no hunk to find")
+                what = "nothing but tests differs" if tests else "nothing that git tracks differs, but for submodules,"
+                self._stop(f"{what} from {variant.revision}: there is no hunk to find")
             tree.hold(tests)
         except DistbenchError as error:
             self._stop(str(error))
@@ -153,11 +157,13 @@ class _RedCase:
                 "submodule? distbench_against_link in the ini file links what git ignores"
             )
         found = smallest(self._code, self._is_red)
+        told = f"{len(found)} of {count} {'is' if len(found) == 1 else 'are'} enough"
+        if others := [hunk for hunk in self._code if hunk not in found]:
+            is_red = self._is_red(others)
+            told += f", and the others are {'red too' if is_red else 'unresolved' if self._why_unresolved else 'green'}"
         self._tree.hold(found)
-        _tell(
-            f"{len(found)} of {count} {'is' if len(found) == 1 else 'are'} enough: "
-            f"{counted(self._launches, 'launch')} in {time.monotonic() - began_at:.1f} s, {self._unresolved} unresolved"
-        )
+        seconds = time.monotonic() - began_at
+        _tell(f"{told}: {counted(self._launches, 'launch')} in {seconds:.1f} s, {self._unresolved} unresolved")
         return self._tree.patch()
 
     def _failing(self, launch: LaunchRecord) -> set[str]:
@@ -189,7 +195,6 @@ class _RedCase:
                 self._launching.forget(record)
         self._unresolved += bool(self._why_unresolved)
         is_red = not self._why_unresolved and bool(self._failing(record) & self.metrics)
-        _tell(
-            f"  {counted(len(hunks), 'hunk')}: {'unresolved' if self._why_unresolved else 'red' if is_red else 'green'}"
-        )
+        known = f"unresolved: {self._why_unresolved}" if self._why_unresolved else "red" if is_red else "green"
+        _tell(f"  {counted(len(hunks), 'hunk')}: {known[:_LONGEST]}")
         return is_red

@@ -30,13 +30,14 @@ from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.records.launch_files import CONTRACT, LONGEST_SOCKETS_FOLDER
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wire import STACKS_SIGNAL, heartbeat_s, variables_from_wire
-from pytest_distbench.releases import RECORDER_FILE_VARIABLES, RECORDER_SIZE_VARIABLES
+from pytest_distbench.releases import RECORDER_FILE_VARIABLES, RECORDER_SIZE_VARIABLES, move_editables
 from pytest_distbench.worker.forked import place_sockets
 from pytest_distbench.worker.torch_internals import cpus_near_gpu, has_recorder
 
 _NEW_USER, _NEW_NET = 0x10000000, 0x40000000
 """CLONE_NEWUSER and CLONE_NEWNET (linux/sched.h)."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def enter_namespaces(plan: LaunchPlan, rank: int) -> None:
@@ -103,12 +104,25 @@ def take_environment(plan: LaunchPlan) -> None:
     _size_recorder()
     if plan.device == "cuda":
         arm_nccl(plan, int(os.environ["RANK"]))
-    sys.path[:] = plan.python_path
+    take_path(plan)
     os.chdir(plan.working_dir)
     sockets = plan.files.sockets
     if len(os.fsencode(sockets)) <= LONGEST_SOCKETS_FOLDER:
         sockets.mkdir(mode=0o700, exist_ok=True)
         place_sockets(str(sockets))
+
+
+def take_path(plan: LaunchPlan) -> None:
+    """Import from the folders of the plan: what an editable install has in the working tree, from this group's tree."""
+
+    def there(folder: str) -> str:
+        path = Path(folder)
+        is_moved = path.is_relative_to(plan.foreign_tree) and not path.is_relative_to(plan.tree) and path != _PACKAGE
+        return str(Path(plan.tree, path.relative_to(plan.foreign_tree))) if is_moved else folder
+
+    sys.path[:] = plan.python_path
+    if plan.tree and plan.foreign_tree:
+        move_editables(there)
 
 
 def take_program(file: str) -> None:

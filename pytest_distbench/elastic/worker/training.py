@@ -44,6 +44,7 @@ from pytest_distbench.worker.process import (
     note_autocast,
     software,
     take_output,
+    take_path,
     take_program,
     take_signals,
 )
@@ -395,7 +396,7 @@ def main(plan_path: str) -> NoReturn:
     context: ElasticRank | None = None
     take_output(plan.files.log(slot))
     take_signals(plan.files.stacks(slot))
-    sys.path[:] = plan.python_path
+    take_path(plan)
     take_program(work.body.file)
     if plan.set_threads is not None:
         torch.set_num_threads(plan.set_threads)
@@ -466,7 +467,7 @@ def serve(path: str, number: str) -> NoReturn:
     """Be a server of a pool in its slot: load what the plan names, say so, and stay until SIGTERM asks it to go."""
     plan, slot = LaunchPlan.read_from(path), int(number)
     task, timeline = plan.expect(Pool).tasks[SERVING], plan.files.pool_timeline
-    sys.path[:] = plan.python_path
+    take_path(plan)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1").partition(",")[0] or 1))
     try:
         load: Callable[..., object] = bodies.load(task.body)
