@@ -55,8 +55,9 @@ STAND_IN = [
     *("-p", "support.cuda_launcher"),
     *("-p", "support.nvml"),
     "--distbench-launcher=stand-in-cuda",
+    *("-o", "pythonpath=suites/training suites/structure"),
 ]
-"""For pytest, where the GPUs are made up: the driver, and CUDA in the ranks."""
+"""For pytest, where the GPUs are made up: the driver, and CUDA in the ranks, which are not those of the repository."""
 
 HOST = os.environ.get("DISTBENCH_NVML", "8xH100")
 """The GPUs of the stand-in."""

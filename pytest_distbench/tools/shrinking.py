@@ -190,7 +190,8 @@ class _RedCase:
             record = self._launching.launch_reference(variant, bounded, 0)
             self._launches += 1
             if record.outcome != "passed":
-                self._why_unresolved = record.reason.partition("\n")[0] or record.outcome
+                reason = record.reason.partition("\n")[0].removeprefix(f"in {variant}: ")
+                self._why_unresolved = reason or record.outcome
             if record.outcome == "failed":
                 self._launching.forget(record)
         self._unresolved += bool(self._why_unresolved)

@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from support.processes import LIMIT_S, wait_for
 from support.repositories import git
 from support.results import result, run, verdict
 
@@ -90,6 +92,18 @@ def test_a_commit_whose_tests_cannot_be_imported_is_skipped(
 
     assert main(["verdict", "test_it.py"]) == SKIP
     assert "skip: pytest ended with exit code 2 and measured nothing" in capfd.readouterr().out
+
+
+def test_sigterm_ends_pytest_first(tmp_path: Path) -> None:
+    test = "import os, time\n\ndef test_it():\n    open('up', 'w').write(str(os.getpid()))\n    time.sleep(1000)\n"
+    (tmp_path / "test_it.py").write_text(test)
+    command = [sys.executable, "-m", "pytest_distbench", "verdict", "test_it.py"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for(lambda: (tmp_path / "up").exists() and bool((tmp_path / "up").read_text()), process)
+    process.terminate()
+
+    assert process.wait(timeout=LIMIT_S) == 143
+    assert not psutil.pid_exists(int((tmp_path / "up").read_text()))
 
 
 def commit(folder: Path, count: int, **files: str) -> None:

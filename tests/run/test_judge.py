@@ -7,6 +7,7 @@ import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.repositories import git
@@ -19,9 +20,12 @@ TYPICAL = ("test_*.py", "*_test.py")
 
 
 @pytest.fixture
-def changed(committed: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
+def changed(
+    committed: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """A repository with one commit, ``HEAD``, whose tests are in the working directory."""
     monkeypatch.chdir(committed.path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path_factory.mktemp("tmp")))
     write(committed.path, "library.py tests/helper.py tests/test_old.py pkg/step_test.py", "base")
     git(committed.path, "add", "-A")
     git(committed.path, "commit", "-qm", "more")
@@ -114,6 +118,33 @@ def test_a_module_that_a_hook_found_in_the_working_tree_is_an_error(
 
     with pytest.raises(ConfigurationError, match=r"imported module library from .*/library\.py, of the change itself"):
         ready.check_imports()
+
+
+def test_what_is_installed_in_the_working_tree_is_imported_from_the_base(
+    ready: Judged, changed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a line of a .pth file, and by a hook of setuptools; what is installed elsewhere stays."""
+    hook: Any = types.ModuleType("__editable___pkg_1_finder")
+    hook.MAPPING = {"pkg": f"{changed}/pkg", "other": "/elsewhere/other"}
+    hook.NAMESPACES = {"spaced": [f"{changed}/spaced"]}
+    monkeypatch.setitem(sys.modules, hook.__name__, hook)
+    monkeypatch.setattr(sys, "path", [f"{changed}/src", "/elsewhere", ready.base])
+    ready.keep_out()
+
+    assert sys.path == [f"{ready.base}/src", "/elsewhere", ready.base]
+    assert hook.MAPPING == {"pkg": f"{ready.base}/pkg", "other": "/elsewhere/other"}
+    assert hook.NAMESPACES == {"spaced": [f"{ready.base}/spaced"]}
+
+
+def test_temporary_files_in_the_repository_are_refused(changed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pytest would look for an ini file there, above the base."""
+    monkeypatch.setattr("tempfile.tempdir", str(changed / "tmp"))
+    with (
+        pytest.raises(ConfigurationError, match=r"TMPDIR is in the repository.*; wanted TMPDIR=/tmp or another"),
+        made_ready(["--distbench-against=HEAD"]),
+    ):
+        pass
+    assert list((changed / "tmp").iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.fingerprints import BARRIER, of
-from support.metrics import baseline_of
+from support.metrics import baseline_of, metric
 from support.stores import CASE, KEY, PLATFORM, entry, result
 
 from pytest_distbench.judging.terms import Terms
@@ -94,7 +95,7 @@ def test_why_a_regression_is_expected_comes_from_the_test_before_the_file() -> N
 
 
 def test_pairs_are_looked_at_after_their_own_numbers_and_the_other_side_is_recorded() -> None:
-    reference = Paired(REQUEST, name="main (1)", tolerance=0.05, numbers=(5, 10), cases=1)
+    reference = Paired(REQUEST, name="main (1)", tolerance=0.05, numbers=(5, 10), cases=1, other_python=False)
     source = Made(1.0)
     source.references = list(result(2.0).launches)
 
@@ -102,10 +103,25 @@ def test_pairs_are_looked_at_after_their_own_numbers_and_the_other_side_is_recor
     assert (reference.record(source).name, reference.record(source).launches) == ("main (1)", source.references)
 
 
+@pytest.mark.parametrize("other_python", [False, True])
+def test_another_torch_excuses_an_exact_number_where_it_can_be_another(other_python: bool) -> None:
+    """Under one Python a rank says of itself that it ran another, by code that is compared."""
+    source = Made(1.0)
+    [ours], [theirs] = source.launches, result(1.0).launches
+    source.launches = [replace(ours, measurements=[metric(7, "exact")], software={"torch": "2.13.0.x"})]
+    source.references = [replace(theirs, measurements=[metric(8, "exact")], software={"torch": "2.13.0"})]
+    reference = Paired(REQUEST, name="main", tolerance=0.05, numbers=(1,), cases=1, other_python=other_python)
+    [judgement] = reference.compare(source)
+
+    assert judgement.kind == ("inconclusive" if other_python else "changed")
+    assert reference.record(source).software == {"torch": "2.13.0" if other_python else "2.13.0.x"}
+
+
 def test_a_test_that_the_other_side_lacks_is_missing_there() -> None:
     source = Made(1.0)
     source.alone = "the test does not exist in main"
-    [judgement] = Paired(REQUEST, name="main", tolerance=0.05, numbers=(5,), cases=1).compare(source)
+    reference = Paired(REQUEST, name="main", tolerance=0.05, numbers=(5,), cases=1, other_python=False)
+    [judgement] = reference.compare(source)
 
     assert (judgement.kind, judgement.is_open) == ("new", False)
 

@@ -105,8 +105,8 @@ def test_the_fewest_hunks_are_printed_and_nothing_is_left(
     assert lines[0].startswith("HEAD (")
     assert lines[0].endswith(") and the working tree differ in 6 hunks, and in 1 of tests, which stay")
     assert "green" in progress
-    assert "unresolved" in progress
-    assert lines[-1].startswith("3 of 6 hunks are enough: ")
+    assert ": unresolved: rank 0 raised " in progress
+    assert lines[-1].startswith("3 of 6 hunks are enough, and the others are green: ")
     (project / "tmp" / "patch").write_text(patch[patch.index("diff --git") :])
     git(project, "stash", "-q", "-u")
     git(project, "apply", "tmp/patch")
