@@ -151,7 +151,9 @@ DIFFS = {
 }
 KEPT = {"distbench-0.lock", "distbench-0.queue", "torchinductor_root"}
 """What every run leaves below TMPDIR: the lock of this host, and a folder of torch's."""
-ENOUGH = re.compile(r"(\d+) of (\d+) hunks? (?:is|are) enough, and the others are green: (\d+) launch(?:es)? in ([\d.]+) s, (\d+) unresolved")
+ENOUGH = re.compile(
+    r"(\d+) of (\d+) hunks? \w+ enough, and the others are green: (\d+) launch\w* in ([\d.]+) s, (\d+) unresolved"
+)
 
 
 def write(folder: Path, texts: Mapping[str, str | bytes]) -> None:

@@ -32,16 +32,16 @@ ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
 
 BUDGETS = {
-    "README.md": 956,  # wrong layouts are among what it catches, and costs on many ranks; who judges
+    "README.md": 970,  # wrong layouts are among what it catches, and costs on many ranks; who judges
     "first-day.md": 1100,
     "scripts.md": 1300,
     "writing.md": 1600,
     "baselines.md": 1200,
-    "against.md": 1140,  # whose tests judge a change, and which files these are
+    "against.md": 1170,  # whose tests judge a change, and which files these are
     "ci.md": 1565,  # pull requests from forks
     "hosts.md": 1700,
     "noise.md": 1000,
-    "triage.md": 1770,  # which part of a change
+    "triage.md": 1870,  # which part of a change
     "history.md": 800,
     "elastic.md": 2300,
     "migration.md": 1000,
@@ -71,8 +71,8 @@ def test_a_page_keeps_to_its_words() -> None:
 
     assert {page.name for page in site} == {*BUDGETS, *GENERATED}
     assert {p.name: words([p]) for p in site if words([p]) > BUDGETS.get(p.name, 8_000)} == {}
-    assert words([page for page in site if page.name in GENERATED]) <= 8_420  # fake_tensors, judge, shrink
-    assert words([page for page in site if page.name not in GENERATED]) <= 29_420  # the base as judge, shrink, AMD
+    assert words([page for page in site if page.name in GENERATED]) <= 8_430  # fake_tensors, judge, shrink
+    assert words([page for page in site if page.name not in GENERATED]) <= 29_560  # the base as judge, shrink, AMD
 
 
 def test_the_sidebar_has_the_groups_and_labels_of_the_readme() -> None:

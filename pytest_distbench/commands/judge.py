@@ -28,7 +28,8 @@ def _judge(options: argparse.Namespace) -> Iterator[str]:
 
 
 JUDGE = Subcommand(
-    "run tests of the base over the library code of a change, as pytest --distbench-judge=base; exit code: pytest's",
+    "run pytest with these arguments, --distbench-against REF among them: tests of REF over the library code of a "
+    "change, as --distbench-judge=base; exit code: pytest's",
     _add_judge,
     _judge,
 )

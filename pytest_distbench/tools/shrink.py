@@ -76,7 +76,8 @@ def _why_not(run: RunRecord, ref: str, arguments: str) -> Iterator[str]:
 
 
 SHRINK = Subcommand(
-    help="find the smallest part of a diff that keeps an exact metric of a test red, and print it as a patch",
+    help="find the smallest part of a diff that keeps an exact metric of a test red, and print it as a patch; exit "
+    "code 1: none is red",
     add_options=_add,
     run=_run,
 )

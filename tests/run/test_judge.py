@@ -132,8 +132,13 @@ def test_what_is_installed_in_the_working_tree_is_imported_from_the_base(
     ready.keep_out()
 
     assert sys.path == [f"{ready.base}/src", "/elsewhere", ready.base]
-    assert hook.MAPPING == {"pkg": f"{ready.base}/pkg", "other": "/elsewhere/other"}
-    assert hook.NAMESPACES == {"spaced": [f"{ready.base}/spaced"]}
+    assert (
+        vars(hook).items()
+        >= {
+            "MAPPING": {"pkg": f"{ready.base}/pkg", "other": "/elsewhere/other"},
+            "NAMESPACES": {"spaced": [f"{ready.base}/spaced"]},
+        }.items()
+    )
 
 
 def test_temporary_files_in_the_repository_are_refused(changed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from support.releases import needs_numa
 from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.launch.starters import LAUNCHERS, Launcher, LauncherSetup
 from pytest_distbench.records.environment import SETTINGS
+from pytest_distbench.records.record import replace
 from pytest_distbench.worker import process
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.process import enter_namespaces, forbid_tf32
@@ -282,3 +284,19 @@ def test_a_ranks_report_has_it(on_cuda: Launch) -> None:
         "cudnn_benchmark": "off",
         "cudnn_deterministic": "off",
     }
+
+
+def test_an_editable_install_leads_into_the_tree_of_this_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As setuptools installs it, and not where it leads elsewhere, or into the tree already."""
+    hook = ModuleType("__editable___pkg_1_finder")
+    tree, working = tmp_path / "working" / "tmp" / "tree", tmp_path / "working"
+    vars(hook)["MAPPING"] = {"pkg": f"{working}/pkg", "other": "/elsewhere/other", "own": f"{tree}/own"}
+    monkeypatch.setitem(sys.modules, hook.__name__, hook)
+    monkeypatch.setattr(sys, "path", sys.path)
+    plan = make_plan(tmp_path, python_path=[str(tree)])
+    process.take_path(plan)
+    assert vars(hook)["MAPPING"]["pkg"] == f"{working}/pkg"
+    process.take_path(replace(plan, tree=str(tree), foreign_tree=str(working)))
+
+    assert sys.path == [str(tree)]
+    assert vars(hook)["MAPPING"] == {"pkg": f"{tree}/pkg", "other": "/elsewhere/other", "own": f"{tree}/own"}
