@@ -123,8 +123,8 @@ def check_origin(plan: LaunchPlan) -> None:
             continue
         raise ForeignModuleError(
             f"module {name} was imported from {file}, in the working tree, by the group that measures another "
-            "revision; does an editable install lead there? Put its folder on sys.path instead: pythonpath = src in "
-            "the ini file, or pip install -e . --config-settings editable_mode=compat"
+            "revision; does an import hook lead there? Put the folder of its package on sys.path instead: pythonpath = "
+            "src in the ini file, or pythonpath = ."
         )
 
 

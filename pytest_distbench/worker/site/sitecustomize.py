@@ -193,6 +193,31 @@ def _close_doors(module: Any) -> None:
     module.TCPStore = make_on_loopback
 
 
+def _enter_tree() -> None:
+    """Import what is installed in the working tree from this side's tree, as ``take_path`` in ``worker/process.py``."""
+    import json
+
+    try:
+        with open(os.environ[_PLAN]) as file:
+            plan = json.load(file)
+    except (OSError, KeyError, ValueError):
+        return  # on another host, or after the launch
+    tree, foreign = plan.get("tree"), plan.get("foreign_tree")
+    if not tree or not foreign:
+        return
+
+    def there(folder: str) -> str:
+        is_moved = f"{folder}/".startswith(f"{foreign}/") and not folder.startswith((f"{tree}/", sys.prefix))
+        return tree + folder[len(foreign) :] if is_moved else folder
+
+    sys.path[:] = map(there, sys.path)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("__editable___"):  # a hook of setuptools
+            packages, namespaces = (getattr(module, table, {}) for table in ("MAPPING", "NAMESPACES"))
+            packages.update({package: there(folder) for package, folder in packages.items()})
+            namespaces.update({package: [*map(there, folders)] for package, folders in namespaces.items()})
+
+
 def _give_way() -> None:
     """Import the module of this name that Python would have found without us, if there is one."""
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != _FOLDER]
@@ -210,4 +235,5 @@ if _SLOT in os.environ and "RANK" in os.environ and _WORKER not in os.environ:
     os.environ[_WORKER] = str(os.getpid())
     _note_moment("process")
 sys.meta_path.insert(0, _Finder())
+_enter_tree()
 _give_way()
