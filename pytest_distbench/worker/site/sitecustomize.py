@@ -8,6 +8,7 @@ standard library alone is used, and nothing may fail or be left on ``sys.path``.
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 
@@ -28,6 +29,10 @@ _OF_STARTERS = ("ChildFailedError", "ProcessRaisedException", "ProcessExitedExce
 _SLOT = "DISTBENCH_SLOT"
 """As in ``elastic/records.py``."""
 _LOOPBACK = "127.0.0.1"
+_PACKAGES = (".", "src", "lib", "python")
+"""Where a repository has packages, as in ``worker/bodies.py``."""
+_tree = ""
+"""Of another revision, that this process runs."""
 _WORKER = "DISTBENCH_WORKER"
 """In what a worker of an elastic job starts itself, such as the processes of a data loader: they are no workers."""
 
@@ -66,6 +71,8 @@ def _note_what_it_raises() -> None:
     rank = os.environ.get("RANK")
     who = f"rank {rank}" if rank is not None else f"starter {' '.join(sys.argv)[:_LONGEST_ERROR]}"
     _note_rank(who, "began")
+    if _tree:
+        atexit.register(_note_copies, who)
     hook = sys.excepthook
 
     def note_and_tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -78,6 +85,15 @@ def _note_what_it_raises() -> None:
             hook(kind, error, trace)
 
     sys.excepthook = note_and_tell
+
+
+def _note_copies(who: str) -> None:
+    """Of a package that the repository has, and that is installed by copy, no side runs its own code."""
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None) or ""
+        is_installed = "-packages" in file and "." not in name and name != "pytest_distbench"
+        if is_installed and any(os.path.isfile(os.path.join(_tree, place, name, "__init__.py")) for place in _PACKAGES):
+            _note_rank(who, "raised", f"imported {file}, a copy of a package that the repository has: pip install -e .")
 
 
 def _in_words(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> str:
@@ -210,6 +226,8 @@ def _enter_tree() -> None:
         is_moved = f"{folder}/".startswith(f"{foreign}/") and not folder.startswith((f"{tree}/", sys.prefix))
         return tree + folder[len(foreign) :] if is_moved else folder
 
+    global _tree
+    _tree = tree
     sys.path[:] = map(there, sys.path)
     for name, module in list(sys.modules.items()):
         if name.startswith("__editable___"):  # a hook of setuptools

@@ -74,6 +74,22 @@ print(*hook.MAPPING.values(), *hook.NAMESPACES["spaced"], *sys.path[1:4])
     ]
 
 
+def test_a_rank_that_imports_an_installed_copy_of_a_package_of_the_repository_fails_the_command(
+    torch: Path, tmp_path: Path
+) -> None:
+    tree, installed = tmp_path / "tree", tmp_path / "site-packages"
+    for folder in (tree / "src" / "copied", installed / "copied", installed / "other"):
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").touch()
+    (tmp_path / "plan.json").write_text(json.dumps({"tree": str(tree), "foreign_tree": "/elsewhere"}))
+    notes = {"DISTBENCH_NOTES": str(tmp_path / "plan.json"), "RANK": "1"}
+    python("import torch.distributed.distributed_c10d, copied, other", torch, installed, **notes)
+    told = [json.loads(line)[1:] for line in (tmp_path / "ranks.jsonl").read_text().splitlines()]
+
+    assert [(who, what) for who, what, *_ in told] == [("rank 1", "began"), ("rank 1", "raised")]
+    assert told[1][3].startswith(f"imported {installed}/copied/__init__.py, a copy of a package")
+
+
 def test_where_the_user_has_none_nothing_of_it_is_on_the_path() -> None:
     assert python(f"import sys; print({str(SITE)!r} in sys.path)") == "False\n"
 
