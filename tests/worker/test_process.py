@@ -292,7 +292,7 @@ def test_an_editable_install_leads_into_the_tree_of_this_group(tmp_path: Path, m
     tree, working = tmp_path / "working" / "tmp" / "tree", tmp_path / "working"
     vars(hook)["MAPPING"] = {"pkg": f"{working}/pkg", "other": "/elsewhere/other", "own": f"{tree}/own"}
     monkeypatch.setitem(sys.modules, hook.__name__, hook)
-    monkeypatch.setattr(sys, "path", sys.path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
     plan = make_plan(tmp_path, python_path=[str(tree)])
     process.take_path(plan)
     assert vars(hook)["MAPPING"]["pkg"] == f"{working}/pkg"
