@@ -59,8 +59,8 @@ STAND_IN = [
 ]
 """For pytest, where the GPUs are made up: the driver, and CUDA in the ranks, which are not those of the repository."""
 
-HOST = os.environ.get("DISTBENCH_NVML", "8xH100")
-"""The GPUs of the stand-in."""
+MADE_UP = {"DISTBENCH_NVML": os.environ.get("DISTBENCH_NVML", "8xH100"), "PYTHONPATH": str(ROOT / "tests")}
+"""What they are, and where they lie."""
 
 SMALL = ["--distbench-max-message=64KiB", "--distbench-launches=3:3"]
 """For the suites on made-up GPUs, whose times mean nothing: they are to come to their end."""
@@ -499,8 +499,9 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep what the lines wrote")
     parser.add_argument("--resume", action="store_true", help="go on there, with lines not there or that failed")
     parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="SECONDS", help="of one run of pytest")
+    host = MADE_UP["DISTBENCH_NVML"]
     parser.add_argument(
-        "--stand-in", nargs="?", const=HOST, default="", metavar="HOST", help=f"made up: {HOST} or 8xMI300X"
+        "--stand-in", nargs="?", const=host, default="", metavar="HOST", help=f"made up: {host} or 8xMI300X"
     )
     options = parser.parse_args()
     names = options.only.split(",")
