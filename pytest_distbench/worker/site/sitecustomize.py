@@ -222,8 +222,10 @@ def _enter_tree() -> None:
     if not tree or not foreign:
         return
 
+    own = [tree, *([sys.prefix] if sys.prefix.startswith(f"{foreign}/") else [])]  # a virtual environment in it stays
+
     def there(folder: str) -> str:
-        is_moved = f"{folder}/".startswith(f"{foreign}/") and not folder.startswith((f"{tree}/", sys.prefix))
+        is_moved = f"{folder}/".startswith(f"{foreign}/") and not f"{folder}/".startswith(tuple(f"{o}/" for o in own))
         return tree + folder[len(foreign) :] if is_moved else folder
 
     global _tree

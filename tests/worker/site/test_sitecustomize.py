@@ -48,18 +48,25 @@ def test_it_notes_the_groups_and_changes_no_result(torch: Path, tmp_path: Path) 
     assert {path.name for path in tmp_path.glob("joined*")} == {"joined0", "joined2"}
 
 
-def test_what_is_installed_in_the_working_tree_is_imported_from_the_tree_of_this_side(tmp_path: Path) -> None:
-    """By a folder on sys.path, as a .pth file adds it, and by a hook of setuptools, which is there before."""
+@pytest.mark.parametrize("prefix", [".", "working/env"])
+def test_what_is_installed_in_the_working_tree_is_imported_from_the_tree_of_this_side(
+    tmp_path: Path, prefix: str
+) -> None:
+    """By a folder on sys.path, as a .pth file adds it, and by a hook of setuptools, which is there before.
+
+    The working tree may be below Python's own folder, as /usr/src/app is, and that in the working tree, as .venv is.
+    """
     working, tree = tmp_path / "working", tmp_path / "working" / "tmp" / "tree"
     (tmp_path / "plan.json").write_text(json.dumps({"tree": str(tree), "foreign_tree": str(working)}))
     hook = f"""
 import sys, types
+sys.prefix = {str(tmp_path / prefix)!r}
 hook = sys.modules["__editable___pkg_1_finder"] = types.ModuleType("hook")
 hook.MAPPING, hook.NAMESPACES = {{"pkg": "{working}/pkg", "other": "/other"}}, {{"spaced": ["{working}/spaced"]}}
 import sitecustomize
-print(*hook.MAPPING.values(), *hook.NAMESPACES["spaced"], *sys.path[1:4])
+print(*hook.MAPPING.values(), *hook.NAMESPACES["spaced"], *sys.path[1:5])
 """
-    path = [SITE, working / "src", tree / "lib", tmp_path / "working2"]
+    path = [SITE, working / "src", tree / "lib", tmp_path / "working2", working / "env" / "lib"]
     told = subprocess.run(
         [sys.executable, "-S", "-c", hook],
         env={"PYTHONPATH": os.pathsep.join(map(str, path)), "DISTBENCH_NOTES": str(tmp_path / "plan.json")},
@@ -70,7 +77,7 @@ print(*hook.MAPPING.values(), *hook.NAMESPACES["spaced"], *sys.path[1:4])
 
     assert told.split() == [
         *(f"{tree}/pkg", "/other", f"{tree}/spaced"),
-        *(f"{tree}/src", f"{tree}/lib", f"{tmp_path}/working2"),
+        *(f"{tree}/src", f"{tree}/lib", f"{tmp_path}/working2", f"{tree if prefix == '.' else working}/env/lib"),
     ]
 
 
