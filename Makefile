@@ -1,11 +1,11 @@
-# `make suites` measures and takes about two minutes, `make suites-full` with all slow tests, `make structure` judges what needs no clock, `make lint` runs what needs no test, `make test` that and the tests of the plugin, `make thorough` and `make nightly` more of the same, `make durations` says which file of tests takes too long, `make dist` builds the wheel and tries it, `make gpu` on GPUs, `make docs` builds the site. Torch is installed once.
+# `make suites` measures and takes about two minutes, `make suites-full` with all slow tests, `make structure` judges what needs no clock, `make test` runs lint and the tests of the plugin, `make lint` that alone, `make nightly` more of the same, `make durations` says which file of tests has become costly, `make dist` builds the wheel and tries it, `make gpu` on GPUs, `make docs` builds the site. Torch is installed once.
 PYTHON ?= python3
 TOX = .venv/bin/tox
 UV = .venv/bin/uv
 
-.PHONY: suites suites-full structure lint test thorough nightly durations dist gpu docs
+.PHONY: suites suites-full structure lint test nightly durations dist gpu docs
 
-SIDE_BY_SIDE = -n 4 --dist=loadgroup --no-loadscope-reorder
+SIDE_BY_SIDE = -n 4 --dist=loadgroup --no-loadscope-reorder -rs
 
 suites: $(TOX)
 	$(TOX) run -q -e py -- suites --world-size 2
@@ -33,30 +33,27 @@ endif
 	$(UV) pip install --python .venv-gpu --torch-backend=auto -e '.[suites]' --group test
 	touch $@
 
-# Lint, format, types, import contracts, workflows and the pages: about a minute.
+# Lint, format, types, import contracts, workflows and the pages: also a part of `make test`.
 lint: $(TOX)
-	$(TOX) run -q -e py --notest
-	.tox/py/bin/python tests/lint.py
+	$(TOX) run -q -e py -- tests/test_lint.py -n 2
 
-test: lint
-	$(TOX) run -q -e py
+# `make test MARKS="not nightly"`: also, under torchrun, a command and Slurm, what depends on who starts the ranks.
+MARKS = not thorough and not nightly
+test: $(TOX)
+	$(TOX) run -q -e py -- tests -m "$(MARKS)" --since=origin/main $(SIDE_BY_SIDE) --durations=10 --junit-xml=durations/test.xml
 
-# Under torchrun, a command and Slurm what depends on who starts the ranks.
-thorough: $(TOX)
-	$(TOX) run -q -e py -- tests -m thorough $(SIDE_BY_SIDE) --junit-xml=durations/thorough.xml
-
-# Minutes each: every fault under every launcher, every type on four ranks, networks and nodes that die.
+# Minutes each: every fault under every launcher, every type on four ranks, networks and nodes that die, all conditional tests.
 nightly: $(TOX)
-	$(TOX) run -q -e py -- tests -m nightly $(SIDE_BY_SIDE) --durations=10
+	$(TOX) run -q -e py -- tests -m "nightly or conditional" $(SIDE_BY_SIDE) --durations=10
 
-# After `make test` and `make thorough`, whose seconds it reads.
+# After `make test`, whose seconds it reads; RECORD=--record writes tests/durations.csv.
 durations:
-	.tox/py/bin/python tests/durations.py durations/*.xml
+	.tox/py/bin/python tests/durations.py $(RECORD) durations/test.xml
 
-# The sdist and the wheel in dist/, and the README's first test with the wheel in an empty environment.
+# The sdist and the wheel in dist/, and the README's first test with the wheel; WITH=--empty in an environment that has nothing else.
 dist: $(TOX)
 	$(TOX) run -q -e py --notest
-	.tox/py/bin/python tests/wheel.py dist
+	.tox/py/bin/python tests/wheel.py dist $(WITH)
 
 docs: $(TOX)
 	$(TOX) run -q -e docs

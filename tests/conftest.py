@@ -6,6 +6,7 @@ import contextlib
 import gc
 import importlib
 import os
+import signal
 import sys
 import tempfile
 import textwrap
@@ -14,10 +15,14 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
+import changes
+import durations
 import hypothesis
 import pytest
+from support.costs import pytest_runtest_makereport, pytest_runtest_protocol
 from support.doors import is_open, watched
 from support.engine import ENGINE
 from support.launching import Launch, Lent, MadeLauncher, RunInside
@@ -37,27 +42,18 @@ from pytest_distbench.run.kinds import AROUND, LAUNCH_KINDS
 
 gc.disable()  # until all tests are collected, and all that they import is loaded: see pytest_collection_finish
 
+__all__ = ["pytest_runtest_makereport", "pytest_runtest_protocol"]  # hooks that pytest finds here
+
 hypothesis.settings.register_profile("repository", deadline=None, derandomize=True)  # no clock, no surprise in CI
 hypothesis.settings.load_profile("repository")
 
+ROOT = Path(__file__).parents[1]
+UNCHANGED = pytest.StashKey[dict[str, str]]()
+"""Why conditional tests are left out, by the beginning of the names of their files."""
 SHARED = {"launcher", "launchers", "made_launcher", "cuda_launcher", "run_inside"}
 """Fixtures that cost seconds: a second worker would make them again."""
-LONGEST = [
-    Path(__file__).parent / f"{name}.py"
-    for name in (
-        "end_to_end/test_suites",
-        "end_to_end/test_pages",
-        "elastic/end_to_end/test_elastic",
-        "elastic/end_to_end/test_elastic_engines",
-        "workloads/end_to_end/test_input",
-        "end_to_end/test_confirm",
-        "end_to_end/test_conformance",
-        "workloads/end_to_end/test_scaling",
-        "end_to_end/test_runs",
-        "end_to_end/test_against",
-    )
-]
-"""Files with the longest tests, in the order they are begun in, by whichever worker is free."""
+SPLIT_S = 40.0
+"""Files whose tests take longer in all are shared by the workers, though each makes a launcher of its own then."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -76,6 +72,16 @@ def modules_stay() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("_pytest.pytester.SysModulesSnapshot", ModulesOfProject)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c_is_heard() -> Iterator[None]:
+    """What tests start hears SIGINT, which a shell has its background jobs ignore, and with them their children."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda *_: None)  # Python's handlers, as opposed to SIG_IGN, end with an exec
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -126,27 +132,53 @@ def closed_doors(no_process_left: None, tmp_path_factory: pytest.TempPathFactory
     assert [line for line in lines if is_open(line.split()[0])] == []
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--since",
+        metavar="REF",
+        help="skip conditional tests that import nothing that has changed since the merge base with REF",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Find out once, in the process that has the workers, which conditional tests run."""
+    if hasattr(config, "workerinput"):
+        config.stash[UNCHANGED] = config.workerinput["unchanged"]
+    else:
+        config.stash[UNCHANGED] = changes.left_out(config.option.since) if config.option.since else {}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["unchanged"] = node.config.stash[UNCHANGED]
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # around what pytest-xdist does with groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Give what starts process groups a time limit, and one worker to those of a file that share a warm launcher.
 
-    The longest come first, then other whole runs, then single launches, then all that is quick: a long test
-    that is begun last would keep one worker busy while the others have nothing left. Torchrun and a command keep
-    nothing between launches: any worker will do for them.
+    The longest come first, as far as ``durations.csv`` knows them: a long test that is begun last would keep one
+    worker busy while the others have nothing left. Torchrun and a command keep nothing between launches: any worker
+    will do for them.
     """
-    turns = {}
+    recorded, took_s = durations.read_recorded(), {}
     for item in items:
+        file = item.path.relative_to(ROOT).as_posix() if item.path.is_relative_to(ROOT) else ""
+        for begin in (begin for begin in changes.CONDITIONAL if file.startswith(begin)):
+            item.add_marker(pytest.mark.conditional)
+            if reason := config.stash[UNCHANGED].get(begin):
+                item.add_marker(pytest.mark.skip(reason=reason))
         spawns, shares = item.get_closest_marker("spawn") is not None, _shares_launcher(item)
         alone = hasattr(item, "callspec") and item.callspec.params.get("launcher") in ("torchrun", "cmd")
-        is_long = item.path in LONGEST and not alone
-        turn = 0 if is_long else 3 if not spawns else 2 if shares else 1
-        turns[item] = (turn, LONGEST.index(item.path) if is_long else 0)
+        cost = recorded.get(file, durations.Cost(tests=1))
+        is_group = shares and not alone and cost.wall_s < SPLIT_S
+        took_s[item] = cost.wall_s if is_group else cost.wall_s / cost.tests
         if spawns and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(2 * LIMIT_S))
-        if shares and not alone and not is_long:
+        if is_group:
             item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}/{item.path.stem}"))
     yield
-    items.sort(key=turns.__getitem__)  # after pytest, which would put what shares a launcher side by side
+    items.sort(key=took_s.__getitem__, reverse=True)  # after pytest, which puts what shares a launcher side by side
     for item in items if "PYTEST_XDIST_WORKER" in os.environ else ():
         _name_group(item)
 

@@ -1,58 +1,98 @@
-"""Seconds by file of tests, from JUnit files of pytest; one above its budget is an error: ``make durations``."""
+"""What each file of tests costs, from JUnit files of pytest: ``make durations``.
+
+    python tests/durations.py [--record] REPORT.xml...
+
+CPU seconds count all that a test has started (``support/costs.py``). They are compared with ``durations.csv`` as shares
+of one run, so a busy machine changes little: a file whose share has more than doubled is an error. ``--record`` writes
+that file instead; pytest begins the longest tests first by it.
+"""
 
 from __future__ import annotations
 
+import argparse
+import csv
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree
 
+from support.costs import PROPERTY
+
 ROOT = Path(__file__).parent.parent
-SHARE = 0.06
-"""Of the time of all files, that one may take: a busy machine makes all of them slower."""
-SHARES = {
-    "tests/end_to_end/test_confirm.py": 0.12,  # three sides of each test, interleaved
-    "tests/end_to_end/test_conformance.py": 0.12,  # waits: each hang, and whoever does not leave
-    "tests/elastic/end_to_end/test_elastic.py": 0.08,  # nodes that are lost and join, under the agents of torchrun
-    "tests/end_to_end/test_interruptions.py": 0.09,  # whole runs that are ended, and what does not end at once
-    "tests/end_to_end/test_pages.py": 0.12,  # whole pages, typed in
-}
-"""Of files that may take more, and why."""
-LEAST_S = 60.0
-"""What takes no longer is no matter, however little the others take."""
+RECORDED = Path(__file__).with_name("durations.csv")
+GROWTH = 2.0
+LEAST_SHARE = 0.01
+"""Of the CPU seconds of all tests: a file that takes no more is no matter."""
 SHOWN = 15
 
 
-def seconds_by_file(reports: Sequence[str]) -> Counter[str]:
-    """What the tests of each file took in all, with their fixtures."""
-    found: Counter[str] = Counter()
+class Cost(NamedTuple):
+    """What the tests of a file took in all, with their fixtures."""
+
+    tests: int = 0
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+
+
+def read_reports(reports: Sequence[str]) -> dict[str, Cost]:
+    """By the file of the tests, the most costly first."""
+    found: dict[str, Cost] = {}
     for report in reports:
         for case in ElementTree.parse(report).iter("testcase"):
-            found[case.attrib["file"]] += float(case.attrib["time"])
-    return found
+            cpu_s = sum(float(p.attrib["value"]) for p in case.iter("property") if p.attrib["name"] == PROPERTY)
+            before = found.get(file := case.attrib["file"], Cost())
+            found[file] = Cost(before.tests + 1, before.cpu_s + cpu_s, before.wall_s + float(case.attrib["time"]))
+    return dict(sorted(found.items(), key=lambda item: item[1].cpu_s, reverse=True))
 
 
-def above_budget(seconds: Mapping[str, float]) -> list[str]:
-    """A line for each file that takes more than its share."""
-    total = sum(seconds.values())
-    return [
-        f"{file}: {taken:.0f} s, {taken / total:.1%} of all, and may take {share:.0%}"
-        for file, taken in sorted(seconds.items())
-        if taken > max(LEAST_S, total * (share := SHARES.get(file, SHARE)))
-    ]
+def read_recorded() -> dict[str, Cost]:
+    with RECORDED.open() as file:
+        return {
+            row["file"]: Cost(int(row["tests"]), float(row["cpu_s"]), float(row["wall_s"]))
+            for row in csv.DictReader(file)
+        }
 
 
-def main(reports: Sequence[str]) -> int:
-    """Print the files that take longest, then those above their budgets; 1 if there is one."""
-    seconds = seconds_by_file(reports)
-    if not seconds:
-        sys.exit(f"no test in {', '.join(reports) or 'no file'}")
-    for file, taken in seconds.most_common(SHOWN):
-        print(f"{taken:7.1f} s  {file}")
-    print(f"{seconds.total():7.1f} s  all {len(seconds)} files")
-    lines = above_budget(seconds)
-    print(*lines, sep="\n", file=sys.stderr)
+def grown(costs: Mapping[str, Cost], recorded: Mapping[str, Cost]) -> list[str]:
+    """A line for each file whose share of the CPU seconds has more than doubled since it was recorded.
+
+    Tests may have been left out, so a share is one of the files that both have.
+    """
+    files = costs.keys() & recorded.keys()
+    now, then = (sum(side[file].cpu_s for file in files) for side in (costs, recorded))
+    lines = []
+    for file, cost in costs.items():
+        share = cost.cpu_s / now if now else 0.0
+        before = recorded[file].cpu_s / then if file in files else 0.0
+        if share > max(GROWTH * before, LEAST_SHARE):
+            lines.append(f"{file}: {cost.cpu_s:.0f} CPU seconds, {share:.1%} of all; {before:.1%} when recorded")
+    return lines
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the most costly files; record all, or print those that have grown: 1 if there is one."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", action="store_true")
+    parser.add_argument("reports", nargs="+")
+    given = parser.parse_args(arguments)
+    costs = read_reports(given.reports)
+    if not costs:
+        sys.exit(f"no test in {', '.join(given.reports)}")
+    print("  CPU s   wall s  tests  file")
+    for file, (tests, cpu_s, wall_s) in [*costs.items()][:SHOWN]:
+        print(f"{cpu_s:7.1f}  {wall_s:7.1f}  {tests:5}  {file}")
+    tests, cpu_s, wall_s = map(sum, zip(*costs.values(), strict=True))
+    print(f"{cpu_s:7.1f}  {wall_s:7.1f}  {tests:5}  all {len(costs)} files")
+    if given.record:
+        with RECORDED.open("w", newline="") as out:
+            table = csv.writer(out, lineterminator="\n")
+            table.writerow(["file", *Cost._fields])
+            table.writerows([file, c.tests, f"{c.cpu_s:.1f}", f"{c.wall_s:.1f}"] for file, c in costs.items())
+        return 0
+    if lines := grown(costs, read_recorded()):
+        lines.append("Make them cheaper, or record what they cost: make durations RECORD=--record")
+        print(*lines, sep="\n", file=sys.stderr)
     return int(bool(lines))
 
 

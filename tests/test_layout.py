@@ -17,10 +17,10 @@ class Budget(NamedTuple):
 
 BUDGETS = {
     "pytest_distbench": Budget(
-        235,
-        61_130,  # layouts (11 files, 1560 lines), forecast (11, 1480), the base as judge (2, 480), shrink (3, 440), AMD
+        236,  # the rule of forecasts is a file of its own, which no rank imports
+        61_240,  # ranks look up half as much, and a parent imports what trains only for ranks that may train: 100
     ),
-    "tests": Budget(327, 60_110),
+    "tests": Budget(330, 60_500),  # CPU seconds of each test, and conditional tests: 380
 }
 """A number that rises needs its reason in a comment on its line."""
 

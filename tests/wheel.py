@@ -1,9 +1,9 @@
 """Build the sdist and the wheel, check them, and run the README's first test with the wheel alone: ``make dist``.
 
-    python tests/wheel.py FOLDER
+    python tests/wheel.py FOLDER [--empty]
 
-FOLDER gets both files. The test runs in a folder of its own, with a Python that has the wheel, what it requires, and
-the torch of this one.
+FOLDER gets both files. The test runs in a folder of its own, with a Python that has the wheel and sees the packages of
+this one; with ``--empty`` it has the wheel, what that requires, and the torch of this one, all of it installed anew.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 import shlex
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import venv
 import zipfile
@@ -27,7 +28,7 @@ def build(folder: Path) -> Path:
     Raises:
         SystemExit: a file of the package is not in it, or one that git does not know; README and fields are refused.
     """
-    run(sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT))
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT))
     version = importlib.metadata.version("pytest-distbench")
     made = [folder / f"pytest_distbench-{version}{ending}" for ending in ("-py3-none-any.whl", ".tar.gz")]
     run(sys.executable, "-m", "twine", "check", "--strict", *map(str, made))
@@ -38,8 +39,8 @@ def build(folder: Path) -> Path:
     return made[0]
 
 
-def try_it(wheel: Path, folder: Path) -> None:
-    """Install the wheel into an empty environment, and follow the README: record a baseline, and compare.
+def try_it(wheel: Path, folder: Path, *, is_empty: bool) -> None:
+    """Install the wheel into an environment, and follow the README: record a baseline, and compare.
 
     Raises:
         SystemExit: a command failed, or no baseline was written.
@@ -47,16 +48,24 @@ def try_it(wheel: Path, folder: Path) -> None:
     readme = (ROOT / "README.md").read_text()
     [example] = re.findall(r"```python\n(# test_step\.py\n.*?)```", readme, re.DOTALL)
     commands = re.findall(r"^\$ (pytest test_step\.py .*?) *#", readme, re.MULTILINE)
-    venv.create(folder / "venv", with_pip=True)
-    programs = folder / "venv" / "bin"
-    torch = f"torch=={importlib.metadata.version('torch').partition('+')[0]}"
-    run(str(programs / "python"), "-m", "pip", "install", "--quiet", torch, str(wheel))
+    venv.create(folder / "venv")
+    python = str(folder / "venv" / "bin" / "python")
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", str(wheel)]
+    if is_empty:
+        run(*install, f"torch=={importlib.metadata.version('torch').partition('+')[0]}")
+    else:
+        run(*install, "--no-deps")
+        [packages] = (folder / "venv").glob("lib/python*/site-packages")
+        (packages / "others.pth").write_text(sysconfig.get_path("purelib"))  # behind the wheel
+    where = run(python, "-c", "import pytest_distbench; print(pytest_distbench.__file__)")
+    if not Path(where.strip()).is_relative_to(folder):
+        sys.exit(f"not the wheel is imported, but {where}")
     mine = folder / "mine"
     mine.mkdir()
     (mine / "test_step.py").write_text(example)
     run("git", "init", "--quiet", cwd=mine)
     for command in commands:
-        print(run(str(programs / "python"), "-m", *shlex.split(command), cwd=mine))
+        print(run(python, "-m", *shlex.split(command), cwd=mine))
     if len(commands) != 2 or not list(mine.glob("baselines/**/*.json")):
         sys.exit(f"{commands} wrote no baseline into {sorted(mine.iterdir())}")
 
@@ -72,5 +81,5 @@ def run(*command: str, cwd: Path | None = None) -> str:
 if __name__ == "__main__":
     built = build(Path(sys.argv[1]))
     with tempfile.TemporaryDirectory() as made_for_it:
-        try_it(built, Path(made_for_it))
+        try_it(built, Path(made_for_it), is_empty="--empty" in sys.argv)
     print(f"{built.name}: runs the README's first test")

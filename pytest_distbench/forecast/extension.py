@@ -5,7 +5,7 @@ from __future__ import annotations
 ROWS = {
     "fixtures": {"forecast": "plugin:forecast"},
     "metric kinds": {"modelled": "kinds:MODELLED"},
-    "rules": {"modelled": "kinds:BY_ALL_TERMS"},
+    "rules": {"modelled": "rule:BY_ALL_TERMS"},
     "reasons": {"model-unsure": "kinds:MODEL_UNSURE"},
     "causes": {"forecast": "causes:dearer_calls"},
     "tables": {"forecast": "tables:FORECAST"},

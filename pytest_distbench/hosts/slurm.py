@@ -29,7 +29,9 @@ from pytest_distbench.launch.site.local import ChildRanks
 from pytest_distbench.launch.site.processes import end_with
 from pytest_distbench.launch.starters import NO_REVERSE_DNS, LauncherSetup
 from pytest_distbench.launch.starters.parent import (
+    PRELOAD,
     RANK,
+    TRAINING,
     Order,
     Parent,
     SilentParent,
@@ -192,7 +194,7 @@ def describe(*, ranks: int, engine: str, gpu: bool, platform: str) -> tuple[Envi
 
 def serve_node(port: int, addresses: Sequence[str], projects: Sequence[str]) -> None:
     """Be the parent of a node: call the controller, and fork the relay of one launch after the other."""
-    load("distbench", projects)
+    load("distbench", projects, [*PRELOAD, *TRAINING])  # it forks relays, and does not hear what their ranks run
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     line = relay.connect(addresses, port)
     relay.say(line, Caller(secret=os.environ[SECRET_VARIABLE], host=relay.host_name()))

@@ -12,15 +12,17 @@ import importlib
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import unittest
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from pytest_distbench.errors import BodyError, ForeignModuleError
+from pytest_distbench.extensions import EXTENSIONS
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
 from pytest_distbench.releases import GENERATED_MODULE, installed_folder, is_installed_here
 
@@ -126,6 +128,65 @@ def check_origin(plan: LaunchPlan) -> None:
             "revision; does an import hook lead there? Put the folder of its package on sys.path instead: pythonpath = "
             "src in the ini file, or pythonpath = ."
         )
+
+
+_TRAINS = re.compile(
+    r"optim|compile|dynamo|parallel|fsdp|fully_shard|ddp|distributed\.tensor|dtensor|checkpoint|importlib|__import__|runpy|exec",
+    re.IGNORECASE,
+)
+"""In a name of code that uses torch beyond tensors, modules and collectives, or that imports what it does not name."""
+_NO_TRAINING = {*sys.stdlib_module_names, "msgspec", "numpy", "psutil", "pytest", "torch"}
+_OURS = __name__.partition(".")[0]
+
+
+def may_train(file: Path, search: Sequence[str]) -> bool:
+    """Whether a file may lead to an optimizer's step: it or what it imports names one, or imports what is not known.
+
+    Args:
+        search: folders that modules are imported from.
+    """
+    waiting, known = [file], set[Path]()
+    while waiting:
+        if (path := waiting.pop()) in known:
+            continue
+        known.add(path)
+        tree = ast.parse(path.read_text())
+        if any(map(_TRAINS.search, _names(tree))):
+            return True
+        for module, names in _imported(tree):
+            package, _, inside = module.partition(".")
+            if package in _NO_TRAINING or (package == _OURS and inside.partition(".")[0] not in EXTENSIONS):
+                continue
+            found, *more = (_file_of(name, [str(path.parent), *search]) for name in (module, *names))
+            if found is None or (package != _OURS and is_installed_here(str(found))):
+                return True
+            waiting += [found, *filter(None, more)]
+    return False
+
+
+def _names(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name) | ast.ImportFrom(module=str(name)):
+                yield name
+
+
+def _imported(tree: ast.AST) -> Iterator[tuple[str, Sequence[str]]]:
+    """Each module, and what of it may be modules too; one of a package that is not named is ""."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from ((alias.name, ()) for alias in names)
+            case ast.ImportFrom(module=str(module), names=names, level=0):
+                yield module, [f"{module}.{alias.name}" for alias in names]
+            case ast.ImportFrom():
+                yield "", ()
+
+
+def _file_of(name: str, search: Sequence[str]) -> Path | None:
+    path = name.replace(".", "/")
+    places = (Path(folder, f"{path}{ending}") for folder in search for ending in (".py", "/__init__.py"))
+    return next((place for place in places if path and place.is_file()), None)
 
 
 def compute(rank: RankContext) -> None:

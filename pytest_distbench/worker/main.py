@@ -8,18 +8,21 @@ from __future__ import annotations
 import contextlib
 import os
 import pdb
+import sys
 import time
 from collections.abc import Callable, Iterator
 from os import getpid  # bodies patch os
 from pathlib import Path
 from typing import NoReturn
 
+import msgspec
 import torch
 
 from pytest_distbench.errors import LauncherError
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import ErrorReport, Outcome, Phase, RankReport
 from pytest_distbench.records.metric import WALL_TIME
-from pytest_distbench.records.plan import LaunchPlan, Ranks
+from pytest_distbench.records.plan import WORKS, LaunchPlan, Ranks
 from pytest_distbench.records.wire import SESSION_VARIABLE
 from pytest_distbench.worker import bodies, script
 from pytest_distbench.worker.clock import HostClock
@@ -47,13 +50,30 @@ from pytest_distbench.worker.process import (
     tell_of_threads,
 )
 from pytest_distbench.worker.script import run_script, watched_steps
-from pytest_distbench.worker.torch_internals import join_fake_groups_only, stand_around_rebuilds
+from pytest_distbench.worker.torch_internals import find_collectives, join_fake_groups_only, stand_around_rebuilds
 
 BODY = "body"
 """Key of the fingerprint of a body that has no loop, where all of it is looked at."""
 
 HOLD_S = 120.0
 """How long a rank that did not pass waits to be ended by pytest, which looks at its peers first."""
+
+
+def prepare() -> None:
+    """Look up, before ranks are forked, what each would look up by itself: half of the CPU time of a short launch."""
+    len(METRIC_KINDS)  # reads the rows of extensions
+    for record in (LaunchPlan, *WORKS.values()):
+        msgspec.json.Decoder(record)  # which types its fields have is kept with the class
+    find_collectives()
+
+
+def may_train(plan_path: str) -> bool:
+    """Whether the ranks of a plan may step an optimizer, as far as the text of their body tells."""
+    try:
+        plan = LaunchPlan.read_from(plan_path)
+        return bodies.may_train(Path(plan.expect(Ranks).body.file), [*plan.python_path, *sys.path])
+    except Exception:  # noqa: BLE001 the ranks read it, too, and say what is wrong
+        return True
 
 
 def run_forked_rank(plan_path: str) -> NoReturn:

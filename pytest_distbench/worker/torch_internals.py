@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Protocol, cast
 
@@ -176,13 +176,11 @@ def watch_collectives(tell: Told, *, completes: bool = False) -> Callable[[], No
     asked, waits = _Asked(), _Waits()
     library = torch.library.Library("c10d", "IMPL")
     functional = torch.library.Library("_c10d_functional", "IMPL")
-    for name in _operators("c10d") - _UNWATCHED:
-        operator = getattr(torch.ops.c10d, name).default
+    collectives, functional_collectives = find_collectives()
+    for name, operator in collectives.items():
         library.impl(name, _standing_before(operator, name, tell, asked, completes), "BackendSelect", with_keyset=True)
-    for name in _operators("_c10d_functional"):
-        if "." not in name:
-            operator = getattr(torch.ops._c10d_functional, name).default
-            functional.impl(name, _functional(operator, name, asked, waits), "BackendSelect", with_keyset=True)
+    for name, operator in functional_collectives.items():
+        functional.impl(name, _functional(operator, name, asked, waits), "BackendSelect", with_keyset=True)
 
     def asking(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
@@ -222,11 +220,19 @@ def _replace_methods(
             yield of, name, method
 
 
-@functools.cache  # to go through thousands of names takes milliseconds, and a sweep begins to look at each of its sizes
-def _operators(namespace: str) -> frozenset[str]:
-    """Names of a namespace's operators, with their overloads; torch's libraries define them when they are loaded."""
-    names = (name.partition("::") for name in torch._C._dispatch_get_all_op_names())
-    return frozenset(name for found, _, name in names if found == namespace)
+@functools.cache  # going through thousands of names takes 10 ms, and a sweep begins to look at each of its sizes
+def find_collectives() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The operators of ``c10d`` and of ``_c10d_functional`` that are watched, by name. torch defines them at import.
+
+    An overload has a point in its name, and calls the one without.
+    """
+    names = [name.partition("::") for name in torch._C._dispatch_get_all_op_names()]
+    called = [name for space, _, name in names if space == "c10d" and name not in _UNWATCHED]
+    functional = [name for space, _, name in names if space == "_c10d_functional" and "." not in name]
+    return (
+        {name: getattr(torch.ops.c10d, name).default for name in called},
+        {name: getattr(torch.ops._c10d_functional, name).default for name in functional},
+    )
 
 
 def _standing_before(operator: Any, name: str, tell: Told, asked: _Asked, completes: bool) -> Callable[..., Any]:  # noqa: FBT001 one of five that are all passed on

@@ -115,7 +115,7 @@ BY_PLACE = "import time\nANSWER = 1\n\ndef step():\n    time.sleep({now} if {slo
 @pytest.mark.parametrize(
     "slow",
     [
-        pytest.param("__import__('tempfile').gettempdir() not in __file__", id="by folder"),
+        pytest.param("__import__('tempfile').gettempdir() not in __file__", id="by folder", marks=pytest.mark.nightly),
         pytest.param("__import__('os').stat(__file__).st_ino == {inode}", id="by inode", marks=pytest.mark.nightly),
     ],
 )

@@ -189,7 +189,7 @@ def exact(results: list[CaseResult]) -> set[str]:
     return {verdict.kind for verdict in found}
 
 
-@pytest.fixture(params=["stand-in", pytest.param("gpu", marks=needs_gpu)])
+@pytest.fixture(params=[pytest.param("stand-in", marks=pytest.mark.nightly), pytest.param("gpu", marks=needs_gpu)])
 def suites(request: pytest.FixtureRequest, tmp_path: Path) -> Suites:
     """The smallest part of the shipped suites that comes to everything there is; ``make gpu`` runs them whole."""
     shutil.copytree(ROOT / "suites", tmp_path / "suites", ignore=shutil.ignore_patterns("__pycache__"))

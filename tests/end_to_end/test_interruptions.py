@@ -96,7 +96,6 @@ def start(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterato
     """Start pytest in the test's folder, with run directories there too; stop it if the test has not."""
     (pytester.path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(pytester.path / "tmp"))
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits it ignored
     started: list[subprocess.Popen[str]] = []
 
     def run(*arguments: str) -> subprocess.Popen[str]:
@@ -105,7 +104,6 @@ def start(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterato
         return started[-1]
 
     yield run
-    signal.signal(signal.SIGINT, before)
     for process in started:
         with contextlib.suppress(OSError):
             process.kill()
@@ -150,7 +148,7 @@ def both_up(folder: Path) -> bool:
         (signal.SIGINT, "warm", pytest.ExitCode.INTERRUPTED),
         pytest.param(signal.SIGTERM, "warm", TERMINATED, marks=pytest.mark.nightly),
         pytest.param(signal.SIGKILL, "torchrun", -signal.SIGKILL, marks=pytest.mark.nightly),
-        (signal.SIGINT, "torchrun", pytest.ExitCode.INTERRUPTED),
+        pytest.param(signal.SIGINT, "torchrun", pytest.ExitCode.INTERRUPTED, marks=pytest.mark.nightly),
         pytest.param(signal.SIGTERM, "torchrun", TERMINATED, marks=pytest.mark.nightly),
     ],
 )
@@ -382,7 +380,10 @@ def test_the_run_directory_of_a_failed_launch_is_private_and_stays(
 
 
 @pytest.mark.usefixtures("closed_doors")
-def test_stores_and_sockets_listen_on_loopback_only(pytester: pytest.Pytester, start: Pytest) -> None:
+@pytest.mark.parametrize("launcher_name", ["warm", pytest.param("torchrun", marks=pytest.mark.nightly)])
+def test_stores_and_sockets_listen_on_loopback_only(
+    pytester: pytest.Pytester, start: Pytest, launcher_name: str
+) -> None:
     pytester.makepyfile(
         train="""
         import time
@@ -406,9 +407,8 @@ def test_stores_and_sockets_listen_on_loopback_only(pytester: pytest.Pytester, s
             distbench.run("train.py")
         """,
     )
-    for launcher in ("warm", "torchrun"):
-        output, _ = start("--distbench-launcher", launcher).communicate(timeout=LIMIT_S)
-        assert "2 passed" in output
+    output, _ = start("--distbench-launcher", launcher_name).communicate(timeout=LIMIT_S)
+    assert "2 passed" in output
 
 
 CLEAN = """
@@ -431,7 +431,9 @@ CLEAN = """
 """
 
 
-@pytest.mark.parametrize(("launcher_name", "launches"), [("warm", 2), ("torchrun", 1)])
+@pytest.mark.parametrize(
+    ("launcher_name", "launches"), [("warm", 2), pytest.param("torchrun", 1, marks=pytest.mark.nightly)]
+)
 def test_a_green_run_leaves_no_semaphore_shared_memory_or_folder(
     start: Pytest, pytester: pytest.Pytester, launcher_name: str, launches: int
 ) -> None:
@@ -509,6 +511,7 @@ def test_what_a_script_leaves_to_its_end_is_done(script_with_an_end: str, run_in
 IN_A_FULL_SHM = 'mount -t tmpfs -o size=4k tmpfs /dev/shm && head -c 4096 /dev/zero > /dev/shm/full && exec "$@"'
 
 
+@pytest.mark.nightly
 def test_six_tests_on_two_xdist_workers(pytester: pytest.Pytester, start: Pytest) -> None:
     pytester.makepyfile(test_stores=STORES.format(name="stores").replace("range(3)", "range(6)"))
     output, _ = start("-n", "2", "--distbench-json=run.json").communicate(timeout=LIMIT_S)

@@ -49,7 +49,7 @@ def left(folder: Path) -> tuple[int, str]:
     return git(folder, "worktree", "list").count("\n"), git(folder, "status", "--porcelain")
 
 
-@pytest.mark.parametrize("name", ["library", "a copy of our package"])
+@pytest.mark.parametrize("name", ["library", pytest.param("a copy of our package", marks=pytest.mark.nightly)])
 def test_a_change_that_loosens_its_gate_is_green_by_itself_and_red_by_its_base(propose: Propose, name: str) -> None:
     change = LOOSENING[name]
     folder = propose(change)
@@ -75,6 +75,7 @@ def test_a_conftest_that_raises_changes_nothing_and_reports_are_written_where_th
     assert left(folder) == (1, "")
 
 
+@pytest.mark.nightly
 def test_a_test_that_the_change_renames_with_its_code_fails_and_says_what_to_do(propose: Propose) -> None:
     folder = propose(HEALTHY["another name, in the test too"])
     code, told = judged_changes.run(folder, *JUDGE, *AGAINST)

@@ -25,7 +25,7 @@ AS_A_COMMITTER = {
 SHORT = ["--distbench-launches=:5", "--distbench-confirm=auto:60"]
 """What a comparison of two trees prints is looked at, and not how it ends: that is up to the clock. On a busy machine
 five pairs may be estimated to last longer than five seconds, and then none begins."""
-SHORTER = ("iterations=100)", "iterations=10)")
+SHORTER = ("warmup=5, iterations=100)", "warmup=1, iterations=4)")
 """So no loop has to be as long as that of a reader, who wants a quiet number."""
 
 
@@ -64,7 +64,7 @@ def enter(words: list[str], folder: Path, run_inside: RunInside) -> tuple[int, s
 @pytest.mark.parametrize(
     "page",
     [
-        "elastic",
+        pytest.param("elastic", marks=pytest.mark.nightly),
         "files",
         "fingerprints",
         "first-day",
@@ -72,7 +72,7 @@ def enter(words: list[str], folder: Path, run_inside: RunInside) -> tuple[int, s
         "layouts",
         "migration",
         "scripts",
-        "trainings",
+        pytest.param("trainings", marks=pytest.mark.nightly),
         "writing",
     ],
 )
@@ -118,6 +118,7 @@ def rows(page: Path) -> list[list[str]]:
 TABLES = Path(__file__).parents[1] / "support" / "distributed_tests.py.txt"
 
 
+@pytest.mark.nightly
 @pytest.mark.spawn
 def test_the_tables_run(pytester: pytest.Pytester, run_inside: RunInside) -> None:
     (pytester.path / "test_table.py").write_text(TABLES.read_text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -105,7 +106,7 @@ def test_the_fewest_hunks_are_printed_and_nothing_is_left(
     assert lines[0].startswith("HEAD (")
     assert lines[0].endswith(") and the working tree differ in 6 hunks, and in 1 of tests, which stay")
     assert "green" in progress
-    assert ": unresolved: rank 0 raised " in progress
+    assert re.search(r": unresolved: rank [01] raised ", progress)  # whichever was first
     assert lines[-1].startswith("3 of 6 hunks are enough, and the others are green: ")
     (project / "tmp" / "patch").write_text(patch[patch.index("diff --git") :])
     git(project, "stash", "-q", "-u")

@@ -30,7 +30,7 @@ from pytest_distbench.elastic.records import NODE_VARIABLE, SLOT_VARIABLE, Job, 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.starters import NO_REVERSE_DNS
-from pytest_distbench.launch.starters.parent import PRELOAD, Parent, fork_parent
+from pytest_distbench.launch.starters.parent import PRELOAD, TRAINING, Parent, fork_parent
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wire import Event
@@ -287,7 +287,7 @@ class FastEngine(NodeEngine):
         if not _parents:  # before the store, which has threads
             os.environ |= {**NO_REVERSE_DNS, **HANGS_ON_SCALE_UP, _THREADS: "1"}
             run = plan.files.directory.parent.name
-            _parents.append(fork_parent(run, plan.preload, [*PRELOAD, _AGENT]))
+            _parents.append(fork_parent(run, plan.preload, [*PRELOAD, *TRAINING, _AGENT]))
         super().__init__(plan, clock)
         self._parent = _parents[0]
         self._gone: list[Node] = []

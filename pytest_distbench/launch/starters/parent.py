@@ -18,9 +18,10 @@ import re
 import selectors
 import signal
 import socket
+import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
 import msgspec
@@ -38,22 +39,23 @@ from pytest_distbench.worker.forked import (
     wait_for_threads,
 )
 
+_WORKER = "pytest_distbench.worker.main"
+"""Named, not imported, so that this module does without torch."""
 PRELOAD = [
     "torch",
     "torch.distributed",
-    "torch.nn.parallel.distributed",
-    "torch.optim",
-    "torch._dynamo",
     "numpy",
     "psutil",
     "pytest",
-    "pytest_distbench.worker.main",
+    _WORKER,
     "pytest_distbench.launch.starters.loopback",
 ]
-"""Imported once. torch._dynamo because a process's first optimizer imports it, for seconds."""
+"""Imported once, before the first fork."""
+TRAINING = ["torch.nn.parallel.distributed", "torch.optim", "torch._dynamo"]
+"""Imported once, before the first fork of ranks that train: an optimizer's first step imports the last, for seconds."""
 
-RANK = "pytest_distbench.worker.main:run_forked_rank"
-"""What a rank runs: the worker is named, not imported, so that this module does without torch."""
+RANK = f"{_WORKER}:run_forked_rank"
+"""What a rank runs."""
 
 _READ_AT_START = re.compile(
     r"(OMP|MKL|KMP|GOMP|OPENBLAS|LD|PYTHON|TORCH|PYTORCH|ATEN|DNNL|ONEDNN|MALLOC|CUDA|NCCL|GLOO)_?\w*|PATH"
@@ -217,6 +219,8 @@ class _Server:
     def _fork(self, client: _Client, order: Order) -> None:
         pids: list[int] = []
         trouble = ""
+        if order.entry == RANK:
+            _load_for(order.arguments[0])
         try:
             for variables in order.each:
                 if order.has_line:
@@ -272,10 +276,26 @@ def load(run: str, projects: Sequence[str], names: Sequence[str] = PRELOAD) -> N
     name_semaphores(f"/{run}")
     os.environ[forked.NVML_CHECK] = "1"
     gc.disable()  # going through torch's objects again and again, while they become more, is a fifth of its import
+    _import(names)
+    forked.load(projects)
+    with contextlib.suppress(ImportError):
+        importlib.import_module(_WORKER).prepare()
+    gc.freeze()
+    gc.enable()
+
+
+def _import(names: Iterable[str]) -> None:
     for name in names:
         with contextlib.suppress(ImportError):  # a rank that needs it says so
             importlib.import_module(name)
-    forked.load(projects)
+
+
+def _load_for(plan_path: str) -> None:
+    """Import what the ranks of a plan train with, unless its body tells that they do not, or that was done before."""
+    if TRAINING[-1] in sys.modules or not importlib.import_module(_WORKER).may_train(plan_path):
+        return
+    gc.disable()
+    _import(TRAINING)
     gc.freeze()
     gc.enable()
 

@@ -282,7 +282,7 @@ WARM = ("--distbench-launcher=stand-in-cuda", "-p", "support.cuda_launcher", "-p
     [
         pytest.param("", (), [0, 1], id="a GPU each", marks=pytest.mark.nightly),
         pytest.param("5,3", (), [0, 1], id="of some that are visible"),
-        pytest.param("2", ("--distbench-share=gpu",), [0, 0], id="shared"),
+        pytest.param("2", ("--distbench-share=gpu",), [0, 0], id="shared", marks=pytest.mark.nightly),
     ],
 )
 def test_workers_compute_on_their_own_gpu_from_the_beginning(

@@ -37,7 +37,7 @@ LATER = [stop(at_s=1000, for_s=1)]
             pytest.param(name, ALL_KINDS, id=name, marks=pytest.mark.nightly if name == "stock" else ())
             for name in ENGINES
         ),
-        pytest.param("stock", ALL_KINDS[1:3], id="stock leaves and joins"),
+        pytest.param("stock", ALL_KINDS[1:3], id="stock leaves and joins", marks=pytest.mark.nightly),
     ],
 )
 @pytest.mark.usefixtures("closed_doors")

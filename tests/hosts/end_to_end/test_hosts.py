@@ -157,12 +157,10 @@ def run(pytester: pytest.Pytester, launch: Launch) -> Iterator[subprocess.Popen[
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(textwrap.dedent(LONG))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits it ignored
     command = [sys.executable, "-m", "pytest", "--distbench-launcher=hosts", "--world-size=2", "-p", "no:cacheprovider"]
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
-        signal.signal(signal.SIGINT, before)
         try:
             wait_for(lambda: all((pytester.path / f"up{rank}").exists() for rank in range(2)), process)
             yield process
@@ -203,6 +201,7 @@ COMPARED = """
 """
 
 
+@pytest.mark.nightly
 def test_two_revisions_take_turns_on_the_same_hosts(
     pytester: pytest.Pytester, launch: Launch, two_hosts: list[Namespaces], monkeypatch: pytest.MonkeyPatch
 ) -> None:

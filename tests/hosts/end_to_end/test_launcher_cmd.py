@@ -136,9 +136,7 @@ def test_nothing_outlives_a_pytest_that_is_ended(start: Run, pytester: pytest.Py
         def test_long(distbench):
             distbench.run(waits)
     """
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits it ignored
     with start(tests, TEMPLATE) as running:
-        signal.signal(signal.SIGINT, before)
         wait_for(lambda: all((pytester.path / f"up{rank}").exists() for rank in range(2)), running)
         running.send_signal(number)
         running.communicate(timeout=60)  # and no process is left, as after each test

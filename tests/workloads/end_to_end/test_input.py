@@ -84,6 +84,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     yield from serve(monkeypatch)
 
 
+@pytest.mark.nightly
 @pytest.mark.spawn
 def test_real_data_of_an_object_store_falls_short_of_what_is_expected(
     project: pytest.Pytester, run_inside: RunInside, bucket: str

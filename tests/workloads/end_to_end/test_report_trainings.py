@@ -120,6 +120,7 @@ def test_an_image_is_cropped_and_mirrored_by_itself() -> None:
     assert torch.equal(augmented(images, 0, 0.0), images)
 
 
+@pytest.mark.nightly
 def test_the_mean_of_models_is_evaluated_once_the_loss_stays(generated: Path) -> None:
     """With a rate of 0 the second epoch is no better than the first."""
     found = trained("language_model", generated, preset="small", goal=3.8, epochs=3, patience=1, rate=0.0)
@@ -166,7 +167,7 @@ def _wikitext2(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("task", "params", "write"),
     [
-        ("resnet20", {}, _cifar10),
+        pytest.param("resnet20", {}, _cifar10, marks=pytest.mark.nightly),
         ("logistic_regression", {"metric": "loss"}, _epsilon),
         pytest.param("language_model", {}, _wikitext2, marks=pytest.mark.nightly),
     ],
@@ -198,7 +199,7 @@ def test_the_reports_size_starts_is_saved_and_goes_on_bit_for_bit(
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "task",
-    [TASKS[0], TASKS[1], pytest.param(TASKS[3], marks=pytest.mark.nightly)],
+    [TASKS[1], *(pytest.param(task, marks=pytest.mark.nightly) for task in (TASKS[0], TASKS[3]))],
     ids=lambda task: task.name,
 )
 def test_the_same_seed_repeats_a_training_bit_for_bit(

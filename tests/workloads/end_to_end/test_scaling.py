@@ -85,7 +85,7 @@ ONCE = ("--distbench-launches=1:1",)
 @pytest.mark.parametrize(
     ("name", "params", "faults"),
     [
-        (
+        pytest.param(
             "convolutional",
             IMAGES,
             [  # half a batch, one shard for all, the loss divided, no momentum
@@ -94,6 +94,7 @@ ONCE = ("--distbench-launches=1:1",)
                 ("row.loss(outputs, targets)", "row.loss(outputs, targets) / rank.world_size"),
                 ("momentum=0.9", "momentum=0.9 * (rank.world_size == 1)"),
             ],
+            marks=pytest.mark.nightly,
         ),
         (
             "reading",

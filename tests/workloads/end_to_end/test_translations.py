@@ -112,7 +112,7 @@ def test_the_rate_of_gnmt_grows_twofold_at_64_ranks(batches: int, rate: float) -
 
 @pytest.mark.spawn
 @pytest.mark.timeout(300)
-@BOTH
+@pytest.mark.parametrize("task", [pytest.param("gnmt", marks=pytest.mark.nightly), "translation_transformer"])
 @pytest.mark.parametrize("launcher", ["warm"], indirect=True)
 def test_a_training_that_goes_on_is_bit_for_bit_the_one_that_went_through(
     launcher: Launcher, tmp_path: Path, task: str
