@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_distbench.errors import BodyError, ForeignModuleError
 from pytest_distbench.extensions import EXTENSIONS
-from pytest_distbench.records.plan import BodyReference, LaunchPlan
+from pytest_distbench.records.plan import BodyReference, LaunchPlan, Task
 from pytest_distbench.releases import GENERATED_MODULE, installed_folder, is_installed_here
 
 if TYPE_CHECKING:
@@ -139,25 +139,30 @@ _NO_TRAINING = {*sys.stdlib_module_names, "msgspec", "numpy", "psutil", "pytest"
 _OURS = __name__.partition(".")[0]
 
 
-def may_train(file: Path, search: Sequence[str]) -> bool:
-    """Whether a file may lead to an optimizer's step: it or what it imports names one, or imports what is not known.
+def may_train(plan: LaunchPlan) -> bool:
+    """Whether ranks may step an optimizer, as far as the text of their body and of what that imports tells.
 
-    Args:
-        search: folders that modules are imported from.
+    They may where it imports what is not known, or cannot be read: the ranks say what is wrong with it.
     """
-    waiting, known = [file], set[Path]()
+    if not isinstance(plan.work, Task):
+        return True
+    waiting, known = [Path(plan.work.body.file)], set[Path]()
     while waiting:
         if (path := waiting.pop()) in known:
             continue
         known.add(path)
-        tree = ast.parse(path.read_text())
+        try:
+            tree = ast.parse(path.read_text())
+        except (OSError, SyntaxError, ValueError):
+            return True
         if any(map(_TRAINS.search, _names(tree))):
             return True
         for module, names in _imported(tree):
             package, _, inside = module.partition(".")
             if package in _NO_TRAINING or (package == _OURS and inside.partition(".")[0] not in EXTENSIONS):
                 continue
-            found, *more = (_file_of(name, [str(path.parent), *search]) for name in (module, *names))
+            search = [str(path.parent), *plan.python_path, str(Path(__file__).parents[2])]
+            found, *more = (_file_of(name, search) for name in (module, *names))
             if found is None or (package != _OURS and is_installed_here(str(found))):
                 return True
             waiting += [found, *filter(None, more)]

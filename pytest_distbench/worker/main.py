@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pdb
-import sys
 import time
 from collections.abc import Callable, Iterator
 from os import getpid  # bodies patch os
@@ -65,15 +64,6 @@ def prepare() -> None:
     for record in (LaunchPlan, *WORKS.values()):
         msgspec.json.Decoder(record)  # which types its fields have is kept with the class
     find_collectives()
-
-
-def may_train(plan_path: str) -> bool:
-    """Whether the ranks of a plan may step an optimizer, as far as the text of their body tells."""
-    try:
-        plan = LaunchPlan.read_from(plan_path)
-        return bodies.may_train(Path(plan.expect(Ranks).body.file), [*plan.python_path, *sys.path])
-    except Exception:  # noqa: BLE001 the ranks read it, too, and say what is wrong
-        return True
 
 
 def run_forked_rank(plan_path: str) -> NoReturn:

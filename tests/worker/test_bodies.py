@@ -12,9 +12,10 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from support.plans import make_plan
 
 from pytest_distbench.errors import BodyError, ForeignModuleError
-from pytest_distbench.records.plan import BodyReference, LaunchPlan
+from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks
 from pytest_distbench.releases import GENERATED_MODULE
 from pytest_distbench.worker import bodies
 
@@ -220,3 +221,57 @@ def test_a_device_that_computes_passes_and_one_that_is_not_there_raises() -> Non
     missing: Any = SimpleNamespace(device="cuda:99")
     with pytest.raises((AssertionError, RuntimeError)):
         bodies.compute(missing)
+
+
+SWEEP = "import torch.distributed as dist\n\ndef body(rank):\n    dist.all_reduce(rank.x)\n"
+TRAINING = "import torch\n\ndef step(net):\n    torch.optim.SGD(net.parameters(), lr=1).step()\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "may_train"),
+    [
+        (SWEEP, False),
+        (TRAINING, True),
+        ("import plain\n\ndef body(rank):\n    plain.body(rank)\n", False),
+        ("import training\n\ndef body(rank):\n    training.step(rank.net)\n", True),
+        ("def body(rank):\n    from package import deep\n    deep.step(rank.net)\n", True),
+        ("from package.flat import FLAT\n", False),
+        ("from pytest_distbench.workloads import sweep\n", False),
+        ("from pytest_distbench.workloads.training import Trainer\n", True),
+        ("from pytest_distbench import RankContext\n", False),
+        ("from torch.nn.parallel import DistributedDataParallel\n", True),
+        ("def body(rank):\n    import torch\n    torch.compile(rank.net)\n", True),
+        ("import sklearn\n", True),
+        ("import is_not_there\n", True),
+        ("from . import neighbour\n", True),
+        ("import importlib\n", True),
+        ("def body(rank)\n", True),
+    ],
+)
+def test_whether_a_body_may_step_an_optimizer_is_told_by_its_text_and_that_of_what_it_imports(
+    body: str, may_train: bool, tmp_path: Path
+) -> None:
+    """What is not known may: then the parent of ranks imports for all of them what each would import for a second."""
+    library = tmp_path / "library"
+    (library / "package").mkdir(parents=True)
+    for file, text in {
+        tmp_path / "body.py": body,
+        tmp_path / "plain.py": "import loops\n" + SWEEP,
+        tmp_path / "loops.py": "import plain\n",
+        library / "training.py": TRAINING,
+        library / "package" / "__init__.py": "",
+        library / "package" / "deep.py": TRAINING,
+        library / "package" / "flat.py": "FLAT = 1\n",
+    }.items():
+        file.write_text(text)
+    work = Ranks(body=BodyReference(file=str(tmp_path / "body.py"), function="body"))
+
+    assert bodies.may_train(make_plan(tmp_path, work=work, python_path=[str(library)])) == may_train
+
+
+def test_a_sweep_of_collectives_does_not(tmp_path: Path) -> None:
+    from pytest_distbench.workloads import sweep
+
+    work = Ranks(body=BodyReference(file=sweep.__file__, function="sweep"))
+
+    assert not bodies.may_train(make_plan(tmp_path, work=work))

@@ -44,7 +44,7 @@ _WORKER = "pytest_distbench.worker.main"
 PRELOAD = [
     "torch",
     "torch.distributed",
-    "numpy",
+    "numpy.random",
     "psutil",
     "pytest",
     _WORKER,
@@ -90,7 +90,8 @@ class Order(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A line to a parent.
 
     ``fork``: fork children that call a function, each with variables of its own. Each may have a line of its own, for
-    children of its own, whose descriptor is one argument more. ``count``: say which processes a child is: it, and the
+    children of its own, whose descriptor is one argument more. Before children that may train it imports what they
+    would each import. ``count``: say which processes a child is: it, and the
     children that it has by a line. ``kill``: end a child by force, with all that is below it. ``end``: end, with
     everything: nothing of the run is to be removed. To what keeps the store of a launch of this host: ``make`` one, and
     ``drop`` it.
@@ -101,6 +102,7 @@ class Order(Record, frozen=True, kw_only=True, omit_defaults=True):
     arguments: list[str] = []
     each: list[dict[str, str]] = []
     has_line: bool = False
+    trains: bool = False
     pid: int = 0
 
 
@@ -219,8 +221,8 @@ class _Server:
     def _fork(self, client: _Client, order: Order) -> None:
         pids: list[int] = []
         trouble = ""
-        if order.entry == RANK:
-            _load_for(order.arguments[0])
+        if order.trains:
+            load_training()
         try:
             for variables in order.each:
                 if order.has_line:
@@ -290,14 +292,13 @@ def _import(names: Iterable[str]) -> None:
             importlib.import_module(name)
 
 
-def _load_for(plan_path: str) -> None:
-    """Import what the ranks of a plan train with, unless its body tells that they do not, or that was done before."""
-    if TRAINING[-1] in sys.modules or not importlib.import_module(_WORKER).may_train(plan_path):
-        return
-    gc.disable()
-    _import(TRAINING)
-    gc.freeze()
-    gc.enable()
+def load_training() -> None:
+    """Import what ranks train with, unless that was done before."""
+    if TRAINING[-1] not in sys.modules:
+        gc.disable()
+        _import(TRAINING)
+        gc.freeze()
+        gc.enable()
 
 
 def serve(line: socket.socket, *, keeper: int = 0, on_death: Callable[[], None] = lambda: None) -> NoReturn:
@@ -375,11 +376,20 @@ class Parent:
         return words
 
     def begin_fork(
-        self, entry: str, *arguments: str, each: Sequence[Mapping[str, str]] = ({},), has_line: bool = False
+        self,
+        entry: str,
+        *arguments: str,
+        each: Sequence[Mapping[str, str]] = ({},),
+        has_line: bool = False,
+        trains: bool = False,
     ) -> None:
         """Have children forked, as an :class:`Order` has it; :meth:`forked` is the answer."""
         variables = [dict(one) for one in each]
-        self.send(Order(what="fork", entry=entry, arguments=[*arguments], each=variables, has_line=has_line))
+        self.send(
+            Order(
+                what="fork", entry=entry, arguments=[*arguments], each=variables, has_line=has_line, trains=trains
+            )
+        )
 
     def fork(self, entry: str, *arguments: str, **options: Any) -> list[int]:
         """The children, forked as by :meth:`begin_fork`."""

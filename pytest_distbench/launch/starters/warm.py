@@ -27,6 +27,7 @@ from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wire import SESSION_VARIABLE
+from pytest_distbench.worker.bodies import may_train
 from pytest_distbench.worker.forked import open_descriptors
 
 _START_S = 120.0
@@ -220,7 +221,7 @@ class _WarmLaunch:
         [told] = places(
             [range(plan.processes)], (LOOPBACK_ADDRESS, port), plan.variables, errors=plan.files.torchrun_logs
         )
-        parent.begin_fork(RANK, str(plan.files.plan), each=list(told.values()))
+        parent.begin_fork(RANK, str(plan.files.plan), each=list(told.values()), trains=may_train(plan))
 
     def fileno(self) -> int:
         return self._parent.fileno()

@@ -171,18 +171,18 @@ def test_nothing_is_left_of_a_run_that_is_ended(number: signal.Signals, pytester
         """
     )
     mark = f"NETWORK_TEST={pytester.path.name}"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pytest", "--world-size=2"],
-        cwd=pytester.path,
-        env={**os.environ, **dict([mark.split("=")])},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    wait_for(lambda: (pytester.path / "begun1").exists(), process)
-    process.send_signal(number)
-    process.wait(LIMIT_S)
-    wait_for(lambda: not marked(mark) and not working_in(pytester.path))
+    command, variables = [sys.executable, "-m", "pytest", "--world-size=2"], {**os.environ, **dict([mark.split("=")])}
+    with (pytester.path / "output").open("w") as output:
+        process = subprocess.Popen(command, cwd=pytester.path, env=variables, stdout=output, stderr=output)
+    try:
+        wait_for(lambda: (pytester.path / "begun1").exists() or process.poll() is not None, limit_s=LIMIT_S / 3)
+        assert process.poll() is None, (pytester.path / "output").read_text()
+        process.send_signal(number)
+        process.wait(LIMIT_S / 3)
+    finally:
+        process.kill()
+        process.wait()
+    wait_for(lambda: not marked(mark) and not working_in(pytester.path), limit_s=LIMIT_S / 3)
 
 
 def marked(mark: str) -> list[str]:
