@@ -19,7 +19,6 @@ from typing import Any
 from unittest import mock
 
 import changes
-import durations
 import hypothesis
 import pytest
 from support.costs import pytest_runtest_makereport, pytest_runtest_protocol
@@ -30,6 +29,7 @@ from support.nvml import Host, h100s, made_up
 from support.processes import LIMIT_S, MARK, SETTLE_S, marked_processes
 from support.projects import ALONE, ModulesOfProject
 
+import durations
 from pytest_distbench.judging import case
 from pytest_distbench.judging.comparison import RULES
 from pytest_distbench.launch.site import processes
@@ -229,8 +229,9 @@ def made_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MadeLaun
         assert [path for path in setup.directory.rglob("*") if path.is_socket()] == []
 
 
-@pytest.fixture(scope="module", params=["warm", "torchrun"])
+@pytest.fixture(scope="module", params=["warm", pytest.param("torchrun", marks=pytest.mark.nightly)])
 def launcher(request: pytest.FixtureRequest, made_launcher: MadeLauncher) -> Launcher:
+    """The second imports torch in every rank, for seconds."""
     return made_launcher(request.param)
 
 

@@ -17,7 +17,7 @@ import pytest
 from support.launching import MadeLauncher, RunInside
 from support.processes import LIMIT_S, wait_for
 
-from pytest_distbench.launch.starters import Launcher
+from pytest_distbench.launch.starters import LOOPBACK, Launcher
 from pytest_distbench.launch.supervise import Side, run_in_turns
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks
@@ -105,7 +105,7 @@ def pair(launchers: tuple[Launcher, Launcher], tmp_path: Path) -> Pair:
 
 
 def variables() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    return {**os.environ, "OMP_NUM_THREADS": "1", **LOOPBACK}  # as in a run: else its parents load torch anew
 
 
 def plan(folder: Path, function: str, timeout_s: float) -> LaunchPlan:

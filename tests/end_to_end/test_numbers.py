@@ -85,10 +85,11 @@ def made_again(verdict: dict[str, Any], case: dict[str, Any], stored: dict[str, 
     [
         (["--distbench-confirm=off"], 0.0105, {"sqrt(min x p25)", "geometric mean", "median"}),
         (["--distbench-against=HEAD^"], 0.02, {"A/B", "median"}),
-        (
+        pytest.param(
             ["--distbench-confirm=always:300"],
             0.02,
             {"A/B sqrt(min x p25)", "A/B", "median"},
+            marks=pytest.mark.nightly,
         ),
     ],
     ids=["stored", "A/B", "confirmed"],

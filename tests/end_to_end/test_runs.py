@@ -98,6 +98,7 @@ def test_failures_are_explained_and_the_run_goes_on(pytester: pytest.Pytester, r
     )
 
 
+@pytest.mark.nightly
 def test_gradients_that_are_not_averaged_fail_on_the_curve_of_the_loss(
     pytester: pytest.Pytester, run_inside: RunInside
 ) -> None:

@@ -301,14 +301,16 @@ def test_each_launch_has_new_processes_of_parents_that_stay_and_shares_nothing_w
 
 
 @pytest.mark.spawn
-def test_a_launch_on_more_nodes_keeps_its_parents_and_one_with_a_variable_of_libraries_makes_new_ones(
-    launch: Launch,
-) -> None:
+def test_a_launch_on_more_nodes_keeps_its_parents(launch: Launch) -> None:
     two, three = told(launch, 2), told(launch, 3)
 
     assert [one["node"] for one in three] == ["n1", "n2", "n3"]
     assert [one["parent"] for one in three][:2] == [one["parent"] for one in two]
 
+
+@pytest.mark.nightly
+@pytest.mark.spawn
+def test_a_launch_with_a_variable_of_libraries_makes_new_parents(launch: Launch) -> None:
     first, second = told(launch), told(launch, OMP_PROC_BIND="false")
 
     assert {one["parent"] for one in first}.isdisjoint(one["parent"] for one in second)
@@ -355,7 +357,9 @@ def test_a_node_that_starts_no_parent_is_left_out_as_long_as_there_are_others(la
 
 
 @pytest.mark.spawn
-@pytest.mark.parametrize(("body", "says"), [("exits", "exit code 7"), ("dumps", "SIGABRT")])
+@pytest.mark.parametrize(
+    ("body", "says"), [("exits", "exit code 7"), pytest.param("dumps", "SIGABRT", marks=pytest.mark.nightly)]
+)
 def test_how_a_rank_has_ended_is_told(launch: Launch, body: str, says: str) -> None:
     record = launch(body)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy
 import pytest
-import scipy.stats
+import scipy  # which loads its stats when they are first used: a second
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-import boto3
 import pytest
-import s3fs
-from moto.server import ThreadedMotoServer
 
 BUCKET = "data"
 _SETTINGS = {"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -16,6 +13,10 @@ _SETTINGS = {"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing", 
 
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The URL of an empty bucket, that this process and those it starts can reach."""
+    import boto3  # late: together they take a second of each process that collects tests
+    import s3fs
+    from moto.server import ThreadedMotoServer
+
     logging.getLogger("werkzeug").setLevel(logging.WARNING)  # it tells of every request
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()

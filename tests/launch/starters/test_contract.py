@@ -16,11 +16,6 @@ from pytest_distbench.records.launch import LaunchRecord
 
 pytestmark = pytest.mark.spawn
 
-told_by_ranks = pytest.mark.parametrize(
-    "launcher", ["warm", pytest.param("torchrun", marks=pytest.mark.nightly)], indirect=True, scope="module"
-)
-"""What is tested is in the ranks' reports, the same under every launcher; torchrun takes seconds longer."""
-
 BODIES = """
 import gc, json, multiprocessing, os, signal, sys, threading, time
 
@@ -113,7 +108,6 @@ def test_ranks_get_torchruns_environment_and_ours(launch: Launch, tmp_path: Path
     assert second["frozen"] > 100_000  # what torch made: no collection in a body goes through it
 
 
-@told_by_ranks
 def test_measurements_come_back_reduced(launch: Launch) -> None:
     record = launch("measures")
     found = {m.key: m for m in record.measurements}
@@ -133,7 +127,6 @@ def _line_of(record: LaunchRecord, *, rank: int) -> int:
     return int(re.search(r'bodies\.py", line (\d+) in hangs', stacks).group(1))  # type: ignore[union-attr]
 
 
-@told_by_ranks
 def test_a_hang_ends_at_the_time_out_and_shows_the_line_each_rank_is_at(
     launcher: Launcher, launch: Launch, tmp_path: Path
 ) -> None:
@@ -143,7 +136,6 @@ def test_a_hang_ends_at_the_time_out_and_shows_the_line_each_rank_is_at(
     assert "time.sleep(100)" in (tmp_path / "bodies.py").read_text().splitlines()[_line_of(record, rank=1) - 1]
 
 
-@told_by_ranks
 def test_all_skip_is_a_skip(launch: Launch) -> None:
     everyone = launch("all_skip")
 
@@ -158,7 +150,6 @@ def test_output_of_python_and_of_the_system_is_in_the_ranks_log(launch: Launch) 
     assert "the system says it" in log
 
 
-@told_by_ranks
 @pytest.mark.parametrize(
     ("body", "world_size", "told"),
     [
@@ -174,7 +165,6 @@ def test_ranks_that_disagree_or_end_early_or_have_no_body_are_told(
     assert told in launch(body, world_size=world_size).reason
 
 
-@told_by_ranks
 def test_the_fake_backend_runs(launch: Launch) -> None:
     assert launch("nothing", backend="fake").outcome == "passed"
 

@@ -61,6 +61,7 @@ def verdicts_of(project: pytest.Pytester) -> dict[str, dict[str, str]]:
     }
 
 
+@pytest.mark.nightly
 @pytest.mark.spawn
 def test_a_slow_loader_is_red_on_generated_input_and_green_on_synthetic(
     project: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
