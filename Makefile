@@ -7,8 +7,9 @@ UV = .venv/bin/uv
 
 SIDE_BY_SIDE = -n 4 --dist=loadgroup --no-loadscope-reorder -rs
 
+# `make suites ARGS=--distbench-update=new` records baselines for this machine: without any nothing is compared.
 suites: $(TOX)
-	$(TOX) run -q -e py -- suites --world-size 2
+	$(TOX) run -q -e py -- suites --world-size 2 $(ARGS)
 
 suites-full: $(TOX)
 	$(TOX) run -q -e py -- suites --world-size 2 --distbench-full

@@ -19,6 +19,7 @@ from typing import Any
 from unittest import mock
 
 import changes
+import durations
 import hypothesis
 import pytest
 from support.costs import pytest_runtest_makereport, pytest_runtest_protocol
@@ -29,7 +30,6 @@ from support.nvml import Host, h100s, made_up
 from support.processes import LIMIT_S, MARK, SETTLE_S, marked_processes
 from support.projects import ALONE, ModulesOfProject
 
-import durations
 from pytest_distbench.judging import case
 from pytest_distbench.judging.comparison import RULES
 from pytest_distbench.launch.site import processes

@@ -29,7 +29,7 @@ from pytest_distbench.plugin.fixtures import (
     settings_of,
     stays_on_cpu,
 )
-from pytest_distbench.plugin.names import BACKEND_ARGUMENT, RANKS, full_name, test_and_id
+from pytest_distbench.plugin.names import BACKEND_ARGUMENT, RANKS, full_name, record_command, test_and_id
 
 if TYPE_CHECKING:
     from pytest_distbench.plugin.progress import Awaited
@@ -239,7 +239,7 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
     if config.get_verbosity() < 0:
         return [f"distbench: {takes}"] if settings.update and takes else []
     against = str(session.launching.compared_with or "") + ", which judges" * (settings.judge == "base")
-    return header_lines(hardware, store, settings, against=against, duration=takes)
+    return header_lines(hardware, store, settings, against=against, duration=takes, record=record_command(config))
 
 
 def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:

@@ -164,11 +164,12 @@ def slow_text(tests: int, seconds: float | None = None) -> str:
 
 
 def header_lines(
-    environment: Environment, store: BaselineStore, settings: Settings, *, against: str, duration: str
+    environment: Environment, store: BaselineStore, settings: Settings, *, against: str, duration: str, record: str
 ) -> list[str]:
     """Two lines; one more in an update, where GPUs are missing that the machine has, and where the host is shared.
 
-    No GPU is visible to a CPU run; ``against`` and ``duration`` may be empty.
+    No GPU is visible to a CPU run; ``against`` and ``duration`` may be empty. ``record``: the command that records
+    baselines.
     """
     gpus = settings.gpus
     sizes = ", ".join(map(str, settings.world_sizes))
@@ -187,6 +188,8 @@ def header_lines(
     compared = f"baselines {store.folder / store.platform} ({counted(stored, 'case')})"
     if not stored:
         compared = f"no baselines for this platform yet ({store.folder / store.platform})"
+        if not settings.update:
+            compared += f"; a second run compares once they are recorded:  {record}"
     if against:
         compared = f"interleaved A/B against {against}; stored baselines are not used"
     if settings.control is not None:

@@ -23,7 +23,9 @@ def lines(folder: Path, *, shares_host: bool = False, against: str = "", **chang
     given |= {"update_launches": 3, "max_launches": 10, "control": None}
     environment = replace(result().environment, shares_host=shares_host)
     settings = SimpleNamespace(**(given | changes))
-    return header_lines(environment, BaselineStore(folder, "cpu-x"), settings, against=against, duration="")
+    return header_lines(
+        environment, BaselineStore(folder, "cpu-x"), settings, against=against, duration="", record="pytest --update"
+    )
 
 
 def test_the_header_names_gpus_updates_and_revisions(tmp_path: Path) -> None:
@@ -44,6 +46,13 @@ def test_the_header_names_gpus_updates_and_revisions(tmp_path: Path) -> None:
 
     told = "distbench: interleaved A/B against main; stored baselines are not used"
     assert lines(tmp_path, against="main")[1:] == [told]
+
+
+def test_where_nothing_is_stored_one_line_says_how_a_second_run_compares(tmp_path: Path) -> None:
+    empty = f"distbench: no baselines for this platform yet ({tmp_path}/cpu-x)"
+
+    assert lines(tmp_path)[1:] == [f"{empty}; a second run compares once they are recorded:  pytest --update"]
+    assert lines(tmp_path, update="new")[1] == empty
 
 
 @pytest.mark.parametrize("against", ["", "main"])

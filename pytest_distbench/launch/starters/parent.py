@@ -386,9 +386,7 @@ class Parent:
         """Have children forked, as an :class:`Order` has it; :meth:`forked` is the answer."""
         variables = [dict(one) for one in each]
         self.send(
-            Order(
-                what="fork", entry=entry, arguments=[*arguments], each=variables, has_line=has_line, trains=trains
-            )
+            Order(what="fork", entry=entry, arguments=[*arguments], each=variables, has_line=has_line, trains=trains)
         )
 
     def fork(self, entry: str, *arguments: str, **options: Any) -> list[int]:
