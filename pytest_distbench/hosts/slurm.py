@@ -29,7 +29,9 @@ from pytest_distbench.launch.site.local import ChildRanks
 from pytest_distbench.launch.site.processes import end_with
 from pytest_distbench.launch.starters import NO_REVERSE_DNS, LauncherSetup
 from pytest_distbench.launch.starters.parent import (
+    PRELOAD,
     RANK,
+    TRAINING,
     Order,
     Parent,
     SilentParent,
@@ -42,7 +44,6 @@ from pytest_distbench.launch.starters.parent import (
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wire import SESSION_VARIABLE
-from pytest_distbench.worker.bodies import may_train
 
 _JOB, _NODES = "SLURM_JOB_ID", "SLURM_JOB_NODELIST"
 _ANSWER_S = 30.0
@@ -193,7 +194,7 @@ def describe(*, ranks: int, engine: str, gpu: bool, platform: str) -> tuple[Envi
 
 def serve_node(port: int, addresses: Sequence[str], projects: Sequence[str]) -> None:
     """Be the parent of a node: call the controller, and fork the relay of one launch after the other."""
-    load("distbench", projects)
+    load("distbench", projects, [*PRELOAD, *TRAINING])  # relays fork the ranks: what these import ends with them
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     line = relay.connect(addresses, port)
     relay.say(line, Caller(secret=os.environ[SECRET_VARIABLE], host=relay.host_name()))
@@ -310,10 +311,9 @@ class SlurmLauncher:
         self._drop([node for node, parent in self._parents.items() if is_other or not parent.is_idle])
         parents = self._parents_on(len(layout), plan.variables)
         relays: dict[str, Call] = {}
-        trains = may_train(plan)
         try:
             for parent in parents.values():
-                parent.begin_fork(RELAY, *parent.step.where, trains=trains)
+                parent.begin_fork(RELAY, *parent.step.where)
             forked = {node: parent.line for node, parent in parents.items() if parent.take_relay()}
             for step in {parent.step for parent in parents.values()}:
                 nodes = [node for node, parent in parents.items() if parent.step is step]

@@ -144,9 +144,12 @@ def may_train(plan: LaunchPlan) -> bool:
 
     They may where it imports what is not known, or cannot be read: the ranks say what is wrong with it.
     """
-    if not isinstance(plan.work, Task):
-        return True
-    waiting, known = [Path(plan.work.body.file)], set[Path]()
+    return not isinstance(plan.work, Task) or _may_train(plan.work.body.file, tuple(plan.python_path))
+
+
+@functools.cache  # launches of one body follow each other
+def _may_train(file: str, python_path: Sequence[str]) -> bool:
+    waiting, known = [Path(file)], set[Path]()
     while waiting:
         if (path := waiting.pop()) in known:
             continue
@@ -161,7 +164,7 @@ def may_train(plan: LaunchPlan) -> bool:
             package, _, inside = module.partition(".")
             if package in _NO_TRAINING or (package == _OURS and inside.partition(".")[0] not in EXTENSIONS):
                 continue
-            search = [str(path.parent), *plan.python_path, str(Path(__file__).parents[2])]
+            search = [str(path.parent), *python_path, str(Path(__file__).parents[2])]
             found, *more = (_file_of(name, search) for name in (module, *names))
             if found is None or (package != _OURS and is_installed_here(str(found))):
                 return True

@@ -90,11 +90,10 @@ class Order(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A line to a parent.
 
     ``fork``: fork children that call a function, each with variables of its own. Each may have a line of its own, for
-    children of its own, whose descriptor is one argument more. Before children that may train it imports what they
-    would each import. ``count``: say which processes a child is: it, and the
-    children that it has by a line. ``kill``: end a child by force, with all that is below it. ``end``: end, with
-    everything: nothing of the run is to be removed. To what keeps the store of a launch of this host: ``make`` one, and
-    ``drop`` it.
+    children of its own, whose descriptor is one argument more. If they may train, the parent first imports what each
+    would import. ``count``: say which processes a child is: it, and the children that it has by a line. ``kill``: end a
+    child by force, with all that is below it. ``end``: end, with everything: nothing of the run is to be removed. To
+    what keeps the store of a launch of this host: ``make`` one, and ``drop`` it.
     """
 
     what: Literal["fork", "count", "kill", "end", "make", "drop"]
@@ -280,7 +279,7 @@ def load(run: str, projects: Sequence[str], names: Sequence[str] = PRELOAD) -> N
     gc.disable()  # going through torch's objects again and again, while they become more, is a fifth of its import
     _import(names)
     forked.load(projects)
-    with contextlib.suppress(ImportError):
+    with contextlib.suppress(Exception):  # each rank looks it up by itself then, and says what is wrong
         importlib.import_module(_WORKER).prepare()
     gc.freeze()
     gc.enable()
