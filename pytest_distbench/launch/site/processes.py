@@ -363,6 +363,21 @@ def start_guarded(
     return process, theirs
 
 
+_EXEC_S = 2.0
+"""How long the kernel may read a program from a cold disk."""
+
+
+def command_line(process: psutil.Process) -> list[str]:
+    """The words that a process was started with; its name if it has none.
+
+    One that has just been started has none while the kernel reads its program, though who started it goes on already.
+    """
+    deadline = time.monotonic() + _EXEC_S
+    while not (line := process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+        time.sleep(_LOOK_AGAIN_S)
+    return line or [process.name()]
+
+
 def guard(lifeline: int, launch: LaunchFiles, command: list[str], *, looks: bool, delay: float) -> None:
     """Run the command until it or pytest ends; then end all its descendants, and this process.
 
@@ -397,8 +412,8 @@ def guard(lifeline: int, launch: LaunchFiles, command: list[str], *, looks: bool
         left = []
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                line = process.cmdline()
-                if process.status() != psutil.STATUS_ZOMBIE and line and not _HELPER.search(" ".join(line)):
+                line = command_line(process)
+                if process.status() != psutil.STATUS_ZOMBIE and not _HELPER.search(" ".join(line)):
                     left.append(line)
         if left:
             launch.left.write_text(json.dumps(left))

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -143,6 +144,28 @@ def test_a_process_that_is_gone_is_nobodys_and_no_error(start: Start) -> None:
 )
 def test_an_exit_code_in_words(code: int, words: str) -> None:
     assert processes.ending(code) == words
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "told"),
+    [
+        ([["python", "x.py"]], psutil.STATUS_RUNNING, ["python", "x.py"]),
+        ([[], [], ["python", "x.py"]], psutil.STATUS_DISK_SLEEP, ["python", "x.py"]),
+        ([[]], psutil.STATUS_SLEEPING, ["nameless"]),
+        ([[]], psutil.STATUS_ZOMBIE, ["nameless"]),
+    ],
+)
+def test_a_process_whose_program_is_being_read_gets_its_command_line(
+    lines: list[list[str]], status: str, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen on a cold disk: it was taken for none, and a command that had left it running for one that was done."""
+    monkeypatch.setattr(processes, "_EXEC_S", 0.1)
+    seen = iter(lines)
+    process: Any = SimpleNamespace(
+        cmdline=lambda: next(seen, lines[-1]), status=lambda: status, name=lambda: "nameless"
+    )
+
+    assert processes.command_line(process) == told
 
 
 def test_a_resource_tracker_cleans_up_before_it_is_ended(start: Start) -> None:
