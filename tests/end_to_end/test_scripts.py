@@ -98,6 +98,7 @@ FILES = {
         import torch.distributed as dist
         dist.init_process_group("gloo")
         open(f"left{dist.get_rank()}.txt", "w").close()
+        dist.barrier()  # else one may leave while the other still connects
         dist.destroy_process_group()
     """,
     "package/__init__.py": "",
@@ -108,6 +109,7 @@ FILES = {
         dist.init_process_group("gloo")
         assert (__name__, __package__, sys.argv[1:], WORLD) == ("__main__", "package", ["3"], 2)
         assert sys.argv[0] == __file__
+        dist.barrier()
         dist.destroy_process_group()
     """,
     "package/inner.py": "WORLD = 2\n",
