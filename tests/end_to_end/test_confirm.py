@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import textwrap
 from pathlib import Path
@@ -26,6 +27,7 @@ SUITE = """
 """
 WORK = "ANSWER = 1\n\ndef step():\n    return {seconds}\n"
 """Seconds are recorded, not measured: whatever else this machine does, they are these."""
+SIZES = itertools.count(1)
 
 
 @pytest.fixture
@@ -43,7 +45,8 @@ def project(pytester: pytest.Pytester, run_inside: RunInside) -> Path:
 
 
 def write(project: Path, seconds: float, more: str = "") -> None:
-    (project / "work.py").write_text(WORK.format(seconds=seconds) + more)
+    """Each time of another size: of one that it compiled in the same second Python takes what it has."""
+    (project / "work.py").write_text(f"{WORK.format(seconds=seconds)}{more}{'#' * next(SIZES)}\n")
 
 
 def commit(project: Path, message: str) -> str:
@@ -202,7 +205,7 @@ def test_slower_code_in_a_commit_that_touches_its_baseline_is_red(
 
 def test_an_exact_red_is_never_confirmed_away(project: Path, run_inside: RunInside) -> None:
     make_baseline_faster(project)
-    (project / "work.py").write_text(WORK.format(seconds=0.02).replace("ANSWER = 1", "ANSWER = 2"))
+    write(project, 0.02, "ANSWER = 2\n")
     result = run_inside()
     result.assert_outcomes(failed=1)
 

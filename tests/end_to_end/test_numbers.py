@@ -39,7 +39,7 @@ def project(pytester: pytest.Pytester, run_inside: RunInside) -> Path:
     pytester.makeini("[pytest]\n")
     pytester.makepyfile(test_it=SUITE)
     (pytester.path / ".gitignore").write_text("__pycache__/\nrun.json\n")
-    (pytester.path / "work.py").write_text(WORK.format(seconds=0.01))
+    (pytester.path / "work.py").write_text(WORK.format(seconds="0.010"))  # of another size than what follows
     git(pytester.path, "init", "--quiet")
     commit(pytester.path)
     run_inside("--distbench-update", "--distbench-launches=5").assert_outcomes(passed=1)
