@@ -57,7 +57,7 @@ def try_it(wheel: Path, folder: Path, *, is_empty: bool) -> None:
         run(*install, "--no-deps")
         [packages] = (folder / "venv").glob("lib/python*/site-packages")
         (packages / "others.pth").write_text(sysconfig.get_path("purelib"))  # behind the wheel
-    where = run(python, "-c", "import pytest_distbench; print(pytest_distbench.__file__)")
+    where = run(python, "-c", "import pytest_distbench; print(pytest_distbench.__file__)", cwd=folder)
     if not Path(where.strip()).is_relative_to(folder):
         sys.exit(f"not the wheel is imported, but {where}")
     mine = folder / "mine"
