@@ -31,7 +31,7 @@ ALWAYS = ("tests/conftest.py", "conftest.py")
 """What pytest loads for each test, beside the plugin: the core of the package."""
 IMPORT_ROOTS = ("", "tests/", "benchmarks/", "suites/training/", "suites/structure/")
 """Folders that modules are imported from: ``pythonpath`` in pyproject.toml."""
-READ_BY_NO_TEST_OF_THEM = re.compile(r"(docs|baselines|\.github)/|[^/]+\.md$|LICENSE$")
+READ_BY_NO_TEST_OF_THEM = re.compile(r"(docs|baselines|findings|\.github)/|[^/]+\.md$|LICENSE$")
 """Files that conditional tests do not read. Any other that is no Python file may change all of them."""
 _MODULE = re.compile(r"\bpytest_distbench(?:\.\w+)+")
 _FILE = re.compile(r"[\w/]+\.py\b")
@@ -136,10 +136,8 @@ def _counts(file: str, needed: set[str]) -> bool:
 
 
 def decide_since(ref: str) -> dict[str, str]:
-    changed = changed_since(ref)
-    files = () if changed is None else _git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard", "*.py")
-    there = [file for file in str(files).splitlines() if (ROOT / file).is_file()] if files else []
-    return decide(changed, Imports(ROOT, there))
+    listed = _git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard", "*.py") or ""
+    return decide(changed_since(ref), Imports(ROOT, (file for file in listed.splitlines() if (ROOT / file).is_file())))
 
 
 def left_out(ref: str) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import changes
@@ -70,6 +69,7 @@ def test_what_a_test_imports_at_any_remove_or_names_in_a_text_makes_it_run(file:
         "pytest_distbench/workloads/links.py",
         "README.md",
         "docs/elastic.md",
+        "findings/a.sh",
         "baselines/cpu/a.json",
         ".github/workflows/test.yml",
     ],
@@ -80,9 +80,6 @@ def test_what_it_does_not_import_leaves_it_out(file: str, imports: Imports) -> N
 
 def test_everything_runs_where_nobody_knows_what_has_changed(imports: Imports) -> None:
     assert decide(None, imports) == dict.fromkeys(CONDITIONAL, "nobody knows what has changed")
-
-
-Commit = Callable[..., None]
 
 
 @pytest.fixture

@@ -221,7 +221,7 @@ class _Server:
         pids: list[int] = []
         trouble = ""
         if order.trains:
-            load_training()
+            _load_training()
         try:
             for variables in order.each:
                 if order.has_line:
@@ -291,7 +291,7 @@ def _import(names: Iterable[str]) -> None:
             importlib.import_module(name)
 
 
-def load_training() -> None:
+def _load_training() -> None:
     """Import what ranks train with, unless that was done before."""
     if TRAINING[-1] not in sys.modules:
         gc.disable()
