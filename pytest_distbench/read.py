@@ -130,7 +130,7 @@ def _reader(kind: str, source: str | PathLike[str], reading: Reading, *, key: st
     problem = ""
     if unknown := sorted(set(reading) - Reading.__optional_keys__):
         problem = f"unknown keyword {', '.join(unknown)}; known are {', '.join(sorted(Reading.__optional_keys__))}"
-    elif not isinstance(better, str) or better not in METRIC_KINDS:
+    elif not isinstance(better, str) or better not in METRIC_KINDS or METRIC_KINDS[better].shape == "tensors":
         problem = f"better={show(better)}; wanted one of {', '.join(METRIC_KINDS)}"
     elif not isinstance(source, str | PathLike):
         problem = f"{show(source)} is a {type(source).__name__}; wanted a text or a path"

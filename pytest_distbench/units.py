@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pytest_distbench.errors import ConfigurationError
 
@@ -151,6 +151,12 @@ def plural(number: int, noun: str) -> str:
 def counted(number: int, noun: str) -> str:
     """A number of things: ``1 case``, ``3 launches``."""
     return f"{number} {plural(number, noun)}"
+
+
+def and_more(names: Sequence[str], *, shown: int = 1) -> str:
+    """The first of some names, and how many more there are."""
+    rest = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def format_values(values: Iterable[float | None], unit: str) -> str:

@@ -32,7 +32,7 @@ ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
 
 BUDGETS = {
-    "README.md": 970,  # wrong layouts are among what it catches, and costs on many ranks; who judges
+    "README.md": 992,  # wrong layouts are among what it catches, and costs on many ranks; who judges
     "first-day.md": 1100,
     "scripts.md": 1300,
     "writing.md": 1600,
@@ -41,7 +41,7 @@ BUDGETS = {
     "ci.md": 1565,  # pull requests from forks
     "hosts.md": 1700,
     "noise.md": 1000,
-    "triage.md": 1870,  # which part of a change
+    "triage.md": 1880,  # which part of a change
     "history.md": 800,
     "elastic.md": 2300,
     "migration.md": 1000,
@@ -53,8 +53,8 @@ BUDGETS = {
     "gpus.md": 950,  # AMD
     "files.md": 800,
     "verdicts.md": 1900,
-    "fingerprints.md": 1300,
-    "convergence.md": 1100,
+    "fingerprints.md": 1350,
+    "convergence.md": 1520,
     "index.md": 150,
 }
 """Words of a page, with its code."""
@@ -71,8 +71,8 @@ def test_a_page_keeps_to_its_words() -> None:
 
     assert {page.name for page in site} == {*BUDGETS, *GENERATED}
     assert {p.name: words([p]) for p in site if words([p]) > BUDGETS.get(p.name, 8_000)} == {}
-    assert words([page for page in site if page.name in GENERATED]) <= 8_430  # fake_tensors, judge, shrink
-    assert words([page for page in site if page.name not in GENERATED]) <= 29_560  # the base as judge, shrink, AMD
+    assert words([page for page in site if page.name in GENERATED]) <= 8_540  # weights, options
+    assert words([page for page in site if page.name not in GENERATED]) <= 30_090  # what a training leaves behind
 
 
 def test_the_sidebar_has_the_groups_and_labels_of_the_readme() -> None:
@@ -89,7 +89,7 @@ def test_what_is_written_for_who_changes_the_project_keeps_to_its_words() -> Non
     pages = [page for page in PAGES if page.parent.name == "dev"]
 
     assert len(pages) <= 8
-    assert words(pages) <= 12_550
+    assert words(pages) <= 12_610
 
 
 def code_of(text: str) -> list[str]:

@@ -43,7 +43,6 @@ from pytest_distbench.worker.observer import Note, Observer, groups_here
 from pytest_distbench.worker.torch_internals import (
     call_after_backward,
     finished_work,
-    in_backward,
     stand_around_rebuilds,
 )
 
@@ -259,7 +258,7 @@ class _TracedNote:
 
     def __init__(self, note: Note, tracer: _Tracer) -> None:
         self.at_ns, self.is_counted, self.collective = note.at_ns, note.is_counted, note.collective
-        self.in_backward = in_backward()
+        self.line, self.is_in_backward = note.line, note.is_in_backward
         self.is_sharding = _is_from("torch.distributed.fsdp", "torch.distributed._composable.fsdp")
         self._note = note
         self._tracer = tracer
@@ -301,7 +300,7 @@ class _Tracer(Observer):
         self.notes[-1] = traced  # type: ignore[call-overload] # it has what others read of a note
         if self.meter is not None:
             self.events.append((traced, False, self.meter.now_s))
-            if traced.in_backward:
+            if traced.is_in_backward:
                 call_after_backward(self.wait_for_others)
         return traced
 
@@ -316,7 +315,7 @@ class _Tracer(Observer):
         waited = {note for note, is_wait, _ in self.events if is_wait} | self.in_hand
         for place, (note, is_wait, at_s) in reversed(list(enumerate(self.events))):
             if not is_wait and note not in waited:
-                at = (len(self.events), self.meter.now_s) if note.in_backward else (place + 1, at_s)
+                at = (len(self.events), self.meter.now_s) if note.is_in_backward else (place + 1, at_s)
                 self.events.insert(at[0], (note, True, at[1]))
 
 
@@ -366,7 +365,7 @@ class _StepWatch(Watch):
                     else (2, each.partner % dist.get_world_size())
                 ),
                 note.is_sharding,
-                note.in_backward,
+                note.is_in_backward,
             )
             for note in issued
         ]
@@ -471,6 +470,7 @@ def trace_step(
     """
     watch = _StepWatch(peaks or _ANY_CPU)
     standing = rank.standing_for(world_size, watch)
+    rank.training_watch.finish()  # a forecast trains nothing
     standing.params = params
     torch.manual_seed(rank.seed)
     variables = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(world_size)}

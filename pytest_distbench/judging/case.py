@@ -38,12 +38,15 @@ from pytest_distbench.judging.training_rule import (
     Family,
     curve_says,
     judge_family,
+    loss_share,
 )
+from pytest_distbench.judging.weights_rule import changes
 from pytest_distbench.records.case import BaselineEntry, Case, EntryName
-from pytest_distbench.records.environment import GpuWitness
+from pytest_distbench.records.environment import GpuWitness, computes_in_float32
+from pytest_distbench.records.iteration import TRAINING_STEP, of_rank
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import PEAK_MEMORY, Sample, metric_key, metric_name, without
+from pytest_distbench.records.metric import PEAK_MEMORY, WEIGHTS, Sample, metric_key, metric_name, without
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding, RunRecord
 
@@ -104,6 +107,7 @@ def compare(
         wanted,
         stored,
         same_software=under.same_software,
+        launches=launches,
         can_repeat=can_repeat([*(beside.references if beside is not None else ()), *launches]),
         asks=beside is None and len(launches) == 1 < most,
         entry=entry,
@@ -169,6 +173,7 @@ def compare(
                 known,
                 prints,
                 launches=len(launches),
+                lines=launches[-1].lines,
                 drift=changed,
                 absent=None if absent is NO_BASELINE else absent,
                 is_wanted=terms.wants(METRIC),
@@ -251,6 +256,7 @@ def judge_trainings(
     stored: Metrics,
     *,
     same_software: bool,
+    launches: Sequence[LaunchRecord] = (),
     can_repeat: bool = True,
     asks: bool = False,
     entry: BaselineEntry | None = None,
@@ -264,8 +270,12 @@ def judge_trainings(
         if METRIC_KINDS[first.better].is_of_training:
             training = metric_key("", without(first.at, "seed"))
             families.setdefault((first.better != "curve", training, first.name), {})[key] = measurements
+    all_software = [launch.software for launch in launches] + [entry.software if entry is not None else {}]
+    is_exact = all(map(computes_in_float32, all_software))
+    ends_alike = _ends_in_the_same_weights(found, stored)
     findings = []
     curves: dict[str, CurveSays] = {}
+    loss_shares: dict[str, float | None] = {}
     without_seed: set[str] = set()
     for (_, training, name), current in sorted(families.items(), key=lambda item: item[0][0]):
         known = {key: stored[key] for key in current if key in stored}
@@ -274,7 +284,11 @@ def judge_trainings(
             current=current,
             stored=known,
             same_software=same_software,
+            is_exact=is_exact,
+            ends_alike=ends_alike,
+            updates=updates_of(launches[0]) if launches else 0,
             curve=curves.get(training, "nothing"),
+            loss_share=loss_shares.get(training),
             can_repeat=can_repeat,
             lost_its_seed=training in without_seed,
             tolerance=terms.own_tolerance_of(name, [*by_hand, entry.tolerance if entry is not None else None]),
@@ -284,11 +298,31 @@ def judge_trainings(
         )
         finding = judge_family(family)
         if (says := curve_says(finding)) is not None:
+            loss_shares[training] = loss_share(family)
             curves[training] = max(says, curves.get(training, says), key=get_args(CurveSays).index)
         if finding.reason.startswith((LOST_SEED, NOT_REPEATED)):
             without_seed.add(training)
         findings.append(finding)
     return findings
+
+
+def _ends_in_the_same_weights(found: Metrics, stored: Metrics) -> bool:
+    """Whether the weights that all launches end in are known, and equal the baseline's in every digit."""
+    now = [m for metric in found.values() for m in metric if m.name == WEIGHTS]
+    then = [metric[0] for metric in stored.values() if metric[0].name == WEIGHTS]
+    have_moved = any(s.moved for m in then for named in m.tensors.values() for s in named.values())
+    return (
+        bool(now)
+        and have_moved
+        and all(a.identity == b.identity and not changes(a.tensors, b.tensors) for a in then for b in now)
+    )
+
+
+def updates_of(launch: LaunchRecord) -> int:
+    """Steps of the optimizer of a script; 0: nobody counted them."""
+    step = launch.fingerprints.get(TRAINING_STEP)
+    course = of_rank(step.course, 0) if step is not None else None
+    return course.steps if course is not None and course.is_whole else 0
 
 
 def can_repeat(launches: Sequence[LaunchRecord]) -> bool:

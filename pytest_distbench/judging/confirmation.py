@@ -316,7 +316,10 @@ def confirm_digits(
 
 def _trainings(terms: Terms, launches: Sequence[LaunchRecord], entry: BaselineEntry) -> Mapping[str, Finding]:
     found = {key: m for key, m in by_metric(launches).items() if terms.wants(m[0].name)}
-    return {v.metric: v for v in judge_trainings(terms, found, entry.metrics, same_software=True, entry=entry)}
+    return {
+        v.metric: v
+        for v in judge_trainings(terms, found, entry.metrics, launches=launches, same_software=True, entry=entry)
+    }
 
 
 def _attribute(stored: Finding, beside: Finding | None, itself: Finding | None, revision: str) -> Finding:

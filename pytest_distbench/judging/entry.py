@@ -51,6 +51,7 @@ from pytest_distbench.judging.thresholds import (
     typical_noise,
     typical_of_siblings,
 )
+from pytest_distbench.judging.weights_rule import stored_tensors
 from pytest_distbench.records.case import BaselineEntry, Case
 from pytest_distbench.records.environment import GpuWitness
 from pytest_distbench.records.kinds import METRIC_KINDS, median
@@ -59,8 +60,8 @@ from pytest_distbench.records.metric import (
     CPU_S,
     CPU_SPREAD,
     HOST_S,
-    PEAK_MEMORY,
     PHASE,
+    UNASKED,
     UNTIL_MOVED,
     Sample,
     Scalar,
@@ -194,7 +195,9 @@ def stored_samples(found: Sequence[Sample]) -> list[Sample]:
         )
         for s, of_launch in zip(spreads, series, strict=True)
     ]
+    whole = golden_curve.common([m.whole for m in found]) if kind.rule == "curve" else []
     companions, ranks = _companions(found), min(m.ranks for m in found)
+    tensors = stored_tensors(found) if kind.shape == "tensors" else {}
     return [
         Sample(
             name=first.name,
@@ -204,6 +207,10 @@ def stored_samples(found: Sequence[Sample]) -> list[Sample]:
             identity=first.identity,
             value=value,
             values=of_launch,
+            whole=whole,
+            whole_length=first.whole_length if whole else 0,
+            tensors=tensors,
+            options=first.options if all(m.options == first.options for m in found) else {},
             companions=companions,
             spread=None if spread == Spread() else spread,
             reduce=first.reduce,
@@ -353,7 +360,7 @@ def why_not_storable(launches: Sequence[LaunchRecord], *, fewest: int = 2) -> st
     fewer launches than ``fewest`` what has noise is refused.
     """
     judged = [m for launch in launches for m in launch.measurements if m.is_judged]
-    if all(m.name == PEAK_MEMORY for m in judged):
+    if all(m.name in UNASKED for m in judged):
         return "nothing was measured that can be judged"
     reached = {m.name for m in judged if m.value is not None}
     lacking = [

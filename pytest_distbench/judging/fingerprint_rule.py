@@ -11,6 +11,7 @@ equally many.
 
 from __future__ import annotations
 
+import difflib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,8 +52,15 @@ def _step_differences(stored: Fingerprint, current: Fingerprint) -> list[str]:
     ``2 all_reduce of 25 MiB became 214 of 102.4 KiB``.
     """
     lines = _by_ranks(stored, current, _changes_of_rank)
-    return lines + list(_changed(TOTALS, stored.totals, current.totals))
+    lines += _changed(TOTALS, stored.totals, current.totals)
+    then, now = stored.pickled_bytes, current.pickled_bytes
+    if then and now and max(then, now) >= PICKLE_FACTOR * min(then, now) and abs(now - then) >= PICKLE_BYTES:
+        lines.append(f"pickled objects of {_size(then, now)} became {_size(now, then)} per rank")
+    return lines
 
+
+PICKLE_FACTOR, PICKLE_BYTES = 2, 4096
+"""The size of a pickled object is its value's: by so much the largest of a step has to differ, in both."""
 
 Told = Callable[[int, int], str]
 """A sentence of a number that was the first and is the second."""
@@ -100,6 +108,10 @@ def _by_ranks(
 
 def agree(fingerprints: Sequence[Fingerprint]) -> Fingerprint:
     """The fingerprint of several launches: theirs if they are equal; of their courses what they have in common."""
+    pickled = max(f.pickled_bytes for f in fingerprints)
+    overlaps = [f.in_backward for f in fingerprints]
+    overlap = overlaps[0] if all(o == overlaps[0] for o in overlaps) else {}
+    fingerprints = [replace(f, pickled_bytes=pickled, in_backward=overlap) for f in fingerprints]
     if all(f == fingerprints[0] for f in fingerprints):
         return fingerprints[0]
     steps = [replace(f, course={}, course_missing="", beyond={} if f.course else f.beyond) for f in fingerprints]
@@ -120,6 +132,7 @@ def judge_fingerprints(
     current: Mapping[str, Fingerprint],
     *,
     launches: int,
+    lines: Mapping[str, Sequence[str]] | None = None,
     drift: str = "",
     absent: tuple[ReasonCode, str] | None = None,
     is_wanted: bool = True,
@@ -156,9 +169,11 @@ def judge_fingerprints(
             without = without or key
         elif now.missing and not then.missing:
             unknown = unknown or f"{key}: {now.missing}"
-        elif lines := differences(then, now):
+        elif found := differences(then, now if not drift else replace(now, in_backward=then.in_backward)):
             is_of_steps = is_of_steps or bool(_step_differences(then, now))
-            for line in lines:
+            if where := added_at(then, now, (lines or {}).get(key, ())):
+                found[0] = f"{found[0]} ({', '.join(where)})"
+            for line in found:
                 changed.setdefault(line, []).append(key)
         elif then.course_missing or (then.course and now.course_missing):
             undecided = undecided or f"{key}: {then.course_missing or now.course_missing}"
@@ -181,7 +196,12 @@ def judge_fingerprints(
 def _changes_of_rank(stored: Fingerprint, current: Fingerprint, rank: int) -> Iterator[str]:
     """What differs for one rank. Of what only one of the two has looked at nothing is said."""
     before, after = of_rank(stored.collectives, rank) or [], of_rank(current.collectives, rank) or []
-    yield from changes(before, after)
+    lines = changes(before, after)
+    yield from lines
+    was_in, is_in = of_rank(stored.in_backward, rank), of_rank(current.in_backward, rank)
+    if not lines and was_in is not None and is_in is not None and was_in != is_in:
+        number = sum(row.count for row in after)
+        yield f"of {number} collectives {was_in} were issued before the backward pass had ended, now {is_in}"
     if not (stored.is_full and current.is_full):
         return
     old, new = (Counter(of_rank(f.groups, rank) or []) for f in (stored, current))
@@ -295,6 +315,21 @@ def unit_of(name: str) -> str:
 
 def payload_bytes(collectives: Iterable[Collective]) -> int:
     return sum(c.message_bytes * c.count for c in collectives if c.op != "recv")
+
+
+_MOST_LINES = 3
+
+
+def added_at(stored: Fingerprint, current: Fingerprint, lines: Sequence[str]) -> list[str]:
+    """The lines that called what rank 0 did not send at the baseline."""
+    then, now = (
+        [replace(c, how=None) for c in _one_by_one(of_rank(f.collectives, 0) or [])] for f in (stored, current)
+    )
+    if len(lines) != len(now):
+        return []
+    found = difflib.SequenceMatcher(None, then, now, autojunk=False).get_opcodes()
+    added = [lines[i] for what, _, _, first, end in found if what in ("insert", "replace") for i in range(first, end)]
+    return list(dict.fromkeys(filter(None, added)))[:_MOST_LINES]
 
 
 def changes(before: Sequence[Collective], after: Sequence[Collective]) -> list[str]:

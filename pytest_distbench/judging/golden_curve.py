@@ -9,13 +9,14 @@ itself has moved, see :func:`limits`; the numbers were measured on real training
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from pytest_distbench.records.metric import FEWEST_CURVE_STEPS, MOST_CURVE_STEPS
+from pytest_distbench.records.metric import FEWEST_CURVE_STEPS, MOST_CURVE_STEPS, kept_places
 
 RTOL = 1e-3
 """Accepted deviation of a loss, relative to it: a thousand times other hardware's rounding, an eighth of the weakest
@@ -46,6 +47,9 @@ _LEAST = 1e-6
 
 ROUNDING = 1e-5
 """Deviations up to this may be other rounding: they do not tell at which step a training went another way."""
+
+LOWER_ROUNDING = 1e-2
+"""The same of precisions below float32, relative to the largest value: an operation in bfloat16 rounds by 4e-3."""
 
 DIGITS = 9
 """Significant digits that tell any two float32 apart; curves are stored and compared with so many."""
@@ -94,22 +98,26 @@ class Departure:
         at = self.starts_at or self.exceeds_at
         return f"value {at} ({beside[at - 1]})" if at and beside else f"step {at}"
 
-    def suggest(self, beside: Sequence[str]) -> str:
+    def suggest(self, beside: Sequence[str], *, is_each_update: bool) -> str:
         """What a departure at this step usually comes from: the loss of step n has seen n - 1 updates.
 
         Args:
-            beside: as for :meth:`tell`; how many updates a script makes between two values it shows is not known.
+            beside: as for :meth:`tell`.
+            is_each_update: whether a script shows as many values as it makes updates; else one may have seen several.
         """
         match self.starts_at or self.exceeds_at:
             case None:
-                return ""
+                return "likely causes, behind the curve: data of a later epoch, a schedule, what was saved and loaded"
             case 1 if beside and beside[0].startswith("epoch"):
                 return (
                     "likely causes, within the first epoch: initialisation, data and sharding, the forward pass, an "
                     "update, or what a restart or a change of membership loaded"
                 )
-            case int(at) if beside and at > 1:
-                return "the value before agreed; likely causes: an update (zero_grad, optimizer), data, what was loaded"
+            case int(at) if not is_each_update and at > 1:
+                return (
+                    "the value before agreed; likely causes: the gradient (its scale, reduction, clipping, "
+                    "recomputation), an update (zero_grad, optimizer, learning rate), data, what was loaded"
+                )
             case 1:
                 return (
                     "likely causes, before any update: seed, initialisation or its broadcast, data, batch size and "
@@ -117,8 +125,8 @@ class Departure:
                 )
             case 2:
                 return (
-                    "likely causes, in the first update: gradient averaging or synchronisation, batch size or "
-                    "accumulation, learning rate or weight decay, stale weights or activations"
+                    "likely causes, in the first update: the gradient (its scale, reduction, clipping, recomputation), "
+                    "batch size or accumulation, learning rate or weight decay, stale weights or activations"
                 )
             case 3:
                 return (
@@ -198,6 +206,57 @@ def compare(
         largest_at=found.index(max(found)) + 1,
         share=apart / moved if moved > 0 else 0.0,
     )
+
+
+def common(launches: Sequence[Sequence[float]]) -> list[float]:
+    """The values, of stored digits, on which all launches agree from the first on."""
+    series = [list(map(round_digits, launch)) for launch in launches]
+    agreeing = itertools.takewhile(lambda column: len(set(column)) == 1, zip(*series, strict=False))
+    return [column[0] for column in agreeing]
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where two series that should be equal leave one another.
+
+    Attributes:
+        number: of the first other value, from 1.
+        deviation: relative to it.
+        is_rounding: it differs by no more than rounding does at first, or by one unit of its last digit.
+    """
+
+    number: int
+    then: float
+    now: float
+    deviation: float
+    is_rounding: bool
+
+
+def beginning(
+    stored: Sequence[float], lengths: tuple[int, int], current: Sequence[float], *, is_exact: bool
+) -> Beginning | None:
+    """How two whole series begin to differ, of the baseline and of this run; None: they do not.
+
+    Args:
+        lengths: of the series of which these values were kept.
+        is_exact: whether both compute in float32 throughout.
+    """
+    places = [kept_places(length) for length in lengths]
+    then, now = (dict(zip(*side, strict=False)) for side in zip(places, (stored, current), strict=True))
+    unit = unit_of([*stored, *current])
+    for place in sorted(then.keys() & now.keys()):
+        a, b = round_digits(then[place]), round_digits(now[place])
+        if a != b:
+            rounding = ROUNDING * max(abs(a), abs(b)) if is_exact else LOWER_ROUNDING * max(map(abs, stored))
+            deviation = abs(b - a) / max(abs(a), abs(b))
+            return Beginning(place + 1, a, b, deviation, abs(a - b) <= max(rounding, 1.5 * unit))
+    return None
+
+
+def share_of_range(stored: Sequence[float], current: Sequence[float]) -> float:
+    """The largest difference of two series, relative to the range of the first; infinite where that is 0."""
+    largest = max((abs(b - a) for a, b in zip(stored, current, strict=False)), default=0.0)
+    return largest / spread if (spread := max(stored) - min(stored)) > 0 else math.inf if largest else 0.0
 
 
 def steps_to_move(losses: Sequence[float]) -> int:

@@ -17,7 +17,7 @@ from pytest_distbench.judging.words import change, metric_text, threshold
 from pytest_distbench.records.case import OVERSUBSCRIBED
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import PEAK_MEMORY
+from pytest_distbench.records.metric import UNASKED
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseOutcome, CaseResult, Control, Decision, Finding, is_found
 from pytest_distbench.records.wanted import NoBaseline
@@ -93,8 +93,8 @@ def _headline(result: CaseResult, verdicts: Sequence[Finding]) -> str:
         case "launch":
             return launch_headline(launch)
         case "nothing_judged":
-            shown = ", ".join(v.metric for v in result.verdicts if v.name != PEAK_MEMORY) or "nothing"
-            if any(m.is_judged and m.name != PEAK_MEMORY for m in launch.measurements):
+            shown = ", ".join(v.metric for v in result.verdicts if v.name not in UNASKED) or "nothing"
+            if any(m.is_judged and m.name not in UNASKED for m in launch.measurements):
                 return f"nothing that was measured is among the metrics= of the test's marker; there are {shown}"
             return (
                 f"nothing was measured that can be judged: the body recorded {shown}; give what matters to rank.record "

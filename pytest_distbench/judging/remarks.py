@@ -22,10 +22,11 @@ from pytest_distbench.judging.thresholds import BUSIER_SHARE
 from pytest_distbench.judging.words import metric_text
 from pytest_distbench.records.iteration import NOT_RECORDED, TRAINING_STEP
 from pytest_distbench.records.kinds import METRIC_KINDS, grouped
-from pytest_distbench.records.metric import WALL_TIME, metric_name
+from pytest_distbench.records.metric import UNASKED, WALL_TIME, metric_name
 from pytest_distbench.records.reasons import REMARKS
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.units import (
+    and_more,
     counted,
     format_change,
     format_percent,
@@ -296,11 +297,6 @@ def _compared(results: Sequence[CaseResult]) -> list[CaseResult]:
     return [r for r in results if r.update in ("", "completed") and r.verdicts]
 
 
-def and_more(names: Sequence[str]) -> str:
-    """The first of some names, and how many more there are."""
-    return f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}"
-
-
 def injected(results: Sequence[CaseResult]) -> Iterator[Finding]:
     """What an injected slowdown did not reach, and in how many cases it was detected."""
     controls = [(r, r.control) for r in results if r.control is not None]
@@ -470,6 +466,19 @@ def not_recorded(results: Sequence[CaseResult]) -> Iterator[Finding]:
         yield Finding(code="not-recorded", reason=f"no fingerprint of {counted(number, 'case')}: {why}")
 
 
+def without_weights(results: Sequence[CaseResult]) -> Iterator[Finding]:
+    """Trainings by a command or in an elastic job, which do not say what they leave behind; once for all cases."""
+    found = [
+        r.case.title
+        for r in results
+        if any(run.command or run.events for run in r.launches)
+        and any(METRIC_KINDS[m.better].is_of_training or is_learned(m.name) for m in r.launches[-1].measurements)
+    ]
+    if found:
+        told = f"{and_more(found)}: weights at the end and saved files are not compared in a command or an elastic job"
+        yield Finding(code="not-recorded", reason=told)
+
+
 def unseen(results: Sequence[CaseResult]) -> Iterator[Finding]:
     """Bodies that communicate in loops of their own, which no fingerprint describes; once for all cases."""
     judged = (r for r in results if r.verdicts or r.update)
@@ -501,7 +510,8 @@ def unjudged_learning(results: Sequence[CaseResult]) -> Iterator[Finding]:
     found = []
     for result in results:  # by its kind, or by what its name says, a number may be what a training learns
         judged = [m for m in result.launches[-1].measurements if m.is_judged or m.bounds]
-        if _steps(result) and not any(METRIC_KINDS[m.better].is_of_training or is_learned(m.name) for m in judged):
+        learned = [m for m in judged if METRIC_KINDS[m.better].is_of_training or is_learned(m.name)]
+        if _steps(result) and all(m.name in UNASKED for m in learned):
             found.append(result)
     is_new = [result.is_written or result.lacks_baseline for result in found]
     for code, group in (
@@ -553,6 +563,7 @@ RUN_REMARKS: tuple[Callable[[Sequence[CaseResult]], Iterable[Finding]], ...] = (
     needless,
     software,
     not_recorded,
+    without_weights,
     unseen,
     of_tests_that_are_gone,
     unjudged_learning,

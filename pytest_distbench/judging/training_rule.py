@@ -19,6 +19,8 @@ says that it is the training of the baseline's seed:
     is left after dropping is too small, and calls 18 % of unchanged trainings with 5 seeds worse, not 5 %. One seed of
     five or more may miss the goal, as the dropped slowest; more *regressed*. Nothing is seen below the interval between
     evaluations.
+``weights``
+    the tensors that a training leaves (``weights_rule``).
 ``floor``
     a quality at the end, such as the final accuracy: one-sided pooled t-test at 1 %, and never below what chance does
     to a share of N test samples, ``sqrt(p (1 - p) / N)``.
@@ -33,11 +35,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_distbench.judging import golden_curve
+from pytest_distbench.judging import golden_curve, weights_rule
 from pytest_distbench.judging.stats import BLIND_LIMIT, noise_limit, normal_quantile, pooled_stdev, student_t_quantile
 from pytest_distbench.judging.terms import difference
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
-from pytest_distbench.records.metric import Sample, Scalar, metric_key, without
+from pytest_distbench.records.metric import LARGEST_NUMBER, UNASKED, WEIGHTS, Sample, Scalar, metric_key, without
 from pytest_distbench.records.reasons import REASONS, ReasonCode
 from pytest_distbench.records.run import Finding, Statistic
 
@@ -56,7 +58,11 @@ class Family:
 
     Attributes:
         current: key -> the measurement in each launch; one key per seed.
+        ends_alike: whether the weights at the end are the baseline's.
+        updates: of a script, how often its optimizer stepped; 0: not known.
+        is_exact: whether both sides compute in float32 throughout, so that other digits begin as rounding.
         can_repeat: whether the arithmetic was made to give the same digits each time, as that of a CPU does by itself.
+        loss_share: by how much the losses deviate at most, relative to their range; None: there are none to compare.
         lost_its_seed: whether the golden curve of the training says that it was seeded and is not any more.
         tolerance: accepted relative change that was set for this metric or case; None: the rule's own.
         asks: one launch more may be made: it tells whether a curve that departs has lost its seed, or never repeats.
@@ -67,7 +73,11 @@ class Family:
     current: Mapping[str, Sequence[Sample]]
     stored: Mapping[str, Sequence[Sample]]
     same_software: bool
+    is_exact: bool = False
+    ends_alike: bool = False
+    updates: int = 0
     curve: CurveSays = "nothing"
+    loss_share: float | None = None
     can_repeat: bool = True
     lost_its_seed: bool = False
     tolerance: float | None = None
@@ -217,7 +227,21 @@ def without_value(family: Family) -> Finding | None:
 
 
 def without_baseline(family: Family) -> Finding | None:
-    return None if family.stored else _settle(family, *family.absent)
+    if family.stored:
+        return None
+    if family.first.name in UNASKED:
+        return _settle(family, "not-judged", "recorded, not judged", better="info")
+    return _settle(family, *family.absent)
+
+
+def of_options(family: Family) -> Finding | None:
+    """What optimizers are told is compared whatever the software, and however many updates there were."""
+    for key, launches in family.current.items():
+        for launch in launches:
+            then = family.stored.get(key)
+            if then and (found := weights_rule.option_changes(then[0].options, launch.options)):
+                return _settle(family, "options", "; ".join(found[:_MOST_OPTIONS]), threshold=0.0)
+    return None
 
 
 def of_other_definition(family: Family) -> Finding | None:
@@ -227,8 +251,11 @@ def of_other_definition(family: Family) -> Finding | None:
     return _settle(family, "other-definition", why) if why else None
 
 
-FIRST = (lost_in_part, of_own_curve, without_value, without_baseline, of_other_definition)
+FIRST = (lost_in_part, of_own_curve, without_value, without_baseline, of_options, of_other_definition)
 """Deciders of every number of a training; those that follow can rely on values of both sides."""
+
+
+_MOST_OPTIONS = 3
 
 
 def of_lost_seed(family: Family) -> Finding | None:
@@ -357,11 +384,17 @@ def by_curve(family: Family) -> Finding:
         what += f"; the {_launches(family)} launches of this run agree"
         what += ", so it is seeded" if departure.exceeds_at == 1 else ""
     if departure.exceeds_at is not None:
-        return say("losses", f"{what}; {departure.suggest(launch.beside)}")
+        return say("losses", f"{what}; {_causes(family, departure, launch)}")
     if still := _stands_still(family):
         return say("flat-curve", still)
     if coarse and family.tolerance is None and (departure.is_identical or not repeats):
         return say("too-few-digits", coarse)
+    begins = _beginning(family)
+    if begins is not None and not begins[0].is_rounding:
+        return say("losses", f"{_tell_beginning(*begins)}; {_causes(family, departure, launch)}")
+    if departure.is_identical and begins is not None:
+        facts["deviation"] = begins[0].deviation
+        return say("numerics", f"numerics changed behind the recorded curve, from number {begins[0].number} on")
     if departure.is_identical:
         return say("equal", "equal in every digit")
     if repeats:
@@ -369,6 +402,42 @@ def by_curve(family: Family) -> Finding:
         reason = f"numerics changed within the tolerance, {where}"
         return say("numerics", reason)
     return say("within-threshold", f"differs by up to {departure.largest:.1e}")
+
+
+def _causes(family: Family, departure: golden_curve.Departure, launch: Sample) -> str:
+    if family.ends_alike:
+        return "the training ends in the same weights: what is printed changed, not the training"
+    values = launch.whole_length or len(launch.values)
+    is_each_update = not launch.beside or 0 <= values - family.updates <= 1
+    return departure.suggest(launch.beside, is_each_update=is_each_update)
+
+
+def _beginning(family: Family) -> tuple[golden_curve.Beginning, Sample] | None:
+    """Where the whole series of a seed leaves the baseline's, under the same software, the largest step first.
+
+    Rounding begins with the last digits and grows from there. So it is how a difference begins that tells, not how far
+    it has gone when the series ends.
+    """
+    found = []
+    for key, launches in family.current.items() if family.same_software else ():
+        stored = family.stored[key][0]
+        then = stored.whole or stored.values
+        for launch in launches:
+            now = launch.whole or launch.values
+            lengths = stored.whole_length or len(then), launch.whole_length or len(now)
+            begins = golden_curve.beginning(then, lengths, now, is_exact=family.is_exact)
+            if begins is not None:
+                found.append((begins, launch))
+    return min(found, key=lambda each: (each[0].is_rounding, each[0].number), default=None)
+
+
+def _tell_beginning(begins: golden_curve.Beginning, launch: Sample) -> str:
+    beside = launch.beside[begins.number - 1 : begins.number]
+    where = f"number {begins.number}{f' ({beside[0]})' if beside else ''}"
+    before = "the first loss agrees" if begins.number == 2 else f"the first {begins.number - 1} losses agree"
+    before = f"{before} in every digit; " if begins.number > 1 else ""
+    other = f"first other value: {where}, {_quantity(begins.then)} -> {_quantity(begins.now)}"
+    return f"{before}{other}, which is more than rounding begins with{_seed_of(launch)}"
 
 
 def _not_repeated(
@@ -398,6 +467,17 @@ def _stands_still(family: Family) -> str:
         if still := golden_curve.stands_still(launches[0].values):
             return f"{still}{_seed_of(launches[0])}"
     return ""
+
+
+def loss_share(family: Family) -> float | None:
+    """The largest deviation of a loss of any seed and launch, relative to the range of the losses."""
+    found = [
+        golden_curve.share_of_range(then.whole or then.values, now.whole or now.values)
+        for key, launches in family.current.items()
+        for then in family.stored.get(key, [])[:1]
+        for now in launches
+    ]
+    return max(found, default=None)
 
 
 def _launches(family: Family) -> int:
@@ -513,6 +593,53 @@ def by_quality(family: Family) -> Finding:
     return _within(family, limit, before)
 
 
+def by_tensors(family: Family) -> Finding:
+    is_of_weights = family.first.name == WEIGHTS
+    share = weights_rule.accepted_share(is_exact=family.is_exact, loss_share=family.loss_share)
+    worst: tuple[weights_rule.Change, str, str, bool] | None = None  # with how many, of which seed; same arithmetic
+    for key, launches in family.current.items():
+        then = family.stored[key][0].tensors
+        own = weights_rule.own_share(then)
+        if own > weights_rule.OF_LOWER_PRECISION:
+            return _settle(
+                family, "not-judged", "the baseline's launches end in other weights themselves", better="info"
+            )
+        share = max(share, weights_rule.TIMES_SPREAD * own)
+        for launch in launches:
+            known = len(family.stored[key])
+            found = (
+                weights_rule.changes(then, launch.tensors, share=share)
+                if is_of_weights
+                else weights_rule.changes_of_saved(then, launch.tensors, share=share, launches=known)
+            )
+            if not found:
+                continue
+            is_same = family.ends_alike or weights_rule.is_same_arithmetic(then, launch.tensors)
+            is_same = is_same and not weights_rule.is_rounding(found[0], then)
+            one = found[0] if is_same else weights_rule.beyond_noise(found, then)
+            if worst is None or (is_same, one.excess) > (worst[3], worst[0].excess):
+                number = len({change.name for change in found})
+                others = (
+                    f"; {number} of {len({n for of in then.values() for n in of})} tensors differ" if number > 1 else ""
+                )
+                worst = one, others, _seed_of(launch), is_same
+    if worst is None:
+        return _settle(family, "equal", threshold=0.0)
+    one, others, seed, is_same = worst
+    told = f"{one.name}{one.who} {one.text}{others}{seed}"
+    say = functools.partial(_settle, family, threshold=share)
+    if not family.same_software:
+        return say("other-software", f"under other software versions {told}")
+    if is_same:
+        what = "its weights at the end are not" if is_of_weights else "what it saves is not"
+        return say("weights", f"the training is the same, {what}: {told}", threshold=0.0)
+    if one.excess > 1.0:
+        why = "which follows from the diverged loss curve"
+        why = why if family.curve == "diverges" else f"rounding accounts for {share:.2g} of a change at most"
+        return say("weights", f"{told}: {why}")
+    return say("numerics", f"numerics changed within the tolerance: {told}", facts={"share": one.excess * share})
+
+
 _BEYOND = {"same": "training-number", "steps": "goal-missed", "floor": "beyond-threshold"}
 """Reason of a number beyond its threshold, by rule."""
 
@@ -521,6 +648,7 @@ RULES: dict[str, tuple[Callable[[Family], Finding | None], ...]] = {
     "same": (of_lost_seed, exactly, by_mean),
     "steps": (of_lost_seed, exactly, by_steps),
     "floor": (of_lost_seed, exactly, by_quality),
+    "weights": (by_tensors,),
 }
 """Deciders in their order, by the name that a kind's ``rule`` has."""
 
@@ -595,4 +723,6 @@ def _seed_of(measurement: Sample) -> str:
 
 
 def _quantity(value: float | None) -> str:
-    return "none" if value is None else f"{value:.{golden_curve.DIGITS}g}"
+    if value is None:
+        return "none"
+    return "no finite number" if value >= LARGEST_NUMBER else f"{value:.{golden_curve.DIGITS}g}"

@@ -31,6 +31,7 @@ from pytest_distbench.launch.evidence import (
 from pytest_distbench.launch.readers import readings
 from pytest_distbench.launch.reduce import breakdowns, join, largest, late_s, merge, of_launch, peak_memory, with_load
 from pytest_distbench.launch.site import Clocks, Exit, Heard, processes
+from pytest_distbench.launch.trained import samples_of
 from pytest_distbench.launch.workplace import TAIL_LINES, tail
 from pytest_distbench.machine.secrets import mask_values
 from pytest_distbench.records.launch import (
@@ -463,6 +464,7 @@ def make_record(
             if not stands_for_a_rank:
                 measurements = merge([*whole.observations, *readings(plan)])
                 if not (plan.only or plan.shares_gpu):  # else it is not of all the launch does, or of the rank alone
+                    measurements += samples_of(list(reports.values()))
                     measurements += peak_memory({rank: report.peak_memory_bytes for rank, report in reports.items()})
         except (RecordingError, ReadingError) as error:
             outcome, reason = "failed", str(error)
@@ -474,6 +476,9 @@ def make_record(
     said: dict[str, list[str]] = {}
     for rank, text in sorted(heard.remarks().items()):
         said.setdefault(text, []).append(str(rank))
+    for report in told:
+        for text in report.trained.remarks:
+            said.setdefault(text, []).append(str(report.rank))
     phases: dict[
         str, float
     ] = {}  # seconds of the slowest rank in each, and of starting and ending the group around them
@@ -497,6 +502,7 @@ def make_record(
         fates=[] if has_passed else fates,
         measurements=measurements,
         fingerprints=fingerprints,
+        lines=reports[0].lines if has_passed and 0 in reports else {},
         delayed_s=max((r.delayed_s for r in told), default=0.0),
         late_s=late_s(whole, doubt_s=ending.clocks.most_doubt_s) if has_passed else {},
         hosts=homes if all(homes) and len(set(homes)) > 1 else [],

@@ -28,6 +28,7 @@ from pytest_distbench.records import wanted
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import (
     AXIS,
+    LARGEST_NUMBER,
     MOST_TAKEN_FROM,
     NUMBER,
     TAKES,
@@ -408,8 +409,11 @@ def _observe(name: str, reader: Reader, place: Place) -> Observation:
             + (f" after the {reader.skip} that are skipped" if reader.skip else "")
             + f"; the last is {kept[-1][1]}"
         )
+    is_curve = METRIC_KINDS[reader.better].rule == "curve"
+    rest = kept[reader.first :] if is_curve and reader.first else []
     kept = kept[: reader.first]
     values = [_number(key, text.strip(), where) * reader.scale for text, where, _ in kept]
+    values += [_number_behind(text.strip(), reader.scale) for text, *_ in rest]
     kind = METRIC_KINDS[reader.better]
     take = reader.take or ("last" if kind.shape == "number" else "")
     taken_from = values[:MOST_TAKEN_FROM] if take and kind.is_of_training else []
@@ -424,12 +428,22 @@ def _observe(name: str, reader: Reader, place: Place) -> Observation:
         reduce=kind.reduce,
         values=values,
         is_series=not take,
-        beside=[beside[:_LONGEST_BESIDE] for *_, beside in kept] if reader.better == "curve" else [],
+        beside=[beside[:_LONGEST_BESIDE] for *_, beside in (*kept, *rest)] if is_curve else [],
         at=reader.at,
         identity=reader.defining,
         bounds=reader.bounds,
         taken_from=taken_from,
+        curve_steps=(reader.first or 0) if is_curve else 0,
     )
+
+
+def _number_behind(text: str, scale: float) -> float:
+    """The number that a text says behind the values that were asked for; the largest one where it is not finite."""
+    try:
+        number = _number("", text, "") * scale
+    except ReadingError:
+        return LARGEST_NUMBER
+    return number if abs(number) < LARGEST_NUMBER else LARGEST_NUMBER
 
 
 def _number(key: str, text: str, where: str) -> float:

@@ -34,6 +34,7 @@ from pytest_distbench.records.metric import (
     Sample,
     Scalar,
     Spread,
+    kept_places,
 )
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
@@ -258,6 +259,8 @@ def join_fingerprints(found: Sequence[Fingerprint], world_size: int | None = Non
             name: sum(f.totals.get(name, 0) for f in found)
             for name in sorted({name for f in found for name in f.totals})
         },
+        pickled_bytes=max((f.pickled_bytes for f in found), default=0),
+        in_backward=_join_parts([f.in_backward for f in found], world_size),
         beyond=_join_parts([f.beyond for f in found], world_size),
         course=_join_parts([f.course for f in found], world_size),
         is_full=all(f.is_full for f in found),
@@ -399,6 +402,11 @@ def _measure(part: Observation) -> Sample:
     values = [value / len(part.of_ranks) for value in part.values] if part.reduce == "mean" else part.values
     kind = METRIC_KINDS[part.better]
     kept, value = part.taken_from, values[0] if values else None
+    whole: list[float] = []
+    if 0 < part.curve_steps < len(values):
+        whole = [values[place] for place in kept_places(len(values))]
+        part = replace(part, squares=part.squares[: part.curve_steps])
+        values = values[: part.curve_steps]
     if part.is_series:
         kept = values if kind.keeps_series else distribution(values)
         value = kind.launch_value(values)
@@ -413,7 +421,9 @@ def _measure(part: Observation) -> Sample:
         identity=part.identity,
         facts=part.facts,
         values=kept,
-        beside=part.beside,
+        whole=whole,
+        whole_length=len(part.values) if whole else 0,
+        beside=[part.beside[place] for place in kept_places(len(part.beside))],
         spread=_spread(values, kept, part) if part.is_series or part.squares else None,
         companions={
             name: quantile(sums, FAST_SIDE) if name.endswith("_s") else statistics.fmean(sums)

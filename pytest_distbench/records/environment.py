@@ -189,12 +189,21 @@ SETTINGS = frozenset(
         "cudnn_benchmark",
         "cudnn_deterministic",
         "deterministic",
+        "lower_precision",
         "matmul_precision",
         "rnn_precision",
     }
 )
 """Parts of ``software`` that the code under test chooses. Another choice is told, and is no excuse: what it moves is
 judged as ever, where a number under other versions is compared with none."""
+
+
+def computes_in_float32(software: Mapping[str, str]) -> bool:
+    """Whether no arithmetic of a training is known to be of a lower precision; False where nobody looked."""
+    precisions = [software.get(f"{operation}_precision", "ieee") for operation in ("conv", "matmul", "rnn")]
+    return (
+        software.get("autocast") == "off" and software.get("lower_precision") == "none" and set(precisions) == {"ieee"}
+    )
 
 
 class Environment(Record, frozen=True, kw_only=True):

@@ -190,6 +190,11 @@ class Fingerprint(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Of a step, by name and ranks; :data:`pytest_distbench.worker.fingerprint.FACTS` counts them."""
     totals: dict[str, int] = {}
     """The same of all ranks together: the step that one of them skips is seen."""
+    pickled_bytes: int = 0
+    """Of a step, the largest pickled object of any rank: its size is the value's, and only a multiple of it counts."""
+    in_backward: dict[_RankKey, int] = {}
+    """By ranks, how many of the collectives were issued before the backward pass had ended. Empty: there is no such
+    pass, nobody looked, or launches differ."""
     beyond: dict[_RankKey, tuple[int, Annotated[int, msgspec.Meta(ge=1)]]] = {}
     """By the ranks whose timed iterations were not all alike: how many collectives they had more, or fewer, than as
     many of the described one, and how many iterations there were."""

@@ -77,9 +77,9 @@ Better = str
 
 Reduce = Literal["max", "min", "mean", "sum", "rank0", "all"]
 Sign = Literal[-1, 0, 1]
-Shape = Literal["any", "series", "number"]
+Shape = Literal["any", "series", "number", "tensors"]
 
-TRAINING_RULES = ("curve", "same", "steps", "floor")
+TRAINING_RULES = ("curve", "same", "steps", "floor", "weights")
 STEADY_RULES = ("exact", "memory", *TRAINING_RULES, "none")
 """What these judge does not scatter between launches of the same code; what any other rule judges does."""
 
@@ -101,7 +101,8 @@ class MetricKind:
         sign: of a noisy kind: 1 where a larger number is worse, -1 where a smaller one is.
         has_fast_side: of a series: the launch's value is of its fast side, and is judged together with its fastest
             iteration; the slow ones say how busy the machine was (``judging.thresholds``).
-        shape: ``series`` or ``number`` where only that can be recorded; ``any``: both.
+        shape: ``series`` or ``number`` where only that can be recorded; ``any``: both; ``tensors``: the plugin alone
+            records it.
         limit_text: how a limit, a fraction of the baseline, is printed.
         is_steady: it is the same in each launch of the same code, to the last digit, though no rule of
             :data:`STEADY_RULES` judges it.
@@ -207,6 +208,13 @@ METRIC_KINDS: Table[str, MetricKind] = Table(
             rule="floor",
             shape="number",
             limit_text=lambda limit: f"-{limit:.1%}",
+        ),
+        "weights": MetricKind(
+            summary="tensors that a training leaves: equal, or no further away than other digits take them",
+            reduce="all",
+            rule="weights",
+            shape="tensors",
+            limit_text=lambda limit: f"{limit:.0%} of training" if limit else "exact",
         ),
         "memory": MetricKind(
             summary="an amount of memory: may not rise, whatever else the machine does",

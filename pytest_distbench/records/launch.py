@@ -15,6 +15,7 @@ from pytest_distbench.records.iteration import Breakdown, Fingerprint
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Observation, Sample
 from pytest_distbench.records.record import Record
+from pytest_distbench.records.trained import Trained
 from pytest_distbench.records.wire import Event
 
 Outcome = Literal["passed", "failed", "skipped"]
@@ -56,6 +57,8 @@ class RankReport(Record, frozen=True, kw_only=True):
     fingerprints: dict[str, Fingerprint] = {}
     entered: dict[str, list[float]] = {}
     """By the same keys, when it entered each collective, the first few hundred; CLOCK_MONOTONIC of its host."""
+    lines: dict[str, list[str]] = {}
+    """Of rank 0, by the same keys, the line that called each of these collectives: ``train.py:41 in step``."""
     unseen_collectives: int = 0
     """That a body entered which has no fingerprint: it has no loop of ``rank.timed`` or ``rank.goal``."""
     peak_memory_bytes: int | None = None
@@ -69,6 +72,7 @@ class RankReport(Record, frozen=True, kw_only=True):
     """Ranks of the largest process group it was in; 0: in none."""
     delayed_s: float = 0.0
     """By which a slowdown that was planted made it longer."""
+    trained: Trained = Trained()
 
     def write(self, files: LaunchFiles) -> None:
         """Leave the file, whole or not at all."""
@@ -157,6 +161,8 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     measurements: list[Sample] = []
     fingerprints: dict[str, Fingerprint] = {}
     """By the metric whose iteration it describes; ``training_start`` is what came before a training's first step."""
+    lines: dict[str, list[str]] = {}
+    """By the same keys, where rank 0 called each collective of them."""
     unseen_collectives: int = 0
     """That a rank of a body without fingerprints entered, the most of any; see :class:`RankReport`."""
     late_s: dict[str, list[float]] = {}

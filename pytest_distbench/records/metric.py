@@ -11,6 +11,7 @@ from typing import Literal
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.records.kinds import OfKind, Reduce
 from pytest_distbench.records.record import Number, Record
+from pytest_distbench.records.trained import Option, TensorState
 from pytest_distbench.records.wanted import LARGEST_WHOLE, text
 from pytest_distbench.units import as_float, convert, parse_quantity
 
@@ -45,10 +46,19 @@ WALL_TIME = "wall_time"
 """Of a script or a command from its start to its end."""
 
 PEAK_MEMORY = "peak_memory"
-"""Of the rank that needed most, in bytes; of a command, of the largest of its processes.
+"""Of the rank that needed most, in bytes; of a command, of the largest of its processes."""
 
-No test asks for it. So it is nothing to judge alone, and where one side has none, nothing is said.
-"""
+WEIGHTS = "weights"
+"""What the optimizers have trained, as it is at the end."""
+
+SAVED = "saved"
+"""What was saved last under each name."""
+
+REPLICAS = "replicas"
+"""Tensors that DistributedDataParallel, or a replicate dimension of a mesh, keeps equal, and that differ."""
+
+UNASKED = (PEAK_MEMORY, WEIGHTS, SAVED)
+"""What no test asks for. So none is something to judge alone, and where one side has none, nothing is said."""
 
 CPU_THROTTLED = "cpu_throttled"
 """Under a CPU quota: the share of its periods in which that stopped a rank, of the rank that it stopped most seldom."""
@@ -63,7 +73,7 @@ EVERY = "every"
 EVALUATION_ENDS = "evaluation_ends"
 """Series of a goal: seconds from its first step to the end of each evaluation, as ``time_to_<metric>`` counts them."""
 
-OWN_NAMES = (WALL_TIME, PEAK_MEMORY, CPU_THROTTLED, "network_rate", "network_round_trip", "fingerprint")
+OWN_NAMES = (WALL_TIME, *UNASKED, REPLICAS, CPU_THROTTLED, "network_rate", "network_round_trip", "fingerprint")
 """Of what the plugin itself records, besides phases."""
 
 MOST_TAKEN_FROM = 1000
@@ -210,8 +220,17 @@ class Sample(OfKind, frozen=True, kw_only=True, omit_defaults=True):
     """The series of an exact, info or curve metric; of any other at most 41 of its values, see
     :func:`~pytest_distbench.records.kinds.distribution`. Of a number of a training what it was taken from; of
     memory what each rank needed."""
+    whole: list[Number] = []
+    """Of a curve: all values, of which ``values`` are the first, as :func:`thinned` keeps them; of a baseline as far as
+    its launches agree. Empty: there are no more."""
+    whole_length: int = 0
+    """Values of the series that ``whole`` is of."""
     beside: list[str] = []
     """Of a curve that was read: what the script wrote beside each value, its own number of the step perhaps."""
+    tensors: dict[str, dict[str, TensorState]] = {}
+    """Of weights, and of what was saved: by the ranks that hold the same (``all``, ``0``, ``1-3``) and by name."""
+    options: dict[str, dict[str, Option]] = {}
+    """Of weights, what their optimizers were told, by the same ranks."""
     companions: dict[str, float] = {}
     """Of one iteration, summed over ranks: seconds (``cpu_s``: 25th percentile) and counts (``waits``: mean)."""
     spread: Spread | None = None
@@ -265,10 +284,23 @@ class Observation(Sample, frozen=True, kw_only=True, omit_defaults=True):
     of_ranks: dict[int, dict[str, float]] = {}
     """By the rank that recorded it, ascending, means over its iterations: ``time_s``; of a phase ``host_s`` and, where
     the ranks have one clock, ``wait_s`` and ``late_s``. Empty in the report of a rank."""
+    curve_steps: int = 0
+    """Of a curve, how many of its values are judged as one; 0: all."""
     squares: list[Number] = []
     """Of a mean: the sum over these ranks of the squared deviation of each value from theirs; none where it is one."""
     slowest: list[int] = []
     """Of a series whose largest values are taken: the rank that each is of."""
+
+
+MOST_WHOLE = 1000
+
+
+def kept_places(length: int) -> list[int]:
+    """Which values of a series are kept: the first thousand, and of the rest every 2nd, 4th ..., so many at most."""
+    every = 1
+    while (length - MOST_WHOLE) > MOST_WHOLE * every:
+        every *= 2
+    return [*range(min(length, MOST_WHOLE)), *range(MOST_WHOLE, length, every)]
 
 
 def is_own_name(name: str) -> bool:

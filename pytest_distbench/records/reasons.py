@@ -237,6 +237,25 @@ _OURS: dict[ReasonCode, Reason] = {
         next_step=f"find where it begins in the HTML report (--distbench-report FILE); {ACCEPT}",
         printed=r"one seed changed by [^;]*$|exact under the same software|went (up|down) (over|by)",
     ),
+    "weights": because(
+        "changed",
+        means="The training ends in other weights, or saves others, than rounding explains.",
+        next_step=(
+            "look at what happens to the named tensor: the optimizer's options, an average, what is saved and how; "
+            f"{ACCEPT}"
+        ),
+        printed=(
+            r"the training is the same, |is not saved any more|times the baseline's|or with other "
+            r"signs|its change since the first update"
+        ),
+    ),
+    "options": because(
+        "changed",
+        means="An optimizer or scheduler has other options than those of the baseline.",
+        next_step=f"see where the option is set; {ACCEPT}",
+        printed=r"^\w+(, group \d+)?: \w+ .* -> ",
+        may_be_confirmed=False,
+    ),
     "ranks-apart": because(
         "changed",
         means="The mean losses are equal, but those of single ranks are further apart.",

@@ -27,7 +27,7 @@ from pytest_distbench.machine import hardware
 from pytest_distbench.machine.secrets import mask_values, secret_values
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import is_of_a_group
-from pytest_distbench.records.metric import PEAK_MEMORY
+from pytest_distbench.records.metric import UNASKED, metric_name
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.against import (
@@ -301,7 +301,7 @@ class Launching:
             shares_gpu=self.settings.shares_gpu,
             numa_binding=self.settings.numa_binding,
             post_mortem=self.post_mortem,
-            only=[] if PEAK_MEMORY in only else list(only),  # it is of all that a launch does
+            only=[] if {*UNASKED} & {*map(metric_name, only)} else list(only),  # it is of all that a launch does
             preload=list(self._preload(beside)),
             reports_progress=self.reports_progress,
             set_threads=threads_set if hosting.sets_threads else None,

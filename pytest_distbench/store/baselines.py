@@ -243,7 +243,9 @@ def _samples(key: str, columns: dict[str, Any], where: str) -> list[dict[str, An
 
     found = []
     for launch, value in enumerate(values):
-        sample = {field: of_launch(column, launch, is_list=field == "values") for field, column in columns.items()}
+        sample = {
+            field: of_launch(column, launch, is_list=field in ("values", "whole")) for field, column in columns.items()
+        }
         if isinstance(spread, dict):
             inside = {f: of_launch(column, launch, is_list=f == "over_ranks") for f, column in spread.items()}
             sample["spread"] = inside

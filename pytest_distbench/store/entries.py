@@ -20,7 +20,7 @@ from typing import Any
 from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFileError
 from pytest_distbench.records.case import NODES, BaselineEntry, Case, Conditions, EntryName, key_text
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import PEAK_MEMORY
+from pytest_distbench.records.metric import UNASKED, metric_name
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore, read_file
@@ -105,7 +105,9 @@ def closest(files: Sequence[BaselineFile], case: Case, launch: LaunchRecord) -> 
 
     def is_measured(file: BaselineFile) -> bool:
         metrics = file.entry.metrics.items()
-        return all(measured.get(key) == (m.better, m.unit) for key, [m, *_] in metrics if key != PEAK_MEMORY)
+        return all(
+            measured.get(key) == (m.better, m.unit) for key, [m, *_] in metrics if metric_name(key) not in UNASKED
+        )
 
     def closeness(file: BaselineFile) -> tuple[bool, ...]:
         (path, _, function), (new_path, _, new) = file.test.partition("::"), case.test.partition("::")

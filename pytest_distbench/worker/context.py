@@ -124,12 +124,14 @@ class RankContext(Member):
         self._unfinished.append(label)
 
         def run() -> Iterator[int]:
+            self.training_watch.before_loop()
             with self.phases.loop(name, point, is_captured=mode == "graph") as loop:
                 times, meter = yield from time_iterations(
                     self, loop, label, mode=mode, warmup=warmup, iterations=iterations, before=before
                 )
                 self._unfinished.remove(label)
                 self.record_times(name, times, meter, at=point, identity=identity, facts=facts, over_ranks=over_ranks)
+            self.training_watch.between_steps()
 
         return run()
 
@@ -280,6 +282,7 @@ class Goal:
 
     def _steps(self, samples_per_step: float) -> Iterator[int]:
         rank, watch = self._rank, self._rank.watch
+        rank.training_watch.before_loop()
         rank.barrier()
         watch.since_mark(rank.point_key("training_start"))
         self._start = rank.own_clock()
@@ -309,6 +312,8 @@ class Goal:
                 if ends_block:
                     self._start += _seconds(loop.collect)
                 self._start += _seconds(watch.end)
+                if ends_block:
+                    self._start += _seconds(rank.training_watch.between_steps)
                 if step == STEADY_STEP:
                     entered = watch.entered()
                 if step >= STEADY_STEP:
@@ -406,7 +411,7 @@ class Goal:
             raise RecordingError(f"{self._call}: the loss is {losses[wrong]} at step {wrong + 1}: it diverged")
         first = losses[: self.min_steps]
         facts = {UNTIL_MOVED: True} if self.curve_steps is None else {}
-        rank.record("loss_curve", losses[: self.curve_steps or MOST_CURVE_STEPS], better="curve", facts=facts)
+        rank.record_curve(losses, steps=self.curve_steps or MOST_CURVE_STEPS, facts=facts)
         rank.record("mean_loss", math.fsum(first) / len(first), better="same", identity={"steps": len(first)})
         rank.record("loss", losses, better="info", reduce="mean")
 

@@ -58,11 +58,17 @@ class _Window:
     optimizers: dict[int, Optimizer] = field(default_factory=dict)
     optimizer_steps: int = 0
     sent: list[Collective] = field(default_factory=list)
+    graph_nodes: int | None = field(default_factory=torch_internals.graph_nodes)
+
+    @property
+    def has_graph(self) -> bool:
+        """Whether autograd has recorded anything in it, so that there may be a backward pass."""
+        return self.graph_nodes is not None and self.graph_nodes != torch_internals.graph_nodes()
 
 
 class Watch:
-    """The fingerprints of one rank, by key, and when it entered what they describe. Where it is off every method does
-    nothing.
+    """The fingerprints of one rank, by key, and when it entered what they describe, and by which line. Where it is off
+    every method does nothing.
 
     ``sees_all``: the backend moves no data, and the observer looks all the time.
     """
@@ -71,6 +77,7 @@ class Watch:
         self.is_on = is_on
         self.found: dict[str, Fingerprint] = {}
         self.times: dict[str, list[float]] = {}
+        self.lines: dict[str, list[str]] = {}
         self._who = str(rank)
         self._sees_all = sees_all
         self._observer = observer or Observer(completes=sees_all)
@@ -157,11 +164,16 @@ class Watch:
         is_gone = number is not None and number < 0  # a group, with its count
         self._per_iteration[window.key] = sum(note.is_counted for note in notes) if is_gone else number
         window.sent = _rows(note.told for note in notes)
+        self.lines[window.key] = [note.line for note in notes]
         self.times[window.key] = [(note.at_ns - self._clock_offset_ns) / 1e9 for note in notes[:_MOST_STAMPS]]
         self.found[window.key] = self._made(
             window.sent,
             groups=self._of_me(groups_here()),
             facts={name: {self._who: count(window)} for name, count in FACTS.items()},
+            pickled_bytes=max(
+                (one.message_bytes for one, is_pickle in _marked(n.told for n in notes) if is_pickle), default=0
+            ),
+            in_backward={self._who: sum(n.is_in_backward for n in notes)} if notes and window.has_graph else {},
             totals={name: value for name, count in TOTALS.items() if (value := count(window))},
             is_full=True,
         )
@@ -328,16 +340,18 @@ TOTALS: dict[str, Callable[[_Window], int]] = {
 _OF_OBJECTS = frozenset({"broadcast", "all_gather", "gather", "scatter", "send", "recv"})
 
 
-def _rows(collectives: Iterable[Collective]) -> list[Collective]:
-    """Equal ones in a row as one, pickles without their sizes.
-
-    A pickle is a tensor of bytes behind one of int64, its size: so do broadcast_object_list and its like.
-    """
-    rows: list[Collective] = []
+def _marked(collectives: Iterable[Collective]) -> Iterator[tuple[Collective, bool]]:
+    """Each, and whether it is a pickle: bytes behind an int64, their size, as broadcast_object_list and its like do."""
     told_in = ""  # the group in which a size was sent just now
     for one in collectives:
-        is_pickle = one.op in _OF_OBJECTS and one.dtype == "uint8" and one.group == told_in
+        yield one, one.op in _OF_OBJECTS and one.dtype == "uint8" and one.group == told_in
         told_in = one.group if one.op in _OF_OBJECTS and one.dtype == "int64" else ""
+
+
+def _rows(collectives: Iterable[Collective]) -> list[Collective]:
+    """Equal ones in a row as one, pickles without their sizes."""
+    rows: list[Collective] = []
+    for one, is_pickle in _marked(collectives):
         found = replace(one, dtype=PICKLE, message_bytes=0) if is_pickle else one
         if rows and replace(rows[-1], count=1) == found:
             rows[-1] = replace(rows[-1], count=rows[-1].count + 1)

@@ -22,6 +22,8 @@ from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import ErrorReport, Outcome, Phase, RankReport
 from pytest_distbench.records.metric import WALL_TIME
 from pytest_distbench.records.plan import WORKS, LaunchPlan, Ranks
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.trained import Trained
 from pytest_distbench.records.wire import SESSION_VARIABLE
 from pytest_distbench.worker import bodies, script
 from pytest_distbench.worker.clock import HostClock
@@ -138,6 +140,7 @@ class _Life:
         self.window = LoadWindow(looks_for, usable_cpus())  # the launch's: before this rank is bound to some of them
         self.memory = MemoryPeak(plan)
         self.largest_group: Callable[[], int] = lambda: 0
+        self.trained = Trained()
 
     def run(self) -> None:
         outcome: Outcome = "passed"
@@ -176,6 +179,7 @@ class _Life:
             torch.cuda.set_device(self.context.device)
             if plan.numa_binding:
                 bind_near_gpu(torch.cuda.current_device(), plan.numa_binding)
+        self.context.save_watch.begin()
         if plan.set_threads is not None:
             torch.set_num_threads(plan.set_threads)
         if work.stands_for is not None and not work.is_given_a_group:
@@ -187,12 +191,14 @@ class _Life:
             with self._turn(), self.phase("body"), watched_steps(self.context.watch), self._window(), profiled:
                 self.memory.begin()
                 self.window.begin()
+                self.context.training_watch.begin()
                 began_s = own_cpu_s()
                 mark = self.context.delay.mark()
                 run_script(work.body)
                 self.context.wait_for_queued()
                 self.context.delay.wait(mark)
                 computed_s = own_cpu_s() - began_s
+            self._read_what_is_left()
             self.context.finish()
             self.context.notebook.note(
                 WALL_TIME,
@@ -221,16 +227,25 @@ class _Life:
                 )
                 self.context.watch.look()
         with self._turn(), self.phase("body"), self._window(), profiled:
+            self.context.training_watch.begin()
             for seed in work.seeds:
                 self.context.seed = seed
                 self.context.watch.is_on &= seed == work.seeds[0]  # the others run the same code
                 with self.context.point(seed=seed) if len(work.seeds) > 1 else contextlib.nullcontext():
                     bodies.call(body, self.context)
                     self.context.wait_for_queued()
+                if seed == work.seeds[0]:
+                    self._read_what_is_left()
         self.context.check_complete()
         self.unseen_collectives = self.context.watch.unseen()
         if self.context.only_structure and not self.context.watch.found:
             self.context.watch.since_mark(BODY)
+
+    def _read_what_is_left(self) -> None:
+        saves = self.context.save_watch
+        saves.end()
+        self.trained = self.context.training_watch.finish()
+        self.trained = replace(self.trained, saved=saves.saved, remarks=[*self.trained.remarks, *saves.remarks])
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
@@ -269,6 +284,7 @@ class _Life:
                 observations=self.context.notebook.observations,
                 fingerprints=self.context.watch.found,
                 entered=self.context.watch.times,
+                lines=self.context.watch.lines if self.rank == 0 else {},
                 unseen_collectives=self.unseen_collectives,
                 peak_memory_bytes=self.memory.num_bytes() if self.context.is_memory_its_own else None,
                 load=self.window.load,
@@ -276,6 +292,7 @@ class _Life:
                 gpu=gpu_in_use() if self.plan.device == "cuda" else "",
                 group_size=self.largest_group(),
                 delayed_s=self.context.delay.waited_s,
+                trained=self.trained,
             ).write(self.plan.files)
         except BaseException as trouble:  # noqa: BLE001 handlers of signals and hooks of the body's are still there
             what = f"{error.kind}: {error.message[:200]}; " if error else ""

@@ -35,6 +35,8 @@ from pytest_distbench.worker.notebook import (
     refuse,
 )
 from pytest_distbench.worker.phases import DeviceParts, Loop, Phase, Phases
+from pytest_distbench.worker.saves import SaveWatch
+from pytest_distbench.worker.trained import TrainingWatch
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.profiler import Profiler
@@ -77,6 +79,15 @@ class Member:
             self.delay,
             sent=lambda: self.watch.sent,
             make_device=lambda: DeviceParts(self.delay) if self.device.type == "cuda" else None,
+        )
+        self.training_watch = TrainingWatch(
+            is_on=is_watched and not self.only_structure, is_clocked=lambda: self.phases.in_loop
+        )
+        self.save_watch = SaveWatch(
+            world_size=self.world_size,
+            folder=plan.files.work,
+            updates=lambda: self.training_watch.updates,
+            is_clocked=lambda: self.phases.in_loop,
         )
         self._only = frozenset(plan.only)
         self._line = line
@@ -178,6 +189,11 @@ class Member:
         """Record a clock's series with the witnesses of the same iterations."""
         options |= {"unit": "s", "better": "lower", "reduce": over_ranks, "witnesses": meter.witnesses()}
         self.notebook.note(name, seconds, at={**self._common_at, **(at or {})}, **options)
+
+    def record_curve(self, losses: list[float], *, steps: int, facts: Mapping[str, Scalar]) -> None:
+        """Record the losses of a training: the first steps are the curve, the others count as far as they repeat."""
+        options: dict[str, Any] = {"better": "curve", "facts": facts, "curve_steps": steps}
+        self.notebook.note("loss_curve", losses, at=self._common_at, **options)
 
     def loop(self, name: str) -> AbstractContextManager[Loop]:
         """Open a loop at the current point, whose phases are series of it."""

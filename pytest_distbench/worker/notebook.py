@@ -159,6 +159,8 @@ def _check_training(
 ) -> None:
     """Refuse what the rules for trainings could not judge later."""
     kind = METRIC_KINDS[better]
+    if kind.shape == "tensors":
+        raise RecordingError(f"{call}: the plugin records tensors itself, of whatever an optimizer trains")
     if is_series != (kind.shape == "series"):
         wanted, got = ("a series, one value per step", "one number") if not is_series else ("one number", "a series")
         raise RecordingError(f"{call}: wanted {wanted}, got {got}")

@@ -11,6 +11,8 @@ afterwards out of torch's flight recorder: once, at the end, or before the recor
 from __future__ import annotations
 
 import itertools
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -196,6 +198,8 @@ class Note:
     at_ns: int
     collective: Collective
     is_counted: bool
+    line: str = ""
+    is_in_backward: bool = False
     is_waited_for: bool = True
 
     @property
@@ -248,9 +252,26 @@ class Observer:
         )
         is_counted = peer is None and name != "recv_any_source_"
         self.counted += is_counted
-        note = Note(at_ns, collective, is_counted)
+        is_in_backward = torch_internals.in_backward()
+        note = Note(at_ns, collective, is_counted, _line() + " backward" * is_in_backward, is_in_backward)
         self.notes.append(note)
         return note
+
+
+_FOLDERS = (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)), "<")
+"""Of torch, of this package, and of what is in no file."""
+
+
+def _line() -> str:
+    """The line of the workload's that is about to send: ``train.py:41 in step``; empty where no Python has called."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(_FOLDERS):
+        frame = frame.f_back  # type: ignore[assignment] # None behind the outermost one
+    return (
+        ""
+        if frame is None
+        else f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}"
+    )
 
 
 def groups_here() -> list[Group]:

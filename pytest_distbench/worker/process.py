@@ -282,6 +282,9 @@ def gpu_in_use() -> str:
 _OPERATIONS = {"matmul": "cuda.matmul", "conv": "cudnn.conv", "rnn": "cudnn.rnn"}
 """Where torch 2.9 and later keep the precision of each, in ``torch.backends``."""
 
+_lower_precisions: set[str] = set()
+"""Types below float32 to which a tensor was cast while somebody looked."""
+
 _autocast_types: set[str] = set()
 """To which autocast was switched on in this process."""
 
@@ -316,10 +319,39 @@ def note_autocast() -> None:
     torch.autocast.__enter__ = entering  # type: ignore[method-assign]
 
 
+_CASTS = ("to", "type", "type_as", "half", "bfloat16")
+
+
+def watch_casts() -> Callable[[], None]:
+    """From now on remember to which types below float32 Python casts a tensor. Returned is what ends it."""
+
+    def watched(cast: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(cast)
+        def casting(self: torch.Tensor, *args: Any, **options: Any) -> Any:
+            found = cast(self, *args, **options)
+            dtype = getattr(found, "dtype", self.dtype)
+            if dtype != self.dtype and dtype.is_floating_point and dtype.itemsize < torch.float32.itemsize:
+                _lower_precisions.add(str(dtype).removeprefix("torch."))
+            return found
+
+        return casting
+
+    for name in _CASTS:
+        setattr(torch.Tensor, name, watched(getattr(torch.Tensor, name)))
+
+    def end() -> None:
+        for name in _CASTS:
+            if name in vars(torch.Tensor):
+                delattr(torch.Tensor, name)  # what it inherits is there again
+
+    return end
+
+
 def settings() -> dict[str, str]:
     """What is chosen now, by the names of :data:`pytest_distbench.records.environment.SETTINGS`."""
     found = {
         "autocast": "+".join(sorted(_autocast_types)) or "off",
+        "lower_precision": "+".join(sorted(_lower_precisions)) or "none",
         "deterministic": _on(torch.are_deterministic_algorithms_enabled()),
     }
     if torch.cuda.is_initialized():

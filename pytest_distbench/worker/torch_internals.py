@@ -21,6 +21,7 @@ from typing import Any, Protocol, cast
 import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore, distributed_c10d  # type: ignore[attr-defined] # exported at run time only
+from torch.nn.parallel import DistributedDataParallel
 
 _DUMP_ALL = "_dump_fr_trace_json"
 _DUMPS = {"": _DUMP_ALL, "nccl": "_dump_nccl_trace_json"}
@@ -372,12 +373,8 @@ def stand_around_rebuilds(around: Callable[[], contextlib.AbstractContextManager
 
     @functools.wraps(rebuild)
     def rebuilding(self: Any) -> bool:
-        compiler = torch._C._dynamo.eval_frame.set_eval_frame(None)  # around a compiled DDP it would compile around()
-        try:
-            with around():
-                return bool(rebuild(self))
-        finally:
-            torch._C._dynamo.eval_frame.set_eval_frame(compiler)
+        with _without_compiler(), around():  # around a compiled DDP it would compile around()
+            return bool(rebuild(self))
 
     rebuilding._torchdynamo_disable = True  # type: ignore[attr-defined] # a compiler takes it for the builtin that it was
     reducer._rebuild_buckets = rebuilding
@@ -386,6 +383,56 @@ def stand_around_rebuilds(around: Callable[[], contextlib.AbstractContextManager
         reducer._rebuild_buckets = rebuild
 
     return end
+
+
+def uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
+    """The hook, which the compiler of an optimizer's step calls, and does not look into."""
+
+    def call(*args: object) -> None:
+        with _without_compiler():
+            hook(*args)
+
+    call._torchdynamo_disable = True  # type: ignore[attr-defined] # as torch._dynamo.disable does, without its import
+    return call
+
+
+@contextlib.contextmanager
+def _without_compiler() -> Iterator[None]:
+    """What is called inside is not compiled, though a compiled function calls it."""
+    compiler = torch._C._dynamo.eval_frame.set_eval_frame(None)
+    try:
+        yield
+    finally:
+        torch._C._dynamo.eval_frame.set_eval_frame(compiler)
+
+
+def is_capturing() -> bool:
+    """Whether a CUDA graph is being captured, in which nothing may wait for the device."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+_AVERAGING_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks."
+_LOCAL = "post_localSGD"
+
+
+def managed_by_ddp(ddp: DistributedDataParallel) -> list[torch.Tensor]:
+    """The parameters whose gradients DDP averages: replicas that stay equal. None under a hook that may not average."""
+    hooks = [hook for hook, _ in getattr(ddp, "_comm_hooks", ())]
+    if any(_LOCAL in h.__qualname__ or not h.__module__.startswith(_AVERAGING_HOOKS) for h in hooks):
+        return []
+    named = ddp.module.named_parameters()
+    return [p for name, p in named if p.requires_grad and name not in ddp.parameters_to_ignore]
+
+
+def reduces_gradients(ddp: DistributedDataParallel) -> bool:
+    """Whether the gradients of the last forward pass were to be reduced; False behind one in ``no_sync``, too."""
+    return ddp.require_forward_param_sync
+
+
+def graph_nodes() -> int | None:
+    """How many operations autograd has recorded so far in this thread; None where this torch does not tell."""
+    count = getattr(torch._C._autograd, "_get_sequence_nr", None)
+    return int(count()) if count is not None else None
 
 
 def in_backward() -> bool:

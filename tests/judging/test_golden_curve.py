@@ -16,7 +16,7 @@ def departure(*factors: float, rounding: float = 0.0, rtol: float = RTOL) -> Dep
 def test_a_curve_departs_where_it_starts_to_and_rounding_is_no_departure() -> None:
     found = departure(1, 1, 1, 1, 1)
     assert found == Departure(starts_at=None, exceeds_at=None, largest=0.0, is_identical=True)
-    assert found.suggest([]) == ""
+    assert found.suggest([], is_each_update=True).startswith("likely causes, behind the curve")
 
     found = departure(1, 1 + 1e-6, 1 + 1e-4, 1.01, 1.02)
     assert (found.starts_at, found.exceeds_at) == (2, 4)
@@ -42,15 +42,18 @@ def test_a_curve_departs_where_it_starts_to_and_rounding_is_no_departure() -> No
 def test_the_first_step_that_differs_suggests_the_cause(step: int, cause: str) -> None:
     factors = [1.0] * (step - 1) + [1.5] * (6 - step)
 
-    assert cause in departure(*factors).suggest([])
+    assert cause in departure(*factors).suggest([], is_each_update=True)
 
 
 def test_a_departure_is_told_in_the_scripts_own_words() -> None:
     found = departure(1, 1, 1.01, 1, 1)
     assert found.tell(["iter 0", "iter 10", "iter 20: loss 1.9"]).startswith("diverges at value 3 (iter 20: loss 1.9),")
-    assert "momentum" not in found.suggest(["iter 0", "iter 10", "iter 20"])
+    words = ["iter 0", "iter 10", "iter 20"]
+    assert "momentum" not in found.suggest(words, is_each_update=False)
+    assert "gradient" in found.suggest(words, is_each_update=False)
+    assert "momentum" in found.suggest(words, is_each_update=True)
 
     of_epochs = compare([2.0, 1.0], [2.1, 1.1], rtol=1e-3, rounding=0.0)
-    assert of_epochs.suggest(["epoch 0", "epoch 1"]).startswith(
+    assert of_epochs.suggest(["epoch 0", "epoch 1"], is_each_update=False).startswith(
         "likely causes, within the first epoch: initialisation, data"
     )

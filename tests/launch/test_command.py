@@ -158,7 +158,7 @@ def test_one_that_hangs_shows_where_and_is_ended_with_all_it_started(run: Run) -
     record = run(STARTS_OTHERS, "1000", timeout_s=3.0)
 
     assert record.timed_out
-    assert record.reason.startswith("the command had not ended after 3.0 s")
+    assert re.match(r"the command had not ended after \d+\.\d s", record.reason)
     assert record.reason.endswith("its Python processes reported their stacks")
     assert "in waits" in record.fates[0].log_tail
 

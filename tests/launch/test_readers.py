@@ -56,7 +56,7 @@ def test_bounds_are_in_the_unit_and_know_the_line_that_set_them(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("reading", "values", "is_series"),
     [
-        ({"better": "curve", "first": 2}, [10.98, 9.5], True),
+        ({"better": "curve", "first": 2}, [10.98, 9.5, 8.25], True),
         ({"better": "floor"}, [8.25], False),
         ({"take": "first"}, [10.98], False),
         ({"take": "min"}, [8.25], False),
@@ -260,7 +260,7 @@ def test_a_training_that_diverged_is_told_though_the_pattern_wants_digits(text: 
 
     with pytest.raises(ReadingError, match=rf"the value is {text}: line 2 of rank 0's output"):
         read(tmp_path, stdout(r"loss ([\d.]+)", better="same"), output)
-    assert read(tmp_path, stdout(r"loss ([\d.]+)", better="curve", first=1), output).values == [3.5]
+    assert read(tmp_path, stdout(r"loss ([\d.]+)", better="curve", first=1), output).values == [3.5, 1e300]
     assert read(tmp_path, stdout(r"banana ([\d.]+)"), output).values == [4.0]
 
 

@@ -250,9 +250,10 @@ def test_float32_is_not_rounded_to_tf32_whoever_asked_for_it_and_what_was_chosen
     """
     *forbidden, found = run(*(choice + FORBID for choice in CHOICES), CHANGE)
 
-    assert forbidden == ["['ieee', 'ieee', 'ieee']\nFalse False\n"] * len(CHOICES)
+    assert forbidden == ["['none', 'ieee', 'ieee', 'ieee']\nFalse False\n"] * len(CHOICES)
     assert found.splitlines() == [
         "autocast off bfloat16",
+        "lower_precision none none",
         "deterministic off on",
         "matmul_precision ieee tf32",
         "conv_precision tf32 ieee",
@@ -277,6 +278,7 @@ def test_a_ranks_report_has_it(on_cuda: Launch) -> None:
     assert record.reason == ""
     assert {name: record.software[name] for name in SETTINGS} == {
         "autocast": "bfloat16",
+        "lower_precision": "none",
         "deterministic": "on",
         "matmul_precision": "ieee",
         "conv_precision": "ieee",
@@ -300,3 +302,18 @@ def test_an_editable_install_leads_into_the_tree_of_this_group(tmp_path: Path, m
 
     assert sys.path == [str(tree)]
     assert vars(hook)["MAPPING"] == {"pkg": f"{tree}/pkg", "other": "/elsewhere/other", "own": f"{tree}/own"}
+
+
+CASTS = """
+end = watch_casts()
+torch.ones(2).to("cpu"), torch.ones(2).double(), torch.ones(2).to(torch.bfloat16).half()
+end()
+torch.ones(2).to(torch.float8_e5m2)
+print(settings()["lower_precision"])
+"""
+
+
+def test_casts_below_float32_are_remembered_while_somebody_looks() -> None:
+    [found] = run("from pytest_distbench.worker.process import watch_casts" + CASTS)
+
+    assert found == "bfloat16+float16\n"

@@ -1,0 +1,262 @@
+"""Verdicts on the tensors that a training leaves: its weights at the end, and what it saved. Pure.
+
+Equal digits acquit. Where most of what was trained is equal in every digit, the arithmetic is the same, and what is not
+equal is *changed* (:func:`is_same_arithmetic`). Else other digits are *numerics* as long as no tensor deviates by more
+than a share of its change since the first update (:func:`accepted_share`), or :data:`TIMES_SPREAD` times what the
+baseline's launches differ by; beyond that they are *changed*. A few go their own way then (:data:`NOISE_SHARE`). A
+sketch tells how far two tensors are apart (``records.trained``). ``benchmarks/numerics.py`` measures the shares.
+A name that is gone counts, unless another name holds the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_distbench.judging.golden_curve import ROUNDING
+from pytest_distbench.records.iteration import ALL, named_ranks
+from pytest_distbench.records.metric import Sample
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.trained import NOT_A_TENSOR, UPDATES, Option, TensorState
+
+OF_LOWER_PRECISION = 0.25
+"""Share of its way by which a weight deviates at most where a precision below float32 may have a part in it: more than
+twice what gradients in bfloat16 do."""
+
+OF_ROUNDING = 0.01
+"""The same in float32: a hundred times what another order of sums or instruction set does in 80 steps."""
+
+TIMES_LOSSES = 10.0
+"""Rounding grows with the steps: weights may deviate by so many times the share of their range that losses do."""
+
+TIMES_SPREAD = 4.0
+
+EQUAL_SHARE = 0.5
+"""Of the squared change since the first update so much has to be equal in every digit."""
+
+NOISE_SHARE, NOISE_TIMES = 0.1, 2.0
+"""A bias in front of a batch norm, or of attention's keys, has a gradient of nothing but rounding, which Adam makes as
+large as any: such tensors, together this share of the squared change, may differ by twice their change."""
+
+OF_UNKNOWN_WAY = 2.0
+"""What stands beside weights in a file, such as the state of an optimizer, has no known way: so many times its norm."""
+_LEAST_OF_NORM = 0.05
+
+_ALIKE = 1e-4
+
+FEWEST_AGREEING = 3
+
+Tensors = Mapping[str, Mapping[str, TensorState]]
+Options = Mapping[str, Mapping[str, Option]]
+_ByName = Mapping[str, Mapping[str, TensorState]]
+"""By name and the ranks that hold it; :data:`Tensors` are by ranks and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One tensor that differs.
+
+    Attributes:
+        who: the ranks, where not all hold the same: `` of rank 1``.
+        distance: of the norm of the baseline's, about; infinite where that says nothing.
+        moved: the norm of the baseline's change since the first update.
+        text: how, in a clause.
+        excess: the distance over what is accepted of other digits.
+    """
+
+    name: str
+    text: str
+    excess: float
+    who: str = ""
+    distance: float = math.inf
+    moved: float = 0.0
+
+
+def accepted_share(*, is_exact: bool, loss_share: float | None) -> float:
+    """Of how far a weight has moved, by what it may deviate.
+
+    Args:
+        is_exact: whether all is known to compute in float32, with the same software.
+        loss_share: the largest deviation of a loss, relative to the range of the losses; None: there are none.
+    """
+    if not is_exact or loss_share is None:
+        return OF_LOWER_PRECISION
+    return min(OF_LOWER_PRECISION, max(OF_ROUNDING, TIMES_LOSSES * loss_share))
+
+
+def is_same_arithmetic(stored: Tensors, current: Tensors) -> bool:
+    """Whether most of what was trained is equal in every digit: then no rounding is another."""
+    whole = equal = 0.0
+    now = _by_name(current)
+    for name, states in _by_name(stored).items():
+        for ranks, state in states.items():
+            other = now.get(name, {}).get(ranks)
+            whole += state.moved**2
+            equal += state.moved**2 if other is not None and other.digest == state.digest else 0.0
+    return 0.0 < whole * EQUAL_SHARE <= equal
+
+
+def beyond_noise(found: Sequence[Change], stored: Tensors) -> Change:
+    """The first change, of the largest first, that is no noise of tensors without a gradient; else the last one."""
+    left = NOISE_SHARE * sum(state.moved**2 for named in stored.values() for state in named.values())
+    for change in found:
+        if not 0.0 < change.distance <= NOISE_TIMES * change.moved or change.moved**2 > left:
+            return change
+        left -= change.moved**2
+    return found[-1]
+
+
+def own_share(stored: Tensors) -> float:
+    """By how much the baseline's launches differ, relative to the change since the first update, over all tensors."""
+    known = [(s.spread**2, s.moved**2) for named in stored.values() for s in named.values() if s.moved]
+    spreads, moves = map(math.fsum, zip(*known, strict=True)) if known else (0.0, 1.0)
+    return math.sqrt(spreads / moves)
+
+
+def stored_tensors(launches: Sequence[Sample]) -> dict[str, dict[str, TensorState]]:
+    """What a baseline keeps of its launches: the first one's, and how far the others are from it.
+
+    What not every launch has, by name and ranks, does not repeat, and is left out.
+    """
+    kept: dict[str, dict[str, TensorState]] = {}
+    for ranks, named in launches[0].tensors.items():
+        for name, first in named.items():
+            others = [launch.tensors.get(ranks, {}).get(name) for launch in launches[1:]]
+            if None in others:
+                continue
+            known = [other for other in others if other is not None]
+            repeats = all(other.digest == first.digest for other in known)
+            if all(other.form == first.form for other in known) and (repeats or first.form != NOT_A_TENSOR):
+                spread = max((first.distance(other) for other in known), default=0.0)
+                state = replace(first, spread=float(f"{spread:.3g}"), digest=first.digest if repeats else "")
+                kept.setdefault(ranks, {})[name] = state
+    return kept
+
+
+def changes(stored: Tensors, current: Tensors, *, share: float = OF_LOWER_PRECISION) -> list[Change]:
+    """How the tensors of a launch differ from the baseline's, the largest first; empty: in nothing."""
+    return sorted(_changes(_by_name(stored), _by_name(current), share), key=lambda change: -change.excess)
+
+
+def changes_of_saved(stored: Tensors, current: Tensors, *, share: float, launches: int) -> list[Change]:
+    """The same of what was saved. A file that was saved after another number of updates is not compared.
+
+    What is missing counts where so many launches had it, :data:`FEWEST_AGREEING` at least; what is new does not.
+    """
+    then, now = _by_name(stored), _by_name(current)
+    other = {_file(name) for name in then if name.endswith(f": {UPDATES}") and name in now and then[name] != now[name]}
+    then = {name: states for name, states in then.items() if _file(name) not in other}
+    if launches < FEWEST_AGREEING:
+        then = {name: states for name, states in then.items() if name in now}
+    lost = {_file(name) for name in then.keys() - now.keys()} - {_file(name) for name in now}
+    gone = [Change(file, "is not saved any more", math.inf) for file in sorted(lost)]
+    then = {name: states for name, states in then.items() if _file(name) not in lost}
+    found = _changes(then, {name: now[name] for name in now if name in then}, share)
+    return gone + sorted(found, key=lambda change: -change.excess)
+
+
+def _file(name: str) -> str:
+    return name.partition(": ")[0]
+
+
+def is_rounding(change: Change, stored: Tensors) -> bool:
+    """Whether a tensor differs by no more than the last digits of the largest one."""
+    largest = max((state.norm for named in stored.values() for state in named.values()), default=0.0)
+    return change.distance <= ROUNDING * largest
+
+
+def _changes(then: _ByName, now: _ByName, share: float) -> Iterator[Change]:
+    gone, come = then.keys() - now.keys(), now.keys() - then.keys()
+    renamed = _contents(then, gone) == _contents(now, come)
+    if not renamed:
+        yield from (Change(name, "is gone", math.inf) for name in sorted(gone))
+        yield from (Change(name, "is new", math.inf) for name in sorted(come))
+    holders = {state.digest: name for name in then for state in then[name].values()}
+    for name in sorted(then.keys() & now.keys()):
+        forms = [sorted({state.form for state in side[name].values()}) for side in (then, now)]
+        if forms[0] != forms[1]:
+            yield Change(name, f"was {' and '.join(forms[0])}, is {' and '.join(forms[1])}", math.inf)
+            continue
+        if then[name].keys() == {ALL} and ALL not in now[name]:
+            first, *others = now[name]
+            told = f"of rank {', '.join(others)} is not that of rank {first}; the baseline's ranks held the same"
+            yield Change(name, told, math.inf)
+            continue
+        for ranks, state in now[name].items():
+            known = then[name].get(ranks) or next((s for who, s in then[name].items() if _overlap(who, ranks)), None)
+            if known is not None and (change := _change(known, state, holders, share)) is not None:
+                who = f" of rank{'s' * (not ranks.isdecimal())} {ranks}" if len(now[name]) > 1 else ""
+                yield dataclasses.replace(change, name=name.removesuffix(": "), who=who)
+
+
+_HOW = ("foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay")
+"""Options that say how an optimizer computes, or that only some versions of torch have: not what it computes."""
+
+
+def option_changes(stored: Options, current: Options) -> list[str]:
+    """Options that both sides have, with other values; whose optimizer is another one, shows in the weights."""
+    found: dict[str, list[str]] = {}
+    for ranks, named in current.items():
+        then = {name: value for who, those in stored.items() if _overlap(who, ranks) for name, value in those.items()}
+        for name, value in named.items():
+            if (was := then.get(name, value)) != value and name.rpartition(": ")[2] not in _HOW:
+                found.setdefault(f"{name} {_option(was)} -> {_option(value)}", []).append(ranks)
+    return [what if ALL in ranks else f"{what} on rank {', '.join(ranks)}" for what, ranks in found.items()]
+
+
+def _option(value: Option) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _by_name(tensors: Tensors) -> dict[str, dict[str, TensorState]]:
+    found: dict[str, dict[str, TensorState]] = {}
+    for ranks, named in tensors.items():
+        for name, state in named.items():
+            found.setdefault(name, {})[ranks] = state
+    return found
+
+
+def _contents(tensors: Mapping[str, Mapping[str, TensorState]], names: set[str]) -> Counter[tuple[str, str, str]]:
+    return Counter((who, s.form, s.digest) for name in names for who, s in tensors[name].items())
+
+
+def _overlap(ranks: str, others: str) -> bool:
+    return ALL in (ranks, others) or bool({*named_ranks([ranks])} & {*named_ranks([others])})
+
+
+def _change(then: TensorState, now: TensorState, holders: Mapping[str, str], share: float) -> Change | None:
+    if then.digest == now.digest:
+        return None
+    distance = then.distance(now)
+    of_way = share * then.moved or OF_UNKNOWN_WAY * max(share, _LEAST_OF_NORM) * abs(then.norm)
+    accepted = max(of_way, TIMES_SPREAD * then.spread)
+    excess = distance / accepted if accepted else math.inf if distance else 0.0
+    if not then.digest and excess <= 1.0:
+        return None  # the baseline's launches differ by as much
+    return Change("", _how(then, now, distance, holders), excess, distance=distance, moved=then.moved)
+
+
+def _how(then: TensorState, now: TensorState, distance: float, holders: Mapping[str, str]) -> str:
+    if then.form == NOT_A_TENSOR:
+        return f"{then.norm:.9g} -> {now.norm:.9g}"
+    if now.digest in holders:
+        return f"holds what {holders[now.digest]} held"
+    if then.norm and (factor := _factor(then, now)):
+        return f"is {factor:.4g} times the baseline's"
+    moved = f", {distance / then.moved:.2g} times its change since the first update" if then.moved else ""
+    if then.norm and abs(now.norm / then.norm - 1) < _ALIKE and distance > _ALIKE * then.norm:
+        return f"has the same norm {then.norm:.4g}, in another order or with other signs"
+    return f"differs by about {distance:.2g}{moved} (norm {then.norm:.4g} -> {now.norm:.4g})"
+
+
+def _factor(then: TensorState, now: TensorState) -> float:
+    """By what all of a tensor was multiplied; 0 where that is not it."""
+    if not then.product or abs(now.product / then.product - 1) < _ALIKE:
+        return 0.0
+    factor = now.product / then.product
+    scale = _ALIKE * then.norm * abs(factor)
+    is_it = abs(now.norm - abs(factor) * then.norm) < scale
+    return factor if is_it and abs(now.other_product - factor * then.other_product) < scale else 0.0

@@ -1,0 +1,64 @@
+"""What one rank's training leaves behind: its weights, how its replicas agreed on the way, and what it saved."""
+
+from __future__ import annotations
+
+from pytest_distbench.records.record import Number, Record
+
+NOT_A_TENSOR = "number"
+"""Form of what is saved beside tensors: an epoch, a learning rate."""
+
+
+UPDATES = "updates"
+"""Entry of each saved file: after how many updates it was saved last."""
+
+
+Option = bool | int | float | str
+"""Of an optimizer or a scheduler."""
+
+
+class TensorState(Record, frozen=True, array_like=True):
+    """One tensor, or one rank's shard of it, as far as it has to be known to be compared; in files a list."""
+
+    form: str
+    """``float32 64x32``: dtype and shape; :data:`NOT_A_TENSOR` of a plain number."""
+    digest: str
+    """Hexadecimal, of all bits in their order; empty where launches of the baseline differ."""
+    norm: Number
+    """Euclidean; of a plain number its value."""
+    product: Number = 0.0
+    other_product: Number = 0.0
+    """With two fixed random vectors whose elements have variance 1. A change of the tensor changes each by about the
+    norm of that change, whatever its sign and order."""
+    moved: Number = 0.0
+    """Norm of its change since the first update, estimated by eight such products; 0: not known."""
+    spread: Number = 0.0
+    """Of a baseline: what its launches differ by, as :meth:`distance` measures it."""
+
+    def distance(self, other: TensorState) -> float:
+        """The largest difference of norm and products: an estimate of the norm of the difference."""
+        return max(
+            abs(self.norm - other.norm),
+            abs(self.product - other.product),
+            abs(self.other_product - other.other_product),
+        )
+
+
+class Trained(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """Of one rank. Weights are those of its optimizers, and the buffers of the modules that have these."""
+
+    updates: int = 0
+    """Steps of all optimizers."""
+    weights: dict[str, TensorState] = {}
+    """By name: of the module, else ``group 0, parameter 3``."""
+    options: dict[str, Option] = {}
+    """Of each optimizer at its first update, and of its schedulers, by ``AdamW: weight_decay``."""
+    names: list[str] = []
+    """Tensors that were compared on the way."""
+    replicas: dict[str, list[int]] = {}
+    """By name, the ranks among which DistributedDataParallel, or a replicate dimension of a mesh, keeps it equal."""
+    checks: list[tuple[int, list[str]]] = []
+    """After updates 1, 2, 4, 8 ..., with the digests of these tensors."""
+    saved: dict[str, TensorState] = {}
+    """By file and entry, as it was saved last."""
+    remarks: list[str] = []
+    """What was not looked at, and why."""

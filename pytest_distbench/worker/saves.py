@@ -1,0 +1,237 @@
+"""SaveWatch: what this rank saves, seen at the call: ``torch.save``, torch.distributed.checkpoint, safetensors.
+
+Of a file the tensors and numbers count, as they were saved last; texts, times of day and random states do not. What a
+checkpoint saves asynchronously is read when it is asked for; what a thread of the body's own saves may come too late to
+be seen in each launch, and is not read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from pytest_distbench.records.trained import UPDATES, TensorState
+from pytest_distbench.worker.tensors import form_of, own_part, state_of, state_of_number
+
+WHOLE_BYTES = 2 * 2**30
+"""Of a launch, all ranks together: of what is saved beyond one tensor in :data:`ONE_IN` is read."""
+ONE_IN = 8
+
+_DATE = r"(?:19|20)\d\d[-_.]?(?:0[1-9]|1[0-2])[-_.]?[0-3]\d"
+_HOUR = r"[0-2]\d[-_.:]?[0-5]\d(?:[-_.:]?[0-5]\d)?"
+_TIME = re.compile(
+    rf"{_DATE}(?:[-_.T ]?{_HOUR})?|(?<!\d)1\d{{9}}(?:\d{{3}})?(?!\d)|(?<=[-_])[0-2]\d([-_:.])[0-5]\d\1[0-5]\d"
+)
+"""In the name of a file; seconds and milliseconds since 1970, too."""
+_RANDOM = re.compile(r"rng|random|generator", re.IGNORECASE)
+_LONGEST_SERIES = 16
+_DEEPEST = 20
+_BYTES = "bytes"
+
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class SaveWatch:
+    """Of one rank.
+
+    Attributes:
+        saved: by ``model.pt: layer1.weight``, as it was saved last.
+        remarks: what was not looked at, and why.
+    """
+
+    def __init__(
+        self, *, world_size: int, folder: Path, updates: Callable[[], int], is_clocked: Callable[[], bool]
+    ) -> None:
+        self.saved: dict[str, TensorState] = {}
+        self.remarks: dict[str, None] = {}
+        self._folder = folder
+        self._updates = updates
+        self._is_clocked = is_clocked
+        self._bytes_left = WHOLE_BYTES // world_size
+        self._is_inside = False
+        self._replaced: list[tuple[Any, str, Any]] = []
+        self._finder = _Finder(
+            {
+                "safetensors.torch": lambda module: self._replace(module, "save_file", self._saving),
+                "torch.distributed.checkpoint.filesystem": self._watch_writer,
+                "torch.distributed.checkpoint.state_dict_saver": lambda module: self._replace(
+                    module, "async_save", self._saving_later
+                ),
+            }
+        )
+
+    def begin(self) -> None:
+        """Before the body is imported: it may take a function by its name."""
+        self._replace(torch, "save", self._saving)
+        self._replace(torch.serialization, "save", self._saving)
+        for name, watch in self._finder.wanted.items():
+            if (module := sys.modules.get(name)) is not None:
+                watch(module)
+        sys.meta_path.insert(0, self._finder)
+
+    def end(self) -> None:
+        for of, name, function in reversed(self._replaced):
+            setattr(of, name, function)
+        self._replaced.clear()
+        if self._finder in sys.meta_path:
+            sys.meta_path.remove(self._finder)
+
+    def _watch_writer(self, module: ModuleType) -> None:
+        for kind in ("_FileSystemWriter", "FileSystemWriter"):  # the second in torch 2.5
+            if "write_data" in vars(of := getattr(module, kind, object)):
+                self._replace(of, "write_data", self._writing)
+
+    def _replace(self, of: Any, name: str, wrap: Wrap) -> None:
+        function = getattr(of, name)
+        self._replaced.append((of, name, function))
+        setattr(of, name, wrap(function))
+
+    def _saving(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``torch.save(object, file)``, ``safetensors.torch.save_file(tensors, file)``."""
+
+        @functools.wraps(function)
+        def save(*args: Any, **options: Any) -> Any:
+            found = dict(zip(("obj", "f"), args, strict=False)) | options
+            what = found.get("obj", found.get("tensors"))
+            self._note(lambda: (_name_of(found.get("f", found.get("filename")), self._folder), _entries(what)))
+            return function(*args, **options)
+
+        return save
+
+    def _writing(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A writer of torch.distributed.checkpoint: what of all is this rank's to write."""
+
+        @functools.wraps(function)
+        def write_data(writer: Any, plan: Any, planner: Any) -> Any:
+            self._note(lambda: (_name_of(writer.path, self._folder), _planned(plan, planner)))
+            self._is_inside, before = True, self._is_inside
+            try:
+                return function(writer, plan, planner)
+            finally:
+                self._is_inside = before
+
+        return write_data
+
+    def _saving_later(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``torch.distributed.checkpoint.async_save(state_dict, checkpoint_id=...)``."""
+
+        @functools.wraps(function)
+        def async_save(state_dict: Any, **options: Any) -> Any:
+            writer = options.get("storage_writer")
+            place = options.get("checkpoint_id") or getattr(writer, "path", None)
+            self._note(lambda: (_name_of(place, self._folder), _entries(state_dict)))
+            return function(state_dict, **options)
+
+        return async_save
+
+    def _note(self, look: Callable[[], tuple[str, Iterator[tuple[str, object]]]]) -> None:
+        """Note what is about to be saved; whatever is wrong with it, saving it says so."""
+        if self._is_inside or not self._replaced:
+            return  # a part of what was noted at the writer; or a body has kept the function for later
+        if self._is_clocked():
+            self.remarks["what was saved in a timed loop was not read"] = None
+            return
+        if threading.current_thread() is not threading.main_thread():
+            self.remarks["what threads saved was not read"] = None
+            return
+        try:
+            name, entries = look()
+            self.saved[f"{name}: {UPDATES}"] = state_of_number(self._updates())
+            for number, (entry, value) in enumerate(entries):
+                if (state := self._state(value, number)) is not None:
+                    self.saved[f"{name}: {entry}"] = state
+        except Exception as error:  # noqa: BLE001 an object of anybody's: no training may end by it
+            self.remarks[f"something that was saved could not be read: {type(error).__name__}"] = None
+
+    def _state(self, value: object, number: int) -> TensorState | None:
+        if not isinstance(value, torch.Tensor):
+            return state_of_number(float(value))  # type: ignore[arg-type] # _entries gives numbers and tensors
+        part = own_part(value)
+        if part is None:
+            return None
+        if self._bytes_left <= 0 and number % ONE_IN:
+            self.remarks[
+                f"more than {WHOLE_BYTES // 2**30} GiB were saved: of the rest one tensor in {ONE_IN} was read"
+            ] = None
+            return TensorState(form_of(value), "", 0.0)
+        self._bytes_left -= part.numel() * part.element_size()
+        return state_of(value)
+
+
+class _Finder:
+    """Finds nothing by itself: calls a function with each of some modules as soon as that was imported."""
+
+    def __init__(self, wanted: Mapping[str, Callable[[ModuleType], None]]) -> None:
+        self.wanted = wanted
+        self._is_asking = False
+
+    def find_spec(
+        self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in self.wanted or self._is_asking:
+            return None
+        self._is_asking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._is_asking = False
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_watch(module: ModuleType) -> None:
+                execute(module)
+                self.wanted[name](module)
+
+            spec.loader.exec_module = execute_and_watch  # type: ignore[method-assign] # of this one instance
+        return spec
+
+
+def _name_of(file: object, folder: Path) -> str:
+    """A file's path from the launch's folder or the working directory, else its name; times in it are ``*``."""
+    place = file if isinstance(file, str | os.PathLike) else getattr(file, "name", None)
+    if not isinstance(place, str | os.PathLike):
+        return _BYTES
+    path = Path(os.path.abspath(os.fspath(place)))
+    near = next((path.relative_to(root) for root in (folder, Path.cwd()) if path.is_relative_to(root)), path.name)
+    return _TIME.sub("*", str(near))
+
+
+def _entries(value: object, name: str = "", depth: int = 0) -> Iterator[tuple[str, object]]:
+    """The tensors and numbers in an object, by the keys that lead to them."""
+    match value:
+        case torch.Tensor():
+            is_random = value.dtype == torch.uint8 and value.dim() == 1 and _RANDOM.search(name)
+            yield from [] if is_random else [(name, value)]
+        case bool() | int() | float():
+            yield name, value
+        case Mapping() if depth < _DEEPEST:
+            for key, inner in value.items():
+                yield from _entries(inner, f"{name}.{key}" if name else str(key), depth + 1)
+        case list() | tuple() if depth < _DEEPEST:
+            are_numbers = len(value) > _LONGEST_SERIES and all(isinstance(v, int | float) for v in value)
+            for i, inner in enumerate(() if are_numbers else value):  # such as the state of Python's random
+                yield from _entries(inner, f"{name}.{i}" if name else str(i), depth + 1)
+        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type) and depth < _DEEPEST:
+            yield from _entries(vars(value), name, depth + 1)
+        case _ if callable(make := getattr(value, "state_dict", None)) and not isinstance(value, type):
+            yield from _entries(make(), name, depth + 1)
+
+
+def _planned(plan: Any, planner: Any) -> Iterator[tuple[str, object]]:
+    for item in plan.items:
+        if item.tensor_data is not None:
+            offset = getattr(item.index, "offset", None)
+            at = f" at {', '.join(map(str, offset))}" if offset is not None and any(offset) else ""
+            yield f"{item.index.fqn}{at}", planner.resolve_data(item)

@@ -1,0 +1,142 @@
+"""Tensors as digests and sketches: what is kept of one to compare it later, at a fraction of a second a GiB.
+
+The digest is a polynomial over 64-bit words with fixed random coefficients, modulo 2**64, in two levels: of the words
+in each tile, and of the tiles. It sees every bit and the order. The sketch is the norm, and products with fixed random
+vectors: the difference of two sketches is an estimate of the norm of the difference (Johnson and Lindenstrauss 1984),
+so no copy of a tensor is kept. A sum of squares or of bits would be blind to signs and order.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+import numpy
+import torch
+
+from pytest_distbench.records.trained import NOT_A_TENSOR, TensorState
+
+_TILE = 1 << 13
+_PRODUCTS = 8
+_CHUNK = 128
+"""Tiles that are converted at once: 4 MiB of float32."""
+_DEVICES = ("cpu", "cuda")
+
+
+@functools.cache
+def _words(level: int, device: torch.device) -> torch.Tensor:
+    """Odd 64-bit coefficients of a level (_TILE,). NumPy guarantees the stream of a bit generator."""
+    raw = numpy.random.PCG64(level).random_raw(_TILE) | numpy.uint64(1)
+    return torch.from_numpy(raw.view(numpy.int64)).to(device)
+
+
+@functools.cache
+def _vectors(count: int, seed: int, device: torch.device) -> torch.Tensor:
+    """Random vectors of mean 0 and variance 1, float32 (count, _PRODUCTS)."""
+    raw = numpy.random.PCG64(seed).random_raw(count * _PRODUCTS)
+    uniform = (raw >> numpy.uint64(11)).astype(numpy.float64) * 2.0**-53
+    scaled = ((2.0 * uniform - 1.0) * math.sqrt(3.0)).astype(numpy.float32)
+    return torch.from_numpy(scaled.reshape(count, _PRODUCTS)).to(device)
+
+
+def own_part(tensor: torch.Tensor) -> torch.Tensor | None:
+    """A rank's own part of a tensor, as a plain one; None where its values cannot be read."""
+    local = tensor.detach()
+    if hasattr(local, "to_local"):
+        local = local.to_local()
+    is_plain = type(local) in (torch.Tensor, torch.nn.Parameter) and local.layout == torch.strided
+    is_readable = is_plain and not local.is_meta and not local.is_quantized and local.device.type in _DEVICES
+    return local.contiguous() if is_readable else None
+
+
+def form_of(tensor: torch.Tensor) -> str:
+    """``float32 64x32``."""
+    shape = "x".join(map(str, tensor.shape))
+    return f"{str(tensor.dtype).removeprefix('torch.')} {shape}".rstrip()
+
+
+@torch.no_grad()
+def digest(part: torch.Tensor) -> str:
+    """Hexadecimal digest of all bits of a plain, contiguous tensor, in their order."""
+    raw = part.reshape(-1).view(torch.uint8) if part.numel() else part.new_zeros(0, dtype=torch.uint8)
+    whole = len(raw) // 8 * 8
+    rest = raw.new_zeros(8)
+    rest[: len(raw) - whole] = raw[whole:]
+    if raw.storage_offset() * raw.element_size() % 8:
+        raw = raw.clone()
+    found = _reduced(raw[:whole].view(torch.int64), level=1) + _reduced(rest.view(torch.int64), level=9)
+    return f"{int(found) & (2**64 - 1):016x}"
+
+
+def _reduced(words: torch.Tensor, *, level: int) -> torch.Tensor:
+    """One word of many: the words of each tile, times the coefficients of a level; then the tiles, by the next."""
+    while True:
+        coefficients = _words(level, words.device)
+        whole = len(words) // _TILE * _TILE
+        tiles = _of_tiles(words[:whole].view(-1, _TILE), coefficients)
+        rest = (words[whole:] * coefficients[: len(words) - whole]).sum().reshape(1)
+        words = torch.cat([tiles, rest])
+        if len(words) == 1:
+            return words[0]
+        level += 1
+
+
+def _of_tiles(tiles: torch.Tensor, coefficients: torch.Tensor) -> torch.Tensor:
+    if tiles.device.type == "cpu":
+        return torch.mv(tiles, coefficients)
+    parts = [(chunk * coefficients).sum(1) for chunk in tiles.split(_CHUNK)]  # CUDA has no mv of integers
+    return torch.cat(parts) if parts else tiles.new_zeros(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    norm: float
+    products: tuple[float, ...]
+
+    def distance(self, other: Sketch) -> float:
+        """An estimate of the norm of the difference of two tensors, to about a quarter of it."""
+        squares = [(a - b) ** 2 for a, b in zip(self.products, other.products, strict=True)]
+        return math.sqrt(math.fsum(squares) / len(squares))
+
+
+@torch.no_grad()
+def sketch(part: torch.Tensor) -> Sketch:
+    """The norm of a plain, contiguous tensor and its products with fixed random vectors."""
+    flat = (torch.view_as_real(part) if part.is_complex() else part).reshape(-1)
+    inner = _vectors(_TILE, 1, flat.device)
+    tiles = math.ceil(len(flat) / _TILE)
+    outer = _vectors(1 << max(0, tiles - 1).bit_length(), 2, flat.device)
+    products = flat.new_zeros(_PRODUCTS, dtype=torch.float64)
+    squares = flat.new_zeros((), dtype=torch.float64)
+    with torch.autocast(flat.device.type, enabled=False):
+        for begin in range(0, tiles, _CHUNK):
+            chunk = flat[begin * _TILE : (begin + _CHUNK) * _TILE].float()
+            whole = len(chunk) // _TILE
+            rows = chunk[: whole * _TILE].view(whole, _TILE)
+            products += ((rows @ inner) * outer[begin : begin + whole]).double().sum(0)
+            if rest := len(chunk) - whole * _TILE:
+                products += ((chunk[-rest:] @ inner[:rest]) * outer[begin + whole]).double()
+            squares += torch.linalg.vector_norm(chunk).double() ** 2
+    return Sketch(float(squares.sqrt()), tuple(products.tolist()))
+
+
+def state_of(tensor: torch.Tensor, *, first: Sketch | None = None) -> TensorState | None:
+    """A tensor as it is now, and how far it is from a first sketch of it; None where it cannot be read."""
+    part = own_part(tensor)
+    if part is None:
+        return None
+    now = sketch(part)
+    moved = now.distance(first) if first is not None else 0.0
+    norm, product, other, moved = map(_rounded, (now.norm, *now.products[:2], moved))
+    return TensorState(form_of(tensor), digest(part), norm, product, other, moved)
+
+
+def state_of_number(value: float) -> TensorState:
+    """A plain number that was saved beside tensors."""
+    return TensorState(NOT_A_TENSOR, float(value).hex(), value)
+
+
+def _rounded(value: float) -> float:
+    """Six digits: no difference is judged by the digits of a sketch. A value that is not finite has no JSON."""
+    return float(f"{value:.6g}") if math.isfinite(value) else 0.0

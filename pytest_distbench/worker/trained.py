@@ -1,0 +1,264 @@
+"""TrainingWatch: what the optimizers of this rank train, and whether replicas stay equal on the way.
+
+Nothing is sent for it: each rank writes digests into its own report, and they are compared behind the launch. A tensor
+is read at the first update, after updates 1, 2, 4, 8 ..., and when its optimizer is gone or the body over; never while
+a clock runs: a loop with a clock asks for it before its first iteration and between two of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import itertools
+import math
+import re
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from pytest_distbench.records.trained import Option, TensorState, Trained
+from pytest_distbench.worker import torch_internals
+from pytest_distbench.worker.process import watch_casts
+from pytest_distbench.worker.tensors import Sketch, digest, own_part, sketch, state_of
+
+_STEADY_UPDATE = 2
+"""Until then casts are watched: all that is cast in a step has been by then."""
+
+_WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+"""What DistributedDataParallel, torch.compile and others put before the names of what they wrap."""
+
+_AVERAGES = "torch.optim.swa_utils"
+"""Module of torch's averages of weights."""
+
+_NO_OPTIONS = ("params", "param_names", "initial_lr")
+_COUNTERS = ("last_epoch", "verbose", "base_lrs", "T_cur", "num_bad_epochs", "cooldown_counter", "best")
+"""Public attributes of schedulers that change from step to step, or repeat what the optimizer says."""
+
+
+class TrainingWatch:
+    """Of one rank. Where it is off every method does nothing.
+
+    Attributes:
+        updates: steps of all optimizers so far.
+    """
+
+    def __init__(self, *, is_on: bool, is_clocked: Callable[[], bool] = lambda: False) -> None:
+        self.updates = 0
+        self._options: dict[str, Option] = {}
+        self._is_on = is_on
+        self._is_clocked = lambda: is_clocked() or torch_internals.is_capturing()
+        self._hooks: list[Any] = []
+        self._end_casts: Callable[[], None] = lambda: None
+        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._number = 0
+        self._roots: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
+        self._ddps: weakref.WeakKeyDictionary[DistributedDataParallel, list[str]] = weakref.WeakKeyDictionary()
+        self._readings: list[weakref.finalize[..., Any]] = []
+        self._weights: dict[str, TensorState] = {}
+        self._compared: dict[str, weakref.ref[torch.Tensor]] = {}
+        self._replicas: dict[str, list[int]] = {}
+        self._unmanaged: set[str] = set()
+        self._checks: list[tuple[int, list[str]]] = []
+        self._remarks: dict[str, None] = {}
+
+    def begin(self) -> None:
+        if self._is_on:
+            self._end_casts = watch_casts()
+            self._hooks = [
+                register_optimizer_step_pre_hook(torch_internals.uncompiled(self._safely(self._before_update))),
+                register_optimizer_step_post_hook(torch_internals.uncompiled(self._safely(self._after_update))),
+            ]
+
+    def before_loop(self) -> None:
+        """A loop with a clock begins: what the optimizers train that there are is read now."""
+        if self._hooks:
+            found = [o for o in gc.get_objects() if issubclass(type(o), Optimizer) and o not in self._optimizers]
+            for optimizer in sorted(found, key=lambda o: type(o).__name__):
+                self._safely(self._meet)(optimizer)
+
+    def between_steps(self) -> None:
+        """No clock runs at this moment."""
+        last = self._checks[-1][0] if self._checks else 0
+        if self._hooks and self.updates.bit_length() > last.bit_length():
+            self._safely(self._compare_replicas)()
+
+    def finish(self) -> Trained:
+        """The body, or that of its first seed, is over."""
+        if not self._hooks:
+            return Trained()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        self._end_casts()
+        for read in self._readings:
+            read()
+        return Trained(
+            updates=self.updates,
+            weights=self._weights,
+            options=self._options,
+            names=list(self._compared),
+            replicas={name: ranks for name, ranks in self._replicas.items() if name not in self._unmanaged},
+            checks=self._checks,
+            remarks=list(self._remarks),
+        )
+
+    def _safely(self, work: Callable[..., None]) -> Callable[..., None]:
+        """The same, which raises nothing: an optimizer may be anybody's, and no training may end by being looked at."""
+
+        def do(*args: Any) -> None:
+            try:
+                work(*args)
+            except Exception as error:  # noqa: BLE001 of whatever kind
+                self._remarks[f"weights were not read: {type(error).__name__}: {str(error)[:100]}"] = None
+
+        return do
+
+    def _before_update(self, optimizer: Optimizer, *_: object) -> None:
+        if optimizer not in self._optimizers and not self._is_clocked():
+            self._meet(optimizer)
+        for ddp, names in self._ddps.items():
+            if not torch_internals.reduces_gradients(ddp):  # an update without a reduction, as in local SGD
+                self._unmanaged.update(names)
+
+    def _after_update(self, *_: object) -> None:
+        self.updates += 1
+        if self.updates == _STEADY_UPDATE:
+            self._end_casts()
+        if self.updates & (self.updates - 1) == 0 and not self._is_clocked():
+            self._compare_replicas()
+
+    def _meet(self, optimizer: Optimizer) -> None:
+        """Look at an optimizer for the first time: what it trains, how that is called, and its options."""
+        self._optimizers.add(optimizer)
+        number, self._number = self._number, self._number + 1
+        alive = gc.get_objects()  # not what was there before this rank was forked: that is frozen
+        modules: list[torch.nn.Module] = [o for o in alive if issubclass(type(o), torch.nn.Module)]
+        schedulers: list[LRScheduler] = [
+            o for o in alive if issubclass(type(o), LRScheduler) and o.optimizer is optimizer
+        ]
+        del alive
+        self._options |= options_of(optimizer, schedulers, number)
+        inner = {id(child) for module in modules for child in module.children()}
+        roots = [module for module in modules if id(module) not in inner]
+        names = {id(p): (root, name) for root in reversed(roots) for name, p in root.named_parameters()}
+        trained: dict[str, torch.Tensor] = {}
+        for where, parameter in _parameters(optimizer, number):
+            root, name = names.get(id(parameter), (None, where))
+            trained[name if root is None else self._label(root) + _WRAPPERS.sub("", name)] = parameter
+            if ranks := replicas_of(parameter):
+                self._replicas[next(reversed(trained))] = ranks
+        called = {id(parameter): name for name, parameter in trained.items()}
+        self._compared |= {name: weakref.ref(p) for name, p in trained.items() if name not in self._compared}
+        self._follow(optimizer, lambda: trained.items())
+        for root in roots:
+            if any(id(p) in called for p in root.parameters()):
+                self._follow(root, functools.partial(_buffers, self._label(root), list(_kept_buffers(root))))
+        for module in modules:
+            if type(module).__module__ == _AVERAGES:
+                named = {f"average.{_WRAPPERS.sub('', n)}": p for n, p in module.named_parameters()}
+                self._follow(module, named.items)
+            if isinstance(module, DistributedDataParallel):
+                managed = [called[id(p)] for p in torch_internals.managed_by_ddp(module) if id(p) in called]
+                self._ddps.setdefault(module, []).extend(managed)
+                self._replicas |= dict.fromkeys(managed, dist.get_process_group_ranks(module.process_group))
+
+    def _label(self, root: torch.nn.Module) -> str:
+        """What stands before the names of an outermost module's tensors; nothing before those of the first one."""
+        if root not in self._roots:
+            kind = type(getattr(root, "module", root)).__name__
+            number = sum(label.startswith(kind) for label in self._roots.values()) + 1
+            self._roots[root] = "" if not self._roots else f"{kind}." if number == 1 else f"{kind}{number}."
+        return self._roots[root]
+
+    def _follow(self, owner: object, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]]) -> None:
+        """Read what an object holds when that is gone, which keeps the tensors no longer than it keeps them itself."""
+        first = {name: sketch(part) for name, tensor in tensors() if (part := own_part(tensor)) is not None}
+        reading = weakref.finalize(owner, self._safely(self._read), tensors, first)
+        reading.atexit = False
+        self._readings.append(reading)
+
+    def _read(self, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]], first: Mapping[str, Sketch]) -> None:
+        for name, tensor in tensors():
+            if (state := state_of(tensor, first=first.get(name))) is not None:
+                self._weights[name] = state
+            else:
+                self._remarks["weights without readable values were not compared"] = None
+
+    def _compare_replicas(self) -> None:
+        parts = {name: own_part(p) if (p := of()) is not None else None for name, of in self._compared.items()}
+        digests = ["" if part is None else digest(part) for part in parts.values()]
+        self._checks.append((self.updates, digests))
+
+
+def _parameters(optimizer: Optimizer, number: int) -> Iterator[tuple[str, torch.Tensor]]:
+    of = f"optimizer {number}, " if number else ""
+    for g, group in enumerate(optimizer.param_groups):
+        for i, parameter in enumerate(group["params"]):
+            yield f"{of}group {g}, parameter {i}", parameter
+
+
+def _kept_buffers(root: torch.nn.Module) -> Iterator[tuple[str, dict[str, torch.Tensor | None], str]]:
+    """Names of the buffers that a checkpoint has, and where they are: a module may put another in their place."""
+    for prefix, module in root.named_modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None and buffer.is_floating_point() and name not in module._non_persistent_buffers_set:
+                yield _WRAPPERS.sub("", f"{prefix}.{name}".removeprefix(".")), module._buffers, name
+
+
+def _buffers(
+    label: str, kept: Sequence[tuple[str, dict[str, torch.Tensor | None], str]]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, place, key in kept:
+        if (buffer := place.get(key)) is not None:
+            yield label + name, buffer
+
+
+def replicas_of(parameter: torch.Tensor) -> list[int]:
+    """The ranks that hold the same part of a DTensor, by a replicate dimension of its mesh; empty: none do."""
+    mesh, placements = getattr(parameter, "device_mesh", None), getattr(parameter, "placements", ())
+    own = mesh.get_coordinate() if mesh is not None else None
+    if mesh is None or own is None or not any(p.is_replicate() for p in placements):
+        return []
+    index = tuple(slice(None) if p.is_replicate() else i for p, i in zip(placements, own, strict=True))
+    ranks = sorted(mesh.mesh[index].flatten().tolist())
+    return ranks if len(ranks) > 1 else []
+
+
+def options_of(optimizer: Optimizer, schedulers: Sequence[LRScheduler], number: int) -> dict[str, Option]:
+    """Options of an optimizer, told of each group where groups differ; and of those who set its rates."""
+    kind = type(optimizer).__name__ + (f" (optimizer {number})" if number else "")
+    found: dict[str, Option] = {}
+    groups: list[dict[str, Option]] = [dict(_simple(group, without=_NO_OPTIONS)) for group in optimizer.param_groups]
+    for name in dict.fromkeys(itertools.chain(*groups)):
+        values = [group.get(name, "none") for group in groups]
+        if all(value == values[0] for value in values):
+            found[f"{kind}: {name}"] = values[0]
+        else:
+            found |= {f"{kind}, group {i}: {name}": value for i, value in enumerate(values)}
+    for scheduler in schedulers:
+        own = {name: value for name, value in vars(scheduler).items() if not name.startswith("_")}
+        found |= {f"{type(scheduler).__name__}: {name}": value for name, value in _simple(own, without=_COUNTERS)}
+    return found
+
+
+def _simple(values: Mapping[str, Any], *, without: Sequence[str]) -> Iterator[tuple[str, Option]]:
+    """The options that are numbers, texts, yes or no, or several of these, as they are told."""
+    for name, value in values.items():
+        if isinstance(value, torch.Tensor) and value.numel() == 1:
+            value = value.item()
+        if isinstance(value, list | tuple) and all(isinstance(v, bool | int | float | str) for v in value):
+            value = ", ".join(map(str, value))
+        if name in without or (isinstance(value, float) and not math.isfinite(value)):
+            continue
+        if isinstance(value, bool | int | float | str) or value is None:
+            yield name, "none" if value is None else value
