@@ -62,7 +62,7 @@ class TrainingWatch:
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._number = 0
         self._roots: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
-        self._ddps: weakref.WeakKeyDictionary[DistributedDataParallel, list[str]] = weakref.WeakKeyDictionary()
+        self._ddps: list[tuple[weakref.ref[DistributedDataParallel], list[str]]] = []
         self._readings: list[weakref.finalize[..., Any]] = []
         self._weights: dict[str, TensorState] = {}
         self._compared: dict[str, weakref.ref[torch.Tensor]] = {}
@@ -126,9 +126,9 @@ class TrainingWatch:
     def _before_update(self, optimizer: Optimizer, *_: object) -> None:
         if optimizer not in self._optimizers and not self._is_clocked():
             self._meet(optimizer)
-        for ddp, names in self._ddps.items():
-            if not torch_internals.reduces_gradients(ddp):  # an update without a reduction, as in local SGD
-                self._unmanaged.update(names)
+        for of, names in self._ddps:
+            if (ddp := of()) is not None and not torch_internals.reduces_gradients(ddp):
+                self._unmanaged.update(names)  # an update without a reduction, as in local SGD
 
     def _after_update(self, *_: object) -> None:
         self.updates += 1
@@ -169,7 +169,7 @@ class TrainingWatch:
                 self._follow(module, named.items)
             if isinstance(module, DistributedDataParallel):
                 managed = [called[id(p)] for p in torch_internals.managed_by_ddp(module) if id(p) in called]
-                self._ddps.setdefault(module, []).extend(managed)
+                self._ddps.append((weakref.ref(module), managed))
                 self._replicas |= dict.fromkeys(managed, dist.get_process_group_ranks(module.process_group))
 
     def _label(self, root: torch.nn.Module) -> str:
