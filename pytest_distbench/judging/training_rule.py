@@ -616,7 +616,7 @@ def by_tensors(family: Family) -> Finding:
                 continue
             is_same = family.ends_alike or weights_rule.is_same_arithmetic(then, launch.tensors)
             is_same = is_same and not weights_rule.is_rounding(found[0], then)
-            one = found[0] if is_same else weights_rule.beyond_noise(found, then)
+            one = found[0] if is_same or family.curve == "diverges" else weights_rule.beyond_noise(found, then)
             if worst is None or (is_same, one.excess) > (worst[3], worst[0].excess):
                 number = len({change.name for change in found})
                 others = (
@@ -633,10 +633,10 @@ def by_tensors(family: Family) -> Finding:
     if is_same:
         what = "its weights at the end are not" if is_of_weights else "what it saves is not"
         return say("weights", f"the training is the same, {what}: {told}", threshold=0.0)
+    if family.curve == "diverges":
+        return say("weights", f"{told}: it follows from the diverged loss curve")
     if one.excess > 1.0:
-        why = "which follows from the diverged loss curve"
-        why = why if family.curve == "diverges" else f"rounding accounts for {share:.2g} of a change at most"
-        return say("weights", f"{told}: {why}")
+        return say("weights", f"{told}: rounding accounts for {share:.2g} of a change at most")
     return say("numerics", f"numerics changed within the tolerance: {told}", facts={"share": one.excess * share})
 
 
