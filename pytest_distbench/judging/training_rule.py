@@ -597,13 +597,12 @@ def by_tensors(family: Family) -> Finding:
     is_of_weights = family.first.name == WEIGHTS
     share = weights_rule.accepted_share(is_exact=family.is_exact, loss_share=family.loss_share)
     worst: tuple[weights_rule.Change, str, str, bool] | None = None  # with how many, of which seed; same arithmetic
+    shown: Shown = "norm", _mean_of_known(family.new), _mean_of_known(family.old)
     for key, launches in family.current.items():
         then = family.stored[key][0].tensors
         own = weights_rule.own_share(then)
         if own > weights_rule.OF_LOWER_PRECISION:
-            return _settle(
-                family, "not-judged", "the baseline's launches end in other weights themselves", better="info"
-            )
+            return _settle(family, "not-judged", "recorded, not judged: the baseline's launches differ", better="info")
         share = max(share, weights_rule.TIMES_SPREAD * own)
         for launch in launches:
             known = len(family.stored[key])
@@ -624,10 +623,10 @@ def by_tensors(family: Family) -> Finding:
                 )
                 worst = one, others, _seed_of(launch), is_same
     if worst is None:
-        return _settle(family, "equal", threshold=0.0)
+        return _settle(family, "equal", threshold=0.0, shown=shown)
     one, others, seed, is_same = worst
     told = f"{one.name}{one.who} {one.text}{others}{seed}"
-    say = functools.partial(_settle, family, threshold=share)
+    say = functools.partial(_settle, family, threshold=share, shown=shown)
     if not family.same_software:
         return say("other-software", f"under other software versions {told}")
     if is_same:

@@ -246,7 +246,7 @@ _OURS: dict[ReasonCode, Reason] = {
         ),
         printed=(
             r"the training is the same, |is not saved any more|times the baseline's|or with other "
-            r"signs|its change since the first update"
+            r"signs|its change since the first update|: it follows from the diverged|: rounding accounts for"
         ),
     ),
     "options": because(

@@ -30,6 +30,7 @@ Statistic = Literal[
     "trimmed mean of seeds",
     "step that differs most",
     "one rank",
+    "norm",
 ]
 """Name of what this run and the baseline are compared by."""
 
@@ -44,6 +45,7 @@ STATISTICS: dict[Statistic, str] = {
     "mean of seeds": "mean of the seeds, each the mean of its launches",
     "trimmed mean of seeds": "mean of the seeds without the lowest and the highest, from five seeds on",
     "step that differs most": "value of the curve at the step where it differs most from the baseline's",
+    "norm": "norm of all tensors: of the seeds the mean",
     "one rank": "memory of a rank, sorted by size: its smallest launch, and the baseline's largest",
 }
 """How it is computed from the launches."""

@@ -88,8 +88,7 @@ class TrainingWatch:
 
     def between_steps(self) -> None:
         """No clock runs at this moment."""
-        last = self._checks[-1][0] if self._checks else 0
-        if self._hooks and self.updates.bit_length() > last.bit_length():
+        if self._hooks and self.updates.bit_length() > max([0, *(at for at, _ in self._checks)]).bit_length():
             self._safely(self._compare_replicas)()
 
     def finish(self) -> Trained:
