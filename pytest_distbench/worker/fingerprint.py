@@ -337,7 +337,7 @@ TOTALS: dict[str, Callable[[_Window], int]] = {
 """The same, added over all ranks."""
 
 
-_OF_OBJECTS = frozenset({"broadcast", "all_gather", "gather", "scatter", "send", "recv"})
+_OF_OBJECTS = {"broadcast", "all_gather", "all_gather_into_tensor", "gather", "scatter", "send", "recv"}
 
 
 def _marked(collectives: Iterable[Collective]) -> Iterator[tuple[Collective, bool]]:
