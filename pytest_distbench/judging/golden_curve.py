@@ -217,13 +217,7 @@ def common(launches: Sequence[Sequence[float]]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Where two series that should be equal leave one another.
-
-    Attributes:
-        number: of the first other value, from 1.
-        deviation: relative to it.
-        is_rounding: it differs by no more than rounding does at first, or by one unit of its last digit.
-    """
+    """Where two series leave one another: the first other value, from 1, and whether rounding begins so."""
 
     number: int
     then: float

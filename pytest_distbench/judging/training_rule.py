@@ -614,7 +614,7 @@ def by_tensors(family: Family) -> Finding:
             if not found:
                 continue
             is_same = family.ends_alike or weights_rule.is_same_arithmetic(then, launch.tensors)
-            is_same = is_same and not weights_rule.is_rounding(found[0], then)
+            is_same = is_same and not found[0].is_rounding
             one = found[0] if is_same or family.curve == "diverges" else weights_rule.beyond_noise(found, then)
             if worst is None or (is_same, one.excess) > (worst[3], worst[0].excess):
                 number = len({change.name for change in found})

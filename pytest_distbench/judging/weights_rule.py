@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,10 +28,9 @@ twice what gradients in bfloat16 do."""
 OF_ROUNDING = 0.01
 """The same in float32: a hundred times what another order of sums or instruction set does in 80 steps."""
 
-TIMES_LOSSES = 10.0
-"""Rounding grows with the steps: weights may deviate by so many times the share of their range that losses do."""
-
-TIMES_SPREAD = 4.0
+TIMES_LOSSES, TIMES_SPREAD = 10.0, 4.0
+"""Rounding grows with the steps: weights may deviate by so many times the share of their range that losses do; and by
+so many times what launches of the baseline do."""
 
 EQUAL_SHARE = 0.5
 """Of the squared change since the first update so much has to be equal in every digit."""
@@ -57,14 +55,11 @@ _ByName = Mapping[str, Mapping[str, TensorState]]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One tensor that differs.
+    """One tensor that differs: how, in a clause, and the distance over what is accepted of other digits.
 
     Attributes:
         who: the ranks, where not all hold the same: `` of rank 1``.
-        distance: of the norm of the baseline's, about; infinite where that says nothing.
         moved: the norm of the baseline's change since the first update.
-        text: how, in a clause.
-        excess: the distance over what is accepted of other digits.
     """
 
     name: str
@@ -73,15 +68,11 @@ class Change:
     who: str = ""
     distance: float = math.inf
     moved: float = 0.0
+    is_rounding: bool = False
 
 
 def accepted_share(*, is_exact: bool, loss_share: float | None) -> float:
-    """Of how far a weight has moved, by what it may deviate.
-
-    Args:
-        is_exact: whether all is known to compute in float32, with the same software.
-        loss_share: the largest deviation of a loss, relative to the range of the losses; None: there are none.
-    """
+    """By what share of its change a weight may deviate; see the fields of ``training_rule.Family``."""
     if not is_exact or loss_share is None:
         return OF_LOWER_PRECISION
     return min(OF_LOWER_PRECISION, max(OF_ROUNDING, TIMES_LOSSES * loss_share))
@@ -124,13 +115,13 @@ def stored_tensors(launches: Sequence[Sample]) -> dict[str, dict[str, TensorStat
     kept: dict[str, dict[str, TensorState]] = {}
     for ranks, named in launches[0].tensors.items():
         for name, first in named.items():
-            others = [launch.tensors.get(ranks, {}).get(name) for launch in launches[1:]]
-            if None in others:
+            found = (launch.tensors.get(ranks, {}).get(name) for launch in launches)
+            known = [state for state in found if state is not None]
+            if len(known) < len(launches):
                 continue
-            known = [other for other in others if other is not None]
             repeats = all(other.digest == first.digest for other in known)
             if all(other.form == first.form for other in known) and (repeats or first.form != NOT_A_TENSOR):
-                spread = max((first.distance(other) for other in known), default=0.0)
+                spread = max(map(first.distance, known))
                 state = replace(first, spread=float(f"{spread:.3g}"), digest=first.digest if repeats else "")
                 kept.setdefault(ranks, {})[name] = state
     return kept
@@ -138,7 +129,10 @@ def stored_tensors(launches: Sequence[Sample]) -> dict[str, dict[str, TensorStat
 
 def changes(stored: Tensors, current: Tensors, *, share: float = OF_LOWER_PRECISION) -> list[Change]:
     """How the tensors of a launch differ from the baseline's, the largest first; empty: in nothing."""
-    return sorted(_changes(_by_name(stored), _by_name(current), share), key=lambda change: -change.excess)
+    then, now = _by_name(stored), _by_name(current)
+    called = _called_now(then, now)
+    new = [Change(name, "is new", math.inf) for name in sorted(now.keys() - set(called.values()))]
+    return sorted([*_changes(then, now, called, share), *new], key=lambda change: -change.excess)
 
 
 def changes_of_saved(stored: Tensors, current: Tensors, *, share: float, launches: int) -> list[Change]:
@@ -149,46 +143,67 @@ def changes_of_saved(stored: Tensors, current: Tensors, *, share: float, launche
     then, now = _by_name(stored), _by_name(current)
     other = {_file(name) for name in then if name.endswith(f": {UPDATES}") and name in now and then[name] != now[name]}
     then = {name: states for name, states in then.items() if _file(name) not in other}
+    called = _called_now(then, now)
     if launches < FEWEST_AGREEING:
-        then = {name: states for name, states in then.items() if name in now}
-    lost = {_file(name) for name in then.keys() - now.keys()} - {_file(name) for name in now}
+        then = {name: states for name, states in then.items() if name in called}
+    lost = {_file(name) for name in then} - {_file(name) for name in called}
     gone = [Change(file, "is not saved any more", math.inf) for file in sorted(lost)]
     then = {name: states for name, states in then.items() if _file(name) not in lost}
-    found = _changes(then, {name: now[name] for name in now if name in then}, share)
-    return gone + sorted(found, key=lambda change: -change.excess)
+    return gone + sorted(_changes(then, now, called, share), key=lambda change: -change.excess)
 
 
 def _file(name: str) -> str:
     return name.partition(": ")[0]
 
 
-def is_rounding(change: Change, stored: Tensors) -> bool:
-    """Whether a tensor differs by no more than the last digits of the largest one."""
-    largest = max((state.norm for named in stored.values() for state in named.values()), default=0.0)
-    return change.distance <= ROUNDING * largest
+def _kind(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
-def _changes(then: _ByName, now: _ByName, share: float) -> Iterator[Change]:
-    gone, come = then.keys() - now.keys(), now.keys() - then.keys()
-    renamed = _contents(then, gone) == _contents(now, come)
-    if not renamed:
-        yield from (Change(name, "is gone", math.inf) for name in sorted(gone))
-        yield from (Change(name, "is new", math.inf) for name in sorted(come))
+def _called_now(then: _ByName, now: _ByName) -> dict[str, str]:
+    """By what is called so in the baseline, what it is called now: a name that is gone, by the nearest that is new."""
+    called = {name: name for name in then if name in now}
+    new = sorted(now.keys() - then.keys())
+    for name in sorted(then.keys() - now.keys()):
+        near = {other: apart for other in new if (apart := _apart(then[name], now[other])) < math.inf}
+        if near:
+            called[name] = min(near, key=near.__getitem__)
+            new.remove(called[name])
+    return called
+
+
+def _apart(then: Mapping[str, TensorState], now: Mapping[str, TensorState]) -> float:
+    """How far two are apart that may be one under two names; infinite: they are not. A number has to be equal."""
+    if then.keys() != now.keys() or any(then[who].form != now[who].form for who in then):
+        return math.inf
+    is_other = any(s.form == NOT_A_TENSOR and s.digest != now[who].digest for who, s in then.items())
+    return math.inf if is_other else math.fsum(s.distance(now[who]) for who, s in then.items())
+
+
+def _changes(then: _ByName, now: _ByName, called: Mapping[str, str], share: float) -> Iterator[Change]:
     holders = {state.digest: name for name in then for state in then[name].values()}
-    for name in sorted(then.keys() & now.keys()):
-        forms = [sorted({state.form for state in side[name].values()}) for side in (then, now)]
+    largest: dict[str, float] = {}  # norm, of what is of one kind: exp_avg, weight
+    for name, state in ((name, state) for name, states in then.items() for state in states.values()):
+        largest[_kind(name)] = max(largest.get(_kind(name), 0.0), abs(state.norm))
+    for name in sorted(then):
+        if name not in called:
+            yield Change(name, "is gone", math.inf)
+            continue
+        current, known = now[called[name]], then[name]
+        forms = [sorted({state.form for state in side.values()}) for side in (known, current)]
         if forms[0] != forms[1]:
             yield Change(name, f"was {' and '.join(forms[0])}, is {' and '.join(forms[1])}", math.inf)
             continue
-        if then[name].keys() == {ALL} and ALL not in now[name]:
-            first, *others = now[name]
+        if known.keys() == {ALL} and ALL not in current:
+            first, *others = current
             told = f"of rank {', '.join(others)} is not that of rank {first}; the baseline's ranks held the same"
             yield Change(name, told, math.inf)
             continue
-        for ranks, state in now[name].items():
-            known = then[name].get(ranks) or next((s for who, s in then[name].items() if _overlap(who, ranks)), None)
-            if known is not None and (change := _change(known, state, holders, share)) is not None:
-                who = f" of rank{'s' * (not ranks.isdecimal())} {ranks}" if len(now[name]) > 1 else ""
+        for ranks, state in current.items():
+            before = known.get(ranks) or next((s for who, s in known.items() if _overlap(who, ranks)), None)
+            rounding = 0.0 if before and before.form == NOT_A_TENSOR else ROUNDING * largest[_kind(name)]
+            if before is not None and (change := _change(before, state, holders, share, rounding)) is not None:
+                who = f" of rank{'s' * (not ranks.isdecimal())} {ranks}" if len(current) > 1 else ""
                 yield dataclasses.replace(change, name=name.removesuffix(": "), who=who)
 
 
@@ -219,24 +234,29 @@ def _by_name(tensors: Tensors) -> dict[str, dict[str, TensorState]]:
     return found
 
 
-def _contents(tensors: Mapping[str, Mapping[str, TensorState]], names: set[str]) -> Counter[tuple[str, str, str]]:
-    return Counter((who, s.form, s.digest) for name in names for who, s in tensors[name].items())
-
-
 def _overlap(ranks: str, others: str) -> bool:
     return ALL in (ranks, others) or bool({*named_ranks([ranks])} & {*named_ranks([others])})
 
 
-def _change(then: TensorState, now: TensorState, holders: Mapping[str, str], share: float) -> Change | None:
+def _change(
+    then: TensorState, now: TensorState, holders: Mapping[str, str], share: float, rounding: float
+) -> Change | None:
     if then.digest == now.digest:
         return None
     distance = then.distance(now)
     of_way = share * then.moved or OF_UNKNOWN_WAY * max(share, _LEAST_OF_NORM) * abs(then.norm)
-    accepted = max(of_way, TIMES_SPREAD * then.spread)
+    accepted = max(of_way, TIMES_SPREAD * then.spread, rounding)
     excess = distance / accepted if accepted else math.inf if distance else 0.0
     if not then.digest and excess <= 1.0:
         return None  # the baseline's launches differ by as much
-    return Change("", _how(then, now, distance, holders), excess, distance=distance, moved=then.moved)
+    return Change(
+        "",
+        _how(then, now, distance, holders),
+        excess,
+        distance=distance,
+        moved=then.moved,
+        is_rounding=distance <= rounding,
+    )
 
 
 def _how(then: TensorState, now: TensorState, distance: float, holders: Mapping[str, str]) -> str:

@@ -38,8 +38,8 @@ _RANDOM = re.compile(r"rng|random|generator", re.IGNORECASE)
 _LONGEST_SERIES = 16
 _DEEPEST = 20
 _BYTES = "bytes"
-
-Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+_WHAT, _WHERE = ("what", "obj", "tensors", "state_dict"), ("where", "f", "filename", "checkpoint_id", "storage_writer")
+"""Arguments of functions that save, by their position or names."""
 
 
 class SaveWatch:
@@ -66,7 +66,7 @@ class SaveWatch:
                 "safetensors.torch": lambda module: self._replace(module, "save_file", self._saving),
                 "torch.distributed.checkpoint.filesystem": self._watch_writer,
                 "torch.distributed.checkpoint.state_dict_saver": lambda module: self._replace(
-                    module, "async_save", self._saving_later
+                    module, "async_save", self._saving
                 ),
             }
         )
@@ -92,19 +92,20 @@ class SaveWatch:
             if "write_data" in vars(of := getattr(module, kind, object)):
                 self._replace(of, "write_data", self._writing)
 
-    def _replace(self, of: Any, name: str, wrap: Wrap) -> None:
+    def _replace(self, of: Any, name: str, wrap: Callable[..., Any]) -> None:
         function = getattr(of, name)
         self._replaced.append((of, name, function))
         setattr(of, name, wrap(function))
 
     def _saving(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``torch.save(object, file)``, ``safetensors.torch.save_file(tensors, file)``."""
+        """``torch.save(obj, f)``, ``save_file(tensors, filename)``, ``async_save(state_dict, checkpoint_id=...)``."""
 
         @functools.wraps(function)
         def save(*args: Any, **options: Any) -> Any:
-            found = dict(zip(("obj", "f"), args, strict=False)) | options
-            what = found.get("obj", found.get("tensors"))
-            self._note(lambda: (_name_of(found.get("f", found.get("filename")), self._folder), _entries(what)))
+            named = dict(zip(("what", "where"), args, strict=False)) | options
+            what = next((named[name] for name in _WHAT if name in named), None)
+            where = next((named[name] for name in _WHERE if name in named), None)
+            self._note(lambda: (_name_of(where, self._folder), _entries(what)))
             return function(*args, **options)
 
         return save
@@ -122,18 +123,6 @@ class SaveWatch:
                 self._is_inside = before
 
         return write_data
-
-    def _saving_later(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``torch.distributed.checkpoint.async_save(state_dict, checkpoint_id=...)``."""
-
-        @functools.wraps(function)
-        def async_save(state_dict: Any, **options: Any) -> Any:
-            writer = options.get("storage_writer")
-            place = options.get("checkpoint_id") or getattr(writer, "path", None)
-            self._note(lambda: (_name_of(place, self._folder), _entries(state_dict)))
-            return function(state_dict, **options)
-
-        return async_save
 
     def _note(self, look: Callable[[], tuple[str, Iterator[tuple[str, object]]]]) -> None:
         """Note what is about to be saved; whatever is wrong with it, saving it says so."""
@@ -199,7 +188,7 @@ class _Finder:
 
 def _name_of(file: object, folder: Path) -> str:
     """A file's path from the launch's folder or the working directory, else its name; times in it are ``*``."""
-    place = file if isinstance(file, str | os.PathLike) else getattr(file, "name", None)
+    place = file if isinstance(file, str | os.PathLike) else getattr(file, "name", getattr(file, "path", None))
     if not isinstance(place, str | os.PathLike):
         return _BYTES
     path = Path(os.path.abspath(os.fspath(place)))

@@ -1,9 +1,8 @@
 """Tensors as digests and sketches: what is kept of one to compare it later, at a fraction of a second a GiB.
 
-The digest is a polynomial over 64-bit words with fixed random coefficients, modulo 2**64, in two levels: of the words
-in each tile, and of the tiles. It sees every bit and the order. The sketch is the norm, and products with fixed random
-vectors: the difference of two sketches is an estimate of the norm of the difference (Johnson and Lindenstrauss 1984),
-so no copy of a tensor is kept. A sum of squares or of bits would be blind to signs and order.
+The digest is a sum of 64-bit words with fixed random coefficients, modulo 2**64: of the words in each tile, and of the
+tiles. It sees every bit and the order. The sketch is the norm, and products with fixed random vectors: two sketches
+differ by an estimate of the norm of the difference (Johnson and Lindenstrauss 1984), so no copy of a tensor is kept.
 """
 
 from __future__ import annotations

@@ -31,9 +31,6 @@ from pytest_distbench.worker import torch_internals
 from pytest_distbench.worker.process import watch_casts
 from pytest_distbench.worker.tensors import Sketch, digest, own_part, sketch, state_of
 
-_STEADY_UPDATE = 2
-"""Until then casts are watched: all that is cast in a step has been by then."""
-
 _WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 """What DistributedDataParallel, torch.compile and others put before the names of what they wrap."""
 
@@ -131,7 +128,7 @@ class TrainingWatch:
 
     def _after_update(self, *_: object) -> None:
         self.updates += 1
-        if self.updates == _STEADY_UPDATE:
+        if self.updates == 2:  # all that is cast in a step has been by now
             self._end_casts()
         if self.updates & (self.updates - 1) == 0 and not self._is_clocked():
             self._compare_replicas()
@@ -259,5 +256,7 @@ def _simple(values: Mapping[str, Any], *, without: Sequence[str]) -> Iterator[tu
             value = ", ".join(map(str, value))
         if name in without or (isinstance(value, float) and not math.isfinite(value)):
             continue
+        if isinstance(value, float):
+            value = float(f"{value:.7g}")  # a schedule may compute one rate in two ways
         if isinstance(value, bool | int | float | str) or value is None:
             yield name, "none" if value is None else value

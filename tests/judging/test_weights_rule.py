@@ -167,8 +167,34 @@ def test_another_name_for_the_same_is_no_change_and_one_that_is_gone_is() -> Non
     renamed = {"all": {f"net.{name}": state for name, state in then["all"].items()}}
 
     assert changes(then, renamed) == []
-    [gone, new] = changes(then, {"all": {**{n: s for n, s in then["all"].items() if n != "b"}, "d": then["all"]["a"]}})
-    assert (gone.name, gone.text, new.name, new.text) == ("b", "is gone", "d", "is new")
+    [gone] = changes(then, {"all": {n: s for n, s in then["all"].items() if n != "b"}})
+    assert (gone.name, gone.text) == ("b", "is gone")
+    [new] = changes(then, {"all": {**then["all"], "d": then["all"]["a"]}})
+    assert (new.name, new.text) == ("d", "is new")
+
+
+def test_one_that_has_another_name_and_other_digits_is_compared_with_the_nearest() -> None:
+    then = {"all": states(WEIGHTS_THEN)}
+    now = states({**WEIGHTS_THEN, "b": -WEIGHTS_THEN["b"], "c": WEIGHTS_THEN["c"] + 1e-3 * MOVE["c"]})
+    found = changes(then, {"all": {f"net.{name}": state for name, state in now.items()}}, share=0.01)
+
+    assert [(change.name, change.excess > 1.0) for change in found] == [("b", True), ("c", False)]
+
+
+def test_the_state_of_a_weight_without_a_gradient_is_rounding_beside_others() -> None:
+    """Adam's average of the gradient of a key's bias: 5e-11, where others are 1e-3."""
+    sides = [
+        {
+            "0": {
+                "m.pt: a.exp_avg": TensorState("float32 4", "x", 1e-3),
+                "m.pt: b.exp_avg": TensorState("float32 4", d, n),
+            }
+        }
+        for d, n in (("y", 5e-11), ("z", 3e-11))
+    ]
+    [change] = changes_of_saved(*sides, share=0.01, launches=3)
+
+    assert change.excess < 1.0
 
 
 def test_ranks_that_held_the_same_and_do_not_any_more_are_named() -> None:

@@ -164,7 +164,7 @@ def test_a_replicate_dimension_keeps_equal_what_the_other_shards() -> None:
 def test_options_are_of_a_group_where_groups_differ_and_of_schedulers() -> None:
     nets = [nn.Linear(3, 1), nn.Linear(3, 1)]
     groups: Any = [{"params": nets[0].parameters()}, {"params": nets[1].parameters(), "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=torch.tensor(0.25), weight_decay=0.1)
+    optimizer = torch.optim.AdamW(groups, lr=torch.tensor(0.25), weight_decay=0.1 * (1 + 1e-12))
     found = options_of(optimizer, [StepLR(optimizer, 30)], 0)
 
     assert {name: found[name] for name in ("AdamW: lr", "AdamW: betas", "StepLR: step_size")} == {
