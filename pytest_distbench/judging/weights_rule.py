@@ -73,9 +73,8 @@ class Change:
 
 def accepted_share(*, is_exact: bool, loss_share: float | None) -> float:
     """By what share of its change a weight may deviate; see the fields of ``training_rule.Family``."""
-    if not is_exact or loss_share is None:
-        return OF_LOWER_PRECISION
-    return min(OF_LOWER_PRECISION, max(OF_ROUNDING, TIMES_LOSSES * loss_share))
+    least = OF_ROUNDING if is_exact and loss_share is not None else OF_LOWER_PRECISION
+    return min(1.0, max(least, TIMES_LOSSES * (loss_share or 0.0)))
 
 
 def is_same_arithmetic(stored: Tensors, current: Tensors) -> bool:
@@ -185,7 +184,7 @@ def _changes(then: _ByName, now: _ByName, called: Mapping[str, str], share: floa
     largest: dict[str, float] = {}  # norm, of what is of one kind: exp_avg, weight
     for name, state in ((name, state) for name, states in then.items() for state in states.values()):
         largest[_kind(name)] = max(largest.get(_kind(name), 0.0), abs(state.norm))
-    for name in sorted(then):
+    for name in sorted(name for name in then if _kind(name) not in _HOW):
         if name not in called:
             yield Change(name, "is gone", math.inf)
             continue
@@ -201,7 +200,7 @@ def _changes(then: _ByName, now: _ByName, called: Mapping[str, str], share: floa
             continue
         for ranks, state in current.items():
             before = known.get(ranks) or next((s for who, s in known.items() if _overlap(who, ranks)), None)
-            rounding = 0.0 if before and before.form == NOT_A_TENSOR else ROUNDING * largest[_kind(name)]
+            rounding = ROUNDING * largest[_kind(name)]
             if before is not None and (change := _change(before, state, holders, share, rounding)) is not None:
                 who = f" of rank{'s' * (not ranks.isdecimal())} {ranks}" if len(current) > 1 else ""
                 yield dataclasses.replace(change, name=name.removesuffix(": "), who=who)
@@ -243,6 +242,8 @@ def _change(
 ) -> Change | None:
     if then.digest == now.digest:
         return None
+    if then.form == NOT_A_TENSOR:  # other digits may lead to any other number of correct answers
+        return Change("", f"{then.norm:.9g} -> {now.norm:.9g}", 1.0)
     distance = then.distance(now)
     of_way = share * then.moved or OF_UNKNOWN_WAY * max(share, _LEAST_OF_NORM) * abs(then.norm)
     accepted = max(of_way, TIMES_SPREAD * then.spread, rounding)
@@ -260,8 +261,6 @@ def _change(
 
 
 def _how(then: TensorState, now: TensorState, distance: float, holders: Mapping[str, str]) -> str:
-    if then.form == NOT_A_TENSOR:
-        return f"{then.norm:.9g} -> {now.norm:.9g}"
     if now.digest in holders:
         return f"holds what {holders[now.digest]} held"
     if then.norm and (factor := _factor(then, now)):

@@ -30,10 +30,10 @@ WHOLE_BYTES, ONE_IN = 2 * 2**30, 8
 
 _DATE = r"(?:19|20)\d\d[-_.]?(?:0[1-9]|1[0-2])[-_.]?[0-3]\d"
 _HOUR = r"[0-2]\d[-_.:]?[0-5]\d(?:[-_.:]?[0-5]\d)?"
-_TIME = re.compile(
-    rf"{_DATE}(?:[-_.T ]?{_HOUR})?|(?<!\d)1\d{{9}}(?:\d{{3}})?(?!\d)|(?<=[-_])[0-2]\d([-_:.])[0-5]\d\1[0-5]\d"
-)
-"""In the name of a file; seconds and milliseconds since 1970, too."""
+_MEASURED = r"\d+\.\d{3,}"
+_SECONDS = r"(?<!\d)1\d{9}(?:\d{3})?(?!\d)"
+_TIME = re.compile(rf"{_DATE}(?:[-_.T ]?{_HOUR})?|{_MEASURED}|{_SECONDS}|(?<=[-_])[0-2]\d([-_:.])[0-5]\d\1[0-5]\d")
+"""In the name of a file; seconds and milliseconds since 1970, too, and what was measured, such as a loss."""
 _RANDOM = re.compile(r"rng|random|generator", re.IGNORECASE)
 _LONGEST_SERIES = 16
 _DEEPEST = 20

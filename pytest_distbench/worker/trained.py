@@ -146,6 +146,7 @@ class TrainingWatch:
         self._options |= options_of(optimizer, schedulers, number)
         inner = {id(child) for module in modules for child in module.children()}
         roots = [module for module in modules if id(module) not in inner]
+        roots.sort(key=lambda root: (-sum(1 for _ in root.parameters()), type(root).__name__))
         names = {id(p): (root, name) for root in reversed(roots) for name, p in root.named_parameters()}
         trained: dict[str, torch.Tensor] = {}
         for where, parameter in _parameters(optimizer, number):
@@ -231,16 +232,14 @@ def replicas_of(parameter: torch.Tensor) -> list[int]:
 
 
 def options_of(optimizer: Optimizer, schedulers: Sequence[LRScheduler], number: int) -> dict[str, Option]:
-    """Options of an optimizer, told of each group where groups differ; and of those who set its rates."""
+    """Options of an optimizer, those of its groups side by side where they differ; and of those who set its rates."""
     kind = type(optimizer).__name__ + (f" (optimizer {number})" if number else "")
     found: dict[str, Option] = {}
     groups: list[dict[str, Option]] = [dict(_simple(group, without=_NO_OPTIONS)) for group in optimizer.param_groups]
     for name in dict.fromkeys(itertools.chain(*groups)):
         values = [group.get(name, "none") for group in groups]
-        if all(value == values[0] for value in values):
-            found[f"{kind}: {name}"] = values[0]
-        else:
-            found |= {f"{kind}, group {i}: {name}": value for i, value in enumerate(values)}
+        is_one = all(value == values[0] for value in values)
+        found[f"{kind}: {name}"] = values[0] if is_one else " | ".join(map(str, values))
     for scheduler in schedulers:
         own = {name: value for name, value in vars(scheduler).items() if not name.startswith("_")}
         found |= {f"{type(scheduler).__name__}: {name}": value for name, value in _simple(own, without=_COUNTERS)}

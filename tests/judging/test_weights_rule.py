@@ -245,6 +245,16 @@ def test_a_saved_file_is_compared_as_far_as_it_repeats(
     assert [f"{change.name} {change.text}" for change in found] == told
 
 
+def test_a_number_that_was_saved_is_judged_where_the_arithmetic_is_the_same() -> None:
+    other = {name: tensor + 1e-4 * MOVE[name].flip(0) for name, tensor in WEIGHTS_THEN.items()}
+    then = [sample({}, name=SAVED, tensors=saved(WEIGHTS_THEN, wrong=8))] * 3
+    found = {
+        code: judged(sample({}, name=SAVED, tensors=saved(named, wrong=7, fused=1)), *then, loss_share=1e-7).code
+        for code, named in (("weights", WEIGHTS_THEN), ("numerics", other))
+    }
+    assert found == {"weights": "weights", "numerics": "numerics"}
+
+
 def test_numbers_and_names_that_do_not_repeat_are_not_stored() -> None:
     launches = [
         sample({}, name=SAVED, tensors={"0": {"m.pt: time": state_of_number(t), f"{t}.pt: x": state_of_number(1)}})

@@ -56,6 +56,8 @@ def test_a_file_has_its_tensors_and_numbers_as_they_were_saved_last(watch: SaveW
         ("2026-11-29_05-38-12.pt", "*.pt"),
         ("ckpt-1764394692.pt", "ckpt-*.pt"),
         ("log_05-38-12.pt", "log_*.pt"),
+        ("step=39_loss=0.42885998.pt", "step=39_loss=*.pt"),
+        ("v1.5.pt", "v1.5.pt"),
         ("step_1000.pt", "step_1000.pt"),
         ("iter00000120.pt", "iter00000120.pt"),
     ],
