@@ -146,7 +146,7 @@ class Watch:
             window.optimizers.setdefault(id(optimizer), optimizer)
             window.optimizer_steps += 1
 
-        self._hook.callback(register_optimizer_step_post_hook(count).remove)
+        self._hook.callback(register_optimizer_step_post_hook(torch_internals.uncompiled(count)).remove)
         self._observer.look()
 
     def end(self) -> None:

@@ -12,6 +12,7 @@ import importlib.util
 import io
 import os
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -23,6 +24,7 @@ from pytest_distbench.records.iteration import TRAINING_STEP
 from pytest_distbench.records.launch import RankReport
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
+from pytest_distbench.worker import torch_internals
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.line import RankLine
@@ -96,15 +98,15 @@ def watched_steps(watch: Watch) -> Iterator[None]:
     if not watch.is_on:
         yield
         return
-    first: list[Optimizer] = []
+    first: list[weakref.ref[Optimizer]] = []  # a script may let it go, with what it trains
     steps = 0
     course = watch.follow(TRAINING_STEP)
 
     def look(optimizer: Optimizer, *_: object) -> None:
         nonlocal steps
         if not first:
-            first.append(optimizer)
-        if optimizer is not first[0]:
+            first.append(weakref.ref(optimizer))
+        if optimizer is not first[0]():
             return
         if watch.open_key == TRAINING_STEP:
             watch.end()
@@ -115,7 +117,7 @@ def watched_steps(watch: Watch) -> Iterator[None]:
 
     watch.mark()
     course.begin()
-    hook = register_optimizer_step_pre_hook(look)
+    hook = register_optimizer_step_pre_hook(torch_internals.uncompiled(look))
     try:
         yield
     finally:

@@ -107,3 +107,37 @@ def test_faults_that_the_log_hides_are_red_and_other_digits_are_not(
     for variant in GREEN:
         monkeypatch.setenv("FAULT", variant)
         run_inside("--distbench-launches=1:1").assert_outcomes(passed=1)
+
+
+COMPILED = """
+    import gc, weakref
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    step = torch.compile(optimizer.step, backend="eager")
+    for _ in range(6):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).square().mean().backward()
+        step()
+    dist.barrier()
+    kept = weakref.ref(optimizer)
+    del optimizer, step
+    torch._dynamo.reset()
+    gc.collect()
+    assert kept() is None
+    dist.destroy_process_group()
+"""
+
+
+def test_a_compiled_step_is_followed_and_an_optimizer_that_is_let_go_is_gone(
+    pytester: pytest.Pytester, run_inside: RunInside
+) -> None:
+    pytester.makeini("[pytest]\naddopts = -p no:cacheprovider")
+    pytester.makepyfile(train=COMPILED, test_train="def test_train(distbench): distbench.run('train.py')")
+
+    run_inside("--distbench-launches=1:1").assert_outcomes(passed=1)
