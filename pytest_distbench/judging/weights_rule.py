@@ -46,11 +46,9 @@ _LEAST_OF_NORM = 0.05
 _ALIKE = 1e-4
 
 FEWEST_AGREEING = 3
-
 Tensors = Mapping[str, Mapping[str, TensorState]]
 Options = Mapping[str, Mapping[str, Option]]
 _ByName = Mapping[str, Mapping[str, TensorState]]
-"""By name and the ranks that hold it; :data:`Tensors` are by ranks and name."""
 
 
 @dataclass(frozen=True, slots=True)

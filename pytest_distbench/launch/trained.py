@@ -9,15 +9,14 @@ from typing import TypeVar
 
 from pytest_distbench.records.iteration import rank_ranges
 from pytest_distbench.records.launch import RankReport
-from pytest_distbench.records.metric import REPLICAS, SAVED, TOLD, WEIGHTS, Bound, Sample
+from pytest_distbench.records.metric import LARGEST_NUMBER, REPLICAS, SAVED, TOLD, WEIGHTS, Bound, Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.trained import NOT_A_TENSOR, TensorState, Trained
 from pytest_distbench.units import and_more
 
 _WHERE = "of all trainings"
 _EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
-_SHARE_OF_MOVE = 0.25
-_SHOWN = 3
+_SHARE_OF_MOVE, _SHOWN = 0.25, 3
 _UPDATES = "the number of updates"
 
 _Part = TypeVar("_Part")
@@ -72,8 +71,8 @@ def _with_moves(saved: Mapping[str, TensorState], moved: Mapping[str, float]) ->
 
 
 def _norm(tensors: _Tensors) -> float:
-    squares = (s.norm**2 for named in tensors.values() for s in named.values() if s.form != NOT_A_TENSOR)
-    return float(f"{math.sqrt(math.fsum(squares)):.6g}")
+    norms = (s.norm for named in tensors.values() for s in named.values() if s.form != NOT_A_TENSOR)
+    return min(float(f"{math.hypot(*norms):.6g}"), LARGEST_NUMBER)
 
 
 def _replicas_apart(trained: Mapping[int, Trained]) -> Iterator[Sample]:

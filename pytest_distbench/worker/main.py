@@ -245,7 +245,11 @@ class _Life:
         saves = self.context.save_watch
         saves.end()
         self.trained = self.context.training_watch.finish()
-        self.trained = replace(self.trained, saved=saves.saved, remarks=[*self.trained.remarks, *saves.remarks])
+        found = replace(self.trained, saved=saves.saved, remarks=[*self.trained.remarks, *saves.remarks])
+        try:  # names and options are anybody's, and a report that cannot be read would be a rank that failed
+            self.trained = msgspec.json.decode(msgspec.json.encode(found), type=Trained)
+        except Exception as error:  # noqa: BLE001 of whatever kind
+            self.trained = Trained(remarks=[f"what the training leaves cannot be reported: {error!a}"[:200]])
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:

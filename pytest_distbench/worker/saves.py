@@ -35,8 +35,7 @@ _SECONDS = r"(?<!\d)1\d{9}(?:\d{3})?(?!\d)"
 _TIME = re.compile(rf"{_DATE}(?:[-_.T ]?{_HOUR})?|{_MEASURED}|{_SECONDS}|(?<=[-_])[0-2]\d([-_:.])[0-5]\d\1[0-5]\d")
 """In the name of a file; seconds and milliseconds since 1970, too, and what was measured, such as a loss."""
 _RANDOM = re.compile(r"rng|random|generator", re.IGNORECASE)
-_LONGEST_SERIES = 16
-_DEEPEST = 20
+_LONGEST_SERIES, _DEEPEST, _LARGEST = 16, 20, 2**1000
 _BYTES = "bytes"
 _WHAT, _WHERE = ("what", "obj", "tensors", "state_dict"), ("where", "f", "filename", "checkpoint_id", "storage_writer")
 """Arguments of functions that save, by their position or names."""
@@ -139,7 +138,7 @@ class SaveWatch:
             self.saved[f"{name}: {UPDATES}"] = state_of_number(self._updates())
             for number, (entry, value) in enumerate(entries):
                 if (state := self._state(value, number)) is not None:
-                    self.saved[f"{name}: {entry}"] = state
+                    self.saved[f"{name}: {entry}".encode(errors="replace").decode()] = state
         except Exception as error:  # noqa: BLE001 an object of anybody's: no training may end by it
             self.remarks[f"something that was saved could not be read: {type(error).__name__}"] = None
 
@@ -202,7 +201,7 @@ def _entries(value: object, name: str = "", depth: int = 0) -> Iterator[tuple[st
         case torch.Tensor():
             is_random = value.dtype == torch.uint8 and value.dim() == 1 and _RANDOM.search(name)
             yield from [] if is_random else [(name, value)]
-        case bool() | int() | float():
+        case bool() | int() | float() if not abs(value) >= _LARGEST:
             yield name, value
         case Mapping() if depth < _DEEPEST:
             for key, inner in value.items():

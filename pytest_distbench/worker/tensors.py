@@ -133,7 +133,8 @@ def state_of(tensor: torch.Tensor, *, first: Sketch | None = None) -> TensorStat
 
 def state_of_number(value: float) -> TensorState:
     """A plain number that was saved beside tensors."""
-    return TensorState(NOT_A_TENSOR, float(value).hex(), value)
+    value = float(value)
+    return TensorState(NOT_A_TENSOR, value.hex(), value if math.isfinite(value) else 0.0)
 
 
 def _rounded(value: float) -> float:

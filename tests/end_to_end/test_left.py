@@ -60,7 +60,8 @@ TRAIN = """
         saved = dict(average)
         if fault == "entry":
             del saved["3.bias"]
-        torch.save({"average": saved, "step": step, "rng": torch.get_rng_state()}, "average.pt")
+        odd = {"best": float("inf"), "none": float("nan"), "large": 10**400, chr(0xDCFF): 1, 5: None, ("t", 1): {2, 3}}
+        torch.save({"average": saved, "step": step, "rng": torch.get_rng_state(), **odd}, "average.pt")
         if fault == "late":
             torch.save(net.state_dict(), "more.pt")
     dist.destroy_process_group()

@@ -101,3 +101,5 @@ def test_a_sketch_is_the_same_under_autocast() -> None:
 def test_numbers_differ_by_their_bits() -> None:
     assert state_of_number(3) == state_of_number(3.0)
     assert state_of_number(0.1 + 0.2) != state_of_number(0.3)
+    assert state_of_number(float("inf")) != state_of_number(float("-inf"))
+    assert state_of_number(float("nan")).norm == state_of_number(float("inf")).norm == 0.0
