@@ -604,13 +604,12 @@ def by_tensors(family: Family) -> Finding:
         if own > weights_rule.OF_LOWER_PRECISION:
             return _settle(family, "not-judged", "recorded, not judged: the baseline's launches differ", better="info")
         share = max(share, weights_rule.TIMES_SPREAD * own)
+        of_saved = functools.partial(
+            weights_rule.changes_of_saved, launches=len(family.stored[key]), ends_alike=family.ends_alike
+        )
+        look = weights_rule.changes if is_of_weights else of_saved
         for launch in launches:
-            known = len(family.stored[key])
-            found = (
-                weights_rule.changes(then, launch.tensors, share=share)
-                if is_of_weights
-                else weights_rule.changes_of_saved(then, launch.tensors, share=share, launches=known)
-            )
+            found = look(then, launch.tensors, share=share)
             if not found:
                 continue
             is_same = family.ends_alike or weights_rule.is_same_arithmetic(then, launch.tensors)

@@ -44,7 +44,6 @@ OF_UNKNOWN_WAY = 2.0
 _LEAST_OF_NORM = 0.05
 
 _ALIKE = 1e-4
-
 FEWEST_AGREEING = 3
 Tensors = Mapping[str, Mapping[str, TensorState]]
 Options = Mapping[str, Mapping[str, Option]]
@@ -132,14 +131,16 @@ def changes(stored: Tensors, current: Tensors, *, share: float = OF_LOWER_PRECIS
     return sorted([*_changes(then, now, called, share), *new], key=lambda change: -change.excess)
 
 
-def changes_of_saved(stored: Tensors, current: Tensors, *, share: float, launches: int) -> list[Change]:
-    """The same of what was saved. A file that was saved after another number of updates is not compared.
+def changes_of_saved(
+    stored: Tensors, current: Tensors, *, share: float, launches: int, ends_alike: bool = False
+) -> list[Change]:
+    """The same of what was saved. Saved after another number of updates it is not compared, if trainings end otherwise.
 
     What is missing counts where so many launches had it, :data:`FEWEST_AGREEING` at least; what is new does not.
     """
     then, now = _by_name(stored), _by_name(current)
     other = {_file(name) for name in then if name.endswith(f": {UPDATES}") and name in now and then[name] != now[name]}
-    then = {name: states for name, states in then.items() if _file(name) not in other}
+    then = {name: states for name, states in then.items() if ends_alike or _file(name) not in other}
     called = _called_now(then, now)
     if launches < FEWEST_AGREEING:
         then = {name: states for name, states in then.items() if name in called}

@@ -245,6 +245,14 @@ def test_a_saved_file_is_compared_as_far_as_it_repeats(
     assert [f"{change.name} {change.text}" for change in found] == told
 
 
+def test_the_same_training_that_saves_at_another_moment_is_changed() -> None:
+    then, now = saved(WEIGHTS_THEN), saved({**WEIGHTS_THEN, "a": FIRST["a"]}, updates=4)
+
+    assert changes_of_saved(then, now, share=0.01, launches=3) == []
+    found = changes_of_saved(then, now, share=0.01, launches=3, ends_alike=True)
+    assert {f"{change.name} {change.text}" for change in found} >= {"m.pt: updates 5 -> 4"}
+
+
 def test_a_number_that_was_saved_is_judged_where_the_arithmetic_is_the_same() -> None:
     other = {name: tensor + 1e-4 * MOVE[name].flip(0) for name, tensor in WEIGHTS_THEN.items()}
     then = [sample({}, name=SAVED, tensors=saved(WEIGHTS_THEN, wrong=8))] * 3
