@@ -54,16 +54,10 @@ TRAIN = """
     with torch.no_grad():
         if fault == "sign":
             net[3].weight.neg_()
-        if fault == "permuted":
-            net[0].bias.copy_(net[0].bias.flip(0))
     if rank == 0:
         saved = dict(average)
-        if fault == "entry":
-            del saved["3.bias"]
         odd = {"best": float("inf"), "none": float("nan"), "large": 10**400, chr(0xDCFF): 1, 5: None, ("t", 1): {2, 3}}
         torch.save({"average": saved, "step": step, "rng": torch.get_rng_state(), **odd}, "average.pt")
-        if fault == "late":
-            torch.save(net.state_dict(), "more.pt")
     dist.destroy_process_group()
 """
 
@@ -76,15 +70,13 @@ TEST = """
 
 RED = {
     "sign": r"weights at the end are not: 3\.weight is -1 times the baseline's",
-    "permuted": r"weights at the end are not: 0\.bias has the same norm",
     "replica": r"rank 1 holds other values than rank 0, between updates 4 and 8: 0\.weight",
     "adapter": r"weight of rank 1 is not that of rank 0; the baseline's ranks held the same",
     "average": r"what it saves is not: average\.pt: average\.",
-    "entry": r"what it saves is not: average\.pt: average\.3\.bias is gone",
     "epoch": r"the first 12 losses agree in every digit; first other value: number 13 \(step 12 loss",
     "decay": r"AdamW: weight_decay 0\.01 -> 0",
 }
-GREEN = ("", "loop", "order", "late")
+GREEN = ("loop", "order")
 
 
 @pytest.fixture
