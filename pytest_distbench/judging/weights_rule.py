@@ -52,12 +52,7 @@ _ByName = Mapping[str, Mapping[str, TensorState]]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One tensor that differs: how, in a clause, and the distance over what is accepted of other digits.
-
-    Attributes:
-        who: the ranks, where not all hold the same: `` of rank 1``.
-        moved: the norm of the baseline's change since the first update.
-    """
+    """One tensor that differs: how, in a clause; its distance over what is accepted; of which rank, if not of all."""
 
     name: str
     text: str

@@ -78,8 +78,7 @@ def _norm(tensors: _Tensors) -> float:
 def _replicas_apart(trained: Mapping[int, Trained]) -> Iterator[Sample]:
     """The tensors that are to be equal on several ranks and are not, as a number that may not be above 0.
 
-    What counts are the digests after updates. Behind the last one a rank may hold something else by intent, such as an
-    average of weights that rank 0 evaluates: that is compared with the baseline alone.
+    What counts are the digests after updates. Behind the last one rank 0 may hold an average that it evaluates.
     """
     told: dict[str, list[str]] = {}
     for rank, one in trained.items():

@@ -35,7 +35,8 @@ _SECONDS = r"(?<!\d)1\d{9}(?:\d{3})?(?!\d)"
 _TIME = re.compile(rf"{_DATE}(?:[-_.T ]?{_HOUR})?|{_MEASURED}|{_SECONDS}|(?<=[-_])[0-2]\d([-_:.])[0-5]\d\1[0-5]\d")
 """In the name of a file; seconds and milliseconds since 1970, too, and what was measured, such as a loss."""
 _RANDOM = re.compile(r"rng|random|generator", re.IGNORECASE)
-_LONGEST_SERIES, _DEEPEST, _LARGEST = 16, 20, 2**1000
+_OF_TIME = re.compile(r"time|elapsed|second|minute|hour|duration|date(?!s)|eta$|speed|per_sec", re.IGNORECASE)
+_LONGEST_SERIES, _DEEPEST, _MOST_NUMBERS, _LARGEST = 16, 20, 1000, 2**1000
 _BYTES = "bytes"
 _WHAT, _WHERE = ("what", "obj", "tensors", "state_dict"), ("where", "f", "filename", "checkpoint_id", "storage_writer")
 """Arguments of functions that save, by their position or names."""
@@ -137,6 +138,8 @@ class SaveWatch:
             name, entries = look()
             self.saved[f"{name}: {UPDATES}"] = state_of_number(self._updates())
             for number, (entry, value) in enumerate(entries):
+                if not isinstance(value, torch.Tensor) and number >= _MOST_NUMBERS:
+                    continue
                 if (state := self._state(value, number)) is not None:
                     self.saved[f"{name}: {entry}".encode(errors="replace").decode()] = state
         except Exception as error:  # noqa: BLE001 an object of anybody's: no training may end by it
@@ -195,30 +198,35 @@ def _name_of(file: object, folder: Path) -> str:
     return _TIME.sub("*", str(near))
 
 
-def _entries(value: object, name: str = "", depth: int = 0) -> Iterator[tuple[str, object]]:
-    """The tensors and numbers in an object, by the keys that lead to them."""
+def _entries(
+    value: object, name: str = "", depth: int = 0, seen: dict[int, object] | None = None
+) -> Iterator[tuple[str, object]]:
+    """The tensors and numbers in an object, by the first keys that lead to them."""
+    seen = {} if seen is None else seen
+    if isinstance(value, Mapping | list | tuple) or hasattr(value, "__dict__"):
+        if id(value) in seen and not isinstance(value, torch.Tensor):
+            return
+        seen[id(value)] = value  # held, as what is made here is gone soon, and its number another one's
     match value:
         case torch.Tensor():
             is_random = value.dtype == torch.uint8 and value.dim() == 1 and _RANDOM.search(name)
             yield from [] if is_random else [(name, value)]
-        case bool() | int() | float() if not abs(value) >= _LARGEST:
+        case bool() | int() | float() if not (abs(value) >= _LARGEST or _OF_TIME.search(name.rpartition(".")[2])):
             yield name, value
         case Mapping() if depth < _DEEPEST:
             for key, inner in value.items():
-                yield from _entries(inner, f"{name}.{key}" if name else str(key), depth + 1)
+                yield from _entries(inner, f"{name}.{key}" if name else str(key), depth + 1, seen)
         case list() | tuple() if depth < _DEEPEST:
             are_numbers = len(value) > _LONGEST_SERIES and all(isinstance(v, int | float) for v in value)
             for i, inner in enumerate(() if are_numbers else value):  # such as the state of Python's random
-                yield from _entries(inner, f"{name}.{i}" if name else str(i), depth + 1)
+                yield from _entries(inner, f"{name}.{i}" if name else str(i), depth + 1, seen)
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type) and depth < _DEEPEST:
-            yield from _entries(vars(value), name, depth + 1)
+            yield from _entries(vars(value), name, depth + 1, seen)
         case _ if callable(make := getattr(value, "state_dict", None)) and not isinstance(value, type):
-            yield from _entries(make(), name, depth + 1)
+            yield from _entries(make(), name, depth + 1, seen)
 
 
 def _planned(plan: Any, planner: Any) -> Iterator[tuple[str, object]]:
     for item in plan.items:
         if item.tensor_data is not None:
-            offset = getattr(item.index, "offset", None)
-            at = f" at {', '.join(map(str, offset))}" if offset is not None and any(offset) else ""
-            yield f"{item.index.fqn}{at}", planner.resolve_data(item)
+            yield item.index.fqn, planner.resolve_data(item)

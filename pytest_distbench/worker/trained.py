@@ -43,11 +43,7 @@ _COUNTERS = ("last_epoch", "verbose", "base_lrs", "T_cur", "num_bad_epochs", "co
 
 
 class TrainingWatch:
-    """Of one rank. Where it is off every method does nothing.
-
-    Attributes:
-        updates: steps of all optimizers so far.
-    """
+    """Of one rank. Where it is off every method does nothing. ``updates`` are steps of all optimizers so far."""
 
     def __init__(self, *, is_on: bool, is_clocked: Callable[[], bool] = lambda: False) -> None:
         self.updates = 0
@@ -60,6 +56,7 @@ class TrainingWatch:
         self._number = 0
         self._roots: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
         self._ddps: list[tuple[weakref.ref[DistributedDataParallel], list[str]]] = []
+        self._labels: list[str] = []
         self._readings: list[weakref.finalize[..., Any]] = []
         self._weights: dict[str, TensorState] = {}
         self._compared: dict[str, weakref.ref[torch.Tensor]] = {}
@@ -173,8 +170,9 @@ class TrainingWatch:
         """What stands before the names of an outermost module's tensors; nothing before those of the first one."""
         if root not in self._roots:
             kind = type(getattr(root, "module", root)).__name__
-            number = sum(label.startswith(kind) for label in self._roots.values()) + 1
-            self._roots[root] = "" if not self._roots else f"{kind}." if number == 1 else f"{kind}{number}."
+            number = sum(label.startswith(kind) for label in self._labels) + 1
+            self._roots[root] = "" if not self._labels else f"{kind}." if number == 1 else f"{kind}{number}."
+            self._labels.append(self._roots[root])  # of those that are gone, too
         return self._roots[root]
 
     def _follow(self, owner: object, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]]) -> None:

@@ -180,3 +180,15 @@ def test_safetensors_is_watched_as_soon_as_it_is_imported(
     assert "n.safetensors: other" not in watch.saved
     for name in ("safetensors.torch", "safetensors"):
         sys.modules.pop(name, None)
+
+
+def test_what_is_shared_is_gone_through_once_and_times_and_long_histories_are_left_out(watch: SaveWatch) -> None:
+    shared: dict[str, object] = {"w": 1.5}
+    for _ in range(40):
+        shared = dict.fromkeys("abcd", shared)
+    history = {f"row{i}": float(i) for i in range(5000)}
+    torch.save({"shared": shared, "elapsed_minutes": 0.02, "epochs": 3, "z": torch.ones(2), "history": history}, "a.pt")
+
+    assert len(watch.saved) < 1100
+    assert {"a.pt: epochs", "a.pt: z"} <= watch.saved.keys()
+    assert "a.pt: elapsed_minutes" not in watch.saved

@@ -197,3 +197,13 @@ def test_an_optimizer_that_cannot_be_looked_at_trains_all_the_same(watch: Traini
 
     assert watch.finish().remarks == ["weights were not read: RuntimeError: not yours"]
     del optimizer
+
+
+def test_the_model_of_a_later_fold_has_names_of_its_own(watch: TrainingWatch) -> None:
+    for _ in range(2):
+        net = nn.Linear(3, 1)
+        update(net, torch.optim.SGD(net.parameters(), lr=0.1))
+        del net
+        gc.collect()
+
+    assert list(watch.finish().names) == ["weight", "bias", "Linear.weight", "Linear.bias"]
