@@ -58,7 +58,7 @@ REPLICAS = "replicas"
 """Tensors that DistributedDataParallel, or a replicate dimension of a mesh, keeps equal, and that differ."""
 
 UNASKED = (PEAK_MEMORY, WEIGHTS, SAVED)
-"""What no test asks for. So none is something to judge alone, and where one side has none, nothing is said."""
+"""What no test asks for. So none is something to judge alone, and where the baseline has none, nothing is said."""
 
 CPU_THROTTLED = "cpu_throttled"
 """Under a CPU quota: the share of its periods in which that stopped a rank, of the rank that it stopped most seldom."""
@@ -221,7 +221,7 @@ class Sample(OfKind, frozen=True, kw_only=True, omit_defaults=True):
     :func:`~pytest_distbench.records.kinds.distribution`. Of a number of a training what it was taken from; of
     memory what each rank needed."""
     whole: list[Number] = []
-    """Of a curve: all values, of which ``values`` are the first, as :func:`thinned` keeps them; of a baseline as far as
+    """Of a curve: all values, of which ``values`` are the first, as ``kept_places`` keeps them; of a baseline as far as
     its launches agree. Empty: there are no more."""
     whole_length: int = 0
     """Values of the series that ``whole`` is of."""
