@@ -38,6 +38,8 @@ FAULTS = {
     "scaler not handed over": "the scale of the gradients starts again in each generation",
     "part forgets": "a part's state_dict() leaves out the mean that it clips gradients by",
     "count forgotten": "it leaves out the number of gradients that it has clipped",
+    "statistics not saved": "the state of the model leaves out the running statistics of its BatchNorm",
+    "rest reversed": "after the change, the rest of an epoch comes in reversed order",
     "next samples": "a later generation trains on the samples behind those it is given",
     "first batch": "a later generation trains on its first batch again and again",
     "half twice": "a later generation trains on half of its batch, twice",
@@ -86,6 +88,42 @@ class FirstState:
         self.optimizer.load_state_dict(copy.deepcopy(state))
 
 
+class WithoutStatistics:
+    def __init__(self, model):
+        self.model = model
+
+    def state_dict(self):
+        return {name: value for name, value in self.model.state_dict().items() if "running" not in name}
+
+    def load_state_dict(self, state):
+        self.model.load_state_dict(state, strict=False)
+
+
+class Loader:
+    def __init__(self, rank, samples, batch, reverses):
+        self.rank, self.samples, self.batch, self.reverses = rank, samples, batch, reverses
+        self.epoch = self.position = 0
+
+    def state_dict(self):
+        return {"epoch": self.epoch, "position": self.position}
+
+    def load_state_dict(self, state):
+        self.epoch, self.position = state["epoch"], state["position"]
+
+    def __iter__(self):
+        import torch
+
+        loaded = self.epoch, self.position
+        while True:
+            order = torch.randperm(self.samples, generator=torch.Generator().manual_seed(self.epoch))
+            if self.reverses and self.epoch == loaded[0]:
+                order = torch.cat([order[: loaded[1]], order[loaded[1] :].flip(0)])
+            while self.position < self.samples:
+                begin, self.position = self.position, self.position + self.batch * self.rank.world_size
+                yield order[begin : self.position][self.rank.rank :: self.rank.world_size]
+            self.epoch, self.position = self.epoch + 1, 0
+
+
 class Clips:
     def __init__(self, forgets):
         self.mean, self.seen, self.forgets = 0.0, 0, forgets
@@ -109,17 +147,22 @@ def train(rank, fault, epochs):
     x = torch.randn(4096, 64)
     labels = (x @ torch.randn(64, 10)).argmax(1)
     hidden = 32 * rank.world_size if fault == "cannot restore" else 32
-    model = torch.nn.Sequential(torch.nn.Linear(64, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, 10))
+    parts = [torch.nn.Linear(64, hidden), torch.nn.BatchNorm1d(hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, 10)]
+    model = torch.nn.Sequential(*parts)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * rank.world_size, momentum=0.9)
     kept = {"model": model} if fault == "optimizer lost" else {"model": model, "optimizer": optimizer}
     if fault == "first moments":
         kept["optimizer"] = FirstState(optimizer)
+    if fault == "statistics not saved":
+        kept["model"] = WithoutStatistics(model)
+    is_later = rank.generation > 0
+    loader = Loader(rank, len(x), 16, reverses=is_later) if fault == "rest reversed" else None
+    kept |= {"loader": loader} if loader is not None else {}
     average = torch.optim.swa_utils.AveragedModel(model)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0, growth_factor=1.1, growth_interval=50)
     kept |= {"clips": Clips({"part forgets": "mean", "count forgotten": "seen"}.get(fault))}
     kept |= {} if fault == "average not handed over" else {"average": average}
     kept |= {} if fault == "scaler not handed over" else {"scaler": scaler}
-    is_later = rank.generation > 0
     every = 80 if fault == "checkpoint rarer" else None
     training = rank.training(checkpoint_every=every, **kept)
     if fault == "samples repeated":
@@ -141,8 +184,12 @@ def train(rank, fault, epochs):
         model[0].requires_grad_(False)
     ddp = DistributedDataParallel(model)
     first = None
+    own = iter(loader) if loader is not None else None
     for batch in training.batches(samples=len(x), batch=16, epochs=epochs):
         first = batch if first is None else first
+        if own is not None:
+            batch = next(own)
+            training.drew(batch)
         if fault == "next samples" and is_later:
             batch = (batch + 1) % len(x)
         if fault == "first batch" and is_later:

@@ -13,10 +13,12 @@ from statistics import median
 from pytest_distbench.elastic.measures.continuity import (
     MOST_LOST,
     ORDER,
+    REORDERED,
     accuracy_lost,
     count_samples,
     epochs_in_one_order,
     optimizers_that_forgot,
+    samples_reordered,
     worst_relapse,
 )
 from pytest_distbench.elastic.measures.history import (
@@ -93,7 +95,7 @@ def _of_run(
             _none(SHARED, *count(shared_batches(history), SHARED)),
             _none(CUT, *count(cut_batches(history), CUT)),
             _none("optimizer_state_lost", optimizers_that_forgot(history)),
-            *_of_loads(job, history),
+            *_of_loads(job, history, is_whole=not (skipped[0] or repeated[0])),
         ]
         every = job.checkpoint_every
         if every is not None and (interval := _longest_interval(history, every)) is not None:
@@ -154,8 +156,11 @@ def _losses(job: ElasticJob, history: History, epochs: Sequence[Event]) -> list[
     ]
 
 
-def _of_loads(job: ElasticJob, history: History) -> list[Sample]:
-    """Workers that did not go on with what was saved, by what of it; without a change whether ranks are alike."""
+def _of_loads(job: ElasticJob, history: History, *, is_whole: bool) -> list[Sample]:
+    """Workers that did not go on with what was saved, by what of it; without a change whether ranks are alike.
+
+    Only of epochs that are whole is the order judged: who skips samples has another one, too.
+    """
     if job.checkpoint_every is None:
         return []
     found = mismatches(history)
@@ -164,7 +169,8 @@ def _of_loads(job: ElasticJob, history: History) -> list[Sample]:
         return [_none(REPLICAS, *count(found, REPLICAS))]
     keeps_random = any(line.at == "begin" and line.random for line in history.of("held"))
     metrics = [_none(metric, *count(found, metric)) for metric in (*LOADS, *([RANDOM] if keeps_random else []))]
-    metrics.append(_none(ORDER, *epochs_in_one_order(history)))
+    reordered = samples_reordered(history) if is_whole else (0, "")
+    metrics += [_none(ORDER, *epochs_in_one_order(history)), _none(REORDERED, *reordered)]
     # of a body that tells of them; which steps lie about a load is chance, so that no digit of it repeats
     if (lost := accuracy_lost(history)) is not None:
         metrics.append(number("accuracy_lost", lost))

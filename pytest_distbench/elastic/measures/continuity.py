@@ -244,6 +244,71 @@ def _is_same(one: _Steps, other: _Steps) -> bool | None:
     return True if is_whole and ways - math.lgamma(seen + 1) < _CHANCE else None
 
 
+REORDERED = "samples_reordered"
+
+
+def samples_reordered(history: History) -> tuple[int, str]:
+    """Generations that continue an epoch in another order than it had before the change; and the first, in words.
+
+    Steps that are done twice have the same samples both times, of all ranks or at least of rank 0: its part of an epoch
+    may follow the number of nodes. And samples of rank 0 that were shuffled before a change do not ascend after it.
+    """
+    found = []
+    known: set[bool | None] = set()
+    of_ranks = {g: _samples(history, g) for g in history.generations}
+    for generation, after in of_ranks.items():
+        resumed = history.resumed_at(generation)
+        told = ""
+        for before in reversed([g for g in of_ranks if g < generation and resumed + 1 in of_ranks[g]]):
+            if first := _redone_otherwise(of_ranks[before], after, resumed + 1):
+                told = f"step {first} had other samples in generation {before}, before the change"
+            break
+        ascends = [_ascends([set(ranks[0]) for _, ranks in steps]) for steps in _by_epoch(after)]
+        if not told and known - {None} == {False} and any(ascends):
+            told = "its samples ascend, and were shuffled before the change"
+        known |= {*ascends}
+        if told:
+            found.append(f"generation {generation}, which continues after step {resumed}: {told}")
+    return len(found), found[0] if found else ""
+
+
+_OfRanks = tuple[int, list[list[int]]]
+"""The epoch of a step, and its samples by rank."""
+
+
+def _samples(history: History, generation: int) -> dict[int, _OfRanks]:
+    """The steps of a generation that all its ranks have taken: one that was cut short may lack what a rank drew."""
+    workers = sorted(history.members(generation).values(), key=lambda worker: worker.joined.rank)
+    taken = [{step.step for step in worker.steps} & worker.batches.keys() for worker in workers]
+    common = set.intersection(*taken) if len(workers) == history.world_size(generation) else set()
+    return {step: (workers[0].batches[step].epoch, [w.samples(step) for w in workers]) for step in sorted(common)}
+
+
+def _by_epoch(steps: dict[int, _OfRanks]) -> list[list[_OfRanks]]:
+    return [list(those) for _, those in itertools.groupby(steps.values(), key=lambda step: step[0])]
+
+
+def _redone_otherwise(before: dict[int, _OfRanks], after: dict[int, _OfRanks], first: int) -> int | None:
+    """The first step, from ``first`` on, that has other samples the second time; None: none, or nobody can know."""
+    if first not in after:
+        return None
+    epoch = after[first][0]
+    pair = [[ranks for of, ranks in steps.values() if of == epoch] for steps in (before, after)]
+    pair[0] = [ranks for step, (of, ranks) in before.items() if step >= first and of == epoch]
+    if _is_same(*([frozenset().union(*ranks) for ranks in steps] for steps in pair)) is not False:
+        return None
+    ours, theirs = (list(itertools.chain.from_iterable(ranks[0] for ranks in steps)) for steps in pair)
+    return first if any(a != b for a, b in zip(ours, theirs, strict=False)) else None
+
+
+def _ascends(steps: Sequence[set[int]]) -> bool | None:
+    """Whether each step's samples are above those of the step before; None: by chance they might well be."""
+    if any(b and a and min(b) < max(a) for a, b in itertools.pairwise(steps)):
+        return False
+    ways = sum(math.lgamma(len(step) + 1) for step in steps) - math.lgamma(sum(map(len, steps)) + 1)
+    return True if ways < _CHANCE else None
+
+
 MOST_LOST = 0.6
 """Of what was learned, that a change may lose. Made anew, weights lose all of it: 0.9 and more. Of 200 healthy changes
 none is beyond it (``benchmarks/elastic_plans.py``)."""

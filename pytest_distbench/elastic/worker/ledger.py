@@ -46,10 +46,11 @@ class Ledger:
     ) -> None:
         self._rank = rank
         self._parts = parts
-        self._models = {name: part for name, part in parts.items() if isinstance(part, torch.nn.Module)}
+        models = {name: part for name, part in parts.items() if isinstance(part, torch.nn.Module)}
         self._optimizers = {name: part for name, part in parts.items() if isinstance(part, Optimizer)}
-        known = {*self._models, *self._optimizers}
+        known = {*models, *self._optimizers}
         self._others = {name: part for name, part in parts.items() if name not in known}
+        self._models = models | models_of(self._others, known=models.values())
         self._memory = memory
         self._tell = tell
         self._random = of_random() if RANDOM_PART in parts else {}
@@ -253,8 +254,25 @@ def _trained(index: int) -> str:
 
 
 def _buffers(model: torch.nn.Module, *, saved: bool) -> list[tuple[str, torch.Tensor]]:
-    kept = model.state_dict()
-    return [(name, buffer) for name, buffer in model.named_buffers() if (name in kept) is saved]
+    """Those that were registered to be saved, whatever ``state_dict`` returns, or those that were not."""
+    found = []
+    for prefix, module in model.named_modules():
+        for name, buffer in module.named_buffers(prefix, recurse=False):
+            if (name.rpartition(".")[2] not in module._non_persistent_buffers_set) is saved:
+                found.append((name, buffer))
+    return found
+
+
+def models_of(parts: Mapping[str, Any], *, known: Iterable[torch.nn.Module]) -> dict[str, torch.nn.Module]:
+    """Models that parts hold as attributes, as one does that saves some of a model, and that are not known already."""
+    owned = {id(parameter) for model in known for parameter in model.parameters()}
+    found = {}
+    for name, part in parts.items():
+        for attribute, held in {} if is_per_rank(part) else getattr(part, "__dict__", {}).items():
+            if isinstance(held, torch.nn.Module) and not all(id(one) in owned for one in held.parameters()):
+                found[f"{name}.{attribute}"] = held
+                owned |= {id(parameter) for parameter in held.parameters()}
+    return found
 
 
 class RandomStreams:

@@ -13,6 +13,7 @@ from pytest_distbench.elastic.measures.continuity import (
     count_samples,
     epochs_in_one_order,
     optimizers_that_forgot,
+    samples_reordered,
     tell_wrong_resume,
     worst_relapse,
 )
@@ -209,6 +210,53 @@ def test_orders_that_are_equal_behind_a_load_are_named() -> None:
     assert epochs_in_one_order(trained(orders, resumed=1, batch=SAMPLES // 2)) == (0, "")  # one step per epoch
 
     assert epochs_in_one_order(trained([shuffled(0), shuffled(0), shuffled(2)], resumed=2)) == (0, "")
+
+
+def redone(
+    before: Sequence[int], after: Sequence[int], *, nodes: tuple[int, int] = (2, 2), sharded: bool = False
+) -> int:
+    """Changes behind which ``after``, samples of an epoch that are trained on again, come in another order."""
+    lines: list[Event] = []
+    for generation, samples in enumerate((before, after)):
+        n = nodes[generation]
+        shares = [samples[i::n] for i in range(n)]
+        if sharded:
+            shares = [samples[i * len(samples) // n : (i + 1) * len(samples) // n] for i in range(n)]
+        for slot, share in enumerate(shares):
+            of = {"t": generation, "slot": slot, "generation": generation}
+            lines.append(event("joined", **of, pid=slot, rank=slot, world_size=n))
+            lines.append(event("loaded", **of, began_t=0, step=4))
+            for i in range(0, len(share), 4):
+                step = {**of, "step": 5 + i // 4}
+                lines.append(event("batch", **step, epoch=0, samples=list(share[i : i + 4])))
+                lines.append(event("stepped", **step, world_size=n, samples=4 * n))
+    return samples_reordered(History(lines))[0]
+
+
+def test_samples_that_are_trained_on_again_come_in_the_same_order() -> None:
+    rest = shuffled(0)
+    for nodes in ((2, 2), (2, 1), (1, 2), (3, 2)):
+        assert redone(rest[:24], rest, nodes=nodes) == 0
+        assert redone(rest[:24], rest[::-1], nodes=nodes) == 1
+        assert redone(rest[:24], sorted(rest), nodes=nodes) == 1
+        assert redone(rest[:24], shuffled(1), nodes=nodes) == 1
+        assert redone(rest, rest, nodes=nodes, sharded=True) == 0  # each node has a part of the epoch of its own
+        assert redone(sorted(rest), sorted(rest), nodes=nodes, sharded=True) == 0
+    assert redone([], shuffled(1)) == 0
+
+
+def test_samples_do_not_ascend_after_a_change_where_they_were_shuffled() -> None:
+    orders = [shuffled(0), shuffled(1), range(SAMPLES), range(SAMPLES)]
+    count, told = samples_reordered(trained(orders, resumed=2))
+
+    assert count == 1
+    assert (
+        told == "generation 1, which continues after step 12: its samples ascend, and were shuffled before the change"
+    )
+    assert samples_reordered(trained(orders, resumed=3))[0] == 0  # a shuffled training that ends in order by itself
+    assert samples_reordered(trained([range(SAMPLES)] * 4, resumed=2, nodes=(2, 1)))[0] == 0
+    assert samples_reordered(trained([range(SAMPLES), *map(shuffled, range(3))], resumed=2))[0] == 0
+    assert samples_reordered(trained(orders, resumed=2, batch=SAMPLES // 2))[0] == 0  # one step per epoch
 
 
 def trained_of_learning(*, after: float, noise: float = 0.0) -> Timeline:

@@ -58,6 +58,29 @@ class OwnStreams:
             torch.set_rng_state(state["torch"])
 
 
+class WithoutStatistics:
+    """Keeps a model but for its running statistics."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {name: value for name, value in self.model.state_dict().items() if "running" not in name}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        self.model.load_state_dict(state, strict=False)
+
+
+class Forgetful(torch.nn.Sequential):
+    """Leaves running statistics out of its state itself."""
+
+    def state_dict(self, *args: Any, **options: Any) -> dict[str, torch.Tensor]:
+        return {name: value for name, value in super().state_dict(*args, **options).items() if "running" not in name}
+
+    def load_state_dict(self, state: Any, *_: Any, **__: Any) -> Any:
+        return super().load_state_dict(state, strict=False)
+
+
 def plant(fault: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer, training: Training) -> None:
     """What a body does wrong behind its load."""
     first = next(iter(model.parameters()))
@@ -88,7 +111,7 @@ def trained_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[
         for generation, steps in ((0, 10), (1, 100)):
             torch.manual_seed(0)
             random.seed(generation)
-            train(make_rank(tmp_path, generation), fault if generation else "", steps)
+            train(make_rank(tmp_path, generation), fault if generation or "statistics" in fault else "", steps)
         _, found = measure(CHANGED, History(read_events(tmp_path / "timeline.jsonl")))
         return {m.key: m for m in found}
 
@@ -101,18 +124,21 @@ def make_rank(folder: Path, generation: int) -> ElasticRank:
     return rank
 
 
-def make_model() -> torch.nn.Module:
+def make_model(fault: str) -> torch.nn.Module:
     """With two buffers that no checkpoint keeps: a table, and calls, which are counted from the load on."""
-    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3), torch.nn.Dropout(0.5))
+    of = Forgetful if fault == "statistics forgotten" else torch.nn.Sequential
+    model = of(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3), torch.nn.Dropout(0.5))
     model.register_buffer("table", torch.ones(3), persistent=False)
     model.register_buffer("calls", torch.zeros(1), persistent=False)
     return model
 
 
 def train(rank: ElasticRank, fault: str, steps: int) -> None:
-    model = make_model()
+    model = make_model(fault)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "sampler": OtherState(fault)}
+    if fault == "statistics not kept":
+        parts["model"] = WithoutStatistics(model)
     parts["random"] = OwnStreams(fault) if "random state" in fault else rank.random_streams()
     training = rank.training(**parts)
     plant(fault, model, optimizer, training)
@@ -121,7 +147,7 @@ def train(rank: ElasticRank, fault: str, steps: int) -> None:
     if fault == "another optimizer":
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     if fault == "another model":
-        model = make_model()
+        model = make_model(fault)
         kept = optimizer.state_dict()
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         optimizer.load_state_dict(kept)
@@ -172,6 +198,8 @@ def test_a_training_that_goes_on_with_what_was_saved_is_within_every_bound(
             "the parameters of the optimizer that steps are not the saved",
         ),
         ("running mean anew", {"parameters_changed_by_load"}, "the buffers of model are not the saved"),
+        ("statistics forgotten", {"parameters_changed_by_load"}, "the buffers of model are not the saved"),
+        ("statistics not kept", {"parameters_changed_by_load"}, "the buffers of model.model are not the saved"),
         (
             "table built anew",
             {"parameters_changed_by_load"},
