@@ -134,7 +134,10 @@ class Departure:
                     "optimizer state, or the learning rate's schedule"
                 )
             case _:
-                return "likely causes, after updates that agreed: a schedule, a later batch, clipping, or rounding"
+                return (
+                    "likely causes, after updates that agreed: a later batch or how its gradient is weighted, a "
+                    "schedule, clipping, or rounding"
+                )
 
 
 def round_digits(value: float) -> float:

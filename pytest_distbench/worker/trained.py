@@ -14,7 +14,7 @@ import math
 import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -30,6 +30,8 @@ from pytest_distbench.records.trained import Option, TensorState, Trained
 from pytest_distbench.worker import torch_internals
 from pytest_distbench.worker.process import watch_casts
 from pytest_distbench.worker.tensors import Sketch, digest, own_part, sketch, state_of
+
+_T = TypeVar("_T")
 
 _WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 """What DistributedDataParallel, torch.compile and others put before the names of what they wrap."""
@@ -52,10 +54,12 @@ class TrainingWatch:
         self._is_clocked = lambda: is_clocked() or torch_internals.is_capturing()
         self._hooks: list[Any] = []
         self._end_casts: Callable[[], None] = lambda: None
-        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._optimizers: weakref.WeakKeyDictionary[Optimizer, tuple[int, int]] = weakref.WeakKeyDictionary()
         self._number = 0
+        self._around = _Around([])
+        self._followed: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._roots: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
-        self._ddps: list[tuple[weakref.ref[DistributedDataParallel], list[str]]] = []
+        self._ddps: weakref.WeakKeyDictionary[DistributedDataParallel, list[str]] = weakref.WeakKeyDictionary()
         self._labels: list[str] = []
         self._readings: list[weakref.finalize[..., Any]] = []
         self._weights: dict[str, TensorState] = {}
@@ -117,10 +121,13 @@ class TrainingWatch:
         return do
 
     def _before_update(self, optimizer: Optimizer, *_: object) -> None:
-        if optimizer not in self._optimizers and not self._is_clocked():
+        is_known = optimizer in self._optimizers
+        if is_known and self._around.optimizers:
+            self._around = _Around([])  # until an optimizer steps again, all that step find the same around them
+        if (not is_known or self._optimizers[optimizer][1] != _count(optimizer)) and not self._is_clocked():
             self._meet(optimizer)
-        for of, names in self._ddps:
-            if (ddp := of()) is not None and not torch_internals.reduces_gradients(ddp):
+        for ddp, names in list(self._ddps.items()):
+            if not torch_internals.reduces_gradients(ddp):
                 self._unmanaged.update(names)  # an update without a reduction, as in local SGD
 
     def _after_update(self, *_: object) -> None:
@@ -131,40 +138,36 @@ class TrainingWatch:
             self._compare_replicas()
 
     def _meet(self, optimizer: Optimizer) -> None:
-        """Look at an optimizer for the first time: what it trains, how that is called, and its options."""
-        self._optimizers.add(optimizer)
-        number, self._number = self._number, self._number + 1
-        alive = gc.get_objects()  # not what was there before this rank was forked: that is frozen
-        modules: list[torch.nn.Module] = [o for o in alive if issubclass(type(o), torch.nn.Module)]
-        schedulers: list[LRScheduler] = [
-            o for o in alive if issubclass(type(o), LRScheduler) and o.optimizer is optimizer
-        ]
-        del alive
-        self._options |= options_of(optimizer, schedulers, number)
-        inner = {id(child) for module in modules for child in module.children()}
-        roots = [module for module in modules if id(module) not in inner]
-        roots.sort(key=lambda root: (-sum(1 for _ in root.parameters()), type(root).__name__))
-        names = {id(p): (root, name) for root in reversed(roots) for name, p in root.named_parameters()}
+        """Look at what an optimizer trains and was not looked at before: how that is called, and its options."""
+        if optimizer not in self._around.optimizers:
+            self._around = _Around(gc.get_objects())  # not what was there before this rank was forked: that is frozen
+        around = self._around
+        number, known = self._optimizers.get(optimizer) or (self._number, 0)
+        self._number = max(self._number, number + 1)
+        self._optimizers[optimizer] = number, _count(optimizer)
+        self._options |= options_of(
+            optimizer, [s for s in _alive(around.schedulers) if s.optimizer is optimizer], number
+        )
         trained: dict[str, torch.Tensor] = {}
-        for where, parameter in _parameters(optimizer, number):
-            root, name = names.get(id(parameter), (None, where))
-            trained[name if root is None else self._label(root) + _WRAPPERS.sub("", name)] = parameter
+        for where, parameter in itertools.islice(_parameters(optimizer, number), known, None):
+            root, name = around.named(parameter)
+            trained[where if root is None else self._label(root) + name] = parameter
             if ranks := replicas_of(parameter):
                 self._replicas[next(reversed(trained))] = ranks
         called = {id(parameter): name for name, parameter in trained.items()}
         self._compared |= {name: weakref.ref(p) for name, p in trained.items() if name not in self._compared}
         self._follow(optimizer, lambda: trained.items())
-        for root in roots:
-            if any(id(p) in called for p in root.parameters()):
+        for root in _alive(around.roots):
+            if root not in self._followed and any(id(p) in called for p in root.parameters()):
                 self._follow(root, functools.partial(_buffers, self._label(root), list(_kept_buffers(root))))
-        for module in modules:
-            if type(module).__module__ == _AVERAGES:
-                named = {f"average.{_WRAPPERS.sub('', n)}": p for n, p in module.named_parameters()}
-                self._follow(module, named.items)
-            if isinstance(module, DistributedDataParallel):
-                managed = [called[id(p)] for p in torch_internals.managed_by_ddp(module) if id(p) in called]
-                self._ddps.append((weakref.ref(module), managed))
-                self._replicas |= dict.fromkeys(managed, dist.get_process_group_ranks(module.process_group))
+        for average in _alive(around.averages):
+            if average not in self._followed:
+                named = {f"average.{_WRAPPERS.sub('', n)}": p for n, p in average.named_parameters()}
+                self._follow(average, named.items)
+        for ddp in _alive(around.ddps):
+            managed = [called[id(p)] for p in torch_internals.managed_by_ddp(ddp) if id(p) in called]
+            self._ddps.setdefault(ddp, []).extend(managed)
+            self._replicas |= dict.fromkeys(managed, dist.get_process_group_ranks(ddp.process_group))
 
     def _label(self, root: torch.nn.Module) -> str:
         """What stands before the names of an outermost module's tensors; nothing before those of the first one."""
@@ -177,6 +180,8 @@ class TrainingWatch:
 
     def _follow(self, owner: object, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]]) -> None:
         """Read what an object holds when that is gone, which keeps the tensors no longer than it keeps them itself."""
+        if isinstance(owner, torch.nn.Module):
+            self._followed.add(owner)
         first = {name: sketch(part) for name, tensor in tensors() if (part := own_part(tensor)) is not None}
         reading = weakref.finalize(owner, self._safely(self._read), tensors, first)
         reading.atexit = False
@@ -193,6 +198,49 @@ class TrainingWatch:
         parts = {name: own_part(p) if (p := of()) is not None else None for name, of in self._compared.items()}
         digests = ["" if part is None else digest(part) for part in parts.values()]
         self._checks.append((self.updates, digests))
+
+
+class _Around:
+    """What there was when an optimizer stepped for the first time, and what that calls its parameters.
+
+    Looking costs 60 ms, and there may be an optimizer for each parameter. Nothing is kept alive by it.
+
+    Attributes:
+        optimizers: all of them.
+        schedulers: of their rates.
+        roots: modules that are part of no other.
+        ddps: wrapped for data parallelism.
+        averages: of weights.
+    """
+
+    def __init__(self, objects: Sequence[object]) -> None:
+        modules = [o for o in objects if issubclass(type(o), torch.nn.Module)]
+        inner = {id(child) for module in modules for child in module.children()}
+        roots = [module for module in modules if id(module) not in inner]
+        roots.sort(key=lambda root: (-sum(1 for _ in root.parameters()), type(root).__name__))
+        self.optimizers = weakref.WeakSet(o for o in objects if issubclass(type(o), Optimizer))
+        self.schedulers = [weakref.ref(o) for o in objects if issubclass(type(o), LRScheduler)]
+        self.roots = [weakref.ref(root) for root in roots]
+        self.ddps = [weakref.ref(m) for m in modules if issubclass(type(m), DistributedDataParallel)]
+        self.averages = [weakref.ref(m) for m in modules if type(m).__module__ == _AVERAGES]
+        self._names = {
+            id(p): (weakref.ref(root), _WRAPPERS.sub("", name))
+            for root in reversed(roots)
+            for name, p in root.named_parameters()
+        }
+
+    def named(self, parameter: torch.Tensor) -> tuple[torch.nn.Module | None, str]:
+        """The outermost module that has a parameter, or None, and its name there."""
+        of, name = self._names.get(id(parameter), (lambda: None, ""))
+        return of(), name
+
+
+def _alive(references: Iterable[weakref.ref[_T]]) -> list[_T]:
+    return [held for of in references if (held := of()) is not None]
+
+
+def _count(optimizer: Optimizer) -> int:
+    return sum(len(group["params"]) for group in optimizer.param_groups)
 
 
 def _parameters(optimizer: Optimizer, number: int) -> Iterator[tuple[str, torch.Tensor]]:

@@ -93,6 +93,40 @@ def test_tensors_of_no_module_are_numbered_and_an_average_is_read(watch: Trainin
     assert found.weights["average.weight"].digest == found.weights["weight"].digest
 
 
+def test_one_look_is_enough_for_an_optimizer_per_parameter(
+    watch: TrainingWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = nn.Sequential(*(nn.Linear(3, 3) for _ in range(4)), nn.BatchNorm1d(3))
+    each = [torch.optim.SGD([parameter], lr=0.1) for parameter in net.parameters()]
+    looks = []
+    objects = gc.get_objects
+    monkeypatch.setattr(gc, "get_objects", lambda: looks.append(1) or objects())
+    for _ in range(2):
+        net(torch.eye(3)).square().mean().backward()
+        for optimizer in each:
+            optimizer.step()
+    other = nn.Linear(3, 1)
+    update(other, torch.optim.SGD(other.parameters(), lr=0.1))
+    found = watch.finish()
+
+    assert len(looks) == 2  # the other model may well have been made between
+    assert found.names == [*(name for name, _ in net.named_parameters()), "Linear.weight", "Linear.bias"]
+    assert {"4.running_mean", "4.running_var"} < found.weights.keys()
+
+
+def test_a_group_that_is_added_later_is_read_too(watch: TrainingWatch) -> None:
+    net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(net[1].parameters(), lr=0.1)
+    update(net, optimizer)
+    optimizer.add_param_group({"params": net[0].parameters(), "lr": 0.01})
+    update(net, optimizer)
+    found = watch.finish()
+
+    assert found.names == ["1.weight", "1.bias", "0.weight", "0.bias"]
+    assert found.weights["0.weight"].moved > 0
+    assert found.options["SGD: lr"] == "0.1 | 0.01"
+
+
 def test_nothing_is_read_while_a_clock_runs_but_before_and_between(watch: TrainingWatch) -> None:
     net = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
