@@ -80,7 +80,7 @@ class TrainingWatch:
     def before_loop(self) -> None:
         """A loop with a clock begins: what the optimizers train that there are is read now."""
         if self._hooks:
-            found = [o for o in gc.get_objects() if issubclass(type(o), Optimizer) and o not in self._optimizers]
+            found = [o for o in _of_type(gc.get_objects(), Optimizer) if o not in self._optimizers]
             for optimizer in sorted(found, key=lambda o: type(o).__name__):
                 self._safely(self._meet)(optimizer)
 
@@ -214,14 +214,14 @@ class _Around:
     """
 
     def __init__(self, objects: Sequence[object]) -> None:
-        modules = [o for o in objects if issubclass(type(o), torch.nn.Module)]
+        modules = _of_type(objects, torch.nn.Module)
         inner = {id(child) for module in modules for child in module.children()}
         roots = [module for module in modules if id(module) not in inner]
         roots.sort(key=lambda root: (-sum(1 for _ in root.parameters()), type(root).__name__))
-        self.optimizers = weakref.WeakSet(o for o in objects if issubclass(type(o), Optimizer))
-        self.schedulers = [weakref.ref(o) for o in objects if issubclass(type(o), LRScheduler)]
+        self.optimizers = weakref.WeakSet(_of_type(objects, Optimizer))
+        self.schedulers = [weakref.ref(scheduler) for scheduler in _of_type(objects, LRScheduler)]
         self.roots = [weakref.ref(root) for root in roots]
-        self.ddps = [weakref.ref(m) for m in modules if issubclass(type(m), DistributedDataParallel)]
+        self.ddps = [weakref.ref(ddp) for ddp in _of_type(modules, DistributedDataParallel)]
         self.averages = [weakref.ref(m) for m in modules if type(m).__module__ == _AVERAGES]
         self._names = {
             id(p): (weakref.ref(root), _WRAPPERS.sub("", name))
@@ -233,6 +233,11 @@ class _Around:
         """The outermost module that has a parameter, or None, and its name there."""
         of, name = self._names.get(id(parameter), (lambda: None, ""))
         return of(), name
+
+
+def _of_type(objects: Iterable[object], kind: type[_T]) -> list[_T]:
+    """Those of a type; a proxy, which may compute something where it is asked for its class, is none of them."""
+    return [one for one in objects if issubclass(type(one), kind)]  # type: ignore[misc] # of that type it is then
 
 
 def _alive(references: Iterable[weakref.ref[_T]]) -> list[_T]:

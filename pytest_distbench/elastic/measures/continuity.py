@@ -259,10 +259,9 @@ def samples_reordered(history: History) -> tuple[int, str]:
     for generation, after in of_ranks.items():
         resumed = history.resumed_at(generation)
         told = ""
-        for before in reversed([g for g in of_ranks if g < generation and resumed + 1 in of_ranks[g]]):
-            if first := _redone_otherwise(of_ranks[before], after, resumed + 1):
-                told = f"step {first} had other samples in generation {before}, before the change"
-            break
+        before = max((g for g in of_ranks if g < generation and resumed + 1 in of_ranks[g]), default=None)
+        if before is not None and _redone_otherwise(of_ranks[before], after, resumed + 1):
+            told = f"from step {resumed + 1} on, it has other samples than generation {before} had"
         ascends = [_ascends([set(ranks[0]) for _, ranks in steps]) for steps in _by_epoch(after)]
         if not told and known - {None} == {False} and any(ascends):
             told = "its samples ascend, and were shuffled before the change"
@@ -288,17 +287,16 @@ def _by_epoch(steps: dict[int, _OfRanks]) -> list[list[_OfRanks]]:
     return [list(those) for _, those in itertools.groupby(steps.values(), key=lambda step: step[0])]
 
 
-def _redone_otherwise(before: dict[int, _OfRanks], after: dict[int, _OfRanks], first: int) -> int | None:
-    """The first step, from ``first`` on, that has other samples the second time; None: none, or nobody can know."""
+def _redone_otherwise(before: dict[int, _OfRanks], after: dict[int, _OfRanks], first: int) -> bool:
+    """Whether the steps from ``first`` on, of its epoch, have other samples the second time."""
     if first not in after:
-        return None
+        return False
     epoch = after[first][0]
-    pair = [[ranks for of, ranks in steps.values() if of == epoch] for steps in (before, after)]
-    pair[0] = [ranks for step, (of, ranks) in before.items() if step >= first and of == epoch]
+    pair = [[ranks for n, (of, ranks) in steps.items() if n >= first and of == epoch] for steps in (before, after)]
     if _is_same(*([frozenset().union(*ranks) for ranks in steps] for steps in pair)) is not False:
-        return None
-    ours, theirs = (list(itertools.chain.from_iterable(ranks[0] for ranks in steps)) for steps in pair)
-    return first if any(a != b for a, b in zip(ours, theirs, strict=False)) else None
+        return False
+    then, now = (itertools.chain.from_iterable(ranks[0] for ranks in steps) for steps in pair)
+    return any(a != b for a, b in zip(then, now, strict=False))
 
 
 def _ascends(steps: Sequence[set[int]]) -> bool | None:
