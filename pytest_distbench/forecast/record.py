@@ -11,7 +11,7 @@ import msgspec
 from pytest_distbench.errors import BodyError
 from pytest_distbench.forecast import ACTIVATIONS, COMMUNICATION, EFFICIENCY, EXPOSED, FLOPS, GRADIENTS, STEP, label
 from pytest_distbench.forecast.cluster import Cluster
-from pytest_distbench.forecast.model import Forecast, Trace, forecast, time_of, with_terms
+from pytest_distbench.forecast.model import Trace, forecast, time_of, with_terms
 from pytest_distbench.forecast.trace import trace_step
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.worker import bodies
@@ -54,7 +54,10 @@ def record(rank: RankContext, body: Callable[..., object]) -> None:
 
 def _record(rank: RankContext, trace: Trace, cluster: Cluster, at: dict[str, Scalar], *, is_judged: bool) -> None:
     found = forecast(trace, cluster)
-    quicker, slower = (_off(trace, cluster, factor) for factor in (1 - cluster.within, 1 + cluster.within))
+    quicker, slower = (  # what was measured is as it is
+        forecast(trace.scaled(trace.computing_s * (factor if cluster.computing else 1.0)), with_terms(cluster, factor))
+        for factor in (1 - cluster.within, 1 + cluster.within)
+    )
     facts: dict[str, Scalar] = {
         "computing_s": trace.computing_s,
         "least_s": found.least_s,
@@ -69,12 +72,6 @@ def _record(rank: RankContext, trace: Trace, cluster: Cluster, at: dict[str, Sca
     rank.record(EXPOSED, found.step_s - trace.computing_s, unit="s", at=at)
     rank.record(COMMUNICATION, found.communication_s, unit="s", at=at)
     rank.record(EFFICIENCY, trace.computing_s / found.step_s if found.step_s else 1.0, at=at)
-
-
-def _off(trace: Trace, cluster: Cluster, factor: float) -> Forecast:
-    """Where messages and computing take so many times as long; what was measured is as it is."""
-    computing_s = trace.computing_s * (factor if cluster.computing else 1.0)
-    return forecast(trace.scaled(computing_s), with_terms(cluster, factor))
 
 
 def _measured(rank: RankContext, body: Callable[..., object], params: dict[str, Any]) -> float:

@@ -43,11 +43,6 @@ class ForecastRow(NamedTuple):
         found = self.step.facts.get(name)
         return float(found) if isinstance(found, int | float) else 0.0
 
-    @property
-    def is_hidden(self) -> bool:
-        """Whether communication hides behind computing."""
-        return (self.value(EXPOSED) or 0.0) <= _HIDDEN * (self.value(STEP) or 0.0)
-
 
 def _rows(results: Sequence[CaseResult]) -> Iterator[ForecastRow]:
     for result in results:
@@ -76,7 +71,8 @@ def _hiding(rows: Sequence[ForecastRow]) -> Iterator[str]:
         ordered = sorted(own, key=lambda row: row.ranks)
         if not any(row.value(COMMUNICATION) for row in ordered):
             continue
-        last = max((i for i, row in enumerate(ordered) if row.is_hidden), default=-1)
+        hidden = [(row.value(EXPOSED) or 0.0) <= _HIDDEN * (row.value(STEP) or 0.0) for row in ordered]
+        last = max((i for i, is_hidden in enumerate(hidden) if is_hidden), default=-1)
         if last + 1 < len(ordered):
             told = f"no longer hides from {ordered[last + 1].ranks:,} ranks on: more"
         else:

@@ -273,8 +273,8 @@ class _TracedNote:
 
     @is_waited_for.setter
     def is_waited_for(self, value: bool) -> None:
-        if value and not self._note.is_waited_for:
-            self._tracer.note_wait(self)
+        if value and not self._note.is_waited_for and self._tracer.meter is not None:
+            self._tracer.events.append((self, True, self._tracer.meter.now_s))
         self._note.is_waited_for = value
         if not value:
             self._tracer.in_hand.add(self)
@@ -303,10 +303,6 @@ class _Tracer(Observer):
             if traced.is_in_backward:
                 call_after_backward(self.wait_for_others)
         return traced
-
-    def note_wait(self, note: _TracedNote) -> None:
-        if self.meter is not None:
-            self.events.append((note, True, self.meter.now_s))
 
     def wait_for_others(self) -> None:
         """Wait for what nobody has in hand: after a backward pass for what it issued, for others where they are."""
