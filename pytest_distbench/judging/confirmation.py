@@ -344,7 +344,6 @@ def _attribute(stored: Finding, beside: Finding | None, itself: Finding | None, 
 
 
 def _differs(metric: Sequence[Sample]) -> bool:
-    """Whether a number of a training differs between launches of the same code."""
     if not metric or not METRIC_KINDS[metric[0].better].is_of_training:
         return False
     is_curve = METRIC_KINDS[metric[0].better].rule == "curve"

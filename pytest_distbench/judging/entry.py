@@ -112,16 +112,6 @@ def make_entry(
     )
 
 
-def completed_entry(entry: BaselineEntry, case: Case, lacking: Sequence[LaunchRecord]) -> BaselineEntry:
-    """The entry with what it lacked, and nothing of what it has replaced."""
-    more = make_entry(case, lacking, entry.software, before=entry)
-    return replace(
-        entry,
-        metrics=entry.metrics | more.metrics,
-        fingerprints=entry.fingerprints | more.fingerprints,
-    )
-
-
 def _of_median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return round(statistics.median_high(known), 2) if known else None

@@ -171,7 +171,6 @@ def host_time(result: CaseResult) -> Iterator[Finding]:
 
 
 def _added_s(verdict: Finding) -> float | None:
-    """Seconds by which this run is slower; None where it is not."""
     if verdict.unit != "s" or verdict.current is None or not verdict.baseline:
         return None
     return verdict.current - verdict.baseline if verdict.current > verdict.baseline else None

@@ -32,10 +32,6 @@ def shared_error_rate(comparisons: int) -> float:
     return RUN_ERROR_RATE / max(1, comparisons)
 
 
-def baseline_error_rate(comparisons: int) -> float:
-    return min(BASELINE_ERROR_RATE, shared_error_rate(comparisons))
-
-
 def student_t_cdf(t: float, df: int) -> float:
     """Cumulative probability of Student's t with integer degrees of freedom.
 

@@ -56,7 +56,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_distbench.judging.stats import (
-    baseline_error_rate,
+    BASELINE_ERROR_RATE,
     detectable_slowdown,
     noise_limit,
     pooled_stdev,
@@ -183,7 +183,7 @@ class Circumstances:
     @property
     def alpha(self) -> float:
         """One-sided error rate of a comparison with stored launches."""
-        return baseline_error_rate(self.comparisons) * self.share
+        return min(BASELINE_ERROR_RATE, shared_error_rate(self.comparisons)) * self.share
 
     def alpha_of(self, pairs: int) -> float:
         """The same of the look after so many pairs."""

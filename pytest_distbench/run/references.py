@@ -15,7 +15,6 @@ from pytest_distbench.judging.case import Beside, compare
 from pytest_distbench.judging.confirmation import are_asked_about, can_be_confirmed
 from pytest_distbench.judging.entry import (
     are_enough,
-    completed_entry,
     is_wanted,
     judged_by_bounds_alone,
     make_entry,
@@ -211,7 +210,9 @@ class Stored(Reference):
         if why_not_stored(result.launches, result.verdicts):
             return replace(result, update="refused")
         if self._known is not None and lacking:
-            made, done = completed_entry(self._known, case, lacking), "completed"
+            more = make_entry(case, lacking, self._known.software, before=self._known)
+            metrics, fingerprints = self._known.metrics | more.metrics, self._known.fingerprints | more.fingerprints
+            made, done = replace(self._known, metrics=metrics, fingerprints=fingerprints), "completed"
             keys = {measured.key for launch in lacking for measured in launch.measurements}
             added = [v for v in result.verdicts if v.metric in keys or v.kind == "new"]
         elif not is_wanted(self.update, result.verdicts, is_new=self._known is None):
