@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -146,7 +146,6 @@ def _timed(rank: RankContext, training: TrainSpec, steps: int) -> Iterator[int]:
 
 
 def _held_bytes(rank: RankContext) -> int:
-    """Of parameters and optimizer state in this rank."""
     facts = rank.watch.found[STEP_TIME].facts
     return sum(sum(facts.get(name, {}).values()) for name in ("parameter_bytes", "optimizer_bytes"))
 
@@ -170,7 +169,6 @@ def _expect_trained(controls: Sequence[StepReference]) -> None:
 
 
 def _gathered(rank: RankContext, seen: Mapping[Quantity, Seen]) -> list[dict[Quantity, Seen]]:
-    """What each rank saw, in every rank."""
     rows = [[*quantity, *numbers] for quantity, numbers in seen.items()]
     each = (json.loads(data) for data in rank.gather(json.dumps(rows).encode()))
     return [{Quantity(*row[:3]): Seen(*row[3:]) for row in rows} for rows in each]
@@ -259,7 +257,8 @@ class LayoutComparison:
         factors = [one.factor for _, one in seen]
         if not any(factors):
             return "it is 0, so check the backward pass, and whether it was cleared before it was compared"
-        if all(one.rest <= abs(one.factor) * limit for limit, one in seen) and _are_near(factors, self.limits, off):
+        are_near = max(factors) - min(factors) <= max(map(abs, factors)) * max(self.limits[q] for q in off)
+        if are_near and all(one.rest <= abs(one.factor) * limit for limit, one in seen):
             times = f"{factors[0]:.6g} times that of one rank"
             return f"{times}, so check the reduction, the weight of the loss, and clipping"
         for q in off:
@@ -285,10 +284,6 @@ class LayoutComparison:
     def _is_off(self, quantity: Quantity) -> bool:
         held = [each[quantity].deviation for each in self.seen if quantity in each]
         return not held or not max(held) <= self.limits[quantity]
-
-
-def _are_near(factors: Sequence[float], limits: Mapping[Quantity, float], of: Iterable[Quantity]) -> bool:
-    return max(factors) - min(factors) <= max(map(abs, factors)) * max(limits[q] for q in of)
 
 
 def _conflicts(rank: RankContext, draws: Sequence[Draw]) -> list[str]:

@@ -233,14 +233,14 @@ class ReferenceSide:
     def _plan(self, plan: LaunchPlan, number: int) -> LaunchPlan:
         """Every path below the repository leads into the worktree. What one launch prepares is not for another."""
         path = [self._there(entry) for entry in plan.python_path]
-        interpreter = self.variant.interpreter
+        interpreter, judged, revision = self.variant.interpreter, self.variant.judged, self.variant.revision
         if interpreter is not None:
             path = [*python_path(interpreter, self._directory, path)]
         variables = dict(plan.variables)
         if "PYTHONPATH" in variables:
             variables["PYTHONPATH"] = os.pathsep.join(map(self._there, variables["PYTHONPATH"].split(os.pathsep)))
-        if self.builds_apart and self.variant.revision is not None and _BUILDS not in plan.own_variables:
-            variables.setdefault(_BUILDS, str(self._directory / f"extensions-{self.variant.revision.commit}"))
+        if self.builds_apart and revision is not None and _BUILDS not in plan.own_variables:
+            variables.setdefault(_BUILDS, str(self._directory / f"extensions-{revision.commit}"))
         data_dir = self._directory / f"data-{FOLDER if self.tree is None else self.tree.name}-{number}"
         data_dir.mkdir(exist_ok=True)
         folder = self._there(plan.folder)
@@ -256,16 +256,11 @@ class ReferenceSide:
             variables=variables,
             delay=0.0,  # what is planted in this tree is not in what it is compared with
             tree=str(self.tree or ""),
-            foreign_tree=self._foreign_tree,
+            foreign_tree=judged.root if judged is not None else "" if revision is None else str(revision.root),
         )
 
     def close(self) -> None:
         self._stack.close()
-
-    @property
-    def _foreign_tree(self) -> str:
-        judged, revision = self.variant.judged, self.variant.revision
-        return judged.root if judged is not None else "" if revision is None else str(revision.root)
 
     @functools.cached_property
     def tree(self) -> Path | None:

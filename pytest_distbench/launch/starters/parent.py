@@ -220,8 +220,11 @@ class _Server:
     def _fork(self, client: _Client, order: Order) -> None:
         pids: list[int] = []
         trouble = ""
-        if order.trains:
-            _load_training()
+        if order.trains and TRAINING[-1] not in sys.modules:
+            gc.disable()
+            _import(TRAINING)
+            gc.freeze()
+            gc.enable()
         try:
             for variables in order.each:
                 if order.has_line:
@@ -289,15 +292,6 @@ def _import(names: Iterable[str]) -> None:
     for name in names:
         with contextlib.suppress(ImportError):  # a rank that needs it says so
             importlib.import_module(name)
-
-
-def _load_training() -> None:
-    """Import what ranks train with, unless that was done before."""
-    if TRAINING[-1] not in sys.modules:
-        gc.disable()
-        _import(TRAINING)
-        gc.freeze()
-        gc.enable()
 
 
 def serve(line: socket.socket, *, keeper: int = 0, on_death: Callable[[], None] = lambda: None) -> NoReturn:
