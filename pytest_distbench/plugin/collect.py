@@ -171,7 +171,8 @@ class ResultsPlugin:
             terminalreporter.section("distbench", sep="-")
             for line in self._lines(settings, is_cut_short=is_cut_short):
                 terminalreporter.write_line(escape(line.text), **_COLOURS[line.severity])
-            for command in formats.workflow_commands(self._results) if formats.runs_here(os.environ) else ():
+            runs_there = os.environ.get("GITHUB_ACTIONS") == "true"
+            for command in formats.workflow_commands(self._results) if runs_there else ():
                 terminalreporter.write_line(command)
         if self._slow and self._config.pluginmanager.hasplugin("dsession"):  # whose controller prints no header
             from pytest_distbench.plugin.progress import slow_text
@@ -181,7 +182,7 @@ class ResultsPlugin:
     def _lines(self, settings: Settings, *, is_cut_short: bool) -> Iterator[Line]:
         from pytest_distbench import git
         from pytest_distbench.launch.starters import LAUNCHERS
-        from pytest_distbench.plugin.names import next_commands, same_command
+        from pytest_distbench.plugin.names import next_commands
         from pytest_distbench.report import Line
         from pytest_distbench.report.terminal import interrupted_lines, sentence, summary_lines, unused_lines
         from pytest_distbench.store.baselines import BaselineStore
@@ -219,7 +220,8 @@ class ResultsPlugin:
             )
         yield from (Line(f"distbench: {trouble}", "failure") for trouble in self._trouble)
         if is_cut_short:
-            command = same_command(config) if settings.update == "new" else ""
+            words = ["pytest", *map(str, config.invocation_params.args)]
+            command = shlex.join(words) if settings.update == "new" else ""
             left, running = self._collected - self._begun, self._begun - self._ended
             yield from interrupted_lines(self._results, running=len(running), left=len(left), command=command)
         files = (("run record", settings.json), ("report", settings.report))

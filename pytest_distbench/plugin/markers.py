@@ -82,7 +82,8 @@ def options_of(markers: Iterable[pytest.Mark], name: str) -> dict[str, Any]:
     """What the markers of a name ask for; of several, the closest one wins keyword by keyword."""
     options: dict[str, object] = {}
     for mark in markers:
-        known = keywords(mark.name)
+        declared = re.match(r"\((.*)\): ", MARKERS.get(mark.name, ""))  # as it is declared to pytest
+        known = re.findall(r"(\w+)=", declared[1]) if declared else []
         unknown = sorted(set(mark.kwargs) - set(known)) if mark.name in MARKERS else []
         called = f"@pytest.mark.{mark.name}"
         if mark.name in ("gpu", "cpu", "full", "distbench") and mark.args:
@@ -312,9 +313,3 @@ def _world_size(marks: list[pytest.Mark]) -> tuple[tuple[int, ...], float, float
 def _sizes(numbers: Sequence[object]) -> tuple[int, ...]:
     found = tuple(n for n in map(as_int, numbers) if n is not None and n >= 1)
     return found if len(found) == len(numbers) else ()
-
-
-def keywords(marker: str) -> list[str]:
-    """Of a marker, as it is declared to pytest."""
-    declared = re.match(r"\((.*)\): ", MARKERS.get(marker, ""))
-    return re.findall(r"(\w+)=", declared[1]) if declared else []

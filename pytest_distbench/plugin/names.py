@@ -161,10 +161,6 @@ def record_arguments(config: pytest.Config) -> list[str]:
     return [*without_ours(options, "launches"), "--distbench-update=new", *names]
 
 
-def same_command(config: pytest.Config) -> str:
-    return shlex.join(["pytest", *map(str, config.invocation_params.args)])
-
-
 def _split(config: pytest.Config) -> tuple[list[str], list[str]]:
     """The command line up to a ``--``, and that with what follows: names of tests, whatever they look like."""
     arguments = [str(argument) for argument in config.invocation_params.args]

@@ -53,10 +53,6 @@ _SHOWN_CASES = 50
 """Of those that failed, and of flaky ones, above the table."""
 
 
-def runs_here(variables: Mapping[str, str]) -> bool:
-    return variables.get("GITHUB_ACTIONS") == "true"
-
-
 def append_summary(path: Path, results: Sequence[CaseResult], *, besides: int = 0) -> None:
     """Append a Markdown table to the step's summary file, failures first, cut below GitHub's limit.
 

@@ -315,7 +315,6 @@ def _compared(results: Sequence[CaseResult]) -> str:
 
 
 def _why(results: Sequence[CaseResult]) -> str:
-    """Why cases failed, in a few words each kind."""
     words = Counter(map(why_failed, results))
     if len(words) == 1:
         return next(iter(words))
