@@ -171,10 +171,5 @@ def nearest(release: Release) -> Release:
     return min(release, NEWEST_TORCH)
 
 
-def lacking(version: str) -> list[Part]:
-    """What this torch lacks and we have no other way to do."""
-    return [part for part in PARTS.values() if part.without and release_of(version) < part.since]
-
-
 def text(release: Release) -> str:
     return ".".join(map(str, release))

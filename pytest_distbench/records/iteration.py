@@ -263,13 +263,9 @@ class Breakdown(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Of the whole, at whatever depth."""
 
     @property
-    def is_top(self) -> bool:
-        return len(self.path) == 1 and not self.is_apart
-
-    @property
     def unaccounted_s(self) -> list[float]:
         """By rank, what is in no part. Below 0 where parts on several streams of a device overlap."""
-        top = [part.times_s for part in self.parts if part.is_top]
+        top = [part.times_s for part in self.parts if len(part.path) == 1 and not part.is_apart]
         return [whole - sum(times) for whole, *times in zip(self.times_s, *top, strict=True)]
 
 

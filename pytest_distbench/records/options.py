@@ -64,7 +64,6 @@ def _float(text: str) -> float | None:
 
 
 def _world_sizes(text: Any) -> tuple[int, ...] | None:
-    """Ascending, each once."""
     sizes = {_int(part.strip()) or 0 for part in text.split(",")}
     return None if 0 in sizes else tuple(sorted(size for size in sizes if size))
 

@@ -39,9 +39,6 @@ class Entry:
     pattern: str
     also: tuple[str, ...] = ()
 
-    def is_called(self, text: str) -> bool:
-        return text.casefold() in (self.name.casefold(), *map(str.casefold, self.also))
-
 
 def _whole(pattern: str) -> str:
     return rf"(?<![\w/]){pattern}(?![\w/])"
@@ -128,7 +125,7 @@ def explain(text: str) -> list[Entry]:
     """What is known of a name, of several names, or of a line that a run printed: of that its first words first."""
     known = entries()
     for names in ([text.strip()], text.split()):
-        called = [[entry for entry in known if entry.is_called(name)] for name in names]
+        called = [[e for e in known if name.casefold() in map(str.casefold, (e.name, *e.also))] for name in names]
         if all(called):
             return [entry for found in called for entry in found]
     searched = [(re.search(entry.pattern, text, re.IGNORECASE | re.MULTILINE), entry) for entry in known]

@@ -47,11 +47,6 @@ class Hunk:
     added: int = 0
 
 
-def read_hunks(diff: bytes) -> list[Hunk]:
-    """The hunks of a diff without context: ``git diff -U0``."""
-    return [hunk for text in _split(rb"diff --git ", diff)[1:] for hunk in _of_file(text)]
-
-
 def _of_file(text: bytes) -> Iterator[Hunk]:
     head, *bodies = _split(rb"@@ ", text)
     line, *others = head.splitlines(keepends=True)
@@ -126,7 +121,8 @@ class Tree:
         """All in which the working tree differs, with files that git does not track, but for those that it ignores."""
         of_root = f"--git-dir={self._git('rev-parse', '--absolute-git-dir').strip()}", f"--work-tree={self._root}"
         self._git(*of_root, "add", "--intent-to-add", "--ignore-removal", ".", folder=self._root)
-        return read_hunks(self._diff(*of_root, folder=self._root, options=("--unified=0", "--inter-hunk-context=0")))
+        diff = self._diff(*of_root, folder=self._root, options=("--unified=0", "--inter-hunk-context=0"))
+        return [hunk for text in _split(rb"diff --git ", diff)[1:] for hunk in _of_file(text)]
 
     def hold(self, hunks: Sequence[Hunk]) -> None:
         """Make it hold these, of one diff and in its order, and no others."""

@@ -92,7 +92,7 @@ class PytestBenchmarkPlugin:
         the name while it looks.
         """
         found: list[list[str]] = []
-        if _receiver(config) is not None:
+        if config.pluginmanager.get_plugin("pytest-benchmark") is not None:
             found = [getattr(item, "fixturenames", []) for item in items]
         ours = [names for names in found if FIXTURE in names and _ITS_FIXTURE not in names]
         lists = {id(names): names for names in ours}  # the cases of a parametrized test share one
@@ -110,7 +110,7 @@ class PytestBenchmarkPlugin:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
         """Outermost, because pytest-benchmark saves and compares in a wrapper of this hook too."""
-        receiver = _receiver(session.config)
+        receiver = session.config.pluginmanager.get_plugin("pytest-benchmark")  # None if blocked, as by --codspeed
         if receiver is not None and not receiver.disabled:  # by --benchmark-disable or -n
             results = self._attempts.cases()
             try:
@@ -164,11 +164,6 @@ def hand_over(results: Sequence[CaseResult], receiver: BenchmarkSession) -> None
         )
         fixture.extra_info.update(node.extra_info)
         fixture.pedantic(lambda: None, rounds=len(node.rounds_s))
-
-
-def _receiver(config: pytest.Config) -> BenchmarkSession | None:
-    """The run's session of pytest-benchmark; None where it is not loaded, or blocked as by ``--codspeed``."""
-    return config.pluginmanager.get_plugin("pytest-benchmark")
 
 
 def _replay(rounds_s: Sequence[float]) -> Callable[[], float]:
