@@ -60,11 +60,6 @@ class _Window:
     sent: list[Collective] = field(default_factory=list)
     graph_nodes: int | None = field(default_factory=torch_internals.graph_nodes)
 
-    @property
-    def has_graph(self) -> bool:
-        """Whether autograd has recorded anything in it, so that there may be a backward pass."""
-        return self.graph_nodes is not None and self.graph_nodes != torch_internals.graph_nodes()
-
 
 class Watch:
     """The fingerprints of one rank, by key, and when it entered what they describe, and by which line. Where it is off
@@ -87,7 +82,8 @@ class Watch:
         self._entered_apart = self._entered_beside = 0
         self._apart: list[tuple[int, int]] = []
         self._names: dict[_Recorded, list[str]] = {}
-        self._capacity = _capacity(os.environ)
+        size = next((value for name in RECORDER_SIZE_VARIABLES if (value := os.environ.get(name))), "")
+        self._capacity = int(size) if size.isdecimal() else _DEFAULT_CAPACITY
         self._clock_offset_ns = _clock_offset_ns()
         self._marked_note = 0
         self._mark_ns = HostClock.time_ns()
@@ -166,6 +162,7 @@ class Watch:
         window.sent = _rows(note.told for note in notes)
         self.lines[window.key] = [note.line for note in notes]
         self.times[window.key] = [(note.at_ns - self._clock_offset_ns) / 1e9 for note in notes[:_MOST_STAMPS]]
+        may_go_back = window.graph_nodes not in (None, torch_internals.graph_nodes())  # autograd has recorded in it
         self.found[window.key] = self._made(
             window.sent,
             groups=self._of_me(groups_here()),
@@ -173,7 +170,7 @@ class Watch:
             pickled_bytes=max(
                 (one.message_bytes for one, is_pickle in _marked(n.told for n in notes) if is_pickle), default=0
             ),
-            in_backward={self._who: sum(n.is_in_backward for n in notes)} if notes and window.has_graph else {},
+            in_backward={self._who: sum(n.is_in_backward for n in notes)} if notes and may_go_back else {},
             totals={name: value for name, count in TOTALS.items() if (value := count(window))},
             is_full=True,
         )
@@ -365,7 +362,6 @@ def _message(one: Collective) -> _Message:
 
 
 def _by_message(collectives: Iterable[Collective]) -> dict[_Message, list[str]]:
-    """Names of those with equal messages, in their order."""
     found: dict[_Message, list[str]] = {}
     for one in collectives:
         found.setdefault(_message(one), []).append(one.op)
@@ -373,7 +369,6 @@ def _by_message(collectives: Iterable[Collective]) -> dict[_Message, list[str]]:
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:
-    """Of a sharded tensor this rank's part."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
@@ -414,11 +409,6 @@ def _why_not_recorded(capacity: int) -> str:
     if not capacity:
         return f"{where} with {RECORDER_SIZE_VARIABLES[0]}=0"
     return where if torch_internals.has_recorder() else f"{where}; {text(PARTS['recorder'].since)} and later do"
-
-
-def _capacity(environment: Mapping[str, str]) -> int:
-    size = next((value for name in RECORDER_SIZE_VARIABLES if (value := environment.get(name))), "")
-    return int(size) if size.isdecimal() else _DEFAULT_CAPACITY
 
 
 def _clock_offset_ns() -> int:

@@ -113,7 +113,7 @@ def begin_anew() -> None:
     # As Python does for its own generator at a fork; those of devices are seeded when the device is first used.
     if "torch" not in _AS_IMPORTED:
         torch.default_generator.seed()
-    numpy = _numpy_random()
+    numpy = sys.modules.get("numpy.random")  # where it is loaded; else it is seeded when it is
     if numpy is not None and "numpy" not in _AS_IMPORTED:
         numpy.seed(int.from_bytes(os.urandom(4), "little"))  # without a number it takes three times as long
     for generator in _UNSEEDED:
@@ -143,7 +143,7 @@ def _watched_seeds() -> Iterator[None]:
     before = torch.initial_seed()
     with contextlib.ExitStack() as stack:
         stack.enter_context(_looking_at(random, "seed", functools.partial(_note_seed, "random")))
-        numpy = _numpy_random()
+        numpy = sys.modules.get("numpy.random")
         if numpy is not None:
             stack.enter_context(_looking_at(numpy, "seed", functools.partial(_note_seed, "numpy")))
             stack.enter_context(
@@ -154,11 +154,6 @@ def _watched_seeds() -> Iterator[None]:
         _AS_IMPORTED["torch"] = lambda: None
     if "random" in _AS_IMPORTED:  # the state when all are imported; Python seeds it anew at each fork
         _AS_IMPORTED["random"] = functools.partial(random.setstate, random.getstate())
-
-
-def _numpy_random() -> Any:
-    """The generators of numpy, where it is loaded; else they are seeded when it is."""
-    return sys.modules.get("numpy.random")
 
 
 def _note_seed(name: str, _: object, is_seeded: bool) -> None:  # noqa: FBT001 as _looking_at tells it
