@@ -79,7 +79,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complain(error: DistbenchError) -> None:
-    """Say what is wrong on stderr; of several things each has a line, indented."""
     print("\n  ".join(map(escape, f"distbench: {error}".split("\n  "))), file=sys.stderr)
 
 

@@ -353,7 +353,6 @@ def _fewest(made: Sequence[Sample], known: Sequence[Sample]) -> int:
 
 
 def _repeats(metric: Sequence[Sample]) -> bool:
-    """Whether a number of a training is the same in every launch."""
     return not metric[0].is_noisy and all((m.value, m.values) == (metric[0].value, metric[0].values) for m in metric)
 
 

@@ -180,7 +180,6 @@ def has_test(root: Path, test: str) -> bool:
 
 
 def _of_one_scope(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """All nodes, but for what is inside of classes and functions."""
     for node in nodes:
         yield node
         if not isinstance(node, _SCOPES):

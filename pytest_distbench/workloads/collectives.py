@@ -144,7 +144,6 @@ class Operation:
 
 
 def _own_part(inputs: Inputs) -> slice:
-    """Of a message that is cut into a part for each rank, this rank's."""
     part = inputs.count // inputs.world_size
     return slice(inputs.rank * part, (inputs.rank + 1) * part)
 

@@ -312,7 +312,6 @@ def made_pairs(split: Split, seed: int) -> Iterator[tuple[list[Word], list[Word]
 
 
 def _sides(names: dict[Split, str], seed: int) -> Iterator[tuple[str, Iterable[list[Word]]]]:
-    """The sentences of each file of pairs, by its name with the language at its end."""
     for split, name in names.items():
         for language, sentences in zip(LANGUAGES, zip(*made_pairs(split, seed), strict=True), strict=True):
             yield f"{name}.{language}", sentences

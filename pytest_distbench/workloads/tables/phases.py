@@ -222,7 +222,6 @@ def _tops(results: Sequence[CaseResult]) -> Iterator[tuple[str, PhaseRow]]:
 
 
 def _whole_of(loop: str) -> str:
-    """What the parts of a loop are parts of, in words."""
     return "a script" if loop == WALL_TIME else f"an iteration of {loop}"
 
 
