@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 CULPRIT = 1
 FOREVER_S = 1000.0
-_FORKS = re.compile(r"starters\.slurm")
+_FORKS = re.compile(r"hosts\.slurm")
 _OF_THIS_HOST = re.compile(r"starters\.warm")
-_RELAY = re.compile(r"launch\.site\.relay|starters\.(slurm|warm|torchrun)")
+_RELAY = re.compile(r"hosts\.(relay|slurm)|starters\.(warm|torchrun)")
 """In the command line of what starts the ranks of another host, and waits for them, or of what that was forked from."""
 PHASE_VARIABLE = "DISTBENCH_FAULT_PHASE"
 """``import:hang``, ``rendezvous:kill``: what rank 1 does when it comes to that phase, before any body runs."""

@@ -149,7 +149,7 @@ def share_of_move(then: Training, now: Training) -> float:
     sides = [measured(one, STEPS_BEFORE)[WEIGHTS][0].tensors.get("all", {}) for one in (then, now)]
     if sides[0].keys() != sides[1].keys():
         return math.inf
-    return max(state.distance(sides[1][name]) / state.moved for name, state in sides[0].items())
+    return max(state.distance(sides[1][name]) / state.moved for name, state in sides[0].items() if state.moved)
 
 
 def judged_before(then: Training, now: Training) -> dict[str, str]:

@@ -295,7 +295,7 @@ def helpers(parent: psutil.Process) -> list[psutil.Process]:
 def parents_on_nodes() -> list[psutil.Process]:
     """The processes that have torch loaded on the nodes of a cluster in namespaces of ours; none: there is no such."""
     marked = [process for process in processes.find_marked(MARK, str(os.getpid())) if process.name() != "srun"]
-    found = {process.pid: process for process in marked if "starters.slurm" in " ".join(process.cmdline())}
+    found = {process.pid: process for process in marked if "hosts.slurm" in " ".join(process.cmdline())}
     return [process for process in found.values() if process.ppid() not in found]  # the others were forked from it
 
 

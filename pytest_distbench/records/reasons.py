@@ -253,7 +253,7 @@ _OURS: dict[ReasonCode, Reason] = {
         "changed",
         means="An optimizer or scheduler has other options than those of the baseline.",
         next_step=f"see where the option is set; {ACCEPT}",
-        printed=r"^\w+(, group \d+)?: \w+ .* -> ",
+        printed=r"^\w+: \w+ .* -> ",
         may_be_confirmed=False,
     ),
     "ranks-apart": because(

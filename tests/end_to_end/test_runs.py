@@ -120,7 +120,7 @@ def test_gradients_that_are_not_averaged_fail_on_the_curve_of_the_loss(
     broken.stdout.fnmatch_lines(
         [
             "loss_curve: diverges at step 2, differs by up to * (seed *)*",
-            "loss_curve: diverges at *; likely causes, in the first update: gradient averaging or synchronisation*",
+            "loss_curve: diverges at *; likely causes, in the first update: the gradient (its scale, reduction*",
         ]
     )
     assert broken.ret == 1

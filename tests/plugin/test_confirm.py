@@ -53,7 +53,7 @@ def doubtful(project: Project, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytest
 
     monkeypatch.setattr(testing, "_description", described)
     (made.path / ".gitignore").write_text("__pycache__/\n")
-    run(made, "--distbench-update", *SHORT).assert_outcomes(passed=1)
+    assert run(made, "--distbench-update", *SHORT).ret == 0  # pytest-sugar counts in a line of its own
     [path] = stored(made)
     baseline = json.loads(path.read_text())
     step = baseline["entry"]["metrics"]["step"]
