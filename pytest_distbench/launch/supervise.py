@@ -121,7 +121,6 @@ class Supervised:
         self.waits_since: float | None = None
         """Since when all ranks wait for their turn; CLOCK_MONOTONIC seconds."""
         self.on_ready: Callable[[Supervised], None] = Supervised.give_turn
-        self.ended_at = float("inf")
         self.ended_by_us: frozenset[int] = frozenset()
         self.left: frozenset[int] = frozenset()
         self.leftovers = Leftovers(watched_folder(plan))
@@ -246,7 +245,7 @@ class Supervised:
         alive = self.site.running()
         self.ended_by_us = alive
         self.left = alive & self.heard.ranks_lost
-        self.ended_at = time.monotonic()
+        self.heard.ended_at = time.monotonic()
         undecided = {rank for rank in alive if rank not in self.heard.ranks_done or self.timed_out}
         self.site.collect(undecided=undecided, held=alive - undecided)
         self.site.end(alive)
@@ -266,11 +265,11 @@ class Supervised:
         )
         # A signal may wake what hung: what a rank says after we have begun to end it is not what happened.
         hosts = [
-            replace(host, ranks=[r for r in host.ranks if r.phases.get("end", 0.0) <= self.ended_at])
+            replace(host, ranks=[r for r in host.ranks if r.phases.get("end", 0.0) <= self.heard.ended_at])
             for host in self.site.reports()
         ]
         record = make_record(self.plan, hosts, self.heard, ending, remarks=[self.leftovers.remark()])
-        if self.timed_out and self.ended_at >= self.latest:
+        if self.timed_out and self.heard.ended_at >= self.latest:
             return replace(record, reason=f"{record.reason}; the time limit of its test was nearly reached")
         return record
 

@@ -6,6 +6,7 @@ stamp of another clock: only who lives where the ranks live can tell what these 
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -137,7 +138,8 @@ class Heard:
     """All that the ranks of a launch have said, and when their lines ended, in the controller's time.
 
     Sets of ranks are kept as they grow: they are asked for at every event. Lost are ranks whose line ended before they
-    said how they ended: they have died. One that has not passed holds: it waits to be ended.
+    said how they ended: they have died. One that has not passed holds: it waits to be ended. From ``ended_at`` on ranks
+    are ended by force, and a signal may wake what hung: the phases that it comes to then are not where it was.
     """
 
     def __init__(self) -> None:
@@ -149,6 +151,7 @@ class Heard:
         self.ranks_passed: set[int] = set()
         self.ranks_lost: set[int] = set()
         self.is_holding = False
+        self.ended_at = math.inf
         self._last_phase: dict[int, str] = {}
 
     def take(self, events: Iterable[Event]) -> None:
@@ -157,7 +160,7 @@ class Heard:
             match event.what:
                 case "hello":
                     self.ranks_up.add(event.slot)
-                case "phase":
+                case "phase" if event.t <= self.ended_at:
                     self._last_phase[event.slot] = event.text
                     if event.text == "body":
                         self.ranks_in_body.add(event.slot)

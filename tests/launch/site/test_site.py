@@ -41,6 +41,14 @@ def test_the_phase_that_was_said_last_counts_and_a_silent_rank_is_at_its_start()
     assert found.ranks_in_body == {0}
 
 
+def test_a_phase_that_a_rank_comes_to_as_it_is_ended_is_not_where_it_hung() -> None:
+    found = heard((0, "phase", "body"))
+    found.ended_at = 5.0
+    found.take([rank_event("phase", 0, 5.1, "teardown")])
+
+    assert found.last_phase(0) == "body"
+
+
 def test_one_rank_that_has_not_passed_waits_to_be_ended() -> None:
     assert heard((0, "done", ""), (1, "failed", "no room")).is_holding
     assert heard((1, "failed", "no room")).said(1) == "no room"
