@@ -32,7 +32,7 @@ from pytest_distbench.store.accept import (
     worse_by,
 )
 from pytest_distbench.store.baselines import BaselineStore
-from pytest_distbench.store.entries import has_test, selection
+from pytest_distbench.store.entries import has_test, moved_entries, selection
 from pytest_distbench.store.files import read_run_record
 from pytest_distbench.units import counted, format_change, quantity
 
@@ -146,6 +146,28 @@ def _prune(options: argparse.Namespace) -> Iterator[str]:
         yield f"{'deleted' if options.delete else 'would delete'}  {name.platform}  {name}"
     told = counted(len(names), "baseline")
     yield f"{told} deleted" if options.delete else f"{told} to delete{': --delete does it' if names else ''}"
+
+
+def _add_move(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("old", metavar="OLD", help="'path::test', or 'path::test[id]' for one of its parameters")
+    parser.add_argument("new", metavar="NEW", help="what it is called now")
+    choose_entries(parser)
+
+
+def _move(options: argparse.Namespace) -> Iterator[str]:
+    folder = folder_of(options)
+    moves = list(moved_entries(read_chosen(options), options.old, options.new))
+    stores = {platform: BaselineStore(folder, platform) for platform in {old.platform for old, _ in moves}}
+    if not moves:
+        raise DistbenchError(f"no baseline of {options.old} in {folder}; 'distbench baseline list' lists them")
+    for _, new in moves:
+        if os.path.lexists(path := stores[new.platform].path(new.test, new.key)):
+            raise DistbenchError(f"{path}: {new.name} has a baseline already: prune the one of the two that is wrong")
+    for old, new in moves:
+        stores[new.platform].write(new.test, new.key, new.entry)
+        stores[old.platform].delete(old.test, old.key)
+        yield f"{old.platform}  {old.name} -> {new.name}"
+    yield f"{counted(len(moves), 'baseline')} renamed; commit them with the test"
 
 
 def _add_diff(parser: argparse.ArgumentParser) -> None:
@@ -293,6 +315,7 @@ BASELINE_COMMANDS: Table[str, Subcommand] = Table(
             "measure again and record: pytest --distbench-update with the given arguments", _add_update, _update
         ),
         "prune": Subcommand("delete baselines: not used by a run, without a test, or by name", _add_prune, _prune),
+        "move": Subcommand("give the baselines of a test to the name that it has now", _add_move, _move),
         "diff": Subcommand(
             "show what changed since a git revision, or compared with another baseline directory", _add_diff, _diff
         ),

@@ -487,19 +487,6 @@ def unseen(results: Sequence[CaseResult]) -> Iterator[Finding]:
         yield Finding(code="unseen", reason=told)
 
 
-def of_tests_that_are_gone(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    lines = []
-    for result in (r for r in _compared(results) if r.reference.gone):
-        name, found = f"{result.case.test}[{result.case.key}]", " and ".join(map(str, result.reference.gone))
-        if len(result.reference.gone) == 1:
-            lines.append(f"{name} was compared with {found}, whose test is gone; --distbench-update=new moves it")
-        else:
-            lines.append(f"{name} was not compared: {found}, whose tests are gone, fit it equally")
-    if len(lines) > _MOST_NAMES:
-        lines = [*lines[:_MOST_NAMES], f"and {len(lines) - _MOST_NAMES} more"]
-    yield from (Finding(code="renamed", reason=line) for line in lines)
-
-
 def unjudged_learning(results: Sequence[CaseResult]) -> Iterator[Finding]:
     """Trainings of which nothing that they learn is judged, such as a loss; once for those that have no baseline yet.
 
@@ -564,7 +551,6 @@ RUN_REMARKS: tuple[Callable[[Sequence[CaseResult]], Iterable[Finding]], ...] = (
     not_recorded,
     without_weights,
     unseen,
-    of_tests_that_are_gone,
     unjudged_learning,
 )
 """What looks for remarks on a run, in the order in which reports have them."""

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 _COLOURS: Mapping[Severity, dict[str, bool]] = {"plain": {}, "doubt": {"yellow": True}, "failure": {"red": True}}
 
-_DESELECTED = "distbench_deselected"
-"""What a pytest-xdist worker tells its controller: how many collected tests it will not run, and the slow ones."""
+_COLLECTED = "distbench_collected"
+"""What a pytest-xdist worker tells its controller: how many collected tests it will not run, the slow ones, all that
+were made, and the files that could be collected."""
 
 
 class ResultsPlugin:
@@ -48,6 +49,8 @@ class ResultsPlugin:
         self._reported: set[str] = set()
         self._seen: dict[tuple[str, str], bool] = {}
         self._slow: dict[str, tuple[str, str]] = {}
+        self._whole: set[str] = set()
+        self._missing: dict[EntryName, str] = {}
         self._unused: list[EntryName] | None = None
         self._pruned = False
         self._why_not_pruned = ""
@@ -61,11 +64,12 @@ class ResultsPlugin:
         self._slow = {item.nodeid: test_and_id(item) for item in self._state.slow}
         # whoever took them out, whether he said so or not
         self._deselected = before - len(items) - len(self._state.slow)
-        if hasattr(self._config, "workeroutput"):
-            self._config.workeroutput[_DESELECTED] = self._deselected, self._slow
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._collected.update(item.nodeid for item in session.items)
+        if hasattr(self._config, "workeroutput"):
+            made = {test: sorted(ids) for test, ids in self._state.collected.items()}
+            self._config.workeroutput[_COLLECTED] = self._deselected, self._slow, made, sorted(self._whole)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
@@ -73,9 +77,12 @@ class ResultsPlugin:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        deselected, slow = getattr(node, "workeroutput", {}).get(_DESELECTED, (0, {}))
+        deselected, slow, made, whole = getattr(node, "workeroutput", {}).get(_COLLECTED, (0, {}, {}, ()))
         self._deselected += deselected
         self._slow.update(slow)
+        self._whole.update(whole)
+        for test, ids in made.items():
+            self._state.collected.setdefault(test, set()).update(ids)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._begun.add(nodeid)
@@ -95,6 +102,8 @@ class ResultsPlugin:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             self._failed.add(report.nodeid)
+        elif report.nodeid.endswith(".py"):
+            self._whole.add(report.nodeid)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
@@ -142,7 +151,8 @@ class ResultsPlugin:
             from pytest_distbench.plugin.progress import write_history
 
             write_history(self._config, settings, self._attempts.passed())
-        self._find_unused(settings, session)
+        self._find_unused(settings, session)  # first: what is missing makes the run a failed one
+        self._find_missing(settings, session)
         if settings.json is not None or settings.report is not None:
             self._write_files(settings, session)
         if (summary := os.environ.get("GITHUB_STEP_SUMMARY")) is not None and self._results:
@@ -184,7 +194,13 @@ class ResultsPlugin:
         from pytest_distbench.launch.starters import LAUNCHERS
         from pytest_distbench.plugin.names import next_commands
         from pytest_distbench.report import Line
-        from pytest_distbench.report.terminal import interrupted_lines, sentence, summary_lines, unused_lines
+        from pytest_distbench.report.terminal import (
+            interrupted_lines,
+            missing_lines,
+            sentence,
+            summary_lines,
+            unused_lines,
+        )
         from pytest_distbench.store.baselines import BaselineStore
 
         config, folder = self._config, _shorten(settings.baselines, self._config)
@@ -207,7 +223,8 @@ class ResultsPlugin:
                 "else would compare with them; take them out of that rule, or commit them with git add --force",
                 "doubt",
             )
-        yield from unused_lines(self._unused or [], pruned=self._pruned)
+        yield from missing_lines(self._missing, self._results, folder=folder)
+        yield from unused_lines([n for n in self._unused or [] if n not in self._missing], pruned=self._pruned)
         if settings.prune and self._why_not_pruned:
             yield Line(f"nothing was pruned: {self._why_not_pruned}", "doubt")
         if settings.attach is not None:
@@ -232,6 +249,36 @@ class ResultsPlugin:
     def _settings(self) -> Settings | None:
         """The run's settings; None if nothing of ours is in use."""
         return settings_of(self._config) if self._attempts or self._state.settings is not None else None
+
+    def _find_missing(self, settings: Settings, session: pytest.Session) -> None:
+        """Know the entries whose test is gone; they fail a run that compares with what is stored."""
+        from pytest_distbench.errors import StoredFileError
+        from pytest_distbench.store.baselines import BaselineStore
+        from pytest_distbench.store.entries import missing_entries
+
+        if settings.is_paired or not settings.judges or settings.prune or settings.fake_rank is not None:
+            return
+        given = [Path(self._config.invocation_params.dir, str(argument)).resolve() for argument in self._config.args]
+
+        def is_whole(path: Path) -> bool:
+            if not any(path.is_relative_to(argument) for argument in given):  # an argument with :: is above no file
+                return False
+            is_collected = os.path.relpath(path, self._config.rootpath) in self._whole
+            return is_collected or (not path.exists() and any(argument.is_dir() for argument in given))
+
+        try:
+            for platform in dict.fromkeys(result.environment.platform for result in self._results):
+                self._missing |= missing_entries(
+                    BaselineStore(settings.baselines, platform),
+                    [result for result in self._results if result.environment.platform == platform],
+                    made=self._state.collected,
+                    rootpath=self._config.rootpath,
+                    is_whole=is_whole,
+                )
+        except StoredFileError as error:
+            self._trouble.append(str(error))
+        if (self._missing and settings.update is None) or self._trouble:
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     def _find_unused(self, settings: Settings, session: pytest.Session) -> None:
         """Know the entries that no test used, if this run can tell; delete them if it was asked to."""
@@ -332,6 +379,7 @@ class ResultsPlugin:
             gpu=settings.gpu,
             results=results,
             remarks=[*self._remarks, *self._of_the_judge],
+            missing=list(self._missing),
             unused=self._unused,
         )
 

@@ -128,7 +128,7 @@ def _make_session(config: pytest.Config, settings: Settings) -> Session:
     is_compared = not settings.is_paired and settings.attach is None and settings.fake_rank is None
     is_confirmed = is_compared and settings.update is None and settings.confirm[0] != "off"
     recorders = Recorders(settings, config.rootpath, config.invocation_params.dir) if is_confirmed else None
-    return Session(launching, recorders, root=config.rootpath, collected=state.collected)
+    return Session(launching, recorders, root=config.rootpath)
 
 
 def check_device_for_workers(config: pytest.Config) -> None:

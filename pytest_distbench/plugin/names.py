@@ -16,6 +16,9 @@ from pytest_distbench.records.options import OPTIONS, Option
 BACKEND_ARGUMENT = "distbench_backend"
 """Parametrized where a run has several backends."""
 
+_REPEAT = "__pytest_repeat_step_number"
+"""Parametrized by pytest-repeat, from 0; in the id it is ``1-3`` of three."""
+
 RANKS = pytest.StashKey[int]()
 """Ranks of a test that is not parametrized by them."""
 
@@ -74,6 +77,8 @@ def test_and_id(item: pytest.Item) -> tuple[str, str]:
     if case_id is None or not name.endswith(f"[{case_id}]"):
         return name, "".join(ranks)
     test = name.removesuffix(f"[{case_id}]")
+    if callspec is not None and (step := callspec.params.get(_REPEAT)) is not None:  # its repeats are runs of one case
+        case_id = re.sub(rf"(^|-){step + 1}-{item.config.getoption('count')}(?=-|$)", "", case_id).removeprefix("-")
     if ranks:
         return test, "-".join([case_id, *ranks])
     backend = callspec.params.get(BACKEND_ARGUMENT, "") if callspec is not None else ""

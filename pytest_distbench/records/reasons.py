@@ -562,7 +562,6 @@ REMARKS: dict[ReasonCode, Reason] = {
     "not-recorded": _REMARK,
     "judged-by-base": _REMARK,
     "unseen": _REMARK,
-    "renamed": _REMARK,
     "learning": _REMARK,
     "learning-known": _REMARK,
 }

@@ -192,9 +192,6 @@ class ReferenceRecord(Record, frozen=True, kw_only=True):
     phases: dict[str, float] = {}
     gpu_norm: GpuWitness | None = msgspec.field(default=None, name="cards")
     """How the GPUs fared then."""
-    gone: list[EntryName] = []
-    """Stored entries of tests that are gone, which this case may take the place of: one it was compared with; of
-    several that fit equally none."""
     metrics: dict[str, list[Sample]] = {}
     """Of the stored baseline, as it was then."""
     fingerprints: dict[str, Fingerprint] = {}
@@ -231,9 +228,8 @@ class CaseResult(Record, frozen=True, kw_only=True):
     launches: list[LaunchRecord]
     verdicts: list[Finding]
     reference: ReferenceRecord
-    update: Literal["", "new", "completed", "changed", "rewritten", "moved", "kept", "refused"] = ""
-    """What an update made of its entry. *Completed*: what it lacked was added; *rewritten*: nothing in it had changed;
-    *moved*: it was that of a test which is gone."""
+    update: Literal["", "new", "completed", "changed", "rewritten", "kept", "refused"] = ""
+    """What an update made of its entry. *Completed*: it lacked something; *rewritten*: nothing in it had changed."""
     previous: dict[str, float | None] = {}
     """Old baseline values of the metrics an update rewrote; None where there was none."""
     recorded: Finding | None = None
@@ -328,6 +324,8 @@ class RunRecord(Record, frozen=True, kw_only=True):
     """Tests that failed and have no case that did, and modules that could not be collected."""
     record_command: str = ""
     """What records the cases without a baseline, secrets masked; empty in files of earlier versions."""
+    missing: list[EntryName] = []
+    """Stored entries whose test is gone from what was collected: the run fails, unless it is an update."""
     unused: list[EntryName] | None = None
     """Stored entries that no test used. None: the run was not whole or not green, so nobody knows."""
 

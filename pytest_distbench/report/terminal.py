@@ -7,6 +7,7 @@ of it. The last line is the whole run in one sentence. What the counts and the s
 from __future__ import annotations
 
 import re
+import shlex
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -112,6 +113,25 @@ def unused_lines(unused: Sequence[EntryName], *, pruned: bool) -> list[Line]:
     return [Line(text, "doubt") for text in (first, *(f"  {n}" for n in shown), *more)]
 
 
+def missing_lines(missing: Mapping[EntryName, str], results: Sequence[CaseResult], *, folder: Path) -> list[Line]:
+    """What to do with baselines whose test is gone: by what a move is told of each."""
+    if not missing:
+        return []
+    lines = [f"x {counted(len(missing), 'baseline')} without a test, which is gone or has another name:"]
+    new = [result.case for result in results if not result.reference.metrics]
+    shown = list(dict.fromkeys(missing.values()))
+    for old in shown[:_SHOWN_NAMES]:
+        test = old.partition("[")[0]
+        names = {case.test for case in new} if old == test else {f"{c.test}[{c.id}]" for c in new if c.test == test}
+        [name] = names if len(names) == 1 else ["NEW"]
+        move = ["distbench", "baseline", "move", "--baselines", str(folder), old, name]
+        prune = ["distbench", "baseline", "prune", "--baselines", str(folder), "-k", old, "--delete"]
+        lines += [f"  {old}", f"    if it has another name:  {shlex.join(move)}"]
+        lines += [f"    if it is not needed:     {shlex.join(prune)}"]
+    lines += [f"  and {len(shown) - _SHOWN_NAMES} more tests"] if len(shown) > _SHOWN_NAMES else []
+    return [Line(text, "failure") for text in lines]
+
+
 def interrupted_lines(results: Sequence[CaseResult], *, running: int, left: int, command: str) -> list[Line]:
     """What an update that was interrupted has stored, and how it is continued; without a command nothing does.
 
@@ -170,7 +190,7 @@ def updated_lines(results: Sequence[CaseResult], folder: Path) -> list[Line]:
     counts = Counter(r.update for r in results)
     platform = results[0].environment.platform
     written = f"{counts['changed']} changed, {counts['new']} new, {counts['kept']} kept"
-    rare = (("completed", counts["completed"]), ("rewritten", counts["rewritten"]), ("moved", counts["moved"]))
+    rare = (("completed", counts["completed"]), ("rewritten", counts["rewritten"]))
     written += "".join(f", {number} {words}" for words, number in (*rare, ("not stored", counts["refused"])) if number)
     lines = [Line(f"baselines in {folder / platform}: {written}")]
     rows = []

@@ -360,11 +360,6 @@ def comparison_lines(result: CaseResult, *, recorded_at: str = "") -> list[str]:
         shown = result.reference.path if path.startswith("..") else path
         commit = f", recorded at {recorded_at}" if recorded_at else ""
         lines = [f"baseline   {shown}{commit}", f"           {_versions(stored)}"]
-        lines += [
-            f"           of {name}, whose test is gone: this one has its parameters and metrics; "
-            "--distbench-update=new moves it"
-            for name in result.reference.gone
-        ]
     else:
         lines = [f"this run   {result.environment.platform}  {_versions(current)}"]
     if (turns := result.confirmation) is not None and turns.references:

@@ -38,7 +38,7 @@ from pytest_distbench.run.against import Evaluation, Variant, differing, find_li
 from pytest_distbench.run.directory import Revision
 from pytest_distbench.run.request import CaseRequest, Settings
 from pytest_distbench.run.sources import Reference, Source, SourceFailed, take_turns
-from pytest_distbench.store.baselines import NotRecorded, recordings
+from pytest_distbench.store.baselines import NotRecorded, read_file, recordings
 
 ARMS = 3
 """This tree, the revision that recorded the baseline, and that revision once more."""
@@ -75,12 +75,13 @@ class Recorders:
         if path not in self._known:
             try:
                 known = recordings(path, self._top)
-                (last, _, _), before = next(known), None
+                (last, _, of_last), before = next(known), None
                 # a commit that changed more than baselines is no witness of its own: then it is the recorder before it
                 if self._is_here(last, path) and not self._is_here(f"{last}^", path, until=last):
                     before = next(known, None)
-                commit, _, entry = before or (last, {}, None)
-                self._known[path] = self._variant(commit, path), entry
+                commit, _, file = before or (last, {}, of_last)
+                entry = file.entry if before is not None and file is not None else None
+                self._known[path] = self._variant(commit, path, was="" if file is None else file.test), entry
             except NotRecorded as error:
                 self._known[path] = error
         found = self._known[path]
@@ -97,9 +98,14 @@ class Recorders:
         """The commit that is checked out, followed by ``-dirty`` where tracked files differ."""
         return git.describe_commit(self._root)
 
-    def _variant(self, commit: str, path: Path) -> Variant:
+    def _variant(self, commit: str, path: Path, *, was: str) -> Variant:
+        """The revision of a commit, in which the test of a baseline was called as it ``was``; empty: nobody knows."""
+        tests = (read_file(path).test, was) if was else ()
+        places = [(self._root / test.partition("::")[0]).resolve() for test in tests]
+        moved = ((places[0], places[1]), (places[0].parent, places[1].parent)) if len({*places}) > 1 else ()
         try:
             return Variant(
+                moved=moved,
                 revision=Revision("", commit, self._top),
                 links=find_links(self.settings.against_link, folder=self._root, root=self._top),
                 interpreter=None,

@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from pytest_distbench.run.references import Nothing, Paired, Pending, Stored
 from pytest_distbench.run.request import CaseRequest, Settings
 from pytest_distbench.run.sources import SPACING_S, Launches, Pacer, PairedLaunches, Reference, Source, take_turns
 from pytest_distbench.store.baselines import BaselineStore
-from pytest_distbench.store.entries import GoneTests, with_its_work
+from pytest_distbench.store.entries import with_its_work
 from pytest_distbench.store.files import read_each
 
 _SHARES_GPU = "ranks share a GPU: their numbers measure the time-slicing, not the hardware"
@@ -42,16 +42,15 @@ _SHARES_GPU = "ranks share a GPU: their numbers measure the time-slicing, not th
 class Session:
     """One pytest run: what was asked for, its launches, and the store.
 
-    The error rate is shared over the noisy comparisons that this run may make. Tests are named from the root, and those
-    that pytest has made are there with all their ids, chosen to run or not. Entries of an update are pending until
-    their test has passed. In the running test others that measure on this host were waited for.
+    The error rate is shared over the noisy comparisons that this run may make. Tests are named from the root. Entries
+    of an update are pending until their test has passed. In the running test others that measure on this host were
+    waited for.
     """
 
     launching: Launching
     recorders: Recorders | None = None
     comparisons: int = 1
     root: Path = Path()
-    collected: Mapping[str, Collection[str]] = field(default_factory=dict)
     pending: list[Pending] = field(default_factory=list)
     waited_s: float = 0.0
 
@@ -90,10 +89,6 @@ class Session:
     @functools.cached_property
     def store(self) -> BaselineStore:
         return BaselineStore(self.settings.baselines, self.hardware.platform)
-
-    @functools.cached_property
-    def gone(self) -> GoneTests:
-        return GoneTests(self.store, self.root, self.collected)
 
     def environment(self, software: dict[str, str]) -> Environment:
         return replace(
@@ -204,7 +199,6 @@ class Session:
             request,
             store=self.store,
             entry=None if entry is None else with_its_work(entry, request.case),
-            fitting=self.gone.fitting(request.case) if entry is None else (),
             comparisons=self.comparisons,
             update=self.settings.update,
             update_launches=self.settings.update_launches,
@@ -280,10 +274,6 @@ class Session:
         (variant, before), by_clock = reference.recorder(source), reference.is_in_doubt_by_clock(result)
         if variant.is_itself and not by_clock:
             return None  # there is no other code to compute the digits
-        if reference.gone:  # a test that has moved since: its files were elsewhere then
-            tests = reference.request.case.test, reference.gone[0].test
-            now, then = ((self.root / test.partition("::")[0]).resolve() for test in tests)
-            variant = dataclasses.replace(variant, moved=((now, then), (now.parent, then.parent)))
         return Doubt(
             result=result,
             verdicts=result.verdicts,
@@ -318,10 +308,8 @@ class Session:
 
     def write_pending(self) -> None:
         pending, self.pending[:] = list(self.pending), []
-        for case, entry, of_gone in pending:
+        for case, entry in pending:
             self.store.write(case.test, case.key, entry)
-            if of_gone is not None:
-                self.store.delete(of_gone.test, of_gone.key)
 
     @contextlib.contextmanager
     def alone(self, world_size: int, *, takes_host: bool) -> Iterator[None]:

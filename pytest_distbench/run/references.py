@@ -27,7 +27,7 @@ from pytest_distbench.judging.entry import (
 )
 from pytest_distbench.judging.screening import SCREENING_LAUNCHES, is_clock, screen
 from pytest_distbench.judging.terms import accepted_changes
-from pytest_distbench.records.case import BaselineEntry, Case, EntryName
+from pytest_distbench.records.case import BaselineEntry, Case
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import AskedBound, metric_name
@@ -38,11 +38,10 @@ from pytest_distbench.run.against import Variant
 from pytest_distbench.run.confirm import Recorders
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.sources import Reference, Source
-from pytest_distbench.store.baselines import BaselineFile, BaselineStore, NotRecorded
-from pytest_distbench.store.entries import closest, with_its_work
+from pytest_distbench.store.baselines import BaselineStore, NotRecorded
 
-Pending = tuple[Case, BaselineEntry, EntryName | None]
-"""An entry that an update will write, in the place of one of a test that is gone, where there is one."""
+Pending = tuple[Case, BaselineEntry]
+"""An entry that an update will write."""
 
 
 @dataclasses.dataclass
@@ -51,8 +50,7 @@ class Stored(Reference):
 
     An entry without metrics holds what was set by hand, and nothing to compare with. The error rate is shared over the
     comparisons of the whole run. An update makes as many launches as their noise needs, unless it was told, and its
-    entries are pending until they are written. Where there is no entry, those of tests that are gone may fit: the
-    first launch tells which.
+    entries are pending until they are written.
     """
 
     request: CaseRequest
@@ -63,8 +61,6 @@ class Stored(Reference):
     update_launches: int | None
     pending: list[Pending]
     recorders: Recorders | None = None
-    fitting: Sequence[BaselineFile] = ()
-    gone: Sequence[EntryName] = ()
     _suspicion: float = 0.0
 
     @property
@@ -85,15 +81,6 @@ class Stored(Reference):
             return []
         return what_it_lacks(self._known, self.request.case, launches)
 
-    def _meet(self, source: Source) -> None:
-        """Take the entry of a test that is gone for this case's, where one alone is the closest of those that fit."""
-        if not self.fitting or not source.launches:
-            return
-        case, found = self.request.case, closest(self.fitting, self.request.case, source.launches[0])
-        self.fitting, self.gone = (), [file.name for file in found]
-        if len(found) == 1:
-            self.entry = replace(with_its_work(found[0].entry, case), test_id=case.id, params=case.params)
-
     def looks(self) -> Iterator[int]:
         first = self.request.launches
         if self._is_updated:
@@ -102,7 +89,6 @@ class Stored(Reference):
             yield from range(first, max(first, self.request.terms.max_launches) + 1)
 
     def wants_more(self, source: Source) -> bool:
-        self._meet(source)
         stored = source.launches if self._is_updated else self._lacking(source.launches)
         if not stored:
             return False
@@ -112,7 +98,6 @@ class Stored(Reference):
         return len(source) < most and not are_enough(self.request.terms, stored, self.entry)
 
     def compare(self, source: Source) -> list[Finding]:
-        self._meet(source)
         most = min(self.request.terms.max_launches, max(len(source), source.most_open))
         if self._is_updated or len(source) >= source.most:  # no launch can be added: no answer stays open
             most = len(source)
@@ -167,13 +152,11 @@ class Stored(Reference):
 
     @property
     def path(self) -> Path:
-        if self.entry is not None and self.gone:
-            return self.store.path(self.gone[0].test, self.gone[0].key)
         return self.store.path(self.request.case.test, self.request.case.key)
 
     def record(self, source: Source) -> ReferenceRecord:
         del source
-        found = ReferenceRecord(kind="stored", path=str(self.path), gone=list(self.gone))
+        found = ReferenceRecord(kind="stored", path=str(self.path))
         if (entry := self.entry) is None:
             return found
         return replace(
@@ -192,15 +175,7 @@ class Stored(Reference):
         lacking = self._lacking(result.launches)
         if self._is_updated or lacking:
             result = self._update(result, [] if self._is_updated else lacking)
-        if not self._is_updated:
-            result = replace(result, suspicion=self._suspicion)
-        if self.update is None or self._known is None or not self.gone or result.update not in ("", "kept"):
-            return result
-        self._write(self._known)  # what was of a test that is gone, under the name of this case, changed or not
-        return replace(result, update="moved")
-
-    def _write(self, entry: BaselineEntry) -> None:
-        self.pending.append((self.request.case, entry, self.gone[0] if self._known and self.gone else None))
+        return result if self._is_updated else replace(result, suspicion=self._suspicion)
 
     def _update(self, result: CaseResult, lacking: Sequence[LaunchRecord]) -> CaseResult:
         """Store what was measured, or add to the entry what it lacks."""
@@ -221,7 +196,7 @@ class Stored(Reference):
             made = make_entry(case, result.launches, result.launches[0].software, before=self.entry)
             has_moved = is_wanted("changed", result.verdicts, is_new=False)
             done = "new" if self._known is None else "changed" if has_moved else "rewritten"
-        self._write(made)
+        self.pending.append((case, made))
         previous = {v.metric: v.baseline for v in added if METRIC_KINDS[v.better].is_judged}
         tolerances = accepted_changes(terms, result.launches, made)
         wanted = {key: value for key, value in tolerances.items() if terms.wants(metric_name(key))}

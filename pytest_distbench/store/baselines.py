@@ -326,9 +326,9 @@ class NotRecorded(DistbenchError):
     """Nobody knows which commit recorded a baseline; the text says why, and what to do."""
 
 
-Recording = tuple[str, dict[str, list[float | None]], BaselineEntry | None]
+Recording = tuple[str, dict[str, list[float | None]], BaselineFile | None]
 """A commit whose tree is what was measured for a baseline, and what it recorded: the numbers by metric, of each launch,
-and the entry; None: it was written in another schema, whose numbers alone are known."""
+and the file; None: it was written in another schema, whose numbers alone are known."""
 
 
 def recordings(path: Path, root: Path) -> Iterator[Recording]:
@@ -391,10 +391,9 @@ def _version(root: Path, commit: str, name: str) -> Recording | None:
     except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError, AttributeError):
         return None
     try:
-        entry = BASELINE_FILES.parse(data, root / name).entry
+        return commit, numbers, BASELINE_FILES.parse(data, root / name)
     except StoredFileError:
-        entry = None
-    return commit, numbers, entry
+        return commit, numbers, None
 
 
 def _name_before(root: Path, commit: str, name: str, now: Recording | None) -> str:

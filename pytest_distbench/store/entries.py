@@ -1,26 +1,22 @@
-"""Stored entries: chosen by name, left behind by a test that is gone, or not used by a run.
+"""Stored entries: chosen by name, missing a test, moved to another one, or not used by a run.
 
 A name is ``path::test[case.backend.launcher]``, a part of it, or a test's node id. A test that gets a parameter,
-another name or another place would lose its baseline in the very commit that makes it slower, so a new case takes the
-place of an entry whose test is gone. ``--distbench-prune`` deletes what a whole, green run did not use: an entry counts
-as unused only if its test was there to use it, or is certainly gone.
+another name or another place would lose its baseline in the very commit that makes it slower, so an entry whose test is
+gone fails the run, until it is moved or deleted. ``--distbench-prune`` deletes what a whole, green run did not use: an
+entry counts as unused only if its test was there to use it, or is certainly gone.
 """
 
 from __future__ import annotations
 
 import ast
-import contextlib
-import functools
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFileError
-from pytest_distbench.records.case import NODES, BaselineEntry, Case, Conditions, EntryName, key_text
-from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import UNASKED, metric_name
+from pytest_distbench.errors import ConfigurationError, DistbenchError
+from pytest_distbench.records.case import NODES, BaselineEntry, Case, Conditions, EntryName
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.store.baselines import BaselineFile, BaselineStore, read_file
@@ -62,64 +58,6 @@ def _is_named(name: EntryName, text: str) -> bool:
 _SCOPES = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-class GoneTests:
-    """Entries of a platform that no test has any more.
-
-    Args:
-        collected: the ids of every test that pytest has made, chosen to run or not.
-    """
-
-    def __init__(self, store: BaselineStore, root: Path, collected: Mapping[str, Collection[str]]) -> None:
-        self._store = store
-        self._root = root
-        self._collected = collected
-
-    def fitting(self, case: Case) -> list[BaselineFile]:
-        ids = self._collected.get(case.test, ())
-        of_same_test = self._read(self._store.files_of(case.test)) if ids else []
-        gone = [file for file in of_same_test if not file.entry.is_of(ids, file.key)]
-        return [file for file in [*gone, *self._of_gone_tests] if _fits(file, case)]
-
-    @functools.cached_property
-    def _of_gone_tests(self) -> list[BaselineFile]:
-        """Entries of functions that are gone. Of one that was not collected its file tells."""
-        found: list[BaselineFile] = []
-        for _, paths in itertools.groupby(self._store.files(), key=lambda path: path.parent):
-            files = list(self._read(paths))
-            for test in {file.test for file in files[:1]} - self._collected.keys():
-                found += [file for file in files if not has_test(self._root, test)]
-        return found
-
-    def _read(self, paths: Iterable[Path]) -> Iterator[BaselineFile]:
-        for path in paths:
-            with contextlib.suppress(StoredFileError):  # told by the test whose it is
-                yield read_file(path)
-
-
-def closest(files: Sequence[BaselineFile], case: Case, launch: LaunchRecord) -> list[BaselineFile]:
-    """Those of the fitting entries that a case takes the place of: one, or several that are equally close to it.
-
-    Their metrics have all been measured by the case's first launch.
-    """
-    measured = {m.key: (m.better, m.unit) for m in launch.measurements if m.is_judged}
-
-    def is_measured(file: BaselineFile) -> bool:
-        metrics = file.entry.metrics.items()
-        return all(
-            measured.get(key) == (m.better, m.unit) for key, [m, *_] in metrics if metric_name(key) not in UNASKED
-        )
-
-    def closeness(file: BaselineFile) -> tuple[bool, ...]:
-        (path, _, function), (new_path, _, new) = file.test.partition("::"), case.test.partition("::")
-        same_name = function.rpartition("::")[2] == new.rpartition("::")[2]
-        same_id = file.key == case.key
-        return file.test == case.test, same_name, path == new_path, same_id, file.entry.workload == case.workload
-
-    found = [file for file in files if is_measured(file)]
-    best = max(map(closeness, found), default=())
-    return [file for file in found if closeness(file) == best]
-
-
 def with_its_work(entry: BaselineEntry, case: Case) -> BaselineEntry:
     """The entry as one of this case's work, where that is the same but for the names of parameters."""
     return replace(entry, workload=case.workload) if _is_same_work(entry, case) else entry
@@ -141,16 +79,6 @@ def _own(params: Mapping[str, Any], others: Mapping[str, Any]) -> list[Any]:
         for name, value in params.items()
         if name not in others or others[name] != value
     ]
-
-
-def _fits(file: BaselineFile, case: Case) -> bool:
-    entry = file.entry
-    test_id = entry.test_id
-    if not entry.holds_numbers or test_id is None or entry.conditions != case.conditions:
-        return False
-    run = key_text(case.name.removeprefix(case.id), entry.conditions.backend, entry.conditions.launcher)
-    is_same_run = file.key.removeprefix(test_id) == run and ranks_in(test_id) == ranks_in(case.id)
-    return is_same_run and _is_same_work(entry, case)
 
 
 def ranks_in(test_id: str) -> set[str]:
@@ -213,9 +141,7 @@ def unused_entries(
     measured = list(results)
     if not measured:
         return []
-    # a case uses its own entry, and those of gone tests that are its own until an update has moved them
     used = {store.path(r.case.test, r.case.key) for r in measured}
-    used |= {store.path(name.test, name.key) for r in measured for name in r.reference.gone}
     conditions = {_but_for_size(r.case.conditions) for r in measured}
     tests = {test for test, _ in seen}
     found = []
@@ -244,3 +170,74 @@ def unused_entries(
 def _but_for_size(conditions: Conditions) -> tuple[object, ...]:
     around = (pair for pair in sorted(conditions.around.items()) if pair[0] != NODES)
     return conditions.backend, conditions.launcher, *around
+
+
+def missing_entries(
+    store: BaselineStore,
+    results: Sequence[CaseResult],
+    *,
+    made: Mapping[str, Collection[str]],
+    rootpath: Path,
+    is_whole: Callable[[Path], bool],
+) -> dict[EntryName, str]:
+    """Entries of this platform, and of conditions of this run, whose test is gone from what was collected.
+
+    That is: its file from a folder, its function from a file, or its id where the test has a new one of the same ranks
+    without a baseline. What a run did not choose is not gone. Each with what a move is told: the test, or with the id.
+
+    Args:
+        made: test -> ids of all tests that pytest has made, chosen to run or not.
+        rootpath: folder that the files of the tests are relative to.
+        is_whole: whether all tests of a file, or of the folder that has it no more, were collected.
+    """
+    conditions = {_but_for_size(result.case.conditions) for result in results}
+    new: dict[str, set[str]] = {}
+    for result in results:
+        if not result.reference.metrics:
+            new.setdefault(result.case.test, set()).update(ranks_in(result.case.id))
+    found: dict[EntryName, str] = {}
+    for _, paths in itertools.groupby(store.files(), key=lambda path: path.parent):
+        files = [read_file(path) for path in paths]
+        test = files[0].test
+        whole = (rootpath / PurePosixPath(test.partition("::")[0])).resolve()
+        if (test in made and test not in new) or not is_whole(whole) or (test not in made and has_test(rootpath, test)):
+            continue
+        for file in files:
+            entry = file.entry
+            if not entry.holds_numbers or _but_for_size(entry.conditions) not in conditions:
+                continue
+            has_new_id = bool(new.get(test, set()) & ranks_in(entry.test_id or file.key))
+            if test not in made:
+                found[file.name] = test
+            elif has_new_id and not entry.is_of(made[test], file.key):
+                found[file.name] = f"{test}[{entry.test_id}]"
+    return found
+
+
+def moved_entries(files: Iterable[BaselineFile], old: str, new: str) -> Iterator[tuple[BaselineFile, BaselineFile]]:
+    """Each entry of a test, or of one of its ids, and what it is under another name: ``path::test`` or ``...[id]``.
+
+    Raises:
+        ConfigurationError: a name is none of these, or one has an id and the other has none.
+    """
+    (test, old_id), (new_test, new_id) = (_apart(name) for name in (old, new))
+    if (old_id is None) is not (new_id is None):
+        raise ConfigurationError(f"{old!r} and {new!r}: wanted an id in brackets in both names, or in none")
+    for file in files:
+        test_id = file.entry.test_id
+        if file.test != test or (old_id is not None and test_id != old_id):
+            continue
+        key, entry = file.key, file.entry
+        if new_id is not None and test_id is not None:
+            key, entry = new_id + key.removeprefix(test_id), replace(entry, test_id=new_id)
+        yield file, replace(file, test=new_test, key=key, entry=entry)
+
+
+def _apart(name: str) -> tuple[str, str | None]:
+    match = re.fullmatch(r"([^\[]+::[^\[]+)(?:\[(.*)\])?", name)
+    if match is None:
+        raise ConfigurationError(
+            f"{name!r} is no test: wanted its file and name, such as 'suites/test_a.py::test_b' or, of one of its "
+            "parameters, 'suites/test_a.py::test_b[ws2]'"
+        )
+    return match[1], match[2]

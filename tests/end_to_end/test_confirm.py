@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -278,6 +280,8 @@ def test_a_test_that_moved_is_confirmed_where_it_was(
     write(project, seconds)
     if renames:
         (project / "suites" / "test_other.py").write_text(textwrap.dedent(SUITE).replace(renames, "renamed"))
+    move = ["baseline", "move", "test_it.py::test_step", "suites/test_other.py::test_step"]
+    subprocess.run([sys.executable, "-m", "pytest_distbench", *move], cwd=project, check=True)
     commit(project, "moved")
     result = run_inside()
 

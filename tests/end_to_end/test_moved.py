@@ -1,8 +1,9 @@
-"""Tests that get a parameter, another name or another place are compared with what is stored of them."""
+"""A baseline whose test is gone fails the run, and moves to the test's new name by a command."""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,19 +64,26 @@ def parametrized(name: str, *, key: str) -> Change:
     )
 
 
-CHANGES: dict[str, tuple[Change, str]] = {
-    "gets a parameter": (parametrized("files", key="files"), "test_it.py::test_load[4-ws2]"),
-    "gets a parameter of another name": (parametrized("shards", key="shards"), "test_it.py::test_load[4-ws2]"),
-    "other key of a parameter": (edit(('"files": 4', '"shards": 4')), "test_it.py::test_load[ws2]"),
-    "gets an id": (edit((LOAD, WITH_ID)), "test_it.py::test_load[cold-ws2]"),
-    "other function": (edit(("test_load", "test_loading")), "test_it.py::test_loading[ws2]"),
-    "other file": (edit(to="test_new.py"), "test_new.py::test_load[ws2]"),
-    "other folder": (edit(to="suites/test_it.py"), "suites/test_it.py::test_load[ws2]"),
-    "into a class": (edit((LOAD, METHOD)), "test_it.py::TestAll::test_load[ws2]"),
-    "other file and function": (edit(("test_load", "test_a"), to="test_new.py"), "test_new.py::test_a[ws2]"),
-    "other folder and a parameter": (
-        lambda folder: (parametrized("files", key="files")(folder), edit(to="suites/test_it.py")(folder))[0],
-        "suites/test_it.py::test_load[4-ws2]",
+CHANGES: dict[str, tuple[Change, str, str]] = {
+    "gets a parameter": (
+        parametrized("files", key="files"),
+        "test_it.py::test_load[ws2]",
+        "test_it.py::test_load[4-ws2]",
+    ),
+    "gets a parameter of another name": (
+        parametrized("shards", key="shards"),
+        "test_it.py::test_load[ws2]",
+        "test_it.py::test_load[4-ws2]",
+    ),
+    "gets an id": (edit((LOAD, WITH_ID)), "test_it.py::test_load[ws2]", "test_it.py::test_load[cold-ws2]"),
+    "other function": (edit(("test_load", "test_loading")), "test_it.py::test_load", "test_it.py::test_loading"),
+    "other file": (edit(to="test_new.py"), "test_it.py::test_load", "test_new.py::test_load"),
+    "other folder": (edit(to="suites/test_it.py"), "test_it.py::test_load", "suites/test_it.py::test_load"),
+    "into a class": (edit((LOAD, METHOD)), "test_it.py::test_load", "test_it.py::TestAll::test_load"),
+    "other file and function": (
+        edit(("test_load", "test_a"), to="test_new.py"),
+        "test_it.py::test_load",
+        "test_new.py::test_a",
     ),
 }
 
@@ -97,97 +105,114 @@ def names(project: pytest.Pytester) -> set[str]:
     return {f"{file.test}[{file.key.removesuffix('.gloo.stand-in')}]" for file in files}
 
 
-@pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.parametrize("selected", [False, True])
-def test_the_commit_that_moves_a_test_and_makes_it_slower_is_red(
-    recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, name: str, selected: bool
-) -> None:
-    change, now = CHANGES[name]
-    change(recorded.path)
-    before = names(recorded)
-
-    unchanged = run(recorded, *([now] if selected else []))
-    assert unchanged.ret == 0
-    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "15")
-    result = run(recorded, *([now] if selected else []))
-
-    assert result.ret == 1
-    result.stdout.fnmatch_lines(["step +*% *(threshold +*%)*", f"FAILED *{pattern(now)} - *"])
-    assert names(recorded) == before
+def move(project: pytest.Pytester, old: str, new: str) -> pytest.RunResult:
+    return project.run(sys.executable, "-m", "pytest_distbench", "baseline", "move", old, new)
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_an_update_moves_what_is_stored_and_the_message_offers_it(
+def test_a_test_that_is_gone_fails_until_its_baseline_is_moved_and_then_a_slowdown_does(
     recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    change, now = CHANGES[name]
+    change, old, new = CHANGES[name]
     change(recorded.path)
-    count = len(names(recorded))
-    if now != "test_it.py::test_load[ws2]":
-        offered = f"{pattern(now[:-1])}* * test_it.py::test_load?ws2*--distbench-update=new moves it"
-        run(recorded).stdout.fnmatch_lines([offered])
+    before = names(recorded)
+    missing = run(recorded)
+
+    assert missing.ret == 1
+    missing.stdout.fnmatch_lines([f"  {pattern(old)}", "*distbench baseline move --baselines baselines *", "* prune *"])
+    assert names(recorded) == before
+    if "file" in name or "folder" in name:  # so is the other test of it
+        assert move(recorded, "test_it.py::test_other", f"{new.partition('::')[0]}::test_other").ret == 0
+    assert move(recorded, old, new).ret == 0
+    assert run(recorded).ret == 0
     monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "15")
-    refused = run(recorded, "--distbench-update=new", now)
-    assert (refused.ret, now in names(recorded)) == (1, now == "test_it.py::test_load[ws2]")
-    monkeypatch.delenv("DISTBENCH_STAND_IN_FACTOR")
-    assert run(recorded, "--distbench-update=new").ret == 0
-
-    assert now in names(recorded)
-    assert len(names(recorded)) == count + ("[4" in now)
-    if now != "test_it.py::test_load[ws2]":
-        assert "test_it.py::test_load[ws2]" not in names(recorded)
-    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "15")
-    assert run(recorded, now).ret == 1
+    result = run(recorded)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["step +*% *(threshold +*%)*", f"FAILED *{pattern(new)}* - *"])
 
 
-COPY = LOAD.replace("test_load", "test_copy")
+def test_the_one_new_name_is_offered(recorded: pytest.Pytester) -> None:
+    edit(("test_load", "test_loading"))(recorded.path)
+
+    run(recorded).stdout.fnmatch_lines(
+        ["x 1 baseline without a test, *", "*move --baselines baselines test_it.py::test_load test_it.py::test_loading"]
+    )
+    assert recorded.runpytest_subprocess("-n2").ret == 1
+    assert run(recorded, "--distbench-update=new").ret == 0  # it records, and nothing is lost
+    assert "test_it.py::test_load[ws2]" in names(recorded)
+
+
+GONE = edit((LOAD, LOAD.replace("test_load", "test_third")))
 
 
 @pytest.mark.parametrize(
     ("change", "arguments"),
     [
-        (edit((LOAD, LOAD + COPY)), ["-k", "copy"]),
-        (edit((LOAD, LOAD + COPY)), ["test_it.py::test_copy"]),
-        (edit((LOAD, LOAD + COPY)), ["--deselect", "test_it.py::test_load"]),
-        (edit((LOAD, f"if True:\n{METHOD}".replace("\n", "\n    ").rstrip() + f"\n{LOAD}{COPY}")), []),
-        (edit((LOAD, "from base import test_load\n" + COPY)), ["test_it.py::test_copy"]),
-        (edit((LOAD, '@pytest.mark.skip("today")\n' + LOAD + COPY)), []),
-        (edit((LOAD, LOAD + COPY.replace('"files": 4', '"files": 5'))), []),
-        (edit((LOAD, COPY.replace('"files": 4', '"files": 5'))), []),
-        (edit((LOAD, COPY.replace("STEP", '{"other": [1.0]}'))), []),
-        (edit((LOAD, COPY.replace("params", 'name="one", params'))), []),
+        (GONE, ["test_it.py::test_third"]),
+        (GONE, ["--world-size=4"]),
+        (edit(), ["-k", "other"]),
+        (edit(), ["-m", "slow"]),
+        (edit(), ["test_it.py::test_other"]),
+        (edit(), ["--deselect", "test_it.py::test_load"]),
+        (edit(), ["--world-size=4"]),
+        (edit((LOAD, '@pytest.mark.skip("today")\n' + LOAD)), []),
+        (edit((LOAD, f"if True:\n{LOAD}".replace("\n", "\n    ").rstrip() + "\n")), []),
+        (edit(("import pytest", "import pytest, nowhere")), []),
     ],
 )
-def test_what_is_stored_of_a_test_that_is_there_is_of_no_other(
-    recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, change: Change, arguments: list[str]
+def test_what_a_run_does_not_choose_is_not_missing(
+    recorded: pytest.Pytester, change: Change, arguments: list[str]
 ) -> None:
-    (recorded.path / "base.py").write_text((recorded.path / "test_it.py").read_text().split("def test_other")[0])
     change(recorded.path)
-    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "15")
+    before = names(recorded)
     result = run(recorded, *arguments)
 
-    assert "was compared with" not in result.stdout.str()
-    assert not [line for line in result.outlines if re.match("FAILED .*copy", line)]
-
-
-def test_of_two_that_fit_equally_none_is_guessed(recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    edit((LOAD, LOAD + COPY))(recorded.path)
-    assert run(recorded, "--distbench-update", "--distbench-launches=5").ret == 0
-    edit((LOAD, LOAD.replace("test_load", "test_third")), (COPY, ""))(recorded.path)
-    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "15")
-    result = run(recorded, "test_it.py::test_third", "--distbench-prune")
-
-    both = " and ".join(f"test_it.py::test_{name}?ws2.gloo.stand-in?" for name in ("copy", "load"))
-    result.stdout.fnmatch_lines(
-        [f"test_it.py::test_third?ws2* was not compared: {both}, whose tests are gone, fit it*"]
-    )
-    assert result.ret == 0
-
-
-def test_prune_leaves_what_was_compared_with(recorded: pytest.Pytester) -> None:
-    edit(to="test_new.py")(recorded.path)
-    before = names(recorded)
-    assert run(recorded, "--distbench-prune").ret == 0
+    if "world-size" not in str(arguments) or change is not GONE:
+        assert "without a test" not in result.stdout.str()
     assert names(recorded) == before
-    assert recorded.runpytest_subprocess("-n2", "--distbench-update").ret == 0
-    assert names(recorded) == {name.replace("test_it", "test_new") for name in before}
+
+
+REPEAT = """
+    def pytest_addoption(parser):
+        parser.addoption("--count", type=int, default=1)
+
+    def pytest_generate_tests(metafunc):
+        if (count := metafunc.config.option.count) > 1:
+            name = "__pytest_repeat_step_number"
+            metafunc.fixturenames.append(name)
+            metafunc.parametrize(name, range(count), ids=[f"{i + 1}-{count}" for i in range(count)])
+"""
+
+
+def test_repeats_of_a_test_are_compared_with_its_baseline(
+    recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded.makeconftest(REPEAT)
+    before = names(recorded)
+
+    assert run(recorded, "--count=2").ret == 0
+    assert run(recorded, "--count=2", "--distbench-update").ret == 0
+    assert names(recorded) == before
+    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "15")
+    assert run(recorded, "--count=2").ret == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("test_it.py::test_load", "test_it.py::test_other", "has a baseline already"),
+        ("test_it.py::test_none", "test_it.py::test_other", "no baseline of test_it.py::test_none"),
+        ("test_it.py", "test_new.py", "'test_it.py' is no test"),
+        ("test_it.py::test_load[ws2]", "test_it.py::test_new", "an id in brackets in both names"),
+        ("test_it.py::test_load", "/test_new.py::test_new", "has no place"),
+    ],
+)
+def test_a_move_that_cannot_be_says_why_and_moves_nothing(
+    recorded: pytest.Pytester, old: str, new: str, told: str
+) -> None:
+    before = names(recorded)
+    done = move(recorded, old, new)
+
+    assert done.ret != 0
+    assert re.search(told, done.stderr.str())
+    assert names(recorded) == before

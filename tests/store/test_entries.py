@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from support.cases import ON_TWO
-from support.stores import CASE, KEY, PLATFORM, TEST, entry, result
+from support.stores import CASE, PLATFORM, TEST, entry, result
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.records.case import Case, EntryName
 from pytest_distbench.records.record import replace
 from pytest_distbench.store.baselines import BaselineStore
-from pytest_distbench.store.entries import GoneTests, closest, has_test, selection, unused_entries, with_its_work
+from pytest_distbench.store.entries import has_test, selection, unused_entries, with_its_work
 
 NAMES = {
     "a2": EntryName(platform="p", test="suites/test_a.py::test_a", key="f16-ws2.gloo.warm"),
@@ -100,36 +100,6 @@ def stored(folder: Path, *cases: Case, **params: object) -> BaselineStore:
         case = replace(case, params=params)
         store.write(case.test, case.key, entry(1.0, workload=case.workload, test_id=case.id, params=params))
     return store
-
-
-def found(store: BaselineStore, case: Case, **collected: set[str]) -> list[str]:
-    fitting = GoneTests(store, store.folder.parent, collected).fitting(case)
-    return [str(file.name) for file in closest(fitting, case, result(1.0).launches[0])]
-
-
-def test_a_function_that_is_gone_leaves_its_entry_to_the_closest_case(tmp_path: Path) -> None:
-    other = replace(CASE, test="suites/test_b.py::test_other")
-    store = stored(tmp_path, CASE, other)
-
-    assert found(store, replace(CASE, test="suites/test_c.py::test_a")) == [f"{TEST}[{KEY}]"]
-    assert found(store, replace(CASE, test="suites/test_b.py::test_new")) == [f"{other.test}[{KEY}]"]
-    assert len(found(store, replace(CASE, test="suites/test_c.py::test_new"))) == 2
-    assert found(store, replace(CASE, id="ws4", test="suites/test_c.py::test_a")) == [], "other ranks"
-    two = stored(tmp_path / "two", CASE, replace(CASE, id="x-ws2"))
-    assert found(two, replace(CASE, test="suites/test_c.py::test_a")) == [f"{TEST}[{KEY}]"]
-    (tmp_path / "suites").mkdir()
-    (tmp_path / "suites" / "test_a.py").write_text("def test_a(): pass")
-    assert found(store, replace(CASE, test="suites/test_c.py::test_a")) == [f"{other.test}[{KEY}]"]
-
-
-def test_an_id_is_gone_where_its_function_was_collected_without_it(tmp_path: Path) -> None:
-    (tmp_path / "suites").mkdir()
-    (tmp_path / "suites" / "test_a.py").write_text("def test_a(): pass")
-    store, new = stored(tmp_path, CASE), replace(CASE, id="x-ws2")
-
-    assert found(store, new) == [], "nobody has collected it"
-    assert found(store, new, **{TEST: {"ws2", "x-ws2"}}) == []
-    assert found(store, new, **{TEST: {"x-ws2"}}) == [f"{TEST}[{KEY}]"]
 
 
 @pytest.mark.parametrize(
