@@ -6,9 +6,9 @@ import contextlib
 import importlib
 import os
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -29,11 +29,7 @@ from pytest_distbench.plugin.fixtures import (
     settings_of,
     stays_on_cpu,
 )
-from pytest_distbench.plugin.names import BACKEND_ARGUMENT, RANKS, full_name, record_command, test_and_id
-
-if TYPE_CHECKING:
-    from pytest_distbench.plugin.progress import Awaited
-    from pytest_distbench.store.baselines import BaselineStore
+from pytest_distbench.plugin.names import BACKEND_ARGUMENT, RANKS, record_command, test_and_id
 
 _ATTEMPTS = pytest.StashKey[int]()
 _CONFIRM = "distbench-confirm"
@@ -244,16 +240,13 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
 
 def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
     from pytest_distbench.errors import DistbenchError
-    from pytest_distbench.plugin.progress import duration_text, read_history
+    from pytest_distbench.plugin.progress import duration_text
 
     settings, state = settings_of(config), config.stash[STATE]
     if settings.control is not None:
         return ""  # nobody knows: a case whose slowdown is lost early costs little
     try:
-        store, ran = session_of(config).store, read_history(config)
-        tests, slow = (
-            [_awaited(item, store, ran) for item in found] for found in (filter(_is_measured, items), state.slow)
-        )
+        tests, slow = ([_expected_s(item) for item in found] for found in (filter(_is_measured, items), state.slow))
     except DistbenchError:
         return ""  # a marker that cannot be used ends the run, and a baseline that cannot be read the test whose it is
     confirm = session_of(config).recorders
@@ -261,20 +254,17 @@ def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
     return duration_text(tests, slow=slow, confirm_s=confirm_s)
 
 
-def _awaited(item: pytest.Item, store: BaselineStore, ran: Mapping[str, Sequence[float]]) -> Awaited:
+def _expected_s(item: pytest.Item) -> float | None:
     from pytest_distbench.judging.entry import only_judges
-    from pytest_distbench.plugin.progress import awaited, name_in_history
+    from pytest_distbench.plugin.progress import expected_s
 
-    settings, (test, case_id), backend = settings_for(item), test_and_id(item), backend_of(item)
-    launches: int | None = settings.first_launches
-    if settings.update is not None:
-        entries = session_for(item).store.entries(test, test_ids=[case_id])
-        if not only_judges(settings.update, next(iter(entries.values()), None)):
-            launches = settings.update_launches
-    name = name_in_history(full_name(item), backend, settings, launches)
-    made = 2 * settings.pairs[0] if settings.is_paired else launches
-    under = backend, settings.launcher
-    return awaited(store, ran, name=name, test=test, case_id=case_id, conditions=under, launches=made)
+    settings, (test, case_id), under = settings_for(item), test_and_id(item), backend_of(item)
+    found = session_for(item).store.entries(test, test_ids=[case_id]).values()
+    entries = [e for e in found if (e.conditions.backend, e.conditions.launcher) == (under, settings.launcher)]
+    launches: int | None = 2 * settings.pairs[0] if settings.is_paired else settings.first_launches
+    if settings.update is not None and not only_judges(settings.update, next(iter(entries), None)):
+        launches = settings.update_launches
+    return expected_s(entries, launches)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -329,11 +319,7 @@ def pytest_runtest_makereport(
     if report.skipped and call.excinfo is not None:
         carry.point_to_test(report, item, call.excinfo)
     if is_ours(item) or RANKS in item.stash:
-        sessions = item.config.stash[STATE].sessions.values()
-        attempt, waited_s = f"{os.getpid()}-{item.stash[_ATTEMPTS]}", sum(session.waited_s for session in sessions)
-        carry.attach_test(report, *test_and_id(item), attempt, waited_s)
-        for session in sessions:
-            session.waited_s = 0.0
+        carry.attach_test(report, *test_and_id(item), f"{os.getpid()}-{item.stash[_ATTEMPTS]}")
     cases = item.stash.get(carry.CASES, {})
     if cases and (call.when != "setup" or not report.passed):  # what fixtures measured before the test is the test's
         from pytest_distbench.errors import StoredFileError

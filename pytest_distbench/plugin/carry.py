@@ -7,7 +7,7 @@ the records is imported.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 CASES_ATTRIBUTE = "distbench_cases"
 TEST_ATTRIBUTE = "distbench_test"
 ATTEMPT_ATTRIBUTE = "distbench_attempt"
-WAITED_ATTRIBUTE = "distbench_waited"
 DOUBTFUL_ATTRIBUTE = "distbench_doubtful"
 
 CASES: pytest.StashKey[dict[str, CaseResult]] = pytest.StashKey()
@@ -36,9 +35,8 @@ _RERUN = "rerun"
 _LONGEST_LINE = 300
 
 
-def attach_test(report: pytest.TestReport, test: str, case_id: str, attempt: str, waited_s: float = 0.0) -> None:
+def attach_test(report: pytest.TestReport, test: str, case_id: str, attempt: str) -> None:
     """Say that a report is of a test of ours, and of which attempt at it: no two attempts have the same name."""
-    setattr(report, WAITED_ATTRIBUTE, waited_s)
     setattr(report, TEST_ATTRIBUTE, [test, case_id])
     setattr(report, ATTEMPT_ATTRIBUTE, attempt)
 
@@ -110,10 +108,6 @@ def decode(texts: Sequence[str]) -> list[CaseResult]:
 
 _Node = tuple[str, str]
 """Node id and name of a test."""
-Passed = tuple[list["CaseResult"], float, float]
-"""Of a test that passed what it measured, and how many seconds that took, waiting for others apart; and what confirmed
-it, which was a run of its own, or 0.
-"""
 
 
 class Attempts:
@@ -124,8 +118,6 @@ class Attempts:
         self._ended: dict[_Node, list[str]] = {}
         self._failed: set[_Node] = set()
         self._current: dict[_Node, str] = {}
-        self._seconds: dict[_Node, float] = {}
-        self._first_s: dict[_Node, float] = {}  # of tests that are confirmed, their first run
 
     def __bool__(self) -> bool:
         return bool(self._texts)
@@ -140,12 +132,9 @@ class Attempts:
             return
         node = report.nodeid, named[0]  # outside the root directory two tests may have one node id
         if attempt != self._current.get(node):
-            self._current[node], self._seconds[node] = attempt, 0.0
+            self._current[node] = attempt
             self._texts.pop(node, None)
             self._failed.discard(node)
-        if is_doubtful(report):
-            self._first_s[node] = self._seconds[node] + report.duration
-        self._seconds[node] += report.duration - getattr(report, WAITED_ATTRIBUTE, 0.0)
         if texts := texts_of(report):
             self._texts.setdefault(node, []).extend(texts)
         if report.failed:
@@ -159,12 +148,6 @@ class Attempts:
             line = mask_text(next((line.strip() for line in text.splitlines() if line.strip()), "failed"))
             when = f" ({report.when})" if report.when != "call" else ""
             self._ended.setdefault(node, []).append(f"{line[:_LONGEST_LINE]}{when}")
-
-    def passed(self) -> Iterator[Passed]:
-        for node, texts in self._texts.items():
-            if node not in self._failed:
-                took, first = self._seconds[node], self._first_s.get(node)
-                yield (decode(texts), took, 0.0) if first is None else (decode(texts), first, took)
 
     def cases(self) -> list[CaseResult]:
         if not self._texts:

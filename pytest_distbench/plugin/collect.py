@@ -147,10 +147,6 @@ class ResultsPlugin:
                 "--gpu was given and nothing was measured: every test was skipped, deselected or not ours"
             )
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        if self._results and settings.control is None:
-            from pytest_distbench.plugin.progress import write_history
-
-            write_history(self._config, settings, self._attempts.passed())
         self._find_unused(settings, session)  # first: what is missing makes the run a failed one
         self._find_missing(settings, session)
         if settings.json is not None or settings.report is not None:

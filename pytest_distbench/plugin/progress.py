@@ -1,8 +1,8 @@
-"""A run while it goes on: one live line that says what the running test is at, what tests took before, and Ctrl-C.
+"""A run while it goes on: how long it will take, one live line that says what the running test is at, and Ctrl-C.
 
-What they took is kept in pytest's cache: it serves estimates alone, and may be lost. On a pipe the line is a plain one
-once a minute; under -q there is none, but for an update, which takes its time. What keeps a run waiting is told
-everywhere. A run that has started something ends orderly at Ctrl-C and SIGTERM, and finishes its cleaning up.
+On a pipe the line is a plain one once a minute; under -q there is none, but for an update, which takes its time. What
+keeps a run waiting is told everywhere. A run that has started something ends orderly at Ctrl-C and SIGTERM, and
+finishes its cleaning up.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import pytest
 
 from pytest_distbench.errors import Terminated
+from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.releases import own_version
 from pytest_distbench.report import escape
@@ -29,133 +29,43 @@ from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.units import counted
 
 if TYPE_CHECKING:
-    from pytest_distbench.plugin.carry import Passed
     from pytest_distbench.run.request import Settings
 
 
-_CACHE = "distbench/took"
-_MOST_TESTS = 5000
-"""Those that ran last: names of tests that were renamed leave in time."""
-KEPT_RUNS = 3
-"""Of each sort of run: one that another job disturbed does not decide alone."""
-
-
-def name_in_history(nodeid: str, backend: str, settings: Settings, launches: int | None) -> str:
-    """A test, by its full name, and what else decides how long it takes; None: as many launches as an update needs."""
-    sort = "against" if settings.is_paired else "update" if launches is None else str(launches)
-    return f"{nodeid} {backend} {settings.launcher} {sort}"
-
-
-def confirming(name: str) -> str:
-    """The name of what confirming a test took: most runs need none."""
-    return f"{name} confirming"
-
-
-def read_history(config: pytest.Config) -> dict[str, list[float]]:
-    """Seconds of the last runs by name; nothing where the cache is off, or holds what we have not written."""
-    import msgspec
-
-    cache = getattr(config, "cache", None)
-    try:
-        return msgspec.convert(cache.get(_CACHE, {}) if cache is not None else {}, dict[str, list[float]])
-    except msgspec.ValidationError:
-        return {}
-
-
-def write_history(config: pytest.Config, settings: Settings, ran: Iterable[Passed]) -> None:
-    cache = getattr(config, "cache", None)
-    if cache is None or settings.attach is not None:
-        return
-    before = read_history(config)
-    found = dict(before)
-    for cases, took_s, confirming_s in ran:
-        first = cases[0]
-        launches = settings.update_launches if any(case.update for case in cases) else settings.first_launches
-        name = name_in_history(first.nodeid, first.case.conditions.backend, settings, launches)
-        parts = [(name, took_s)]
-        verdicts = [v for case in cases if not case.update for v in case.verdicts]
-        if not settings.is_paired and any(v.baseline is not None for v in verdicts):
-            parts.append((confirming(name), confirming_s))
-        for part, seconds in parts:
-            found[part] = [*found.pop(part, []), round(max(seconds, 0.0), 2)][-KEPT_RUNS:]
-    if found != before:
-        cache.set(_CACHE, dict(list(found.items())[-_MOST_TESTS:]))
-
-
-class Awaited(NamedTuple):
-    """How long a test will take, as far as anybody knows."""
-
-    seconds: float | None
-    """None: nothing is known."""
-    is_elsewhere: bool = False
-    """It is known from another class of machines alone."""
-    again_s: float = 0.0
-    """What confirming it took, the mean of its last runs."""
-    has_baseline: bool = False
-    """So it may have to be confirmed this time."""
-
-
-def awaited(
-    store: BaselineStore,
-    ran: Mapping[str, Sequence[float]],
-    *,
-    name: str,
-    test: str,
-    case_id: str,
-    conditions: tuple[str, str],
-    launches: int | None = 1,
-) -> Awaited:
-    """What is known of a test: by its last runs here, by its baseline here, or by one of another class of machines.
+def expected_s(entries: Iterable[BaselineEntry], launches: int | None) -> float | None:
+    """How long a test takes by the median launches of its stored cases; None: one of them is not known.
 
     Args:
-        name: of its runs, which a renamed test has not.
-        conditions: backend and launcher.
-        launches: of each of its cases; None: as many as an update needs.
+        entries: of its cases, measured on this kind of machine.
+        launches: of each case; None: as many as are stored.
     """
-
-    def of_baseline(store: BaselineStore) -> float | None:
-        found = store.entries(test, test_ids=[case_id]).values()
-        entries = [e for e in found if (e.conditions.backend, e.conditions.launcher) == conditions]
-        stored = max((len(metric) for entry in entries for metric in entry.metrics.values()), default=1)
-        return sum(entry.launch_s or 0.0 for entry in entries) * (stored if launches is None else launches) or None
-
-    here = of_baseline(store)
-    seconds = statistics.median(ran[name]) if ran.get(name) else here
-    again_s = statistics.fmean(ran.get(confirming(name)) or [0.0])
-    if seconds is not None:
-        return Awaited(seconds, again_s=again_s, has_baseline=here is not None)
-    others = (of_baseline(BaselineStore(store.folder, other)) for other in store.platforms() if other != store.platform)
-    elsewhere = next((found for found in others if found is not None), None)
-    return Awaited(elsewhere, is_elsewhere=elsewhere is not None, again_s=again_s)
+    found = [(entry.launch_s, max(map(len, entry.metrics.values()), default=1)) for entry in entries]
+    known = [launch_s * (stored if launches is None else launches) for launch_s, stored in found if launch_s]
+    return sum(known) if known and len(known) == len(found) else None
 
 
-def duration_text(tests: Sequence[Awaited], *, slow: Sequence[Awaited] = (), confirm_s: float = 0.0) -> str:
-    """How long the tests take; ``confirm_s`` is the most that confirming suspicious ones adds, 0: nothing is.
+def duration_text(tests: Sequence[float | None], *, slow: Sequence[float | None] = (), confirm_s: float = 0.0) -> str:
+    """How long the tests take that were recorded; nothing is said of others, as nobody knows it.
 
-    Those of which nothing is known take as long as the others.
+    Args:
+        tests: expected seconds of each test that runs; None: not known.
+        slow: the same of those that are deselected.
+        confirm_s: the most that confirming suspicious ones adds; 0: nothing is confirmed.
     """
+    from pytest_distbench.run.confirm import START_S  # late: it imports how trainings are judged
+
     told = []
-    unknown, seconds = sum(test.seconds is None for test in tests), _total(tests)
-    if seconds is not None:
-        told = [f"{counted(len(tests), 'test')}, about {about(seconds)}"]
-        if confirm_s and any(test.has_baseline for test in tests):
+    if known := [seconds for seconds in tests if seconds is not None]:
+        of = "" if len(known) == len(tests) else f" for {len(known)} of them, which have baselines"
+        told = [f"{counted(len(tests), 'test')}, about {about(START_S + sum(known))}{of}"]
+        if confirm_s:
             told[0] += f", and up to {about(confirm_s)} to confirm suspicious timings"
-        if any(test.is_elsewhere for test in tests):
-            told[0] += ", as on other machines"
-        if unknown:
-            told[0] += f"; {unknown} of them never timed, and taken for as long as the others"
-    elif unknown:
-        told = [f"{counted(len(tests), 'test')}; the first run shows how long that takes"]
+    elif tests:
+        told = [f"{counted(len(tests), 'test')}; their baselines will show how long that takes"]
     if slow:
-        told.append(slow_text(len(slow), None if any(test.seconds is None for test in slow) else _total(slow)))
+        seconds = [each for each in slow if each is not None]
+        told.append(slow_text(len(slow), START_S + sum(seconds) if len(seconds) == len(slow) else None))
     return "; ".join(told)
-
-
-def _total(tests: Sequence[Awaited]) -> float | None:
-    known = [test.seconds for test in tests if test.seconds is not None]
-    unknown = len(tests) - len(known)
-    again_s = sum(test.again_s for test in tests)
-    return sum(known) + unknown * statistics.median(known) + again_s if known else None
 
 
 def slow_text(tests: int, seconds: float | None = None) -> str:

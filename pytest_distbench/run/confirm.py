@@ -43,8 +43,8 @@ from pytest_distbench.store.baselines import NotRecorded, read_file, recordings
 ARMS = 3
 """This tree, the revision that recorded the baseline, and that revision once more."""
 
-_START_S = 4.0
-"""What the launchers of the other arms take to start, once."""
+START_S = 4.0
+"""What the launchers of a side take to start, once."""
 
 _ENDED = "--distbench-confirm=auto:SECONDS"
 
@@ -179,7 +179,7 @@ class Doubt(Known):
     def _seconds(self, pairs: int) -> float:
         walls = [launch.wall_s for launch in self.result.launches]
         launch_s = statistics.median(walls) if walls else 0.0
-        return LOOKS[0] * launch_s if self.variant.is_itself else _START_S + ARMS * pairs * launch_s
+        return LOOKS[0] * launch_s if self.variant.is_itself else START_S + ARMS * pairs * launch_s
 
 
 class Allowance:

@@ -11,7 +11,6 @@ import functools
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,8 +42,7 @@ class Session:
     """One pytest run: what was asked for, its launches, and the store.
 
     The error rate is shared over the noisy comparisons that this run may make. Tests are named from the root. Entries
-    of an update are pending until their test has passed. In the running test others that measure on this host were
-    waited for.
+    of an update are pending until their test has passed.
     """
 
     launching: Launching
@@ -52,7 +50,6 @@ class Session:
     comparisons: int = 1
     root: Path = Path()
     pending: list[Pending] = field(default_factory=list)
-    waited_s: float = 0.0
 
     @functools.cached_property
     def pacer(self) -> Pacer:
@@ -315,11 +312,10 @@ class Session:
     def alone(self, world_size: int, *, takes_host: bool) -> Iterator[None]:
         """One measurement at a time on this host, unless it is shared; and nobody else on these GPUs."""
         gpus = [gpu.uuid for gpu in self.settings.gpus.visible[:world_size]]
-        tell, asked_at = self.launching.on_wait, time.monotonic()
+        tell = self.launching.on_wait
         with contextlib.ExitStack() as held:
             if takes_host and self.settings.fake_rank is None:
                 of_host = beside_others_on_this_host if self.settings.shares_host else alone_on_this_host
                 held.enter_context(of_host(on_wait=tell))
                 held.enter_context(lease(gpus, on_wait=tell))
-            self.waited_s += time.monotonic() - asked_at
             yield

@@ -79,7 +79,7 @@ def test_sizes(distbench, size):
     short.stdout.fnmatch_lines(
         [
             "collected 4 items / 2 deselected / 2 selected",
-            "distbench: 2 tests; the first run shows how long that takes; 2 slow tests deselected (--*",
+            "distbench: 2 tests; their baselines will show how long that takes; 2 slow tests deselected (--*",
             "*= 2 passed, 2 deselected in *",
         ]
     )

@@ -1,96 +1,26 @@
-"""What tests took in earlier runs, and one live line that says what the running one is at."""
+"""How long a run takes, and one live line that says what the running test is at."""
 
 from __future__ import annotations
 
 import io
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.projects import ALONE, TEST, Project, run
-from support.stores import CASE, result
+from support.projects import TEST, Project, run
 
 from pytest_distbench.plugin import progress
-from pytest_distbench.plugin.carry import Passed
-from pytest_distbench.plugin.progress import ProgressLine, name_in_history, read_history, write_history
-from pytest_distbench.records.run import CaseResult
+from pytest_distbench.plugin.progress import ProgressLine
 
 
-class Cache(dict[str, Any]):
-    """As pytest's."""
-
-    set = dict.__setitem__
-
-
-@pytest.fixture
-def config() -> Any:
-    return SimpleNamespace(cache=Cache())
-
-
-def settings(**changes: object) -> Any:
-    given: dict[str, Any] = {"is_paired": False, "attach": None, "launcher": "warm", "first_launches": 1}
-    return SimpleNamespace(**(given | {"update_launches": None} | changes))
-
-
-def ran(*seconds: float, **changes: Any) -> CaseResult:
-    return result(*seconds, code="no-baseline", **changes)
-
-
-def name(launches: int | None, **changes: object) -> str:
-    return name_in_history(f"{CASE.test}[ws2]", "gloo", settings(**changes), launches)
-
-
-def after(config: Any, *tests: Passed, **changes: object) -> dict[str, list[float]]:
-    write_history(config, settings(**changes), tests)
-    return read_history(config)
-
-
-def test_runs_are_kept_by_their_launches_and_the_last_three_count(config: Any) -> None:
-    for seconds in range(5):
-        after(config, ([ran(0.1)], float(seconds), 0.0))
-    updated = ([ran(0.1, 0.1, update="new")], 9.0, 0.0)
-    after(config, updated)
-    after(config, updated, update_launches=4)
-    found = after(config, ([ran(0.1)], 21.0, 0.0), is_paired=True)
-
-    assert found == {
-        name(1): [2.0, 3.0, 4.0],
-        name(None): [9.0],
-        name(4): [9.0],
-        name(1, is_paired=True): [21.0],
-    }
-
-
-def test_an_attached_run_and_one_without_a_cache_leave_no_trace(config: Any) -> None:
-    assert after(config, ([ran(0.1)], 1.0, 0.0), attach=0) == {}
-    assert after(SimpleNamespace(), ([ran(0.1)], 1.0, 0.0)) == {}
-
-
-@pytest.mark.parametrize("value", [[], {"a": 1}, {"a": ["no number"]}])
-def test_what_we_have_not_written_is_replaced(config: Any, value: object) -> None:
-    config.cache.set("distbench/took", value)
-
-    assert read_history(config) == {}
-    assert after(config, ([ran(0.1)], 1.0, 0.0)) == {name(1): [1.0]}
-
-
-def test_a_renamed_test_is_told_in_a_word(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTEST_ADDOPTS", ALONE["PYTEST_ADDOPTS"].replace("-p no:cacheprovider ", ""))
+def test_a_run_says_how_long_it_takes_as_far_as_that_was_recorded(project: Project) -> None:
     made = project(TEST)
-    first, second = run(made), run(made)
-    Path(made.path / "test_it.py").write_text(
-        (made.path / "test_it.py").read_text().replace("test_step", "test_renamed") + "\n\n"
-        "def test_step(distbench):\n    distbench.run(body, params={'stand_in': {'step': [0.02]}})\n"
-    )
-    third, update = run(made), run(made, "-q", "--distbench-update")
-
-    first.stdout.fnmatch_lines(["distbench: 1 test; the first run shows how long that takes"])
-    second.stdout.fnmatch_lines(["distbench: 1 test, about * s"])
-    third.stdout.fnmatch_lines(
-        ["distbench: 2 tests, about * s; 1 of them never timed, and taken for as long as the others"]
-    )
-    update.stdout.fnmatch_lines(["distbench: 2 tests; the first run shows how long that takes"])
+    run(made).stdout.fnmatch_lines(["distbench: 1 test; their baselines will show how long that takes"])
+    assert run(made, "--distbench-update").ret == 0
+    run(made).stdout.fnmatch_lines(["distbench: 1 test, about * s, and up to 60 s to confirm suspicious timings"])
+    with (made.path / "test_it.py").open("a") as file:
+        file.write("\n\ndef test_more(distbench):\n    distbench.run(body, params={'stand_in': {'step': [0.02]}})\n")
+    run(made).stdout.fnmatch_lines(["distbench: 2 tests, about * s for 1 of them, which have baselines, and *"])
 
 
 def make(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +11,7 @@ from support.results import result
 from support.stores import KEY, TEST, entry
 
 from pytest_distbench.machine.gpus import Gpus
-from pytest_distbench.plugin.progress import Awaited, awaited, duration_text, header_lines
+from pytest_distbench.plugin.progress import duration_text, expected_s, header_lines
 from pytest_distbench.records.environment import Gpu
 from pytest_distbench.records.record import replace
 from pytest_distbench.store.baselines import BaselineStore
@@ -64,77 +63,31 @@ def test_clocks_on_a_shared_host_are_told_to_be_others_too(tmp_path: Path, again
 @pytest.mark.parametrize(
     ("tests", "slow", "text"),
     [
-        ([Awaited(100.0), Awaited(70.0)], [], "2 tests, about 2.8 min"),
-        ([Awaited(0.2)], [], "1 test, about 1 s"),
-        (
-            [Awaited(9.0)],
-            [Awaited(None), Awaited(9.0)],
-            "1 test, about 9 s; 2 slow tests deselected (--distbench-full runs them)",
-        ),
-        ([Awaited(400.0)], [], "1 test, about 7 min"),
-        (
-            [Awaited(30.0, is_elsewhere=True), Awaited(None)],
-            [],
-            "2 tests, about 60 s, as on other machines; 1 of them never timed, and taken for as long as the others",
-        ),
-        ([Awaited(None)], [], "1 test; the first run shows how long that takes"),
-        ([], [Awaited(9.0)], "1 slow test deselected (--distbench-full runs them in about 9 s)"),
-        (
-            [Awaited(1.0), Awaited(2.0), Awaited(98.0), Awaited(None)],
-            [],
-            "4 tests, about 1.7 min; 1 of them never timed, and taken for as long as the others",
-        ),
+        ([100.0, 70.0], [], "2 tests, about 2.9 min"),
+        ([0.2], [], "1 test, about 4 s"),
+        ([9.0], [None, 9.0], "1 test, about 13 s; 2 slow tests deselected (--distbench-full runs them)"),
+        ([400.0], [], "1 test, about 7 min"),
+        ([56.0, None], [], "2 tests, about 60 s for 1 of them, which have baselines"),
+        ([None], [], "1 test; their baselines will show how long that takes"),
+        ([], [9.0], "1 slow test deselected (--distbench-full runs them in about 13 s)"),
     ],
 )
-def test_how_long_it_will_take_and_what_is_deselected(tests: list[Awaited], slow: list[Awaited], text: str) -> None:
+def test_how_long_it_will_take_and_what_is_deselected(
+    tests: list[float | None], slow: list[float | None], text: str
+) -> None:
     assert duration_text(tests, slow=slow) == text
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> BaselineStore:
-    return BaselineStore(tmp_path, "cpu-x")
+def test_what_confirming_may_add_is_told() -> None:
+    assert duration_text([16.0], confirm_s=60.0) == "1 test, about 20 s, and up to 60 s to confirm suspicious timings"
+    assert duration_text([None], confirm_s=60.0) == "1 test; their baselines will show how long that takes"
 
 
-def known(
-    store: BaselineStore, name: str = "a", ran: Mapping[str, list[float]] | None = None, **changes: Any
-) -> Awaited:
-    given = {"test": f"t.py::{name}", "case_id": "ws2", "conditions": ("gloo", "warm")}
-    return awaited(store, ran or {}, name=name, **given | changes)
+def test_the_cases_of_a_baseline_are_added_and_multiplied_by_the_launches() -> None:
+    entries = [entry(1.0, 1.0, 1.0, launch_s=3.0), entry(1.0, launch_s=2.0)]
 
-
-def test_a_test_takes_the_median_of_its_last_runs(store: BaselineStore) -> None:
-    runs = {"a": [1.5, 9.0, 1.2], "b": [2.5]}
-
-    assert known(store, "a", runs) == Awaited(1.5)
-    assert known(store, "new", runs) == Awaited(None)
-
-
-def test_what_confirming_took_is_added_as_often_as_it_was_needed(store: BaselineStore) -> None:
-    runs = {"a": [2.0, 2.0], "a confirming": [0.0, 30.0]}
-    store.write(TEST, KEY, entry(1.0, launch_s=3.0))
-    tests = [known(store, "a", runs), known(store, "b", runs, test=TEST)]
-
-    assert tests == [Awaited(2.0, again_s=15.0), Awaited(3.0, has_baseline=True)]
-    assert duration_text(tests, confirm_s=60.0) == "2 tests, about 20 s, and up to 60 s to confirm suspicious timings"
-    assert duration_text(tests) == "2 tests, about 20 s"
-
-
-def test_the_cases_of_a_baseline_are_added_and_multiplied_by_the_launches(store: BaselineStore) -> None:
-    store.write(TEST, KEY, entry(1.0, 1.0, 1.0, launch_s=3.0))
-    store.write(TEST, f"ws2:one.{KEY.partition('.')[2]}", entry(1.0, launch_s=2.0))
-    store.write(TEST, "ws4.gloo.warm", entry(1.0, launch_s=50.0))
-
-    assert known(store, test=TEST) == Awaited(5.0, has_baseline=True)
-    assert known(store, test=TEST, launches=10).seconds == 50.0
-    assert known(store, test=TEST, launches=None).seconds == 15.0, "as many as are stored"
-    assert known(store, test=TEST, conditions=("mpi", "warm")).seconds is None
-    assert known(store, test=TEST, conditions=("gloo", "torchrun")).seconds is None
-    assert known(store, "a", {"a": [7.0]}, test=TEST).seconds == 7.0, "what it took is nearer"
-
-
-def test_another_class_of_machines_is_better_than_nothing(store: BaselineStore) -> None:
-    BaselineStore(store.folder, "cpu-y").write(TEST, KEY, entry(1.0, launch_s=3.0))
-
-    assert known(store, test=TEST) == Awaited(3.0, is_elsewhere=True)
-    store.write(TEST, KEY, entry(1.0, launch_s=2.0))
-    assert known(store, test=TEST) == Awaited(2.0, has_baseline=True)
+    assert expected_s(entries, 1) == 5.0
+    assert expected_s(entries, 10) == 50.0
+    assert expected_s(entries, None) == 11.0, "as many as are stored"
+    assert expected_s([*entries, entry(1.0)], 1) is None
+    assert expected_s([], 1) is None
