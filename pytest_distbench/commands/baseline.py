@@ -149,7 +149,7 @@ def _prune(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _add_move(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("old", metavar="OLD", help="'path::test', or 'path::test[id]' for one of its parameters")
+    parser.add_argument("old", metavar="OLD", help="'path::test' or 'path::test[id]'")
     parser.add_argument("new", metavar="NEW", help="what it is called now")
     choose_entries(parser)
 
@@ -315,7 +315,7 @@ BASELINE_COMMANDS: Table[str, Subcommand] = Table(
             "measure again and record: pytest --distbench-update with the given arguments", _add_update, _update
         ),
         "prune": Subcommand("delete baselines: not used by a run, without a test, or by name", _add_prune, _prune),
-        "move": Subcommand("give the baselines of a test to the name that it has now", _add_move, _move),
+        "move": Subcommand("rename a test, or one id of it, in the baselines", _add_move, _move),
         "diff": Subcommand(
             "show what changed since a git revision, or compared with another baseline directory", _add_diff, _diff
         ),
