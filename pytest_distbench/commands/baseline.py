@@ -150,7 +150,7 @@ def _prune(options: argparse.Namespace) -> Iterator[str]:
 
 def _add_move(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("old", metavar="OLD", help="'path::test' or 'path::test[id]'")
-    parser.add_argument("new", metavar="NEW", help="what it is called now")
+    parser.add_argument("new", metavar="NEW", help="its new name")
     choose_entries(parser)
 
 
