@@ -271,7 +271,7 @@ def _rows(changes: Sequence[EntryChange]) -> list[tuple[str, ...]]:
     found = [(change, metric) for change in changes if change.kind == "changed" for metric in change.metrics]
     rows = []
     for change, metric in sorted(found, key=lambda pair: -worse_by(pair[1])):
-        is_exact = METRIC_KINDS[metric.better].rule == "exact"
+        is_exact = METRIC_KINDS[metric.better].is_exact
         moved = "" if metric.ratio is None or is_exact else format_change(metric.ratio)
         numbers = (quantity(value, metric.unit) for value in (metric.baseline, metric.current))
         launches = f"{metric.baseline_launches} -> {metric.launches}"

@@ -346,11 +346,11 @@ def _attribute(stored: Finding, beside: Finding | None, itself: Finding | None, 
 def _differs(metric: Sequence[Sample]) -> bool:
     if not metric or not METRIC_KINDS[metric[0].better].is_of_training:
         return False
-    is_curve = METRIC_KINDS[metric[0].better].rule == "curve"
+    is_curve = METRIC_KINDS[metric[0].better].is_curve
     return any(m.value != metric[0].value or (is_curve and m.values != metric[0].values) for m in metric)
 
 
 def _is_equal(verdict: Finding) -> bool:
-    if METRIC_KINDS[verdict.better].rule == "curve":
+    if METRIC_KINDS[verdict.better].is_curve:
         return (verdict.kind == "unchanged" or verdict.code == "flat-curve") and verdict.facts.get("deviation") == 0.0
     return verdict.kind == "unchanged" and verdict.code != "numerics" and verdict.current == verdict.baseline

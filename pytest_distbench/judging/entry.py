@@ -97,7 +97,7 @@ def make_entry(
         tolerances={
             key: value
             for key, value in tolerances.items()
-            if key in metrics and METRIC_KINDS[metrics[key][0].better].rule != "exact"
+            if key in metrics and not METRIC_KINDS[metrics[key][0].better].is_exact
         },
         foreign_cores=_of_median(launch.foreign_cores for launch in launches),
         foreign_wanted=_of_median(launch.foreign_wanted for launch in launches),
@@ -157,9 +157,9 @@ def stored_samples(found: Sequence[Sample]) -> list[Sample]:
     kind = METRIC_KINDS[first.better]
     spreads = [m.spread or Spread() for m in found]
     values = [m.value for m in found]
-    kept = first.values if kind.repeats_exactly else list(most_of_ranks(found)) if kind.rule == "memory" else []
+    kept = first.values if kind.repeats_exactly else list(most_of_ranks(found)) if kind.is_memory else []
     series = [kept] * len(found)
-    if kind.rule == "curve":
+    if kind.is_curve:
         steps = min(len(m.values) for m in found)
         if UNTIL_MOVED in first.facts:
             steps = golden_curve.steps_to_move(first.values[:steps])
@@ -174,18 +174,18 @@ def stored_samples(found: Sequence[Sample]) -> list[Sample]:
         m.value is not None and 0 < s.minimum <= m.value <= s.p95 for m, s in zip(found, spreads, strict=True)
     )  # a run record of others may say anything
     wholes = [s.geometric_mean for s in spreads]
-    number = min(map(series_length, found)) if kind.rule not in ("curve", "exact") else 0
+    number = min(map(series_length, found)) if not (kind.is_curve or kind.is_exact) else 0
     stored = [
         Spread(
             n=number,
             minimum=_round(s.minimum) if is_timed else 0.0,
             p95=_round(s.p95) if is_timed else 0.0,
             geometric_mean=_round(s.geometric_mean) if s.geometric_mean is not None and None not in wholes else None,
-            over_ranks=over_ranks[: len(of_launch)] if kind.rule == "curve" else over_ranks,
+            over_ranks=over_ranks[: len(of_launch)] if kind.is_curve else over_ranks,
         )
         for s, of_launch in zip(spreads, series, strict=True)
     ]
-    whole = golden_curve.common([m.whole for m in found]) if kind.rule == "curve" else []
+    whole = golden_curve.common([m.whole for m in found]) if kind.is_curve else []
     companions, ranks = _companions(found), min(m.ranks for m in found)
     tensors = stored_tensors(found) if kind.shape == "tensors" else {}
     return [
@@ -249,7 +249,7 @@ def are_enough(terms: Terms, launches: Sequence[LaunchRecord], entry: BaselineEn
     noise: dict[str, float] = {}
     for key, found in judged.items():
         kind = METRIC_KINDS[found[0].better]
-        if kind.rule in ("exact", "memory"):
+        if kind.needs_few_launches:
             continue
         values = [m.value for m in found if m.value is not None]
         if not kind.is_of_training and len(values) == len(found) > 1 and min(values) > 0:
@@ -354,7 +354,7 @@ def why_not_storable(launches: Sequence[LaunchRecord], *, fewest: int = 2) -> st
         return "nothing was measured that can be judged"
     reached = {m.name for m in judged if m.value is not None}
     lacking = [
-        m.key for m in judged if m.value is None and not (METRIC_KINDS[m.better].rule == "steps" and m.name in reached)
+        m.key for m in judged if m.value is None and not (METRIC_KINDS[m.better].counts_steps and m.name in reached)
     ]
     if impossible := impossible_value(launches):
         return impossible
@@ -384,7 +384,7 @@ def few_launches(metrics: Mapping[str, Sequence[Sample]]) -> dict[str, int]:
     return {
         key: len(metric)
         for key, metric in metrics.items()
-        if METRIC_KINDS[metric[0].better].rule not in ("exact", "memory") and len(metric) < FEWEST_LAUNCHES
+        if not METRIC_KINDS[metric[0].better].needs_few_launches and len(metric) < FEWEST_LAUNCHES
     }
 
 

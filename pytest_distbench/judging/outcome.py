@@ -157,7 +157,7 @@ def _movement(result: CaseResult, failed: Sequence[Finding], against: str) -> st
         return f"{name}{against}: no value ({first.reason}), baseline {quantity(first.baseline, first.unit)}{of}"
     if kind.is_of_training and first.reason:
         return f"{name}{against}: {first.reason.partition(';')[0]}{of}"
-    if kind.rule == "exact":
+    if kind.is_exact:
         now, then = quantity(first.current, first.unit), quantity(first.baseline, first.unit)
         return f"{name}{against}: {now}, baseline {then} (exact){of}"
     most = threshold(first)
@@ -235,7 +235,7 @@ def why_number(first: Finding) -> str:
     if first.kind == "missing":
         return "numbers missing"
     if kind.is_of_training:
-        return "losses changed" if kind.rule == "curve" else "trains otherwise"
+        return "losses changed" if kind.is_curve else "trains otherwise"
     if first.kind == "changed":
         return f"{first.name} changed"
     return "more memory" if is_size(first.unit) else "slower" if is_clock(first, first.unit) else f"{first.name} worse"

@@ -250,9 +250,7 @@ def algorithm(result: CaseResult) -> Iterator[Finding]:
     if result.reference.kind == "paired":
         return
     for verdict in result.verdicts:
-        if METRIC_KINDS[verdict.better].rule == "curve" and (
-            verdict.row.may_be_confirmed or verdict.code == "numerics"
-        ):
+        if METRIC_KINDS[verdict.better].is_curve and (verdict.row.may_be_confirmed or verdict.code == "numerics"):
             told = f"{verdict.metric}: NCCL_ALGO is not set, so NCCL may sum in another order than at the baseline"
             advice = "set NCCL_ALGO=Ring (or Tree) and record the baseline again with it"
             yield Finding(code="free-algorithm", metric=verdict.metric, reason=told, differences=[advice])
@@ -396,9 +394,9 @@ def _why_out_of_reach(verdict: Finding, other_software: str) -> str:
         return f"minimum detectable slowdown {format_change(1 + mde)}" if mde > BLIND_LIMIT else ""
     if not other_software or verdict.name == "fingerprint":
         return ""
-    if kind.rule == "exact":
+    if kind.is_exact:
         return f"exact numbers cannot be compared under other software versions ({other_software})"
-    if kind.rule in ("steps", "floor", "same") and "seeds" not in verdict.facts:
+    if (kind.counts_steps or kind.has_floor or kind.is_two_sided) and "seeds" not in verdict.facts:
         return f"one seed shows nothing under other software versions ({other_software})"
     return ""
 

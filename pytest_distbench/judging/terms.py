@@ -376,4 +376,4 @@ def severity(verdict: Finding) -> float:
 
 def worst(verdicts: Iterable[Finding]) -> Finding:
     """The one to name first: what is beyond a bound, or a training's curve, the earliest, else what moved most."""
-    return max(verdicts, key=lambda v: (v.code == "bound", METRIC_KINDS[v.better].rule == "curve", severity(v)))
+    return max(verdicts, key=lambda v: (v.code == "bound", METRIC_KINDS[v.better].is_curve, severity(v)))

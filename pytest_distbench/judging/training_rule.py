@@ -176,7 +176,7 @@ def _apart(family: Family, verdict: Finding) -> str:
     """
     if not family.stored or not _repeats(family) or any(_spread_of(stored) for stored in family.stored.values()):
         return ""
-    is_curve = METRIC_KINDS[family.first.better].rule == "curve"
+    is_curve = METRIC_KINDS[family.first.better].is_curve
     says = curve_says(verdict) if is_curve else family.curve
     if not is_curve and says == "nothing" and not family.same_software:
         return ""
@@ -210,7 +210,7 @@ def lost_in_part(family: Family) -> Finding | None:
 
 def of_own_curve(family: Family) -> Finding | None:
     """Of a curve without a baseline: whether it can ever be one."""
-    if METRIC_KINDS[family.first.better].rule != "curve" or family.stored:
+    if not METRIC_KINDS[family.first.better].is_curve or family.stored:
         return None
     if own := _disagreement(family):
         return _not_repeated(family, own, "its")
@@ -220,7 +220,7 @@ def of_own_curve(family: Family) -> Finding | None:
 
 def without_value(family: Family) -> Finding | None:
     missed = family.new.count(None)
-    if not missed or (family.stored and METRIC_KINDS[family.first.better].rule == "steps"):
+    if not missed or (family.stored and METRIC_KINDS[family.first.better].counts_steps):
         return None
     seeds = f"{len(family.new)} seed{'s' * (len(family.new) > 1)}"
     return _settle(family, "no-value", f"no value in {missed} of {seeds}")
@@ -282,7 +282,7 @@ def _repeats(family: Family) -> bool:
 
 def _spread_of(stored: Sequence[Sample]) -> float:
     """Largest relative deviation of the curves of the other launches from that of the first; 0: they repeat it."""
-    if METRIC_KINDS[stored[0].better].rule != "curve" or not stored[0].values:
+    if not METRIC_KINDS[stored[0].better].is_curve or not stored[0].values:
         return 0.0
     return max(max(golden_curve.deviations(stored[0].values, m.values)) for m in stored)
 
@@ -303,7 +303,7 @@ def exactly(family: Family) -> Finding | None:
         return _settle(family, "equal", threshold=0.0)
     more = f" and {len(changes) - 2} more" if len(changes) > 2 else ""
     reason = f"exact under the same software: {'; '.join(changes[:2])}{more}{_where(family)}"
-    if METRIC_KINDS[family.first.better].rule == "same" and largest <= golden_curve.ROUNDING:
+    if METRIC_KINDS[family.first.better].is_two_sided and largest <= golden_curve.ROUNDING:
         return _settle(
             family, "numerics", f"{reason}: rounding, which shows only after the recorded curve", threshold=0.0
         )
@@ -322,7 +322,7 @@ def _where(family: Family) -> str:
             told = f"; {before}number {at + 1} ({_quantity(then[at])} -> {_quantity(now[at])})"
             break
     old, new = known_values(family.old), known_values(family.new)
-    is_better = METRIC_KINDS[family.first.better].rule == "floor" and old and new and min(new) >= max(old)
+    is_better = METRIC_KINDS[family.first.better].has_floor and old and new and min(new) >= max(old)
     if family.curve == "equal":
         told += (
             "; the losses agree, so it is the evaluation or what follows them (a schedule, the order of a later epoch)"
@@ -486,7 +486,7 @@ def _launches(family: Family) -> int:
 
 def curve_says(verdict: Finding) -> CurveSays | None:
     """What a verdict on a curve says of the training's other numbers; None: it is on no curve, or compared none."""
-    if METRIC_KINDS[verdict.better].rule != "curve" or "deviation" not in verdict.facts:
+    if not METRIC_KINDS[verdict.better].is_curve or "deviation" not in verdict.facts:
         return None
     match verdict.kind:
         case "changed":
@@ -670,7 +670,7 @@ def _settle(
 ) -> Finding:
     """The verdict of a family; ``shown`` is what was judged, where that is not the mean of its seeds."""
     first = family.first
-    is_curve = METRIC_KINDS[first.better].rule == "curve"
+    is_curve = METRIC_KINDS[first.better].is_curve
     is_open = family.asks and is_curve and float((facts or {}).get("deviation", 0.0)) > golden_curve.ROUNDING
     statistic, now, then = shown or ("mean of seeds", _mean_of_known(family.new), _mean_of_known(family.old))
     seeds = {"seeds": len(family.current)} if len(family.current) > 1 else {}

@@ -56,7 +56,7 @@ def change(verdict: Finding) -> str:
     step = next((f" at {name.rpartition('_')[2]} {at}" for name, at in verdict.facts.items() if name in _AT), "")
     if step and verdict.facts["deviation"]:
         return f"differs by up to {format_share(float(verdict.facts['deviation']))}{step}"
-    if METRIC_KINDS[verdict.better].rule == "same" and verdict.ratio != 1:
+    if METRIC_KINDS[verdict.better].is_two_sided and verdict.ratio != 1:
         return f"differs by {format_share(abs(verdict.ratio - 1))}"
     return format_change(verdict.ratio)
 
@@ -71,7 +71,7 @@ def threshold(verdict: Finding) -> str:
     largest = ""
     if share is not None and kind.is_judged:
         largest = "exact" if kind.repeats_exactly and share == 0.0 else kind.limit_text(share)
-        if kind.rule == "memory" and share > _LARGEST_SHARE and then is not None:
+        if kind.is_memory and share > _LARGEST_SHARE and then is not None:
             largest = f"+{quantity(share * then, verdict.unit)}"
     sides: tuple[tuple[str, Side], ...] = ((">=", "least"), ("<=", "most"))
     found = [(sign, tightest(verdict.bounds, side)) for sign, side in sides]

@@ -409,7 +409,7 @@ def _observe(name: str, reader: Reader, place: Place) -> Observation:
             + (f" after the {reader.skip} that are skipped" if reader.skip else "")
             + f"; the last is {kept[-1][1]}"
         )
-    is_curve = METRIC_KINDS[reader.better].rule == "curve"
+    is_curve = METRIC_KINDS[reader.better].is_curve
     rest = kept[reader.first :] if is_curve and reader.first else []
     kept = kept[: reader.first]
     values = [_number(key, text.strip(), where) * reader.scale for text, where, _ in kept]

@@ -238,7 +238,7 @@ class Distbench:
             bounds=given.bounds(at_least, at_most, unit=unit),
         )
         metric = replace(metric, bounds=metric.bounds or list(plausible(metric)))
-        if tolerance is not None and METRIC_KINDS[metric.better].rule == "exact":
+        if tolerance is not None and METRIC_KINDS[metric.better].is_exact:
             given.refuse(f"tolerance={show(tolerance)} has no effect with better={better!r}, which is compared exactly")
         runs = [of] if isinstance(of, Run) else of
         source = self._derived_samples(given, metric, values, runs)

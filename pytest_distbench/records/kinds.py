@@ -134,6 +134,39 @@ class MetricKind:
         return self.rule not in STEADY_RULES and not self.is_steady
 
     @property
+    def is_exact(self) -> bool:
+        return self.rule == "exact"
+
+    @property
+    def is_memory(self) -> bool:
+        return self.rule == "memory"
+
+    @property
+    def is_curve(self) -> bool:
+        """Whether it is the first losses of a seeded training."""
+        return self.rule == "curve"
+
+    @property
+    def is_two_sided(self) -> bool:
+        """Whether it is a number of a training that is to stay the same."""
+        return self.rule == "same"
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether it is the steps to a goal, which a training may miss."""
+        return self.rule == "steps"
+
+    @property
+    def has_floor(self) -> bool:
+        """Whether it is a number of a training that is not to fall."""
+        return self.rule == "floor"
+
+    @property
+    def needs_few_launches(self) -> bool:
+        """Whether one or two launches show all of it: it hardly scatters."""
+        return self.is_exact or self.is_memory
+
+    @property
     def is_judged(self) -> bool:
         """Whether there is a verdict on it that counts."""
         return self.rule != "none"

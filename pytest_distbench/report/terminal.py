@@ -322,10 +322,10 @@ def _compared(results: Sequence[CaseResult]) -> str:
     exact = {
         "communication": any(v.metric == FINGERPRINT for v in judged),
         "losses": any(METRIC_KINDS[v.better].is_of_training for v in judged),
-        "exact numbers": any(METRIC_KINDS[v.better].rule == "exact" and v.metric != FINGERPRINT for v in judged),
+        "exact numbers": any(METRIC_KINDS[v.better].is_exact and v.metric != FINGERPRINT for v in judged),
     }
     noisy = {
-        "memory": any(METRIC_KINDS[v.better].rule == "memory" for v in judged),
+        "memory": any(METRIC_KINDS[v.better].is_memory for v in judged),
         "timings": any(is_clock(v, v.unit) for v in judged),
     }
     parts = [(exact, "unchanged"), (noisy, "within their thresholds")]

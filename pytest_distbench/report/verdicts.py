@@ -122,7 +122,7 @@ def verdict_rows(
 def statistics_of(shown: Sequence[Finding], current: str = "this run") -> tuple[list[str], list[str]]:
     """The statistic of each verdict, if they differ; else a line below the table that says what it is."""
     judged = [v for v in shown if v.is_judged and v.ratio is not None]
-    found = sorted({v.statistic for v in judged if METRIC_KINDS[v.better].rule != "exact"})
+    found = sorted({v.statistic for v in judged if not METRIC_KINDS[v.better].is_exact})
     if len(found) > 1:
         return [v.statistic if v.ratio is not None else "" for v in shown], []
     return [], [f"  {current}, baseline: {STATISTICS[name]}" for name in found]
@@ -325,7 +325,7 @@ def _why_not_accepted(result: CaseResult) -> str:
     if any(v.code == "bound" for v in result.verdicts):
         return "no update accepts this: fix what was measured, or change the bound where it was set"
     regressed = [v for v in result.verdicts if v.row.may_be_confirmed]
-    if any(v.current is None and METRIC_KINDS[v.better].rule != "steps" for v in regressed):
+    if any(v.current is None and not METRIC_KINDS[v.better].counts_steps for v in regressed):
         return "no update accepts a metric without a value: fix what was measured"
     return ""
 

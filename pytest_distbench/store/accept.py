@@ -43,7 +43,7 @@ def worse_by(change: Finding) -> float:
     if change.baseline == change.current:
         return 0.0
     kind = METRIC_KINDS[change.better]
-    if kind.rule == "exact" or change.ratio is None or change.ratio <= 0:
+    if kind.is_exact or change.ratio is None or change.ratio <= 0:
         return math.inf
     return math.log(change.ratio) * (kind.sign or 1)
 
@@ -87,7 +87,7 @@ def entry_change(name: EntryName, old: BaselineEntry | None, new: BaselineEntry 
 def _what_counts(metric: Sequence[Sample]) -> object:
     """What must be equal: of exact numbers it does not matter how often they were seen."""
     values = [m.value for m in metric]
-    return set(values) if metric and METRIC_KINDS[metric[0].better].rule == "exact" else values
+    return set(values) if metric and METRIC_KINDS[metric[0].better].is_exact else values
 
 
 def _notes(old: BaselineEntry, new: BaselineEntry) -> Iterator[str]:
@@ -345,7 +345,7 @@ def _fewest(made: Sequence[Sample], known: Sequence[Sample]) -> int:
     A number of a seeded training repeats: one is enough where the stored ones have shown that it does, else two that
     agree.
     """
-    if METRIC_KINDS[made[0].better].rule in ("exact", "memory"):
+    if METRIC_KINDS[made[0].better].needs_few_launches:
         return 1
     if made[0].is_noisy or not _repeats(made):
         return FEWEST_LAUNCHES

@@ -286,10 +286,10 @@ def _why_edited_wrongly(file: BaselineFile) -> str:
     if entry.workload and not entry.metrics:
         return "`$.entry.metrics` is empty: a recorded baseline has at least one metric"
     for key, metric in entry.metrics.items():
-        rule, where = METRIC_KINDS[metric[0].better].rule, f"`$.entry.metrics[{key}]`"
-        if rule != "steps" and all(m.value is None for m in metric):
+        kind, where = METRIC_KINDS[metric[0].better], f"`$.entry.metrics[{key}]`"
+        if not kind.counts_steps and all(m.value is None for m in metric):
             return f"`$.entry.metrics[{key}].launches` has no value: each launch of a baseline has one"
-        if rule == "exact" and key in entry.tolerances:
+        if kind.is_exact and key in entry.tolerances:
             return (
                 f"an exact metric has no tolerance: take it out, or record the number as lower or higher - at {where}"
             )

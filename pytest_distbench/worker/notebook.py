@@ -164,13 +164,13 @@ def _check_training(
     if is_series != (kind.shape == "series"):
         wanted, got = ("a series, one value per step", "one number") if not is_series else ("one number", "a series")
         raise RecordingError(f"{call}: wanted {wanted}, got {got}")
-    if kind.rule == "steps":
+    if kind.counts_steps:
         if any(v < 0 or v % 1 for v in values):
             refuse(call, "whole steps, 0 or more", values[0])
         every = identity.get("every", 1)
         if isinstance(every, (bool, str)) or not every > 0:
             refuse(call, "every in identity to be the steps between evaluations, above 0", every)
-    if kind.rule == "floor" and "evaluation_samples" in identity:
+    if kind.has_floor and "evaluation_samples" in identity:
         samples = identity["evaluation_samples"]
         if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
             refuse(call, "evaluation_samples in identity to be a whole number, at least 1", samples)

@@ -226,7 +226,7 @@ def _check_runs(given: Arguments, runs: Mapping[tuple[int, str], Run], of: str, 
             "mode='strong'"
         )
     judged = [verdict for run in runs.values() for verdict in run.verdicts.values()]
-    known = {verdict.name for verdict in judged if METRIC_KINDS[verdict.better].rule != "exact"}
+    known = {verdict.name for verdict in judged if not METRIC_KINDS[verdict.better].is_exact}
     unknown = [name for name in (tolerance if isinstance(tolerance, Mapping) else ()) if name not in known]
     if unknown:
         there = ", ".join(sorted({*known, *DERIVED}))
