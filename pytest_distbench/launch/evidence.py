@@ -27,7 +27,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from pytest_distbench.launch.workplace import find_line
-from pytest_distbench.records.iteration import FlightEntry, flight_entries
+from pytest_distbench.records.iteration import FlightEntry, flight_entries, operation
 from pytest_distbench.records.launch import ErrorReport, RankFate
 from pytest_distbench.records.launch_files import LaunchFiles, open_left
 from pytest_distbench.records.record import replace
@@ -62,12 +62,6 @@ _LATE = re.compile(
 _FRAMES = re.compile(r"^(?:Exception raised from|frame #|terminate called|\[rank\d+\]:\[)", re.MULTILINE)
 _FOLLOWING = 6
 """Lines below the watchdog's in which torch says what an error of NCCL's means, and NCCL what it warned of last."""
-_OPS = {
-    "ALLREDUCE": "all_reduce", "ALLREDUCE_COALESCED": "all_reduce_coalesced", "ALLGATHER": "all_gather",
-    "_ALLGATHER_BASE": "all_gather_into_tensor", "REDUCE_SCATTER": "reduce_scatter",
-    "_REDUCE_SCATTER_BASE": "reduce_scatter_tensor", "ALLTOALL": "all_to_all", "ALLTOALL_BASE": "all_to_all_single",
-}  # fmt: skip
-"""torch's names for kinds of work; those not here are the functions' in capitals."""
 
 
 def read_abort(log: Path) -> ErrorReport | None:
@@ -81,7 +75,7 @@ def read_abort(log: Path) -> ErrorReport | None:
 def late_collective(text: str) -> tuple[str, int | None]:
     """The collective that the watchdog found late, ``all_reduce``, and its number in its group; "" if none was."""
     late = _LATE.search(text)
-    return (_OPS.get(late[2], late[2].lower()), int(late[1])) if late else ("", None)
+    return (operation(late[2]), int(late[1])) if late else ("", None)
 
 
 def read_uncaught(log: Path) -> ErrorReport | None:

@@ -26,11 +26,21 @@ _DTYPES = {
 
 
 _OPERATIONS = {
-    "_all_gather_base": "all_gather_into_tensor",
-    "_allgather_base": "all_gather_into_tensor",
-    "_reduce_scatter_base": "reduce_scatter_tensor",
-}
-"""The recorder's names of those that it does not call as torch does."""
+    "allreduce": "all_reduce", "allreduce_coalesced": "all_reduce_coalesced",
+    "allgather": "all_gather", "allgather_coalesced": "all_gather_coalesced",
+    "allgather_base": "all_gather_into_tensor", "all_gather_base": "all_gather_into_tensor",
+    "allgather_into_tensor_coalesced": "all_gather_into_tensor_coalesced",
+    "reduce_scatter_base": "reduce_scatter_tensor",
+    "alltoall": "all_to_all", "alltoall_base": "all_to_all_single",
+    "recv_any_source": "recv",
+}  # fmt: skip
+"""A collective in torch's operators, flight recorder and watchdog -> its name in torch.distributed, if that differs."""
+
+
+def operation(name: str) -> str:
+    """What torch.distributed calls a collective, by whichever name torch has for it: ``ALLREDUCE``, ``allreduce_``."""
+    bare = name.strip("_").lower()
+    return _OPERATIONS.get(bare, bare)
 
 
 def group_label(name: str, description: str) -> str:
@@ -66,8 +76,7 @@ class FlightEntry(msgspec.Struct, frozen=True):
 
     @property
     def op(self) -> str:
-        name = self.profiling_name.rpartition(":")[2] or "collective"
-        return _OPERATIONS.get(name, name)
+        return operation(self.profiling_name.rpartition(":")[2] or "collective")
 
     @property
     def dtypes(self) -> list[str]:

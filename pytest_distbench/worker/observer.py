@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pytest_distbench.records.iteration import NOT_WAITED, Collective, Course, Group, StepKind, group_label
+from pytest_distbench.records.iteration import NOT_WAITED, Collective, Course, Group, StepKind, group_label, operation
 from pytest_distbench.records.record import replace
 from pytest_distbench.worker import torch_internals
 from pytest_distbench.worker.clock import HostClock
@@ -171,22 +171,6 @@ def _bare(rows: Sequence[Collective]) -> list[Collective]:
     return [replace(row, how=None) for row in rows]
 
 
-_OPERATIONS = {
-    "allreduce_": "all_reduce",
-    "allreduce_coalesced_": "all_reduce_coalesced",
-    "allgather_": "all_gather",
-    "_allgather_base_": "all_gather_into_tensor",
-    "allgather_coalesced_": "all_gather_coalesced",
-    "allgather_into_tensor_coalesced_": "all_gather_into_tensor_coalesced",
-    "reduce_scatter_": "reduce_scatter",
-    "_reduce_scatter_base_": "reduce_scatter_tensor",
-    "reduce_scatter_tensor_coalesced_": "reduce_scatter_tensor_coalesced",
-    "alltoall_": "all_to_all",
-    "alltoall_base_": "all_to_all_single",
-    "recv_any_source_": "recv",
-}
-"""Operators whose name without its last underscore is not what torch.distributed calls it."""
-
 _INPUTS = ("input_tensors", "input_list", "inputs", "input_tensor", "input", "tensors")
 """What operators call what is sent. A barrier has none of these."""
 
@@ -243,7 +227,7 @@ class Observer:
         tensors = list(_flat(sent))
         peer = given.get("dst", given.get("src"))
         collective = Collective(
-            op=_OPERATIONS.get(name, name.rstrip("_")),
+            op=operation(name),
             dtype="+".join(dict.fromkeys(str(t.dtype).removeprefix("torch.") for t in tensors)),
             message_bytes=sum(t.numel() * t.element_size() for t in tensors),
             group=group_label(group.group_name, getattr(group, "group_desc", "")),
