@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pytest_distbench.records.iteration import Fingerprint, FlightEntry, rank_ranges
+from pytest_distbench.records.iteration import Fingerprint, FlightEntry, operation, rank_ranges
 
 
 def entry(**fields: object) -> FlightEntry:
@@ -24,6 +24,22 @@ def entry(**fields: object) -> FlightEntry:
 )
 def test_a_group_is_the_default_one_or_known_by_description_or_by_name(recorded: list[str], told: str) -> None:
     assert entry(process_group=recorded).group == told
+
+
+@pytest.mark.parametrize(
+    ("name", "called"),
+    [
+        ("allreduce_", "all_reduce"),
+        ("ALLREDUCE", "all_reduce"),
+        ("_all_gather_base", "all_gather_into_tensor"),
+        ("_REDUCE_SCATTER_BASE", "reduce_scatter_tensor"),
+        ("ALLTOALL_BASE", "all_to_all_single"),
+        ("recv_any_source_", "recv"),
+        ("monitored_barrier", "monitored_barrier"),
+    ],
+)
+def test_a_collective_has_one_name_whatever_torch_calls_it(name: str, called: str) -> None:
+    assert operation(name) == called
 
 
 def test_types_and_ranks_are_told_in_torchs_words() -> None:

@@ -236,8 +236,6 @@ TRAINING = "import torch\n\ndef step(net):\n    torch.optim.SGD(net.parameters()
         ("import training\n\ndef body(rank):\n    training.step(rank.net)\n", True),
         ("def body(rank):\n    from package import deep\n    deep.step(rank.net)\n", True),
         ("from package.flat import FLAT\n", False),
-        ("from pytest_distbench.workloads import sweep\n", False),
-        ("from pytest_distbench.workloads.training import Trainer\n", True),
         ("from pytest_distbench import RankContext\n", False),
         ("from torch.nn.parallel import DistributedDataParallel\n", True),
         ("def body(rank):\n    import torch\n    torch.compile(rank.net)\n", True),
@@ -267,11 +265,3 @@ def test_whether_a_body_may_step_an_optimizer_is_told_by_its_text_and_that_of_wh
     work = Ranks(body=BodyReference(file=str(tmp_path / "body.py"), function="body"))
 
     assert bodies.may_train(make_plan(tmp_path, work=work, python_path=[str(library)])) == may_train
-
-
-def test_a_sweep_of_collectives_does_not(tmp_path: Path) -> None:
-    from pytest_distbench.workloads import sweep
-
-    work = Ranks(body=BodyReference(file=sweep.__file__, function="sweep"))
-
-    assert not bodies.may_train(make_plan(tmp_path, work=work))

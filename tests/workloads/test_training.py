@@ -15,11 +15,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.plans import make_plan
 from support.ranks import make_rank
 from torch.optim.lr_scheduler import StepLR
 
 from pytest_distbench.errors import ConfigurationError, RecordingError
-from pytest_distbench.worker import checkpoints
+from pytest_distbench.records.plan import BodyReference, Ranks
+from pytest_distbench.worker import bodies, checkpoints
+from pytest_distbench.workloads import sweep
 from pytest_distbench.workloads.training import (
     Checkpoints,
     accuracy_over_ranks,
@@ -358,3 +361,14 @@ def test_a_torn_checkpoint_is_passed_over(tmp_path: Path) -> None:
 
     assert later.checkpoints.step == 2
     assert later.losses(3) == whole[2:]
+
+
+@pytest.mark.parametrize(("module", "may_train"), [("training", True), ("sweep", False)])
+def test_a_body_of_a_training_may_step_an_optimizer_and_a_sweep_does_not(
+    module: str, may_train: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "body.py").write_text(f"from pytest_distbench.workloads import {module}\n")
+    file = tmp_path / "body.py" if may_train else Path(sweep.__file__)
+    work = Ranks(body=BodyReference(file=str(file), function="body"))
+
+    assert bodies.may_train(make_plan(tmp_path, work=work)) == may_train
