@@ -15,7 +15,6 @@ import site
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -81,9 +80,6 @@ OLDEST_PYTHON: Release = (3, 11)
 
 TESTED: Mapping[Release, tuple[str, ...]] = MappingProxyType(
     {
-        (2, 5): ("3.11",),
-        (2, 6): ("3.13",),
-        (2, 7): ("3.12",),
         (2, 8): ("3.13",),
         (2, 9): ("3.13",),
         (2, 10): ("3.13",),
@@ -99,39 +95,12 @@ TESTED: Mapping[Release, tuple[str, ...]] = MappingProxyType(
 OLDEST_TORCH, NEWEST_TORCH = min(TESTED), max(TESTED)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Something of torch that not every release has.
+NUMA_SINCE: Release = (2, 9)
+"""Since then torch binds ranks to the CPUs near their GPUs."""
 
-    Attributes:
-        without: what follows where it is missing; empty: nothing, we have another way.
-    """
-
-    name: str
-    since: Release
-    without: str = ""
-
-
-PARTS: Mapping[str, Part] = MappingProxyType(
-    {
-        "recorder": Part(
-            "a flight recorder of every backend",
-            (2, 8),
-            "no fingerprint of a training's start on gloo; a hang is reported with its stacks, without the collective",
-        ),
-        "keep_alive": Part(
-            "settings of torchrun's rendezvous for signs of life",
-            (2, 7),
-            "keep_alive_s and keep_alive_attempts of the stock engine do nothing: a lost node is noticed after 15 s",
-        ),
-        "numa": Part("NUMA binding", (2, 9), "no distbench_numa_binding"),
-        "handlers": Part("entry points for torchrun's rendezvous", (2, 6)),
-    }
-)
-
-RECORDER_SIZE_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-RECORDER_FILE_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-"""What sizes the recorder, and where NCCL's is dumped; the second name is that of older releases."""
+RECORDER_SIZE_VARIABLE = "TORCH_FR_BUFFER_SIZE"
+RECORDER_FILE_VARIABLE = "TORCH_FR_DUMP_TEMP_FILE"
+"""What sizes the flight recorder, and where NCCL's is dumped."""
 
 GENERATED_MODULE = "_remote_module_non_scriptable"
 """Older releases write it to a temporary folder in every process, and import it from there: nobody's source."""

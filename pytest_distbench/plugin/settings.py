@@ -271,16 +271,16 @@ def _ranks(settings: Settings, given: Given) -> Settings:
     """
     from pytest_distbench.launch.starters import LAUNCHERS
     from pytest_distbench.machine import gpus, hardware
-    from pytest_distbench.releases import PARTS, release_of, text
+    from pytest_distbench.releases import NUMA_SINCE, release_of, text
 
     hosts, name = LAUNCHERS[settings.launcher].hosts, given.text("world-size")
     needs_gpus = settings.gpu and hosts != "many"
     if not settings.gpu:
         settings = replace(settings, share="", numa_binding="")
     elif settings.numa_binding:
-        torch, since = hardware.installed_version("torch"), PARTS["numa"].since
-        if release_of(torch) < since:
-            raise given.refuse("numa-binding", f"{text(since)} and later can bind ranks; found torch {torch}")
+        torch = hardware.installed_version("torch")
+        if release_of(torch) < NUMA_SINCE:
+            raise given.refuse("numa-binding", f"{text(NUMA_SINCE)} and later can bind ranks; found torch {torch}")
     found = gpus.read_gpus(os.environ) if needs_gpus else settings.gpus
     if needs_gpus and not found.visible:
         raise ConfigurationError(f"--gpu: no GPU: {_what_was_found(found)}")

@@ -39,7 +39,7 @@ from pytest_distbench.records.environment import Gpu
 from pytest_distbench.records.run import Finding
 from pytest_distbench.records.wanted import DEFAULT_TOLERANCE
 from pytest_distbench.records.wire import SESSION_VARIABLE
-from pytest_distbench.releases import PARTS, TESTED, check_torch, nearest, own_version, release_of, text, untested
+from pytest_distbench.releases import NUMA_SINCE, TESTED, check_torch, nearest, own_version, release_of, text, untested
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.units import counted, format_bytes
 
@@ -345,10 +345,8 @@ def release(torch: str, python: str) -> Iterator[Finding]:
         yield found("note", subject, f"{text(have)} is tested {pythons}, not {text(release_of(python))}")
     else:
         yield found("ok", subject, f"{text(have)} is tested {pythons}")
-    for part in PARTS.values():
-        if part.without and have < part.since:
-            advice = f"torch {text(part.since)} or later has it"
-            yield found("note", subject, f"lacks {part.name}: {part.without}", advice)
+    if have < NUMA_SINCE:
+        yield found("note", subject, "no distbench_numa_binding", f"torch {text(NUMA_SINCE)} or later has it")
 
 
 def debugging() -> Iterator[Finding]:

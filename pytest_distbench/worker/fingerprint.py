@@ -33,7 +33,7 @@ from pytest_distbench.records.iteration import (
     flight_entries,
 )
 from pytest_distbench.records.record import replace
-from pytest_distbench.releases import PARTS, RECORDER_SIZE_VARIABLES, text
+from pytest_distbench.releases import RECORDER_SIZE_VARIABLE
 from pytest_distbench.worker import torch_internals
 from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.observer import Count, Observer, StepFollower, groups_here
@@ -82,7 +82,7 @@ class Watch:
         self._entered_apart = self._entered_beside = 0
         self._apart: list[tuple[int, int]] = []
         self._names: dict[_Recorded, list[str]] = {}
-        size = next((value for name in RECORDER_SIZE_VARIABLES if (value := os.environ.get(name))), "")
+        size = os.environ.get(RECORDER_SIZE_VARIABLE, "")
         self._capacity = int(size) if size.isdecimal() else _DEFAULT_CAPACITY
         self._clock_offset_ns = _clock_offset_ns()
         self._marked_note = 0
@@ -113,8 +113,7 @@ class Watch:
         end_ns = HostClock.time_ns()
         rings = _rings()
         # A script that is one process, and makes no group, sends nothing: that is its fingerprint.
-        is_alone = not dist.is_initialized() and torch_internals.has_recorder()
-        if not self._capacity or not (rings or is_alone):
+        if not self._capacity or not (rings or not dist.is_initialized()):
             self.found[key] = Fingerprint(missing=_why_not_recorded(self._capacity))
         elif why := self._why_not_remembered(rings, self._mark_ns):
             self.found[key] = Fingerprint(missing=why)
@@ -257,10 +256,9 @@ class Watch:
             notes = self._observer.notes
             return [_rows(n.told for n in notes if a <= n.at_ns <= b) for a, b in stretches]
         rings = _rings()
-        is_blind = not self._capacity or not torch_internals.has_recorder()
         return [
             None
-            if is_blind or self._why_not_remembered(rings, begin_ns)
+            if not self._capacity or self._why_not_remembered(rings, begin_ns)
             else _rows(self._inside(rings, begin_ns, end_ns))
             for begin_ns, end_ns in stretches
         ]
@@ -269,7 +267,7 @@ class Watch:
         if abs(_clock_offset_ns() - self._clock_offset_ns) > _CLOCK_STEP_NS:
             return "the system clock was set meanwhile"
         if any(ring[0].record_id > 0 and ring[0].time_created_ns >= begin_ns for ring in rings):
-            return f"more than the {self._capacity} collectives torch remembers ({RECORDER_SIZE_VARIABLES[0]})"
+            return f"more than the {self._capacity} collectives torch remembers ({RECORDER_SIZE_VARIABLE})"
         return ""
 
     def _learn_names(self, asked: Sequence[Collective], begin_ns: int) -> None:
@@ -406,9 +404,7 @@ def _why_not_recorded(capacity: int) -> str:
     world = dist.group.WORLD
     backends = ", ".join(sorted(torch_internals.backends_of(world))) if world else "no process group"
     where = f"{NOT_RECORDED} torch {torch.__version__} on {backends}"
-    if not capacity:
-        return f"{where} with {RECORDER_SIZE_VARIABLES[0]}=0"
-    return where if torch_internals.has_recorder() else f"{where}; {text(PARTS['recorder'].since)} and later do"
+    return where if capacity else f"{where} with {RECORDER_SIZE_VARIABLE}=0"
 
 
 def _clock_offset_ns() -> int:

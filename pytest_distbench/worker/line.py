@@ -159,9 +159,8 @@ def _dump(path: Path, groups: Path) -> None:
         found = torch_internals.recordings(whole=True)
         telling = {name: text for name, text in found.items() if b'"entries":[{' in text}
         # All that have seen something: under NCCL our own barriers are in one, and the workload's collectives in the
-        # other. Where none has, silence tells only if every backend is recorded.
-        if telling or torch_internals.has_recorder():
-            content = b"{%s}" % b",".join(b'"%s":%s' % (name.encode(), text) for name, text in telling.items())
+        # other.
+        content = b"{%s}" % b",".join(b'"%s":%s' % (name.encode(), text) for name, text in telling.items())
     _write(groups, json.dumps(members).encode())
     _write(path, content)
 

@@ -170,7 +170,7 @@ def join_group(
     store = _meet(rank, timeout_s=store_s(timeout_s), in_namespaces=in_namespaces)
     dist.init_process_group(
         backend,
-        store=PrefixStore("distbench", store),  # torch 2.5 logs it, and cannot print the other where names have no DNS
+        store=PrefixStore("distbench", store),
         rank=rank,
         world_size=world_size,
         timeout=timedelta(seconds=collective_s(backend, timeout_s, os.environ)),

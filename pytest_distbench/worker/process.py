@@ -30,9 +30,9 @@ from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.records.launch_files import CONTRACT, LONGEST_SOCKETS_FOLDER
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wire import STACKS_SIGNAL, heartbeat_s, variables_from_wire
-from pytest_distbench.releases import RECORDER_FILE_VARIABLES, RECORDER_SIZE_VARIABLES, move_editables
+from pytest_distbench.releases import RECORDER_FILE_VARIABLE, RECORDER_SIZE_VARIABLE, move_editables
 from pytest_distbench.worker.forked import place_sockets
-from pytest_distbench.worker.torch_internals import cpus_near_gpu, has_recorder
+from pytest_distbench.worker.torch_internals import cpus_near_gpu
 
 _NEW_USER, _NEW_NET = 0x10000000, 0x40000000
 """CLONE_NEWUSER and CLONE_NEWNET (linux/sched.h)."""
@@ -134,8 +134,7 @@ def take_program(file: str) -> None:
 
 def _size_recorder() -> None:
     """Have torch's flight recorder on: in torch 2.8 it is off unless it is asked for."""
-    if not any(name in os.environ for name in RECORDER_SIZE_VARIABLES):
-        os.environ[_name(RECORDER_SIZE_VARIABLES)] = _RECORDED
+    os.environ.setdefault(RECORDER_SIZE_VARIABLE, _RECORDED)
 
 
 def arm_nccl(plan: LaunchPlan, place: int) -> None:
@@ -144,21 +143,13 @@ def arm_nccl(plan: LaunchPlan, place: int) -> None:
     To be called before the group is joined. ``place`` is the process's own in its launch: rank or slot.
     """
     _size_recorder()
-    # newer ones dump unless they are told not to
-    settings = {} if has_recorder() else {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
-    if not any(name in os.environ for name in RECORDER_FILE_VARIABLES):
-        settings[_name(RECORDER_FILE_VARIABLES)] = plan.files.nccl_flight_prefix
+    settings = {RECORDER_FILE_VARIABLE: plan.files.nccl_flight_prefix}
     settings["TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"] = f"{heartbeat_s(plan.timeout_s):.0f}"
     if plan.shares_gpu:
         settings |= {"NCCL_HOSTID": f"distbench-{place}", "NCCL_SOCKET_IFNAME": "lo"}
         settings |= {"NCCL_IB_DISABLE": "1", "NCCL_MAX_CTAS": "2"}
     for name, value in settings.items():
         os.environ.setdefault(name, value)
-
-
-def _name(names: tuple[str, str]) -> str:
-    """The one of two that this torch reads without a warning: it deprecates the older."""
-    return names[0] if has_recorder() else names[1]
 
 
 def bind_near_gpu(index: int, mode: str) -> None:

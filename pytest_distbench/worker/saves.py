@@ -88,9 +88,8 @@ class SaveWatch:
             sys.meta_path.remove(self._finder)
 
     def _watch_writer(self, module: ModuleType) -> None:
-        for kind in ("_FileSystemWriter", "FileSystemWriter"):  # the second in torch 2.5
-            if "write_data" in vars(of := getattr(module, kind, object)):
-                self._replace(of, "write_data", self._writing)
+        if "write_data" in vars(of := getattr(module, "_FileSystemWriter", object)):
+            self._replace(of, "write_data", self._writing)
 
     def _replace(self, of: Any, name: str, wrap: Callable[..., Any]) -> None:
         function = getattr(of, name)

@@ -23,14 +23,8 @@ import torch.distributed as dist
 from torch.distributed import TCPStore, distributed_c10d  # type: ignore[attr-defined] # exported at run time only
 from torch.nn.parallel import DistributedDataParallel
 
-_DUMP_ALL = "_dump_fr_trace_json"
-_DUMPS = {"": _DUMP_ALL, "nccl": "_dump_nccl_trace_json"}
+_DUMPS = {"": "_dump_fr_trace_json", "nccl": "_dump_nccl_trace_json"}
 """torch's recorders: NCCL has one of its own, and writes nothing into that of the other backends."""
-
-
-def has_recorder() -> bool:
-    """Whether collectives are recorded whatever the backend; else those of NCCL at most."""
-    return hasattr(torch._C._distributed_c10d, _DUMP_ALL)
 
 
 def recordings(*, whole: bool) -> dict[str, bytes]:
@@ -489,24 +483,12 @@ def store_on(listener: socket.socket, *, timeout_s: float, multi_tenant: bool = 
     port joins it.
     """
     host, port = listener.getsockname()[:2]
-    descriptor = listener.detach()
-
-    def serve(**options: bool) -> TCPStore:
-        limit = timedelta(seconds=timeout_s)
-        return TCPStore(
-            host,
-            port,
-            is_master=True,
-            timeout=limit,
-            wait_for_workers=False,
-            multi_tenant=multi_tenant,
-            master_listen_fd=descriptor,
-            **options,
-        )
-
-    try:
-        return serve()
-    except RuntimeError as error:
-        if "USE_LIBUV" not in str(error):
-            raise
-        return serve(use_libuv=False)  # in torch 2.5 the newer of its two servers takes no socket
+    return TCPStore(
+        host,
+        port,
+        is_master=True,
+        timeout=timedelta(seconds=timeout_s),
+        wait_for_workers=False,
+        multi_tenant=multi_tenant,
+        master_listen_fd=listener.detach(),
+    )

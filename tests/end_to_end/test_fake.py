@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from support.launching import Launch, MadeLauncher, RunInside
-from support.releases import needs_recorder
 
 from pytest_distbench.commands.cli import main
 from pytest_distbench.judging.fingerprint_rule import differences
@@ -83,7 +82,6 @@ def of_rank_0(told: Fingerprint) -> Fingerprint:
 
 
 @pytest.mark.spawn
-@needs_recorder
 @pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.nightly)])
 def test_a_rank_under_fake_has_the_fingerprints_of_a_rank_under_gloo(launch: Launch, world_size: int) -> None:
     real = fingerprints(launch, world_size).fingerprints

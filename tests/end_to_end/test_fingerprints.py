@@ -10,7 +10,6 @@ import pytest
 from support.fingerprints import MIB, of, reduce
 from support.launching import Launch, MadeLauncher
 from support.projects import run
-from support.releases import needs_recorder
 
 from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.launch.starters import Launcher
@@ -236,14 +235,12 @@ def trainings(launch: Launch) -> dict[str, Fingerprint]:
 
 
 @pytest.mark.spawn
-@needs_recorder
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_of_the_training_step_is_caught_in_one_launch(trainings: dict[str, Fingerprint], fault: str) -> None:
     assert differences(trainings["step_time[fault=none]"], trainings[f"step_time[fault={fault}]"]) == FAULTS[fault]
 
 
 @pytest.mark.spawn
-@needs_recorder
 def test_parameters_that_are_not_broadcast_at_the_start_are_caught(trainings: dict[str, Fingerprint]) -> None:
     told = differences(trainings["training_start[fault=none]"], trainings["training_start[fault=no broadcast]"])
 
@@ -251,7 +248,6 @@ def test_parameters_that_are_not_broadcast_at_the_start_are_caught(trainings: di
 
 
 @pytest.mark.spawn
-@needs_recorder
 @pytest.mark.parametrize("key", ["step_time", "training_start"])
 def test_the_same_training_has_the_same_fingerprint(trainings: dict[str, Fingerprint], key: str) -> None:
     healthy = trainings[f"{key}[fault=none]"]
@@ -268,7 +264,6 @@ def looped(launch: Launch) -> LaunchRecord:
 
 
 @pytest.mark.spawn
-@needs_recorder
 def test_an_iteration_shows_what_each_rank_sends_and_how_often_and_not_what_the_plugin_does(
     looped: LaunchRecord,
 ) -> None:
@@ -326,7 +321,6 @@ def test_what_its_iteration_does_not_wait_for_is_told(
 
 
 @pytest.mark.spawn
-@needs_recorder
 def test_what_a_loop_of_the_bodys_own_sends_is_counted_and_has_no_fingerprint(launch: Launch) -> None:
     sends, silent = launch("own_loop", params={"steps": 3}), launch("own_loop", params={"steps": 0})
 
@@ -335,7 +329,6 @@ def test_what_a_loop_of_the_bodys_own_sends_is_counted_and_has_no_fingerprint(la
 
 
 @pytest.mark.spawn
-@needs_recorder
 def test_pickled_objects_are_counted_without_their_sizes(launch: Launch) -> None:
     record = launch("objects")
     assert record.outcome == "passed", record.reason
@@ -357,7 +350,6 @@ def sharded(launch: Launch) -> dict[str, Fingerprint]:
 
 
 @pytest.mark.spawn
-@needs_recorder
 @pytest.mark.parametrize(
     ("fault", "told", "size"),
     [
@@ -379,7 +371,6 @@ def test_of_steps_that_are_not_described_a_change_is_told_alone_whatever_gloo_ma
 
 
 @pytest.mark.spawn
-@needs_recorder
 def test_the_start_of_a_training_is_told_as_far_as_torch_remembers(launch: Launch) -> None:
     found = launch("starts").fingerprints
 
@@ -447,7 +438,6 @@ def scripted(launch: Launch) -> Callable[[str], Fingerprint]:
 
 
 @pytest.mark.spawn
-@needs_recorder
 @pytest.mark.parametrize("fault", FAULTS_OF_SCRIPT)
 def test_what_a_script_does_now_and_then_is_told(scripted: Callable[[str], Fingerprint], fault: str) -> None:
     healthy = scripted("")
@@ -500,7 +490,6 @@ OF_REDUCER = {
 
 
 @pytest.mark.spawn
-@needs_recorder
 @pytest.mark.parametrize("fault", OF_REDUCER)
 def test_when_a_reducer_sorts_its_buckets_anew_is_no_difference(launch: Launch, fault: str) -> None:
     path = launch.directory / "accumulating.py"
@@ -603,7 +592,6 @@ def test_a_baseline_without_fingerprint_says_so_and_passes(
 
 
 @pytest.mark.spawn
-@needs_recorder
 def test_without_warm_up_the_first_timed_iteration_is_described(looped: LaunchRecord) -> None:
     assert looped.fingerprints["cold"].collectives["all"] == [reduce(64, how="sum")]
     assert looped.fingerprints["cold"].beyond["all"] == (1 + 2, 3)

@@ -24,7 +24,6 @@ from support.cuda_launcher import STAND_IN_CUDA
 from support.launching import Launch
 from support.nvml import HOSTS
 from support.processes import wait_for
-from support.releases import needs_recorder
 from support.repositories import git
 
 from pytest_distbench.commands.cli import main
@@ -106,7 +105,6 @@ def test_a_clock_reads_the_devices_time_in_each_mode(launch: Launch) -> None:
 
 
 @on_each
-@needs_recorder
 def test_a_sweep_is_checked_and_has_a_fingerprint(launch: Launch) -> None:
     params = {"collective": "all_reduce", "dtype": "float32", "sizes": [1024], "iterations": 5, "warmup": 2}
     record = launch("collective_sweep", params={**params, "cache": "hot"}, **SHARED)
@@ -123,7 +121,6 @@ def curve(record: LaunchRecord) -> list[float]:
 
 
 @on_each
-@needs_recorder
 def test_a_training_repeats_its_golden_curve_in_every_digit(launch: Launch) -> None:
     first, second = (launch("trains", **SHARED) for _ in range(2))
 

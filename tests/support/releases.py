@@ -6,15 +6,8 @@ from importlib import metadata
 
 import pytest
 
-from pytest_distbench.releases import PARTS, release_of
+from pytest_distbench.releases import NUMA_SINCE, release_of
 
-RECORDS = release_of(metadata.version("torch")) >= PARTS["recorder"].since
-"""Whether it records the collectives of gloo."""
-
-needs_numa = pytest.mark.skipif(
-    release_of(metadata.version("torch")) < PARTS["numa"].since, reason="this torch has no NUMA binding"
-)
-needs_recorder = pytest.mark.skipif(not RECORDS, reason="this torch does not record the collectives of gloo")
-refuses_bf16 = pytest.mark.skipif(
-    release_of(metadata.version("torch")) >= (2, 15), reason="this torch compresses gradients to bf16 on gloo too"
-)
+_TORCH = release_of(metadata.version("torch"))
+needs_numa = pytest.mark.skipif(_TORCH < NUMA_SINCE, reason="this torch has no NUMA binding")
+refuses_bf16 = pytest.mark.skipif(_TORCH >= (2, 15), reason="this torch compresses gradients to bf16 on gloo too")

@@ -7,12 +7,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 
 import pytest
-
-from pytest_distbench.releases import PARTS, release_of
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "pytest_distbench"
@@ -20,22 +17,6 @@ HOME = PACKAGE / "worker" / "torch_internals.py"
 OTHERS = [PACKAGE / place for place in ("elastic/engines/fast_agent.py", "forecast/trace.py", "layouts/simulated.py")]
 HOMES = [path for path in (HOME, *OTHERS) if path.is_file()]
 """The others do not run where a part that they use is missing."""
-
-
-@pytest.mark.spawn
-def test_this_torch_has_what_the_table_says() -> None:
-    """In a process of its own: torch has no place in this one. Under `tox run -e oldest` it is another torch."""
-    code = """
-import inspect
-from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
-from pytest_distbench.worker import torch_internals
-print(torch_internals.has_recorder())
-print("keep_alive_interval" in inspect.signature(DynamicRendezvousHandler.from_backend).parameters)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    release = release_of(metadata.version("torch"))
-
-    assert done.stdout.split() == [str(release >= PARTS[part].since) for part in ("recorder", "keep_alive")]
 
 
 def private_names(path: Path) -> Iterator[str]:

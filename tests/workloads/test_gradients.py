@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.launching import Launch
 from support.ranks import make_rank
-from support.releases import RECORDS, needs_recorder, refuses_bf16
+from support.releases import refuses_bf16
 
 from pytest_distbench.errors import ConfigurationError, RecordingError
 from pytest_distbench.launch.starters import Launcher
@@ -63,14 +63,13 @@ def test_each_way_sends_the_same_bytes_by_as_many_calls_as_it_says(launcher: Lau
     assert [m.key for m in record.measurements if m.name == "latency"] == [
         f"latency[calls={calls},tensors={tensors}]" for tensors in (1, 7) for calls in CALLS
     ]
-    if RECORDS:
-        sent = {calls: record.fingerprints[f"latency[calls={calls},tensors=7]"].collectives["all"] for calls in CALLS}
-        assert {calls: sum(row.count for row in rows) for calls, rows in sent.items()} == {
-            "each": 7,
-            "coalesced": 1,
-            "flattened": 1,
-        }
-        assert {sum(row.count * row.message_bytes for row in rows) for rows in sent.values()} == {4000}
+    sent = {calls: record.fingerprints[f"latency[calls={calls},tensors=7]"].collectives["all"] for calls in CALLS}
+    assert {calls: sum(row.count for row in rows) for calls, rows in sent.items()} == {
+        "each": 7,
+        "coalesced": 1,
+        "flattened": 1,
+    }
+    assert {sum(row.count * row.message_bytes for row in rows) for rows in sent.values()} == {4000}
 
 
 WIDTH, LAYERS = 64, 2
@@ -106,10 +105,9 @@ def test_less_is_sent_and_the_gradient_is_less_exact(train: Train) -> None:
 
     assert "gradient_error" not in none
     assert 0 < (half["gradient_error"] or 0.0) < 2**-8 < (low_rank["gradient_error"] or 0.0) < 1
-    if RECORDS:
-        assert none["gradient_bytes"] == GRADIENT_BYTES
-        assert half["gradient_bytes"] == GRADIENT_BYTES / 2
-        assert 0 < (low_rank["gradient_bytes"] or 0.0) < GRADIENT_BYTES / 4
+    assert none["gradient_bytes"] == GRADIENT_BYTES
+    assert half["gradient_bytes"] == GRADIENT_BYTES / 2
+    assert 0 < (low_rank["gradient_bytes"] or 0.0) < GRADIENT_BYTES / 4
 
 
 @pytest.mark.spawn
@@ -207,7 +205,6 @@ def launched(launcher: Launcher, folder: Path, **params: object) -> LaunchRecord
 
 
 @pytest.mark.spawn
-@needs_recorder
 @pytest.mark.parametrize("launcher", ["warm"], indirect=True)
 def test_gradients_are_sent_in_half_precision_or_not_at_all(launcher: Launcher, tmp_path: Path) -> None:
     """A fingerprint has what is sent: compression that is silently off is another one."""
@@ -245,7 +242,6 @@ def train_behind(rank: RankContext) -> None:
 
 
 @pytest.mark.spawn
-@needs_recorder
 @pytest.mark.parametrize("launcher", ["warm"], indirect=True)
 def test_gradients_behind_the_backward_pass_are_those_of_ddp_in_one_all_reduce(
     launcher: Launcher, tmp_path: Path

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from support.launching import Launch
-from support.releases import RECORDS
 
 from pytest_distbench.judging.fingerprint_rule import differences
 from pytest_distbench.launch.starters import Launcher
@@ -161,9 +160,8 @@ def test_an_operation_whose_output_is_another_buffer_is_measured_and_checked(lau
     wrong = {m.at["message_bytes"]: m.value for m in record.measurements if m.name == "wrong_elements"}
     assert wrong == {24: 0, 4096: 0}
     assert all(m.identity["in_place"] is False for m in record.measurements if m.name == "latency")
-    if RECORDS:
-        fingerprint = record.fingerprints["latency[message_bytes=4096]"]
-        assert [row.message_bytes for row in fingerprint.collectives["all"]] == [2048]
+    fingerprint = record.fingerprints["latency[message_bytes=4096]"]
+    assert [row.message_bytes for row in fingerprint.collectives["all"]] == [2048]
 
 
 def test_an_operation_that_sends_nothing_is_measured_once(launch: Launch) -> None:
@@ -195,7 +193,6 @@ def test_one_wrong_element_at_the_last_index_of_one_rank_fails_with_it(launch: L
     assert f"all_reduce float32 of 4096 B: 1 wrong elements over all ranks; on rank {last} element 1023" in str(record)
 
 
-@pytest.mark.skipif(not RECORDS, reason="this torch records no collectives of gloo")
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_what_is_sent_in_another_type_or_in_pieces_is_seen_in_the_fingerprint(launch: Launch, world_size: int) -> None:
     record = launch("planted", params={**params(4000), "dtype": "bfloat16"}, world_size=world_size)

@@ -14,7 +14,6 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
     RendezvousInfo,
     RendezvousStoreInfo,
-    rendezvous_handler_registry,
 )
 
 from pytest_distbench.launch.starters import LOOPBACK_ADDRESS
@@ -69,11 +68,6 @@ class LoopbackRendezvous(RendezvousHandler):
 
 def _new_store() -> TCPStore:
     return store_on(socket.create_server((LOOPBACK_ADDRESS, 0)), timeout_s=_STORE_TIMEOUT_S)
-
-
-def register_rendezvous(name: str) -> None:
-    """Make :class:`LoopbackRendezvous` known to torchrun in this process; from torch 2.6 on an entry point does."""
-    rendezvous_handler_registry.register(name, lambda parameters: LoopbackRendezvous())
 
 
 def keep_stores(descriptor: int) -> None:

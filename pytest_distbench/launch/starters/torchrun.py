@@ -17,11 +17,9 @@ import psutil
 from pytest_distbench.launch.site import Exit, processes
 from pytest_distbench.launch.starters import NO_REVERSE_DNS
 from pytest_distbench.launch.workplace import tail
-from pytest_distbench.machine import hardware
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import SESSION_VARIABLE
-from pytest_distbench.releases import PARTS, release_of
 
 if TYPE_CHECKING:
     from pytest_distbench.launch.site.local import LocalSite, RunningLaunch
@@ -58,12 +56,8 @@ class TorchrunLauncher:
 
     def start(self, plan: LaunchPlan) -> RunningLaunch:
         marked = replace(plan, variables={**plan.variables, SESSION_VARIABLE: self.session})
-        command = TORCHRUN
-        if release_of(hardware.installed_version("torch")) < PARTS["handlers"].since:  # it reads no entry points
-            register = "from pytest_distbench.launch.starters.loopback import register_rendezvous; register_rendezvous"
-            command = [sys.executable, "-c", f"{register}({LOOPBACK_RENDEZVOUS!r}); {_MAIN}"]
         command = [
-            *command,
+            *TORCHRUN,
             f"--rdzv-backend={LOOPBACK_RENDEZVOUS}",
             "--rdzv-endpoint=127.0.0.1:0",
             "--nnodes=1",

@@ -198,12 +198,6 @@ def _close_doors(module: Any) -> None:
             except OSError:
                 return make(*args, **options)  # this process has one there, which torch shares
             options["master_listen_fd"] = listener.detach()
-            try:
-                return make(*args, **options)
-            except RuntimeError as error:
-                if "USE_LIBUV" not in str(error):
-                    raise
-                return make(*args, **{**options, "use_libuv": False})  # as ``store_on`` in torch_internals.py
         return make(*args, **options)
 
     module.TCPStore = make_on_loopback
