@@ -204,7 +204,7 @@ def _tell(record: RunRecord) -> Iterator[str]:
     )
     yield from (line.text for line in [*ending_lines(record), *lines])
     if record.results:
-        yield sentence(record.results).text
+        yield sentence(record.results, missing=len(record.missing)).text
     for result in record.results:
         for launch in result.launches:
             if launch.outcome == "failed":

@@ -219,7 +219,8 @@ class ResultsPlugin:
                 "else would compare with them; take them out of that rule, or commit them with git add --force",
                 "doubt",
             )
-        yield from missing_lines(self._missing, self._results, folder=folder)
+        fails = settings.update is None
+        yield from missing_lines(self._missing, self._results, folder=folder, fails=fails)
         yield from unused_lines([n for n in self._unused or [] if n not in self._missing], pruned=self._pruned)
         if settings.prune and self._why_not_pruned:
             yield Line(f"nothing was pruned: {self._why_not_pruned}", "doubt")
@@ -240,7 +241,7 @@ class ResultsPlugin:
         files = (("run record", settings.json), ("report", settings.report))
         written = [f"{what}: {_shorten(path, config)}" for what, path in files if path is not None]
         if not self._trouble and (self._results or written or is_cut_short):
-            yield sentence(self._results, where="   ".join(written))
+            yield sentence(self._results, missing=len(self._missing) * fails, where="   ".join(written))
 
     def _settings(self) -> Settings | None:
         """The run's settings; None if nothing of ours is in use."""

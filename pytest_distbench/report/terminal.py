@@ -113,11 +113,14 @@ def unused_lines(unused: Sequence[EntryName], *, pruned: bool) -> list[Line]:
     return [Line(text, "doubt") for text in (first, *(f"  {n}" for n in shown), *more)]
 
 
-def missing_lines(missing: Mapping[EntryName, str], results: Sequence[CaseResult], *, folder: Path) -> list[Line]:
+def missing_lines(
+    missing: Mapping[EntryName, str], results: Sequence[CaseResult], *, folder: Path, fails: bool
+) -> list[Line]:
     """What to do with baselines whose test is gone: by what a move is told of each."""
     if not missing:
         return []
-    lines = [f"x {counted(len(missing), 'baseline')} without a test, which is gone or has another name:"]
+    sign = "x" if fails else "?"
+    lines = [f"{sign} {counted(len(missing), 'baseline')} without a test, which is gone or has another name:"]
     new = [result.case for result in results if not result.reference.metrics]
     shown = list(dict.fromkeys(missing.values()))
     for old in shown[:_SHOWN_NAMES]:
@@ -129,7 +132,7 @@ def missing_lines(missing: Mapping[EntryName, str], results: Sequence[CaseResult
         lines += [f"  {old}", f"    if it has another name:  {shlex.join(move)}"]
         lines += [f"    if it is not needed:     {shlex.join(prune)}"]
     lines += [f"  and {len(shown) - _SHOWN_NAMES} more tests"] if len(shown) > _SHOWN_NAMES else []
-    return [Line(text, "failure") for text in lines]
+    return [Line(text, "failure" if fails else "doubt") for text in lines]
 
 
 def interrupted_lines(results: Sequence[CaseResult], *, running: int, left: int, command: str) -> list[Line]:
@@ -485,8 +488,11 @@ def next_steps(results: Sequence[CaseResult], commands: Mapping[str, str]) -> li
     ]
 
 
-def sentence(results: Sequence[CaseResult], *, where: str = "") -> Line:
-    """The run in one line: ``2 cases: 1 passed, 1 FAILED (communication changed)   report: run.html``."""
+def sentence(results: Sequence[CaseResult], *, missing: int = 0, where: str = "") -> Line:
+    """The run in one line: ``2 cases: 1 passed, 1 FAILED (communication changed)   report: run.html``.
+
+    ``missing`` baselines have lost their test, and fail the run.
+    """
     groups = grouped((STATES[state_of(result)][1], result) for result in results)
     order = sorted(groups, key=[words for _, words in STATES.values()].index, reverse=True)
     parts = []
@@ -495,8 +501,9 @@ def sentence(results: Sequence[CaseResult], *, where: str = "") -> Line:
         why = _why(cases) if told == "FAILED" else ""
         why = "passes; --distbench-strict fails it" if told == "INCONCLUSIVE" else why
         parts.append(f"{len(cases)} {told}{why and f' ({why})'}")
+    parts += [f"{counted(missing, 'baseline')} WITHOUT A TEST"] if missing else []
     text = f"{counted(len(results), 'case')}: {', '.join(parts)}"
-    severity = "failure" if "FAILED" in groups else "doubt" if "INCONCLUSIVE" in groups else "plain"
+    severity = "failure" if missing or "FAILED" in groups else "doubt" if "INCONCLUSIVE" in groups else "plain"
     return Line(f"{text}{where and f'   {where}'}", severity)  # type: ignore[arg-type] # a literal
 
 
