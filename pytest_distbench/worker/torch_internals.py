@@ -353,7 +353,15 @@ def backends_of(group: dist.ProcessGroup) -> set[str]:
     ``cpu:gloo,cuda:nccl`` or have the name under which a backend was registered.
     """
     made_of: list[Any] = [group._get_backend(device) for device in group._device_types] or [group]
-    return {part.name() for part in made_of}
+    return {_backend_name(part) for part in made_of}
+
+
+def _backend_name(part: Any) -> str:
+    try:
+        name: str = part.name()
+    except RuntimeError:  # torch 2.8's fake group has none
+        return "fake" if type(part).__name__ == "FakeProcessGroup" else type(part).__name__
+    return name
 
 
 def stand_around_rebuilds(around: Callable[[], contextlib.AbstractContextManager[None]]) -> Callable[[], None]:
