@@ -159,7 +159,7 @@ def _losses(job: ElasticJob, history: History, epochs: Sequence[Event]) -> list[
 def _of_loads(job: ElasticJob, history: History, *, is_whole: bool) -> list[Sample]:
     """Workers that did not go on with what was saved, by what of it; without a change whether ranks are alike.
 
-    Only of epochs that are whole is the order judged: who skips samples has another one, too.
+    The order is judged of whole epochs that have no other epoch's: those differ in it too, and have a row of their own.
     """
     if job.checkpoint_every is None:
         return []
@@ -169,8 +169,9 @@ def _of_loads(job: ElasticJob, history: History, *, is_whole: bool) -> list[Samp
         return [_none(REPLICAS, *count(found, REPLICAS))]
     keeps_random = any(line.at == "begin" and line.random for line in history.of("held"))
     metrics = [_none(metric, *count(found, metric)) for metric in (*LOADS, *([RANDOM] if keeps_random else []))]
-    reordered = samples_reordered(history) if is_whole else (0, "")
-    metrics += [_none(ORDER, *epochs_in_one_order(history)), _none(REORDERED, *reordered)]
+    same = epochs_in_one_order(history)
+    reordered = samples_reordered(history) if is_whole and not same[0] else (0, "")
+    metrics += [_none(ORDER, *same), _none(REORDERED, *reordered)]
     # of a body that tells of them; which steps lie about a load is chance, so that no digit of it repeats
     if (lost := accuracy_lost(history)) is not None:
         metrics.append(number("accuracy_lost", lost))
