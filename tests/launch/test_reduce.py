@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
+from typing import Any
 
 import msgspec
 import pytest
@@ -29,11 +30,15 @@ from pytest_distbench.records.metric import Bound, Observation
 from pytest_distbench.records.record import replace
 
 
+def of_rank(rank: int, *observations: Observation, **more: Any) -> RankReport:
+    return RankReport(rank=rank, outcome="passed", phase="body", phases={}, observations=list(observations), **more)
+
+
 def report(
-    rank: int, *values: float, better: Better = "lower", reduce: Reduce = "max", series: bool = True
+    rank: int, *values: float, better: Better = "lower", reduce: Reduce = "max", series: bool = True, **more: Any
 ) -> RankReport:
-    observation = Observation(name="m", unit="s", better=better, reduce=reduce, values=list(values), is_series=series)
-    return RankReport(rank=rank, outcome="passed", phase="body", phases={}, observations=[observation])
+    measured = {"name": "m", "unit": "s", "better": better, "reduce": reduce, "values": list(values)}
+    return of_rank(rank, Observation(**{**measured, "is_series": series, **more}))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("better", ["curve", "same"])
@@ -85,11 +90,9 @@ def test_a_series_is_kept_whole_where_its_kind_asks_for_it_and_as_a_distribution
 
 @pytest.mark.parametrize(("reduce", "value"), [("max", 3.0), ("min", 1.0), ("mean", 2.0), ("sum", 4.0), ("rank0", 1.0)])
 def test_reductions(reduce: Reduce, value: float) -> None:
-    [measurement] = merge(
-        recorded([report(0, 1.0, reduce=reduce, series=False), report(1, 3.0, reduce=reduce, series=False)])
-    )
+    ranks = [report(rank, value, reduce=reduce, series=False) for rank, value in ((0, 1.0), (1, 3.0))]
 
-    assert measurement.value == value
+    assert merge(recorded(ranks))[0].value == value
 
 
 def test_ranks_that_must_agree_and_do_not_are_an_error_that_shows_them() -> None:
@@ -110,10 +113,7 @@ def test_ranks_that_must_agree_and_do_not_are_an_error_that_shows_them() -> None
 
 def fingerprinted(rank: int, *rows: Collective, entered: tuple[float, ...] = (), missing: str = "") -> RankReport:
     fingerprint = Fingerprint(collectives={str(rank): list(rows)}, missing=missing)
-    stamps = {"m": list(entered)}
-    return RankReport(
-        rank=rank, outcome="passed", phase="body", phases={}, fingerprints={"m": fingerprint}, entered=stamps
-    )
+    return of_rank(rank, fingerprints={"m": fingerprint}, entered={"m": list(entered)})
 
 
 def fingerprint_of(*reports: RankReport) -> Fingerprint:
@@ -159,42 +159,21 @@ def test_ranks_are_as_late_as_they_come_to_the_collective_that_they_come_latest_
 
 def test_cpu_time_and_waits_are_summed_over_ranks() -> None:
     times = [1.0, 1.0, 1.0, 9.0]
-    reports = [
-        RankReport(
-            rank=rank,
-            outcome="passed",
-            phase="body",
-            phases={},
-            observations=[
-                Observation(
-                    name="m",
-                    unit="s",
-                    better="lower",
-                    reduce="max",
-                    values=times,
-                    is_series=True,
-                    witnesses={"cpu_s": times, "waits": times},
-                )
-            ],
-        )
-        for rank in range(2)
-    ]
+    reports = [report(rank, *times, witnesses={"cpu_s": times, "waits": times}) for rank in range(2)]
     [measurement] = merge(recorded(reports))
 
     assert measurement.companions == {"cpu_s": 2.0, "waits": 6.0}
 
 
 def test_ranks_that_disagree_about_a_bound_are_an_error() -> None:
-    def report(rank: int) -> RankReport:
-        bound = Bound(side="most", value=float(rank), where="rank.record at a.py:1")
-        observation = Observation(
-            name="loss", unit="", better="info", reduce="mean", values=[1.0], is_series=False, bounds=[bound]
-        )
-        return RankReport(rank=rank, outcome="passed", phase="body", phases={}, observations=[observation])
+    bounds = [Bound(side="most", value=float(rank), where="rank.record at a.py:1") for rank in range(2)]
+    ranks = [
+        report(i, 1.0, better="info", reduce="mean", series=False, bounds=[bound]) for i, bound in enumerate(bounds)
+    ]
 
-    assert merge(recorded([report(1)]))[0].bounds == [Bound(side="most", value=1.0, where="rank.record at a.py:1")]
+    assert merge(recorded(ranks[1:]))[0].bounds == bounds[1:]
     with pytest.raises(RecordingError, match=r"about its bounds \(rank 0: \['most 0'\], rank 1: \['most 1'\]\)"):
-        merge(recorded([report(0), report(1)]))
+        merge(recorded(ranks))
 
 
 KINDS: list[tuple[Better, Reduce]] = [
@@ -221,12 +200,9 @@ def test_it_is_the_same_however_the_ranks_lie_on_hosts(data: st.DataObject) -> N
     small = st.lists(st.integers(0, 5), min_size=length, max_size=length)
     same = data.draw(small)
     reports = [
-        RankReport(
-            rank=rank,
-            outcome="passed",
-            phase="body",
-            phases={},
-            observations=[
+        of_rank(
+            rank,
+            *(
                 Observation(
                     name=reduce,
                     unit="s",
@@ -238,7 +214,7 @@ def test_it_is_the_same_however_the_ranks_lie_on_hosts(data: st.DataObject) -> N
                 )
                 for better, reduce in KINDS
                 if reduce == "max" or data.draw(st.booleans())
-            ],
+            ),
         )
         for rank in range(world_size)
     ]

@@ -6,9 +6,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 
 import pytest
+from support.nvml import HOSTS, Card, Host, State, made_up
 
 from pytest_distbench.launch.evidence import waits_at
 from pytest_distbench.launch.site import local, processes
@@ -60,62 +60,25 @@ def test_what_py_spy_says_reads_as_a_ranks_own_stacks() -> None:
     assert waits_at(local.as_faulthandler(told)) == "a.py:7 in f"
 
 
-class NVMLError(Exception):
-    pass
+HOLDS = State(processes={7: 1.0, 8: 1.0, 9: 1.0}, bytes_of={7: 3 * 2**30, 9: 2**30})
+TWO_GPUS = [
+    Card(name="NVIDIA H200", uuid="GPU-1", bus=1, states={0.0: HOLDS}),
+    Card(name="NVIDIA H200", uuid="GPU-2", bus=2, trouble="GPU_IS_LOST"),
+]
 
 
-class Driver(ModuleType):
-    """Two GPUs, of which the second one has fallen off the bus."""
-
-    NVMLError = NVMLError
-
-    def __init__(self, *, is_there: bool = True) -> None:
-        super().__init__("pynvml")
-        self.is_there = is_there
-
-    def nvmlInit(self) -> None:  # noqa: N802 NVML's name
-        if not self.is_there:
-            raise NVMLError("Driver Not Loaded")
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        pass
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
-        if index == 1:
-            raise NVMLError("GPU is lost")
-        return index
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[SimpleNamespace]:  # noqa: N802
-        del handle
-        return [
-            SimpleNamespace(pid=7, usedGpuMemory=3 * 2**30),
-            SimpleNamespace(pid=8, usedGpuMemory=None),
-            SimpleNamespace(pid=9, usedGpuMemory=2**30),
-        ]
-
-
-@pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_the_kernel_keeps_is_named_with_the_gpu_memory_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps process 7 in the driver; 6 has gone."""
     monkeypatch.setattr(processes, "is_alive", {6: False, 7: True}.__getitem__)
     monkeypatch.setattr(processes, "state", {7: ("D", 0)}.__getitem__)
-    monkeypatch.setitem(sys.modules, "pynvml", Driver())
+    with made_up(Host(cards=TWO_GPUS)):
+        told = local.tell_stuck({0: 6, 1: 7}, after_s=25.2, on_gpu=True)
 
-
-@pytest.mark.usefixtures("kernel")
-def test_a_rank_that_the_kernel_keeps_is_named_with_the_gpu_memory_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert local.tell_stuck({0: 6, 1: 7}, after_s=25.2, on_gpu=True) == {
+        assert "GPU memory" not in local.tell_stuck({1: 7}, after_s=25.2, on_gpu=False)[1]
+        assert local.gpu_memory([7, 8]) == {7: 3 * 2**30}
+    assert told == {
         1: "rank 1 (pid 7) is still there 25 s after it was killed: state D, the kernel waits for a device or a file "
         "system, and holds 3 GiB of GPU memory; ps -o pid,stat,wchan 7 shows when it has gone"
     }
-
-    assert "GPU memory" not in local.tell_stuck({1: 7}, after_s=25.2, on_gpu=False)[1]
-
-    assert local.gpu_memory([7, 8]) == {7: 3 * 2**30}
-
-    monkeypatch.setitem(sys.modules, "pynvml", Driver(is_there=False))
-
-    assert "state D" in local.tell_stuck({1: 7}, after_s=25.2, on_gpu=True)[1]
+    with made_up(HOSTS["driver not loaded"]):
+        assert "state D" in local.tell_stuck({1: 7}, after_s=25.2, on_gpu=True)[1]
