@@ -65,17 +65,8 @@ def test_an_agent_that_has_no_restarts_left_is_told_who_uses_them_up(restarts: i
 
 
 def slow(kind: ChangeKind, part: str, seconds: float, *, after: int = 1) -> Event:
-    return event(
-        "change",
-        t=5.0,
-        index=0,
-        kind=kind,
-        slots=[1],
-        before=2,
-        after=after,
-        recovery_s=seconds + 1,
-        parts={part: seconds},
-    )
+    sizes = {"index": 0, "kind": kind, "slots": [1], "before": 2, "after": after}
+    return event("change", t=5.0, **sizes, recovery_s=seconds + 1, parts={part: seconds})
 
 
 @pytest.mark.parametrize(
@@ -132,11 +123,11 @@ def test_a_worker_has_ended_once_and_one_that_was_gone_before_has_too() -> None:
 class MadeUp:
     """Nodes that begin a generation a second after each change, and then step ten times a second."""
 
-    def __init__(self, timeline: Path, *, steps: int, deaf: bool = False) -> None:
+    def __init__(self, timeline: Path, *, steps: int) -> None:
         self.timeline = timeline
         self.now = 100.0
         self.steps = steps
-        self.deaf = deaf
+        self.deaf = False
         """Survivors do not notice that a node has gone."""
         self.nodes: set[int] = set()
         self.still: set[int] = set()
@@ -160,39 +151,26 @@ class MadeUp:
             self.begins = None
             self.generation += 1
             for rank, slot in enumerate(sorted(self.nodes)):
-                started = event("started", t=self.now, slot=slot, pid=slot, process_t=self.now, restarts=0)
-                joined = event(
-                    "joined",
-                    t=self.now,
-                    slot=slot,
-                    pid=slot,
-                    generation=self.generation,
-                    rank=rank,
-                    world_size=len(self.nodes),
-                )
-                for line in (started, joined):
-                    append(self.timeline, line)
+                of = {"t": self.now, "slot": slot, "pid": slot}
+                append(self.timeline, event("started", **of, process_t=self.now, restarts=0))
+                place = {"generation": self.generation, "rank": rank, "world_size": len(self.nodes)}
+                append(self.timeline, event("joined", **of, **place))
         elif self.begins is None and not self.still and self.step < self.steps:
             self.step += 1
             for slot in self.nodes:
                 self._step(slot)
             if self.step in self.saves:
-                saved = event(
-                    "saved", t=self.now, slot=0, generation=self.generation, step=self.saves[self.step], seconds=0.0
-                )
-                append(self.timeline, saved)
+                of = {"t": self.now, "slot": 0, "generation": self.generation}
+                append(self.timeline, event("saved", **of, step=self.saves[self.step], seconds=0.0))
 
     def _step(self, slot: int) -> None:
-        t, g = self.now, self.generation
-        append(
-            self.timeline,
-            event("stepped", t=t, slot=slot, generation=g, step=self.step, world_size=len(self.nodes), samples=1),
-        )
+        of = {"t": self.now, "slot": slot, "generation": self.generation}
+        append(self.timeline, event("stepped", **of, step=self.step, world_size=len(self.nodes), samples=1))
         if self.raises is not None:
-            append(self.timeline, event("raised", t=t, slot=slot, pid=slot, generation=g, error=self.raises))
+            append(self.timeline, event("raised", **of, pid=slot, error=self.raises))
         if self.step == self.steps:
-            append(self.timeline, event("finished", t=t, slot=slot, generation=g))
-            self.events.append(event("agent_ended", t=t, slot=slot, code=0))
+            append(self.timeline, event("finished", **of))
+            self.events.append(event("agent_ended", t=self.now, slot=slot, code=0))
 
     def join(self, slot: int) -> None:
         self._change(f"join {slot}", {*self.nodes, slot})
@@ -232,20 +210,47 @@ class MadeUp:
         self.is_closed = True
 
 
+class Slow(MadeUp):
+    """Workers go on until they are found and killed."""
+
+    def crash(self, slot: int) -> None:
+        for _ in range(5):
+            self.sleep(0.1)
+        super().crash(slot)
+
+
+class Split(MadeUp):
+    """Slot 1 counts as lost, and trains on alone."""
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        if self.generation > 0:
+            line = event("stepped", t=self.now, slot=1, generation=0, step=self.step, world_size=1, samples=1)
+            append(self.timeline, line)
+
+
+class Broken(MadeUp):
+    def poll(self) -> list[Event]:
+        raise CannotGoOn("no forkserver")
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., MadeUp]:
     """Run a plan with made-up nodes, from one to three."""
 
     def make(
         plan: Cycle | list[Change],
-        engine: MadeUp | None = None,
         *,
+        kind: type[MadeUp] = MadeUp,
         steps: int = 100,
         start: int = 1,
         hold: bool = False,
         ends_after: int | None = None,
+        **traits: object,
     ) -> MadeUp:
-        engine = engine or MadeUp(tmp_path / "timeline", steps=steps)
+        engine = kind(tmp_path / "timeline", steps=steps)
+        for name, value in traits.items():
+            setattr(engine, name, value)
         job: ElasticJob = replace(JOB, most=3, start=start, plan=plan, hold=hold, ends_after=ends_after)
         try:
             Controller(job, engine, engine.timeline, clock=engine.clock, sleep=engine.sleep).run()
@@ -256,11 +261,19 @@ def run(tmp_path: Path) -> Callable[..., MadeUp]:
     return make
 
 
-def test_a_plan_is_carried_out_and_the_job_waited_for(run: Callable[..., MadeUp]) -> None:
-    engine = run([join(at_s=1, nodes=2), kill(at_s=2, slot=0)])
+@pytest.mark.parametrize(
+    ("plan", "start", "calls"),
+    [
+        ([join(at_s=1, nodes=2), kill(at_s=2, slot=0)], 1, ["join 0", "join 1", "join 2", "kill 0"]),
+        ([kill(at_s=1, slot=0), join(at_s=1, overlaps=True)], 2, ["join 0", "join 1", "kill 0", "join 0"]),
+    ],
+)
+def test_a_plan_is_carried_out_and_the_job_waited_for(
+    run: Callable[..., MadeUp], plan: list[Change], start: int, calls: list[str]
+) -> None:
+    engine = run(plan, start=start)
 
-    assert engine.calls == ["join 0", "join 1", "join 2", "kill 0"]
-    assert engine.step == 100
+    assert (engine.calls, engine.step) == (calls, 100)
 
 
 def test_seconds_of_a_plan_are_of_training_and_each_change_waits_until_the_job_is_stable(
@@ -275,20 +288,18 @@ def test_seconds_of_a_plan_are_of_training_and_each_change_waits_until_the_job_i
     assert stables[1].t - changes[0].t > 1.0
 
 
-def test_a_change_waits_for_the_checkpoint_behind_which_nodes_hold(run: Callable[..., MadeUp], tmp_path: Path) -> None:
-    engine = MadeUp(tmp_path / "timeline", steps=100)
-    engine.saves = {33: 30, 46: 40}
-    lines = read_events(run([join(at_step=40)], engine, hold=True).timeline)
+@pytest.mark.parametrize(
+    ("given", "steps"),
+    [({}, (40, 41)), ({"saves": {33: 30, 46: 40}, "hold": True}, (46, 47))],
+    ids=["not held", "held"],
+)
+def test_a_change_may_wait_for_a_step_or_for_the_checkpoint_behind_which_nodes_hold(
+    run: Callable[..., MadeUp], given: dict[str, Any], steps: tuple[int, int]
+) -> None:
+    lines = read_events(run([join(at_step=40)], **given).timeline)
     [at] = [line.t for line in lines if line.what == "changed"]
 
-    assert max(line.step for line in lines if line.what == "stepped" and line.t <= at) in (46, 47)
-
-
-def test_a_node_may_join_at_once_in_the_place_of_one_that_was_lost(run: Callable[..., MadeUp]) -> None:
-    engine = run([kill(at_s=1, slot=0), join(at_s=1, overlaps=True)], start=2)
-
-    assert engine.calls == ["join 0", "join 1", "kill 0", "join 0"]
-    assert engine.step == 100
+    assert max(line.step for line in lines if line.what == "stepped" and line.t <= at) in steps
 
 
 def test_a_node_that_stands_still_goes_on_in_time(run: Callable[..., MadeUp]) -> None:
@@ -300,80 +311,52 @@ def test_a_node_that_stands_still_goes_on_in_time(run: Callable[..., MadeUp]) ->
     assert [line.t > at + 2 for line in lines if line.what == "stable"] == [False, True]
 
 
-def test_a_worker_that_dies_is_awaited_in_a_generation_of_as_many(run: Callable[..., MadeUp]) -> None:
-    lines = read_events(run([crash(at_s=1)], start=2).timeline)
-
-    assert [(s.generation, s.world_size) for s in lines if s.what == "stable"] == [(0, 2), (1, 2)]
-
-
-def test_a_training_that_ends_before_its_plan_has_failed(run: Callable[..., MadeUp]) -> None:
-    with pytest.raises(
-        CannotGoOn,
-        match=r"training was over after .* and 30 steps, before kill\(at_s=60\); .* and 16 steps of these .*: change 2",
-    ):
-        run([join(at_s=1), kill(at_s=60)], steps=30)
-
-
-def test_a_training_that_ends_before_it_is_stable_again_has_failed_too(run: Callable[..., MadeUp]) -> None:
-    with pytest.raises(
-        CannotGoOn,
-        match=r"before the job was stable after kill\(at_step=29\); .* and 2 steps of these .*: change 1 .* shows",
-    ):
-        run([kill(at_step=29)], steps=31, start=2)
-
-
-def test_a_body_that_raises_ends_the_job_and_one_that_lost_its_peers_does_not(
-    run: Callable[..., MadeUp], tmp_path: Path
+@pytest.mark.parametrize(("kind", "start"), [(MadeUp, 2), (Slow, 1)])
+def test_a_worker_that_dies_is_awaited_in_a_generation_of_as_many_with_a_step_behind_its_crash(
+    run: Callable[..., MadeUp], kind: type[MadeUp], start: int
 ) -> None:
-    engine = MadeUp(tmp_path / "timeline", steps=10)
-    engine.raises = LOST
-    run([], engine)
-    engine = MadeUp(tmp_path / "other", steps=10)
-    engine.raises = ERROR
+    lines = read_events(run([crash(at_s=1)], kind=kind, start=start).timeline)
+    stables = [(line.index, line.generation, line.world_size) for line in lines if line.what == "stable"]
 
-    with pytest.raises(CannotGoOn, match="the body raised in slot 0, generation 0: ValueError: no"):
-        run([], engine)
+    assert stables == [(-1, 0, start), (0, 1, start)]
 
 
-def test_a_step_from_before_a_crash_does_not_make_the_job_stable_after_it(
-    run: Callable[..., MadeUp], tmp_path: Path
+@pytest.mark.parametrize(
+    ("plan", "given", "told"),
+    [
+        (
+            [join(at_s=1), kill(at_s=60)],
+            {"steps": 30},
+            r"training was over after .* and 30 steps, before kill\(at_s=60\); .* and 16 steps of these .*: change 2",
+        ),
+        (
+            [kill(at_step=29)],
+            {"steps": 31, "start": 2},
+            r"before the job was stable after kill\(at_step=29\); .* and 2 steps of these .*: change 1 .* shows",
+        ),
+        (
+            [kill(at_s=1)],
+            {"steps": 10**6, "start": 2, "deaf": True},
+            r"not stable 120 s after kill\(at_s=1\): 1 nodes should.* Scale-down unnoticed",
+        ),
+        (
+            [crash(at_s=1)],
+            {"kind": Split, "steps": 200, "start": 2},
+            "The job is split: slot 1 still trains in generation 0, while .* in generation 1",
+        ),
+        ([], {"steps": 10, "raises": ERROR}, "the body raised in slot 0, generation 0: ValueError: no"),
+        ([], {"kind": Broken}, "no forkserver"),
+    ],
+)
+def test_a_job_that_cannot_go_on_says_why(
+    run: Callable[..., MadeUp], plan: list[Change], given: dict[str, Any], told: str
 ) -> None:
-    """Workers go on until they are found and killed."""
-
-    class Slow(MadeUp):
-        def crash(self, slot: int) -> None:
-            for _ in range(5):
-                self.sleep(0.1)
-            super().crash(slot)
-
-    lines = read_events(run([crash(at_s=1)], Slow(tmp_path / "timeline", steps=100)).timeline)
-
-    assert [(line.index, line.generation) for line in lines if line.what == "stable"] == [(-1, 0), (0, 1)]
+    with pytest.raises(CannotGoOn, match=told):
+        run(plan, **given)
 
 
-def test_a_job_that_falls_into_two_is_told_by_name(run: Callable[..., MadeUp], tmp_path: Path) -> None:
-    """Slot 1 counts as lost, and trains on alone."""
-
-    class Split(MadeUp):
-        def sleep(self, seconds: float) -> None:
-            super().sleep(seconds)
-            if self.generation > 0:
-                line = event("stepped", t=self.now, slot=1, generation=0, step=self.step, world_size=1, samples=1)
-                append(self.timeline, line)
-
-    with pytest.raises(
-        CannotGoOn, match=r"The job is split: slot 1 still trains in generation 0, while .* in generation 1"
-    ):
-        run([crash(at_s=1)], Split(tmp_path / "timeline", steps=200), start=2)
-
-
-def test_an_engine_that_breaks_down_ends_the_job(run: Callable[..., MadeUp], tmp_path: Path) -> None:
-    class Broken(MadeUp):
-        def poll(self) -> list[Event]:
-            raise CannotGoOn("no forkserver")
-
-    with pytest.raises(CannotGoOn, match="no forkserver"):
-        run([], Broken(tmp_path / "timeline", steps=100))
+def test_a_body_that_lost_its_peers_does_not_end_the_job(run: Callable[..., MadeUp]) -> None:
+    run([], steps=10, raises=LOST)
 
 
 class MadeUpScript:
@@ -467,13 +450,6 @@ def test_a_recovery_of_seconds_needs_no_words() -> None:
     assert tell_slow(slow("kill", "rendezvous", 20.0), JOB) == ""
 
 
-def test_a_change_may_wait_for_a_step(run: Callable[..., MadeUp]) -> None:
-    lines = read_events(run([join(at_step=40)]).timeline)
-    [at] = [line.t for line in lines if line.what == "changed"]
-
-    assert max(line.step for line in lines if line.what == "stepped" and line.t <= at) in (40, 41)
-
-
 def test_a_change_that_overlaps_does_not_wait(run: Callable[..., MadeUp]) -> None:
     lines = read_events(run([join(at_s=1), kill(at_s=1, slot=0, overlaps=True)]).timeline)
     changes = [line for line in lines if line.what == "changed"]
@@ -484,12 +460,3 @@ def test_a_change_that_overlaps_does_not_wait(run: Callable[..., MadeUp]) -> Non
 
 def test_a_training_that_ends_by_itself_is_not_told_when(run: Callable[..., MadeUp]) -> None:
     assert not (run([join(at_s=1)]).timeline.parent / "last_step").exists()
-
-
-def test_survivors_that_do_not_notice_are_told_by_name(run: Callable[..., MadeUp], tmp_path: Path) -> None:
-    engine = MadeUp(tmp_path / "timeline", steps=10**6, deaf=True)
-
-    with pytest.raises(
-        CannotGoOn, match=r"not stable 120 s after kill\(at_s=1\): 1 nodes should.* Scale-down unnoticed"
-    ):
-        run([kill(at_s=1)], engine, start=2)

@@ -39,31 +39,13 @@ class Nodes:
             self.begins = None
             self.generation += 1
             for rank, slot in enumerate(sorted(self.nodes)):
-                self.note(
-                    event(
-                        "joined",
-                        t=now,
-                        slot=slot,
-                        pid=slot,
-                        generation=self.generation,
-                        rank=rank,
-                        world_size=len(self.nodes),
-                    )
-                )
+                place = {"generation": self.generation, "rank": rank, "world_size": len(self.nodes)}
+                self.note(event("joined", t=now, slot=slot, pid=slot, **place))
         elif self.begins is None and self.step < self.steps and self.nodes:
             self.step += 1
             for slot in sorted(self.nodes):
-                self.note(
-                    event(
-                        "stepped",
-                        t=now,
-                        slot=slot,
-                        generation=self.generation,
-                        step=self.step,
-                        world_size=len(self.nodes),
-                        samples=1,
-                    )
-                )
+                done = {"generation": self.generation, "step": self.step, "world_size": len(self.nodes), "samples": 1}
+                self.note(event("stepped", t=now, slot=slot, **done))
                 if self.step == self.steps:
                     self.note(event("finished", t=now, slot=slot, generation=self.generation))
                     self.ending.append((now + 0.2, slot))

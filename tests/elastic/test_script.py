@@ -75,8 +75,7 @@ def test_what_a_script_does_before_it_asks_for_its_group_is_no_waiting_for_other
     for what, t in (("process", 10.0), ("torch", 11.0), ("call", 14.0), ("call", 14.1), ("group", 14.5)):
         script.note(what, t, 0, rank=0, of=1)
     script.say(15.0, 0, "step 1")
-    script.poll()
-    worker = History(script.lines).workers[0, 0]
+    worker = History(script.poll()).workers[0, 0]
 
     assert (worker.started, worker.joined.t, worker.imported_t) == (script.lines[0], 14.5, 14.0)
 

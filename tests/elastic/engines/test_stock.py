@@ -134,30 +134,31 @@ def engine(tmp_path: Path) -> Iterator[Shells]:
 
 @pytest.fixture
 def children(engine: Shells) -> Callable[[int], list[psutil.Process]]:
+    """Joins a node; returns what is below its agent, once something is."""
+
     def find(slot: int) -> list[psutil.Process]:
-        return psutil.Process(engine._agents[slot].pid).children()
+        engine.join(slot)
+        agent = psutil.Process(engine._agents[slot].pid)
+        wait_for(agent.children)
+        return agent.children()
 
     return find
 
 
 def test_what_agents_tell_is_told_once_and_their_end_too(engine: Shells, children: Callable) -> None:
-    engine.join(1)
-    wait_for(lambda: children(1))
+    children(1)
     engine.leave(1)
     told: list[Event] = []
     wait_for(lambda: told.extend(engine.poll()) or len(told) > 1)
 
-    assert told[0].what == "rendezvous"
-    assert (told[0].slot, told[0].seconds) == (1, 1.25)
-    assert told[1].what == "agent_ended"
-    assert (told[1].slot, told[1].code) == (1, 7)
+    assert (told[0].what, told[0].slot, told[0].seconds) == ("rendezvous", 1, 1.25)
+    assert (told[1].what, told[1].slot, told[1].code) == ("agent_ended", 1, 7)
     assert engine.poll() == []
     assert "slot 1" in engine.log(1)
 
 
 def test_a_crash_ends_the_worker_and_not_its_agent(engine: Shells, children: Callable) -> None:
-    engine.join(0)
-    wait_for(lambda: children(0))
+    children(0)
     engine.crash(0)
     wait_for(lambda: engine._agents[0].poll() is not None)
 
@@ -165,8 +166,6 @@ def test_a_crash_ends_the_worker_and_not_its_agent(engine: Shells, children: Cal
 
 
 def test_a_node_that_is_lost_loses_all_its_processes(engine: Shells, children: Callable) -> None:
-    engine.join(0)
-    wait_for(lambda: children(0))
     [worker] = children(0)
     engine.kill(0)
 
@@ -175,8 +174,6 @@ def test_a_node_that_is_lost_loses_all_its_processes(engine: Shells, children: C
 
 
 def test_a_node_stands_still_with_all_its_processes_and_goes_on(engine: Shells, children: Callable) -> None:
-    engine.join(0)
-    wait_for(lambda: children(0))
     [worker] = children(0)
     engine.stop(0)
     wait_for(lambda: worker.status() == psutil.STATUS_STOPPED)

@@ -39,18 +39,9 @@ def job_of(engine: str) -> ElasticJob:
 
 def texts(job: ElasticJob) -> list[str]:
     """All that can be told of a job's failures that hangs on its engine."""
+    of = {"t": 1.0, "index": 0, "slots": [1], "before": 2, "after": 1}
     slow = [
-        event(
-            "change",
-            t=1.0,
-            index=0,
-            kind=kind,
-            slots=[1],
-            before=2,
-            after=1,
-            recovery_s=seconds + 1,
-            parts={part: seconds},
-        )
+        event("change", **of, kind=kind, recovery_s=seconds + 1, parts={part: seconds})
         for kind in ("kill", "join")
         for part in PARTS
         for seconds in (40.0, 400.0)

@@ -10,51 +10,68 @@ from pytest_distbench.elastic.measures.history import History, change_results, u
 from pytest_distbench.elastic.records import event, unaccounted_s
 from pytest_distbench.records.wire import Event
 
+PARTS = {
+    "detect": 23.5 - 20.5,
+    "rendezvous": 0.4,
+    "process_start": 0.1,
+    "import": 0.3,
+    "group_init": 24.6 - 24.3,
+    "build": 0.05,
+    "checkpoint_load": 0.15,
+    "first_step": 0.2,
+}
+KILLED = {
+    "t": 9.5,
+    "before": 2,
+    "after": 1,
+    "stall_s": 25.0 - 20.0,  # from the survivor's last step to its next
+    "recovery_s": 25.0 - 20.5,
+    "overlapped": False,
+    "parts": pytest.approx(PARTS),
+    "steps_redone": 4,
+    "redone_s": 4.0,  # at the price of the larger world
+    "rounds": 1,
+    "restarts_used": 1,
+    "before_it": pytest.approx({"step": 10, "epoch": 3, "loss": 0.1, "accuracy": None, "lr": 0.2}),
+    "after_it": pytest.approx({"step": 7, "epoch": 2, "loss": 1 / 7, "accuracy": None, "lr": 0.1}),
+}
 
-def test_the_parts_of_a_recovery_are_cut_where_the_timeline_saw_something_and_sum_up_to_it() -> None:
+
+@pytest.mark.parametrize("fact", KILLED)
+def test_a_lost_node_has_its_costs_and_parts_that_sum_up_to_its_recovery(fact: str) -> None:
     [change] = change_results(killed().history)
 
-    assert change.parts == pytest.approx(
-        {
-            "detect": 23.5 - 20.5,
-            "rendezvous": 0.4,
-            "process_start": 0.1,
-            "import": 0.3,
-            "group_init": 24.6 - 24.3,
-            "build": 0.05,
-            "checkpoint_load": 0.15,
-            "first_step": 0.2,
-        }
-    )
+    assert getattr(change, fact) == KILLED[fact]
     assert unaccounted_s(change) == pytest.approx(0.0)
 
 
-def test_steps_after_the_checkpoint_are_redone_at_the_price_of_the_larger_world() -> None:
-    [change] = change_results(killed().history)
+def ran(*slots: int, steps: int, stable: float, number: int = 0) -> Timeline:
+    """Nodes that have taken steps since 10 s."""
+    timeline = Timeline()
+    timeline.begin(0.0, *slots)
+    timeline.generation(number, slots, first=10.0, steps=steps)
+    timeline.stable(stable, -1, number, len(slots))
+    return timeline
 
-    assert (change.steps_redone, change.redone_s) == (4, 4.0)
-    assert (change.rounds, change.restarts_used) == (1, 1)
+
+def joined(*lines: Event) -> Timeline:
+    timeline = ran(0, steps=11, stable=12.5)
+    timeline.change(14.5, 0, "join", [1], [0, 1])
+    timeline.lines += lines
+    timeline.generation(1, [0, 1], first=23.0, steps=3, resumed=10)
+    timeline.stable(25.1, 0, 1, 2)
+    return timeline
 
 
 def test_a_join_stalls_from_the_last_old_step_however_long_the_newcomer_took_to_come() -> None:
-    timeline = Timeline()
-    timeline.begin(0.0, 0)
-    timeline.generation(0, [0], first=10.0, steps=11)
-    timeline.stable(12.5, -1, 0, 1)
-    timeline.change(14.5, 0, "join", [1], [0, 1])
-    timeline.generation(1, [0, 1], first=23.0, steps=3, resumed=10)
-    timeline.stable(25.1, 0, 1, 2)
-    [change] = change_results(timeline.history)
+    [change] = change_results(joined().history)
 
     assert (change.stall_s, change.recovery_s, change.joiner_ready_s) == (3.0, 8.5, 8.5)
     assert change.steps_redone == 1
 
 
 def test_a_leave_stops_the_node_first_and_is_noticed_then_and_its_slot_is_free_with_its_agent() -> None:
-    timeline = Timeline()
-    timeline.begin(0.0, 0, 1)
-    timeline.generation(0, [0, 1], first=10.0, steps=5)
-    timeline.stable(12.1, -1, 0, 2)
+    timeline = ran(0, 1, steps=5, stable=12.1)
     timeline.change(14.5, 0, "leave", [1], [0])
     timeline.lines += [event("worker_ended", t=16.5, slot=1, pid=1), event("worker_ended", t=17.0, slot=0, pid=0)]
     timeline.agent_ended(16.75, 1)
@@ -68,34 +85,18 @@ def test_a_leave_stops_the_node_first_and_is_noticed_then_and_its_slot_is_free_w
 
 
 def test_a_join_stops_the_survivor_from_its_last_step_on() -> None:
-    timeline = Timeline()
-    timeline.begin(0.0, 0)
-    timeline.generation(0, [0], first=10.0, steps=11)
-    timeline.stable(12.5, -1, 0, 1)
-    timeline.change(14.5, 0, "join", [1], [0, 1])
-    timeline.lines.append(event("worker_ended", t=20.25, slot=0, pid=0))
-    timeline.generation(1, [0, 1], first=23.0, steps=3, resumed=10)
-    timeline.stable(25.1, 0, 1, 2)
-    [change] = change_results(timeline.history)
+    [change] = change_results(joined(event("worker_ended", t=20.25, slot=0, pid=0)).history)
 
     assert (change.parts["detect"], change.parts["stop"]) == pytest.approx((20.0 - 14.5, 21.5 - 20.0))
     assert unaccounted_s(change) == pytest.approx(0.0)
 
 
-def test_the_steps_before_and_after_a_change_are_shown_as_they_were() -> None:
-    [change] = change_results(killed().history)
-
-    assert change.before_it == pytest.approx({"step": 10, "epoch": 3, "loss": 0.1, "accuracy": None, "lr": 0.2})
-    assert change.after_it == pytest.approx({"step": 7, "epoch": 2, "loss": 1 / 7, "accuracy": None, "lr": 0.1})
-
-
 def test_a_node_that_stood_still_cost_the_longest_wait_for_a_step() -> None:
-    timeline = Timeline()
-    timeline.begin(0.0, 0, 1)
-    timeline.generation(0, [0, 1], first=10.0, steps=3)
-    timeline.stable(12.1, -1, 0, 2)
+    timeline, later = ran(0, 1, steps=3, stable=12.1), Timeline()
     timeline.change(12.5, 0, "stop", [1], [0, 1])
-    timeline.lines += [line for line in later_steps(first=17.0) if line.t > 12.1]
+    later.seen[3] = (1, 0)
+    later.generation(0, [0, 1], first=17.0, steps=3, resumed=3)
+    timeline.lines += [line for line in later.lines if line.what in ("stepped", "batch") and line.t > 12.1]
     timeline.stable(19.5, 0, 0, 2)
     [change] = change_results(timeline.history)
 
@@ -103,19 +104,8 @@ def test_a_node_that_stood_still_cost_the_longest_wait_for_a_step() -> None:
     assert change.parts == {}
 
 
-def later_steps(*, first: float) -> list[Event]:
-    """Steps 4 to 6 of generation 0."""
-    timeline = Timeline()
-    timeline.seen[3] = (1, 0)
-    timeline.generation(0, [0, 1], first=first, steps=3, resumed=3)
-    return [line for line in timeline.lines if line.what in ("stepped", "batch")]
-
-
 def test_changes_without_a_stable_moment_between_them_are_overlapped() -> None:
-    timeline = Timeline()
-    timeline.begin(0.0, 0, 1)
-    timeline.generation(0, [0, 1], first=10.0, steps=5)
-    timeline.stable(12.5, -1, 0, 2)
+    timeline = ran(0, 1, steps=5, stable=12.5)
     timeline.change(14.5, 0, "kill", [1], [0])
     timeline.change(15.0, 1, "join", [1], [0, 1], overlaps=True)
     timeline.generation(2, [0, 1], first=30.0, steps=5)
@@ -123,8 +113,7 @@ def test_changes_without_a_stable_moment_between_them_are_overlapped() -> None:
     timeline.change(33.5, 2, "leave", [1], [0])
     changes = change_results(timeline.history)
 
-    assert [change.overlapped for change in changes] == [True, True, False]
-    assert [change.after for change in changes] == [2, 2, None]
+    assert [(change.overlapped, change.after) for change in changes] == [(True, 2), (True, 2), (False, None)]
     assert changes[0].rounds == 2
 
 
@@ -153,19 +142,13 @@ def died() -> Timeline:
     return timeline
 
 
-def test_a_worker_that_dies_of_itself_is_told_with_what_it_cost() -> None:
+def test_a_worker_that_dies_of_itself_is_told_with_what_it_cost_which_is_in_the_lost_fraction() -> None:
     [(stall_s, told)] = unplanned(died().history)
+    lost = [m.value for t in (killed(), died()) for m in measure(JOB, t.history)[1] if m.name == "lost_fraction"]
 
     assert stall_s == pytest.approx(5.0)
     assert told.startswith("generation 1 began ")
     assert "without a change in the plan: the worker of slot 1 ended first. It cost 5.0 s" in told
-
-
-def test_what_it_cost_is_in_the_lost_fraction() -> None:
-    _, planned = measure(JOB, killed().history)
-    _, of_itself = measure(JOB, died().history)
-    lost = [next(m.value for m in found if m.name == "lost_fraction") for found in (planned, of_itself)]
-
     assert lost[0] == pytest.approx(lost[1])
 
 
@@ -179,15 +162,6 @@ def test_nobody_who_survives_has_no_stall_to_tell_of() -> None:
     [change] = change_results(timeline.history)
 
     assert (change.stall_s, change.recovery_s, change.parts) == (None, None, {})
-
-
-def test_a_lost_node_stalls_the_survivor_from_its_last_step_to_its_next() -> None:
-    [change] = change_results(killed().history)
-
-    assert (change.t, change.before, change.after) == (9.5, 2, 1)
-    assert change.stall_s == 25.0 - 20.0
-    assert change.recovery_s == 25.0 - 20.5
-    assert not change.overlapped
 
 
 def test_a_slot_is_free_when_its_agent_has_ended_whoever_takes_it_later_and_ends_there() -> None:
@@ -218,10 +192,7 @@ def test_a_script_that_says_nothing_of_checkpoints_went_on_where_its_first_line_
 
 
 def test_a_crash_stalls_those_who_did_not_crash_for_all_its_generations_together() -> None:
-    timeline = Timeline()
-    timeline.begin(0.0, 0, 1)
-    timeline.generation(1, [0, 1], first=10.0, steps=5)
-    timeline.stable(12.5, -1, 1, 2)
+    timeline = ran(0, 1, steps=5, stable=12.5, number=1)
     timeline.change(14.5, 0, "crash", [1], [0, 1])
     timeline.generation(2, [0], first=16.0, steps=3, resumed=5)
     timeline.generation(3, [0, 1], first=20.0, steps=3, resumed=8)
