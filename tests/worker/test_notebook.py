@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -183,60 +184,11 @@ def test_a_value_is_a_number_a_series_or_none(value: object, values: list[float]
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ([], "the series is empty: nothing was measured"),
-        ([1.0, None], "element 1 of the series=None; wanted a finite number"),
-        ([1.0, math.nan], "element 1 of the series=nan; wanted a finite number"),
-        (numpy.ones((2, 2)), r"a series of numbers, found an array of shape \[2, 2\]"),
-        (torch.ones(2, device="meta"), r"a series of numbers, found an array of shape \[2\]"),
-        ("fast", "a series of numbers, found 'fast'"),
-        ({"a": 1}, "a series of numbers, found {'a': 1}"),
-    ],
-)
-def test_what_is_neither_is_refused_with_its_place(value: object, message: str) -> None:
-    with pytest.raises(RecordingError, match=message):
-        check_values("call", value)
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ([1], r"wanted at to be a mapping of names to numbers and texts, found \[1\]"),
-        ({1: 1}, r"a name in at=1; wanted printable text without \[ \] = ,, not empty"),
-        ({"a=b": 1}, "a name in at="),
-        ({"": 1}, "a name in at="),
-        ({"a": [1]}, r"at\['a'\]=\[1\]; wanted True, False, printable text, or a number: "),
-        ({"a": math.inf}, r"at\['a'\]"),
-        ({"a": 2**60}, r"at\['a'\]"),
-        ({"a": None}, r"at\['a'\]"),
-        ({"a": "\ud800"}, r"at\['a'\]"),
-    ],
-)
-def test_a_point_that_no_file_could_hold_is_refused(value: object, message: str) -> None:
-    with pytest.raises(RecordingError, match=message):
-        check_scalars("call", "at", value)
-
-
-@pytest.mark.parametrize(
     "value",
     [[1, 2.0], (1, 2), numpy.array([1, 2]), torch.tensor([1.0, 2.0]), iter([1, 2]), [torch.tensor(1), numpy.int8(2)]],
 )
 def test_several_numbers_may_come_in_any_list_or_array(value: object) -> None:
     assert check_several("call", value) == [1.0, 2.0]
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        3, None, {1: 2}, [], "12", {1, 2}, [1, None], [[1]], torch.tensor(1.0), torch.ones(2, 2), numpy.ones(0),
-        torch.empty(2, device="meta"),
-    ],
-    ids=repr,
-)  # fmt: skip
-def test_what_is_no_list_of_numbers_is_refused(value: object) -> None:
-    with pytest.raises(RecordingError, match=r"call: wanted a list of numbers, not empty, found "):
-        check_several("call", value)
 
 
 class _Unread(torch.Tensor):
@@ -248,15 +200,46 @@ class _Unread(torch.Tensor):
         return super().__torch_function__(func, types, args, kwargs or {})
 
 
+NO_LISTS = [
+    3, None, {1: 2}, [], "12", {1, 2}, [1, None], [[1]], torch.tensor(1.0), torch.ones(2, 2), numpy.ones(0),
+    torch.empty(2, device="meta"),
+]  # fmt: skip
+NO_NUMBERS = [
+    "x", None, [1], 1j, True, torch.ones(3), torch.ones(0), torch.tensor(1j), torch.tensor(True),
+    torch.empty(1, device="meta"),
+]  # fmt: skip
+series, point = partial(check_values, "call"), partial(check_scalars, "call", "at")
+several, unread = partial(check_several, "call"), partial(check_unread, "call", "loss")
+
+
 @pytest.mark.parametrize(
-    "value",
-    ["x", None, [1], 1j, True, torch.ones(3), torch.ones(0), torch.tensor(1j), torch.tensor(True),
-     torch.empty(1, device="meta")],
-    ids=repr,
-)  # fmt: skip
-def test_what_can_be_no_number_is_refused_before_it_is_read(value: object) -> None:
-    with pytest.raises(RecordingError, match=r"call: wanted loss to be a number or a tensor of one element, found "):
-        check_unread("call", "loss", value)
+    ("check", "value", "message"),
+    [
+        (series, [], "the series is empty: nothing was measured"),
+        (series, [1.0, None], "element 1 of the series=None; wanted a finite number"),
+        (series, [1.0, math.nan], "element 1 of the series=nan; wanted a finite number"),
+        (series, numpy.ones((2, 2)), r"a series of numbers, found an array of shape \[2, 2\]"),
+        (series, torch.ones(2, device="meta"), r"a series of numbers, found an array of shape \[2\]"),
+        (series, "fast", "a series of numbers, found 'fast'"),
+        (series, {"a": 1}, "a series of numbers, found {'a': 1}"),
+        (point, [1], r"wanted at to be a mapping of names to numbers and texts, found \[1\]"),
+        (point, {1: 1}, r"a name in at=1; wanted printable text without \[ \] = ,, not empty"),
+        (point, {"a=b": 1}, "a name in at="),
+        (point, {"": 1}, "a name in at="),
+        (point, {"a": [1]}, r"at\['a'\]=\[1\]; wanted True, False, printable text, or a number: "),
+        *((point, {"a": value}, r"at\['a'\]") for value in (math.inf, 2**60, None, "\ud800")),
+        *((several, value, "call: wanted a list of numbers, not empty, found ") for value in NO_LISTS),
+        *(
+            (unread, value, "call: wanted loss to be a number or a tensor of one element, found ")
+            for value in NO_NUMBERS
+        ),
+    ],
+)
+def test_what_is_no_number_no_series_and_no_point_is_refused_with_its_place(
+    check: Callable[[object], object], value: object, message: str
+) -> None:
+    with pytest.raises(RecordingError, match=message):
+        check(value)
 
 
 def train(goal: Goal, *, value: object = 0.9, loss: object = None, samples: object = 1) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 from support.ranks import make_rank
@@ -94,14 +95,6 @@ def test_a_goals_loop_counts_as_its_step_time_and_an_evaluation_is_beside_it(ran
     }
 
 
-def test_a_name_used_twice_outside_loops_is_refused_before_its_work(rank: RankContext) -> None:
-    with rank.phase("load"):
-        pass
-
-    with pytest.raises(RecordingError, match="'phase/load' is recorded twice"), rank.phase("load"):
-        pytest.fail("the work was done for nothing")
-
-
 @pytest.mark.parametrize("better", ["info", "lower"])
 def test_a_phase_is_judged_where_it_is_asked_for(rank: RankContext, better: str) -> None:
     for _ in rank.timed("step", warmup=0, iterations=1):
@@ -127,42 +120,6 @@ def test_an_exception_inside_is_itself_and_leaves_no_phase_open(rank: RankContex
     assert sorted(found(rank)) == ["phase/after"]
 
 
-@pytest.mark.parametrize("iterations", [1, 3])
-def test_a_phase_that_outlives_its_iteration_is_an_error(rank: RankContext, iterations: int) -> None:
-    def body() -> None:
-        for _ in rank.timed("step", warmup=0, iterations=iterations):
-            rank.phase("send").__enter__()
-
-    with pytest.raises(RecordingError, match=r"phase\('send'\) of the loop 'step' was not left in its own iteration"):
-        body()
-
-
-def test_phases_that_cross_are_an_error_and_leave_none_open(rank: RankContext) -> None:
-    def body() -> None:
-        for _ in rank.timed("step", warmup=0, iterations=2):
-            with contextlib.ExitStack() as outer, contextlib.ExitStack() as inner:
-                outer.enter_context(rank.phase("forward"))
-                inner.enter_context(rank.phase("loss"))
-                outer.close()
-
-    with pytest.raises(RecordingError, match=r"phase\('forward'\) was left before the phase 'loss'"):
-        body()
-    with rank.phase("after"):
-        pass
-    assert sorted(found(rank)) == ["phase/after"]
-
-
-def test_a_phase_around_a_loop_that_ends_inside_of_it_is_an_error(rank: RankContext) -> None:
-    def body() -> None:
-        train = rank.phase("train")
-        train.__enter__()
-        for _ in rank.timed("step", warmup=0, iterations=2):
-            train.__exit__(None, None, None)
-
-    with pytest.raises(RecordingError, match=r"phase\('train'\) was left before the loop 'step'"):
-        body()
-
-
 def test_a_phase_in_another_thread_is_an_error(rank: RankContext) -> None:
     told: list[BaseException] = []
 
@@ -182,15 +139,6 @@ def test_a_phase_in_another_thread_is_an_error(rank: RankContext) -> None:
     assert str(error).startswith("phase('load') was entered in the thread 'loader'; wanted the one that runs the body")
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [("a/b", r"wanted printable text without \[ \] /"), ("unaccounted", "the table of phases has a row of that name")],
-)
-def test_a_name_that_reads_as_something_else_is_refused(rank: RankContext, name: str, told: str) -> None:
-    with pytest.raises(RecordingError, match=rf"phase\('{name}'\): .*{told}"):
-        rank.phase(name)
-
-
 def test_a_launchs_value_is_the_fast_side_of_the_iterations_that_entered_it() -> None:
     notebook = Notebook()
     notebook.note("phase/step/save", [0.0, 4.0, 0.0, 2.0], unit="s", better="info", reduce="max", at={})
@@ -199,15 +147,6 @@ def test_a_launchs_value_is_the_fast_side_of_the_iterations_that_entered_it() ->
 
     assert measurement.value == 2.5
     assert measurement.values == [0.0, 4.0, 0.0, 2.0]
-
-
-def test_a_captured_loop_has_no_phases(rank: RankContext) -> None:
-    with (
-        rank.phases.loop("step", {}, is_captured=True),
-        pytest.raises(RecordingError, match=r"phase\('send'\): an iteration of the loop 'step' is captured"),
-        rank.phase("send"),
-    ):
-        pytest.fail("its time would be recorded")
 
 
 def test_it_says_when_it_began_where_it_enters_collectives_outside_of_its_own_parts() -> None:
@@ -237,13 +176,71 @@ def test_it_says_when_it_began_where_it_enters_collectives_outside_of_its_own_pa
     }
 
 
-def test_a_phase_left_again_is_an_error(rank: RankContext) -> None:
+def enters_twice(rank: RankContext) -> None:
+    with rank.phase("load"):
+        pass
+    with rank.phase("load"):
+        pytest.fail("the work was done for nothing")
+
+
+def outlives(rank: RankContext, iterations: int = 1) -> None:
+    for _ in rank.timed("step", warmup=0, iterations=iterations):
+        rank.phase("send").__enter__()
+
+
+def crosses(rank: RankContext) -> None:
+    for _ in rank.timed("step", warmup=0, iterations=2):
+        with contextlib.ExitStack() as outer, contextlib.ExitStack() as inner:
+            outer.enter_context(rank.phase("forward"))
+            inner.enter_context(rank.phase("loss"))
+            outer.close()
+
+
+def ends_in_a_loop(rank: RankContext) -> None:
+    train = rank.phase("train")
+    train.__enter__()
+    for _ in rank.timed("step", warmup=0, iterations=2):
+        train.__exit__(None, None, None)
+
+
+def leaves_again(rank: RankContext) -> None:
     phase = rank.phase("send")
     with phase:
         pass
+    phase.__exit__(None, None, None)
 
-    with pytest.raises(RecordingError, match=r"phase\('send'\) was left after what it was entered in"):
-        phase.__exit__(None, None, None)
+
+def is_captured(rank: RankContext) -> None:
+    with rank.phases.loop("step", {}, is_captured=True), rank.phase("send"):
+        pytest.fail("its time would be recorded")
+
+
+A_ROW = r"phase\('unaccounted'\): .*the table of phases has a row of that name"
+OUTLIVED = r"phase\('send'\) of the loop 'step' was not left in its own iteration"
+
+
+@pytest.mark.parametrize(
+    ("body", "told", "kept"),
+    [
+        (enters_twice, "'phase/load' is recorded twice", ["phase/load"]),
+        (outlives, OUTLIVED, ["step"]),
+        (lambda rank: outlives(rank, 3), OUTLIVED, []),
+        (crosses, r"phase\('forward'\) was left before the phase 'loss'", []),
+        (ends_in_a_loop, r"phase\('train'\) was left before the loop 'step'", []),
+        (leaves_again, r"phase\('send'\) was left after what it was entered in", ["phase/send"]),
+        (is_captured, r"phase\('send'\): an iteration of the loop 'step' is captured", []),
+        (lambda rank: rank.phase("a/b"), r"phase\('a/b'\): .*wanted printable text without \[ \] /", []),
+        (lambda rank: rank.phase("unaccounted"), A_ROW, []),
+    ],
+)
+def test_a_phase_that_is_used_otherwise_is_an_error_and_leaves_none_open(
+    rank: RankContext, body: Callable[[RankContext], object], told: str, kept: list[str]
+) -> None:
+    with pytest.raises(RecordingError, match=told):
+        body(rank)
+    with rank.phase("after"):
+        pass
+    assert sorted(found(rank)) == ["phase/after", *kept]
 
 
 def test_the_same_loop_at_two_points_has_phases_of_its_own(rank: RankContext) -> None:
