@@ -77,9 +77,10 @@ def values(found: list[CaseResult]) -> dict[str, float | None]:
     return {v.metric: v.current for result in found for v in result.verdicts if "workers" in v.at}
 
 
-def test_every_size_runs_in_turns_beside_one_worker_and_itself_without_communication(
-    made_up: tuple[Distbench, list[CaseResult]],
-) -> None:
+Made = tuple[Distbench, list[CaseResult]]
+
+
+def test_every_size_runs_in_turns_beside_one_worker_and_itself_without_communication(made_up: Made) -> None:
     distbench, found = made_up
     runs = Scaling(distbench)(body, params={"batch": 50}, launches=2)
 
@@ -91,23 +92,7 @@ def test_every_size_runs_in_turns_beside_one_worker_and_itself_without_communica
     ]  # fmt: skip
 
 
-def test_weak_a_worker_has_as_many_samples_however_many_there_are(
-    made_up: tuple[Distbench, list[CaseResult]],
-) -> None:
-    distbench, found = made_up
-    Scaling(distbench)(body, params={"batch": 50})
-
-    assert values(found) == pytest.approx(
-        {
-            "scaling_efficiency[workers=2]": 0.5 / 0.75,
-            "computing_share[workers=2]": 0.5 / 0.75,
-            "scaling_efficiency[workers=4]": 0.5 / 0.75,
-            "computing_share[workers=4]": 0.5 / 0.75,
-        }
-    )
-
-
-def test_one_worker_has_nothing_to_be_compared_with(made_up: tuple[Distbench, list[CaseResult]]) -> None:
+def test_one_worker_has_nothing_to_be_compared_with(made_up: Made) -> None:
     distbench, found = made_up
     with pytest.warns(DistbenchWarning, match=r"no efficiency was judged: it needs two.*Next: --world-size 2 or more"):
         [run] = Scaling(distbench)(body, params={"batch": 1}, world_size=1)
@@ -130,43 +115,11 @@ def test_one_worker_has_nothing_to_be_compared_with(made_up: tuple[Distbench, li
     ],
 )
 def test_what_cannot_be_scaled_is_refused_with_what_was_wanted(
-    made_up: tuple[Distbench, list[CaseResult]], options: dict[str, Any], message: str
+    made_up: Made, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(Misuse, match=message):
         Scaling(made_up[0])(body, **options)
     assert Timed.order == []
-
-
-def test_a_run_without_communication_that_communicates_is_refused(
-    made_up: tuple[Distbench, list[CaseResult]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where a body makes its DDP itself: the one worker would wait for its own gradients."""
-    monkeypatch.setattr(Timed, "sends", ["on", "off"])
-    with pytest.raises(Misuse, match=r"local@ws1 must be without communication, and its step calls all_reduce. Next:"):
-        Scaling(made_up[0])(body, params={"batch": 50})
-    assert values(made_up[1]) == {}
-
-
-def test_a_loop_that_was_not_timed_is_named_with_those_that_were(
-    made_up: tuple[Distbench, list[CaseResult]],
-) -> None:
-    with pytest.raises(Misuse, match=r"of='train': local@ws1 timed no such loop; wanted one of step"):
-        Scaling(made_up[0])(body, params={"batch": 50}, of="train")
-    assert Timed.order == [(1, "off")], "no launch was made for nothing"
-
-
-def test_samples_that_do_not_follow_the_batch_are_refused(
-    made_up: tuple[Distbench, list[CaseResult]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where a body takes a batch of its own: under strong scaling each worker does the work of all."""
-    monkeypatch.setattr(Timed, "samples", {2: 100, 4: 100})
-    told = (
-        r"do not follow params\['batch'\]: a sample of it is 1 in local@ws1, workers@ws1; 2 in workers@ws2, apart@ws2; "
-        r"4 in workers@ws4, apart@ws4\. Next: take the batch of a worker from rank.params"
-    )
-    with pytest.raises(Misuse, match=told):
-        Scaling(made_up[0])(body, mode="strong", params={"batch": 100})
-    assert values(made_up[1]) == {}
 
 
 @pytest.mark.parametrize(
@@ -174,7 +127,7 @@ def test_samples_that_do_not_follow_the_batch_are_refused(
     [({"step": 0.4, "scaling_efficiency": 0.2}, 0.2, None), (0.3, 0.3, 0.3), (None, None, None)],
 )
 def test_a_tolerance_is_of_what_it_names_or_of_all(
-    made_up: tuple[Distbench, list[CaseResult]],
+    made_up: Made,
     monkeypatch: pytest.MonkeyPatch,
     given: Any,
     efficiency: float | None,
@@ -258,41 +211,74 @@ def test_what_is_waited_for_in_communication_lowers_efficiency_and_the_share_of_
     assert all(slow[metric] < 0.3 < quiet[metric] for metric in quiet)
 
 
-def test_ranks_with_other_threads_are_compared_with_nobody(
-    made_up: tuple[Distbench, list[CaseResult]], monkeypatch: pytest.MonkeyPatch
+NO_TOLERANCE = (
+    r"tolerance\['scaling_eficiency'\]: nothing of that name has one; wanted one of computing_share, "
+    "scaling_efficiency, step"
+)
+OTHER_SAMPLES = (
+    r"do not follow params\['batch'\]: a sample of it is 1 in local@ws1, workers@ws1; 2 in workers@ws2, apart@ws2; "
+    r"4 in workers@ws4, apart@ws4\. Next: take the batch of a worker from rank.params"
+)
+
+
+@pytest.mark.parametrize(
+    ("traits", "options", "message"),
+    [
+        # As where a body makes its DDP itself: the one worker would wait for its own gradients
+        (
+            {"sends": ["on", "off"]},
+            {"params": {"batch": 50}},
+            "local@ws1 must be without communication, and its step calls all_reduce. Next:",
+        ),
+        # As where a body takes a batch of its own: under strong scaling each worker does the work of all
+        ({"samples": {2: 100, 4: 100}}, {"mode": "strong", "params": {"batch": 100}}, OTHER_SAMPLES),
+        # As where a body gives the one rank all cores
+        (
+            {"threads": {1: 2}},
+            {"params": {"batch": 50}},
+            "different numbers of threads.*: 2 in local@ws1, workers@ws1; 1 in workers@ws2, workers@ws4, apart@ws2",
+        ),
+        ({}, {"params": {"batch": 50}, "tolerance": {"scaling_eficiency": 0.1}}, NO_TOLERANCE),
+        ({}, {"params": {"batch": 50}, "of": "train"}, "of='train': local@ws1 timed no such loop; wanted one of step"),
+    ],
+    ids=["communicates", "other samples", "other threads", "a tolerance of nothing", "a loop that was not timed"],
+)
+def test_what_scaling_cannot_be_told_of_is_refused(
+    made_up: Made, monkeypatch: pytest.MonkeyPatch, traits: dict[str, Any], options: dict[str, Any], message: str
 ) -> None:
-    """As where a body gives the one rank all cores."""
-    monkeypatch.setattr(Timed, "threads", {1: 2})
-    told = r"different numbers of threads.*: 2 in local@ws1, workers@ws1; 1 in workers@ws2, workers@ws4, apart@ws2"
-    with pytest.raises(Misuse, match=told):
-        Scaling(made_up[0])(body, params={"batch": 50})
-    assert values(made_up[1]) == {}
-
-
-def test_a_tolerance_of_nothing_is_refused_with_what_there_is(made_up: tuple[Distbench, list[CaseResult]]) -> None:
-    message = (
-        r"tolerance\['scaling_eficiency'\]: nothing of that name has one; wanted one of computing_share, "
-        "scaling_efficiency, step"
-    )
+    for name, value in traits.items():
+        monkeypatch.setattr(Timed, name, value)
     with pytest.raises(Misuse, match=message):
-        Scaling(made_up[0])(body, params={"batch": 50}, tolerance={"scaling_eficiency": 0.1})
+        Scaling(made_up[0])(body, **options)
+    assert values(made_up[1]) == {}
+    assert "of" not in options or Timed.order == [(1, "off")], "no launch was made for nothing"
 
 
-def test_strong_the_samples_are_shared(made_up: tuple[Distbench, list[CaseResult]]) -> None:
-    distbench, found = made_up
-    Scaling(distbench)(body, mode="strong", params={"batch": 100}, name="shared")
-
-    assert values(found) == pytest.approx(
-        {
-            "shared scaling_efficiency[workers=2]": 1.0 / (2 * 0.75),
-            "shared computing_share[workers=2]": 0.5 / 0.75,
-            "shared scaling_efficiency[workers=4]": 1.0 / (4 * 0.5),
-            "shared computing_share[workers=4]": 0.25 / 0.5,
-        }
+@pytest.mark.parametrize(
+    ("options", "prefix", "found"),
+    [
+        ({"params": {"batch": 50}}, "", {2: (0.5 / 0.75, 0.5 / 0.75), 4: (0.5 / 0.75, 0.5 / 0.75)}),
+        (
+            {"mode": "strong", "params": {"batch": 100}, "name": "shared"},
+            "shared ",
+            {2: (1.0 / (2 * 0.75), 0.5 / 0.75), 4: (1.0 / (4 * 0.5), 0.25 / 0.5)},
+        ),
+    ],
+    ids=["weak", "strong"],
+)
+def test_a_worker_has_as_many_samples_however_many_there_are_or_its_share_of_them(
+    made_up: Made, options: dict[str, Any], prefix: str, found: dict[int, tuple[float, float]]
+) -> None:
+    Scaling(made_up[0])(body, **options)
+    efficiency, computing = (
+        {f"{prefix}{name}[workers={n}]": both[i] for n, both in found.items()}
+        for i, name in enumerate(("scaling_efficiency", "computing_share"))
     )
 
+    assert values(made_up[1]) == pytest.approx(efficiency | computing)
 
-def test_a_size_that_is_no_power_of_two_is_the_last(made_up: tuple[Distbench, list[CaseResult]]) -> None:
+
+def test_a_size_that_is_no_power_of_two_is_the_last(made_up: Made) -> None:
     distbench, _ = made_up
     runs = Scaling(distbench)(body, params={"batch": 3}, world_size=3)
 
@@ -300,7 +286,7 @@ def test_a_size_that_is_no_power_of_two_is_the_last(made_up: tuple[Distbench, li
 
 
 def test_beyond_the_ranks_at_hand_nothing_is_launched_unless_the_test_says_so(
-    made_up: tuple[Distbench, list[CaseResult]],
+    made_up: Made,
 ) -> None:
     with pytest.raises(pytest.skip.Exception, match="not run: needs 8 ranks, 4 given"):
         Scaling(made_up[0])(body, params={"batch": 8}, world_size=8)
