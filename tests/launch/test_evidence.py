@@ -76,48 +76,46 @@ def test_the_stacks_that_this_python_writes_are_found_behind_what_was_printed(tm
     assert dump.splitlines()[-1].endswith('File "<string>", line 4 in <module>')
 
 
-def kind_of(abort: ErrorReport) -> str:
-    sign = read_sign(abort.torch_errors[0])
-    return sign.kind if sign is not None else "cause"
+FULL, GONE = (TEXTS[n][0].removeprefix("DistBackendError: ") for n in ("full shared memory", "a peer that is gone"))
 
 
-def test_an_abort_is_told_as_wait_cause_or_victim(tmp_path: Path) -> None:
-    log = tmp_path / "rank0.log"
-    log.write_text("step 1\n" + watchdog_log(LATE))
+def abort_of(folder: Path, text: str) -> ErrorReport:
+    log = folder / "rank0.log"
+    log.write_text(text)
     found = read_abort(log)
-
-    assert "SeqNum" not in tail(log).partition("what()")[0]
     assert found is not None
-    assert kind_of(found) == "wait"
-    assert late_collective(found.message) == ("all_reduce", 7)
-    assert found.message == LATE.removeprefix("[Rank 0] ")
-
-    log = tmp_path / "rank0.log"
-    why = TEXTS["full shared memory"][0].removeprefix("DistBackendError: ")
-    log.write_text(watchdog_log(why))
-    found = read_abort(log)
-
-    assert found is not None
-    assert (kind_of(found), found.message) == ("cause", why)
-
-    log = tmp_path / "rank0.log"
-    log.write_text(watchdog_log(TEXTS["a peer that is gone"][0].removeprefix("DistBackendError: ")))
-    found = read_abort(log)
-
-    assert found is not None
-    assert kind_of(found) == "victim"
+    return found
 
 
 @pytest.mark.parametrize(
-    ("op", "told"), [("_ALLGATHER_BASE", "all_gather_into_tensor"), ("BROADCAST", "broadcast"), ("NEW", "new")]
+    ("text", "kind", "message"),
+    [
+        ("step 1\n" + watchdog_log(LATE), "wait", LATE.removeprefix("[Rank 0] ")),
+        (watchdog_log(FULL), "cause", FULL),
+        (watchdog_log(GONE), "victim", GONE),
+    ],
+)
+def test_an_abort_is_told_as_wait_cause_or_victim(tmp_path: Path, text: str, kind: str, message: str) -> None:
+    found = abort_of(tmp_path, text)
+    sign = read_sign(found.torch_errors[0])
+
+    assert "SeqNum" not in tail(tmp_path / "rank0.log").partition("what()")[0]
+    assert (sign.kind if sign is not None else "cause", found.message) == (kind, message)
+
+
+@pytest.mark.parametrize(
+    ("op", "told"),
+    [
+        ("ALLREDUCE", "all_reduce"),
+        ("_ALLGATHER_BASE", "all_gather_into_tensor"),
+        ("BROADCAST", "broadcast"),
+        ("NEW", "new"),
+    ],
 )
 def test_a_collective_has_the_name_of_its_function(tmp_path: Path, op: str, told: str) -> None:
-    log = tmp_path / "rank0.log"
-    log.write_text(watchdog_log(LATE.replace("ALLREDUCE", op)).replace("ALLREDUCE", op))
-    found = read_abort(log)
+    found = abort_of(tmp_path, watchdog_log(LATE.replace("ALLREDUCE", op)).replace("ALLREDUCE", op))
 
-    assert found is not None
-    assert late_collective(found.message)[0] == told
+    assert late_collective(found.message) == (told, 7)
 
 
 @pytest.mark.parametrize("text", ["", "my watchdog barked\n", "\0\xff" * 1000])
@@ -153,33 +151,33 @@ def entry(number: int, **changes: object) -> dict[str, object]:
     }
 
 
+def entered(folder: Path, recordings: object, *, groups: str = "") -> tuple[RankFate, bool]:
+    """What the recorders of a rank tell of it, and whether it is idle."""
+    files = LaunchFiles(folder)
+    files.flight(0).write_bytes(msgspec.json.encode(recordings))
+    if groups:
+        files.groups(0).write_text(groups)
+    return with_entered(FATE, files)
+
+
+def collective_of(fate: RankFate) -> tuple[int | None, str, bool]:
+    return fate.collective_number, fate.collective, fate.collective_is_over
+
+
 def test_a_recording_tells_the_last_collective_of_each_recorder(tmp_path: Path) -> None:
-    files = LaunchFiles(tmp_path)
-    files.flight(0).write_bytes(msgspec.json.encode({"": {"entries": [entry(2), entry(1, retired=True)]}}))
-    files.groups(0).write_text('{"0": [0, 1]}')
-    found, _ = with_entered(FATE, files)
+    found, _ = entered(tmp_path, {"": {"entries": [entry(2), entry(1, retired=True)]}}, groups='{"0": [0, 1]}')
+    of_pairs, _ = entered(tmp_path, {"": {"entries": [entry(1, is_p2p=True)]}})
 
-    assert (found.collective_number, found.collective, found.collective_is_over) == (
-        2,
-        "all_reduce of float32[8]",
-        False,
-    )
+    assert collective_of(found) == (2, "all_reduce of float32[8]", False)
     assert (found.entered, found.groups) == ({"0": 2}, {"0": [0, 1]})
-
-    files = LaunchFiles(tmp_path)
-    files.flight(0).write_bytes(msgspec.json.encode({"": {"entries": [entry(1, is_p2p=True)]}}))
-    found, _ = with_entered(FATE, files)
-
-    assert (found.collective_number, found.collective, found.collective_is_over) == (0, "none", True)
+    assert collective_of(of_pairs) == (0, "none", True)
 
 
 @pytest.mark.parametrize(
     ("group", "told"), [(["1", "undefined"], "in group 1"), (["1"], "in group 1"), (["1", "pair"], "in group pair")]
 )
 def test_another_group_than_the_default_one_is_named(tmp_path: Path, group: list[str], told: str) -> None:
-    files = LaunchFiles(tmp_path)
-    files.flight(0).write_bytes(msgspec.json.encode({"": {"entries": [entry(1, process_group=group)]}}))
-    found, _ = with_entered(FATE, files)
+    found, _ = entered(tmp_path, {"": {"entries": [entry(1, process_group=group)]}})
 
     assert found.collective == f"all_reduce of float32[8] {told}"
 
@@ -191,29 +189,19 @@ def of_nccl(number: int, **changes: object) -> dict[str, object]:
 
 def test_of_two_recorders_both_are_read(tmp_path: Path) -> None:
     """Under NCCL the generic one holds our own barriers, on gloo: it alone would say that the rank came to all."""
-    files = LaunchFiles(tmp_path)
     barrier = entry(9, profiling_name="gloo:barrier", process_group=["1", "undefined"], retired=True)
-    files.flight(0).write_bytes(
-        msgspec.json.encode({"": {"entries": [barrier]}, "nccl": {"entries": [of_nccl(2, state="started")]}})
-    )
-    files.groups(0).write_text('{"0": [0, 1], "1": [0, 1]}')
-    found, _ = with_entered(FATE, files)
+    recordings = {"": {"entries": [barrier]}, "nccl": {"entries": [of_nccl(2, state="started")]}}
+    found, _ = entered(tmp_path, recordings, groups='{"0": [0, 1], "1": [0, 1]}')
 
-    assert (found.collective_number, found.collective, found.collective_is_over) == (
-        2,
-        "all_reduce of float32[8]",
-        False,
-    )
+    assert collective_of(found) == (2, "all_reduce of float32[8]", False)
     assert (found.entered, found.unfinished) == ({"1": 9, "nccl 0": 2}, {"nccl 0": 2})
     assert found.groups["nccl 0"] == [0, 1]
 
 
 def test_a_rank_waits_in_the_first_that_its_gpu_has_not_done(tmp_path: Path) -> None:
     """The host runs ahead: number 5 is enqueued while number 3 waits for another rank."""
-    files = LaunchFiles(tmp_path)
     entries = [of_nccl(1, retired=True), of_nccl(2, state="completed"), *map(of_nccl, (3, 4, 5))]
-    files.flight(0).write_bytes(msgspec.json.encode({"nccl": {"entries": entries}}))
-    found, is_idle = with_entered(FATE, files)
+    found, is_idle = entered(tmp_path, {"nccl": {"entries": entries}})
 
     assert (found.collective_number, found.entered, found.unfinished) == (3, {"nccl 0": 5}, {"nccl 0": 3})
     assert not is_idle
@@ -230,12 +218,9 @@ def test_a_rank_waits_in_the_first_that_its_gpu_has_not_done(tmp_path: Path) -> 
     ids=["all done", "a receive is not", "nothing recorded", "another backend's"],
 )
 def test_a_rank_is_idle_only_if_nccls_recorder_says_so(
-    tmp_path: Path, recordings: dict[str, object], *, idle: bool
+    tmp_path: Path, recordings: dict[str, object], idle: bool
 ) -> None:
-    files = LaunchFiles(tmp_path)
-    files.flight(0).write_bytes(msgspec.json.encode(recordings))
-
-    assert with_entered(FATE, files)[1] == idle
+    assert entered(tmp_path, recordings)[1] == idle
 
 
 @given(st.one_of(st.binary(max_size=200), documents.map(msgspec.json.encode)))

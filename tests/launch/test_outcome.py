@@ -38,10 +38,16 @@ def report(rank: int, *observations: Observation) -> RankReport:
     return RankReport(rank=rank, outcome="passed", phase="body", phases={}, observations=list(observations))
 
 
-def breakdowns(reports: Sequence[RankReport], *, is_one_clock: bool) -> dict[str, Breakdown]:
+def breakdowns(reports: Sequence[RankReport], *, is_one_clock: bool = True) -> dict[str, Breakdown]:
     """Of all ranks, on one host where they have one clock, else each on its own."""
     hosts = [reports] if is_one_clock else [[report] for report in reports]
     return reduce.breakdowns(join([on_host(there, is_one_clock=is_one_clock) for there in hosts]))
+
+
+def part_of(reports: Sequence[RankReport], *, is_one_clock: bool = True) -> Breakdown:
+    """The one part of their loop."""
+    [part] = breakdowns(reports, is_one_clock=is_one_clock)["step"].parts
+    return part
 
 
 def on_host(reports: Sequence[RankReport], *, is_one_clock: bool = False) -> HostReport:
@@ -50,19 +56,14 @@ def on_host(reports: Sequence[RankReport], *, is_one_clock: bool = False) -> Hos
 
 def test_each_number_is_a_mean_over_iterations_by_rank() -> None:
     """The largest over ranks, and the fast side of the iterations, of which a launch's value is made, do not add up."""
-    found = breakdowns(
-        [
-            report(1, observation("step", 3.0, 5.0), phase("forward", values=[1.0, 3.0], host_s=[0.5, 0.5])),
-            report(0, observation("step", 3.0, 5.0), phase("forward", values=[2.0, 1.0], host_s=[0.25, 0.25])),
-        ],
-        is_one_clock=True,
-    )
+    reports = [
+        report(1, observation("step", 3.0, 5.0), phase("forward", values=[1.0, 3.0], host_s=[0.5, 0.5])),
+        report(0, observation("step", 3.0, 5.0), phase("forward", values=[2.0, 1.0], host_s=[0.25, 0.25])),
+    ]
+    forward = Breakdown(path=["forward"], times_s=[1.5, 2.0], hosts_s=[0.25, 0.5])
+    found = breakdowns(reports)
 
-    assert found == {
-        "step": Breakdown(
-            times_s=[4.0, 4.0], parts=[Breakdown(path=["forward"], times_s=[1.5, 2.0], hosts_s=[0.25, 0.5])]
-        )
-    }
+    assert found == {"step": Breakdown(times_s=[4.0, 4.0], parts=[forward])}
     assert found["step"].unaccounted_s == [2.5, 2.0]
 
 
@@ -73,45 +74,37 @@ def arrivals(*of_ranks: tuple[list[float], list[float]]) -> list[RankReport]:
     ]
 
 
-def test_ranks_wait_for_the_last_to_come_and_nobody_where_some_do_not_enter() -> None:
-    reports = arrivals(([4.0, 0.5], [10.0, 20.0]), ([1.0, 1.0], [13.0, 21.0]), ([2.0, 1.0], [12.0, 20.5]))
-    [part] = breakdowns(reports, is_one_clock=True)["step"].parts
-
-    assert part.waits_s == [(3.0 + 0.5) / 2, 0.0, (1.0 + 0.5) / 2]
-    assert part.late_s == [0.0, (3.0 + 1.0) / 2, (2.0 + 0.5) / 2]
-
-    [part] = breakdowns(arrivals(([4.0, 1.0], [10.0, 20.0]), ([1.0, 0.0], [13.0, 0.0])), is_one_clock=True)[
-        "step"
-    ].parts
-
-    assert part.waits_s == [1.5, 0.0]
-
-
-@pytest.mark.parametrize(("ranks", "is_one_clock"), [(1, True), (2, False)])
-def test_it_is_not_told_who_waits_for_nobody_and_on_clocks_that_cannot_be_compared(
-    ranks: int, is_one_clock: bool
+@pytest.mark.parametrize(
+    ("of_ranks", "is_one_clock", "waits_s", "late_s"),
+    [
+        (
+            [([4.0, 0.5], [10.0, 20.0]), ([1.0, 1.0], [13.0, 21.0]), ([2.0, 1.0], [12.0, 20.5])],
+            True,
+            [(3.0 + 0.5) / 2, 0.0, (1.0 + 0.5) / 2],
+            [0.0, (3.0 + 1.0) / 2, (2.0 + 0.5) / 2],
+        ),
+        ([([4.0, 1.0], [10.0, 20.0]), ([1.0, 0.0], [13.0, 0.0])], True, [1.5, 0.0], [0.0, 1.5]),
+        ([([4.0, 4.0], [10.0, 20.0])], True, [], []),
+        ([([4.0, 4.0], [10.0, 20.0]), ([1.0, 1.0], [13.0, 23.0])], False, [], []),
+    ],
+    ids=["the last to come", "one that does not enter", "one alone", "clocks that cannot be compared"],
+)
+def test_ranks_wait_for_the_last_to_come_where_that_can_be_told(
+    of_ranks: list[tuple[list[float], list[float]]], is_one_clock: bool, waits_s: list[float], late_s: list[float]
 ) -> None:
-    reports = arrivals(([4.0, 4.0], [10.0, 20.0]), ([1.0, 1.0], [13.0, 23.0]))[:ranks]
-    [part] = breakdowns(reports, is_one_clock=is_one_clock)["step"].parts
+    part = part_of(arrivals(*of_ranks), is_one_clock=is_one_clock)
 
-    assert (part.waits_s, part.late_s) == ([], [])
+    assert (part.waits_s, part.late_s) == (waits_s, late_s)
 
 
 def test_a_phase_that_some_do_not_enter_takes_them_no_time_and_a_loop_of_some_is_left_out() -> None:
     """As the one that saves a checkpoint, beside those that do not."""
-    reports = [report(0, observation("step", 3.0), phase("save", values=[2.0])), report(1, observation("step", 3.0))]
-    [part] = breakdowns(reports, is_one_clock=True)["step"].parts
+    saves = report(0, observation("step", 3.0), phase("save", values=[2.0]))
+    evaluates = report(0, observation("step", 3.0), phase("evaluation", values=[2.0], is_apart=True))
 
-    assert part.times_s == [2.0, 0.0]
-
-    reports = [report(0, observation("step", 3.0), phase("save", values=[2.0])), report(1)]
-
-    assert breakdowns(reports, is_one_clock=True) == {}
-
-    reports = [report(0, observation("step", 3.0), phase("evaluation", values=[2.0], is_apart=True))]
-    [part] = breakdowns(reports, is_one_clock=True)["step"].parts
-
-    assert part.is_apart
+    assert part_of([saves, report(1, observation("step", 3.0))]).times_s == [2.0, 0.0]
+    assert breakdowns([saves, report(1)]) == {}
+    assert part_of([evaluates]).is_apart
 
 
 def test_a_part_of_a_script_has_all_the_times_that_it_was_entered_at_any_point() -> None:
@@ -155,19 +148,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_report_is_read_and_a_missing_cut_or_misplaced_one_left_out(tmp_path: Path) -> None:
     plan = make_plan(tmp_path)
-    plan.files.report(0).write_bytes(msgspec.json.encode(REPORT))
-
+    whole = msgspec.json.encode(REPORT)
+    plan.files.report(0).write_bytes(whole)
     assert read_reports(plan) == {0: REPORT}
 
-    plan = make_plan(tmp_path)
-    whole = msgspec.json.encode(REPORT)
     for length in range(len(whole)):
         plan.files.report(0).write_bytes(whole[:length])
         assert read_reports(plan) == {}
 
-    plan = make_plan(tmp_path)
-    plan.files.report(1).write_bytes(msgspec.json.encode(REPORT))
-
+    plan.files.report(1).write_bytes(whole)
     assert read_reports(plan) == {}
 
 
