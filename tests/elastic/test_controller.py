@@ -73,23 +73,11 @@ def slow(kind: ChangeKind, part: str, seconds: float, *, after: int = 1) -> Even
     ("change", "timers", "told"),
     [
         (slow("kill", "rendezvous", 34.0), {"last_call_s": 30}, "last_call_timeout (30 s): below MAX nodes"),
-        (
-            slow("kill", "rendezvous", 34.0),
-            {"keep_alive_s": 5},
-            "keep_alive_max_attempt (15 s)",
-        ),
-        (
-            slow("join", "rendezvous", 62.0, after=2),
-            {},
-            "the store's timeout (60 s)",
-        ),
+        (slow("kill", "rendezvous", 34.0), {"keep_alive_s": 5}, "keep_alive_max_attempt (15 s)"),
+        (slow("join", "rendezvous", 62.0, after=2), {}, "the store's timeout (60 s)"),
         (slow("join", "rendezvous", 40.0, after=2), {}, "agents joined it late, or again and again"),
         (slow("kill", "process_start", 40.0), {}, "process start took 40 s: torchrun took so long to start"),
-        (
-            slow("kill", "checkpoint_load", 40.0),
-            {},
-            "checkpoint load took 40 s: loading",
-        ),
+        (slow("kill", "checkpoint_load", 40.0), {}, "checkpoint load took 40 s: loading"),
         (slow("leave", "stop", 31.0), {}, "a handler of SIGTERM must end soon"),
         (slow("kill", "detect", 31.0), {}, "init_process_group(timeout=...)"),
     ],

@@ -60,10 +60,7 @@ TEST = """
         ("body, nodes=2, plan=[stop(at_s=3, for_s=1), stop(at_s=1, for_s=1)]", "*list changes in their order*"),
         ("body, nodes=2, engine='slow'", "*engine='slow'; wanted one of stock*"),
         ("body, nodes=2, engine=[]", "*engine=[[]]; wanted one of stock*"),
-        (
-            "body, nodes=2, timers={'heartbeat': 3}",
-            "*: engine 'stock' has no 'heartbeat'; it has *",
-        ),
+        ("body, nodes=2, timers={'heartbeat': 3}", "*: engine 'stock' has no 'heartbeat'; it has *"),
         (
             "body, nodes=(1, 2), plan=cycle(3), ends_after=5",
             "*ends_after=5: cycle(period_s=3, on=1, off=1) goes on until the training ends; give times=*",
@@ -140,10 +137,7 @@ def test_more_nodes_than_ranks_are_run_where_the_test_asks_for_it_and_no_clock_i
         ),
         ("body, nodes=2, steps=stdout('(.)')", "*steps= is for scripts: a function reports its steps*"),
         ("body, nodes=2, read={'loss': stdout('(.)')}", "*read= is for scripts: a function reports its steps*"),
-        (
-            "['sleep', '1'], nodes=2",
-            "*a command starts its processes itself; an elastic job needs a function*",
-        ),
+        ("['sleep', '1'], nodes=2", "*a command starts its processes itself; an elastic job needs a function*"),
     ],
 )
 def test_what_is_said_of_scripts_must_fit_what_runs(project: Project, call: str, message: str) -> None:
@@ -265,10 +259,7 @@ SERVES = "[A], **GIVEN, serving=serving(load, demand={demand})"
             "*the demand of 3 s comes after that of 5 s: list the demand by time*",
         ),
         (SERVES.replace("{demand}", "[(5, 0)]"), "*needs no slot*"),
-        (
-            SERVES.replace("{demand}", "[(5, 2)]"),
-            "*its demand is for 2 slots, and a job keeps at least 1 of slots=2*",
-        ),
+        (SERVES.replace("{demand}", "[(5, 2)]"), "*its demand is for 2 slots, and a job keeps at least 1 of slots=2*"),
         (
             "[A], slots=2, policy='gang', serving=serving(load, demand=[(5, 1)])",
             "*serving takes slots from jobs, which only policy='elastic' can return; found 'gang'*",

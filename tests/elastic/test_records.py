@@ -22,12 +22,7 @@ def test_plans_jobs_and_pools_are_told_in_words() -> None:
     assert JOB.planned == "no change"
 
     job = ElasticJob(
-        least=1,
-        most=2,
-        start=1,
-        plan=cycle(8),
-        timers={"last_call_s": 1, "keep_alive_s": 0.5},
-        checkpoint_every=20,
+        least=1, most=2, start=1, plan=cycle(8), timers={"last_call_s": 1, "keep_alive_s": 0.5}, checkpoint_every=20
     )
     assert str(job) == (
         "1 to 2 nodes, 1 at the start, cycle(period_s=8, on=1, off=1); checkpoint every 20 steps; engine stock, "

@@ -9,14 +9,7 @@ import pytest
 from support.timelines import JOB
 
 from pytest_distbench.elastic import crash, cycle, join, kill, leave, stop
-from pytest_distbench.elastic.plans import (
-    changes_of,
-    check_job,
-    check_values,
-    choose_slots,
-    taken_after,
-    usual_start,
-)
+from pytest_distbench.elastic.plans import changes_of, check_job, check_values, choose_slots, taken_after, usual_start
 from pytest_distbench.elastic.records import Change, Cycle, ElasticJob
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.records.record import replace
@@ -64,10 +57,7 @@ def test_nodes_take_and_leave_slots_as_their_changes_say() -> None:
             r"crash\(at_s=1\) comes after crash\(at_s=5\); list changes in their order",
         ),
         ([join(at_s=5), kill(at_s=3)], r"kill\(at_s=3\) comes after join\(at_s=5\); list changes in their order"),
-        (
-            [join(at_step=9), kill(at_step=3)],
-            r"list changes in their order, with at_step",
-        ),
+        ([join(at_step=9), kill(at_step=3)], r"list changes in their order, with at_step"),
         ([join(at_s=-1)], r"join: at_s=-1; wanted seconds, at least 0 and at most 604800"),
         ([join(at_step=0)], r"join: at_step=0; wanted a whole number of at least 1"),
         ([join()], r"join: wanted at_s= or at_step=, one of them, to say when"),

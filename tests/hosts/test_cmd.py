@@ -76,10 +76,7 @@ def test_hosts_under_torchrun_are_ordered_as_its_rendezvous_does() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["--distbench-launcher", "cmd"],
-            "*--distbench-launcher *: 'cmd'; wanted *, such as 'mpirun -np {nodes} *",
-        ),
+        (["--distbench-launcher", "cmd"], "*--distbench-launcher *: 'cmd'; wanted *, such as 'mpirun -np {nodes} *"),
         (["--distbench-launcher", "sh {x}"], "*'sh {x}': there is no {x}, {nodes} is missing, *wanted a program of *"),
         (
             ["--distbench-launcher", "sh {nodes:2} {nodes:3} {command}"],

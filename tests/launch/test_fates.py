@@ -12,14 +12,7 @@ from support.plans import make_plan
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.controlled import check_command
-from pytest_distbench.launch.fates import (
-    Ending,
-    find_missing,
-    is_deadlock,
-    is_hang,
-    merge_outcomes,
-    tell_fates,
-)
+from pytest_distbench.launch.fates import Ending, find_missing, is_deadlock, is_hang, merge_outcomes, tell_fates
 from pytest_distbench.launch.site import Clocks, Exit, Heard
 from pytest_distbench.records.launch import HUNG, ErrorReport, Phase, RankFate, RankReport
 from pytest_distbench.records.plan import Command, LaunchPlan
@@ -214,12 +207,7 @@ def test_the_same_words_in_a_users_exception_make_no_victim(plan: LaunchPlan, he
         ),
         ("", True, ended(), "ended without a report"),
         ("", False, ended(), "never started"),
-        (
-            "cannot write its report: disk full",
-            False,
-            ended(by_us={1}),
-            "failed: cannot write its report: disk full",
-        ),
+        ("cannot write its report: disk full", False, ended(by_us={1}), "failed: cannot write its report: disk full"),
         (
             "",
             False,
@@ -291,10 +279,7 @@ def reason(plan: LaunchPlan, told: dict[int, RankReport], heard: Heard, ending: 
 
 @pytest.mark.parametrize(
     "ending",
-    [
-        ended({0: -signal.SIGABRT, 1: -signal.SIGTERM}),
-        ended({0: -signal.SIGABRT}, by_us={1}),
-    ],
+    [ended({0: -signal.SIGABRT, 1: -signal.SIGTERM}), ended({0: -signal.SIGABRT}, by_us={1})],
     ids=["ended by the elastic agent", "ended by us"],
 )
 def test_who_did_not_come_is_to_blame_when_nccls_watchdog_ends_the_rank_that_waited(

@@ -53,10 +53,7 @@ def waits(rank: int, **fields: object) -> RankFate:
             "hung in body, ended after 4.0 s: rank 0 at 0; rank 1 at 1; rank 2 at 2; rank 3 at 3 and 2 more",
         ),
         (
-            [
-                waits(0, collective="all_reduce", collective_number=2),
-                waits(1, collective="send", collective_number=1),
-            ],
+            [waits(0, collective="all_reduce", collective_number=2), waits(1, collective="send", collective_number=1)],
             "failed",
             "deadlock: rank 0 waited in all_reduce, number 2; rank 1 waited in send, number 1",
         ),

@@ -158,11 +158,7 @@ def test_a_gpu_and_a_slice_are_told_as_what_they_are() -> None:
             {"CUDA_VISIBLE_DEVICES": "1,0"},
             {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "GPU-0005aaaa,GPU-0004aaaa"},
         ),
-        (
-            "8xH100, one lost",
-            {"CUDA_VISIBLE_DEVICES": "GPU-0006"},
-            {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
-        ),
+        ("8xH100, one lost", {"CUDA_VISIBLE_DEVICES": "GPU-0006"}, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
         (
             "8xH100 in MIG",
             {"CUDA_VISIBLE_DEVICES": "3"},

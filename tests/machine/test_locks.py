@@ -195,10 +195,7 @@ def test_the_lock_of_a_gpu_is_its_uuids_and_for_all_and_that_of_a_user_his_alone
     with lease(["GPU-b", "GPU-a"], on_wait=pytest.fail):
         with lease(["GPU-c"], on_wait=pytest.fail):
             pass
-        with (
-            pytest.raises(LauncherError, match="for the run that uses GPU-a"),
-            lease(["GPU-a"], on_wait=ignore),
-        ):
+        with pytest.raises(LauncherError, match="for the run that uses GPU-a"), lease(["GPU-a"], on_wait=ignore):
             pytest.fail("two at once")
 
     with lease(["../../etc/passwd"], on_wait=pytest.fail):

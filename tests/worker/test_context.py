@@ -216,10 +216,7 @@ def test_the_rest_takes_it_or_refuses_it(value: Any, at: Any) -> None:
         (lambda r: r.max_over_ranks({1: 2}), r"max_over_ranks\(...\): wanted a list of numbers, not empty, found {1"),
         (lambda r: r.record("m", 1, better="best"), "better='best'; wanted one of higher, lower, exact"),
         (lambda r: r.record("m", 1, reduce="median"), "reduce='median'; wanted one of max, min"),
-        (
-            lambda r: r.goal("a", target=math.nan, every=1, max_steps=2),
-            "target=nan; wanted a finite number",
-        ),
+        (lambda r: r.goal("a", target=math.nan, every=1, max_steps=2), "target=nan; wanted a finite number"),
         (lambda r: r.agree(True), r"agree\(...\): wanted a number, found True"),
         (lambda r: r.progress(3), r"progress\(...\): wanted text, found 3"),
         (

@@ -149,9 +149,7 @@ def test_a_script_has_a_course_from_before_its_first_step_to_its_end() -> None:
 
     found = script([], [], [LARGE], [], [], [LARGE], start=[], described=2)
     assert found == Course(
-        steps=6,
-        others=[StepKind(collectives=[LARGE], entered=1, steps=2, first=3, last=6, every=3)],
-        is_whole=True,
+        steps=6, others=[StepKind(collectives=[LARGE], entered=1, steps=2, first=3, last=6, every=3)], is_whole=True
     )
     assert script([SMALL], [SMALL], [SMALL], [SMALL], start=[], described=3) == Course(steps=4, is_whole=True)
 
@@ -190,10 +188,7 @@ def row(op: str, message_bytes: int = 12, how: str = "", dtype: str = "float32")
 CALLS: dict[str, tuple[Callable[[], object], Collective]] = {
     "all_reduce": (lambda: dist.all_reduce(x()), row("all_reduce", how="sum")),
     "max": (lambda: dist.all_reduce(x(), op=dist.ReduceOp.MAX), row("all_reduce", how="max")),
-    "functional": (
-        lambda: functional.all_reduce(x(), "avg", dist.group.WORLD).sum(),
-        row("all_reduce", how="avg"),
-    ),
+    "functional": (lambda: functional.all_reduce(x(), "avg", dist.group.WORLD).sum(), row("all_reduce", how="avg")),
     "inference": (torch.inference_mode()(lambda: dist.all_reduce(x())), row("all_reduce", how="sum")),
     "broadcast": (lambda: dist.broadcast(x(), src=2), row("broadcast", how="root 2")),
     "reduce": (lambda: dist.reduce(x(), dst=3, op=dist.ReduceOp.MIN), row("reduce", how="min root 3")),

@@ -145,8 +145,7 @@ def test_roots_shift_and_buffers_are_each_calls_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("together", "log"),
-    [("turns", [(2, 0), (3, 0)]), ("async", [(2, 0), (3, 0), "wait", "wait"])],
+    ("together", "log"), [("turns", [(2, 0), (3, 0)]), ("async", [(2, 0), (3, 0), "wait", "wait"])]
 )
 def test_the_parts_of_a_message_are_sent_in_turns_or_at_once(together: Any, log: list[Any]) -> None:
     found: list[Any] = []

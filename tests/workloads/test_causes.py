@@ -28,10 +28,7 @@ from pytest_distbench.workloads.causes import (
 
 
 def named(
-    ranks: tuple[int, ...],
-    links: tuple[Link, ...] = (),
-    senders: tuple[int, ...] = (),
-    receivers: tuple[int, ...] = (),
+    ranks: tuple[int, ...], links: tuple[Link, ...] = (), senders: tuple[int, ...] = (), receivers: tuple[int, ...] = ()
 ) -> Slow:
     return ranks, links, senders, receivers
 

@@ -168,11 +168,7 @@ def test_a_preset_says_how_its_sizes_are_measured_unless_an_argument_does(tmp_pa
 @pytest.mark.parametrize(
     ("shape", "arguments", "told"),
     [
-        (
-            "buckets",
-            {"tensors": [1, 214], "message_bytes": 400},
-            "214 tensors of 100 elements: there can be 100 at",
-        ),
+        ("buckets", {"tensors": [1, 214], "message_bytes": 400}, "214 tensors of 100 elements: there can be 100 at"),
         ("buckets", {"message_bytes": 10}, "10 B are no whole number of float32 elements, which take 4 B each"),
         ("buckets", {"message_bytes": 1 << 60}, "wanted a whole number of at least 1 and at most"),
         ("buckets", {"tensors": []}, "tensors=[]; wanted a list"),

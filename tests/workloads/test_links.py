@@ -104,11 +104,7 @@ def test_the_slow_rank_is_named_among_four_ranks(launch: Launch) -> None:
 def test_one_way_measures_both_directions_and_no_latency(launch: Launch) -> None:
     record = launch("body", params=params(pattern="one-way"))
 
-    assert [m.key for m in record.measurements] == [
-        "bandwidth[from=0,to=1]",
-        "bandwidth[from=1,to=0]",
-        "peak_memory",
-    ]
+    assert [m.key for m in record.measurements] == ["bandwidth[from=0,to=1]", "bandwidth[from=1,to=0]", "peak_memory"]
 
 
 @pytest.mark.spawn

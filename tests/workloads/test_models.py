@@ -47,11 +47,7 @@ def test_the_step_that_a_report_measured_can_be_taken(name: str) -> None:
     [
         ("resnet50", {"RESNET_STAGES": ((8, 1), (16, 2))}, {}),
         ("vgg16", {"VGG_WIDTHS": ((8, 8), (16, 16, 16))}, {"width": 16}),
-        (
-            "mobilenet_v2",
-            {"MOBILENET_STAGES": ((1, 8, 1, 1), (6, 16, 2, 2)), "LAST": 32},
-            {},
-        ),
+        ("mobilenet_v2", {"MOBILENET_STAGES": ((1, 8, 1, 1), (6, 16, 2, 2)), "LAST": 32}, {}),
         ("autoencoder", {"AUTOENCODER_WIDTHS": (8, 16, 32), "CODE": 8}, {}),
         ("gpt_small", {}, {}),
     ],

@@ -9,14 +9,7 @@ import torch
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.records.options import BACKENDS
 from pytest_distbench.workloads.collectives import OPERATIONS
-from pytest_distbench.workloads.protocol import (
-    DTYPES,
-    PRESETS,
-    TRANSPORTS,
-    groups_of,
-    item_bytes,
-    mlbench_sizes,
-)
+from pytest_distbench.workloads.protocol import DTYPES, PRESETS, TRANSPORTS, groups_of, item_bytes, mlbench_sizes
 
 
 @pytest.mark.parametrize("name", DTYPES)

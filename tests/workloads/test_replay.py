@@ -38,13 +38,7 @@ def partner(op: str, how: str) -> Collective:
 
 
 def test_a_run_a_fingerprint_and_a_file_are_taken(tmp_path: Path) -> None:
-    entry = BaselineEntry(
-        workload="",
-        conditions=ON_TWO,
-        software={},
-        metrics={},
-        fingerprints={"step": STEP},
-    )
+    entry = BaselineEntry(workload="", conditions=ON_TWO, software={}, metrics={}, fingerprints={"step": STEP})
     path = BaselineStore(tmp_path, "any").write("test_a.py::test_b", "ws2.gloo.warm", entry)
     expected = {"collectives": {"all": [["all_reduce", "float32", 4096, "default", 1, "sum"]]}, "groups": []}
 

@@ -127,11 +127,7 @@ def test_what_cannot_be_scaled_is_refused_with_what_was_wanted(
     [({"step": 0.4, "scaling_efficiency": 0.2}, 0.2, None), (0.3, 0.3, 0.3), (None, None, None)],
 )
 def test_a_tolerance_is_of_what_it_names_or_of_all(
-    made_up: Made,
-    monkeypatch: pytest.MonkeyPatch,
-    given: Any,
-    efficiency: float | None,
-    share: float | None,
+    made_up: Made, monkeypatch: pytest.MonkeyPatch, given: Any, efficiency: float | None, share: float | None
 ) -> None:
     distbench, _ = made_up
     taken: dict[str, object] = {}
@@ -285,9 +281,7 @@ def test_a_size_that_is_no_power_of_two_is_the_last(made_up: Made) -> None:
     assert [run.result.case.world_size for run in runs] == [1, 2, 3]
 
 
-def test_beyond_the_ranks_at_hand_nothing_is_launched_unless_the_test_says_so(
-    made_up: Made,
-) -> None:
+def test_beyond_the_ranks_at_hand_nothing_is_launched_unless_the_test_says_so(made_up: Made) -> None:
     with pytest.raises(pytest.skip.Exception, match="not run: needs 8 ranks, 4 given"):
         Scaling(made_up[0])(body, params={"batch": 8}, world_size=8)
     assert Timed.order == []

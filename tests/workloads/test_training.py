@@ -142,10 +142,7 @@ def test_a_preset_that_is_not_there_is_told_with_those_that_are(params: dict[str
 @pytest.mark.parametrize(
     ("work", "message"),
     [
-        (
-            lambda: make_deterministic(2**64),
-            r"seed=1844.*; wanted a whole number of at least -9223372036854775808",
-        ),
+        (lambda: make_deterministic(2**64), r"seed=1844.*; wanted a whole number of at least -9223372036854775808"),
         (lambda: make_deterministic(1.5), "seed=1.5; wanted"),  # type: ignore[arg-type]
         (lambda: sharded_batches(rank_of(0, 4), samples=7, batch=2), "7 samples over 4 ranks leave 1 each"),
         (lambda: sharded_batches(rank_of(0, 1), samples=7, batch=0), "batch=0; wanted a whole number of at least 1"),

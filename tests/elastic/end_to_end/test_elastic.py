@@ -157,11 +157,7 @@ def test_an_unchanged_script_that_keeps_a_snapshot_is_measured_from_outside(pyte
 
 
 @pytest.mark.parametrize(
-    "engine",
-    [
-        pytest.param('engine="stock"', marks=pytest.mark.nightly),
-        'engine="fast", timers={"keep_alive_s": 10}',
-    ],
+    "engine", [pytest.param('engine="stock"', marks=pytest.mark.nightly), 'engine="fast", timers={"keep_alive_s": 10}']
 )
 def test_nothing_is_left_of_a_run_that_is_killed_in_the_middle_of_a_change(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, engine: str

@@ -16,12 +16,7 @@ from pytest_distbench.elastic.worker.ledger import OptimizerMemory, RandomStream
 
 
 def draw(generator: torch.Generator) -> list[float]:
-    return [
-        float(torch.rand(1)),
-        random.random(),
-        float(np.random.rand()),
-        float(torch.rand(1, generator=generator)),
-    ]
+    return [float(torch.rand(1)), random.random(), float(np.random.rand()), float(torch.rand(1, generator=generator))]
 
 
 @pytest.mark.parametrize(
@@ -179,12 +174,7 @@ SCHEDULE = torch.optim.lr_scheduler.StepLR(SCHEDULED, 1)
     [
         ({"model": MODEL, "optimizer": OPTIMIZER}, OPTIMIZER, {}, []),
         ({"model": Wrapper(MODEL), "optimizer": Wrapper(OPTIMIZER)}, OPTIMIZER, {}, []),
-        (
-            {"model": MODEL},
-            OPTIMIZER,
-            {},
-            ["the optimizer SGD, which steps: rank.training(optimizer=...)"],
-        ),
+        ({"model": MODEL}, OPTIMIZER, {}, ["the optimizer SGD, which steps: rank.training(optimizer=...)"]),
         (
             {"model": torch.nn.Linear(2, 1), "optimizer": OPTIMIZER},
             OPTIMIZER,

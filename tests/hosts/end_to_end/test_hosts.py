@@ -96,10 +96,7 @@ def two_hosts(tmp_path_factory: pytest.TempPathFactory, hidden: Path) -> Iterato
 
 @pytest.fixture
 def launch(
-    two_hosts: list[Namespaces],
-    hidden: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    two_hosts: list[Namespaces], hidden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Launch]:
     monkeypatch.setenv(hosts.VARIABLE, json.dumps([asdict(host) for host in two_hosts]))
     monkeypatch.setitem(LAUNCHERS, "hosts", hosts.row())

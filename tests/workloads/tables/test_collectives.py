@@ -71,10 +71,7 @@ def refused(size: int) -> Finding:
 def test_backends_stand_beside_each_other_where_all_else_is_equal() -> None:
     section = BACKENDS.table([swept("mpi", told(64, 3e-6), told(128, 4e-6)), swept("gloo", told(64, 1e-6))])
     assert section.header[-2:] == ["gloo time(us)", "mpi time(us)"]
-    assert [row[4:6] + row[-2:] for row in section.texts] == [
-        ["64", "16", "1.00", "3.00"],
-        ["128", "16", "-", "4.00"],
-    ]
+    assert [row[4:6] + row[-2:] for row in section.texts] == [["64", "16", "1.00", "3.00"], ["128", "16", "-", "4.00"]]
     assert section.rows[0][-1] == 3e-6
 
     both = [told(64, 1e-6), told(64, 2e-6, in_place=False)]
@@ -174,10 +171,7 @@ def test_what_was_called_in_another_way_is_a_row_of_its_own() -> None:
         ]
     )
 
-    assert [(row.mode, row.how) for row in rows] == [
-        ("batch", "hot"),
-        ("batch", "hot group=half async parts=4"),
-    ]
+    assert [(row.mode, row.how) for row in rows] == [("batch", "hot"), ("batch", "hot group=half async parts=4")]
 
 
 def test_a_pair_without_times_is_a_row_with_its_reason() -> None:

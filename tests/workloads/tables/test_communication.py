@@ -13,14 +13,7 @@ from pytest_distbench.records.metric import metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.workloads.causes import Link
-from pytest_distbench.workloads.tables.communication import (
-    BUCKETS,
-    GROWTH,
-    LINK_TEXT,
-    LINKS,
-    growth_rows,
-    link_points,
-)
+from pytest_distbench.workloads.tables.communication import BUCKETS, GROWTH, LINK_TEXT, LINKS, growth_rows, link_points
 
 
 def bucket(calls: str, tensors: int, seconds: float | None) -> Finding:
