@@ -100,16 +100,17 @@ def test_what_changes_brought_about_is_no_reason_where_the_training_came_to_its_
     plan.files.trouble.write_text("the training was over before kill(at_s=60)")
     raised = event("raised", t=20.6, slot=0, pid=100, generation=0, error=LOST)
 
-    assert record(plan, with_lines(raised), code=1).fates == []
+    assert record(plan, also(raised), code=1).fates == []
 
 
-def with_lines(*lines: Event) -> Timeline:
+def also(*lines: Event) -> Timeline:
     timeline = killed()
     timeline.lines += lines
     return timeline
 
 
 OLDER = event("saved", t=20.2, slot=0, generation=0, step=9, seconds=0.0)
+NO_STORE = "Traceback: no store"
 NOT_ENDED = (
     "the elastic job had not ended after 20.0 s, and was ended. Its furthest step, 12, came 1 s before its last "
     "action; 0 generations have begun since, and the last step of all was one of slot 0"
@@ -119,23 +120,15 @@ NOT_ENDED = (
 @pytest.mark.parametrize(
     ("timeline", "end", "reason"),
     [
-        (
-            Timeline(),
-            {"code": 1},
-            "the controller of the elastic job ended with exit code 1; its log:\nTraceback: no store",
-        ),
+        (Timeline(), {"code": 1}, f"the controller of the elastic job ended with exit code 1; its log:\n{NO_STORE}"),
         (Timeline(), {}, "*must loop over rank.training(...).batches(...)*"),
-        (
-            with_lines(OLDER),
-            {},
-            "Wrong epoch on resume: generation 1 continued after step 6, and the newest checkpoint*",
-        ),
+        (also(OLDER), {}, "Wrong epoch on resume: generation 1 continued after step 6, and the newest checkpoint*"),
         (killed(), {"code": -9, "timed_out": True}, NOT_ENDED),
     ],
     ids=["died with a log", "a body without a training", "a training that went on at the wrong place", "out of time"],
 )
 def test_a_job_that_failed_says_why(plan: LaunchPlan, timeline: Timeline, end: dict[str, Any], reason: str) -> None:
-    plan.files.log(0).write_text("Traceback: no store\n")
+    plan.files.log(0).write_text(f"{NO_STORE}\n")
     made = record(plan, timeline, **end)
 
     assert fnmatchcase(made.reason, reason), made.reason

@@ -55,6 +55,7 @@ def started(count: int, slot: int = 1) -> list[Event]:
     return [event("started", t=20.0 + i, slot=slot, pid=500 + i, process_t=19.0 + i, restarts=i) for i in range(count)]
 
 
+TOO_MANY = started(ATTEMPTS + 1)
 GONE = [event("worker_ended", t=15.0 + slot, slot=slot, pid=slot) for slot in (0, 1)]
 
 
@@ -64,15 +65,9 @@ GONE = [event("worker_ended", t=15.0 + slot, slot=slot, pid=slot) for slot in (0
         ([raised(14.0, LOST, generation=0)], ""),
         ([raised(14.0, ERROR, generation=0)], "the body raised in slot 1, generation 0: ValueError: no"),
         (started(ATTEMPTS), ""),
-        (started(ATTEMPTS + 1), r"does not get beyond step 4: the worker of slot 1 was started 6 times since\."),
-        (
-            [raised(20.5, ERROR), raised(21.5, LOST), *started(ATTEMPTS + 1)],
-            "Before they had a group they raised ValueError: no",
-        ),
-        (
-            [*GONE, *started(ATTEMPTS + 1)],
-            "slot 1 was started 6 times since; the last time the worker of slot 0 ended f",
-        ),
+        (TOO_MANY, r"does not get beyond step 4: the worker of slot 1 was started 6 times since\."),
+        ([raised(20.5, ERROR), raised(21.5, LOST), *TOO_MANY], "Before they had a group they raised ValueError: no"),
+        ([*GONE, *TOO_MANY], "slot 1 was started 6 times since; the last time the worker of slot 0 ended f"),
     ],
 )
 def test_it_is_given_up_where_a_body_raised_or_a_worker_is_started_again_and_again(

@@ -113,7 +113,8 @@ JSON = """\
 """
 """With a mark of byte order, as the second table has it."""
 OTHER_COMMAS = ["0,5", "12,34", "1,2345", "1_0", "1.000,5"]
-NO_LOSS = "no column 'loss'"
+HEAD = "no column 'loss'; its first line is"
+WHOLE = stdout("loss " + NUMBER)
 TABLE, TWICE = "step, loss\n1,3.5\n2,\n3,2.5\n", "\ufeffstep,loss, loss\n1,3.5,9\n"
 
 
@@ -122,9 +123,9 @@ TABLE, TWICE = "step, loss\n1,3.5\n2,\n3,2.5\n", "\ufeffstep,loss, loss\n1,3.5,9
     [
         (stdout(r"(eval|test): (?P<value>[\d.,]+)"), OUTPUT, [1234.5]),
         (stdout(r"loss=([\d.]+)"), "\x1b[32m 1/2\x1b[0m loss=3.0\r 2/2 loss=\x1b[1m2.5\x1b[0m\n", [3.0, 2.5]),
-        (stdout("loss " + NUMBER), "loss information\nloss 0.5", [0.5]),
-        (stdout("loss " + NUMBER), "loss 1.502e-05", [1.502e-05]),
-        (stdout("loss " + NUMBER), "loss 150,234.5", [150234.5]),
+        (WHOLE, "loss information\nloss 0.5", [0.5]),
+        (WHOLE, "loss 1.502e-05", [1.502e-05]),
+        (WHOLE, "loss 150,234.5", [150234.5]),
         (jsonl("log.jsonl", "eval.accuracy"), JSON, [0.5, 0.75]),
         (jsonl("log.jsonl", "loss"), JSON, [3.0]),
         (csv("{launch_dir}/log.csv", "loss"), TABLE, [3.5, 2.5]),
@@ -154,11 +155,7 @@ LOSS, TOOK = r"loss ([\d.]+)", r"took (\S+) ms"
         (stdout(r"t (\d)", rank=1), OUTPUT, "in the output of rank 1, which is empty"),
         (stdout(LOSS), "loss 1.502e-05", "takes '1.502' of the number '1.502e-05'"),
         (stdout(LOSS), "loss 150,234.5", "takes '150' of the number '150,234.5'"),
-        (
-            stdout("loss " + NUMBER),
-            "loss 0.5\nloss -inf",
-            "number: the value is -inf: line 2 of rank 0's output: loss -inf",
-        ),
+        (WHOLE, "loss 0.5\nloss -inf", "number: the value is -inf: line 2 of rank 0's output: loss -inf"),
         *((stdout(r"loss (\S+)"), f"loss {text}\n", "is no number") for text in OTHER_COMMAS),
         (jsonl("log.jsonl", "loss"), '{"a": 1}\n{"b"', "log.jsonl:2: no JSON"),
         (jsonl("log.jsonl", "loss"), '{"a": 1}\n[2]\n', "no line has 'loss'; there are a"),
@@ -166,12 +163,8 @@ LOSS, TOOK = r"loss ([\d.]+)", r"took (\S+) ms"
         (csv("runs/log.csv", "loss"), None, "nor a folder"),
         (csv("log.csv", "acc"), TABLE, "no column 'acc'; there are step, loss"),
         (csv("log.csv", "loss"), TWICE, "2 columns are called 'loss'; there are step, loss, loss"),
-        (
-            csv("log.tsv", "loss"),
-            "step\tloss\n1\t3.5\n",
-            rf"{NO_LOSS}; its first line is 'step\\tloss', without a comma",
-        ),
-        (csv("log.tsv", "loss"), "step;loss\n1;3.5\n", f"{NO_LOSS}; its first line is 'step;loss', without a comma"),
+        (csv("log.csv", "loss"), "step\tloss\n1\t3.5\n", rf"{HEAD} 'step\\tloss', without a comma"),
+        (csv("log.csv", "loss"), "step;loss\n1;3.5\n", f"{HEAD} 'step;loss', without a comma"),
         (mllog("loss"), MLLOG, "no event 'loss'; there are run_start, eval_accuracy, run_stop"),
         (mllog("loss"), "nothing\n", "there are no :::MLLOG lines"),
         (mllog("run_start", since="run_stop"), MLLOG, "'run_start' after a 'run_stop'"),

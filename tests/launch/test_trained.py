@@ -69,19 +69,16 @@ def test_weights_have_their_updates_options_and_norm_and_a_file_the_moves_of_its
     assert samples_of(reports(Trained(), Trained())) == []
 
 
+TWO, THREE = rank_of("1", "2"), rank_of("1", "2", "3")
+
+
 @pytest.mark.parametrize(
     ("ranks", "told"),
     [
-        ([rank_of("1", "2"), rank_of("1", "2"), rank_of("1", "2")], ""),
-        (
-            [rank_of("1", "2"), rank_of("9", "8"), rank_of("1", "2")],
-            "rank 1 holds other values than rank 0, from update 1 on: w",
-        ),
-        (
-            [rank_of("1", "2", "3"), rank_of("1", "2", "3"), rank_of("1", "2", "9")],
-            "rank 2 holds other values than rank 0, between updates 2 and 4: w",
-        ),
-        ([rank_of("1", "2"), rank_of("9", "2"), rank_of("1", "2")], ""),  # it was made equal again
+        ([TWO, TWO, TWO], ""),
+        ([TWO, rank_of("9", "8"), TWO], "rank 1 holds other values than rank 0, from update 1 on: w"),
+        ([THREE, THREE, rank_of("1", "2", "9")], "rank 2 holds other values than rank 0, between updates 2 and 4: w"),
+        ([TWO, rank_of("9", "2"), TWO], ""),  # it was made equal again
         ([rank_of("1", end="x"), rank_of("1"), rank_of("1")], ""),  # rank 0 evaluates an average
         ([rank_of("1", replicas={}), rank_of("9", replicas={}), rank_of("1", replicas={})], ""),
         ([rank_of("1", replicas={"w": [0]}), rank_of("9", replicas={"w": [1]}), rank_of("7", replicas={"w": [2]})], ""),

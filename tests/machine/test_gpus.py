@@ -142,28 +142,27 @@ def test_a_gpu_and_a_slice_are_told_as_what_they_are() -> None:
     assert read("8xH100", CUDA_VISIBLE_DEVICES="3").links == ()
 
 
+BY_BUS, FASTEST = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
+
+
 @pytest.mark.parametrize(
     ("host", "given", "ranks"),
     [
-        ("8xH100", {}, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
-        ("8xH100", {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}),
-        ("RTX 3060 and 4090", {"CUDA_VISIBLE_DEVICES": "1"}, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
+        ("8xH100", {}, BY_BUS),
+        ("8xH100", FASTEST, FASTEST),
+        ("RTX 3060 and 4090", {"CUDA_VISIBLE_DEVICES": "1"}, BY_BUS),
         (
             "RTX 3060 and 4090",
-            {"CUDA_DEVICE_ORDER": "FASTEST_FIRST", "CUDA_VISIBLE_DEVICES": "0"},
-            {"CUDA_DEVICE_ORDER": "FASTEST_FIRST", "CUDA_VISIBLE_DEVICES": "GPU-4090"},
+            {**FASTEST, "CUDA_VISIBLE_DEVICES": "0"},
+            {**FASTEST, "CUDA_VISIBLE_DEVICES": "GPU-4090"},
         ),
         (
             "8xH100, four forbidden",
             {"CUDA_VISIBLE_DEVICES": "1,0"},
-            {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "GPU-0005aaaa,GPU-0004aaaa"},
+            {**BY_BUS, "CUDA_VISIBLE_DEVICES": "GPU-0005aaaa,GPU-0004aaaa"},
         ),
-        ("8xH100, one lost", {"CUDA_VISIBLE_DEVICES": "GPU-0006"}, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
-        (
-            "8xH100 in MIG",
-            {"CUDA_VISIBLE_DEVICES": "3"},
-            {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "MIG-3a"},
-        ),
+        ("8xH100, one lost", {"CUDA_VISIBLE_DEVICES": "GPU-0006"}, BY_BUS),
+        ("8xH100 in MIG", {"CUDA_VISIBLE_DEVICES": "3"}, {**BY_BUS, "CUDA_VISIBLE_DEVICES": "MIG-3a"}),
     ],
 )
 def test_ranks_see_what_is_leased(host: str, given: dict[str, str], ranks: dict[str, str]) -> None:

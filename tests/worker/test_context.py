@@ -193,40 +193,35 @@ def test_the_rest_takes_it_or_refuses_it(value: Any, at: Any) -> None:
     assert all(msgspec.json.encode(text) for text in line.shown)
 
 
+LONG = {"a": "x" * 101}
+
+
+def loop(rank: RankContext, **options: Any) -> Any:
+    return rank.timed("t", **{"warmup": 0, "iterations": 1, **options})
+
+
 @pytest.mark.parametrize(
     ("work", "message"),
     [
+        (lambda r: loop(r, warmup=2.5), r"timed\('t'\): warmup=2.5; wanted a whole number of at least 0"),
+        (lambda r: loop(r, iterations=0), "iterations=0; wanted a whole number of at least 1"),
         (
-            lambda r: r.timed("t", warmup=2.5, iterations=1),
-            r"timed\('t'\): warmup=2.5; wanted a whole number of at least 0",
-        ),
-        (lambda r: r.timed("t", warmup=0, iterations=0), "iterations=0; wanted a whole number of at least 1"),
-        (
-            lambda r: r.timed("t", warmup=1, iterations=2, before=3),
+            lambda r: loop(r, warmup=1, iterations=2, before=3),
             r"timed\('t'\): wanted before to be a function of the iteration's index, or None, found 3 \(int\)",
         ),
         (lambda r: r.timed("wall_time", warmup=0, iterations=1), r"timed\('wall_time'\): the plugin itself records"),
         (lambda r: r.record("fingerprint", 1), r"record\('fingerprint'\): the plugin itself records a metric"),
         (lambda r: r.record("phase/step/x", 1), "the plugin itself records a metric of that name; choose another"),
         (lambda r: r.record("", 1, at_most="fast"), r"name=''; wanted printable text without \[ \], not empty"),
-        (
-            lambda r: r.record("m", 1, at={"a": "x" * 101}),
-            r"at\['a'\]='x+'; wanted printable text of at most 100 characters",
-        ),
+        (lambda r: r.record("m", 1, at=LONG), r"at\['a'\]='x+'; wanted printable text of at most 100 characters"),
         (lambda r: r.max_over_ranks({1: 2}), r"max_over_ranks\(...\): wanted a list of numbers, not empty, found {1"),
         (lambda r: r.record("m", 1, better="best"), "better='best'; wanted one of higher, lower, exact"),
         (lambda r: r.record("m", 1, reduce="median"), "reduce='median'; wanted one of max, min"),
         (lambda r: r.goal("a", target=math.nan, every=1, max_steps=2), "target=nan; wanted a finite number"),
         (lambda r: r.agree(True), r"agree\(...\): wanted a number, found True"),
         (lambda r: r.progress(3), r"progress\(...\): wanted text, found 3"),
-        (
-            lambda r: [list(r.timed("t", warmup=0, iterations=1)), r.timed("t", warmup=0, iterations=1)],
-            "'t' is recorded twice",
-        ),
-        (
-            lambda r: [r.timed("t", warmup=0, iterations=1), r.check_complete()],
-            r"timed\('t'\) was left before its last iteration",
-        ),
+        (lambda r: [list(loop(r)), loop(r)], "'t' is recorded twice"),
+        (lambda r: [loop(r), r.check_complete()], r"timed\('t'\) was left before its last iteration"),
         (
             lambda r: r.record("m", 1, unit="s", at_most="10 GB/s"),
             r"record\('m'\): at_most: the unit 'GB/s' does not fit: wanted a time",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -151,11 +152,8 @@ def test_a_schedule_that_was_saved_goes_on_where_it_was(make: Callable[[Optimize
     [
         (lambda o: warmup(o, factor=2, steps=1.5), "steps=1.5; wanted a whole number"),  # type: ignore[arg-type]
         (lambda o: linear_scaling(o, world_size=True, epoch_steps=1), "world_size=True; wanted"),
-        (
-            lambda o: linear_scaling(o, world_size=2, epoch_steps=0),
-            "epoch_steps=0; wanted a whole number of at least 1",
-        ),
-        (lambda o: linear_scaling(o, world_size=2, epoch_steps=1, power="1"), "power='1'; wanted"),  # type: ignore[arg-type]
+        (partial(linear_scaling, world_size=2, epoch_steps=0), "epoch_steps=0; wanted a whole number of at least 1"),
+        (partial(linear_scaling, world_size=2, epoch_steps=1, power="1"), "power='1'; wanted"),
         (
             lambda o: exponential_warmup(o, warmup_steps=1, total_steps=10, remain=40),
             "wanted shares of the training, found remain=40, interval=0.05",

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.plans import make_plan
 from support.ranks import make_rank
+from torch.optim import Adam
 from torch.optim.lr_scheduler import StepLR
 
 from pytest_distbench.errors import ConfigurationError, RecordingError
@@ -85,11 +86,14 @@ def test_an_epochs_indices_are_sent_once_to_where_the_samples_are(monkeypatch: p
     assert sorted(on_cpu.tolist()) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(("top", "accuracy"), [(1, 0.25), (2, 0.5), (3, 0.75)])
-def test_a_label_among_the_highest_scores_is_right(top: int, accuracy: float) -> None:
+accuracy = partial(accuracy_over_ranks, make_rank(), torch.nn.Identity())
+
+
+@pytest.mark.parametrize(("top", "share"), [(1, 0.25), (2, 0.5), (3, 0.75)])
+def test_a_label_among_the_highest_scores_is_right(top: int, share: float) -> None:
     scores = torch.tensor([[4.0, 3.0, 2.0, 1.0]] * 4)
 
-    assert accuracy_over_ranks(make_rank(), torch.nn.Identity(), scores, torch.arange(4), top=top) == accuracy
+    assert accuracy(scores, torch.arange(4), top=top) == share
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -147,18 +151,9 @@ def test_a_preset_that_is_not_there_is_told_with_those_that_are(params: dict[str
         (lambda: sharded_batches(rank_of(0, 4), samples=7, batch=2), "7 samples over 4 ranks leave 1 each"),
         (lambda: sharded_batches(rank_of(0, 1), samples=7, batch=0), "batch=0; wanted a whole number of at least 1"),
         (lambda: sharded_batches(rank_of(0, 1), samples="7", batch=1), "samples='7'; wanted"),  # type: ignore[arg-type]
-        (
-            lambda: accuracy_over_ranks(make_rank(), torch.nn.Identity(), torch.ones(3, 5), torch.ones(3), top=5),
-            "top=5 of 5 classes: every answer would be right",
-        ),
-        (
-            lambda: accuracy_over_ranks(make_rank(), torch.nn.Identity(), torch.ones(3, 2), torch.ones(2)),
-            r"found shapes \[3, 2\] and \[2\]",
-        ),
-        (
-            lambda: accuracy_over_ranks(make_rank(), torch.nn.Identity(), torch.ones(0, 2), torch.ones(0)),
-            "of at least 1 samples",
-        ),
+        (lambda: accuracy(torch.ones(3, 5), torch.ones(3), top=5), "top=5 of 5 classes: every answer would be right"),
+        (lambda: accuracy(torch.ones(3, 2), torch.ones(2)), r"found shapes \[3, 2\] and \[2\]"),
+        (lambda: accuracy(torch.ones(0, 2), torch.ones(0)), "of at least 1 samples"),
     ],
 )
 def test_what_makes_no_training_is_refused_where_it_is_given(work: Callable[[], object], message: str) -> None:
@@ -192,10 +187,7 @@ class Row:
             partial(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4),
             "SGD(lr=0.1, momentum=0.9, weight_decay=0.0001, nesterov=True)",
         ),
-        (
-            partial(torch.optim.Adam, lr=2e-3, betas=(0.9, 0.98), eps=1e-9),
-            "Adam(lr=0.002, betas=(0.9, 0.98), eps=1e-09)",
-        ),
+        (partial(Adam, lr=2e-3, betas=(0.9, 0.98), eps=1e-9), "Adam(lr=0.002, betas=(0.9, 0.98), eps=1e-09)"),
         (partial(torch.optim.AdamW), "AdamW(lr=0.001)"),
     ],
 )

@@ -169,27 +169,26 @@ SCHEDULED = torch.optim.SGD(MODEL.parameters(), lr=0.1)
 SCHEDULE = torch.optim.lr_scheduler.StepLR(SCHEDULED, 1)
 
 
+def of(optimizer: torch.optim.Optimizer, **more: object) -> dict[str, object]:
+    return {"model": MODEL, "optimizer": optimizer, **more}
+
+
 @pytest.mark.parametrize(
     ("parts", "optimizer", "more", "told"),
     [
-        ({"model": MODEL, "optimizer": OPTIMIZER}, OPTIMIZER, {}, []),
+        (of(OPTIMIZER), OPTIMIZER, {}, []),
         ({"model": Wrapper(MODEL), "optimizer": Wrapper(OPTIMIZER)}, OPTIMIZER, {}, []),
         ({"model": MODEL}, OPTIMIZER, {}, ["the optimizer SGD, which steps: rank.training(optimizer=...)"]),
         (
-            {"model": torch.nn.Linear(2, 1), "optimizer": OPTIMIZER},
+            of(OPTIMIZER, model=torch.nn.Linear(2, 1)),
             OPTIMIZER,
             {},
             ["2 of the 2 tensors that are trained: rank.training(model=...)"],
         ),
+        (of(SCHEDULED), SCHEDULED, {}, ["the schedule of the learning rate: rank.training(schedule=...)"]),
+        (of(SCHEDULED, schedule=SCHEDULE), SCHEDULED, {}, []),
         (
-            {"model": MODEL, "optimizer": SCHEDULED},
-            SCHEDULED,
-            {},
-            ["the schedule of the learning rate: rank.training(schedule=...)"],
-        ),
-        ({"model": MODEL, "optimizer": SCHEDULED, "schedule": SCHEDULE}, SCHEDULED, {}, []),
-        (
-            {"model": MODEL, "optimizer": OPTIMIZER},
+            of(OPTIMIZER),
             OPTIMIZER,
             {"drawn_from": ["torch"], "draws_samples": True},
             [
@@ -197,7 +196,7 @@ SCHEDULE = torch.optim.lr_scheduler.StepLR(SCHEDULED, 1)
                 "what chooses the samples: rank.training(sampler=...), which has state_dict and load_state_dict",
             ],
         ),
-        ({"model": MODEL, "optimizer": OPTIMIZER, "loader": Wrapper(0)}, OPTIMIZER, {"draws_samples": True}, []),
+        (of(OPTIMIZER, loader=Wrapper(0)), OPTIMIZER, {"draws_samples": True}, []),
     ],
 )
 def test_what_was_not_handed_over_is_told_with_the_call(
