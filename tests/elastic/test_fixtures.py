@@ -24,59 +24,15 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import append
 from pytest_distbench.run.kinds import LAUNCH_KINDS
 
-CYCLE_AND_STDOUT = "cycle\n    from pytest_distbench.read import stdout\n    from pytest_distbench.elastic import cycle"
-
 TEST = """
-    import numpy as np; from pytest_distbench.elastic import cycle, join, kill, leave, stop
-
+    import numpy as np; from pytest_distbench.read import stdout
+    from pytest_distbench.elastic import cycle, join, kill, leave, stop
     def body(rank):
         pass
 
     def test_it(elastic):
         elastic({call})
 """
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        ("body, nodes=0", "*elastic: nodes=0; wanted a whole number of at least 1*test_it.py:7*"),
-        (
-            "body, nodes=(2, 1)",
-            "*elastic: nodes=(2, 1); wanted the fewest and the most, where the second is not below*",
-        ),
-        ("body, nodes=(1, 2, 3)", "*elastic: nodes=(1, 2, 3); wanted a number, or the fewest and the most*"),
-        ("body, nodes=(0, 1)", "*elastic: nodes=(0, 1): the fewest=0; wanted a whole number of at least 1*"),
-        ("body, nodes=2, plan='cycle'", "*plan='cycle'; wanted cycle(...), draw(...), or one or a list of join(...)*"),
-        (
-            "body, nodes=(1, 2), plan=leave(at_s=1, nodes=2)",
-            "*plan: leave(at_s=1, nodes=2): of 2 nodes 0 would be left*",
-        ),
-        (
-            "body, nodes=(1, 2), plan=leave(at_s=np.float32(1), nodes=np.int64(2))",
-            "*plan: leave(at_s=1, nodes=2): of 2 nodes 0 would be left*",
-        ),
-        ("body, nodes=2, plan=join(at_s=1)", "*plan: join(at_s=1): 2 nodes and 1 more are 3, and there are 2 slots*"),
-        ("body, nodes=2, plan=[stop(at_s=3, for_s=1), stop(at_s=1, for_s=1)]", "*list changes in their order*"),
-        ("body, nodes=2, engine='slow'", "*engine='slow'; wanted one of stock*"),
-        ("body, nodes=2, engine=[]", "*engine=[[]]; wanted one of stock*"),
-        ("body, nodes=2, timers={'heartbeat': 3}", "*: engine 'stock' has no 'heartbeat'; it has *"),
-        (
-            "body, nodes=(1, 2), plan=cycle(3), ends_after=5",
-            "*ends_after=5: cycle(period_s=3, on=1, off=1) goes on until the training ends; give times=*",
-        ),
-        (
-            "body, nodes=(1, 2), plan=kill(at_step=30), hold=True",
-            "*wanted at_step=, a multiple of 20 (checkpoint_every=)*",
-        ),
-        ("len, nodes=2", "*body <built-in function len> is a *"),
-    ],
-)
-def test_what_cannot_be_is_refused_with_the_tests_line(project: Project, call: str, message: str) -> None:
-    result = run(project(TEST.replace("{call}", call)))
-
-    result.stdout.fnmatch_lines([message.replace(";", "?").replace("['", "[[]'")])
-    assert result.ret == 1
 
 
 @pytest.fixture
@@ -91,24 +47,6 @@ def kind(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return add
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        ("plan=kill(at_s=1)", "*plan: kill(at_s=1): the engine mine does not support it; wanted join*"),
-        ("plan=cycle(3)", "*the engine mine does not support it; wanted join*"),
-        ("timers={'last_call_s': 0}", "*timers['last_call_s']=0; wanted a finite number above 0*"),
-        ("timers={'settle_s': 9}", "*timers={'settle_s': 9}: engine 'mine' has no 'settle_s'; it has last_call_s*"),
-    ],
-)
-def test_an_engine_is_asked_for_what_it_can(
-    project: Project, kind: Callable[..., None], call: str, message: str
-) -> None:
-    kind()
-    result = run(project(TEST.replace("{call}", f"body, nodes=(1, 2), engine='mine', {call}")))
-
-    result.stdout.fnmatch_lines([message.replace(";", "?").replace("['", "[[]'")])
-
-
 def test_more_nodes_than_ranks_are_run_where_the_test_asks_for_it_and_no_clock_is_judged(
     made_up: pytest.Pytester,
 ) -> None:
@@ -121,31 +59,6 @@ def test_more_nodes_than_ranks_are_run_where_the_test_asks_for_it_and_no_clock_i
     assert run(made_up, "-v").stdout.str().count("samples_skipped")
     result.stdout.no_fnmatch_line("*goodput*")
     result.stdout.no_fnmatch_line("*no speed-up*")
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        ("'train.py', nodes=2", "*elastic: steps=None; wanted stdout(r'step (?d+)') of pytest_distbench.read, which*"),
-        ("'train.py', nodes=2, hold=True", "*hold=True is for functions: a script writes*"),
-        ("'train.py', nodes=2, steps='step'", "*elastic: steps='step'; wanted stdout(*"),
-        ("'train.py', nodes=2, steps=stdout('step')", "*steps: *'step'*group*"),
-        ("'train.py', nodes=2, steps=stdout('(.)', rank='all')", "*steps: rank='all': the workers of a generation*"),
-        (
-            "'train.py', nodes=2, steps=stdout('(.)', rank=2)",
-            "*steps: rank=2, but with the fewest nodes there are only 2*",
-        ),
-        ("body, nodes=2, steps=stdout('(.)')", "*steps= is for scripts: a function reports its steps*"),
-        ("body, nodes=2, read={'loss': stdout('(.)')}", "*read= is for scripts: a function reports its steps*"),
-        ("['sleep', '1'], nodes=2", "*a command starts its processes itself; an elastic job needs a function*"),
-    ],
-)
-def test_what_is_said_of_scripts_must_fit_what_runs(project: Project, call: str, message: str) -> None:
-    text = TEST.replace("import cycle", f"import {CYCLE_AND_STDOUT}")
-    made = project(text.replace("{call}", call))
-    made.makepyfile(train="")
-
-    run(made).stdout.fnmatch_lines([message])
 
 
 MADE_UP = """
@@ -217,12 +130,63 @@ POOL_TEST = """
     def test_it(elastic_pool):
         elastic_pool({call})
 """
-SERVES = "[A], **GIVEN, serving=serving(load, demand={demand})"
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
+SERVES = "[A], **GIVEN, serving=serving(load, demand={call})"
+
+
+TEXTS = {
+    "job": TEST.replace("{call}", "body, {call}"),
+    "mine": TEST.replace("{call}", "body, nodes=(1, 2), engine='mine', {call}"),
+    "script": TEST,
+    "pool": POOL_TEST,
+    "serving": POOL_TEST.replace("{call}", SERVES),
+}
+REFUSED = {
+    "job": [
+        ("nodes=0", "*elastic: nodes=0; wanted a whole number of at least 1*test_it.py:7*"),
+        ("nodes=(2, 1)", "*elastic: nodes=(2, 1); wanted the fewest and the most, where the second is not below*"),
+        ("nodes=(1, 2, 3)", "*elastic: nodes=(1, 2, 3); wanted a number, or the fewest and the most*"),
+        ("nodes=(0, 1)", "*elastic: nodes=(0, 1): the fewest=0; wanted a whole number of at least 1*"),
+        ("nodes=2, plan='cycle'", "*plan='cycle'; wanted cycle(...), draw(...), or one or a list of join(...)*"),
+        ("nodes=(1, 2), plan=leave(at_s=1, nodes=2)", "*plan: leave(at_s=1, nodes=2): of 2 nodes 0 would be left*"),
+        (
+            "nodes=(1, 2), plan=leave(at_s=np.float32(1), nodes=np.int64(2))",
+            "*plan: leave(at_s=1, nodes=2): of 2 nodes 0 would be left*",
+        ),
+        ("nodes=2, plan=join(at_s=1)", "*plan: join(at_s=1): 2 nodes and 1 more are 3, and there are 2 slots*"),
+        ("nodes=2, plan=[stop(at_s=3, for_s=1), stop(at_s=1, for_s=1)]", "*list changes in their order*"),
+        ("nodes=2, engine='slow'", "*engine='slow'; wanted one of stock*"),
+        ("nodes=2, engine=[]", "*engine=[[]]; wanted one of stock*"),
+        ("nodes=2, timers={'heartbeat': 3}", "*: engine 'stock' has no 'heartbeat'; it has *"),
+        (
+            "nodes=(1, 2), plan=cycle(3), ends_after=5",
+            "*ends_after=5: cycle(period_s=3, on=1, off=1) goes on until the training ends; give times=*",
+        ),
+        ("nodes=(1, 2), plan=kill(at_step=30), hold=True", "*wanted at_step=, a multiple of 20 (checkpoint_every=)*"),
+    ],
+    "mine": [
+        ("plan=kill(at_s=1)", "*plan: kill(at_s=1): the engine mine does not support it; wanted join*"),
+        ("plan=cycle(3)", "*the engine mine does not support it; wanted join*"),
+        ("timers={'last_call_s': 0}", "*timers['last_call_s']=0; wanted a finite number above 0*"),
+        ("timers={'settle_s': 9}", "*timers={'settle_s': 9}: engine 'mine' has no 'settle_s'; it has last_call_s*"),
+    ],
+    "script": [
+        ("len, nodes=2", "*body <built-in function len> is a *"),
+        ("'train.py', nodes=2", "*elastic: steps=None; wanted stdout(r'step (?d+)') of pytest_distbench.read, which*"),
+        ("'train.py', nodes=2, hold=True", "*hold=True is for functions: a script writes*"),
+        ("'train.py', nodes=2, steps='step'", "*elastic: steps='step'; wanted stdout(*"),
+        ("'train.py', nodes=2, steps=stdout('step')", "*steps: *'step'*group*"),
+        ("'train.py', nodes=2, steps=stdout('(.)', rank='all')", "*steps: rank='all': the workers of a generation*"),
+        (
+            "'train.py', nodes=2, steps=stdout('(.)', rank=2)",
+            "*steps: rank=2, but with the fewest nodes there are only 2*",
+        ),
+        ("body, nodes=2, steps=stdout('(.)')", "*steps= is for scripts: a function reports its steps*"),
+        ("body, nodes=2, read={'loss': stdout('(.)')}", "*read= is for scripts: a function reports its steps*"),
+        ("['sleep', '1'], nodes=2", "*a command starts its processes itself; an elastic job needs a function*"),
+    ],
+    "pool": [
         (
             "[A], slots=10**9, policy='gang', oversubscribed=True",
             "*elastic_pool: slots=1000000000; wanted a whole number of at least 1 and at most 10000 (test_it.py:13*",
@@ -255,26 +219,30 @@ SERVES = "[A], **GIVEN, serving=serving(load, demand={demand})"
         ("[A], **GIVEN, compute='none'", "*compute='none'; wanted one of real, synthetic*"),
         ("[A], **GIVEN, serving=load", "*wanted serving(...), from pytest_distbench.elastic*"),
         (
-            SERVES.replace("{demand}", "[(5, 1), (3, 2)]"),
-            "*the demand of 3 s comes after that of 5 s: list the demand by time*",
-        ),
-        (SERVES.replace("{demand}", "[(5, 0)]"), "*needs no slot*"),
-        (SERVES.replace("{demand}", "[(5, 2)]"), "*its demand is for 2 slots, and a job keeps at least 1 of slots=2*"),
-        (
             "[A], slots=2, policy='gang', serving=serving(load, demand=[(5, 1)])",
             "*serving takes slots from jobs, which only policy='elastic' can return; found 'gang'*",
         ),
-        (
-            SERVES.replace("{demand}", "[('soon', 1)]"),
-            "*serving: seconds of the demand='soon'; wanted a finite number*",
-        ),
         ("[A], **GIVEN, serving=serving('no.py::load', demand=[(5, 1)])", "*no.py*"),
     ],
-)
-def test_what_cannot_be_is_refused_with_the_tests_line_of_pool(project: Project, call: str, message: str) -> None:
-    result = run(project(POOL_TEST.replace("{call}", call)))
+    "serving": [
+        ("[(5, 1), (3, 2)]", "*the demand of 3 s comes after that of 5 s: list the demand by time*"),
+        ("[(5, 0)]", "*needs no slot*"),
+        ("[(5, 2)]", "*its demand is for 2 slots, and a job keeps at least 1 of slots=2*"),
+        ("[('soon', 1)]", "*serving: seconds of the demand='soon'; wanted a finite number*"),
+    ],
+}
 
-    result.stdout.fnmatch_lines([message.replace(";", "?")])
+
+@pytest.mark.parametrize(("of", "call", "message"), [(of, *row) for of, rows in REFUSED.items() for row in rows])
+def test_what_cannot_be_is_refused_with_the_tests_line(
+    project: Project, kind: Callable[..., None], of: str, call: str, message: str
+) -> None:
+    kind()
+    made = project(TEXTS[of].replace("{call}", call))
+    made.makepyfile(train="")
+    result = run(made)
+
+    result.stdout.fnmatch_lines([message.replace(";", "?").replace("['", "[[]'")])
     assert result.ret == 1
 
 
@@ -301,38 +269,36 @@ def tasks_of(plans: list[LaunchPlan]) -> dict[str, Task]:
 
 
 def test_a_serving_is_part_of_the_pool(project: Project, plans: list[LaunchPlan]) -> None:
-    call = SERVES.replace("[A]", "job('train', body, nodes=(1, 2))").replace("{demand}", "[(2, 1), (6, 0)]")
+    call = SERVES.replace("[A]", "job('train', body, nodes=(1, 2))").replace("{call}", "[(2, 1), (6, 0)]")
     run(project(POOL_TEST.replace("{call}", call)))
 
     assert tasks_of(plans)[SERVING].body.function == "load"
     assert "serving on 1 from 2 s, 0 from 6 s" in str(pool_of(plans))
 
 
-def test_an_engine_that_cannot_be_used_here_is_an_error_with_its_reason(
-    project: Project, kind: Callable[..., None]
-) -> None:
+def test_an_engine_that_cannot_be_used_here_is_an_error(project: Project, kind: Callable[..., None]) -> None:
     kind(problem=lambda: "mine is not installed")
-
     result = run(project(TEST.replace("{call}", "body, nodes=2, engine='mine'")))
 
     result.stdout.fnmatch_lines(["*engine='mine' cannot be used here: mine is not installed*"])
 
 
-def test_more_nodes_than_ranks_are_not_run(project: Project) -> None:
-    result = run(project(TEST.replace("{call}", "body, nodes=(1, 3)")), "-rs")
-
-    result.stdout.fnmatch_lines(["*not run: needs 3 nodes, 2 ranks given*"])
-
-
-@pytest.mark.parametrize("given", [{}, {"oversubscribed": True}])
-def test_more_nodes_than_gpus_are_not_run(
-    project: Project, gpus: Callable[[int], None], given: dict[str, bool]
+@pytest.mark.parametrize(
+    ("call", "options", "nodes"),
+    [
+        ("nodes=(1, 3)", [], 3),
+        ("nodes=(1, 4)", ["--gpu"], 4),
+        ("nodes=(1, 4), oversubscribed=True", ["--gpu"], 4),
+    ],
+)
+def test_more_nodes_than_ranks_or_gpus_are_not_run(
+    project: Project, gpus: Callable[[int], None], call: str, options: list[str], nodes: int
 ) -> None:
-    gpus(2)
-    made = project(TEST.replace("{call}", f"body, nodes=(1, 4), **{given}"))
-    result = run(made, "--gpu", "-rs")
+    if options:
+        gpus(2)
+    result = run(project(TEST.replace("{call}", f"body, {call}")), *options, "-rs")
 
-    result.stdout.fnmatch_lines(["*not run: needs 4 nodes, 2 ranks given*"])
+    result.stdout.fnmatch_lines([f"*not run: needs {nodes} nodes, 2 ranks given*"])
     result.assert_outcomes(skipped=1)
 
 
@@ -375,12 +341,7 @@ def test_a_plan_has_what_each_job_runs(project: Project, plans: list[LaunchPlan]
 
 
 def test_a_job_under_gang_has_all_or_nothing(project: Project, plans: list[LaunchPlan]) -> None:
-    run(
-        project(
-            POOL_TEST.replace(
-                "{call}", "[job('A', body, nodes=1), job('B', body, nodes=(1, 2))], slots=2, policy='gang'"
-            )
-        )
-    )
+    call = "[job('A', body, nodes=1), job('B', body, nodes=(1, 2))], slots=2, policy='gang'"
+    run(project(POOL_TEST.replace("{call}", call)))
 
     assert [(job.least, job.most) for job in pool_of(plans).jobs] == [(1, 1), (2, 2)]
