@@ -12,25 +12,30 @@ from pytest_distbench.elastic.measures import measure
 from pytest_distbench.elastic.records import ElasticJob, event, runs_of
 from pytest_distbench.elastic.tables import setup_name
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Sample, Scalar
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.tables.table import DataTable
 
 
-def run(name: str, *launches: list[float]) -> CaseResult:
-    def measured(values: list[float]) -> list[Sample]:
-        places: list[dict[str, Scalar]] = [{"epoch": epoch} for epoch in range(len(values))]
-        return [
-            Sample(name="accuracy", unit="", better="info", value=v, at=at)
-            for v, at in zip(values, places, strict=True)
+def launched(*launches: dict[str, float] | list[float]) -> CaseResult:
+    """With numbers by name, or the accuracy of each epoch."""
+    measured = [
+        [
+            Sample(name="accuracy", unit="", better="info", value=v, at={"epoch": epoch})
+            for epoch, v in enumerate(values)
         ]
-
-    records = [
-        LaunchRecord(index=i, outcome="passed", wall_s=1.0, measurements=measured(values))
-        for i, values in enumerate(launches)
+        if isinstance(values, list)
+        else [Sample(name=name, unit="", better="info", value=v) for name, v in values.items()]
+        for values in launches
     ]
-    made = result(launches=records)
+    return result(
+        launches=[LaunchRecord(index=i, outcome="passed", wall_s=1.0, measurements=m) for i, m in enumerate(measured)]
+    )
+
+
+def run(name: str, *launches: list[float]) -> CaseResult:
+    made = launched(*launches)
     return replace(made, case=replace(made.case, run=name))
 
 
@@ -59,16 +64,7 @@ def test_an_epoch_has_a_row_and_a_run_a_column() -> None:
 
 def trained(ranks: int, *launches: dict[str, float]) -> CaseResult:
     """With a batch of 32 for each worker."""
-    records = [
-        LaunchRecord(
-            index=i,
-            outcome="passed",
-            wall_s=1.0,
-            measurements=[Sample(name=name, unit="", better="info", value=v) for name, v in values.items()],
-        )
-        for i, values in enumerate(launches)
-    ]
-    made = result(launches=records)
+    made = launched(*launches)
     around = {"oversubscribed": f"{ranks}-ranks-on-2-cores"} if ranks > 2 else {}
     conditions = replace(made.case.conditions, world_size=ranks, around=around)
     return replace(made, case=replace(made.case, conditions=conditions, params={"batch": 32}))

@@ -65,18 +65,12 @@ def variables(tmp_path: Path) -> dict[str, str]:
     return {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
 
 
-def test_it_knows_its_nodes(variables: dict[str, str]) -> None:
-    assert read_allocation(variables) == Allocation(job="7", nodes=["n1", "n2"])
-
-
-@pytest.mark.parametrize(("given", "gpus"), [("4", 4), ("a100:4", 4), ("a100:2,h100:2", 4), ("", 0), ("all", 0)])
-def test_it_knows_the_gpus_of_a_node(variables: dict[str, str], given: str, gpus: int) -> None:
-    assert read_allocation({**variables, "SLURM_GPUS_PER_NODE": given}).gpus_per_node == gpus
-
-
 @pytest.mark.parametrize(
     ("told", "gpus"),
     [
+        *(({"SLURM_GPUS_PER_NODE": given}, 4) for given in ("4", "a100:4", "a100:2,h100:2")),
+        *(({"SLURM_GPUS_PER_NODE": given}, 0) for given in ("", "all")),
+        # What the environment does not say of GPUs the job does
         ({"ALLOCATED": ",billing=8,gres/gpu=8,gres/gpu:a100=8"}, 4),
         ({"GRES": "gpu:8"}, 4),
         ({"GRES": "gpu:a100:8"}, 4),
@@ -86,10 +80,8 @@ def test_it_knows_the_gpus_of_a_node(variables: dict[str, str], given: str, gpus
         ({}, 0),
     ],
 )
-def test_what_the_environment_does_not_say_of_gpus_the_job_does(
-    variables: dict[str, str], told: dict[str, str], gpus: int
-) -> None:
-    assert read_allocation({**variables, **told}).gpus_per_node == gpus
+def test_it_knows_its_nodes_and_their_gpus(variables: dict[str, str], told: dict[str, str], gpus: int) -> None:
+    assert read_allocation({**variables, **told}) == Allocation(job="7", nodes=["n1", "n2"], gpus_per_node=gpus)
 
 
 @pytest.mark.parametrize(

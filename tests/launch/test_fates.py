@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -148,16 +149,15 @@ def passed(rank: int) -> RankReport:
     return RankReport(rank=rank, outcome="passed", phase="body", phases={})
 
 
-def raised(rank: int, *, at: float = 1.0, torch: str = "", phase: Phase = "body") -> RankReport:
-    error = ErrorReport(
-        kind="RuntimeError",
-        message=torch.partition(": ")[2] or "x",
-        traceback="RuntimeError: x",
-        raised_at=at,
-        torch_errors=[torch] if torch else [],
-        began_in_torch=bool(torch),
-    )
+def failed(rank: int, kind: str, text: str, *, at: float = 1.0, phase: Phase = "body", **more: Any) -> RankReport:
+    error = ErrorReport(kind=kind, message=text, traceback=text, raised_at=at, **more)
     return RankReport(rank=rank, outcome="failed", phase=phase, phases={}, error=error)
+
+
+def raised(rank: int, *, at: float = 1.0, torch: str = "", phase: Phase = "body") -> RankReport:
+    text = torch.partition(": ")[2] or "x"
+    made = failed(rank, "RuntimeError", text, at=at, phase=phase, torch_errors=[torch] if torch else [])
+    return replace(made, error=replace(made.error, traceback="RuntimeError: x", began_in_torch=bool(torch)))
 
 
 def reports(*given: RankReport) -> dict[int, RankReport]:
@@ -183,13 +183,7 @@ def test_ranks_of_two_hosts_are_ordered_as_far_as_their_clocks_can(plan: LaunchP
 
 
 def test_the_same_words_in_a_users_exception_make_no_victim(plan: LaunchPlan, heard: Heard) -> None:
-    report = RankReport(
-        rank=0,
-        outcome="failed",
-        phase="body",
-        phases={},
-        error=ErrorReport(kind="ValueError", message=GONE, traceback=GONE, raised_at=1.0),
-    )
+    report = failed(0, "ValueError", GONE)
 
     assert not tell_fates(plan, reports(report, passed(1)), heard, ended())[0].is_victim
 
@@ -378,20 +372,11 @@ def test_a_real_error_of_nccl_or_cuda_is_the_cause_and_a_peers_lost_connection_f
 
 def test_an_error_that_a_clean_up_met_later_does_not_make_a_victim(plan: LaunchPlan, heard: Heard) -> None:
     """The innermost is torch's own: memory ran out, and then the collective in the ``finally`` was aborted."""
-    error = ErrorReport(
-        kind="DistBackendError",
-        message="x",
-        traceback="x",
-        raised_at=1.0,
-        torch_errors=[TEXTS["an abort"][0], TEXTS["out of memory in torch"][0]],
-        began_in_torch=True,
-    )
-    report = RankReport(rank=1, outcome="failed", phase="body", phases={}, error=error)
+    errors = [TEXTS["an abort"][0], TEXTS["out of memory in torch"][0]]
+    told = reports(failed(1, "DistBackendError", "x", torch_errors=errors, began_in_torch=True), passed(0))
 
-    assert not tell_fates(plan, reports(report, passed(0)), heard, ended())[0].is_victim
-    assert ": the GPU's memory is full: CUDA out of memory. Tried" in reason(
-        plan, reports(report, passed(0)), heard, ended()
-    )
+    assert not tell_fates(plan, told, heard, ended())[0].is_victim
+    assert ": the GPU's memory is full: CUDA out of memory. Tried" in reason(plan, told, heard, ended())
 
 
 def nccl(number: int, **changes: object) -> dict[str, object]:

@@ -58,6 +58,7 @@ def wanted(run: Run) -> dict[str, Any]:
         ("all_reduce", {"sizes": range(1, 10**9)}, "sizes=range(1, 1000000000); wanted at most 10000 sizes"),
         ("all_reduce", {"sizes": "huge"}, "unknown preset of sizes 'huge': known are powers, small"),
         ("all_reduce", {"sizes": [1 << 30], "max_bytes": 1024}, "no message size left of 1"),
+        ("all_reduce", {"sizes": "nccl-tests", "max_bytes": 2**16}, "no message size left"),
         ("all_reduce", {"sizes": [2]}, "no message size left of 1: float32 takes 4 B"),
         ("all_reduce", {"buffers": "registered"}, "buffers='registered' needs NCCL on GPUs"),
         ("all_reduce", {"transport": "rings"}, "unknown transport 'rings': known are ring, tree"),
@@ -104,24 +105,17 @@ def test_the_option_caps_sizes(tmp_path: Path) -> None:
     assert wanted(sweep(tmp_path, "all_reduce", sizes=[4, 8, 16], max_bytes=8, most=4))["sizes"] == [4]
 
 
-def test_a_sweep_of_larger_messages_than_the_option_leaves_is_skipped_with_both(tmp_path: Path) -> None:
-    with pytest.raises(pytest.skip.Exception, match=r"smallest message has 32 MiB, --distbench-max-message is 64 KiB"):
-        sweep(tmp_path, "all_reduce", sizes="nccl-tests", most=2**16)
-    with pytest.raises(Misuse, match="no message size left"):
-        sweep(tmp_path, "all_reduce", sizes="nccl-tests", max_bytes=2**16)
+@pytest.fixture
+def three_transports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last one is for all_reduce alone."""
+    rows = {"wide": (), "narrow": (), "deep": ("all_reduce",)}
+    for module in (shapes, protocol):
+        made = {name: ({"gloo": {"HOW": name}, "nccl": {}}, collectives) for name, collectives in rows.items()}
+        monkeypatch.setattr(module, "TRANSPORTS", made)
 
 
-TWO = {
-    name: ({"gloo": {"HOW": name}, "nccl": {}}, collectives)
-    for name, collectives in {"wide": (), "narrow": (), "deep": ("all_reduce",)}.items()
-}
-
-
-def test_a_transport_is_variables_of_the_ranks_and_part_of_the_workload(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shapes, "TRANSPORTS", TWO)
-    monkeypatch.setattr(protocol, "TRANSPORTS", TWO)
+@pytest.mark.usefixtures("three_transports")
+def test_a_transport_is_variables_of_the_ranks_and_part_of_the_workload(tmp_path: Path) -> None:
     wide, narrow = (sweep(tmp_path, "all_reduce", transport=name) for name in ("wide", "narrow"))
 
     assert wanted(wide)["env"] == {"HOW": "wide"}
@@ -130,20 +124,24 @@ def test_a_transport_is_variables_of_the_ranks_and_part_of_the_workload(
     assert wide.result.case.workload != narrow.result.case.workload
 
 
-def test_of_several_transports_each_is_a_case_and_all_are_those_that_the_collective_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shapes, "TRANSPORTS", TWO)
-    monkeypatch.setattr(protocol, "TRANSPORTS", TWO)
+@pytest.mark.usefixtures("three_transports")
+def test_of_several_transports_each_is_a_case_and_all_are_those_that_the_collective_has(tmp_path: Path) -> None:
     both = CollectiveSweep(made_up_distbench(Path(__file__), tmp_path), None)("broadcast", transport="all", name="b")
 
     assert isinstance(both, list)
     assert [run.result.case.run for run in both] == ["b wide", "b narrow"]
 
 
-def test_where_a_backend_has_no_such_choice_the_sweep_is_skipped(tmp_path: Path) -> None:
-    with pytest.raises(pytest.skip.Exception, match="nccl can use 'ring', and gloo cannot choose"):
-        sweep(tmp_path, "all_reduce", transport="ring")
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"sizes": "nccl-tests", "most": 2**16}, "smallest message has 32 MiB, --distbench-max-message is 64 KiB"),
+        ({"transport": "ring"}, "nccl can use 'ring', and gloo cannot choose"),
+    ],
+)
+def test_a_sweep_that_cannot_be_here_is_skipped(options: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(pytest.skip.Exception, match=told):
+        sweep(tmp_path, "all_reduce", **options)
 
 
 def test_numpy_s_numbers_are_taken(tmp_path: Path) -> None:

@@ -101,51 +101,43 @@ def test_optimizers_that_begin_with_less_than_they_knew_have_forgotten(before: i
     assert optimizers_that_forgot(timeline.history) == found
 
 
-def test_samples_that_no_generation_asked_for_are_skipped_but_for_the_remainder() -> None:
-    found = count_samples(killed().history)
-    assert found == ((0, ""), (0, ""))
-
-    timeline = killed()
-    timeline.lines.append(event("wanted", t=9.0, slot=0, generation=0, samples=14, epochs=3))
-    timeline.lines.append(event("wanted", t=24.0, slot=0, generation=1, samples=12, epochs=3))
-    found = count_samples(timeline.history)
-    assert found[0][0] == 3 * 2
-    assert found[0][1].startswith("training.batches was asked for 14 samples before, and for 12 in generation")
-
-    timeline = killed()
-    timeline.lines.append(event("wanted", t=9.0, slot=0, generation=0, samples=13, epochs=3))
-    timeline.lines.append(event("wanted", t=24.0, slot=0, generation=1, samples=12, epochs=3))
-    assert count_samples(timeline.history)[0][0] == 0
+def wish(generation: int, *, samples: int = 12, epochs: int = 3, **more: object) -> Event:
+    of = {"t": 24.0 if generation else 9.0, "slot": 0, "generation": generation}
+    return event("wanted", **{**of, "samples": samples, "epochs": epochs, **more})
 
 
-def test_epochs_that_were_asked_for_and_never_begun_are_skipped_and_who_ends_on_purpose_says_how_many() -> None:
-    timeline = killed()
-    timeline.lines.append(event("wanted", t=9.0, slot=0, generation=0, samples=12, epochs=9))
-    timeline.lines.append(event("wanted", t=24.0, slot=0, generation=1, samples=12, epochs=1000))
-    timeline.lines.append(event("wanted", t=24.5, slot=0, generation=1, samples=12, epochs=5, is_end=True))
-    found = count_samples(timeline.history)
-
-    assert (found[0][0], found[1][0]) == (2 * 12, 0)
-    assert found[0][1] == "2 of 5 epochs that training.batches was asked for never started"
+ASKED = "training.batches was asked for"
 
 
 @pytest.mark.parametrize(
-    ("epochs", "epoch", "skipped", "told"),
+    ("wishes", "skipped", "told"),
     [
-        (5, 0, 2, "training.batches was asked for 5 epochs before, and for 3 in generation 1: 2 of 5 epochs"),
-        (5, 4, 0, ""),  # asks for one epoch after the other, and came to its goal sooner the second time
+        ([], 0, ""),
+        ([wish(0, samples=14), wish(1)], 3 * 2, f"{ASKED} 14 samples before, and for 12 in generation"),
+        ([wish(0, samples=13), wish(1)], 0, ""),
+        (
+            [wish(0, epochs=9), wish(1, epochs=1000), wish(1, epochs=5, t=24.5, is_end=True)],
+            2 * 12,
+            f"2 of 5 epochs that {ASKED} never started",
+        ),
+        (
+            [wish(0, epochs=5, epoch=0), wish(1, epoch=2)],
+            2 * 12,
+            f"{ASKED} 5 epochs before, and for 3 in generation 1: 2 of 5 epochs",
+        ),
+        ([wish(0, epochs=5, epoch=4), wish(1, epoch=2)], 0, ""),  # one epoch after the other; came to its goal sooner
     ],
+    ids=["none", "fewer samples", "the remainder", "never begun but for an end on purpose", "shrinks", "sooner"],
 )
-def test_a_wish_that_shrinks_from_one_generation_to_the_next_counts_as_it_was_before(
-    epochs: int, epoch: int, skipped: int, told: str
+def test_samples_and_epochs_that_no_generation_asked_for_are_skipped(
+    wishes: list[Event], skipped: int, told: str
 ) -> None:
     timeline = killed()
-    timeline.lines.append(event("wanted", t=9.0, slot=0, generation=0, samples=12, epochs=epochs, epoch=epoch))
-    timeline.lines.append(event("wanted", t=24.0, slot=0, generation=1, samples=12, epochs=3, epoch=2))
+    timeline.lines += wishes
     found = count_samples(timeline.history)
 
-    assert found[0][0] == skipped * 12
-    assert found[0][1].startswith(told)
+    assert (found[0][0], found[1]) == (skipped, (0, ""))
+    assert found[0][1].startswith(told) if told else found[0][1] == ""
 
 
 def test_what_a_body_says_it_drew_counts_in_place_of_what_it_was_given() -> None:

@@ -201,13 +201,19 @@ def test_how_fast_the_device_counts_is_read_of_a_card_at_work(card: Card, mhz: f
     assert cycles_per_s(card.kernel_s) == pytest.approx(mhz * 1e6, rel=0.01)
 
 
-def test_each_iteration_has_its_cpu_time_and_its_waits_or_of_several_their_mean() -> None:
+def busy_meter(iterations: int = 1) -> Meter:
+    """One that was started, computed beside for 10 ms, and stopped."""
     meter = Meter(Delay(0.0, time.perf_counter))
     meter.start()
     until = time.process_time() + 0.01
     while time.process_time() < until:
         pass
-    meter.stop()
+    meter.stop(iterations)
+    return meter
+
+
+def test_each_iteration_has_its_cpu_time_and_its_waits_or_of_several_their_mean() -> None:
+    meter = busy_meter()
     meter.start()
     time.sleep(0.001)
     meter.stop()
@@ -216,12 +222,7 @@ def test_each_iteration_has_its_cpu_time_and_its_waits_or_of_several_their_mean(
     assert meter.waits[1] >= 1
     assert len(meter.cpu_s) == len(meter.waits) == 2
 
-    meter = Meter(Delay(0.0, time.perf_counter))
-    meter.start()
-    until = time.process_time() + 0.01
-    while time.process_time() < until:
-        pass
-    meter.stop(10)
+    meter = busy_meter(10)
     meter.note(host_s=0.5, exposed=1.0)
 
     assert 0.001 <= meter.cpu_s[0] < 0.01

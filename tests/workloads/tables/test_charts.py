@@ -41,15 +41,13 @@ def trained(workers: int, step_s: float, communication: str = "on") -> CaseResul
         Sample(name="step", unit="s", better="lower", value=step_s),
         Sample(name="samples_per_second", unit="samples/s", better="info", value=workers * 8 / step_s, facts=facts),
     ]
-    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=measured)
-    made = on(workers, launch, communication=communication)
+    made = on(workers, launch(*measured), communication=communication)
     return replace(made, case=replace(made.case, id="", run=communication))
 
 
 def with_phases(ranks: int, *names: str) -> CaseResult:
     parts = [Breakdown(path=[name], times_s=[1.0] * ranks) for name in names]
-    breakdown = Breakdown(times_s=[4.0] * ranks, parts=parts)
-    return on(ranks, LaunchRecord(index=0, outcome="passed", wall_s=1.0, breakdowns={"step": breakdown}))
+    return on(ranks, launch(breakdowns={"step": Breakdown(times_s=[4.0] * ranks, parts=parts)}))
 
 
 def to_accuracy(ranks: int, steps: int, step_s: float, *, ends: bool = True) -> CaseResult:
@@ -64,7 +62,7 @@ def to_accuracy(ranks: int, steps: int, step_s: float, *, ends: bool = True) -> 
         series("learning_rate", *(0.1 * i for i in range(steps))),
         *([series("evaluation_ends", half * step_s, 2 * half * step_s, facts={"every": half})] if ends else []),
     ]
-    return on(ranks, LaunchRecord(index=0, outcome="passed", wall_s=9.0, measurements=measured))
+    return on(ranks, launch(*measured, wall_s=9.0))
 
 
 def series(name: str, *values: float, **changes: object) -> Sample:
