@@ -47,9 +47,8 @@ def test_nodes_take_and_leave_slots_as_their_changes_say() -> None:
     check_job(job([join(at_s=2), stop(at_s=3, for_s=1), kill(at_s=3, slot=0), join(at_step=90, overlaps=True)]))
 
 
-@pytest.mark.parametrize(
-    ("plan", "message"),
-    [
+REFUSED = {
+    "at will": [
         ([leave(at_s=5)], r"leave\(at_s=5\): of 1 nodes 0 would be left, fewer than MIN; wanted at least 1 of"),
         ([join(at_s=5, nodes=2)], r"join\(at_s=5, nodes=2\): 1 nodes and 2 more are 3, and there are 2 slots"),
         (
@@ -73,15 +72,7 @@ def test_nodes_take_and_leave_slots_as_their_changes_say() -> None:
         (cycle(period_s=1, on=1, off=2), r"kill|leave\(at_s=2, nodes=2\): of 2 nodes 0 would be left"),
         (cycle(period_s=1, by="stop"), "by='stop'; wanted one of leave, kill"),  # type: ignore[arg-type]
     ],
-)
-def test_a_plan_that_cannot_be_is_refused_with_the_change_that_cannot(plan: Cycle | list[Change], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        check_job(job(plan))
-
-
-@pytest.mark.parametrize(
-    ("plan", "message"),
-    [
+    "held": [
         (
             [join(at_s=5)],
             r"join\(at_s=5\): the nodes hold after a step with a checkpoint; wanted at_step=, a multiple of 10",
@@ -92,10 +83,16 @@ def test_a_plan_that_cannot_be_is_refused_with_the_change_that_cannot(plan: Cycl
         ([join(at_step=10), kill(at_step=20, overlaps=True)], r"overlaps=True\): the nodes hold until the membership"),
         ([join(at_step=10), kill(at_step=10)], r"0 steps lie between at_step=10 and at_step=10; wanted at least 3"),
     ],
-)
-def test_nodes_can_hold_at_steps_of_checkpoints_alone(plan: Cycle | list[Change], message: str) -> None:
+}
+"""Nodes may hold, at steps of checkpoints alone."""
+
+
+@pytest.mark.parametrize(("how", "plan", "message"), [(how, *row) for how, rows in REFUSED.items() for row in rows])
+def test_a_plan_that_cannot_be_is_refused_with_the_change_that_cannot(
+    how: str, plan: Cycle | list[Change], message: str
+) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        check_job(replace(job(plan), hold=True))
+        check_job(replace(job(plan), hold=how == "held"))
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,16 @@ def skipped(rank: int) -> RankFate:
     return fate(rank, "skipped", error=error("not today"))
 
 
-def waits(rank: int, **fields: object) -> RankFate:
-    return fate(rank, "raised E", error=error("x", torch=True), is_victim=True, **fields)
+def waits(rank: int, name: str = "all_reduce", number: int = 2) -> RankFate:
+    of = {"collective": name, "collective_number": number}
+    return fate(rank, "raised E", error=error("x", torch=True), is_victim=True, **of)
+
+
+def hang_in(*names: str) -> list[RankFate]:
+    return [
+        fate(rank, HUNG, collective=name, collective_number=2, waits_at=f"a.py:{rank} in f, in {name}")
+        for rank, name in enumerate(names)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -38,7 +46,7 @@ def waits(rank: int, **fields: object) -> RankFate:
         ([fate(1, "raised E", error=error("first\nsecond")), fate(0)], "failed", "rank 1 raised E: first"),
         ([fate(1, "exit code 3"), fate(0)], "failed", "rank 1 exit code 3"),
         (
-            [fate(1, HUNG, waits_at="a.py:7 in f"), waits(0, collective="all_reduce", collective_number=2)],
+            [fate(1, HUNG, waits_at="a.py:7 in f"), waits(0)],
             "failed",
             "hung in body, ended after 4.0 s: rank 1 at a.py:7 in f; rank 0 waits in all_reduce, number 2",
         ),
@@ -53,15 +61,12 @@ def waits(rank: int, **fields: object) -> RankFate:
             "hung in body, ended after 4.0 s: rank 0 at 0; rank 1 at 1; rank 2 at 2; rank 3 at 3 and 2 more",
         ),
         (
-            [waits(0, collective="all_reduce", collective_number=2), waits(1, collective="send", collective_number=1)],
+            [waits(0), waits(1, "send", 1)],
             "failed",
             "deadlock: rank 0 waited in all_reduce, number 2; rank 1 waited in send, number 1",
         ),
         (
-            [
-                fate(rank, HUNG, collective=name, collective_number=2, waits_at=f"a.py:{rank} in f, in {name}")
-                for rank, name in enumerate(["all_reduce", "broadcast"])
-            ],
+            hang_in("all_reduce", "broadcast"),
             "failed",
             "deadlock: rank 0 waits in all_reduce, number 2; rank 1 waits in broadcast, number 2; ended after 4.0 s",
         ),
@@ -74,20 +79,17 @@ def waits(rank: int, **fields: object) -> RankFate:
             "hung in body, ended after 4.0 s: rank 0 at 0; rank 1 at 1",
         ),
         (
-            [waits(0, collective="all_reduce", collective_number=2), fate(1)],
+            [waits(0), fate(1)],
             "failed",
             "rank 1 ended without the collective that others waited for: rank 0 waited in all_reduce, number 2",
         ),
         (
-            [fate(0), waits(1, collective="all_reduce", collective_number=2), fate(2)],
+            [fate(0), waits(1), fate(2)],
             "failed",
             "rank 1 alone waited in all_reduce, number 2: ranks 0, 2 ended without it",
         ),
         (
-            [
-                fate(rank, HUNG, collective=name, collective_number=2, waits_at=f"a.py:{rank} in f, in {name}")
-                for rank, name in enumerate(["gather", "gather", "send"])
-            ],
+            hang_in("gather", "gather", "send"),
             "failed",
             "deadlock: rank 2 alone waits in send, number 2; ranks 0, 1 wait in gather, number 2; ended after 4.0 s",
         ),

@@ -57,22 +57,6 @@ def test_a_package_of_the_repository_that_came_from_a_copy_is_named_with_what_to
     monkeypatch.delitem(sys.modules, "copied_one")
 
 
-@pytest.mark.parametrize(
-    ("function", "told"),
-    [
-        ("nothing.thing", " has no 'nothing'; a body is"),
-        ("something.more", "::something is a function without 'more'; a body is"),
-        ("Some.thing.more", "::Some.thing is a function without 'more'"),
-    ],
-)
-def test_of_a_name_that_is_not_there_only_what_is_missing_is_told(tmp_path: Path, function: str, told: str) -> None:
-    file = tmp_path / "my_operations.py"
-    file.write_text("def something(): pass\nclass Some:\n    def thing(self): pass\n")
-
-    with pytest.raises(BodyError, match=f"my_operations.py{told}"):
-        bodies.load(BodyReference(file=str(file), function=function))
-
-
 async def coroutine() -> None:
     pass
 
@@ -172,17 +156,28 @@ def test_a_body_that_torch_s_decorators_mark_as_skipped_is_not_run() -> None:
         bodies.call(body, cast(Any, SimpleNamespace(params={})))
 
 
-@pytest.mark.parametrize(
-    ("name", "said"), [("nosuch", "has no 'nosuch'; a body is a function"), ("NUMBER", "is a int, not a function")]
-)
-def test_what_is_no_body_is_told_with_the_line_of_the_test(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
-) -> None:
-    (tmp_path / "my_bodies.py").write_text("NUMBER = 3\n")
-    monkeypatch.setitem(sys.modules, "my_bodies", ModuleType("my_bodies"))  # it is put back
+OPERATIONS = "NUMBER = 3\ndef something(): pass\nclass Some:\n    def thing(self): pass\n"
 
-    with pytest.raises(BodyError, match=rf"{said}.* \(given at test_a\.py:12\)"):
-        bodies.load(BodyReference(file=str(tmp_path / "my_bodies.py"), function=name, given_at="test_a.py:12"))
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        ("nothing.thing", "my_operations.py has no 'nothing'; a body is"),
+        ("something.more", "my_operations.py::something is a function without 'more'; a body is"),
+        ("Some.thing.more", "my_operations.py::Some.thing is a function without 'more'"),
+        ("nosuch", "has no 'nosuch'; a body is a function"),
+        ("NUMBER", "is a int, not a function"),
+    ],
+)
+def test_of_what_is_no_body_only_what_is_missing_is_told_with_the_line_of_the_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, told: str
+) -> None:
+    file = tmp_path / "my_operations.py"
+    file.write_text(OPERATIONS)
+    monkeypatch.setitem(sys.modules, "my_operations", ModuleType("my_operations"))  # it is put back
+
+    with pytest.raises(BodyError, match=rf"{told}.* \(given at test_a\.py:12\)"):
+        bodies.load(BodyReference(file=str(file), function=function, given_at="test_a.py:12"))
 
 
 def test_a_body_in_a_file_with_a_name_that_torch_has_loaded_is_newer_than_all_of_torchs(

@@ -247,34 +247,28 @@ def train(goal: Goal, *, value: object = 0.9, loss: object = None, samples: obje
         goal.check(lambda: value, loss=loss)  # type: ignore[arg-type,return-value]
 
 
+def training(**given: object) -> Callable[[Goal], None]:
+    return lambda goal: train(goal, **given)
+
+
 def make_goal(rank: RankContext | None = None) -> Goal:
     return (rank or make_rank()).goal("accuracy", target=0.5, every=1, max_steps=2, curve_steps=1)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("use", "message"),
     [
-        ({"loss": torch.ones(2)}, r"one element, found one of shape \[2\] and torch.float32: take its mean"),
-        ({"loss": torch.tensor(1j)}, r"one of shape \[\] and torch.complex64"),
-        ({"loss": "low"}, r"wanted loss to be a number or a tensor of one element, found 'low' \(str\)"),
-        ({"loss": True}, r"found True \(bool\)"),
-        ({"loss": math.nan}, "the loss is nan at step 1: it diverged"),
-        ({"loss": torch.tensor(math.inf)}, "the loss is inf at step 1: it diverged"),
-        ({"value": None}, r"goal\('accuracy'\).check\(...\): wanted evaluate\(\) to return a number, found None"),
-        ({"value": math.nan}, "at step 1: the evaluation on rank 0=nan; wanted a finite number"),
-        ({"samples": 0}, "samples_per_step"),
-        ({"samples": "8"}, "samples_per_step"),
-        ({"samples": math.nan}, "samples_per_step"),
-    ],
-)
-def test_a_step_without_its_numbers_is_refused(given: dict[str, object], message: str) -> None:
-    with pytest.raises(RecordingError, match=message):
-        train(make_goal(), **given)
-
-
-@pytest.mark.parametrize(
-    ("misuse", "message"),
-    [
+        (training(loss=torch.ones(2)), r"one element, found one of shape \[2\] and torch.float32: take its mean"),
+        (training(loss=torch.tensor(1j)), r"one of shape \[\] and torch.complex64"),
+        (training(loss="low"), r"wanted loss to be a number or a tensor of one element, found 'low' \(str\)"),
+        (training(loss=True), r"found True \(bool\)"),
+        (training(loss=math.nan), "the loss is nan at step 1: it diverged"),
+        (training(loss=torch.tensor(math.inf)), "the loss is inf at step 1: it diverged"),
+        (training(value=None), r"goal\('accuracy'\).check\(...\): wanted evaluate\(\) to return a number, found None"),
+        (training(value=math.nan), "at step 1: the evaluation on rank 0=nan; wanted a finite number"),
+        (training(samples=0), "samples_per_step"),
+        (training(samples="8"), "samples_per_step"),
+        (training(samples=math.nan), "samples_per_step"),
         (lambda goal: goal.check(lambda: 1.0), r"wanted inside the loop over goal.steps\(...\), found outside of it"),
         (lambda goal: [train(goal), goal.check(lambda: 1.0)], "found outside of it"),
         (lambda goal: [train(goal), train(goal)], r"were taken before; make a new one with rank.goal\(...\)"),
@@ -282,9 +276,11 @@ def test_a_step_without_its_numbers_is_refused(given: dict[str, object], message
         (lambda goal: list(goal.steps(samples_per_step=1)), "the loop never called goal.check"),
     ],
 )
-def test_a_goal_used_otherwise_is_told(misuse: Callable[[Goal], object], message: str) -> None:
+def test_a_goal_used_otherwise_or_a_step_without_its_numbers_is_refused(
+    use: Callable[[Goal], object], message: str
+) -> None:
     with pytest.raises(RecordingError, match=message):
-        misuse(make_goal())
+        use(make_goal())
 
 
 @pytest.mark.parametrize(

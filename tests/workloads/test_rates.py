@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -58,19 +59,6 @@ def rated(samples: int, rank_number: int = 0) -> RankReport:
     record_rate(rank, samples=samples)
     observations = rank.notebook.observations
     return RankReport(rank=rank_number, outcome="passed", phase="body", phases={}, observations=observations)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"samples": 8}, r"no loop 'step' was timed before; wanted rank.timed\('step', ...\)"),
-        ({"samples": 0}, "samples=0; wanted a whole number of at least 1"),
-        ({"samples": 8, "of": "peak_memory"}, "the plugin itself records a metric of that name"),
-    ],
-)
-def test_a_rate_of_nothing_is_refused(given: dict[str, object], message: str) -> None:
-    with pytest.raises(RecordingError, match=message):
-        record_rate(make_rank(), **given)  # type: ignore[arg-type]
 
 
 class Clock:
@@ -169,26 +157,6 @@ def test_the_peak_of_a_product_is_found_by_the_name_that_the_driver_gives(name: 
     assert peak_flops(name) == pytest.approx(tflops * 1e12)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "NVIDIA GeForce GTX 1080",
-        "A1000",
-        "AL4",
-        "",
-        "NVIDIA GeForce RTX 5090 D",
-        "NVIDIA GeForce RTX 4090 Laptop GPU",
-        "NVIDIA GeForce RTX 4090 D",
-        "NVIDIA GeForce RTX 3090 Ti",
-        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
-        "NVIDIA A100-SXM-64GB",
-    ],
-)
-def test_no_peak_is_guessed(name: str) -> None:
-    with pytest.raises(RecordingError, match="give peak="):
-        peak_flops(name)
-
-
 def test_rates_are_judged_and_their_share_of_a_known_peak_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len({pattern for pattern, _ in PEAKS}) == len(PEAKS)
 
@@ -218,10 +186,39 @@ def test_rates_are_judged_and_their_share_of_a_known_peak_told(monkeypatch: pyte
         record_throughput(make_rank(), tokens=1000.0, seconds=1.0, flops_per_token=2e11, peak=989)
 
 
-@pytest.mark.parametrize("wrong", [{"tokens": 0}, {"seconds": -1.0}, {"flops_per_token": float("nan")}])
-def test_what_is_no_rate_is_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(RecordingError, match=rf"record_throughput.*{next(iter(wrong))}"):
-        record_throughput(make_rank(), **{"tokens": 1.0, "seconds": 1.0, "peak": 1.0, **wrong})
+WITHOUT_A_PEAK = [
+    "NVIDIA GeForce GTX 1080",
+    "A1000",
+    "AL4",
+    "",
+    "NVIDIA GeForce RTX 5090 D",
+    "NVIDIA GeForce RTX 4090 Laptop GPU",
+    "NVIDIA GeForce RTX 4090 D",
+    "NVIDIA GeForce RTX 3090 Ti",
+    "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+    "NVIDIA A100-SXM-64GB",
+]
+NO_RATES = {"tokens": 0, "seconds": -1.0, "flops_per_token": float("nan")}
+
+
+@pytest.mark.parametrize(
+    ("record", "given", "message"),
+    [
+        (record_rate, {"samples": 8}, r"no loop 'step' was timed before; wanted rank.timed\('step', ...\)"),
+        (record_rate, {"samples": 0}, "samples=0; wanted a whole number of at least 1"),
+        (record_rate, {"samples": 8, "of": "peak_memory"}, "the plugin itself records a metric of that name"),
+        *(
+            (record_throughput, {"tokens": 1.0, "seconds": 1.0, "peak": 1.0, name: wrong}, f"record_throughput.*{name}")
+            for name, wrong in NO_RATES.items()
+        ),
+        *((lambda rank, name: peak_flops(name), {"name": name}, "give peak=") for name in WITHOUT_A_PEAK),
+    ],
+)
+def test_what_is_no_rate_is_refused_and_no_peak_guessed(
+    record: Callable[..., object], given: dict[str, object], message: str
+) -> None:
+    with pytest.raises(RecordingError, match=message):
+        record(make_rank(), **given)
 
 
 def test_what_is_expected_is_a_bound_that_is_told_with_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:

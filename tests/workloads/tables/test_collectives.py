@@ -121,18 +121,18 @@ def test_a_transport_has_a_column_and_so_has_what_the_backend_would_have_taken()
     assert "transport" not in section.header
 
 
-COLLECTIVES_FACTS = {
+GATHERED = {
     "collective": "all_gather", "dtype": "float32", "count": 8, "busbw_factor": 0.5, "mode": "batch", "cache": "hot",
 }  # fmt: skip
 
 
-def told_of_collectives(size: int, *, in_place: bool = False, current: float = 1e-3, **facts: Any) -> Finding:
-    return replace(point(size, current=current), facts={**COLLECTIVES_FACTS, "in_place": in_place, **facts})
+def gathered(size: int, *, in_place: bool = False, current: float = 1e-3, **facts: Any) -> Finding:
+    return replace(point(size, current=current), facts={**GATHERED, "in_place": in_place, **facts})
 
 
-def refused_of_collectives(**changes: Any) -> Finding:
+def unsupported(**changes: Any) -> Finding:
     made = verdict("no-baseline", metric="supported", better="exact", unit="", current=0.0, baseline=None)
-    return replace(made, facts={**COLLECTIVES_FACTS, "reason": "Invalid scalar type", "message_bytes": 64}, **changes)
+    return replace(made, facts={**GATHERED, "reason": "Invalid scalar type", "message_bytes": 64}, **changes)
 
 
 def failed() -> CaseResult:
@@ -142,69 +142,56 @@ def failed() -> CaseResult:
 
 
 def test_placements_of_one_message_are_one_row_and_other_calls_another() -> None:
-    rows = collective_rows(
-        [
-            result(told_of_collectives(64), told_of_collectives(128)),
-            result(told_of_collectives(64, in_place=True, current=2e-3)),
-        ]
-    )
+    rows = collective_rows([result(gathered(64), gathered(128)), result(gathered(64, in_place=True, current=2e-3))])
     assert [(row.message_bytes, [*row.sides]) for row in rows] == [(64, [False, True]), (128, [False])]
     assert rows[0].sides[True].time_s == 2e-3
     assert rows[0].count == 8
 
     # nccl-tests' all_reduce has two buffers; torch's has one
-    copied, in_place = result(told_of_collectives(64, copies=True)), result(told_of_collectives(64, in_place=True))
+    copied, in_place = result(gathered(64, copies=True)), result(gathered(64, in_place=True))
     [row] = collective_rows([copied, in_place])
     [turned] = collective_rows([in_place, copied])
-    [plain] = collective_rows([result(told_of_collectives(64)), in_place])
+    [plain] = collective_rows([result(gathered(64)), in_place])
     assert row.note == turned.note == "out of place: in place on a copy, made outside the timed part"
     assert plain.note == ""
 
-    assert len(collective_rows([result(told_of_collectives(64)), result(told_of_collectives(64))])) == 2
+    assert len(collective_rows([result(gathered(64)), result(gathered(64))])) == 2
 
 
 def test_what_was_called_in_another_way_is_a_row_of_its_own() -> None:
     rows = collective_rows(
-        [
-            result(told_of_collectives(64)),
-            result(told_of_collectives(64, in_place=True, group="half", parts=4, together="async")),
-        ]
+        [result(gathered(64)), result(gathered(64, in_place=True, group="half", parts=4, together="async"))]
     )
 
     assert [(row.mode, row.how) for row in rows] == [("batch", "hot"), ("batch", "hot group=half async parts=4")]
 
 
 def test_a_pair_without_times_is_a_row_with_its_reason() -> None:
-    first, second = collective_rows([result(refused_of_collectives()), result(refused_of_collectives(baseline=1.0))])
+    first, second = collective_rows([result(unsupported()), result(unsupported(baseline=1.0))])
     assert (first.verdict, first.note, first.message_bytes) == ("unsupported", "gloo: Invalid scalar type", 64)
     assert second.note.endswith("(the baseline has it)")
 
-    lost = replace(told_of_collectives(64), current=None, baseline=1e-3, code="other-workload")
-    [row] = collective_rows([result(lost, refused_of_collectives())])
+    lost = replace(gathered(64), current=None, baseline=1e-3, code="other-workload")
+    [row] = collective_rows([result(lost, unsupported())])
     assert row.note == "gloo: Invalid scalar type (the baseline has it)"
 
-    rows = collective_rows([failed(), result(told_of_collectives(64))])
+    rows = collective_rows([failed(), result(gathered(64))])
     assert (rows[0].verdict, rows[0].note, rows[0].dtype) == ("failed", "all_reduce: 3 wrong elements", "int8")
     assert footer(rows)[0] == "# Out of bounds values : 0 FAILED, and 1 sweep without numbers"
 
     at = {"message_bytes": 64}
     wrong = verdict("beyond-threshold", metric=metric_key("wrong_elements", at), at=at, current=3.0)
-    assert footer(collective_rows([result(told_of_collectives(64), wrong)]))[0] == "# Out of bounds values : 3 FAILED"
+    assert footer(collective_rows([result(gathered(64), wrong)]))[0] == "# Out of bounds values : 3 FAILED"
 
 
 def test_means_are_of_all_messages_of_each_collective() -> None:
-    rows = collective_rows(
-        [result(told_of_collectives(2_000_000)), result(told_of_collectives(2_000_000, in_place=True, current=5e-4))]
-    )
+    rows = collective_rows([result(gathered(2_000_000)), result(gathered(2_000_000, in_place=True, current=5e-4))])
     assert footer(rows) == ["# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 1.5"]
 
     rows = collective_rows(
-        [
-            result(told_of_collectives(2_000_000), told_of_collectives(4_000_000)),
-            result(told_of_collectives(64, collective="barrier", busbw_factor=0.0)),
-        ]
+        [result(gathered(2_000_000), gathered(4_000_000)), result(gathered(64, collective="barrier", busbw_factor=0.0))]
     )
-    more = collective_rows([result(told_of_collectives(2_000_000, collective="all_reduce"))])
+    more = collective_rows([result(gathered(2_000_000, collective="all_reduce"))])
     assert footer(rows + more)[1:] == [
         "# Avg bus bandwidth    : 1.5  all_gather, gloo, 2 ranks",
         "# Avg bus bandwidth    : 1  all_reduce, gloo, 2 ranks",
@@ -219,7 +206,7 @@ def test_collectives_have_the_columns_of_nccl_tests() -> None:
     side = ["algbw(GB/s)", "busbw(GB/s)", "#wrong"]
     assert section.header == [
         "collective", "backend", "mode", "ranks", "size(B)", "count", "type", "redop", "root",
-        "in-place time(us)", *side, "verdict",
+        "in-place time(us)", *side, "verdict"
     ]  # fmt: skip
     assert section.texts == [
         [
