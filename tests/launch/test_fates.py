@@ -34,51 +34,43 @@ def gave_up(rank: int) -> RankFate:
 
 
 PASSED = RankFate(rank=9, outcome="passed", phase="body", how="passed")
+
+
 BOTH = {"0": [0, 1]}
 ALL = {"0": [0, 1, 2]}
+TWO_GROUPS = {**ALL, "1": [0, 1, 2]}
+MISSING: dict[str, tuple[list[RankFate], list[int]]] = {
+    "an earlier phase": ([hung(0), hung(1, phase="rendezvous")], [1]),
+    "behind in a group": ([hung(0, entered={"0": 2}, groups=BOTH), hung(1, entered={"0": 1}, groups=BOTH)], [1]),
+    "not come to a group": ([hung(0, entered={"0": 1}, groups=BOTH), hung(1, groups=BOTH)], [1]),
+    "not of that group": ([hung(0, entered={"0": 2}, groups={"0": [0, 2]}), hung(1)], []),
+    "in code of its own": ([hung(0), hung(1, is_elsewhere=True)], [1]),
+    "all of them are nobody": ([hung(0, is_elsewhere=True), hung(1, is_elsewhere=True)], []),
+    "before the body own code says nothing": (
+        [hung(0, phase="rendezvous"), hung(1, phase="rendezvous", is_elsewhere=True)],
+        [],
+    ),
+    "behind the host but not the GPU": (
+        [
+            hung(0, entered={"0": 50}, unfinished={"0": 30}, groups=ALL),
+            hung(1, entered={"0": 30}, unfinished={"0": 30}, groups=ALL),
+            hung(2, entered={"0": 29}, groups=ALL),
+        ],
+        [2],
+    ),
+    "of two that are behind, one waits for the other": (
+        [
+            hung(0, entered={"0": 7, "1": 5}, unfinished={"1": 5}, groups=TWO_GROUPS),
+            hung(1, entered={"0": 8, "1": 4}, unfinished={"0": 8}, groups=TWO_GROUPS),
+            hung(2, entered={"0": 7, "1": 4}, groups=TWO_GROUPS),
+        ],
+        [2],
+    ),
+    "nobody hangs": ([], []),
+}
 
 
-@pytest.mark.parametrize(
-    ("fates", "missing"),
-    [
-        ([hung(0), hung(1, phase="rendezvous")], [1]),
-        ([hung(0, entered={"0": 2}, groups=BOTH), hung(1, entered={"0": 1}, groups=BOTH)], [1]),
-        ([hung(0, entered={"0": 1}, groups=BOTH), hung(1, groups=BOTH)], [1]),
-        ([hung(0, entered={"0": 2}, groups={"0": [0, 2]}), hung(1)], []),
-        ([hung(0), hung(1, is_elsewhere=True)], [1]),
-        ([hung(0, is_elsewhere=True), hung(1, is_elsewhere=True)], []),
-        ([hung(0, phase="rendezvous"), hung(1, phase="rendezvous", is_elsewhere=True)], []),
-        (
-            [
-                hung(0, entered={"0": 50}, unfinished={"0": 30}, groups=ALL),
-                hung(1, entered={"0": 30}, unfinished={"0": 30}, groups=ALL),
-                hung(2, entered={"0": 29}, groups=ALL),
-            ],
-            [2],
-        ),
-        (
-            [
-                hung(0, entered={"0": 7, "1": 5}, unfinished={"1": 5}, groups={**ALL, "1": [0, 1, 2]}),
-                hung(1, entered={"0": 8, "1": 4}, unfinished={"0": 8}, groups={**ALL, "1": [0, 1, 2]}),
-                hung(2, entered={"0": 7, "1": 4}, groups={**ALL, "1": [0, 1, 2]}),
-            ],
-            [2],
-        ),
-        ([], []),
-    ],
-    ids=[
-        "an earlier phase",
-        "behind in a group",
-        "not come to a group",
-        "not of that group",
-        "in code of its own",
-        "all of them are nobody",
-        "before the body own code says nothing",
-        "behind the host but not the GPU",
-        "of two that are behind, one waits for the other",
-        "nobody hangs",
-    ],
-)
+@pytest.mark.parametrize(("fates", "missing"), MISSING.values(), ids=MISSING)
 def test_the_missing_ranks_are_those_behind_the_others(fates: list[RankFate], missing: list[int]) -> None:
     assert [f.rank for f in find_missing(fates)] == missing
 

@@ -27,27 +27,18 @@ class Group:
         self.log.append(self.name)
 
 
-@pytest.mark.parametrize(
-    ("calls", "turns"),
-    [
-        ("ask a", ""),
-        ("ask a, ask b, ask b, ask a", "bab"),
-        ("ask b, ask a", "b"),
-        ("ask a, ask b, leave b, ask a", "baa"),
-        ("ask a, leave b", "a"),
-        ("ask a, leave a, ask b", "b"),
-        ("ask a, ask b, leave a, ask b", "bb"),
-    ],
-    ids=[
-        "nobody before all have started",
-        "one turn a round in the order drawn",
-        "while one runs the other waits",
-        "one that ends in its turn frees the other",
-        "one that never asked does too",
-        "one that ended waiting gets no turn",
-        "nor one that ended before its turn of the round",
-    ],
-)
+TURNS = {
+    "nobody before all have started": ("ask a", ""),
+    "one turn a round in the order drawn": ("ask a, ask b, ask b, ask a", "bab"),
+    "while one runs the other waits": ("ask b, ask a", "b"),
+    "one that ends in its turn frees the other": ("ask a, ask b, leave b, ask a", "baa"),
+    "one that never asked does too": ("ask a, leave b", "a"),
+    "one that ended waiting gets no turn": ("ask a, leave a, ask b", "b"),
+    "nor one that ended before its turn of the round": ("ask a, ask b, leave a, ask b", "bb"),
+}
+
+
+@pytest.mark.parametrize(("calls", "turns"), TURNS.values(), ids=TURNS)
 def test_groups_have_a_turn_a_round_in_the_order_drawn_until_they_end(calls: str, turns: str) -> None:
     log: list[str] = []
     groups = {name: Group(name, log) for name in "ab"}

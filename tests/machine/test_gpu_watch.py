@@ -93,20 +93,20 @@ def test_others_count_that_computed_or_where_nobody_tells_that_are_there() -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "whose", "others", "by_mps"),
+    ("names", "others", "by_mps"),
     [
-        ("nvidia-cuda-mps-server", FOREIGN, 0, True),
-        ("nvidia-cuda-mps", FOREIGN, 0, True),  # as the kernel cuts it
-        ("nvidia-cuda-mps-server", OURS, 0, True),  # of a run that has started MPS itself
-        ("nvidia-smi", FOREIGN, 1, False),
-        ("python", FOREIGN, 1, False),
-        ("", FOREIGN, 1, False),
-        ("my-nvidia-cuda-mps", FOREIGN, 1, False),
+        ({FOREIGN: "nvidia-cuda-mps-server"}, 0, True),
+        ({FOREIGN: "nvidia-cuda-mps"}, 0, True),  # as the kernel cuts it
+        ({OURS: "nvidia-cuda-mps-server"}, 0, True),  # of a run that has started MPS itself
+        ({FOREIGN: "nvidia-smi"}, 1, False),
+        ({FOREIGN: "python"}, 1, False),
+        ({FOREIGN: ""}, 1, False),
+        ({FOREIGN: "my-nvidia-cuda-mps"}, 1, False),
+        ({7: "nvidia-cuda-mps-server", FOREIGN: "python"}, 1, True),  # a client of another's
     ],
 )
-def test_the_server_of_mps_computes_for_the_ranks(name: str, whose: int, others: int, by_mps: bool) -> None:
-    states = {0: IDLE, 0.5: State(processes={OURS: 0.9, whose: 0.9})}
-    found = witness(states, names={whose: name})
+def test_the_server_of_mps_computes_for_the_ranks(names: dict[int, str], others: int, by_mps: bool) -> None:
+    found = witness({0: IDLE, 0.5: State(processes={OURS: 0.9, **dict.fromkeys(names, 0.9)})}, names=names)
 
     assert (len(found.others), found.by_mps) == (others, by_mps)
 
@@ -195,13 +195,6 @@ def test_what_is_not_told_or_not_at_work_is_left_open() -> None:
 
     assert (found.utilisation, found.power_w, found.power_limit_w, found.sm_limit_mhz) == (None, None, None, None)
     assert found.sm_mhz == 1980
-
-
-def test_clients_of_mps_that_are_others_count_as_ever() -> None:
-    states = {0: IDLE, 0.5: State(processes={7: 0.9, FOREIGN: 0.9})}
-    found = witness(states, names={7: "nvidia-cuda-mps-server", FOREIGN: "python"})
-
-    assert (len(found.others), found.by_mps) == (1, True)
 
 
 def test_little_is_not_waited_for_nor_a_gpu_that_no_longer_tells() -> None:

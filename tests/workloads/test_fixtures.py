@@ -81,10 +81,40 @@ def test_a_sweep_that_cannot_be_is_explained(
     assert message in str(refused.value)
 
 
-def test_sizes_are_rounded_as_long_as_they_stay_apart(tmp_path: Path) -> None:
-    assert wanted(sweep(tmp_path, "all_reduce", sizes=[5, 9]))["sizes"] == [5, 9]
-    assert wanted(sweep(tmp_path, "barrier", sizes=[4, 8]))["sizes"] == [4, 8]  # it sends nothing
-    assert wanted(sweep(tmp_path, "all_to_all", sizes="mlbench"))["sizes"][:3] == [4, 8, 12]
+OF_NUMPY = {"sizes": numpy.array([4, 16]), "group": numpy.int64(2), "in_place": numpy.bool_(True)}
+OTHERWISE = {"iterations": 5, "mode": "per-iteration"}
+OF_NCCL_TESTS = {"sizes": [33554432], "iterations": 20, "warmup": 1, "mode": "batch", "over_ranks": "mean"}
+
+
+@pytest.mark.parametrize(
+    ("collective", "options", "found"),
+    [
+        ("all_reduce", {"sizes": [5, 9]}, {"sizes": [5, 9]}),
+        ("barrier", {"sizes": [4, 8]}, {"sizes": [4, 8]}),  # it sends nothing
+        ("all_reduce", {"sizes": [4, 8, 16], "max_bytes": 8, "most": 4}, {"sizes": [4]}),
+        ("all_reduce", {"redop": ["max", "max"], "sizes": [4096]}, {"redop": ["max"]}),
+        ("all_reduce", OF_NUMPY, {"sizes": [4, 16], "group": 2, "in_place": True}),
+        ("all_reduce", {"sizes": "nccl-tests"}, OF_NCCL_TESTS),
+        (
+            "all_reduce",
+            {"sizes": "nccl-tests", "iterations": 5, "mode": "per-iteration"},
+            {"iterations": 5, "mode": None},
+        ),
+        ("all_reduce", {"sizes": "mlbench"}, {"iterations": 100}),
+    ],
+)
+def test_a_sweep_has_what_it_was_given_and_what_its_preset_says_else(
+    collective: str, options: dict[str, Any], found: dict[str, Any], tmp_path: Path
+) -> None:
+    params = wanted(sweep(tmp_path, collective, **options))
+
+    assert {name: params.get(name) for name in found} == found
+    assert [type(params.get(name)) for name in found] == [type(value) for value in found.values()]
+
+
+def test_sizes_and_types_are_asked_for_by_a_word(tmp_path: Path) -> None:
+    assert wanted(sweep(tmp_path / "a", "all_to_all", sizes="mlbench"))["sizes"][:3] == [4, 8, 12]
+    assert "complex128" in wanted(sweep(tmp_path / "b", "all_reduce", dtype="all", sizes=[4096]))["dtype"]
 
 
 def test_usual_choices_are_no_part_of_the_workload_so_that_new_ones_leave_baselines_valid(tmp_path: Path) -> None:
@@ -92,17 +122,6 @@ def test_usual_choices_are_no_part_of_the_workload_so_that_new_ones_leave_baseli
         "collective": "all_reduce", "dtype": "float32", "sizes": [4], "iterations": None, "warmup": 5,
         "cache": "rotate",
     }  # fmt: skip
-
-
-def test_all_types_and_reduce_operations_are_asked_for_by_a_word(tmp_path: Path) -> None:
-    params = wanted(sweep(tmp_path, "all_reduce", dtype="all", redop=["max", "max"], sizes=[4096]))
-
-    assert "complex128" in params["dtype"]
-    assert params["redop"] == ["max"]
-
-
-def test_the_option_caps_sizes(tmp_path: Path) -> None:
-    assert wanted(sweep(tmp_path, "all_reduce", sizes=[4, 8, 16], max_bytes=8, most=4))["sizes"] == [4]
 
 
 @pytest.fixture
@@ -142,25 +161,6 @@ def test_of_several_transports_each_is_a_case_and_all_are_those_that_the_collect
 def test_a_sweep_that_cannot_be_here_is_skipped(options: dict[str, Any], told: str, tmp_path: Path) -> None:
     with pytest.raises(pytest.skip.Exception, match=told):
         sweep(tmp_path, "all_reduce", **options)
-
-
-def test_numpy_s_numbers_are_taken(tmp_path: Path) -> None:
-    options = {"sizes": numpy.array([4, 16]), "group": numpy.int64(2), "in_place": numpy.bool_(True)}
-
-    params = wanted(sweep(tmp_path, "all_reduce", **options))
-
-    assert (params["sizes"], params["group"], params["in_place"]) == ([4, 16], 2, True)
-    assert [type(params["group"]), type(params["in_place"])] == [int, bool]
-
-
-def test_a_preset_says_how_its_sizes_are_measured_unless_an_argument_does(tmp_path: Path) -> None:
-    usual = wanted(sweep(tmp_path / "a", "all_reduce", sizes="nccl-tests"))
-    changed = wanted(sweep(tmp_path / "b", "all_reduce", sizes="nccl-tests", iterations=5, mode="per-iteration"))
-
-    assert usual["sizes"] == [33554432]
-    assert [usual[name] for name in ("iterations", "warmup", "mode", "over_ranks")] == [20, 1, "batch", "mean"]
-    assert (changed["iterations"], changed.get("mode")) == (5, None)
-    assert wanted(sweep(tmp_path / "c", "all_reduce", sizes="mlbench"))["iterations"] == 100
 
 
 @pytest.mark.parametrize(

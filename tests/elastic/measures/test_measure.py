@@ -33,22 +33,34 @@ def test_on_fewer_cores_than_nodes_clocks_are_shown_and_counts_judged() -> None:
     assert judged == {*of_samples, *LOADS, *kept}
 
 
-def test_a_run_has_its_times_its_samples_and_what_was_lost() -> None:
-    found = {key: m.value for key, m in measured(killed()).items()}
+KILLED = {
+    "training_time": 16.5,
+    "start_time": 3.0,
+    "lost_fraction": 5.0 / 16.5,
+    "samples_skipped": 0,
+    "samples_repeated": 0,
+    "samples_per_second[nodes=2]": 4.0,
+    "samples_per_second[nodes=1]": 4.0,
+    "lr[nodes=2]": 0.2,
+    "lr[nodes=1]": 0.1,
+    "loss[epoch=0]": (1 + 1 / 2 + 1 / 3) / 3,
+    # Six steps of two nodes in 1 s and six of one in 0.5 s; two nodes were given for 9.6 s, one for 6.9 s more
+    "goodput": (6 * 2 * 1.0 + 6 * 0.5) / (2 * 9.6 + 6.9),
+    "stall[change=kill 2 to 1]": 5.0,
+    "stall_max[change=kill 2 to 1]": 5.0,
+    "recovery[change=kill 2 to 1]": 4.5,
+    "recovery/detect[change=kill 2 to 1]": 3.0,
+    "restarts_used[change=kill 2 to 1]": 1,
+    "rounds[change=kill 2 to 1]": 1,
+}
 
-    assert found["training_time"] == 16.5
-    assert found["start_time"] == 3.0
-    assert found["lost_fraction"] == pytest.approx(5.0 / 16.5)
-    assert (found["samples_skipped"], found["samples_repeated"]) == (0, 0)
-    assert found["samples_per_second[nodes=2]"] == 4.0
-    assert found["samples_per_second[nodes=1]"] == 4.0
-    assert (found["lr[nodes=2]"], found["lr[nodes=1]"]) == (0.2, 0.1)
-    assert found["loss[epoch=0]"] == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
 
+@pytest.mark.parametrize("key", KILLED)
+def test_a_run_has_its_times_its_samples_what_was_lost_and_the_costs_of_its_changes(key: str) -> None:
+    found = measured(killed())
 
-def test_goodput_is_the_share_of_the_nodes_seconds_that_went_into_steps_that_counted() -> None:
-    """Six steps of two nodes in 1 s and six of one in 0.5 s; two nodes were given for 9.6 s, one for 6.9 s more."""
-    assert measured(killed())["goodput"].value == pytest.approx((6 * 2 * 1.0 + 6 * 0.5) / (2 * 9.6 + 6.9))
+    assert found[key].value == pytest.approx(KILLED[key])
+    assert found["recovery[change=kill 2 to 1]"].better == "lower"
 
 
 def test_what_nobody_told_is_no_time_lost_and_bounds_nothing() -> None:
@@ -174,16 +186,6 @@ def test_where_nodes_hold_at_each_change_the_losses_behind_it_are_part_of_the_cu
 
     assert curve.beside == ["epoch 0", "epoch 1", "epoch 2"]
     assert "losses" not in {m.name for m in measure(held, again.history)[1]}  # a worker died of itself
-
-
-def test_a_kind_of_change_has_median_and_maximum_of_its_costs() -> None:
-    found = measured(killed())
-    at = "[change=kill 2 to 1]"
-
-    assert (found[f"stall{at}"].value, found[f"stall_max{at}"].value) == (5.0, 5.0)
-    assert (found[f"recovery{at}"].value, found[f"recovery{at}"].better) == (4.5, "lower")
-    assert found[f"recovery/detect{at}"].value == pytest.approx(3.0)
-    assert (found[f"restarts_used{at}"].value, found[f"rounds{at}"].value) == (1, 1)
 
 
 def test_optimizers_that_forgot_and_places_that_became_free_are_numbers() -> None:
