@@ -54,15 +54,8 @@ def number(name: str, value: float) -> Observation:
 
 
 def write_report(plan: LaunchPlan, rank: int, observations: list[Observation], *, reason: str = "") -> None:
-    report = RankReport(
-        rank=rank,
-        outcome="failed" if reason else "passed",
-        phase="body",
-        phases={},
-        reason=reason,
-        observations=observations,
-        software={"torch": "2.13.0"},
-    )
+    how: dict[str, Any] = {"outcome": "failed" if reason else "passed", "phase": "body", "phases": {}, "reason": reason}
+    report = RankReport(rank=rank, **how, observations=observations, software={"torch": "2.13.0"})
     plan.files.report(rank).write_bytes(msgspec.json.encode(report))
 
 

@@ -59,35 +59,25 @@ class Loop:
         return self.follower.made(self.ordinary)
 
 
+def kind(rows: list[Collective], steps: int, first: int, last: int, every: int = 0) -> StepKind:
+    return StepKind(collectives=rows, entered=len(rows), steps=steps, first=first, last=last, every=every)
+
+
 def test_steps_like_the_described_one_are_counted_and_others_read_once() -> None:
     loop = Loop(described=1)
     assert loop.steps([SMALL], [SMALL], [SMALL]) == Course(steps=3)
     assert loop.reads == 0
 
     loop = Loop(described=0)
-    found = loop.steps(*([[], [], [LARGE]] * 3))
-    assert found == Course(
-        steps=9, others=[StepKind(collectives=[LARGE], entered=1, steps=3, first=3, last=9, every=3)]
-    )
+    assert loop.steps(*([[], [], [LARGE]] * 3)) == Course(steps=9, others=[kind([LARGE], 3, 3, 9, 3)])
     assert loop.reads == 1
 
     # The last warm-up iteration may be one of those that come every third
-    assert Loop(described=1).steps(*([[], [], [SMALL]] * 2)) == Course(
-        steps=6,
-        others=[
-            StepKind(collectives=[], entered=0, steps=4, first=1, last=5),
-            StepKind(collectives=[SMALL], entered=1, steps=2, first=3, last=6, every=3),
-        ],
-    )
+    found = Loop(described=1).steps(*([[], [], [SMALL]] * 2))
+    assert found == Course(steps=6, others=[kind([], 4, 1, 5), kind([SMALL], 2, 3, 6, 3)])
 
     found = Loop(described=0).steps(*([[], [], [LARGE], [], [], [SMALL]] * 2))
-    assert found == Course(
-        steps=12,
-        others=[
-            StepKind(collectives=[LARGE], entered=1, steps=2, first=3, last=9, every=6),
-            StepKind(collectives=[SMALL], entered=1, steps=2, first=6, last=12, every=6),
-        ],
-    )
+    assert found == Course(steps=12, others=[kind([LARGE], 2, 3, 9, 6), kind([SMALL], 2, 6, 12, 6)])
 
 
 @pytest.mark.parametrize("apart", [2, 25])
@@ -101,9 +91,7 @@ def test_a_kind_is_read_before_it_is_forgotten(apart: int) -> None:
 def test_long_loops_and_uneven_steps_are_told_as_far_as_anybody_remembers() -> None:
     loop = Loop(described=10)
     found = loop.steps(*([[SMALL] * 10, [SMALL] * 10, [LARGE]] * 400))
-    assert found == Course(
-        steps=1200, others=[StepKind(collectives=[LARGE], entered=1, steps=400, first=3, last=1200, every=3)]
-    )
+    assert found == Course(steps=1200, others=[kind([LARGE], 400, 3, 1200, 3)])
     assert loop.reads == MOST_READS
 
     found = Loop(described=0).steps([SMALL], [SMALL], [], [SMALL], [], [], [], [])
@@ -138,19 +126,12 @@ def script(*steps: Sequence[Collective], start: Sequence[Collective], described:
 
 
 def test_a_script_has_a_course_from_before_its_first_step_to_its_end() -> None:
-    assert script([], [], [], [LARGE], start=[SMALL, SMALL], described=3) == Course(
-        steps=4,
-        others=[
-            StepKind(collectives=[SMALL, SMALL], entered=2, steps=1, first=0, last=0),
-            StepKind(collectives=[LARGE], entered=1, steps=1, first=4, last=4),
-        ],
-        is_whole=True,
-    )
+    found = script([], [], [], [LARGE], start=[SMALL, SMALL], described=3)
+    others = [kind([SMALL, SMALL], 1, 0, 0), kind([LARGE], 1, 4, 4)]
+    assert found == Course(steps=4, others=others, is_whole=True)
 
     found = script([], [], [LARGE], [], [], [LARGE], start=[], described=2)
-    assert found == Course(
-        steps=6, others=[StepKind(collectives=[LARGE], entered=1, steps=2, first=3, last=6, every=3)], is_whole=True
-    )
+    assert found == Course(steps=6, others=[kind([LARGE], 2, 3, 6, 3)], is_whole=True)
     assert script([SMALL], [SMALL], [SMALL], [SMALL], start=[], described=3) == Course(steps=4, is_whole=True)
 
     loop = Loop(described=0, remembers=False)

@@ -46,16 +46,9 @@ class Timed(fixtures.MadeUp):
         told = Sample(name="samples_per_step", unit="", better="exact", value=samples)
         software = {"threads": str(self.threads.get(self.request.world_size, 1))}
         sent = [Collective("all_reduce", "float32", 4, "default", 1)] if params["communication"] in self.sends else []
-        self.launches.append(
-            LaunchRecord(
-                index=len(self),
-                outcome="passed",
-                wall_s=1.0,
-                measurements=[step, told],
-                software=software,
-                fingerprints={"step": Fingerprint(collectives={"all": sent})},
-            )
-        )
+        of = {"index": len(self), "outcome": "passed", "wall_s": 1.0, "software": software}
+        fingerprints = {"step": Fingerprint(collectives={"all": sent})}
+        self.launches.append(LaunchRecord(**of, measurements=[step, told], fingerprints=fingerprints))
 
 
 @pytest.fixture

@@ -28,26 +28,21 @@ from pytest_distbench.records.wire import Event
 
 
 def held(at: HeldAt, rank: int, generation: int, model: str, *, step: int = 6, stream: str = "") -> Event:
-    return event(
-        "held",
-        t=20.0 + 20 * generation,
-        slot=rank,
-        generation=generation,
-        rank=rank,
-        at=at,
-        step=step,
-        epoch=0,
-        position=6,
-        parameters={"model": model},
-        random={"torch": stream} if stream else {},
-    )
+    of = {"t": 20.0 + 20 * generation, "slot": rank, "generation": generation, "rank": rank, "at": at}
+    place = {"step": step, "epoch": 0, "position": 6}
+    return event("held", **of, **place, parameters={"model": model}, random={"torch": stream} if stream else {})
+
+
+def went_on(*slots: int) -> Timeline:
+    """Two nodes to step 10 with a checkpoint of step 6, and some behind it."""
+    timeline = Timeline()
+    timeline.generation(0, [0, 1], first=11.0, steps=10, saved=[6])
+    timeline.generation(1, slots, first=31.0, steps=6, resumed=6)
+    return timeline
 
 
 def changed(lines: Sequence[Event]) -> dict[str, int]:
-    """Two nodes to step 10 with a checkpoint of step 6, and two behind it."""
-    timeline = Timeline()
-    timeline.generation(0, [0, 1], first=11.0, steps=10, saved=[6])
-    timeline.generation(1, [0, 1], first=31.0, steps=6, resumed=6)
+    timeline = went_on(0, 1)
     timeline.lines += lines
     found = mismatches(timeline.history)
     return {metric: number for metric in (*LOADS, RANDOM) if (number := count(found, metric)[0])}
@@ -148,17 +143,18 @@ def test_ranks_that_differ_are_told_of_a_job_without_changes_too(second: str | N
     assert {m.name: m.value for m in found if m.name in LOADS} == {REPLICAS: number}
 
 
-def test_all_ranks_have_to_begin_with_what_rank_0_held_and_each_with_its_own_random_stream() -> None:
-    saved = [held("save", 0, 0, "a", stream="r0"), held("save", 1, 0, "a", stream="r1")]
-    loads = [held("load", rank, 1, "a", stream="new") for rank in (0, 1)]
+@pytest.mark.parametrize(
+    ("begun", "found"),
+    [([("a", "r0"), ("a", "r1")], {}), ([("a", "r0")] * 2, {RANDOM: 1}), ([("b", "r0"), ("b", "r1")], {PARAMETERS: 2})],
+)
+def test_all_ranks_have_to_begin_with_what_rank_0_held_and_each_with_its_own_random_stream(
+    begun: list[tuple[str, str]], found: dict[str, int]
+) -> None:
+    lines = [held("save", 0, 0, "a", stream="r0"), held("save", 1, 0, "a", stream="r1")]
+    lines += [held("load", rank, 1, "a", stream="new") for rank in (0, 1)]
+    lines += [held("begin", rank, 1, model, stream=stream) for rank, (model, stream) in enumerate(begun)]
 
-    assert changed([*saved, *loads, held("begin", 0, 1, "a", stream="r0"), held("begin", 1, 1, "a", stream="r1")]) == {}
-    assert changed([*saved, *loads, held("begin", 0, 1, "a", stream="r0"), held("begin", 1, 1, "a", stream="r0")]) == {
-        RANDOM: 1
-    }
-    assert changed([*saved, *loads, held("begin", 0, 1, "b", stream="r0"), held("begin", 1, 1, "b", stream="r1")]) == {
-        PARAMETERS: 2
-    }
+    assert changed(lines) == found
 
 
 @pytest.mark.parametrize(
@@ -222,9 +218,7 @@ def test_ranks_that_differ_at_a_checkpoint_lose_what_only_one_of_them_writes() -
 def test_a_rate_that_only_one_rank_has_or_that_a_redone_step_has_anew_is_wrong(
     slot: int | None, steps: list[int], rate: float, number: int
 ) -> None:
-    timeline = Timeline()
-    timeline.generation(0, [0, 1], first=11.0, steps=10, saved=[6])
-    timeline.generation(1, [0, 1], first=31.0, steps=6, resumed=6)
+    timeline = went_on(0, 1)
     timeline.lines = [
         but(line, lr=rate)
         if line.what == "stepped" and line.generation and line.step in steps and slot in (None, line.slot)
@@ -237,13 +231,10 @@ def test_a_rate_that_only_one_rank_has_or_that_a_redone_step_has_anew_is_wrong(
 
 def test_a_rate_is_wrong_where_a_schedule_or_a_number_of_nodes_does_not_explain_it() -> None:
     lines = [but(held("step", rank, 1, "a"), rates={"that steps": [rate]}) for rank, rate in ((0, 0.2), (1, 0.3))]
+
     assert changed(lines) == {RATE: 1}
     assert changed([lines[0], but(lines[1], rates={"that steps": [0.2]})]) == {}
-
-    timeline = Timeline()
-    timeline.generation(0, [0, 1], first=11.0, steps=10, saved=[6])
-    timeline.generation(1, [0], first=31.0, steps=6, resumed=6)
-    assert mismatches(timeline.history) == []
+    assert mismatches(went_on(0).history) == []
 
 
 @pytest.mark.parametrize(

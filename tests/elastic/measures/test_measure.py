@@ -135,18 +135,8 @@ def told_every_hundredth(
 def test_the_losses_of_a_fixed_runs_epochs_are_a_curve_that_is_known_by_the_weights_it_begins_with() -> None:
     timeline = Timeline()
     timeline.generation(0, [0, 1], first=11.0, steps=6)
-    begun = event(
-        "held",
-        t=12.0,
-        slot=0,
-        generation=0,
-        rank=0,
-        at="begin",
-        step=0,
-        epoch=0,
-        position=0,
-        parameters={"model": "0a1b2c3d4e"},
-    )
+    of = {"t": 12.0, "slot": 0, "generation": 0, "rank": 0, "at": "begin", "step": 0, "epoch": 0, "position": 0}
+    begun = event("held", **of, parameters={"model": "0a1b2c3d4e"})
     timeline.lines.append(begun)
     curve = measured(timeline)["losses"]
 

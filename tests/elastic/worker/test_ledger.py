@@ -81,23 +81,16 @@ class Forgetful(torch.nn.Sequential):
         return super().load_state_dict(state, strict=False)
 
 
-def plant(fault: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer, training: Training) -> None:
-    """What a body does wrong behind its load."""
-    first = next(iter(model.parameters()))
-    if fault == "weights anew":
-        torch.nn.init.ones_(first)
-    elif fault == "running mean anew":
-        model.get_buffer("1.running_mean").zero_()
-    elif fault == "table built anew":
-        model.get_buffer("table").mul_(2)
-    elif fault == "moments zeroed":
-        optimizer.state[first]["exp_avg"].zero_()
-    elif fault == "a step forgotten":
-        optimizer.state[first]["step"] -= 1
-    elif fault == "place forgotten":
-        training.position = 0
-    elif fault == "reseeded":
-        torch.manual_seed(7)
+FAULTS: dict[str, Callable[[torch.nn.Module, torch.optim.Optimizer, Training], object]] = {
+    "weights anew": lambda model, *_: torch.nn.init.ones_(next(model.parameters())),
+    "running mean anew": lambda model, *_: model.get_buffer("1.running_mean").zero_(),
+    "table built anew": lambda model, *_: model.get_buffer("table").mul_(2),
+    "moments zeroed": lambda model, optimizer, _: optimizer.state[next(model.parameters())]["exp_avg"].zero_(),
+    "a step forgotten": lambda model, optimizer, _: optimizer.state[next(model.parameters())]["step"].sub_(1),
+    "place forgotten": lambda model, optimizer, training: setattr(training, "position", 0),
+    "reseeded": lambda *_: torch.manual_seed(7),
+}
+"""What a body does wrong behind its load."""
 
 
 @pytest.fixture
@@ -141,7 +134,7 @@ def train(rank: ElasticRank, fault: str, steps: int) -> None:
         parts["model"] = WithoutStatistics(model)
     parts["random"] = OwnStreams(fault) if "random state" in fault else rank.random_streams()
     training = rank.training(**parts)
-    plant(fault, model, optimizer, training)
+    FAULTS.get(fault, lambda *_: None)(model, optimizer, training)
     if fault == "sampler set anew":
         parts["sampler"].value = 0
     if fault == "another optimizer":
