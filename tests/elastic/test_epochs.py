@@ -42,11 +42,8 @@ def run(name: str, *launches: list[float]) -> CaseResult:
 def test_an_epoch_has_a_row_and_a_run_a_column() -> None:
     section = ACCURACY.table([run("gang2", [0.5, 0.75]), run("elastic", [0.25, 0.5, 0.9]), result()])
     assert [*section.columns] == ["test", "epoch", "gang2", "elastic"]
-    assert [row[1:] for row in section.texts] == [
-        ["0", "0.5000", "0.2500"],
-        ["1", "0.7500", "0.5000"],
-        ["2", "-", "0.9000"],
-    ]
+    found = [row[1:] for row in section.texts]
+    assert found == [["0", "0.5000", "0.2500"], ["1", "0.7500", "0.5000"], ["2", "-", "0.9000"]]
 
     timeline = killed()
     timeline.lines = [but(line, accuracy=0.5) if line.what == "stepped" else line for line in timeline.lines]

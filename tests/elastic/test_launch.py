@@ -77,16 +77,11 @@ def test_why_the_controller_gave_up_is_the_reason_and_each_slot_tells_what_it_ra
     timeline.lines.append(event("raised", t=27.0, slot=0, pid=100, generation=1, error=ERROR))
     timeline.lines.append(event("raised", t=27.1, slot=1, pid=101, generation=1, error=LOST))
     made = record(plan, timeline, code=1)
+    found = (made.outcome, made.reason, made.measurements)
 
-    assert (made.outcome, made.reason, made.measurements) == (
-        "failed",
-        "the training was over before kill(at_s=60)",
-        [],
-    )
-    assert [(fate.rank, fate.how, fate.error, fate.is_victim) for fate in made.fates] == [
-        (0, "raised ValueError", ERROR, False),
-        (1, "raised RuntimeError", LOST, True),
-    ]
+    assert found == ("failed", "the training was over before kill(at_s=60)", [])
+    told = [(fate.rank, fate.how, fate.error, fate.is_victim) for fate in made.fates]
+    assert told == [(0, "raised ValueError", ERROR, False), (1, "raised RuntimeError", LOST, True)]
 
 
 def test_what_changes_brought_about_is_no_reason_where_the_training_came_to_its_end(plan: LaunchPlan) -> None:

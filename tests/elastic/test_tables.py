@@ -91,12 +91,9 @@ def test_a_pool_has_a_row_per_job_and_per_stretch_of_its_serving(results_of_pool
     found = [tuple(row[name] for name in names) for row in rows(section)]
     assert found[1:4] == [(2.0, 1, 0, 2, 2, 2), (2.5, 1, 1, 1, 2, 2), (4.0, 1, 1, 1, 2, 2)]
     assert section.footer == ["at 2.00 s 1 more requested: slots free after 500 ms, serving ready after 2 s"]
+    told = [row[-2] for row in JOBS.table(results_of_pool).texts]
 
-    assert [row[-2] for row in JOBS.table(results_of_pool).texts] == [
-        "test_a[ws2 A]",
-        "test_a[ws2 B]",
-        "test_a[ws2 train]",
-    ]
+    assert told == ["test_a[ws2 A]", "test_a[ws2 B]", "test_a[ws2 train]"]
     [joined, left] = rows(EVENTS.table(results_of_pool))
     assert (joined["kind"], joined["stall_s"], left["kind"], left["stall_s"]) == ("join", 4.0, "leave", 3.0)
 

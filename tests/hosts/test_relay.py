@@ -328,11 +328,8 @@ def test_it_goes_when_it_is_left_and_what_is_no_folder_of_a_relay_stays(temporar
     (temporary / "distbench-relay-link").symlink_to(temporary / "elsewhere")
     with relay_folder():
         pass
-    assert sorted(path.name for path in temporary.iterdir()) == [
-        "distbench-relay-link",
-        "distbench-relay-mine",
-        "elsewhere",
-    ]
+    found = sorted(path.name for path in temporary.iterdir())
+    assert found == ["distbench-relay-link", "distbench-relay-mine", "elsewhere"]
 
 
 def test_that_of_a_relay_that_lives_stays_and_goes_when_the_next_begins_after_it_was_killed(temporary: Path) -> None:

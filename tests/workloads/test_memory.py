@@ -102,8 +102,6 @@ def test_each_part_of_a_body_has_its_own() -> None:
     for part in ("training", "evaluation"):
         reset_peak_memory(rank)
         record_peak_memory(rank, at={"during": part})
+    found = [o.at for o in rank.notebook.observations]
 
-    assert [o.at for o in rank.notebook.observations] == [
-        {"during": "training", "of": "resident"},
-        {"during": "evaluation", "of": "resident"},
-    ]
+    assert found == [{"during": "training", "of": "resident"}, {"during": "evaluation", "of": "resident"}]

@@ -139,12 +139,9 @@ def test_the_losses_of_a_fixed_runs_epochs_are_a_curve_that_is_known_by_the_weig
     begun = event("held", **of, parameters={"model": "0a1b2c3d4e"})
     timeline.lines.append(begun)
     curve = measured(timeline)["losses"]
+    found = (curve.better, curve.beside, curve.identity)
 
-    assert (curve.better, curve.beside, curve.identity) == (
-        "curve",
-        ["epoch 0", "epoch 1"],
-        {"begins with": "model 0a1b2c3d"},
-    )
+    assert found == ("curve", ["epoch 0", "epoch 1"], {"begins with": "model 0a1b2c3d"})
     assert curve.values == pytest.approx([(1 + 1 / 2 + 1 / 3) / 3, (1 / 4 + 1 / 5 + 1 / 6) / 3])
 
 

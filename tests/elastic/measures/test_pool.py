@@ -189,12 +189,9 @@ def test_a_rate_is_kept_by_epoch_and_number_of_nodes_as_rules_are_of_both() -> N
         for x in timeline.history.lines
     ]
     rates = [(at, round(rate, 9)) for at, rate in rates_at(History(lines))]
+    told = [found for found in rates if "epoch" in found[0]]
 
-    assert [found for found in rates if "epoch" in found[0]] == [
-        ({"epoch": 0, "nodes": 2}, 0.2),
-        ({"epoch": 1, "nodes": 2}, 0.02),
-        ({"epoch": 1, "nodes": 1}, 0.01),
-    ]
+    assert told == [({"epoch": 0, "nodes": 2}, 0.2), ({"epoch": 1, "nodes": 2}, 0.02), ({"epoch": 1, "nodes": 1}, 0.01)]
     assert ({"nodes": 1}, 0.01) in rates
 
 

@@ -171,10 +171,8 @@ def test_a_training_that_goes_on_with_what_was_saved_is_within_every_bound(
     fed = [line for line in read_events(tmp_path / "timeline.jsonl") if line.what == "fed"]
 
     assert beyond(found) == set()
-    assert {name: found[name].value for name in ("random_state_changed_by_load", "samples_skipped")} == {
-        "random_state_changed_by_load": 0,
-        "samples_skipped": 0,
-    }
+    told = {name: found[name].value for name in ("random_state_changed_by_load", "samples_skipped")}
+    assert told == {"random_state_changed_by_load": 0, "samples_skipped": 0}
     assert [(line.generation, line.step) for line in fed] == [
         *((0, step) for step in (1, 2, 5, 6, 9, 10)), *((1, step) for step in (9, 10, 13, 14, 17, 18)),
     ]  # fmt: skip

@@ -94,10 +94,8 @@ def test_the_timeline_has_steps_losses_and_checkpoints_by_slot_and_generation(ma
     steps = [line for line in lines if line.what == "stepped"]
 
     assert [line.text for line in lines if line.what == "progress"] == ["hello"]
-    assert [(s.slot, s.generation, s.step, s.samples, s.loss, s.lr) for s in steps[:2]] == [
-        (1, 3, 1, 5, 0.25, 0.5),
-        (1, 3, 2, 5, 0.25, 0.5),
-    ]
+    found = [(s.slot, s.generation, s.step, s.samples, s.loss, s.lr) for s in steps[:2]]
+    assert found == [(1, 3, 1, 5, 0.25, 0.5), (1, 3, 2, 5, 0.25, 0.5)]
     assert [line.step for line in lines if line.what == "saved"] == [4]
 
 

@@ -82,10 +82,8 @@ def test_a_sweep_is_drawn_beside_its_baseline() -> None:
     assert chart["type"] == "lines"
     assert (chart["x"]["scale"], chart["y"]["unit"]) == ("log2", "B/s")
     here, before = chart["series"]
-    assert here["points"] == [
-        (1024, pytest.approx(1024 / 0.03 * 1.5)),
-        (4096, pytest.approx(4096 / 0.03 * 1.5, rel=1e-3)),
-    ]
+    found = here["points"]
+    assert found == [(1024, pytest.approx(1024 / 0.03 * 1.5)), (4096, pytest.approx(4096 / 0.03 * 1.5, rel=1e-3))]
     assert (before["name"], before["look"]) == ("baseline", "reference")
     assert before["points"][0][1] == pytest.approx(1024 / 0.02 * 1.5)
 
@@ -146,10 +144,8 @@ def test_trainings_of_all_sizes_stand_in_one_chart() -> None:
     accuracy, loss = charts["accuracy by time: test_a"], charts["loss by time: test_a"]
     assert accuracy["type"] == "lines"
     assert loss["type"] == "lines"
-    assert [(s["name"], s["points"]) for s in accuracy["series"]] == [
-        ("1 rank", [(4.0, 0.5), (8.0, 0.95)]),
-        ("2 ranks", [(1.0, 0.5), (2.0, 0.95)]),
-    ]
+    found = [(s["name"], s["points"]) for s in accuracy["series"]]
+    assert found == [("1 rank", [(4.0, 0.5), (8.0, 0.95)]), ("2 ranks", [(1.0, 0.5), (2.0, 0.95)])]
     assert (accuracy["target"], loss.get("target")) == (0.9, None)
     assert [x for x, _ in loss["series"][1]["points"]] == [0.5, 1.0, 1.5, 2.0]
     assert "learning_rate by time: test_a" in charts
