@@ -257,10 +257,9 @@ def test_agents_that_outlive_their_workers_are_remarked(plan: LaunchPlan) -> Non
 
 def test_a_controller_of_a_pool_that_died_is_told_with_its_log(pool_plan: LaunchPlan) -> None:
     pool_plan.files.log(0).write_text("Traceback: no store")
+    found = pool_record(pool_plan, code=1).reason
 
-    assert pool_record(pool_plan, code=1).reason == (
-        "the controller of the pool ended with exit code 1; its log:\nTraceback: no store"
-    )
+    assert found == "the controller of the pool ended with exit code 1; its log:\nTraceback: no store"
 
 
 @pytest.mark.spawn
@@ -296,9 +295,8 @@ def test_the_plan_of_a_job_of_a_pool_runs_its_task_in_a_folder_of_its_own(tmp_pa
     assert part.work == Job(body=BODY, params={"n": 1}, seeds=[1], job=POOL.jobs[1])
     assert (part.files, part.world_size) == (plan.files.job(1), POOL.jobs[1].most)
     assert replace(part, work=plan.work, directory=plan.directory, world_size=2) == plan
-    assert SHARED.logs(plan.files, 2) == [
-        (slot, plan.files.job(index).log(slot)) for index in (0, 1) for slot in (0, 1)
-    ]
+    found = SHARED.logs(plan.files, 2)
+    assert found == [(slot, plan.files.job(index).log(slot)) for index in (0, 1) for slot in (0, 1)]
 
 
 def test_rows_of_their_kinds_say_what_runs_where_and_for_how_long() -> None:
@@ -307,9 +305,8 @@ def test_rows_of_their_kinds_say_what_runs_where_and_for_how_long() -> None:
 
     assert job.launcher(Job(body=BODY, job=replace(JOB, engine="fast")), "mine") == "elastic-fast"
     assert pool.launcher(SHARED, "mine") == "elastic-stock"
-    assert [(row.hosted_by(elsewhere).hosts, row.hosting) for row in (job, pool)] == [
-        ("one", Hosting(sets_threads=True))
-    ] * 2
+    found = [(row.hosted_by(elsewhere).hosts, row.hosting) for row in (job, pool)]
+    assert found == [("one", Hosting(sets_threads=True))] * 2
     assert [(row.open_s, row.most_open, row.most_stored) for row in (job, pool)] == [(300.0, 5, 3)] * 2
     assert (bool(job.why_alone), bool(pool.why_alone)) == (False, True)
     assert pool.why_alone.startswith("a pool of jobs takes the whole machine, so interleaved A/B is not possible")

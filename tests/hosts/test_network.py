@@ -210,9 +210,8 @@ def test_an_overlay_lies_over_addresses_of_its_own() -> None:
         list(wire(network, 3, ["/"] * 3, has_netem=False)), "ip", 1
     )
     assert f"local {under_address(2)}" in lines(laid, "ip", 2)[0]
-    assert lines(laid, "bridge", 0) == [
-        f"fdb append 00:00:00:00:00:00 dev eth0 dst {under_address(other)}" for other in (1, 2)
-    ]
+    found = lines(laid, "bridge", 0)
+    assert found == [f"fdb append 00:00:00:00:00:00 dev eth0 dst {under_address(other)}" for other in (1, 2)]
     assert list(cover(parse_network("1gbit"), 3)) == []
     assert under_address(1) != host_address(1)
 

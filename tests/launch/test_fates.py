@@ -280,9 +280,8 @@ def test_who_did_not_come_is_to_blame_when_nccls_watchdog_ends_the_rank_that_wai
     fates = tell_fates(plan, {}, heard, ending)
 
     assert [(f.rank, f.is_hung, f.is_victim) for f in fates] == [(1, True, False), (0, False, True)]
-    assert merge_outcomes(fates, after_s=70)[1] == (
-        "hung in body, ended after 70.0 s: rank 1 at a.py:7 in body; rank 0 waits in all_reduce, number 7"
-    )
+    found = merge_outcomes(fates, after_s=70)[1]
+    assert found == "hung in body, ended after 70.0 s: rank 1 at a.py:7 in body; rank 0 waits in all_reduce, number 7"
     assert is_hang(fates)
 
 

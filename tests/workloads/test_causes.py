@@ -164,12 +164,10 @@ def test_slow_links_are_named_by_rank_or_by_link() -> None:
 
     one = [link(0, 1, "beyond-threshold"), link(0, 2), link(1, 2)]
     everything = [link(0, 1, "beyond-threshold"), link(0, 2, "beyond-threshold"), link(1, 2, "beyond-threshold")]
-    assert told(result(*one, launches=[LAUNCH_ON_HOSTS]), "slow") == [
-        "rank 0 to rank 1 (a to b): this link is slow (latency of 3 links)"
-    ]
-    assert told(result(*everything), "slow") == [
-        "all 3 links are slow: no single rank, no single pair (latency of 3 links)"
-    ]
+    found = told(result(*one, launches=[LAUNCH_ON_HOSTS]), "slow")
+    assert found == ["rank 0 to rank 1 (a to b): this link is slow (latency of 3 links)"]
+    seen = told(result(*everything), "slow")
+    assert seen == ["all 3 links are slow: no single rank, no single pair (latency of 3 links)"]
     assert told(result(one[0]), "slow") == ["rank 0 to rank 1: this link is slow (latency)"]
     many = [link(a, b, "beyond-threshold" if (a + b) % 2 else "equal") for a, b in itertools.combinations(range(6), 2)]
     assert told(result(*many), "more links") == ["  and 1 more links"]

@@ -116,9 +116,8 @@ def test_a_plateau_lowers_what_a_warm_up_has_reached_in_each_chain() -> None:
     # Report 004's Transformer: 1000 steps of warm-up
     optimizer = optimizer_of(1.976e-3)
     found = rates(optimizer, inverse_square_root(optimizer, warmup_steps=1000), 4000)
-    assert [found[n - 1] / 1.976e-3 for n in (1, 250, 1000, 1001, 4000)] == pytest.approx(
-        [0.001, 0.25, 1.0, math.sqrt(1000 / 1001), 0.5]
-    )
+    told = [found[n - 1] / 1.976e-3 for n in (1, 250, 1000, 1001, 4000)]
+    assert told == pytest.approx([0.001, 0.25, 1.0, math.sqrt(1000 / 1001), 0.5])
 
     optimizer = optimizer_of(0.1)
     schedule = ChainedScheduler([warmup(optimizer, factor=2, steps=2), MultiStepLR(optimizer, [3, 4])])

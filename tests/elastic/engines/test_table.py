@@ -121,10 +121,9 @@ def test_lines_come_whole_with_their_slot_and_an_unfinished_one_at_the_end(tmp_p
     for descriptor in (stdout, stderr):
         os.close(descriptor)
     outputs.finish()
+    found = outputs.take()
 
-    assert outputs.take() == [
-        event("printed", slot=1, t=7.0, text=text) for text in ("step 1", "step 2", "50 %", "the end")
-    ]
+    assert found == [event("printed", slot=1, t=7.0, text=text) for text in ("step 1", "step 2", "50 %", "the end")]
     assert outputs.take() == []
     assert files.agent_log(1).read_bytes() == b"step 1\nstep 2\r50 %\nthe end"
 

@@ -181,9 +181,8 @@ def test_cost_is_ranks_times_time_or_money_where_prices_are_known() -> None:
 
     other = [replace(made, case=replace(made.case, test="a.py::test_b")) for made in (trained(1, 1.0), trained(2, 1.0))]
     charts = list(cost_charts([trained(1, 1.0), trained(2, 2.0), *other]))
-    assert [chart["title"] for chart in charts] == [
-        f"Speed-up and its cost: {name}[on]" for name in ("test_a", "test_b")
-    ]
+    found = [chart["title"] for chart in charts]
+    assert found == [f"Speed-up and its cost: {name}[on]" for name in ("test_a", "test_b")]
 
 
 def ends_of(*values: float, seed: int = 0) -> Sample:

@@ -42,9 +42,8 @@ def matrix(ranks: int, *slow: tuple[int, int]) -> CaseResult:
 
 
 def test_a_slow_link_or_rank_is_noted_at_each_link_of_more_than_two_ranks() -> None:
-    assert {point.link: point.note for point in link_points(matrix(4, (1, 3))) if point.note} == {
-        Link(1, 3): "this link"
-    }
+    found = {point.link: point.note for point in link_points(matrix(4, (1, 3))) if point.note}
+    assert found == {Link(1, 3): "this link"}
 
     points = list(link_points(matrix(4, (0, 2), (1, 2), (2, 3))))
     assert {point.link for point in points if point.note == "rank 2"} == {Link(0, 2), Link(1, 2), Link(2, 3)}

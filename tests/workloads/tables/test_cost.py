@@ -162,9 +162,8 @@ def test_the_footer_has_the_day_of_the_prices_and_what_is_without_one() -> None:
     ]
 
     section = COST.table([ON_ONE], {"prices": prices(), "run": run(started="2026-09-01T10:00:00+00:00")})
-    assert (
-        section.footer[-1] == "these prices are 243 days older or newer than the run of 2026-09-01: look them up again"
-    )
+    found = section.footer[-1]
+    assert found == "these prices are 243 days older or newer than the run of 2026-09-01: look them up again"
     assert rows_of(section, "run")[0]["cost_regular"] is not None
 
     section = COST.table([ON_ONE], {"prices": prices(platforms=("nvidia-*",))})
