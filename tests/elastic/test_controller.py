@@ -425,11 +425,8 @@ def test_a_training_may_end_so_many_steps_behind_the_last_change(run: Callable[.
     assert int((engine.timeline.parent / "last_step").read_text()) == then + 30
 
 
-SCRIPT = replace(JOB, steps=stdout(r"step (\d+)"))
-
-
 def test_a_script_whose_lines_match_nothing_is_told_which_pattern_that_was() -> None:
-    text = tell_unstable([MET, STARTED, JOINED], {0}, None, SCRIPT)
+    text = tell_unstable([MET, STARTED, JOINED], {0}, None, replace(JOB, steps=stdout(r"step (\d+)")))
 
     assert r"No step: workers have joined their group, and no line that rank 0 printed since matches" in text
 

@@ -343,10 +343,7 @@ def test_an_abort_of_the_bodys_own_is_none_of_the_watchdogs(plan: LaunchPlan, he
     assert reason(plan, reports(passed(0)), heard, ended({1: -6})) == "rank 1 first; rank 1 killed by SIGABRT"
 
 
-CAUSES = [name for name, (_, kind, _) in TEXTS.items() if kind == "cause"]
-
-
-@pytest.mark.parametrize("name", CAUSES)
+@pytest.mark.parametrize("name", [name for name, (_, kind, _) in TEXTS.items() if kind == "cause"])
 def test_a_real_error_of_nccl_or_cuda_is_the_cause_and_a_peers_lost_connection_follows_from_it(
     plan: LaunchPlan, heard: Heard, name: str
 ) -> None:

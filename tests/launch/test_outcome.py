@@ -67,13 +67,6 @@ def test_each_number_is_a_mean_over_iterations_by_rank() -> None:
     assert found["step"].unaccounted_s == [2.5, 2.0]
 
 
-def arrivals(*of_ranks: tuple[list[float], list[float]]) -> list[RankReport]:
-    return [
-        report(rank, observation("step", 9.0, 9.0), phase("communication", values=seconds, began_at=began_at))
-        for rank, (seconds, began_at) in enumerate(of_ranks)
-    ]
-
-
 @pytest.mark.parametrize(
     ("of_ranks", "is_one_clock", "waits_s", "late_s"),
     [
@@ -92,7 +85,9 @@ def arrivals(*of_ranks: tuple[list[float], list[float]]) -> list[RankReport]:
 def test_ranks_wait_for_the_last_to_come_where_that_can_be_told(
     of_ranks: list[tuple[list[float], list[float]]], is_one_clock: bool, waits_s: list[float], late_s: list[float]
 ) -> None:
-    part = part_of(arrivals(*of_ranks), is_one_clock=is_one_clock)
+    entered = [phase("communication", values=seconds, began_at=began_at) for seconds, began_at in of_ranks]
+    reports = [report(rank, observation("step", 9.0, 9.0), one) for rank, one in enumerate(entered)]
+    part = part_of(reports, is_one_clock=is_one_clock)
 
     assert (part.waits_s, part.late_s) == (waits_s, late_s)
 

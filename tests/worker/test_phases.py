@@ -150,14 +150,8 @@ def test_a_launchs_value_is_the_fast_side_of_the_iterations_that_entered_it() ->
 def test_it_says_when_it_began_where_it_enters_collectives_outside_of_its_own_parts() -> None:
     rank, sent = make_rank(), itertools.count()
     entered = 0
-    rank.phases = Phases(
-        rank.notebook,
-        time.perf_counter,
-        lambda: None,
-        rank.delay,
-        clock_of_loops=lambda: float(next(sent) + 1),
-        sent=lambda: entered,
-    )
+    told = {"clock_of_loops": lambda: float(next(sent) + 1), "sent": lambda: entered}
+    rank.phases = Phases(rank.notebook, time.perf_counter, lambda: None, rank.delay, **told)
     for i in rank.timed("step", warmup=0, iterations=3):
         with rank.phase("backward"):
             if i != 1:
@@ -264,14 +258,13 @@ def test_an_exception_inside_is_told_without_waiting_for_the_device() -> None:
     """The device may wait for ranks that have given up: who waits for it then hangs, and nobody hears of the error."""
     waited = itertools.count()
     made = make_rank()
-    made.phases = Phases(
-        made.notebook,
-        time.perf_counter,
-        lambda: None if next(waited) == 0 else pytest.fail("waits"),
-        made.delay,
-        make_device=lambda: pytest.fail("there is no loop"),
-        sent=lambda: 0,
-    )
+
+    def synchronize() -> None:
+        if next(waited):
+            pytest.fail("waits")
+
+    told = {"make_device": lambda: pytest.fail("there is no loop"), "sent": lambda: 0}
+    made.phases = Phases(made.notebook, time.perf_counter, synchronize, made.delay, **told)
 
     with pytest.raises(ValueError, match="the cause"), made.phase("step"):
         raise ValueError("the cause")

@@ -21,7 +21,6 @@ from pytest_distbench.plugin.outcomes import Misuse
 from pytest_distbench.records.iteration import Collective, Fingerprint
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
-from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.workloads.scaling import Scaling
 
@@ -130,15 +129,11 @@ def test_a_tolerance_is_of_what_it_names_or_of_all(
     assert taken == {"scaling_efficiency": efficiency, "computing_share": share}
 
 
-def described(plan: LaunchPlan) -> Mapping[str, Any]:
-    """Ranks whose steps scale well; those of made-up ranks have no fingerprint."""
-    return {"step": [0.02, 0.0201, 0.0199, 0.0202, 0.0198]}
-
-
 def test_beyond_the_cores_of_this_host_sizes_are_labelled_and_their_clocks_are_not_judged(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(testing, "_description", described)
+    scales_well = {"step": [0.02, 0.0201, 0.0199, 0.0202, 0.0198]}  # made-up ranks have no fingerprint
+    monkeypatch.setattr(testing, "_description", lambda plan: scales_well)
     monkeypatch.setattr("pytest_distbench.machine.hardware.cores", lambda: 2)
     made = project(
         """

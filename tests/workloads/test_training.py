@@ -282,9 +282,8 @@ def test_what_was_saved_of_another_training_is_refused(ranks: int, name: str, tm
     Checkpoints(rank, model=net).save(5)
     rank.world_size = ranks
 
-    with pytest.raises(
-        RecordingError, match=rf"a training of {ranks} ranks with {name}, found one of 1 ranks with mod"
-    ):
+    told = f"a training of {ranks} ranks with {name}, found one of 1 ranks with mod"
+    with pytest.raises(RecordingError, match=told):
         Checkpoints(rank, **{name: net})
 
 

@@ -128,11 +128,9 @@ def test_lines_come_whole_with_their_slot_and_an_unfinished_one_at_the_end(tmp_p
     assert files.agent_log(1).read_bytes() == b"step 1\nstep 2\r50 %\nthe end"
 
 
-FAST = Path(engines.__file__).with_name("fast_agent.py")
-
-
 def test_the_fast_engine_looks_for_every_part_that_it_uses_of_torchs_rendezvous() -> None:
-    parts = [part for part in ast.parse(FAST.read_text()).body if getattr(part, "name", "") != "_Agent"]
+    fast = ast.parse(Path(engines.__file__).with_name("fast_agent.py").read_text())
+    parts = [part for part in fast.body if getattr(part, "name", "") != "_Agent"]
     nodes = [node for part in parts for node in ast.walk(part)]
     reached = [(ast.unparse(n.value).split(".")[0], n.attr) for n in nodes if isinstance(n, ast.Attribute)]
     used = {name for of, name in reached if of in ("private", "state")}

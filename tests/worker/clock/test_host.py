@@ -37,12 +37,8 @@ def wherever_it_is_found(patch: pytest.MonkeyPatch) -> None:
 
 
 def backwards(patch: pytest.MonkeyPatch) -> None:
-    for name in NAMES:
-        patch.setattr(time, name, _negative(getattr(time, name)))
-
-
-def _negative(clock: Callable[[], float]) -> Callable[[], float]:
-    return lambda: -clock()
+    for name, real in {name: getattr(time, name) for name in NAMES}.items():
+        patch.setattr(time, name, lambda real=real: -real())
 
 
 @pytest.mark.parametrize("replace", [of_the_module, wherever_it_is_found, backwards])
