@@ -14,7 +14,6 @@ from support.plans import make_plan
 from pytest_distbench.errors import ReadingError
 from pytest_distbench.launch.readers import Place, note_before, read_tensorboard, readings
 from pytest_distbench.read import NUMBER, csv, jsonl, mllog, stdout, tensorboard
-from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.metric import Observation, Reader
 from pytest_distbench.records.record import replace
 
@@ -140,6 +139,7 @@ def test_a_reader_finds_its_numbers(reader: Reader, text: str, values: list[floa
     assert (found.values, found.identity) == (values, {"since": "run_start"} if reader.since else {})
 
 
+NO_TIME = "number: 0 s is no time that anything takes: line 1 of rank 0's output"
 LOSS, TOOK = r"loss ([\d.]+)", r"took (\S+) ms"
 
 
@@ -153,6 +153,8 @@ LOSS, TOOK = r"loss ([\d.]+)", r"took (\S+) ms"
         (stdout(LOSS, first=10), OUTPUT, "wanted the first 10 values, found 3"),
         (stdout(r"(starting)"), OUTPUT, "'starting' is no number: line 1 of rank 0's output"),
         (stdout(r"t (\d)", rank=1), OUTPUT, "in the output of rank 1, which is empty"),
+        (stdout(TOOK, scale=1e-3, unit="s", better="lower"), "took 0.0 ms\n", NO_TIME),
+        (stdout(TOOK, scale=1e-3, unit="s", better="info", at_most=1), "took 0.0 ms\n", NO_TIME),
         (stdout(LOSS), "loss 1.502e-05", "takes '1.502' of the number '1.502e-05'"),
         (stdout(LOSS), "loss 150,234.5", "takes '150' of the number '150,234.5'"),
         (WHOLE, "loss 0.5\nloss -inf", "number: the value is -inf: line 2 of rank 0's output: loss -inf"),
@@ -182,12 +184,6 @@ def test_a_reader_that_finds_no_number_says_what_there_is(
 ) -> None:
     with pytest.raises(ReadingError, match=said):
         read(tmp_path, reader, text)
-
-
-@pytest.mark.parametrize(("better", "bounds"), [("lower", {}), ("info", {"at_most": 1})])
-def test_a_time_of_zero_is_told_with_its_line(tmp_path: Path, better: Better, bounds: dict[str, float]) -> None:
-    with pytest.raises(ReadingError, match="number: 0 s is no time that anything takes: line 1 of rank 0's output"):
-        read(tmp_path, stdout(r"took (\S+) ms", scale=1e-3, unit="s", better=better, **bounds), "took 0.0 ms\n")
 
 
 def test_a_file_that_is_not_there_is_told_with_what_is(tmp_path: Path) -> None:
