@@ -11,20 +11,10 @@ from support.pools import POOL, SERVED, launch_of
 from support.results import result, run
 from support.timelines import JOB, Timeline, killed
 
+from pytest_distbench.elastic import tables
 from pytest_distbench.elastic.measures import measure
 from pytest_distbench.elastic.records import SERVING, pool_of
-from pytest_distbench.elastic.tables import (
-    EVENTS,
-    JOBS,
-    MOST_TIMELINES,
-    POOLS,
-    SERVINGS,
-    elastic_charts,
-    picture,
-    pool_charts,
-    serving_charts,
-    write_trace,
-)
+from pytest_distbench.elastic.tables import EVENTS, JOBS, POOLS, elastic_charts, write_trace
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
@@ -86,7 +76,7 @@ def test_a_pool_has_a_row_per_job_and_per_stretch_of_its_serving(results_of_pool
     launch = launch_of(POOL, told_as=replace(POOL, slots=6, compute="synthetic", cores=2))
     assert rows(POOLS.table([result(launches=[launch])]))[0]["policy"] == ("elastic, synthetic, 6 slots on 2 cores")
 
-    section = SERVINGS.table(results_of_pool)
+    section = tables.SERVINGS.table(results_of_pool)
     names = ("begin_s", "wanted", "serving", "training", "total", "capacity")
     found = [tuple(row[name] for name in names) for row in rows(section)]
     assert found[1:4] == [(2.0, 1, 0, 2, 2, 2), (2.5, 1, 1, 1, 2, 2), (4.0, 1, 1, 1, 2, 2)]
@@ -102,7 +92,7 @@ def test_the_picture_has_a_line_per_slot() -> None:
     """22 s in 72 columns: 3.3 a second."""
     pool = pool_of(launch_of(POOL).events)
     assert pool is not None
-    first, second, _, legend = picture(pool)
+    first, second, _, legend = tables.picture(pool)
 
     assert first == "slot 0 " + "-" * 7 + "A" * 29 + "-" * 2 + "." * 1 + "-" * 13 + "B" * 17 + "-" * 3
     assert second.startswith("slot 1 " + "." * 13 + "-" * 10 + "B" * 16)
@@ -160,10 +150,10 @@ def test_slots_are_drawn_with_their_workers_of_jobs_pools_and_servings() -> None
     assert chart["marks"][0][1] == "kill of slot 1"
     assert all(end >= begin for _, begin, end, _ in chart["spans"])
 
-    titles = [chart["title"] for chart in elastic_charts(result(launches=lost_a_node(MOST_TIMELINES + 2)))]
-    assert titles == [f"Nodes over time, launch {number}" for number in range(1, MOST_TIMELINES + 1)]
+    titles = [chart["title"] for chart in elastic_charts(result(launches=lost_a_node(tables.MOST_TIMELINES + 2)))]
+    assert titles == [f"Nodes over time, launch {number}" for number in range(1, tables.MOST_TIMELINES + 1)]
 
-    [chart] = pool_charts(result(launches=[launch_of(POOL)]))
+    [chart] = tables.pool_charts(result(launches=[launch_of(POOL)]))
     assert chart["type"] == "spans"
     assert chart["rows"] == ["slot 0", "slot 1"]
     assert {what for *_, what in chart["spans"]} == {"A has it", "A trains", "B has it", "B trains"}
@@ -173,7 +163,7 @@ def test_slots_are_drawn_with_their_workers_of_jobs_pools_and_servings() -> None
     assert [what for _, what in chart["marks"]] == ["A asks for slots", "B asks for slots"]
 
     made = result(launches=[launch_of(SERVED)])
-    [chart] = serving_charts(made)
+    [chart] = tables.serving_charts(made)
     assert chart["type"] == "lines"
     assert {series["name"]: [y for _, y in series["points"]] for series in chart["series"]} == {
         "wanted by the serving": [0, 1, 1, 1, 0, 0],
@@ -182,7 +172,7 @@ def test_slots_are_drawn_with_their_workers_of_jobs_pools_and_servings() -> None
     }
     assert {series.get("look", "") for series in chart["series"]} == {"steps"}
     assert {f"{SERVING} has it", f"{SERVING} is ready"} <= {
-        what for chart in pool_charts(made) if chart["type"] == "spans" for *_, what in chart["spans"]
+        what for chart in tables.pool_charts(made) if chart["type"] == "spans" for *_, what in chart["spans"]
     }
 
 

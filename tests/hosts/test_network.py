@@ -16,17 +16,7 @@ from support.processes import LIMIT_S, wait_for
 from pytest_distbench.errors import AroundUnavailable
 from pytest_distbench.hosts import network_hosts as module
 from pytest_distbench.hosts.network import Lab, Network, host_address, host_place, misses, parse_network
-from pytest_distbench.hosts.network_hosts import (
-    Commands,
-    Unavailable,
-    cover,
-    probe,
-    tell,
-    under_address,
-    underlay,
-    wire,
-    wire_bytes,
-)
+from pytest_distbench.hosts.network_hosts import Unavailable, cover, probe, tell, under_address, wire, wire_bytes
 
 PING = """
 import socket, sys
@@ -171,7 +161,7 @@ def _marked(mark: str) -> list[str]:
 PLACES = ["/a", "/b"]
 
 
-def lines(commands: list[Commands], program: str, host: int | None) -> list[str]:
+def lines(commands: list[module.Commands], program: str, host: int | None) -> list[str]:
     return [line for one, where, told in commands if (one, where) == (program, host) for line in told]
 
 
@@ -205,7 +195,7 @@ def test_an_overlay_lies_over_addresses_of_its_own() -> None:
     network = parse_network("1gbit,overlay")
     laid = list(cover(network, 3))
 
-    assert underlay(network) == "under0"
+    assert module.underlay(network) == "under0"
     assert f"addr add {under_address(1)}/16 dev under0" in lines(
         list(wire(network, 3, ["/"] * 3, has_netem=False)), "ip", 1
     )

@@ -10,16 +10,7 @@ from support.plans import make_plan
 
 from pytest_distbench.errors import AroundUnavailable, ConfigurationError
 from pytest_distbench.hosts import network as module
-from pytest_distbench.hosts.network import (
-    Network,
-    NetworkAround,
-    Passage,
-    host_address,
-    make_network,
-    misses,
-    parse_network,
-    rank_hosts,
-)
+from pytest_distbench.hosts.network import Network, NetworkAround, Passage, parse_network, rank_hosts
 from pytest_distbench.launch.starters import Hosting
 from pytest_distbench.plugin.markers import chosen_by
 from pytest_distbench.records.launch import LaunchRecord
@@ -50,7 +41,7 @@ def test_a_network_is_read_and_written(text: str) -> None:
 
 def test_a_network_is_written_in_several_ways_and_shared_by_its_hosts() -> None:
     assert parse_network(" 1000mbit , delay=1000us ").text == "1gbit,delay=1ms"
-    told = make_network("1gbit", {"delay": "1ms", "overlay": True, "loss": None, "hosts": 2}, told="x")
+    told = module.make_network("1gbit", {"delay": "1ms", "overlay": True, "loss": None, "hosts": 2}, told="x")
     assert told == parse_network("1gbit,delay=1ms,overlay,hosts=2")
     assert parse_network("1gbit,delay=0s").text == "1gbit"
 
@@ -63,7 +54,7 @@ def test_a_network_is_written_in_several_ways_and_shared_by_its_hosts() -> None:
     with pytest.raises(ConfigurationError, match="3 ranks cannot be shared evenly by 2 hosts"):
         rank_hosts(Network(hosts=2), 3)
 
-    found = [host_address(host) for host in range(600)]
+    found = [module.host_address(host) for host in range(600)]
     assert len(set(found)) == 600
     assert found[:2] == ["10.78.0.10", "10.78.0.11"]
     assert all(int(part) < 256 for address in found for part in address.split("."))
@@ -249,7 +240,7 @@ def test_what_this_machine_does_not_carry_is_refused(hosts: type[MadeUpOfNetwork
     ],
 )
 def test_what_is_not_as_wanted(text: str, found: Passage, *, is_missed: bool) -> None:
-    assert bool(misses(parse_network(text), [found])) is is_missed
+    assert bool(module.misses(parse_network(text), [found])) is is_missed
 
 
 def test_ranks_are_of_its_hosts_and_else_of_those_they_were_on(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:

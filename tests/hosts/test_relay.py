@@ -20,22 +20,7 @@ from support.plans import make_plan
 from support.processes import wait_for
 
 from pytest_distbench.hosts import relay as relay_module
-from pytest_distbench.hosts.relay import (
-    EVERYTHING,
-    INTERFACE,
-    OF_THE_HOST,
-    SECRET_VARIABLE,
-    Caller,
-    Message,
-    _settle_here,
-    connect,
-    interface_of,
-    of_ranks,
-    own_address,
-    place_of,
-    relay_folder,
-    torchrun_of_node,
-)
+from pytest_distbench.hosts.relay import EVERYTHING, INTERFACE, Message, _settle_here, place_of, relay_folder
 from pytest_distbench.hosts.relayed import Host, RelayedSite
 from pytest_distbench.hosts.slurm import OF_TASKS
 from pytest_distbench.launch.site import Exit
@@ -120,15 +105,15 @@ def test_an_address_is_of_an_interface(address: str, interface: str, monkeypatch
     found = {name: [SimpleNamespace(address=one) for one in all_of] for name, all_of in of.items()}
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: found)
 
-    assert interface_of(address) == interface
+    assert relay_module.interface_of(address) == interface
 
 
 def test_a_connection_between_hosts_has_an_address_and_a_socket_pair_has_none() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as line:
-        assert own_address(line) == "127.0.0.1"
+        assert relay_module.own_address(line) == "127.0.0.1"
     one, other = socket.socketpair()
     with one, other:
-        assert own_address(one) == ""
+        assert relay_module.own_address(one) == ""
 
 
 BODY = """
@@ -248,7 +233,7 @@ def listener() -> Iterator[socket.socket]:
 
 
 def test_the_first_address_that_answers_is_taken(listener: socket.socket) -> None:
-    with connect(["no-such-host.invalid", "127.0.0.1"], listener.getsockname()[1]) as line:
+    with relay_module.connect(["no-such-host.invalid", "127.0.0.1"], listener.getsockname()[1]) as line:
         assert line.getpeername()[0] == "127.0.0.1"
         assert line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
@@ -261,19 +246,19 @@ def test_where_none_answers_all_that_were_tried_are_told(
     listener.close()
 
     with pytest.raises(SystemExit, match=rf"at any of its addresses, port {port}: 127.0.0.1: Connection refused"):
-        connect(["127.0.0.1"], port)
+        relay_module.connect(["127.0.0.1"], port)
 
 
 def test_it_says_who_it_is_keeps_a_port_for_rank_0_and_ends_when_nobody_wants_it(listener: socket.socket) -> None:
     command = [sys.executable, "-m", "pytest_distbench.hosts.relay", str(listener.getsockname()[1]), "127.0.0.1"]
     environment = {
-        **os.environ, "SLURMD_NODENAME": "n7", SECRET_VARIABLE: "s",
+        **os.environ, "SLURMD_NODENAME": "n7", relay_module.SECRET_VARIABLE: "s",
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }  # fmt: skip
     process = subprocess.Popen(command, env=environment)
     line, _ = listener.accept()
     with line, line.makefile("rb") as said:
-        hello = msgspec.json.decode(said.readline(), type=Caller)
+        hello = msgspec.json.decode(said.readline(), type=relay_module.Caller)
         with pytest.raises(OSError, match="in use"), socket.socket() as other:
             other.bind(("127.0.0.1", hello.port))
         with socket.create_server(("127.0.0.1", hello.port)), socket.create_connection(("127.0.0.1", hello.port)):
@@ -361,12 +346,12 @@ def test_that_of_a_relay_that_lives_stays_and_goes_when_the_next_begins_after_it
 def test_what_names_devices_is_of_the_ranks_own_host(
     of_pytest: dict[str, str], here: dict[str, str], of_its_ranks: dict[str, str]
 ) -> None:
-    assert of_ranks(of_pytest, here) == of_its_ranks
+    assert relay_module.of_ranks(of_pytest, here) == of_its_ranks
 
 
 def test_the_page_says_which_variables_are_not_simply_handed_on() -> None:
     page = (Path(__file__).parents[2] / "docs" / "hosts.md").read_text()
-    names = [*OF_TASKS, *OF_THE_HOST, INTERFACE]
+    names = [*OF_TASKS, *relay_module.OF_THE_HOST, INTERFACE]
 
     assert len(names) == len(set(names))
     assert [name for name in names if f"`{name}`" not in page] == []
@@ -398,7 +383,7 @@ def test_the_torchruns_of_several_hosts_meet_at_the_first(tmp_path: Path, node: 
         "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "40123", "GROUP_RANK": node, "GROUP_WORLD_SIZE": "2",
         "TORCHELASTIC_RUN_ID": "abc",
     }  # fmt: skip
-    words = torchrun_of_node(4, place=place, address="10.0.0.7", logs=tmp_path)
+    words = relay_module.torchrun_of_node(4, place=place, address="10.0.0.7", logs=tmp_path)
     given = dict(word.split("=", 1) for word in words if word.startswith("--"))
 
     assert given["--rdzv-endpoint"] == "10.0.0.1:40123"

@@ -14,19 +14,8 @@ from hypothesis import strategies as st
 from support.documents import documents
 from support.nccl_texts import LATE, TEXTS, watchdog_log
 
-from pytest_distbench.launch.evidence import (
-    before_dump,
-    is_in_own_code,
-    is_whole,
-    late_collective,
-    read_abort,
-    read_dump,
-    read_sign,
-    read_uncaught,
-    trim,
-    waits_at,
-    with_entered,
-)
+from pytest_distbench.launch import evidence
+from pytest_distbench.launch.evidence import is_in_own_code, read_abort, trim, waits_at, with_entered
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.launch import ErrorReport, RankFate
 from pytest_distbench.records.launch_files import LaunchFiles
@@ -57,9 +46,9 @@ def test_an_exception_is_its_class_and_the_first_line_of_its_words(
     log = tmp_path / "rank0.log"
     log.write_text(text)
 
-    abort = read_uncaught(log)
+    abort = evidence.read_uncaught(log)
     assert (None if abort is None else (abort.kind, abort.message)) == found
-    assert read_dump(log) == ""
+    assert evidence.read_dump(log) == ""
 
 
 @pytest.mark.parametrize("ends", ["os.abort()", "os.kill(os.getpid(), signal.SIGSEGV)", "ctypes.string_at(0)"])
@@ -69,9 +58,9 @@ def test_the_stacks_that_this_python_writes_are_found_behind_what_was_printed(tm
     code = f"import ctypes, faulthandler, os, signal\nfaulthandler.enable()\nprint('step 1', flush=True)\n{ends}\n"
     with log.open("wb") as file:
         subprocess.run([sys.executable, "-c", code], stdout=file, stderr=file, check=False, timeout=60)
-    dump = read_dump(log)
+    dump = evidence.read_dump(log)
 
-    assert before_dump(log.read_text()) == "step 1"
+    assert evidence.before_dump(log.read_text()) == "step 1"
     assert dump.startswith("Current thread 0x")
     assert dump.splitlines()[-1].endswith('File "<string>", line 4 in <module>')
 
@@ -97,7 +86,7 @@ def abort_of(folder: Path, text: str) -> ErrorReport:
 )
 def test_an_abort_is_told_as_wait_cause_or_victim(tmp_path: Path, text: str, kind: str, message: str) -> None:
     found = abort_of(tmp_path, text)
-    sign = read_sign(found.torch_errors[0])
+    sign = evidence.read_sign(found.torch_errors[0])
 
     assert "SeqNum" not in tail(tmp_path / "rank0.log").partition("what()")[0]
     assert (sign.kind if sign is not None else "cause", found.message) == (kind, message)
@@ -115,7 +104,7 @@ def test_an_abort_is_told_as_wait_cause_or_victim(tmp_path: Path, text: str, kin
 def test_a_collective_has_the_name_of_its_function(tmp_path: Path, op: str, told: str) -> None:
     found = abort_of(tmp_path, watchdog_log(LATE.replace("ALLREDUCE", op)).replace("ALLREDUCE", op))
 
-    assert late_collective(found.message) == (told, 7)
+    assert evidence.late_collective(found.message) == (told, 7)
 
 
 @pytest.mark.parametrize("text", ["", "my watchdog barked\n", "\0\xff" * 1000])
@@ -289,7 +278,7 @@ def test_a_folder_of_the_users_may_be_called_as_torch_or_this_package(home: str)
 def test_a_dump_is_whole_once_it_shows_where_the_rank_began() -> None:
     whole = DUMP.index("run_rank") + len("run_rank")
 
-    assert [is_whole(DUMP[:end]) for end in range(len(DUMP))] == [end >= whole for end in range(len(DUMP))]
+    assert [evidence.is_whole(DUMP[:end]) for end in range(len(DUMP))] == [end >= whole for end in range(len(DUMP))]
 
 
 def test_the_frames_that_are_looked_for_are_the_workers() -> None:

@@ -11,15 +11,8 @@ from hypothesis import strategies as st
 from support.plans import make_plan
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.launch.workplace import (
-    TAIL_LINES,
-    Leftovers,
-    LogFollower,
-    error_tail,
-    settle,
-    tail,
-    watched_folder,
-)
+from pytest_distbench.launch import workplace
+from pytest_distbench.launch.workplace import Leftovers, error_tail, settle, tail, watched_folder
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks
 from pytest_distbench.records.record import replace
 
@@ -53,7 +46,7 @@ def test_a_tail_is_the_last_lines_and_the_first_traceback(tmp_path: Path) -> Non
     (tmp_path / "log").write_text("\n".join(["start", *traceback, *summary]))
 
     shown = error_tail(tmp_path / "log").splitlines()
-    assert len(shown) <= TAIL_LINES
+    assert len(shown) <= workplace.TAIL_LINES
     assert shown[0] == "[rank1]: Traceback (most recent call last):"
     assert shown[shown.index("...") - 1] == "[rank1]: ValueError: bad"
     assert shown[-1] == "summary 99"
@@ -72,7 +65,7 @@ def test_a_followed_log_loses_nothing_however_it_is_cut(folder: Path, chunks: li
     log = plan.files.log(0)
     log.write_bytes(b"")
     seen: list[str] = []
-    follower = LogFollower(plan, lambda rank, line: seen.append(line))
+    follower = workplace.LogFollower(plan, lambda rank, line: seen.append(line))
     for chunk in chunks:
         with log.open("ab") as file:
             file.write(chunk)

@@ -13,15 +13,7 @@ from support.control_groups import MadeUp
 
 from pytest_distbench.errors import AroundUnavailable
 from pytest_distbench.machine import locks
-from pytest_distbench.machine.locks import (
-    Version,
-    cpu_group,
-    find_controller,
-    make_group,
-    remove,
-    remove_stale,
-    throttled,
-)
+from pytest_distbench.machine.locks import Version, cpu_group, find_controller, make_group, remove, remove_stale
 
 both = pytest.mark.parametrize("version", [1, 2])
 
@@ -126,6 +118,6 @@ def test_a_system_without_control_groups_or_without_the_controller_has_none(
 
 def test_how_often_a_quota_stopped_a_group(tmp_path: Path) -> None:
     (tmp_path / "cpu.stat").write_text("nr_periods 40\nnr_throttled 30\nthrottled_usec 900\n")
-    assert throttled(tmp_path) == 0.75
+    assert locks.throttled(tmp_path) == 0.75
     (tmp_path / "cpu.stat").write_text("usage_usec 0\n")
-    assert throttled(tmp_path) == 0.0
+    assert locks.throttled(tmp_path) == 0.0

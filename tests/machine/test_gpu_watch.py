@@ -8,16 +8,8 @@ from collections.abc import Callable, Mapping
 import pytest
 from support.nvml import HOSTS, IDLE, SWITCH, Card, Host, State, made_up
 
-from pytest_distbench.machine.gpu_watch import (
-    PATIENCE_S,
-    SLACK_BYTES,
-    GpuState,
-    GpuWatch,
-    await_memory,
-    held_remark,
-    memory_of,
-    summarise,
-)
+from pytest_distbench.machine import gpu_watch
+from pytest_distbench.machine.gpu_watch import GpuState, GpuWatch, await_memory, memory_of
 from pytest_distbench.machine.gpus import read_gpus
 from pytest_distbench.machine.hardware import cpu_name
 from pytest_distbench.records.environment import Gpu, GpuWitness
@@ -47,7 +39,7 @@ def witness(
         GpuState(**{f: getattr(look, f) for f in GpuState.__slots__} | {"at": moment})
         for look, moment in zip(looks["GPU-1"], moments, strict=True)
     ]
-    return summarise(GPU, timed)
+    return gpu_watch.summarise(GPU, timed)
 
 
 def test_clocks_and_what_holds_them_are_those_of_a_gpu_at_work() -> None:
@@ -179,12 +171,12 @@ def test_memory_is_waited_for_and_what_does_not_come_back_is_told() -> None:
 
     clock, sleep, read = driver({"GPU 0": 0.0, "GPU 1": 1000.0})
     assert await_memory(read, {"GPU 0": GIB, "GPU 1": GIB}, clock=clock, sleep=sleep) == {"GPU 1": 4 * GIB}
-    assert PATIENCE_S <= clock() < PATIENCE_S + 1
+    assert gpu_watch.PATIENCE_S <= clock() < gpu_watch.PATIENCE_S + 1
 
-    assert held_remark("GPU 1", 4 * GIB, ["python (pid 12)"]).startswith(
+    assert gpu_watch.held_remark("GPU 1", 4 * GIB, ["python (pid 12)"]).startswith(
         "GPU 1 holds 4 GiB more than before the launch, 20 s after its ranks were ended; on it: python (pid 12)."
     )
-    assert "; no process is on it." in held_remark("GPU 1", 4 * GIB, [])
+    assert "; no process is on it." in gpu_watch.held_remark("GPU 1", 4 * GIB, [])
 
 
 def test_what_is_not_told_or_not_at_work_is_left_open() -> None:
@@ -199,6 +191,6 @@ def test_what_is_not_told_or_not_at_work_is_left_open() -> None:
 
 def test_little_is_not_waited_for_nor_a_gpu_that_no_longer_tells() -> None:
     at_once: dict[str, Callable] = {"clock": lambda: 0.0, "sleep": lambda seconds: pytest.fail("it waits")}
-    for used in (0, GIB, GIB + SLACK_BYTES):
+    for used in (0, GIB, GIB + gpu_watch.SLACK_BYTES):
         assert await_memory(lambda used=used: {"GPU 0": used}, {"GPU 0": GIB}, **at_once) == {}  # type: ignore[misc]
     assert await_memory(dict, {"GPU 0": GIB}, **at_once) == {}

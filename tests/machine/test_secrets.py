@@ -10,15 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_distbench.machine.secrets import (
-    MASK,
-    is_secret_name,
-    mask_arguments,
-    mask_secrets,
-    mask_text,
-    mask_values,
-    secret_values,
-)
+from pytest_distbench.machine import secrets
+from pytest_distbench.machine.secrets import MASK, mask_arguments, mask_secrets, mask_text
 
 PLAIN = "s3cr3tValue"
 """A secret without a shape: only a name or a place gives it away."""
@@ -105,7 +98,7 @@ SHAPES = [  # put together here, so that no scanner of repositories takes them f
 
 def test_secrets_of_names_options_and_texts_are_masked_and_the_rest_is_there() -> None:
     for name in SECRET_NAMES:
-        assert is_secret_name(name), name
+        assert secrets.is_secret_name(name), name
         assert mask_secrets({name: PLAIN, "lr": 0.1}) == {name: MASK, "lr": 0.1}
         assert mask_secrets({"a": [{name: [PLAIN]}]}) == {"a": [{name: [MASK]}]}
 
@@ -188,10 +181,10 @@ def test_values_of_variables_with_the_name_of_a_secret_are_known(tmp_path: Path)
         "PWD": "/a/folder",
         "OLDPWD": "/gone/folder",
     }
-    values = secret_values(variables)
+    values = secrets.secret_values(variables)
 
     assert values == [f"{PLAIN} and more", "-----BEGIN-----", PLAIN, "12345678", "abcdefgh"]
-    assert mask_values(f"x {PLAIN} and more, {PLAIN}y short", values) == f"x {MASK}, {MASK}y short"
+    assert secrets.mask_values(f"x {PLAIN} and more, {PLAIN}y short", values) == f"x {MASK}, {MASK}y short"
 
 
 @pytest.mark.timeout(60)

@@ -13,18 +13,8 @@ from pytest_distbench.records.metric import Bound, metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.report.verdicts import cause_lines
-from pytest_distbench.workloads.causes import (
-    Link,
-    Slow,
-    by_link,
-    find_slow,
-    fit_link_terms,
-    imbalance,
-    outliers,
-    times_of,
-    typical_time,
-    which,
-)
+from pytest_distbench.workloads import causes
+from pytest_distbench.workloads.causes import Link, Slow, find_slow, fit_link_terms, outliers
 
 
 def named(
@@ -75,8 +65,8 @@ def test_of_links_in_both_directions_a_rank_is_slow_where_it_is_so_both_ways() -
 def test_a_slow_rank_does_not_move_what_is_typical(ranks: int) -> None:
     slow = times(ranks, *((0, other) for other in range(1, ranks)))
 
-    assert typical_time(slow) == 2.0
-    assert imbalance(slow) == 5.0
+    assert causes.typical_time(slow) == 2.0
+    assert causes.imbalance(slow) == 5.0
     assert outliers(slow) == [Link(0, other) for other in range(1, ranks)]
 
 
@@ -86,20 +76,20 @@ def test_a_link_at_half_its_rate_stands_out_and_one_at_two_thirds_does_not() -> 
 
 
 def test_of_two_ranks_nothing_is_typical() -> None:
-    assert typical_time(times(2)) is None
+    assert causes.typical_time(times(2)) is None
     assert outliers(times(2, (0, 1))) == []
 
 
 def test_a_low_rate_is_a_long_time() -> None:
     at = Link(0, 1).at
-    found = by_link(
+    found = causes.by_link(
         [
             verdict(metric=metric_key("latency", at), at=at, current=0.5),
             verdict(metric=metric_key("bandwidth", at), at=at, current=4.0, better="higher", unit="GB/s"),
             verdict(metric="step"),
         ]
     )
-    told = {name: times_of(verdicts) for name, verdicts in found.items()}
+    told = {name: causes.times_of(verdicts) for name, verdicts in found.items()}
 
     assert told == {"latency": {Link(0, 1): 0.5}, "bandwidth": {Link(0, 1): 0.25}}
 
@@ -198,4 +188,4 @@ LAUNCH_ON_HOSTS = LaunchRecord(index=0, outcome="passed", wall_s=1.0, hosts=["a"
     ],
 )
 def test_sizes_in_words(hit: list[int], words: str) -> None:
-    assert which(hit, [4, 8, 16, 32]) == words
+    assert causes.which(hit, [4, 8, 16, 32]) == words

@@ -15,14 +15,7 @@ from pytest_distbench.launch.starters import Launcher
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.workloads import gradients
-from pytest_distbench.workloads.gradients import (
-    CALLS,
-    average_gradients,
-    elements_of,
-    overlap_fraction,
-    parallel,
-    tensor_lengths,
-)
+from pytest_distbench.workloads.gradients import CALLS, parallel, tensor_lengths
 from pytest_distbench.workloads.rates import record_rate
 
 
@@ -46,7 +39,7 @@ def test_tensors_are_as_equal_as_they_can_be_and_aligned_where_they_can(
 @pytest.mark.parametrize("message_bytes", [0, 10])
 def test_a_message_is_a_whole_number_of_elements(message_bytes: int) -> None:
     with pytest.raises(ConfigurationError, match=f"{message_bytes} B are no whole number of float32 elements"):
-        elements_of(message_bytes, "float32")
+        gradients.elements_of(message_bytes, "float32")
 
 
 @pytest.mark.spawn
@@ -134,7 +127,7 @@ def test_what_torch_refuses_here_is_skipped_with_its_reason(train: Train) -> Non
 def test_the_fraction_is_that_of_imb_nbc(
     communication_s: float, compute_s: float, both_s: float, fraction: float
 ) -> None:
-    assert overlap_fraction(communication_s, compute_s, both_s) == fraction
+    assert gradients.overlap_fraction(communication_s, compute_s, both_s) == fraction
 
 
 @pytest.mark.spawn
@@ -235,7 +228,7 @@ def train_behind(rank: RankContext) -> None:
     for _ in rank.timed("step", warmup=3, iterations=2):
         model.zero_grad()
         model(torch.full((2, 3), rank.rank + 1.0)).square().sum().backward()
-        average_gradients(rank, net)
+        gradients.average_gradients(rank, net)
     found = [p.grad for p in net.parameters() if p.grad is not None]
     rank.record("gradient", float(sum(gradient.sum() for gradient in found)), reduce="max")
     rank.record("least_gradient", float(sum(gradient.sum() for gradient in found)), reduce="min")

@@ -12,20 +12,13 @@ from support.ranks import make_rank
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.workloads import memory
 from pytest_distbench.workloads.collectives import OPERATIONS
-from pytest_distbench.workloads.memory import (
-    LEAST_BYTES,
-    expect_room,
-    least_bytes,
-    record_peak_memory,
-    reset_peak_memory,
-    sizes_that_fit,
-)
+from pytest_distbench.workloads.memory import record_peak_memory, reset_peak_memory, sizes_that_fit
 
 ALL_REDUCE = OPERATIONS["all_reduce"]
 
 
 def test_a_pool_is_larger_than_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert least_bytes(make_rank()) == LEAST_BYTES
+    assert memory.least_bytes(make_rank()) == memory.LEAST_BYTES
 
     class B200:
         L2_cache_size = 126 * 2**20
@@ -33,7 +26,7 @@ def test_a_pool_is_larger_than_the_caches(monkeypatch: pytest.MonkeyPatch) -> No
     rank = make_rank()
     rank.device = torch.device("cuda", 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: B200)
-    assert least_bytes(rank) == 2 * B200.L2_cache_size
+    assert memory.least_bytes(rank) == 2 * B200.L2_cache_size
 
 
 def test_sizes_beyond_the_free_memory_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,14 +47,14 @@ def test_ranks_that_share_a_gpu_share_its_memory(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_does_not_fit_is_told_with_what_there_is() -> None:
-    expect_room(make_rank(), 1024, what="a message")
+    memory.expect_room(make_rank(), 1024, what="a message")
 
     wanted = (
         r"1 of 1 ranks have no memory for a message: wanted 1\.024e\+06 GiB, rank 0 may take .* GiB; choose a smaller"
     )
 
     with pytest.raises(RecordingError, match=wanted):
-        expect_room(make_rank(), 10**6 * 2**30 + 24000 * 2**30, what="a message")
+        memory.expect_room(make_rank(), 10**6 * 2**30 + 24000 * 2**30, what="a message")
 
 
 def test_on_a_cpu_it_is_the_resident_size() -> None:

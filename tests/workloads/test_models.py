@@ -10,20 +10,8 @@ import torch
 from torch import nn
 
 from pytest_distbench.errors import ConfigurationError, RecordingError
-from pytest_distbench.workloads.models import (
-    LARGE,
-    MODELS,
-    SMALL,
-    VGG16,
-    Autoencoder,
-    MobileNetV2,
-    Size,
-    Transformer,
-    build,
-    count,
-    initialise,
-    model_named,
-)
+from pytest_distbench.workloads import models
+from pytest_distbench.workloads.models import MODELS, SMALL, Transformer, build, count
 
 PAGE = (Path(__file__).parents[2] / "docs" / "trainings.md").read_text()
 SECTION = PAGE.partition("## Models\n")[2].partition("\n## ")[0]
@@ -31,7 +19,7 @@ SECTION = PAGE.partition("## Models\n")[2].partition("\n## ")[0]
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_step_that_a_report_measured_can_be_taken(name: str) -> None:
-    row = model_named(name)
+    row = models.model_named(name)
     with torch.device("meta"):
         inputs, targets = row.batch(row.samples, row.edge, row.classes)
         outputs = build(name)(inputs)
@@ -58,7 +46,7 @@ def test_a_batch_is_learnt_by_a_small_variant(
     for constant, value in shapes.items():
         monkeypatch.setattr(f"pytest_distbench.workloads.models.{constant}", value)
     torch.manual_seed(0)
-    row = model_named(name)
+    row = models.model_named(name)
     model, (inputs, targets) = build(name, classes=10, **options), row.batch(4, 32, 10)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     losses = []
@@ -124,7 +112,7 @@ def test_convolutions_keep_the_scale_and_linear_layers_begin_small() -> None:
     model = nn.Sequential(nn.Conv2d(64, 128, 3), nn.ConvTranspose2d(128, 64, 3), nn.BatchNorm2d(64), nn.Linear(512, 64))
     for parameter in model.parameters():
         nn.init.constant_(parameter, 7.0)
-    initialise(model)
+    models.initialise(model)
     deviations = [float(layer.weight.detach().std()) for layer in model]
     biases = [float(layer.bias.detach().abs().max()) for layer in model]
     of_convolutions = (2 / (128 * 9)) ** 0.5  # fan-out of the one is what the other reads: 128 channels
@@ -135,34 +123,34 @@ def test_convolutions_keep_the_scale_and_linear_layers_begin_small() -> None:
 
 def test_models_are_of_the_reports_size_and_begin_small() -> None:
     with torch.device("meta"):
-        assert count(MobileNetV2(10)) == (2_236_682, 158)
+        assert count(models.MobileNetV2(10)) == (2_236_682, 158)
 
     with torch.device("meta"):
-        model = VGG16(1000)
+        model = models.VGG16(1000)
 
     assert count(model) == (138_357_544, 32)
     assert model.classifier[0].weight.numel() / count(model)[0] > 0.7
 
     with torch.device("meta"):
-        model = Autoencoder()
+        model = models.Autoencoder()
 
     assert count(model) == (11_238_723, 34)
     assert sum(isinstance(layer, nn.ConvTranspose2d) for layer in model.modules()) == 5
 
     with torch.device("meta"):
-        model, images = Autoencoder(), torch.rand(2, 3, 96, 32)
+        model, images = models.Autoencoder(), torch.rand(2, 3, 96, 32)
 
         assert model.encoder(images).shape == (2, 192, 3, 1)
         assert model(images).shape == images.shape
 
 
 def test_a_layer_without_biases_is_fine() -> None:
-    initialise(nn.Linear(2, 2, bias=False))
+    models.initialise(nn.Linear(2, 2, bias=False))
 
 
 def test_the_report_counts_running_statistics_too_where_there_are_100_classes() -> None:
     with torch.device("meta"):
-        model = MobileNetV2(100)
+        model = models.MobileNetV2(100)
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
     statistics = sum(n.running_mean.numel() + n.running_var.numel() for n in norms)  # type: ignore[union-attr]
 
@@ -170,8 +158,8 @@ def test_the_report_counts_running_statistics_too_where_there_are_100_classes() 
     assert count(model)[0] + statistics == 2_386_084
 
 
-@pytest.mark.parametrize(("size", "parameters", "tensors"), [(LARGE, 110_199_808, 147), (SMALL, 807_488, 51)])
-def test_the_large_one_is_as_gpt_2s_smallest(size: Size, parameters: int, tensors: int) -> None:
+@pytest.mark.parametrize(("size", "parameters", "tensors"), [(models.LARGE, 110_199_808, 147), (SMALL, 807_488, 51)])
+def test_the_large_one_is_as_gpt_2s_smallest(size: models.Size, parameters: int, tensors: int) -> None:
     with torch.device("meta"):
         assert count(Transformer(size)) == (parameters, tensors)
 

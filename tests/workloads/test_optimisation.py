@@ -21,16 +21,8 @@ from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, MultiStepLR
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.starters import Launcher
-from pytest_distbench.workloads.optimisation import (
-    LEAST_SCALE,
-    LossScale,
-    MixedPrecision,
-    exponential_warmup,
-    inverse_square_root,
-    linear_scaling,
-    plateau,
-    warmup,
-)
+from pytest_distbench.workloads import optimisation
+from pytest_distbench.workloads.optimisation import LossScale, MixedPrecision, linear_scaling, warmup
 
 if TYPE_CHECKING:
     from pytest_distbench import RankContext
@@ -83,7 +75,7 @@ def test_the_rate_follows_a_power_of_the_workers(power: float, last: float) -> N
 )
 def test_the_rate_is_halved_at_a_plateau_of_two_epochs(losses: list[float], expected: list[float]) -> None:
     optimizer = optimizer_of()
-    schedule = plateau(optimizer)
+    schedule = optimisation.plateau(optimizer)
     found = []
     for loss in losses:
         schedule.step(loss)
@@ -94,7 +86,7 @@ def test_the_rate_is_halved_at_a_plateau_of_two_epochs(losses: list[float], expe
 
 def test_a_plateau_lowers_what_a_warm_up_has_reached_in_each_chain() -> None:
     optimizer = optimizer_of()
-    rising, falling = warmup(optimizer, factor=4, steps=2), plateau(optimizer, epochs=1)
+    rising, falling = warmup(optimizer, factor=4, steps=2), optimisation.plateau(optimizer, epochs=1)
     assert rates(optimizer, rising, 3) == pytest.approx([1, 2.5, 4])
     for loss in (1.0, 1.0):
         falling.step(loss)
@@ -103,7 +95,7 @@ def test_a_plateau_lowers_what_a_warm_up_has_reached_in_each_chain() -> None:
 
     # Report 004's GNMT in 100 steps: after 40 % of them, and then every 5 %, four times
     optimizer = optimizer_of(2e-3)
-    found = rates(optimizer, exponential_warmup(optimizer, warmup_steps=20, total_steps=100), 100)
+    found = rates(optimizer, optimisation.exponential_warmup(optimizer, warmup_steps=20, total_steps=100), 100)
     assert found[0] == pytest.approx(2e-3 * 0.01 ** (19 / 20))
     assert found[9] == pytest.approx(2e-4), "half way, of a hundredth a tenth"
     ratios = [b / a for a, b in pairwise(found[:20])]
@@ -115,7 +107,7 @@ def test_a_plateau_lowers_what_a_warm_up_has_reached_in_each_chain() -> None:
 
     # Report 004's Transformer: 1000 steps of warm-up
     optimizer = optimizer_of(1.976e-3)
-    found = rates(optimizer, inverse_square_root(optimizer, warmup_steps=1000), 4000)
+    found = rates(optimizer, optimisation.inverse_square_root(optimizer, warmup_steps=1000), 4000)
     told = [found[n - 1] / 1.976e-3 for n in (1, 250, 1000, 1001, 4000)]
     assert told == pytest.approx([0.001, 0.25, 1.0, math.sqrt(1000 / 1001), 0.5])
 
@@ -129,8 +121,8 @@ def test_a_plateau_lowers_what_a_warm_up_has_reached_in_each_chain() -> None:
     [
         lambda optimizer: warmup(optimizer, factor=3, steps=5),
         lambda optimizer: linear_scaling(optimizer, world_size=4, epoch_steps=3),
-        lambda optimizer: exponential_warmup(optimizer, warmup_steps=3, total_steps=20),
-        lambda optimizer: inverse_square_root(optimizer, warmup_steps=3),
+        lambda optimizer: optimisation.exponential_warmup(optimizer, warmup_steps=3, total_steps=20),
+        lambda optimizer: optimisation.inverse_square_root(optimizer, warmup_steps=3),
     ],
 )
 def test_a_schedule_that_was_saved_goes_on_where_it_was(make: Callable[[Optimizer], LRScheduler]) -> None:
@@ -154,7 +146,7 @@ def test_a_schedule_that_was_saved_goes_on_where_it_was(make: Callable[[Optimize
         (partial(linear_scaling, world_size=2, epoch_steps=0), "epoch_steps=0; wanted a whole number of at least 1"),
         (partial(linear_scaling, world_size=2, epoch_steps=1, power="1"), "power='1'; wanted"),
         (
-            lambda o: exponential_warmup(o, warmup_steps=1, total_steps=10, remain=40),
+            lambda o: optimisation.exponential_warmup(o, warmup_steps=1, total_steps=10, remain=40),
             "wanted shares of the training, found remain=40, interval=0.05",
         ),
     ],
@@ -246,7 +238,7 @@ def test_the_scale_is_that_of_torchs_scaler(overflows: list[bool], window: int) 
 
 
 def test_a_training_whose_gradients_always_overflow_has_diverged() -> None:
-    scale = LossScale(LEAST_SCALE, window=1)
+    scale = LossScale(optimisation.LEAST_SCALE, window=1)
 
     with pytest.raises(RecordingError, match=r"overflow float16 even at a loss scale of 6.10352e-05: the training has"):
         scale.note(overflow=True)

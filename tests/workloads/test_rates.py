@@ -17,26 +17,18 @@ from pytest_distbench.records.metric import TOLD
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.workloads import rates
 from pytest_distbench.workloads.inputs import Batches
-from pytest_distbench.workloads.rates import (
-    PEAKS,
-    peak_flops,
-    rate_of,
-    record_input_rate,
-    record_rate,
-    record_throughput,
-    transformer_flops_per_token,
-)
+from pytest_distbench.workloads.rates import peak_flops, record_input_rate, record_rate, record_throughput
 
 
 def test_the_rate_has_the_spread_of_its_steps_and_adds_up_over_ranks() -> None:
-    mean, uncertainty, jitter = rate_of(8, [0.1, 0.1, 0.2, 0.4])  # 80, 80, 40 and 20 samples a second
+    mean, uncertainty, jitter = rates.rate_of(8, [0.1, 0.1, 0.2, 0.4])  # 80, 80, 40 and 20 samples a second
     assert mean == pytest.approx(8 / 0.2)
     assert uncertainty == pytest.approx(statistics.pstdev([80, 80, 40, 20]) / 2)
     assert jitter == pytest.approx(1.4826 * 20)
 
-    assert rate_of(4, [0.5, 0.5]) == (8.0, 0.0, 0.0)
+    assert rates.rate_of(4, [0.5, 0.5]) == (8.0, 0.0, 0.0)
 
-    assert rate_of(4, [0.5]) == (8.0, None, None)
+    assert rates.rate_of(4, [0.5]) == (8.0, None, None)
 
     step, samples, rate, *spreads = rated(8).observations
     assert (samples.name, samples.values) == ("samples_per_step", [8])
@@ -46,9 +38,9 @@ def test_the_rate_has_the_spread_of_its_steps_and_adds_up_over_ranks() -> None:
 
     reports = [rated(8), rated(2, 1)]
     found = {m.name: m for m in merge(recorded(reports))}
-    rates = [report.observations[2].values[0] for report in reports]
+    each = [report.observations[2].values[0] for report in reports]
     assert (found["samples_per_step"].value, found["samples_per_step"].better) == (10, "exact")
-    assert found["samples_per_second"].value == pytest.approx(sum(rates))
+    assert found["samples_per_second"].value == pytest.approx(sum(each))
 
 
 def rated(samples: int, rank_number: int = 0) -> RankReport:
@@ -158,10 +150,10 @@ def test_the_peak_of_a_product_is_found_by_the_name_that_the_driver_gives(name: 
 
 
 def test_rates_are_judged_and_their_share_of_a_known_peak_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len({pattern for pattern, _ in PEAKS}) == len(PEAKS)
+    assert len({pattern for pattern, _ in rates.PEAKS}) == len(rates.PEAKS)
 
     # PaLM 540B: 118 layers, width 48 heads * 256, sequences of 2048: appendix B's formula by hand
-    told = transformer_flops_per_token(540_350_000_000, layers=118, width=48 * 256, sequence=2048)
+    told = rates.transformer_flops_per_token(540_350_000_000, layers=118, width=48 * 256, sequence=2048)
     assert told == pytest.approx(6 * 540.35e9 + 12 * 118 * 12288 * 2048)
 
     rank = make_rank()

@@ -20,17 +20,9 @@ from support.ranks import make_rank
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.starters import Launcher
+from pytest_distbench.workloads import translation
 from pytest_distbench.workloads.data.pairs import BOS, EOS, PAD, UNK, Pairs, Sentences, Vocabulary, join_bpe
-from pytest_distbench.workloads.translation import (
-    State,
-    TokenBatches,
-    beam_search,
-    bleu_over_ranks,
-    corpus_bleu,
-    make_batch,
-    smoothed_loss,
-    translate,
-)
+from pytest_distbench.workloads.translation import State, TokenBatches, bleu_over_ranks, corpus_bleu, translate
 
 if TYPE_CHECKING:
     from pytest_distbench import RankContext
@@ -46,7 +38,7 @@ def rank_of(rank: int, world_size: int, seed: int = 3) -> Any:
 
 
 def test_batches_end_their_sentences_and_go_on_where_they_were() -> None:
-    batch = make_batch([([A, B, C], [D]), ([A], [C, D])])
+    batch = translation.make_batch([([A, B, C], [D]), ([A], [C, D])])
     assert batch.source.tolist() == [[A, B, C, EOS], [A, EOS, PAD, PAD]]
     assert batch.lengths.tolist() == [4, 2]
     assert batch.target.tolist() == [[BOS, D, EOS, PAD], [BOS, C, D, EOS]]
@@ -93,7 +85,9 @@ def test_the_loss_gives_all_words_a_share_and_padding_none(smoothing: float) -> 
         surprise = [total - score for score in row.tolist()]
         by_hand += (1 - smoothing) * surprise[label] + smoothing * sum(surprise) / 5
 
-    assert smoothed_loss(scores, torch.tensor([[4, 1, PAD]]), smoothing=smoothing).item() == pytest.approx(by_hand)
+    assert translation.smoothed_loss(scores, torch.tensor([[4, 1, PAD]]), smoothing=smoothing).item() == pytest.approx(
+        by_hand
+    )
 
 
 # Beam search
@@ -222,10 +216,10 @@ def test_ranks_have_the_score_of_the_whole_set(launcher: Launcher, tmp_path: Pat
 def test_the_loss_of_float16_scores_is_computed_in_float32() -> None:
     scores = torch.randn(64, 50, 40, generator=torch.Generator().manual_seed(0)).half()
     target = torch.ones(64, 50, dtype=torch.int64)
-    loss = smoothed_loss(scores, target, smoothing=0.1)
+    loss = translation.smoothed_loss(scores, target, smoothing=0.1)
 
     assert loss.dtype == torch.float32
-    assert loss.item() == smoothed_loss(scores.float(), target, smoothing=0.1).item()
+    assert loss.item() == translation.smoothed_loss(scores.float(), target, smoothing=0.1).item()
 
 
 @pytest.mark.parametrize(("penalty", "tokens"), [(0.0, [A]), (0.6, [A]), (2.0, [B, D, C])])
@@ -234,4 +228,4 @@ def test_a_longer_translation_wins_with_the_penalty(penalty: float, tokens: list
     chain = Chain({BOS: {A: 0.55, B: 0.45}, A: {EOS: 1.0}, B: {D: 1.0}, D: {C: 1.0}, C: {EOS: 1.0}}).eval()
     source = torch.tensor([[A, EOS]])
 
-    assert beam_search(chain, source, torch.tensor([2]), beam=3, most_tokens=9, penalty=penalty) == [tokens]
+    assert translation.beam_search(chain, source, torch.tensor([2]), beam=3, most_tokens=9, penalty=penalty) == [tokens]

@@ -11,15 +11,7 @@ import pytest
 from support.timelines import JOB
 
 from pytest_distbench.elastic import engines, join, kill
-from pytest_distbench.elastic.engines import (
-    DEFAULT_ENGINE,
-    ENGINES,
-    FAST_PARTS,
-    EngineKind,
-    NodeOutputs,
-    fast_problem,
-    torch_release,
-)
+from pytest_distbench.elastic.engines import ENGINES, EngineKind, NodeOutputs
 from pytest_distbench.elastic.progress import tell_agent_end, tell_slow, tell_split, tell_unstable
 from pytest_distbench.elastic.records import PARTS, ElasticJob, event
 from pytest_distbench.machine.hardware import installed_version
@@ -78,19 +70,19 @@ def test_rows_of_engines_have_what_controller_and_workers_need() -> None:
     ):
         assert word in told
 
-    assert ENGINES[DEFAULT_ENGINE].problem() == ""
+    assert ENGINES[engines.DEFAULT_ENGINE].problem() == ""
 
     found = ENGINES["stock"].all_timers({"last_call_s": 0.3, "keep_alive_s": 2, "poll_s": 0.05})
     assert list(found) == list(ENGINES["stock"].timers)
     assert (found["last_call_s"], found["keep_alive_s"], found["settle_s"]) == (1, 2, 120)
 
-    assert f"{installed_version('torch')}.".startswith(f"{torch_release().removeprefix('torch ')}.")
+    assert f"{installed_version('torch')}.".startswith(f"{engines.torch_release().removeprefix('torch ')}.")
 
 
 @pytest.mark.parametrize("kind", ENGINES.values(), ids=list(ENGINES))
 def test_each_row_has_what_controller_and_workers_need_and_a_stand_in_that_can_always_be_used(kind: EngineKind) -> None:
     assert {"collective_s", "settle_s"} <= kind.timers.keys()
-    assert kind.stand_in in ("", DEFAULT_ENGINE)
+    assert kind.stand_in in ("", engines.DEFAULT_ENGINE)
 
 
 def test_the_fast_engine_can_be_used_with_this_torch_and_this_python() -> None:
@@ -105,10 +97,10 @@ def test_what_a_torch_lacks_of_the_private_parts_of_the_fast_engine_is_named_and
     assert torch is not None
     source = Path(str(torch.origin)).parent / "distributed/elastic/rendezvous/dynamic_rendezvous.py"
     (tmp_path / "changed.py").write_text(source.read_text().replace("_op_executor", "_executor"))
-    told = f"{torch_release()} does not have, in torch/distributed/elastic/rendezvous/dynamic_rendezvous.py, "
+    told = f"{engines.torch_release()} does not have, in torch/distributed/elastic/rendezvous/dynamic_rendezvous.py, "
 
-    assert fast_problem(tmp_path / "changed.py") == f"{told}_op_executor"
-    assert fast_problem(tmp_path / "moved.py") == told + ", ".join(sorted(FAST_PARTS))
+    assert engines.fast_problem(tmp_path / "changed.py") == f"{told}_op_executor"
+    assert engines.fast_problem(tmp_path / "moved.py") == told + ", ".join(sorted(engines.FAST_PARTS))
     assert ENGINES["fast"].stand_in == "stock"
 
 
@@ -137,4 +129,4 @@ def test_the_fast_engine_looks_for_every_part_that_it_uses_of_torchs_rendezvous(
     used |= {name for of, name in reached if of in ("self", "FastRendezvous") and name.startswith("_")}
     used |= {n.arg for n in nodes if isinstance(n, ast.keyword)} & {"cache_duration"}
 
-    assert used == FAST_PARTS
+    assert used == engines.FAST_PARTS

@@ -8,15 +8,8 @@ from collections.abc import Sequence
 import pytest
 from support.timelines import JOB, Timeline, but, killed
 
-from pytest_distbench.elastic.measures.continuity import (
-    accuracy_lost,
-    count_samples,
-    epochs_in_one_order,
-    optimizers_that_forgot,
-    samples_reordered,
-    tell_wrong_resume,
-    worst_relapse,
-)
+from pytest_distbench.elastic.measures import continuity
+from pytest_distbench.elastic.measures.continuity import epochs_in_one_order, samples_reordered, tell_wrong_resume
 from pytest_distbench.elastic.measures.history import History
 from pytest_distbench.elastic.records import event
 from pytest_distbench.read import stdout
@@ -98,7 +91,7 @@ def test_optimizers_that_begin_with_less_than_they_knew_have_forgotten(before: i
         event("remembered", t=25.0, slot=0, generation=1, before=before, after=after),
     ]
 
-    assert optimizers_that_forgot(timeline.history) == found
+    assert continuity.optimizers_that_forgot(timeline.history) == found
 
 
 def wish(generation: int, *, samples: int = 12, epochs: int = 3, **more: object) -> Event:
@@ -134,7 +127,7 @@ def test_samples_and_epochs_that_no_generation_asked_for_are_skipped(
 ) -> None:
     timeline = killed()
     timeline.lines += wishes
-    found = count_samples(timeline.history)
+    found = continuity.count_samples(timeline.history)
 
     assert (found[0][0], found[1]) == (skipped, (0, ""))
     assert found[0][1].startswith(told) if told else found[0][1] == ""
@@ -147,7 +140,7 @@ def test_what_a_body_says_it_drew_counts_in_place_of_what_it_was_given() -> None
     timeline.lines += [
         event("drew", t=0.9, slot=slot, generation=0, step=1, samples=[0, 2]) for slot in (0, 1)
     ]  # both the batch of rank 0
-    found = count_samples(timeline.history)
+    found = continuity.count_samples(timeline.history)
 
     assert (found[0][0], found[1][0]) == (2, 2)
     assert found[1][1].startswith("epoch 0: sample 0 was trained on 2 times, the last time in step 1")
@@ -269,30 +262,30 @@ def trained_of_learning(*, after: float, noise: float = 0.0) -> Timeline:
 def test_a_load_lost_the_share_by_which_the_loss_rose_of_that_by_which_it_had_fallen(
     after: float, share: float
 ) -> None:
-    assert worst_relapse(trained_of_learning(after=after).history)[0] == pytest.approx(share)
+    assert continuity.worst_relapse(trained_of_learning(after=after).history)[0] == pytest.approx(share)
 
 
 def test_what_a_load_lost_is_told_with_its_numbers_where_it_is_more_than_chance() -> None:
-    assert worst_relapse(trained_of_learning(after=2.0).history)[1] == (
+    assert continuity.worst_relapse(trained_of_learning(after=2.0).history)[1] == (
         "the loss had fallen from 2 to 1 at the checkpoint of step 20, and generation 1 continued with 2 "
         "(means of 5 steps)"
     )
 
-    assert worst_relapse(trained_of_learning(after=2.0, noise=0.3).history)[0] == 0.0
+    assert continuity.worst_relapse(trained_of_learning(after=2.0, noise=0.3).history)[0] == 0.0
 
     silent = trained_of_learning(after=2.0)
     silent.lines = [but(line, loss=None) if line.what == "stepped" else line for line in silent.lines]
     timeline = Timeline()
     timeline.generation(0, [0], first=1.0, steps=8)
     timeline.generation(1, [0], first=50.0, steps=8, resumed=0)
-    assert worst_relapse(silent.history)[0] == worst_relapse(timeline.history)[0] == 0.0
+    assert continuity.worst_relapse(silent.history)[0] == continuity.worst_relapse(timeline.history)[0] == 0.0
 
 
 @pytest.mark.parametrize(("after", "is_lost"), [(4.0, True), (2.1, False)])
 def test_a_loss_far_above_that_of_the_beginning_is_lost_however_little_had_been_learned(
     after: float, is_lost: bool
 ) -> None:
-    found = worst_relapse(trained_of_learning(after=after, noise=0.3).history)
+    found = continuity.worst_relapse(trained_of_learning(after=after, noise=0.3).history)
 
     assert (found[0] >= 1.0) is is_lost
     assert ("before, it was never above 2.06 (means of 5 steps)" in found[1]) is is_lost
@@ -304,7 +297,7 @@ def test_a_generation_that_begins_the_training_again_has_nothing_to_remember() -
         timeline.generation(number, [0], first=10.0 * number + 2, steps=2)
         timeline.lines.append(event("remembered", t=10.0 * number + 2, slot=0, generation=number, before=0, after=4))
 
-    assert optimizers_that_forgot(timeline.history) == 0
+    assert continuity.optimizers_that_forgot(timeline.history) == 0
 
 
 def test_a_training_that_goes_on_at_the_beginning_of_its_epoch_repeats_samples() -> None:
@@ -312,7 +305,7 @@ def test_a_training_that_goes_on_at_the_beginning_of_its_epoch_repeats_samples()
     timeline.generation(0, [0, 1], first=1.0, steps=2)
     timeline.seen[2] = (0, 0)  # as if the place in the epoch had not been kept
     timeline.generation(1, [0, 1], first=9.0, steps=3, resumed=2)
-    found = count_samples(timeline.history)
+    found = continuity.count_samples(timeline.history)
 
     assert (found[0][0], found[1][0]) == (0, 8)
     assert found[1][1].startswith("epoch 0: sample 0 was trained on 2 times, the last time in step 3, and 7")
@@ -326,7 +319,7 @@ def test_a_share_that_nobody_was_given_is_skipped() -> None:
         but(line, samples=[]) if line.what == "batch" and (line.slot, line.step) == (1, 5) else line
         for line in timeline.lines
     ]
-    found = count_samples(timeline.history)
+    found = continuity.count_samples(timeline.history)
 
     assert (found[0][0], found[1][0]) == (2, 0)
     assert found[0][1] == "epoch 1: nobody trained on sample 5, nor on 1 others"
@@ -340,4 +333,4 @@ def test_the_accuracy_that_a_load_lost_is_a_difference_of_means(after: float | N
         for line in timeline.lines
     ]
 
-    assert accuracy_lost(timeline.history) == lost
+    assert continuity.accuracy_lost(timeline.history) == lost

@@ -8,20 +8,8 @@ from collections.abc import Sequence
 import pytest
 from support.timelines import JOB, Timeline, but
 
-from pytest_distbench.elastic.measures import measure
-from pytest_distbench.elastic.measures.ledger import (
-    LOADS,
-    PARAMETERS,
-    RANDOM,
-    RATE,
-    REPLICAS,
-    STATE,
-    UPDATES,
-    count,
-    cut_batches,
-    mismatches,
-    shared_batches,
-)
+from pytest_distbench.elastic.measures import ledger, measure
+from pytest_distbench.elastic.measures.ledger import LOADS, PARAMETERS, RANDOM, STATE, count, mismatches
 from pytest_distbench.elastic.records import RANDOM_PART, HeldAt, event
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import Event
@@ -80,7 +68,7 @@ def test_optimizers_step_as_often_as_before_for_a_batch_or_for_as_many_samples(
         for line in timeline.lines
     ]
 
-    assert count(mismatches(timeline.history), UPDATES)[0] == number
+    assert count(mismatches(timeline.history), ledger.UPDATES)[0] == number
 
 
 @pytest.mark.parametrize(
@@ -140,12 +128,16 @@ def test_ranks_that_differ_are_told_of_a_job_without_changes_too(second: str | N
     timeline.lines += [held("save", 0, 0, "a"), *([held("save", 1, 0, second)] if second else [])]
     _, found = measure(replace(JOB, checkpoint_every=6), timeline.history)
 
-    assert {m.name: m.value for m in found if m.name in LOADS} == {REPLICAS: number}
+    assert {m.name: m.value for m in found if m.name in LOADS} == {ledger.REPLICAS: number}
 
 
 @pytest.mark.parametrize(
     ("begun", "found"),
-    [([("a", "r0"), ("a", "r1")], {}), ([("a", "r0")] * 2, {RANDOM: 1}), ([("b", "r0"), ("b", "r1")], {PARAMETERS: 2})],
+    [
+        ([("a", "r0"), ("a", "r1")], {}),
+        ([("a", "r0")] * 2, {RANDOM: 1}),
+        ([("b", "r0"), ("b", "r1")], {PARAMETERS: 2}),
+    ],
 )
 def test_all_ranks_have_to_begin_with_what_rank_0_held_and_each_with_its_own_random_stream(
     begun: list[tuple[str, str]], found: dict[str, int]
@@ -204,7 +196,7 @@ def test_a_part_that_came_back_and_is_as_before_the_load_in_the_middle_of_an_epo
 
 
 def test_ranks_that_differ_at_a_checkpoint_lose_what_only_one_of_them_writes() -> None:
-    assert changed([held("save", 0, 0, "a"), held("save", 1, 0, "b")]) == {REPLICAS: 1}
+    assert changed([held("save", 0, 0, "a"), held("save", 1, 0, "b")]) == {ledger.REPLICAS: 1}
 
 
 @pytest.mark.parametrize(
@@ -226,13 +218,13 @@ def test_a_rate_that_only_one_rank_has_or_that_a_redone_step_has_anew_is_wrong(
         for line in timeline.lines
     ]
 
-    assert count(mismatches(timeline.history), RATE)[0] == number
+    assert count(mismatches(timeline.history), ledger.RATE)[0] == number
 
 
 def test_a_rate_is_wrong_where_a_schedule_or_a_number_of_nodes_does_not_explain_it() -> None:
     lines = [but(held("step", rank, 1, "a"), rates={"that steps": [rate]}) for rank, rate in ((0, 0.2), (1, 0.3))]
 
-    assert changed(lines) == {RATE: 1}
+    assert changed(lines) == {ledger.RATE: 1}
     assert changed([lines[0], but(lines[1], rates={"that steps": [0.2]})]) == {}
     assert mismatches(went_on(0).history) == []
 
@@ -258,7 +250,7 @@ def test_ranks_whose_models_were_given_the_same_in_every_step_that_was_seen_shar
         for step, digest in enumerate(digests)
     ]
 
-    assert len(shared_batches(timeline.history)) == number
+    assert len(ledger.shared_batches(timeline.history)) == number
 
 
 @pytest.mark.parametrize(
@@ -285,7 +277,7 @@ def test_a_worker_whose_model_is_given_half_of_its_batches_behind_a_load_is_told
         for step, rows in enumerate(given, first)
     ]
 
-    assert len(cut_batches(timeline.history)) == number
+    assert len(ledger.cut_batches(timeline.history)) == number
 
 
 def test_a_checkpoint_that_was_written_twice_counts_as_the_newest_generation_wrote_it() -> None:

@@ -13,16 +13,7 @@ import torch
 
 from pytest_distbench.errors import DataError
 from pytest_distbench.workloads.data import cifar10
-from pytest_distbench.workloads.data.cifar10 import (
-    RECORD_BYTES,
-    augment,
-    count_records,
-    decode,
-    generate,
-    generate_noise,
-    load,
-    unpickle_arrays,
-)
+from pytest_distbench.workloads.data.cifar10 import RECORD_BYTES, count_records, load, unpickle_arrays
 
 CONTENT = {b"data": np.arange(24, dtype=np.uint8).reshape(4, 6), b"labels": [3, 1, 4, 1], b"filenames": [b"a.png"]}
 
@@ -80,7 +71,7 @@ RECORD = bytes([7, *([1] * 1024), *([2] * 1024), *range(256), *([3] * 768)])
 
 
 def test_a_record_is_a_label_and_three_planes_counted_file_by_file() -> None:
-    image, label = decode(RECORD, "here")
+    image, label = cifar10.decode(RECORD, "here")
     assert label == 7
     assert (image.shape, image.dtype) == ((3, 32, 32), torch.uint8)
     assert [image[0].unique().tolist(), image[1].unique().tolist()] == [[1], [2]]
@@ -117,7 +108,7 @@ def test_an_image_is_cropped_or_mirrored_within_four_pixels_and_normalised() -> 
     brightest = (1 - torch.tensor([0.4914, 0.4822, 0.4465])) / torch.tensor([0.2470, 0.2435, 0.2616])
     left_half = white.clone()
     left_half[:, :, 16:] = 0
-    seen = [augment(left_half) for _ in range(50)]
+    seen = [cifar10.augment(left_half) for _ in range(50)]
 
     assert {(s.shape, s.dtype) for s in seen} == {((3, 32, 32), torch.float32)}
     for image in seen:
@@ -214,7 +205,7 @@ def test_damage_of_a_pickled_file_is_named(pickled: Path, content: dict[str, obj
 def test_the_generated_set_shows_the_digits_of_scikit_learn(tmp_path: Path) -> None:
     from sklearn.datasets import load_digits
 
-    generate(tmp_path, 0)
+    cifar10.generate(tmp_path, 0)
     train, test = load(tmp_path)
     digits = load_digits()
     known = {(image.tobytes(), int(label)) for image, label in zip(digits.images, digits.target, strict=True)}
@@ -281,13 +272,13 @@ def test_wherever_it_was_cut_off_it_is_refused(tmp_path: Path) -> None:
 
 def test_generated_files_are_read_as_real_ones_and_are_the_same_for_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cifar10, "FILE_RECORDS", 4)
-    files = dict(generate_noise(10, seed=1))
+    files = dict(cifar10.generate_noise(10, seed=1))
 
     assert count_records({name: len(content) for name, content in files.items()}, "") == {
         "data_batch_1.bin": 4, "data_batch_2.bin": 4, "data_batch_3.bin": 2,
     }  # fmt: skip
     for content in files.values():
         for start in range(0, len(content), RECORD_BYTES):
-            decode(content[start : start + RECORD_BYTES], "")
-    assert dict(generate_noise(10, seed=1)) == files
-    assert dict(generate_noise(10, seed=2)) != files
+            cifar10.decode(content[start : start + RECORD_BYTES], "")
+    assert dict(cifar10.generate_noise(10, seed=1)) == files
+    assert dict(cifar10.generate_noise(10, seed=2)) != files

@@ -12,16 +12,8 @@ from pytest_distbench.records.metric import LINK_PEAK, metric_key
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import STATISTICS, CaseResult, Finding
 from pytest_distbench.report.verdicts import case_table, telling_verdicts
-from pytest_distbench.workloads.tables.collectives import (
-    BACKENDS,
-    COLLECTIVES,
-    NETWORKS,
-    TRANSPORTS,
-    collective_rows,
-    footer,
-    is_sweep,
-    sweep_points,
-)
+from pytest_distbench.workloads.tables import collectives
+from pytest_distbench.workloads.tables.collectives import BACKENDS, collective_rows, footer, is_sweep, sweep_points
 
 
 def test_a_sweep_has_its_sizes_in_order_with_rates_and_verdicts() -> None:
@@ -94,7 +86,7 @@ def over(network: str, *verdicts: Finding) -> CaseResult:
 
 
 def test_networks_stand_beside_the_first() -> None:
-    section = NETWORKS.table(
+    section = collectives.NETWORKS.table(
         [
             over("", told(64, 9e-6)),
             over("1gbit", told(64, 2e-6)),
@@ -104,7 +96,7 @@ def test_networks_stand_beside_the_first() -> None:
     assert section.header[-3:] == ["1gbit time(us)", "1gbit,overlay time(us)", "x 1gbit,overlay"]
     assert [row[-3:] for row in section.texts] == [["2.00", "3.00", "1.500"], ["-", "4.00", "-"]]
 
-    assert not NETWORKS.table([over("", told(64, 1e-6)), over("1gbit", told(64, 1e-6))]).rows
+    assert not collectives.NETWORKS.table([over("", told(64, 1e-6)), over("1gbit", told(64, 1e-6))]).rows
 
 
 def sent_by(transport: str, size: int, seconds: float) -> CaseResult:
@@ -113,7 +105,9 @@ def sent_by(transport: str, size: int, seconds: float) -> CaseResult:
 
 
 def test_a_transport_has_a_column_and_so_has_what_the_backend_would_have_taken() -> None:
-    section = TRANSPORTS.table([sent_by("tree", 64, 3e-6), sent_by("ring", 64, 1e-6), sent_by("", 64, 2e-6)])
+    section = collectives.TRANSPORTS.table(
+        [sent_by("tree", 64, 3e-6), sent_by("ring", 64, 1e-6), sent_by("", 64, 2e-6)]
+    )
 
     assert section.header[-3:] == ["ring time(us)", "tree time(us)", "usual time(us)"]
     assert [row[-3:] for row in section.texts] == [["1.00", "3.00", "2.00"]]
@@ -201,7 +195,7 @@ def test_means_are_of_all_messages_of_each_collective() -> None:
 def test_collectives_have_the_columns_of_nccl_tests() -> None:
     facts = {"collective": "all_reduce", "dtype": "float32", "busbw_factor": 1.5, "count": 250_000, "redop": "sum"}
     measured = replace(point(1_000_000, current=0.001), facts=facts)
-    section = COLLECTIVES.table([result(measured, point(64))])
+    section = collectives.COLLECTIVES.table([result(measured, point(64))])
 
     side = ["algbw(GB/s)", "busbw(GB/s)", "#wrong"]
     assert section.header == [
