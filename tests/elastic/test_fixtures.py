@@ -285,11 +285,7 @@ def test_an_engine_that_cannot_be_used_here_is_an_error(project: Project, kind: 
 
 @pytest.mark.parametrize(
     ("call", "options", "nodes"),
-    [
-        ("nodes=(1, 3)", [], 3),
-        ("nodes=(1, 4)", ["--gpu"], 4),
-        ("nodes=(1, 4), oversubscribed=True", ["--gpu"], 4),
-    ],
+    [("nodes=(1, 3)", [], 3), ("nodes=(1, 4)", ["--gpu"], 4), ("nodes=(1, 4), oversubscribed=True", ["--gpu"], 4)],
 )
 def test_more_nodes_than_ranks_or_gpus_are_not_run(
     project: Project, gpus: Callable[[int], None], call: str, options: list[str], nodes: int

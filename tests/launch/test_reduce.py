@@ -13,16 +13,8 @@ from hypothesis import strategies as st
 from support.fingerprints import BARRIER
 
 from pytest_distbench.errors import RecordingError
-from pytest_distbench.launch.reduce import (
-    join,
-    join_fingerprints,
-    late_s,
-    merge,
-    of_launch,
-    recorded,
-    reduce_host,
-    reduce_partials,
-)
+from pytest_distbench.launch import reduce as module
+from pytest_distbench.launch.reduce import join, join_fingerprints, late_s, merge, recorded, reduce_partials
 from pytest_distbench.records.iteration import Collective, Fingerprint
 from pytest_distbench.records.kinds import Better, Reduce
 from pytest_distbench.records.launch import HostReport, RankReport
@@ -128,14 +120,16 @@ def test_fingerprints_of_equal_ranks_are_stored_once_and_others_apart() -> None:
 
     def held(*numbers: int) -> Fingerprint:
         each = [Fingerprint(facts={"parameter_bytes": {str(rank): number}}) for rank, number in enumerate(numbers)]
-        return of_launch(join_fingerprints(each), len(numbers))
+        return module.of_launch(join_fingerprints(each), len(numbers))
 
     assert held(84, 0).facts == {"parameter_bytes": {"0": 84, "1": 0}}
     assert held(0, 0).facts == {}
 
 
 def hosts_of(*lives: list[RankReport]) -> HostReport:
-    return join([reduce_host({r.rank: r for r in there}, lived_here=len(there), are_all=False) for there in lives])
+    return join(
+        [module.reduce_host({r.rank: r for r in there}, lived_here=len(there), are_all=False) for there in lives]
+    )
 
 
 def test_ranks_are_as_late_as_they_come_to_the_collective_that_they_come_latest_to() -> None:

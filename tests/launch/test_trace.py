@@ -11,16 +11,8 @@ import pytest
 from support.plans import make_plan
 
 from pytest_distbench.errors import ReadingError
-from pytest_distbench.launch.trace import (
-    Event,
-    LoopTrace,
-    Side,
-    busy_communication,
-    origin,
-    read_traces,
-    union,
-    write_file,
-)
+from pytest_distbench.launch import trace as module
+from pytest_distbench.launch.trace import Event, LoopTrace, Side, busy_communication, origin, read_traces
 from pytest_distbench.records.iteration import iteration_name
 
 
@@ -44,8 +36,8 @@ def loop_trace(*events: Event, rank: int = 0, loop: str = "step", steps: list[tu
 
 
 def test_what_overlaps_is_counted_once() -> None:
-    assert union(iter([(5.0, 9.0), (0.0, 4.0), (2.0, 3.0), (3.0, 6.0), (20.0, 21.0)])) == 10.0
-    assert union(iter([])) == 0.0
+    assert module.union(iter([(5.0, 9.0), (0.0, 4.0), (2.0, 3.0), (3.0, 6.0), (20.0, 21.0)])) == 10.0
+    assert module.union(iter([])) == 0.0
 
 
 def test_collectives_at_once_are_busy_once_and_add_up_by_name() -> None:
@@ -108,7 +100,7 @@ def test_of_loops_without_communication_and_of_what_is_no_loop_nothing_is_told()
 
 
 def written(*sides: Side) -> list[dict[str, Any]]:
-    document = json.loads(gzip.decompress(write_file(sides)))
+    document = json.loads(gzip.decompress(module.write_file(sides)))
     events: list[dict[str, Any]] = document["traceEvents"]
     return events
 

@@ -19,19 +19,9 @@ from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.reduce import merge, recorded
 from pytest_distbench.records.launch import RankReport
 from pytest_distbench.records.metric import Bound
+from pytest_distbench.worker import notebook as module
 from pytest_distbench.worker.context import Goal, RankContext
-from pytest_distbench.worker.notebook import (
-    Notebook,
-    check_metric,
-    check_name,
-    check_number,
-    check_point,
-    check_scalars,
-    check_several,
-    check_unread,
-    check_values,
-    check_whole,
-)
+from pytest_distbench.worker.notebook import Notebook, check_scalars, check_several, check_unread, check_values
 
 
 def note(notebook: Notebook, value: object, better: str = "info", **options: object) -> None:
@@ -129,29 +119,35 @@ def test_what_is_not_judged_and_what_a_clock_of_ours_says_is_noted(value: object
 def test_numbers_of_other_libraries_are_numbers_and_errors_name_the_call() -> None:
     numbers = [3, 3.0, numpy.int64(3), numpy.float32(3), torch.tensor(3), Fraction(3), Decimal(3)]
     for value in (*numbers, torch.tensor([3.0], requires_grad=True)):
-        assert check_number("call", "x", value) == 3.0
+        assert module.check_number("call", "x", value) == 3.0
 
     texts = (None, True, numpy.bool_(1), "3", b"3", [3])
     tensors = (torch.tensor([1, 2]), torch.tensor(True), torch.tensor(1j), torch.empty(1, device="meta"))
     numbers = (3j, numpy.complex64(3), math.nan, math.inf, 10**400, 1e301, Decimal("sNaN"))
     for value in (*texts, *tensors, *numbers):
         with pytest.raises(RecordingError, match=r"call: x=.*; wanted a finite number"):
-            check_number("call", "x", value)
+            module.check_number("call", "x", value)
 
     for refused, told in (
-        (lambda: check_whole("call", "x", 0, least=1), r"call: x=0; wanted a whole number of at least 1 and at most 9"),
         (
-            lambda: check_name("call", "name", "a[b"),
+            lambda: module.check_whole("call", "x", 0, least=1),
+            r"call: x=0; wanted a whole number of at least 1 and at most 9",
+        ),
+        (
+            lambda: module.check_name("call", "name", "a[b"),
             r"call: name='a\[b'; wanted printable text without \[ \], not empty",
         ),
-        (lambda: check_metric("call", "wall_time"), "call: the plugin itself records a metric of that name; choose"),
+        (
+            lambda: module.check_metric("call", "wall_time"),
+            "call: the plugin itself records a metric of that name; choose",
+        ),
     ):
         with pytest.raises(RecordingError, match=told):
             refused()
 
-    assert check_point("call", {"a": "x" * 100}) == {"a": "x" * 100}
+    assert module.check_point("call", {"a": "x" * 100}) == {"a": "x" * 100}
     with pytest.raises(RecordingError, match=r"call: at\['a'\]='xxx.*; wanted printable text of at most 100"):
-        check_point("call", {"a": "x" * 101})
+        module.check_point("call", {"a": "x" * 101})
 
     given = {"a": numpy.int64(1), "b": torch.tensor(2.5), "c": "text", "d": True, "e": numpy.bool_(0)}
     found = check_scalars("call", "at", given)

@@ -24,16 +24,8 @@ from pytest_distbench.errors import ConfigurationError, RecordingError
 from pytest_distbench.records.plan import BodyReference, Ranks
 from pytest_distbench.worker import bodies, checkpoints
 from pytest_distbench.workloads import sweep
-from pytest_distbench.workloads.training import (
-    Checkpoints,
-    accuracy_over_ranks,
-    epoch_steps,
-    make_deterministic,
-    mean_over_ranks,
-    preset_of,
-    record_setup,
-    sharded_batches,
-)
+from pytest_distbench.workloads import training as module
+from pytest_distbench.workloads.training import Checkpoints, accuracy_over_ranks, make_deterministic, sharded_batches
 
 CPU = torch.device("cpu")
 
@@ -47,7 +39,7 @@ def test_shards_of_any_epoch_are_disjoint_complete_and_of_equally_many_batches(
     world_size: int, batch: int, more: int, epoch: int
 ) -> None:
     samples = batch * world_size + more
-    steps = epoch_steps(rank_of(0, world_size), samples=samples, batch=batch)
+    steps = module.epoch_steps(rank_of(0, world_size), samples=samples, batch=batch)
     shards = [
         [*islice(sharded_batches(rank_of(r, world_size), samples=samples, batch=batch, start=epoch * steps), steps)]
         for r in range(world_size)
@@ -106,7 +98,7 @@ def test_the_mean_over_a_test_set_does_not_depend_on_how_it_is_cut(world_size: i
         rank = rank_of(number, world_size)
         rank.sum_over_ranks = lambda own: sums.append(own) or own
         measures = (lambda scores, wanted: scores.sum(), lambda scores, wanted: (scores * wanted).sum())
-        mean_over_ranks(rank, net, values, labels, *measures, batch=batch)
+        module.mean_over_ranks(rank, net, values, labels, *measures, batch=batch)
 
     assert (sum(sums[::2]), sum(sums[1::2])) == (21, 18)
     assert net.training
@@ -131,7 +123,7 @@ def test_a_preset_is_a_row_and_what_the_parameters_say_otherwise(params: dict[st
     rank = make_rank()
     rank.params = params
 
-    assert preset_of(rank, {"small": Preset(0.1), "report": Preset(0.2, 16)}) == row
+    assert module.preset_of(rank, {"small": Preset(0.1), "report": Preset(0.2, 16)}) == row
 
 
 @pytest.mark.parametrize("params", [{}, {"preset": "large"}, {"preset": None}])
@@ -140,7 +132,7 @@ def test_a_preset_that_is_not_there_is_told_with_those_that_are(params: dict[str
     rank.params = params
 
     with pytest.raises(ConfigurationError, match=r"unknown preset .*: known are small, report"):
-        preset_of(rank, {"small": Preset(0.1), "report": Preset(0.2)})
+        module.preset_of(rank, {"small": Preset(0.1), "report": Preset(0.2)})
 
 
 @pytest.mark.parametrize(
@@ -200,7 +192,7 @@ def test_a_set_up_has_what_is_not_the_default_of_the_optimizer(
     model[1].requires_grad_(requires_grad=False)
     optimizer = make(model.parameters())
     torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5)
-    record_setup(rank, model, optimizer, preset=Row(batch=64, widths=(3, 2)), schedule="halved on a plateau")
+    module.record_setup(rank, model, optimizer, preset=Row(batch=64, widths=(3, 2)), schedule="halved on a plateau")
     parameters, tensors = rank.notebook.observations
 
     assert (parameters.values, tensors.values) == ([8], [2])

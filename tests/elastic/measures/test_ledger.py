@@ -133,11 +133,7 @@ def test_ranks_that_differ_are_told_of_a_job_without_changes_too(second: str | N
 
 @pytest.mark.parametrize(
     ("begun", "found"),
-    [
-        ([("a", "r0"), ("a", "r1")], {}),
-        ([("a", "r0")] * 2, {RANDOM: 1}),
-        ([("b", "r0"), ("b", "r1")], {PARAMETERS: 2}),
-    ],
+    [([("a", "r0"), ("a", "r1")], {}), ([("a", "r0")] * 2, {RANDOM: 1}), ([("b", "r0"), ("b", "r1")], {PARAMETERS: 2})],
 )
 def test_all_ranks_have_to_begin_with_what_rank_0_held_and_each_with_its_own_random_stream(
     begun: list[tuple[str, str]], found: dict[str, int]

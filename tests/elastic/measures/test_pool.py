@@ -6,15 +6,9 @@ import pytest
 from support.pools import POOL, SERVED, launch_of, served, shared
 from support.timelines import JOB, Timeline, but, killed
 
+from pytest_distbench.elastic.measures import history as module
 from pytest_distbench.elastic.measures import measure_pool
-from pytest_distbench.elastic.measures.history import (
-    History,
-    Worker,
-    change_results,
-    epoch_results,
-    rate_changes,
-    rates_at,
-)
+from pytest_distbench.elastic.measures.history import History, change_results, epoch_results, rate_changes, rates_at
 from pytest_distbench.elastic.records import PoolRun, Sharing, event, pool_of
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.record import replace
@@ -199,7 +193,7 @@ def test_the_time_of_a_step_is_looked_for_once_however_often_it_is_asked_for(mon
     """It is asked for once for each step: the time of a long run grew with the square of its steps."""
     history = killed().history
     asked = []
-    monkeypatch.setattr(Worker, "step_seconds", property(lambda worker: asked.append(worker) or [1.0]))
+    monkeypatch.setattr(module.Worker, "step_seconds", property(lambda worker: asked.append(worker) or [1.0]))
 
     assert {history.step_s(2) for _ in range(10)} == {1.0}
     assert len(asked) == 2

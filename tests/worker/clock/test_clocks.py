@@ -13,17 +13,8 @@ from support.virtual_cuda import VirtualCuda
 
 from pytest_distbench.records.metric import Observation
 from pytest_distbench.worker.clock import Delay
-from pytest_distbench.worker.clock.clocks import (
-    FIRST_S,
-    LONGEST_S,
-    SHORTEST_S,
-    TRIES,
-    BusyStream,
-    HostStopwatch,
-    Meter,
-    block_length,
-    cycles_per_s,
-)
+from pytest_distbench.worker.clock import clocks as module
+from pytest_distbench.worker.clock.clocks import BusyStream, HostStopwatch, Meter, block_length, cycles_per_s
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.phases import DeviceParts
 
@@ -153,7 +144,7 @@ def test_some_iterations_teach_how_long_it_takes(host_s: float) -> None:
     loop = Loop(host_s)
 
     assert all(loop.run(20)[1:])
-    assert loop.held[-1] == pytest.approx(max(SHORTEST_S, 3 * host_s))
+    assert loop.held[-1] == pytest.approx(max(module.SHORTEST_S, 3 * host_s))
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 2, 5])
@@ -287,9 +278,9 @@ def test_how_long_the_device_is_held_follows_the_host_as_far_as_it_helps() -> No
     assert loop.held[-1] == pytest.approx(6e-5)
 
     loop = Loop(50e-3)
-    loop.run(TRIES)
+    loop.run(module.TRIES)
 
-    assert loop.held == [FIRST_S, LONGEST_S, LONGEST_S]
+    assert loop.held == [module.FIRST_S, module.LONGEST_S, module.LONGEST_S]
 
     # 5 ms are covered, twenty times as much in one breath is not
     loop = Loop(5e-3)
@@ -298,7 +289,7 @@ def test_how_long_the_device_is_held_follows_the_host_as_far_as_it_helps() -> No
     loop.busy.hold(20)
 
     assert len(loop.held) == 5
-    assert max(loop.held) <= LONGEST_S
+    assert max(loop.held) <= module.LONGEST_S
 
     # A loop that begins to wait after its warm-up costs little, and counts in one way
     loop = Loop(1e-4)

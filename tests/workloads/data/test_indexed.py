@@ -10,14 +10,8 @@ import numpy as np
 import pytest
 
 from pytest_distbench.errors import DataError
-from pytest_distbench.workloads.data.pairs import (
-    count,
-    generate_indexed,
-    generate_text,
-    load_indexed,
-    load_text,
-    write_indexed,
-)
+from pytest_distbench.workloads.data import pairs as module
+from pytest_distbench.workloads.data.pairs import generate_indexed, load_indexed, load_text, write_indexed
 
 SOURCE, TARGET = "train.en-de.en", "train.en-de.de"
 TOKENS = ["<pad>_", "<EOS>_", "new", "est_", "haus_"]
@@ -39,7 +33,7 @@ def test_sentences_are_read_without_their_ends(folder: Path) -> None:
     assert list(pairs) == [([4, 5, 6],) * 2, ([6],) * 2, ([],) * 2, ([5, 5],) * 2]
     assert [pairs.vocabulary.decode(one) for one in pairs.source] == ["newest haus", "haus", "", "est est"]
     assert len(pairs.vocabulary) == 8
-    assert count(folder, load_indexed) == {"training pairs": 4, "test pairs": 1}
+    assert module.count(folder, load_indexed) == {"training pairs": 4, "test pairs": 1}
 
 
 def number(at: int, value: int) -> Callable[[bytes], bytes]:
@@ -103,7 +97,7 @@ def test_both_sides_have_equally_many_sentences(folder: Path) -> None:
 def test_generated_sentences_are_those_of_the_generated_text(tmp_path: Path) -> None:
     (tmp_path / "text").mkdir()
     generate_indexed(tmp_path, 0)
-    generate_text(tmp_path / "text", 0)
+    module.generate_text(tmp_path / "text", 0)
     for split in ("train", "test"):
         indexed, text = load_indexed(tmp_path, split), load_text(tmp_path / "text", split)
         texts = [[tuple(map(pairs.vocabulary.decode, pair)) for pair in (*pairs,)] for pairs in (indexed, text)]

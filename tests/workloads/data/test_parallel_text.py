@@ -9,33 +9,22 @@ from pathlib import Path
 import pytest
 
 from pytest_distbench.errors import DataError
-from pytest_distbench.workloads.data.pairs import (
-    BOS,
-    EOS,
-    PAD,
-    UNK,
-    VOCABULARY,
-    Vocabulary,
-    count,
-    generate_text,
-    join_bpe,
-    join_subtokens,
-    load_text,
-)
+from pytest_distbench.workloads.data import pairs as module
+from pytest_distbench.workloads.data.pairs import VOCABULARY, Vocabulary, count, join_bpe, load_text
 
 
 def test_sentences_are_padded_to_a_multiple_of_eight_by_their_special_tokens() -> None:
     made = Vocabulary(["ne@@", "west", "end"], join_bpe)
-    assert (PAD, UNK, BOS, EOS) == (0, 1, 2, 3)
+    assert (module.PAD, module.UNK, module.BOS, module.EOS) == (0, 1, 2, 3)
     assert made.encode(["end", "ne@@", "nothing", "west"]) == [6, 4, 1, 5]
     assert len(made) == 8
     assert len(Vocabulary("abcde", join_bpe)) == 16
     assert len(Vocabulary("abcd", join_bpe)) == 8
 
     made = Vocabulary(["ne@@", "west", "end"], join_bpe)
-    assert made.decode([BOS, 4, 5, PAD, 6, EOS, 6, 6]) == "newest end"
-    assert made.decode([6, UNK, 7, 99]) == "end <unk> <unk> <unk>", "ids that pad the vocabulary are no tokens"
-    assert made.decode([]) == made.decode([EOS]) == ""
+    assert made.decode([module.BOS, 4, 5, module.PAD, 6, module.EOS, 6, 6]) == "newest end"
+    assert made.decode([6, module.UNK, 7, 99]) == "end <unk> <unk> <unk>", "ids that pad the vocabulary are no tokens"
+    assert made.decode([]) == made.decode([module.EOS]) == ""
 
 
 @pytest.mark.parametrize(
@@ -64,7 +53,7 @@ def test_pieces_of_byte_pair_encoding_are_joined(tokens: str, text: str) -> None
     ],
 )
 def test_subtokens_are_joined_as_tensor2tensor_does(tokens: list[str], text: str) -> None:
-    assert join_subtokens(tokens) == text
+    assert module.join_subtokens(tokens) == text
 
 
 SOURCE, TARGET = "train.tok.clean.bpe.32000.en", "train.tok.clean.bpe.32000.de"
@@ -111,7 +100,7 @@ def test_damage_is_named_with_its_line(folder: Path, damage: str) -> None:
 
 
 def test_a_generated_translation_is_its_sentence_from_the_last_word_to_the_first(tmp_path: Path) -> None:
-    generate_text(tmp_path, 0)
+    module.generate_text(tmp_path, 0)
     train, test = (load_text(tmp_path, split) for split in ("train", "test"))
     texts = [tuple(train.vocabulary.decode(side).split() for side in pair) for pair in (*train, *test)]
     known: dict[str, Counter[str]] = {}
