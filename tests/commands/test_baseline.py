@@ -176,10 +176,7 @@ class TestAccept:
 
     @pytest.mark.parametrize(
         "changes",
-        [
-            {"case": replace(CASE, test="suites/../../../escape.py::test_a")},
-            {"environment": environment("../..")},
-        ],
+        [{"case": replace(CASE, test="suites/../../../escape.py::test_a")}, {"environment": environment("../..")}],
     )
     def test_no_name_in_a_record_leads_out_of_the_store(
         self, run: Run, folder: Path, tmp_path: Path, changes: dict[str, object]

@@ -101,10 +101,7 @@ def test_a_fingerprint_that_changed_fails_and_one_that_nobody_wants_does_not() -
 def test_a_curve_that_departs_asks_for_one_launch_more_to_know_whether_the_code_repeats_itself() -> None:
     def judged(*curves: list[float], most: int = 5) -> list[tuple[str, bool]]:
         made = [
-            replace(
-                launch,
-                measurements=[Sample(name="loss", unit="", better="curve", value=c[-1], values=c)],
-            )
+            replace(launch, measurements=[Sample(name="loss", unit="", better="curve", value=c[-1], values=c)])
             for launch, c in zip(launches(*[1.0] * len(curves)), curves, strict=True)
         ]
         case = result(1.0).case

@@ -257,11 +257,7 @@ def test_what_cannot_be_compared_is_missing_or_incomparable_and_information_neve
 
 @pytest.mark.parametrize(
     ("series", "reason"),
-    [
-        ([1, 2, 3], ""),
-        ([9, 2, 3], "exact: value 1 of 3 was 1 and is 9"),
-        ([1, 2, 3, 3], "exact: 3 values became 4"),
-    ],
+    [([1, 2, 3], ""), ([9, 2, 3], "exact: value 1 of 3 was 1 and is 9"), ([1, 2, 3, 3], "exact: 3 values became 4")],
 )
 def test_of_an_exact_series_every_value_counts(series: list[float], reason: str) -> None:
     then = replace(metric(3, "exact"), values=[1, 2, 3])
@@ -315,9 +311,7 @@ def of_doubling(monkeypatch: pytest.MonkeyPatch) -> Sample:
     return metric(2.0, "mine")
 
 
-def test_a_rule_from_outside_decides_and_asks_for_launches_as_long_as_there_may_be_one(
-    of_doubling: Sample,
-) -> None:
+def test_a_rule_from_outside_decides_and_asks_for_launches_as_long_as_there_may_be_one(of_doubling: Sample) -> None:
     verdict = judge([of_doubling], baseline([1.0, 1.0], "mine"), rule())
     assert (verdict.kind, verdict.reason, verdict.ratio) == ("regressed", "it doubled", 2.0)
     assert judge([of_doubling], (), rule()).kind == "new"

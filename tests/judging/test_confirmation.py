@@ -41,13 +41,7 @@ EXACT = Finding(metric="sum", code="communication", unit="", better="exact")
 
 
 def turns(
-    slower: float,
-    *,
-    count: int = LOOKS[0],
-    itself: float = 1.0,
-    noise: float = 0.01,
-    moods: float = 0.3,
-    seed: int = 0,
+    slower: float, *, count: int = LOOKS[0], itself: float = 1.0, noise: float = 0.01, moods: float = 0.3, seed: int = 0
 ) -> Turns:
     """This tree so many times as slow as the revision, on a machine whose moods all three share."""
     rng = random.Random(seed)

@@ -86,10 +86,7 @@ SENT = "32 KiB sent per rank became 0 B"
         (
             loop(OUTER),
             loop(steps=13),
-            [
-                "step 10 of 13: 8 all_reduce of 4 KiB float32 were removed",
-                f"step 10 of 13: {SENT}",
-            ],
+            ["step 10 of 13: 8 all_reduce of 4 KiB float32 were removed", f"step 10 of 13: {SENT}"],
         ),
         # of steps at uneven distances it is not known how many of the first ones are such
         (loop(StepKind(collectives=[LARGE], entered=1, steps=4, first=2, last=30)), loop(once(2, LARGE), steps=20), []),

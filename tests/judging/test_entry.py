@@ -9,13 +9,7 @@ from support.metrics import baseline, metric, passed, timed
 from support.results import verdict
 from support.stores import entry, launches
 
-from pytest_distbench.judging.entry import (
-    few_launches,
-    is_wanted,
-    make_entry,
-    only_judges,
-    why_not_storable,
-)
+from pytest_distbench.judging.entry import few_launches, is_wanted, make_entry, only_judges, why_not_storable
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.metric import Sample, Spread

@@ -36,17 +36,10 @@ def test_what_a_rank_counts_has_a_sentence() -> None:
         (
             of(reduce(4096)),
             of(reduce(2048, dtype="bfloat16")),
-            [
-                "1 all_reduce of 4 KiB float32 became 1 of 2 KiB bfloat16",
-                "4 KiB sent per rank became 2 KiB",
-            ],
+            ["1 all_reduce of 4 KiB float32 became 1 of 2 KiB bfloat16", "4 KiB sent per rank became 2 KiB"],
         ),
         (of(reduce(4096)), of(reduce(4096), BARRIER), ["1 barrier was added"]),
-        (
-            of(reduce(40_000_000)),
-            of(reduce(40_000_004)),
-            ["1 all_reduce of 40,000,000 B became 1 of 40,000,004 B"],
-        ),
+        (of(reduce(40_000_000)), of(reduce(40_000_004)), ["1 all_reduce of 40,000,000 B became 1 of 40,000,004 B"]),
         (
             of(reduce(4096), reduce(1024)),
             of(),
@@ -122,12 +115,7 @@ def test_a_rank_that_differs_is_named_and_another_wording_of_the_same_is_no_diff
     ("stored", "current", "kind", "reason"),
     [
         ({"a": of(BARRIER)}, {"a": of(BARRIER)}, "unchanged", ""),
-        (
-            {"a": of(BARRIER)},
-            {"a": of()},
-            "changed",
-            "a: 1 barrier was removed (and the software: torch 1 -> 2)",
-        ),
+        ({"a": of(BARRIER)}, {"a": of()}, "changed", "a: 1 barrier was removed (and the software: torch 1 -> 2)"),
         ({}, {"a": of()}, "new", "the baseline has no communication fingerprint of a"),
         ({"a": of()}, {}, "missing", "the baseline has a communication fingerprint of a; this run has none"),
         ({"a": of()}, {"a": Fingerprint(missing="off")}, "inconclusive", "a: off"),
@@ -167,12 +155,7 @@ def test_a_structure_is_of_the_first_rank_and_what_is_received_is_not_sent() -> 
         collectives={"5": ROWS, "6": []}, facts={"parameter_bytes": {"5": 7}, "optimizer_bytes": {"5-6": 8}}
     )
 
-    assert structure_of(told) == {
-        "collectives": 4,
-        "sent_bytes": 300,
-        "parameter_bytes": 7,
-        "optimizer_bytes": 8,
-    }
+    assert structure_of(told) == {"collectives": 4, "sent_bytes": 300, "parameter_bytes": 7, "optimizer_bytes": 8}
 
 
 def test_its_numbers_are_exact_metrics_by_loop() -> None:

@@ -49,11 +49,7 @@ def test_a_norm_has_the_slowest_gpu_of_the_median_launch() -> None:
             {"held": {"power cap": 0.9}, "sm_mhz": 1410.0},
             "GPU 0 was slowed down by power cap for 90% of the time: 1410 MHz; at the baseline 1980 MHz",
         ),
-        (
-            GpuWitness(held={"temperature": 0.4}),
-            {"held": {"temperature": 0.45}},
-            "",
-        ),
+        (GpuWitness(held={"temperature": 0.4}), {"held": {"temperature": 0.45}}, ""),
         (None, {"held": {"power brake": 1.0}}, "GPU 0 was slowed down by power brake for 100% of the time"),
         (NORM, {"by_mps": True}, "kernels ran through MPS (nvidia-cuda-mps-server); at the baseline they did not"),
         (GpuWitness(by_mps=True), {"by_mps": True}, ""),

@@ -127,8 +127,7 @@ def test_the_policy_decides_what_fails_and_what_counts_as_judged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("no_baseline", "expected"),
-    [("warn", ("passed", "")), ("skip", ("skipped", "new")), ("fail", ("failed", "new"))],
+    ("no_baseline", "expected"), [("warn", ("passed", "")), ("skip", ("skipped", "new")), ("fail", ("failed", "new"))]
 )
 def test_without_any_baseline_the_policy_decides(no_baseline: str, expected: tuple[str, str]) -> None:
     assert told(result(verdict("no-baseline")), no_baseline=no_baseline) == expected

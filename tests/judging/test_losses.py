@@ -82,9 +82,7 @@ def judged(stored: list[Sample], *launches: list[Sample], **terms: Any) -> dict[
     """Verdicts on launches that measured these, against a baseline of others."""
     made = [launch(measurements) for measurements in launches]
     kept = replace(
-        entry(1.0),
-        workload=result(1.0).case.workload,
-        metrics={m.key: stored_samples([m, m]) for m in stored},
+        entry(1.0), workload=result(1.0).case.workload, metrics={m.key: stored_samples([m, m]) for m in stored}
     )
     given = Terms(**({"default_tolerance": 0.1, "max_launches": 10, "cores": 2} | terms))
     found = compare(given, result(1.0).case, made, kept, comparisons=1)

@@ -11,14 +11,7 @@ from support.metrics import judge_pairs, passed
 
 from pytest_distbench.judging.case import Beside, compare
 from pytest_distbench.judging.terms import Terms
-from pytest_distbench.judging.thresholds import (
-    FIRST_LOOK,
-    LAST_LOOK,
-    Circumstances,
-    looks,
-    power,
-    smallest_slowdown,
-)
+from pytest_distbench.judging.thresholds import FIRST_LOOK, LAST_LOOK, Circumstances, looks, power, smallest_slowdown
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.iteration import Collective, Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
@@ -112,12 +105,7 @@ def test_power_is_that_of_the_noncentral_t_between_no_noise_and_hopeless_noise()
 
 
 SOFTWARE = {"python": "3.11", "torch": "2.13.0"}
-CASE = Case(
-    test="test_a.py::test_b",
-    id="ws2",
-    conditions=ON_TWO,
-    device="cpu",
-)
+CASE = Case(test="test_a.py::test_b", id="ws2", conditions=ON_TWO, device="cpu")
 TERMS = Terms(default_tolerance=0.1, max_launches=10, cores=2)
 
 

@@ -13,13 +13,7 @@ from support.stores import CASE, SOFTWARE, entry
 from support.stores import screened as of_screening
 
 from pytest_distbench.judging.entry import are_enough, explained_by_noise, fewest_launches, make_entry
-from pytest_distbench.judging.screening import (
-    CONFIRMED,
-    SCREENING_LAUNCHES,
-    SEEN_SHARE,
-    SUSPICIOUS,
-    Evidence,
-)
+from pytest_distbench.judging.screening import CONFIRMED, SCREENING_LAUNCHES, SEEN_SHARE, SUSPICIOUS, Evidence
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.launch import LaunchRecord

@@ -124,9 +124,7 @@ def test_unchanged_code_is_rarely_called_a_regression() -> None:
 
 
 TIMED = baseline_of(
-    STORED,
-    minimum=[0.9 * v for v in STORED],
-    p95=[(1.15 if i % 2 else 1.25) * v for i, v in enumerate(STORED)],
+    STORED, minimum=[0.9 * v for v in STORED], p95=[(1.15 if i % 2 else 1.25) * v for i, v in enumerate(STORED)]
 )
 
 

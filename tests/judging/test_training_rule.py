@@ -16,13 +16,7 @@ from support.metrics import baseline, baseline_of, metric
 from pytest_distbench.judging import golden_curve
 from pytest_distbench.judging.entry import stored_samples
 from pytest_distbench.judging.stats import noise_limit
-from pytest_distbench.judging.training_rule import (
-    STEPS_ALPHA,
-    Family,
-    judge_family,
-    known_values,
-    olympic,
-)
+from pytest_distbench.judging.training_rule import STEPS_ALPHA, Family, judge_family, known_values, olympic
 from pytest_distbench.launch.reduce import merge, of_rank
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.metric import UNTIL_MOVED, Observation, Sample, Scalar
@@ -240,7 +234,7 @@ HEALTHY = (
     "other instructions",
 )
 UNSEEN = {
-    ("warm-up", "clipped before it is averaged"),  # no norm is large enough to be clipped
+    ("warm-up", "clipped before it is averaged")  # no norm is large enough to be clipped
 }
 
 
@@ -287,10 +281,7 @@ ANOTHER = [a * 0.99 for a in GOLDEN]
 
 
 def judged_launches(
-    *launches: Sequence[float],
-    baseline: Sequence[Sequence[float]],
-    beside: Sequence[str] = (),
-    can_repeat: bool = True,
+    *launches: Sequence[float], baseline: Sequence[Sequence[float]], beside: Sequence[str] = (), can_repeat: bool = True
 ) -> Finding:
     def of(series: Sequence[float]) -> Sample:
         return Sample(name="loss", unit="", better="curve", value=1.0, values=list(series), beside=list(beside))
@@ -322,11 +313,7 @@ def from_value(at: int, by: float) -> list[float]:
             id="then alone",
         ),
         pytest.param(
-            [GOLDEN, OTHER],
-            [],
-            "unseeded",
-            "seed it",
-            id="likely causes, before any update: nobody seeded it",
+            [GOLDEN, OTHER], [], "unseeded", "seed it", id="likely causes, before any update: nobody seeded it"
         ),
         pytest.param(
             [from_value(1, 0.3), [*from_value(1, 0.3)[:3], *(v * 1.305 for v in GOLDEN[3:])]],

@@ -60,14 +60,8 @@ SCALED = (
             [{Quantity(2, LOSS): DOUBLE}],
             "the loss of step 2 deviates first: it is 2 times that of one rank, so check the forward pass, its ",
         ),
-        (
-            [{Quantity(2, STATE, "b"): OFF}],
-            f"{UPDATED}schedule, and whether they were saved and loaded",
-        ),
-        (
-            [{A: DOUBLE, B: DOUBLE}] * 2,
-            f"{SCALED}loss, and clipping",
-        ),
+        ([{Quantity(2, STATE, "b"): OFF}], f"{UPDATED}schedule, and whether they were saved and loaded"),
+        ([{A: DOUBLE, B: DOUBLE}] * 2, f"{SCALED}loss, and clipping"),
         ([{A: ZERO}], f"{OF_A} deviates first: it is 0, so check the backward pass, and whether it was cleared before"),
         ([{A: OTHER}, {A: ANOTHER}], f"{OF_A} deviates first: ranks hold different gradients, so it was not reduced"),
         (

@@ -6,15 +6,7 @@ import math
 
 import pytest
 
-from pytest_distbench.layouts.deviations import (
-    GRADIENT,
-    LOSS,
-    STATE,
-    Quantity,
-    first_beyond,
-    limits_of,
-    times_beyond,
-)
+from pytest_distbench.layouts.deviations import GRADIENT, LOSS, STATE, Quantity, first_beyond, limits_of, times_beyond
 
 FIRST, SECOND = Quantity(1, GRADIENT, "a"), Quantity(2, GRADIENT, "a")
 

@@ -58,9 +58,7 @@ def test_several_backends_run_every_test_with_each_and_share_the_names_of_stored
     one.stdout.fnmatch_lines(["*test_step?ws2? PASSED*"])
 
 
-def test_a_slow_test_is_deselected_unless_asked_for_and_the_header_tells_how_long_a_run_takes(
-    project: Project,
-) -> None:
+def test_a_slow_test_is_deselected_unless_asked_for_and_the_header_tells_how_long_a_run_takes(project: Project) -> None:
     made = project(
         f"""import pytest
 {textwrap.dedent(TEST)}
@@ -86,9 +84,7 @@ def test_sizes(distbench, size):
     long.assert_outcomes(passed=4)
     long.stdout.no_fnmatch_line("*slow test*")
     after.stdout.fnmatch_lines(
-        [
-            "distbench: 2 tests, about * s*; 2 slow tests deselected (--distbench-full runs them in about * s)",
-        ]
+        ["distbench: 2 tests, about * s*; 2 slow tests deselected (--distbench-full runs them in about * s)"]
     )
     spread = made.runpytest_subprocess("-p", "no:cacheprovider", "-n2")
     spread.stdout.fnmatch_lines(["distbench: 2 slow tests deselected (--distbench-full runs them)"])

@@ -163,10 +163,7 @@ TOLD = ("-W", "default")
 @pytest.mark.parametrize(
     ("marker", "message"),
     [
-        (
-            "distbench(tolerence=0.1)",
-            "*unknown keyword tolerence; known are: timeout, *, metrics, bounds, xfail_perf*",
-        ),
+        ("distbench(tolerence=0.1)", "*unknown keyword tolerence; known are: timeout, *, metrics, bounds, xfail_perf*"),
         ("distbench(tolerance='big')", "*tolerance='big'; wanted a fraction*"),
         ("distbench(launches=0)", "*launches=0; wanted a whole number of at least 1 and at most 1000*"),
         ("distbench(timeout=1e300)", "*timeout=1e+300; wanted seconds, above 0 and at most 604800*"),

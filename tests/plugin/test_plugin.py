@@ -25,11 +25,7 @@ def test_without_a_baseline_a_test_is_new_or_fails_or_is_skipped_as_the_policy_s
     new, failed = run(made), run(made, "--distbench-no-baseline=fail")
 
     new.stdout.fnmatch_lines(
-        [
-            "*test_it.py N*",
-            "*1 case measured, nothing to compare*",
-            "*record baselines*pytest *--distbench-update=new",
-        ]
+        ["*test_it.py N*", "*1 case measured, nothing to compare*", "*record baselines*pytest *--distbench-update=new"]
     )
     failed.stdout.fnmatch_lines(
         ["*no baseline for cpu-* (have: none)*", "record it:  pytest *test_step?ws2?* --distbench-update=new"]
@@ -139,10 +135,7 @@ def test_a_failed_launch_is_never_stored(project: Project, monkeypatch: pytest.M
     result = run(made, "--distbench-update")
 
     result.stdout.fnmatch_lines(
-        [
-            "launch 1 on 2 ranks: rank 0 raised ValueError: bad number",
-            "--- ranks 0, 1: raised ValueError*",
-        ]
+        ["launch 1 on 2 ranks: rank 0 raised ValueError: bad number", "--- ranks 0, 1: raised ValueError*"]
     )
     assert result.ret == 1
     assert stored(made) == []
@@ -292,10 +285,7 @@ def test_a_plain_run_shows_nothing_of_ours(pytester: pytest.Pytester) -> None:
 
 @pytest.mark.parametrize(
     ("damage", "message"),
-    [
-        ('{"schema": 99}', "*schema 99, this version reads *Upgrade*"),
-        ("not json", "*not a baseline file*restore it*"),
-    ],
+    [('{"schema": 99}', "*schema 99, this version reads *Upgrade*"), ("not json", "*not a baseline file*restore it*")],
 )
 def test_an_unreadable_baseline_stops_the_run_before_it_measures(
     recorded: pytest.Pytester, damage: str, message: str

@@ -12,13 +12,7 @@ from support.documents import accepted
 from support.metrics import metric
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.records.iteration import (
-    CANDIDATE,
-    Breakdown,
-    BusyCommunication,
-    CaseTrace,
-    iteration_name,
-)
+from pytest_distbench.records.iteration import CANDIDATE, Breakdown, BusyCommunication, CaseTrace, iteration_name
 from pytest_distbench.records.kinds import MOST_KEPT, distribution, nearest_rank, quantile
 from pytest_distbench.records.metric import (
     Bound,

@@ -14,20 +14,8 @@ from support.plans import BODY, make_plan
 
 import pytest_distbench
 from pytest_distbench.records import launch_files
-from pytest_distbench.records.launch_files import (
-    CONTRACT,
-    LaunchFiles,
-    is_of_a_group,
-    open_left,
-)
-from pytest_distbench.records.plan import (
-    BodyReference,
-    Command,
-    LaunchPlan,
-    Ranks,
-    Task,
-    Work,
-)
+from pytest_distbench.records.launch_files import CONTRACT, LaunchFiles, is_of_a_group, open_left
+from pytest_distbench.records.plan import BodyReference, Command, LaunchPlan, Ranks, Task, Work
 from pytest_distbench.records.wire import (
     collective_s,
     heartbeat_s,
@@ -39,10 +27,7 @@ from pytest_distbench.records.wire import (
 )
 
 SCRIPT = BodyReference(file="/repo/train.py", arguments=["--out={launch_dir}", "/repo/a.yaml", "--config=/repo/b.yaml"])
-EACH = [
-    Ranks(body=BODY, params={"a": 1}, seeds=[1, 2], attached=1),
-    Command(words=["true"], makes_group=False),
-]
+EACH = [Ranks(body=BODY, params={"a": 1}, seeds=[1, 2], attached=1), Command(words=["true"], makes_group=False)]
 
 
 @pytest.mark.parametrize("work", EACH, ids=lambda work: work.kind)

@@ -13,11 +13,7 @@ from pytest_distbench.launch.starters import LAUNCHERS
 from pytest_distbench.records.launch import ErrorReport, LaunchRecord, RankFate
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import STATISTICS, CaseResult, Finding, ReferenceRecord
-from pytest_distbench.report.verdicts import (
-    explanation,
-    launch_text,
-    remark_lines,
-)
+from pytest_distbench.report.verdicts import explanation, launch_text, remark_lines
 
 
 def ended(outcome: Any, reason: str) -> dict[str, Any]:
@@ -117,11 +113,7 @@ def test_a_launch_is_told_by_its_ranks_with_what_they_were_at() -> None:
     lines = text(fate(0, error=error, log_tail=f"{told}\n"), reason=f"the body raised\n{told}")
     assert [line.strip(" |") for line in lines].count(told) == 1
 
-    lines = text(
-        fate(0),
-        reason="died",
-        remarks=["GPU 1 holds 3 GiB more than before"],
-    )
+    lines = text(fate(0), reason="died", remarks=["GPU 1 holds 3 GiB more than before"])
     assert lines[1] == "GPU 1 holds 3 GiB more than before"
 
     launches = [launch(remarks=["rank 0: a", "rank 0: a"]), launch(remarks=["rank 0: a", "rank 1: b"]), launch()]
@@ -148,16 +140,8 @@ EXACT = verdict("beyond-threshold", metric="steps", unit="", better="exact", cur
     ("verdicts", "reference", "line"),
     [
         ([verdict("beyond-threshold")], STORED, "step +50.0 % (threshold +10%)"),
-        (
-            [verdict("beyond-threshold", ratio=1.22)],
-            STORED,
-            "step +22.0 % (threshold +10%)",
-        ),
-        (
-            [verdict("beyond-threshold", ratio=1.22)],
-            PAIRED,
-            "step +22.0 % against main (123) (threshold +10%)",
-        ),
+        ([verdict("beyond-threshold", ratio=1.22)], STORED, "step +22.0 % (threshold +10%)"),
+        ([verdict("beyond-threshold", ratio=1.22)], PAIRED, "step +22.0 % against main (123) (threshold +10%)"),
         ([verdict("beyond-threshold")], PAIRED, "step +50.0 % against main (123) (threshold +10%)"),
         (
             [verdict("beyond-threshold"), verdict("beyond-threshold")],

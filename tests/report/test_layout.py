@@ -11,15 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from pytest_distbench.report import (
-    escape,
-    escape_cell,
-    escape_lines,
-    escape_markdown,
-    layout,
-    row_line,
-    table_head,
-)
+from pytest_distbench.report import escape, escape_cell, escape_lines, escape_markdown, layout, row_line, table_head
 
 
 @given(st.text())

@@ -25,11 +25,7 @@ FOUND = Control(
     took_s=4.0,
 )
 LOST = Control(
-    share=0.2,
-    step="screening",
-    has_baseline=True,
-    verdicts=[verdict("low-power", ratio=1.02, mde=0.3)],
-    launches=1,
+    share=0.2, step="screening", has_baseline=True, verdicts=[verdict("low-power", ratio=1.02, mde=0.3)], launches=1
 )
 UNTRIED = Control(why_not="its times are its own")
 

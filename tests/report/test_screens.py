@@ -56,9 +56,7 @@ def test_rows_are_of_what_is_not_as_it_should_be() -> None:
 
 
 NO_VALUE = replace(
-    result().launches[0],
-    outcome="failed",
-    fates=[RankFate(rank=0, outcome="passed", phase="body", how="passed")],
+    result().launches[0], outcome="failed", fates=[RankFate(rank=0, outcome="passed", phase="body", how="passed")]
 )
 
 

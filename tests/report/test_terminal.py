@@ -76,8 +76,7 @@ def test_a_reason_of_many_cases_is_one_line(code: ReasonCode, reasons: list[str]
 
 
 @pytest.mark.parametrize(
-    ("launches", "is_elastic", "is_warned"),
-    [(5, False, False), (4, False, True), (3, True, False), (2, True, True)],
+    ("launches", "is_elastic", "is_warned"), [(5, False, False), (4, False, True), (3, True, False), (2, True, True)]
 )
 def test_a_baseline_of_fewer_launches_than_an_update_makes_is_told(
     launches: int, is_elastic: bool, is_warned: bool

@@ -16,13 +16,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Scalar
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import STATISTICS, CaseResult, name_in_file
-from pytest_distbench.report.verdicts import (
-    MOST,
-    case_table,
-    number_properties,
-    telling_verdicts,
-    verdict_rows,
-)
+from pytest_distbench.report.verdicts import MOST, case_table, number_properties, telling_verdicts, verdict_rows
 from pytest_distbench.store.accept import EntryChange, entry_change
 
 

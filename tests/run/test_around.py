@@ -25,15 +25,7 @@ from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.plan import Command, LaunchPlan, LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.run import kinds
-from pytest_distbench.run.kinds import (
-    AROUND,
-    HERE,
-    AroundSetup,
-    Describe,
-    QuotaAround,
-    Surroundings,
-    layout_text,
-)
+from pytest_distbench.run.kinds import AROUND, HERE, AroundSetup, Describe, QuotaAround, Surroundings, layout_text
 
 PASSED = LaunchRecord(index=0, outcome="passed", wall_s=1.0)
 

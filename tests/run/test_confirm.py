@@ -99,11 +99,7 @@ def again(raised: Doubt, *, budget_s: float = 60.0, most_s: float = 60.0, why_no
 
 
 def settle(
-    source: Source,
-    raised: Doubt,
-    how: Again,
-    of_its_time: Source | None = None,
-    exchanged: Source | None = None,
+    source: Source, raised: Doubt, how: Again, of_its_time: Source | None = None, exchanged: Source | None = None
 ) -> tuple[str, str, int]:
     reference = InDoubt(REQUEST, raised, how)
     verdicts = reference.see_again(source, exchanged, reference.settle(source))

@@ -58,9 +58,7 @@ class Session:
         self.launches = [launch(1.4, delayed_s=0.4)]
         self.settings = SimpleNamespace(control=share or "tolerance", confirm_budget_s=60.0)
         self.baseline = SimpleNamespace(
-            has_numbers=has_baseline,
-            entry=entry(1.0) if has_baseline else None,
-            tolerances=lambda met: {"step": 0.3},
+            has_numbers=has_baseline, entry=entry(1.0) if has_baseline else None, tolerances=lambda met: {"step": 0.3}
         )
 
     def stored(self, request: CaseRequest) -> Any:

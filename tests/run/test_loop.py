@@ -179,12 +179,7 @@ def test_an_open_answer_that_is_not_worth_another_sample_stays_as_it_is(
     ("work", "given", "limited"), [(Ranks(body=BODY), False, False), (Long(), False, True), (Long(), True, False)]
 )
 def test_launches_come_in_pairs_beside_another_revision_and_long_ones_for_as_long_as_their_row_says(
-    session: Session,
-    against: str | None,
-    kind: type[Source],
-    work: Work,
-    given: bool,
-    limited: bool,
+    session: Session, against: str | None, kind: type[Source], work: Work, given: bool, limited: bool
 ) -> None:
     settings = SimpleNamespace(is_paired=against is not None, attach=None, launches=(None, 9 if given else None))
     session.launching.settings = settings  # type: ignore[assignment]
@@ -206,18 +201,8 @@ def test_launches_come_in_pairs_beside_another_revision_and_long_ones_for_as_lon
     ("work", "hosts", "launcher", "why"),
     [
         (Ranks(body=BODY), "none", {}, "its ranks are simulated"),
-        (
-            Ranks(body=BODY),
-            "many",
-            {"shares": False},
-            r"not all hosts confirmed that they see /.* \(TMPDIR\), where",
-        ),
-        (
-            Ranks(body=BODY),
-            "many",
-            {"describe": None},
-            r"not all hosts confirmed that they see /.* \(TMPDIR\), where",
-        ),
+        (Ranks(body=BODY), "many", {"shares": False}, r"not all hosts confirmed that they see /.* \(TMPDIR\), where"),
+        (Ranks(body=BODY), "many", {"describe": None}, r"not all hosts confirmed that they see /.* \(TMPDIR\), where"),
         (Ranks(body=BODY), "many", {"settles_doubts": False}, "the mine launcher does not state that two"),
         (Ranks(body=BODY), "many", {}, "$"),
         (Ranks(body=BODY), "one", {"holds_two": False}, "the mine launcher cannot keep two groups open at once"),

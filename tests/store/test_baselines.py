@@ -251,11 +251,7 @@ def test_two_tests_with_one_place_do_not_share_a_baseline(store: BaselineStore) 
     store.write("../b/test_a.py::t", KEY, entry(1.0))
     other = "_above_/b/test_a.py::t"
 
-    for use in (
-        store.entry,
-        lambda test, key: store.write(test, key, entry(2.0)),
-        lambda test, _: store.entries(test),
-    ):
+    for use in (store.entry, lambda test, key: store.write(test, key, entry(2.0)), lambda test, _: store.entries(test)):
         with pytest.raises(
             StoredFileError, match=r"holds .*\.\./b/test_a\.py::t.*, and _above_/b.* has the same place"
         ):

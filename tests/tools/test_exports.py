@@ -49,10 +49,7 @@ def written(name: str, *results: CaseResult) -> str:
 
 @pytest.mark.parametrize(
     ("better", "metric", "unit", "value", "spread"),
-    [
-        ("smaller", "latency[message_bytes=4096]", "s", 0.03, "± 0.0141"),
-        ("bigger", "busbw", "B/s", 5e9, "± 1.41e+09"),
-    ],
+    [("smaller", "latency[message_bytes=4096]", "s", 0.03, "± 0.0141"), ("bigger", "busbw", "B/s", 5e9, "± 1.41e+09")],
 )
 def test_github_action_benchmark_has_a_file_for_each_direction(
     better: str, metric: str, unit: str, value: float, spread: str

@@ -83,11 +83,7 @@ def test_it_writes_a_suite_a_workflow_and_a_store_and_says_what_comes_next(
 
 @pytest.mark.parametrize(
     ("files", "install"),
-    [
-        ([], ""),
-        (["pyproject.toml"], " -e ."),
-        (["requirements.txt", "setup.py"], " -r requirements.txt -e ."),
-    ],
+    [([], ""), (["pyproject.toml"], " -e ."), (["requirements.txt", "setup.py"], " -r requirements.txt -e .")],
 )
 def test_what_the_repository_needs_is_installed_too(repository: Path, files: Sequence[str], install: str) -> None:
     for name in files:

@@ -219,10 +219,7 @@ def test_numbers_become_bounds_with_a_margin(run: Run, store: BaselineStore) -> 
 
     assert (code, text.splitlines()) == (
         0,
-        [
-            "1 run: 8 ranks, Tesla V100-SXM2-32GB, float, sum, in-place",
-            f"new  {PLATFORM}  {TEST}[{KEY}]: 4 bounds",
-        ],
+        ["1 run: 8 ranks, Tesla V100-SXM2-32GB, float, sum, in-place", f"new  {PLATFORM}  {TEST}[{KEY}]: 4 bounds"],
     )
     entry = store.entry(TEST, KEY)
     assert entry is not None

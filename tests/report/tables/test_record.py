@@ -145,11 +145,7 @@ def test_the_kind_of_data_and_of_storage_is_part_of_what_defines_a_number() -> N
 
 @pytest.mark.parametrize(
     ("conditions", "servers"),
-    [
-        ({}, "1"),
-        ({"launcher": "somebodys"}, "-"),
-        ({"launcher": "elastic-fast", "kind": "elastic"}, "1"),
-    ],
+    [({}, "1"), ({"launcher": "somebodys"}, "-"), ({"launcher": "elastic-fast", "kind": "elastic"}, "1")],
 )
 def test_ranks_of_a_launcher_that_is_not_known_are_on_nobody_knows_how_many_servers(
     conditions: dict[str, str], servers: str
