@@ -51,7 +51,7 @@ def told(result: CaseResult, words: str) -> list[str]:
 COMPUTING, LATE = "CPU time of all ranks", "late to the collectives"
 RANK_1 = "rank 1 comes 10 ms late to the collectives of m; the other ranks wait for it"
 
-
+WAITING = "the added time is waiting, not computing (sleep, I/O, locks, a late rank)"
 FOR_A_CPU = "; it may wait for a CPU, as other processes used them"
 
 
@@ -60,29 +60,13 @@ FOR_A_CPU = "; it may wait for a CPU, as other processes used them"
     [
         (0.04, {}, "20 ms -> 40 ms (+100.0 %): the added time is computing"),
         (0.03, {}, "20 ms -> 30 ms (+50.0 %): the added time is partly computing, partly waiting"),
-        (
-            0.021,
-            {},
-            "20 ms -> 21 ms (+5.0 %): the added time is waiting, not computing (sleep, I/O, locks, a late rank)",
-        ),
-        (
-            0.021,
-            {"foreign_cores": 1.2},
-            f"the added time is waiting, not computing (sleep, I/O, locks, a late rank){FOR_A_CPU}",
-        ),
-        (
-            0.0222,
-            {"foreign_cores": 1.2, "crowding": 1.5},
-            f"the added time is waiting, not computing (sleep, I/O, locks, a late rank){FOR_A_CPU}",
-        ),
+        (0.021, {}, f"20 ms -> 21 ms (+5.0 %): {WAITING}"),
+        (0.021, {"foreign_cores": 1.2}, f"{WAITING}{FOR_A_CPU}"),
+        (0.0222, {"foreign_cores": 1.2, "crowding": 1.5}, f"{WAITING}{FOR_A_CPU}"),
         (0.0265, {"foreign_cores": 0.1, "crowding": 1.5}, f"partly computing, partly waiting{FOR_A_CPU}"),
         (0.03, {"foreign_cores": 0.1, "crowding": 1.5}, "computing, on CPUs that other processes used too"),
         (0.04, {"foreign_cores": 1.2, "crowding": 1.5}, "the added time is computing"),
-        (
-            0.021,
-            {"foreign_cores": 0.1, "crowding": 1.05},
-            "the added time is waiting, not computing (sleep, I/O, locks, a late rank)",
-        ),
+        (0.021, {"foreign_cores": 0.1, "crowding": 1.05}, WAITING),
     ],
 )
 def test_cpu_time_tells_computing_from_waiting_and_beside_others_that_compute_perhaps_for_a_cpu(

@@ -17,6 +17,8 @@ from pytest_distbench.records.iteration import Collective, Fingerprint
 from pytest_distbench.worker import fingerprint as worker
 
 SMALL = "all_reduce of 8 B float32"
+FULL, SIX_MORE = of(is_full=True), of(is_full=True, beyond={"all": (6, 30)})
+MESH = {"all": [("mesh_tp", 2, 1)]}
 
 
 def test_what_a_rank_counts_has_a_sentence() -> None:
@@ -67,23 +69,15 @@ def test_what_a_rank_counts_has_a_sentence() -> None:
         ),
         (of(reduce(8, how="sum")), of(reduce(8, how="max")), ["1 all_reduce of 8 B (sum) became 1 of 8 B (max)"]),
         (of(reduce(8, how=None)), of(reduce(8, how="max")), []),
-        (
-            of(is_full=True),
-            of(is_full=True, groups={"all": [("mesh_tp", 2, 1)]}),
-            ["1 process group mesh_tp of 2 ranks was added"],
-        ),
-        (of(), of(is_full=True, groups={"all": [("mesh_tp", 2, 1)]}), []),
+        (FULL, of(is_full=True, groups=MESH), ["1 process group mesh_tp of 2 ranks was added"]),
+        (of(), of(is_full=True, groups=MESH), []),
         (
             of(is_full=True, facts={"parameter_bytes": {"0": 4096}}),
             of(is_full=True, facts={"parameter_bytes": {"0": 8192}}),
             ["4 KiB of parameters per rank became 8 KiB"],
         ),
-        (
-            of(is_full=True),
-            of(is_full=True, beyond={"all": (6, 30)}),
-            ["collectives that not every iteration has: none became 6 in 30 iterations"],
-        ),
-        (of(is_full=True, beyond={"all": (2, 10)}), of(is_full=True, beyond={"all": (6, 30)}), []),
+        (FULL, SIX_MORE, ["collectives that not every iteration has: none became 6 in 30 iterations"]),
+        (of(is_full=True, beyond={"all": (2, 10)}), SIX_MORE, []),
         (
             of(totals={"parameters": 1000}),
             of(totals={"parameters": 2000}),

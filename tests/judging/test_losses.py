@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from pytest_distbench.judging.case import compare
 from pytest_distbench.judging.entry import stored_samples
 from pytest_distbench.judging.terms import Terms, lost_part
 from pytest_distbench.records.kinds import Better
-from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Spread
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
@@ -30,6 +30,9 @@ def lost(then: Sample, now: Sample) -> str:
     return lost_part(stored_samples([then, then]), [now])
 
 
+OTHER = ": another number under the same name"
+
+
 @pytest.mark.parametrize(
     ("then", "now", "words"),
     [
@@ -41,21 +44,9 @@ def lost(then: Sample, now: Sample) -> str:
         (series(5), series(5, ranks=1), "recorded by 1 rank, by 2 in the baseline"),
         (series(5, ranks=1), series(5), ""),
         (series(5), series(5, "info"), "recorded as 'info' now, which is not judged; the baseline has 'lower'"),
-        (
-            series(5),
-            series(5, reduce="min"),
-            "reduced over the ranks by 'min', by 'max' in the baseline: another number under the same name",
-        ),
-        (
-            series(5),
-            series(5, unit="ms"),
-            "recorded as 'lower' in ms now, as 'lower' in s in the baseline: another number under the same name",
-        ),
-        (
-            series(5),
-            series(5, "higher"),
-            "recorded as 'higher' in s now, as 'lower' in s in the baseline: another number under the same name",
-        ),
+        (series(5), series(5, reduce="min"), f"reduced over the ranks by 'min', by 'max' in the baseline{OTHER}"),
+        (series(5), series(5, unit="ms"), f"recorded as 'lower' in ms now, as 'lower' in s in the baseline{OTHER}"),
+        (series(5), series(5, "higher"), f"recorded as 'higher' in s now, as 'lower' in s in the baseline{OTHER}"),
         (series(5, reduce="mean"), series(5, reduce="mean"), ""),
         (series(50, companions={"cpu_s": 1.0}), series(5, companions={"cpu_s": 1.0}), ""),
     ],
@@ -78,20 +69,17 @@ def test_a_metric_that_is_gone_or_only_shown_is_lost_where_the_baseline_has_it()
     assert judged([metric(1.0)], [now], metrics=("other",))["latency"].kind == "unchanged"
 
 
-def judged(stored: list[Sample], *launches: list[Sample], **terms: Any) -> dict[str, Finding]:
+def judged(
+    stored: list[Sample], *launches: list[Sample], events: Sequence[Event] = (), **terms: Any
+) -> dict[str, Finding]:
     """Verdicts on launches that measured these, against a baseline of others."""
-    made = [launch(measurements) for measurements in launches]
-    kept = replace(
-        entry(1.0), workload=result(1.0).case.workload, metrics={m.key: stored_samples([m, m]) for m in stored}
-    )
+    case, [launch] = result(1.0).case, result(1.0).launches
+    made = [replace(launch, measurements=found, software=SOFTWARE, events=[*events]) for found in launches]
+    kept = replace(entry(1.0), workload=case.workload, metrics={m.key: stored_samples([m, m]) for m in stored})
     given = Terms(**({"default_tolerance": 0.1, "max_launches": 10, "cores": 2} | terms))
-    found = compare(given, result(1.0).case, made, kept, comparisons=1)
+    found = compare(given, case, made, kept, comparisons=1)
     assert not any(j.is_open for j in found if j.kind == "missing")
     return {j.metric: j for j in found}
-
-
-def launch(measurements: list[Sample], **changes: Any) -> LaunchRecord:
-    return replace(result(1.0).launches[0], measurements=measurements, software=SOFTWARE, **changes)
 
 
 def of_size(size: int, name: str = "latency") -> Sample:
@@ -132,13 +120,7 @@ def test_of_a_goal_that_was_missed_the_steps_are_red_and_the_time_is_not_lost() 
 def test_a_clock_of_a_change_that_did_not_come_about_is_not_lost_and_a_count_of_samples_is() -> None:
     stall = Sample(name="stall", unit="s", better="lower", value=1.0, at={"change": "kill 2 to 1"})
     skipped = Sample(name="samples_skipped", unit="", better="exact", value=0)
-    kept = replace(
-        entry(1.0),
-        workload=result(1.0).case.workload,
-        metrics={m.key: stored_samples([m, m]) for m in (stall, skipped)},
-    )
-    made = [launch([metric(1.0)], events=[Event(t=0.0, what="job")])]
-    terms = Terms(default_tolerance=0.1, max_launches=10, cores=2)
-    found = {j.name: j.kind for j in compare(terms, result(1.0).case, made, kept, comparisons=1)}
+    judgements = judged([stall, skipped], [metric(1.0)], events=[Event(t=0.0, what="job")]).values()
+    found = {j.name: j.kind for j in judgements}
 
     assert (found["stall"], found["samples_skipped"]) == ("inconclusive", "missing")

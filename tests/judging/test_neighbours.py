@@ -45,10 +45,6 @@ def against_baseline(new: Sequence[LaunchRecord], *, most: int | None = None) ->
     return {int(j.at["message_bytes"]): j for j in found}
 
 
-def verdicts(new: Sequence[LaunchRecord]) -> dict[int, Finding]:
-    return against_baseline(new)
-
-
 def at_one(factor: float) -> Factors:
     return lambda size: factor if size == SIZES[5] else 1.0
 
@@ -80,7 +76,7 @@ def test_a_comparison_s_error_rate_is_spent_once() -> None:
 
 
 def test_a_slowdown_is_found_at_one_size_where_it_is_strong_and_over_a_range_where_it_is_weak() -> None:
-    found = verdicts(sweeps(10, from_the_middle_up(1.35)))
+    found = against_baseline(sweeps(10, from_the_middle_up(1.35)))
     supported = [v for v in found.values() if v.reason.startswith("with its neighbours")]
     assert set(red(found)) <= set(SIZES[4:])
     assert len(red(found)) >= 6
@@ -88,11 +84,11 @@ def test_a_slowdown_is_found_at_one_size_where_it_is_strong_and_over_a_range_whe
     assert " sizes, " in supported[0].reason
     assert "threshold +" in supported[0].reason
 
-    assert red(verdicts(sweeps(10, at_one(2.0)))) == [SIZES[5]]
+    assert red(against_baseline(sweeps(10, at_one(2.0)))) == [SIZES[5]]
 
-    assert red(verdicts(sweeps(10, at_one(1.3)))) == []
+    assert red(against_baseline(sweeps(10, at_one(1.3)))) == []
 
-    found = verdicts(sweeps(10, from_the_middle_up(0.7)))
+    found = against_baseline(sweeps(10, from_the_middle_up(0.7)))
     assert sum(v.kind == "improved" for v in found.values()) >= 6
 
 
@@ -109,7 +105,7 @@ def test_launches_that_measured_some_sizes_only_count_for_the_runs_they_have_who
     keys = [m.key for m in full.measurements[4:]]
     part = [replace(launch, only=keys, measurements=launch.measurements[4:]) for launch in more]
 
-    assert len(red(verdicts([full, *part]))) >= 6
+    assert len(red(against_baseline([full, *part]))) >= 6
 
 
 @pytest.mark.parametrize("stored", [None, 0.0])

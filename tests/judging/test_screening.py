@@ -6,6 +6,7 @@ import math
 import random
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace as replaced
 
 import pytest
 from support.metrics import passed
@@ -62,6 +63,9 @@ def alone(rng: random.Random, sigma: float, count: int, factor: float = 1.0) -> 
     return [launch(i, measurement(noisy(rng, sigma, factor))) for i in range(count)]
 
 
+STEADY = baseline(alone(random.Random(1), 0.01, STORED))
+
+
 def suspicious_after(entry: BaselineEntry, launches: list[LaunchRecord], comparisons: int) -> tuple[bool, int]:
     """Whether a case is suspicious, and how many launches that took, as the loop asks for them."""
     for count in range(1, SCREENING_LAUNCHES + 1):
@@ -72,18 +76,15 @@ def suspicious_after(entry: BaselineEntry, launches: list[LaunchRecord], compari
 
 
 def test_what_is_slower_asks_for_three_launches_where_there_may_be_more_and_is_suspicious_then() -> None:
-    entry = baseline(alone(random.Random(1), 0.01, STORED))
-    found, suspicion = screened(entry, alone(random.Random(2), 0.0, 1))
+    found, suspicion = screened(STEADY, alone(random.Random(2), 0.0, 1))
     assert (found["step"].kind, found["step"].is_open, suspicion) == ("unchanged", False, 0)
 
-    entry = baseline(alone(random.Random(1), 0.01, STORED))
     slower = alone(random.Random(2), 0.01, SCREENING_LAUNCHES, 1.2)
-    opened = [screened(entry, slower[:n])[0]["step"].is_open for n in (1, 2, 3)]
+    opened = [screened(STEADY, slower[:n])[0]["step"].is_open for n in (1, 2, 3)]
     assert opened == [True, True, False]
-    assert screened(entry, slower)[1] > 1
+    assert screened(STEADY, slower)[1] > 1
 
-    entry = baseline(alone(random.Random(1), 0.01, STORED))
-    found, suspicion = screened(entry, alone(random.Random(2), 0.01, 1, 1.2), terms=replace_terms(max_launches=1))
+    found, suspicion = screened(STEADY, alone(random.Random(2), 0.01, 1, 1.2), terms=replaced(TERMS, max_launches=1))
     assert not found["step"].is_open
     assert suspicion > 1
 
@@ -158,21 +159,16 @@ def test_the_smallest_slowdown_that_is_seen_is_beyond_both_limits_in_eight_runs_
 
 
 def test_another_workload_and_what_nobody_wants_judged_raise_no_suspicion() -> None:
-    entry = replace(baseline(alone(random.Random(1), 0.01, STORED)), workload="other")
+    entry = replace(STEADY, workload="other")
     found, suspicion = screened(entry, alone(random.Random(2), 0.01, 1, 2.0))
     assert (found["step"].kind, suspicion) == ("inconclusive", 0)
 
-    entry = baseline(alone(random.Random(1), 0.01, STORED))
-    terms = replace_terms(metrics=("other",))
-    assert screened(entry, alone(random.Random(2), 0.01, SCREENING_LAUNCHES, 2.0), terms=terms)[1] == 0
+    terms = replaced(TERMS, metrics=("other",))
+    assert screened(STEADY, alone(random.Random(2), 0.01, SCREENING_LAUNCHES, 2.0), terms=terms)[1] == 0
 
     for odd, said in ((measurement(0.0), ("inconclusive", 1)), (measurement(2.0, better="higher"), ("missing", 0))):
-        found, suspicion = screened(entry, [launch(0, odd)])
+        found, suspicion = screened(STEADY, [launch(0, odd)])
         assert (found["step"].kind, suspicion) == said
-
-
-def replace_terms(**changes: object) -> Terms:
-    return Terms(**{"default_tolerance": 0.15, "max_launches": SCREENING_LAUNCHES, "cores": 2, **changes})  # type: ignore[arg-type]
 
 
 def terms(tolerance: float = 0.1, **changes: object) -> Terms:

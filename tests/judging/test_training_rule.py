@@ -45,6 +45,13 @@ def test_the_tolerance_that_was_set_goes_before_the_rules_own(given: float | Non
 
 
 Values = Sequence[float | None]
+Series = Sequence[float]
+
+
+def judge_samples(current: Sequence[Sample], stored: list[Sample], **changes: object) -> Finding:
+    """Of one seed."""
+    kept = {"m": stored} if stored else {}
+    return judge_family(Family(current={"m": [*current]}, stored=kept, **({"same_software": True} | changes)))  # type: ignore[arg-type]
 
 
 def judged(
@@ -74,21 +81,10 @@ def judged(
 
 
 def judged_curve(
-    current: Sequence[float],
-    stored: Sequence[float],
-    *,
-    spread: float = 0.0,
-    beside: Sequence[str] = (),
-    **changes: object,
+    current: Series, stored: Series, *, spread: float = 0.0, beside: Sequence[str] = (), **changes: object
 ) -> Finding:
     measured = Sample(name="loss", unit="", better="curve", value=1.0, values=list(current), beside=list(beside))
-    return judge_family(
-        Family(
-            current={"loss": [measured]},
-            stored={"loss": baseline_of([1.0], "curve", "", values=stored, spread=spread)},
-            **({"same_software": True} | changes),  # type: ignore[arg-type]
-        )
-    )
+    return judge_samples([measured], baseline_of([1.0], "curve", "", values=stored, spread=spread), **changes)
 
 
 EXACTLY = {"same_software": True, "curve": "equal"}
@@ -138,10 +134,9 @@ def test_under_other_software_or_arithmetic_chance_has_its_part(differs: dict[st
 
 
 def test_a_baseline_whose_launches_differ_is_no_exact_number() -> None:
-    stored = baseline_of([1.0, 1.0002], "same", "")
     now = Sample(name="m", unit="", better="same", value=1.0003)
 
-    assert judge_family(Family(current={"m": [now]}, stored={"m": stored}, same_software=True)).kind == "unchanged"
+    assert judge_samples([now], baseline_of([1.0, 1.0002], "same", "")).kind == "unchanged"
 
 
 @pytest.mark.parametrize(
@@ -165,8 +160,7 @@ def test_an_exact_number_that_was_taken_from_a_series_names_its_first_other_valu
     def of(values: list[float]) -> Sample:
         return Sample(name="m", unit="", better=better, value=values[-1], values=values)
 
-    stored = {"m": stored_samples([of(then), of(then)])}
-    verdict = judge_family(Family(current={"m": [of(now)]}, stored=stored, same_software=True))
+    verdict = judge_samples([of(now)], stored_samples([of(then), of(then)]))
 
     assert verdict.kind == "changed"
     assert verdict.reason.endswith(told)
@@ -286,10 +280,8 @@ def judged_launches(
     def of(series: Sequence[float]) -> Sample:
         return Sample(name="loss", unit="", better="curve", value=1.0, values=list(series), beside=list(beside))
 
-    stored = {"loss": stored_samples([of(series) for series in baseline])} if baseline else {}
-    current = {"loss": [of(s) for s in launches]}
-    asks = len(launches) == 1
-    return judge_family(Family(current=current, stored=stored, same_software=True, can_repeat=can_repeat, asks=asks))
+    stored = stored_samples([of(series) for series in baseline]) if baseline else []
+    return judge_samples(map(of, launches), stored, can_repeat=can_repeat, asks=len(launches) == 1)
 
 
 def from_value(at: int, by: float) -> list[float]:
@@ -427,10 +419,7 @@ def by_launch(better: Better, current: Values, stored: Values, **changes: object
     """Launches of one seed that differ from each other."""
     identity: dict[str, Scalar] = {"evaluation_samples": 1000} if better == "floor" else {}
     measured = [Sample(name="m", unit="", better=better, value=v, identity=identity) for v in current]
-    metric = baseline_of(stored, better, "", identity=identity)
-    return judge_family(
-        Family(current={"m": measured}, stored={"m": metric}, **({"same_software": True} | changes))  # type: ignore[arg-type]
-    )
+    return judge_samples(measured, baseline_of(stored, better, "", identity=identity), **changes)
 
 
 @pytest.mark.parametrize(
@@ -464,10 +453,8 @@ def test_seeds_are_paired_and_one_alone_proves_nothing() -> None:
 
     # The seeds differ by 20 %, the shift is 1 %: only differences of the same seed show it
     stored = [0.2, 0.25, 0.3, 0.22, 0.28]
-    assert (
-        judged("same", [v * f for v, f in zip(stored, (1.01, 1.012, 1.009, 1.01, 1.011), strict=True)], stored).kind
-        == "changed"
-    )
+    now = [v * f for v, f in zip(stored, (1.01, 1.012, 1.009, 1.01, 1.011), strict=True)]
+    assert judged("same", now, stored).kind == "changed"
 
     stored = [0.20, 0.22, 0.24, 0.21, 0.23]
     assert judged("same", [v * (1 + 1e-6) for v in stored], stored).kind == "unchanged"
@@ -669,17 +656,12 @@ def test_any_numbers_get_a_verdict_that_survives_a_file(data: st.DataObject) -> 
     values = st.lists(number if better == "curve" else st.none() | number, min_size=1, max_size=6)
     identity: dict[str, Scalar] = {"every": 5, "evaluation_samples": 100}
     series = data.draw(st.lists(number, min_size=2, max_size=2))
-    stored = baseline_of(
-        data.draw(values), better, "", identity=identity, values=data.draw(st.lists(number, max_size=2))
-    )
+    kept = data.draw(st.lists(number, max_size=2))
+    stored = baseline_of(data.draw(values), better, "", identity=identity, values=kept)
     current = data.draw(values)
+    one = Sample(name="m", unit="", better=better, value=None, identity=identity, values=series)
     family = Family(
-        current={
-            str(i): [
-                Sample(name="m", unit="", better=better, value=v, at={"seed": i}, identity=identity, values=series)
-            ]
-            for i, v in enumerate(current)
-        },
+        current={str(i): [replace(one, value=v, at={"seed": i})] for i, v in enumerate(current)},
         stored=dict.fromkeys(map(str, range(data.draw(st.sampled_from([0, len(current)])))), stored),
         same_software=data.draw(st.booleans()),
     )
@@ -698,12 +680,9 @@ def test_what_is_defined_otherwise_is_incomparable_and_no_value_a_regression() -
     assert "no m[seed=1]" in judged("steps", [50, 50], [50]).reason
 
     now = Sample(name="m", unit="", better="steps", value=50.0)
-    stored = baseline_of([50.0], "exact", "")
-    assert judge_family(Family(current={"m": [now]}, stored={"m": stored}, same_software=True)).kind == "inconclusive"
+    assert judge_samples([now], baseline_of([50.0], "exact", "")).kind == "inconclusive"
 
-    now = Sample(name="m", unit="epochs", better="steps", value=50.0)
-    stored = baseline_of([50.0], "steps", "steps")
-    verdict = judge_family(Family(current={"m": [now]}, stored={"m": stored}, same_software=True))
+    verdict = judge_samples([replace(now, unit="epochs")], baseline_of([50.0], "steps", "steps"))
     assert (verdict.kind, verdict.reason) == ("inconclusive", "the unit was 'steps', now it is 'epochs'")
 
     assert judged("floor", [0.9, None], [0.9, 0.9]).kind == "regressed"
@@ -717,18 +696,9 @@ def test_what_is_defined_otherwise_is_incomparable_and_no_value_a_regression() -
 
 def of_ranks(kind: str, values: Sequence[Sequence[float]]) -> Sample:
     """What ranks recorded, reduced as a launch reduces it."""
-    observations = [
-        Observation(
-            name="m",
-            unit="",
-            better=kind,
-            reduce="mean",
-            values=list(mine),
-            is_series=METRIC_KINDS[kind].shape == "series",
-        )
-        for mine in values
-    ]
-    [found] = merge([of_rank(rank, observation) for rank, observation in enumerate(observations)])
+    is_series = METRIC_KINDS[kind].shape == "series"
+    usual = Observation(name="m", unit="", better=kind, reduce="mean", values=[], is_series=is_series)
+    [found] = merge([of_rank(rank, replace(usual, values=list(mine))) for rank, mine in enumerate(values)])
     return found
 
 
@@ -736,10 +706,7 @@ def judged_ranks(
     kind: str, then: Sequence[Sequence[float]], now: Sequence[Sequence[float]], **changes: object
 ) -> Finding:
     before = of_ranks(kind, then)
-    stored = {"m": stored_samples([before, before])}
-    return judge_family(
-        Family(current={"m": [of_ranks(kind, now)]}, stored=stored, **({"same_software": True} | changes))  # type: ignore[arg-type]
-    )
+    return judge_samples([of_ranks(kind, now)], stored_samples([before, before]), **changes)
 
 
 CANCELLING = {
@@ -775,9 +742,9 @@ def test_ranks_that_round_otherwise_are_as_far_apart(apart: float, same_software
 
 def test_a_baseline_that_does_not_know_how_far_ranks_are_apart_is_compared_as_before() -> None:
     then, now = of_ranks("same", [[1.0], [1.0]]), of_ranks("same", [[1.5], [0.5]])
-    stored = {"m": [replace(m, spread=None) for m in stored_samples([then])]}
+    stored = [replace(m, spread=None) for m in stored_samples([then])]
 
-    assert judge_family(Family(current={"m": [now]}, stored=stored, same_software=True)).kind == "unchanged"
+    assert judge_samples([now], stored).kind == "unchanged"
 
     apart = judged_ranks("same", [[1.0], [1.0]], [[1.01], [0.99]], same_software=False, curve="equal")
     assert apart.kind == "unchanged", "of other software that is within what other digits do"
