@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -19,52 +18,41 @@ from pytest_distbench.report.tables import TABLES
 from pytest_distbench.report.tables.table import Column
 
 
-class TestCompare:
-    @staticmethod
-    def compare(tmp_path: Path, old: Sequence[CaseResult], new: Sequence[CaseResult]) -> int:
-        return main(["compare", record(tmp_path / "a.json", *old), record(tmp_path / "b.json", *new), "--fail"])
+def sends(count: int) -> CaseResult:
+    prints = {"step": Fingerprint(collectives={"all": [Collective("all_reduce", "float32", 8, "default", count)]})}
+    made = result(*[0.01, 0.0101] * 3)
+    return replace(made, launches=[replace(launch, fingerprints=prints) for launch in made.launches])
 
-    def test_a_slower_run_fails(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        old = result(0.0100, 0.0101, 0.0099, 0.0100, 0.0101)
-        new = result(0.0150, 0.0151, 0.0149, 0.0150, 0.0151)
 
-        assert self.compare(tmp_path, [old], [new]) == 1
-        assert "!  step    15.02 ms  10.02 ms  +49.9 %" in capsys.readouterr().out
-        assert self.compare(tmp_path, [new], [new]) == 0
+Cases = list[CaseResult]
+FAST = result(0.0100, 0.0101, 0.0099, 0.0100, 0.0101)
+SLOW = result(0.0150, 0.0151, 0.0149, 0.0150, 0.0151)
+GOOD = result(*[0.01, 0.0101] * 3)
+OTHER = result(*[0.01, 0.0101] * 3, case=named("ws4"))
+BROKEN = replace(GOOD, launches=[HUNG])
 
-    def test_a_changed_fingerprint_fails(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        def sends(count: int) -> CaseResult:
-            rows = {"all": [Collective("all_reduce", "float32", 8, "default", count)]}
-            made = result(*[0.01, 0.0101] * 3)
-            prints = {"step": Fingerprint(collectives=rows)}
-            return replace(made, launches=[replace(launch, fingerprints=prints) for launch in made.launches])
 
-        assert self.compare(tmp_path, [sends(2)], [sends(64)]) == 1
-        assert "62 all_reduce of 8 B float32 were added" in capsys.readouterr().out
-        assert self.compare(tmp_path, [sends(2)], [sends(2)]) == 0
+@pytest.mark.parametrize(
+    ("old", "new", "code", "told"),
+    [
+        ([FAST], [SLOW], 1, "!  step    15.02 ms  10.02 ms  +49.9 %"),
+        ([SLOW], [SLOW], 0, ""),
+        ([sends(2)], [sends(64)], 1, "62 all_reduce of 8 B float32 were added"),
+        ([sends(2)], [sends(2)], 0, ""),
+        ([GOOD, OTHER], [GOOD], 1, "only in "),
+        ([GOOD, OTHER], [BROKEN, OTHER], 1, "failed in "),
+        ([GOOD], [GOOD, OTHER], 0, ""),
+        ([result(0.01)], [result(0.02)], 1, "measure both runs with --distbench-launches 5"),
+        ([GOOD], [result(*[0.01, -0.01] * 3)], 2, "step: -10 ms is no time that anything takes; it cannot be judged"),
+    ],
+)
+def test_a_run_that_is_worse_lacks_a_case_or_cannot_be_judged_fails_a_comparison(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], old: Cases, new: Cases, code: int, told: str
+) -> None:
+    files = record(tmp_path / "a.json", *old), record(tmp_path / "b.json", *new)
 
-    def test_a_case_that_is_gone_or_failed_fails(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        good = result(*[0.01, 0.0101] * 3)
-        other = result(*[0.01, 0.0101] * 3, case=named("ws4"))
-        broken = replace(good, launches=[HUNG])
-
-        assert self.compare(tmp_path, [good, other], [good]) == 1
-        assert "only in " in capsys.readouterr().out
-        assert self.compare(tmp_path, [good, other], [broken, other]) == 1
-        assert "failed in " in capsys.readouterr().out
-        assert self.compare(tmp_path, [good], [good, other]) == 0
-
-    def test_runs_that_cannot_be_judged_fail_and_say_what_to_do(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert self.compare(tmp_path, [result(0.01)], [result(0.02)]) == 1
-        assert "measure both runs with --distbench-launches 5" in capsys.readouterr().out
-
-    def test_a_time_below_zero_is_an_error(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        good = result(*[0.01, 0.0101] * 3)
-
-        assert self.compare(tmp_path, [good], [result(*[0.01, -0.01] * 3)]) == 2
-        assert "step: -10 ms is no time that anything takes; it cannot be judged" in capsys.readouterr().err
+    assert main(["compare", *files, "--fail"]) == code
+    assert told in capsys.readouterr()[code == 2]
 
 
 def test_report_prints_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

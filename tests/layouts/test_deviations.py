@@ -11,21 +11,23 @@ from pytest_distbench.layouts.deviations import GRADIENT, LOSS, STATE, Quantity,
 FIRST, SECOND = Quantity(1, GRADIENT, "a"), Quantity(2, GRADIENT, "a")
 
 
-def test_a_limit_is_the_sum_of_all_controls_times_how_far_they_are_apart() -> None:
-    limits = limits_of([{FIRST: 1.0, SECOND: 2.0}, {FIRST: 4.0, SECOND: 2.0}])
-
-    assert limits == {FIRST: 6.0 * 2, SECOND: 6.0 * 2}  # of all steps the largest
+ONE, TWO = Quantity(1, LOSS), Quantity(2, LOSS)
 
 
-def test_a_control_that_is_exact_makes_no_limit_infinite() -> None:
-    assert limits_of([{FIRST: 0.0}, {FIRST: 3.0}]) == {FIRST: 3.0}
-    assert limits_of([{FIRST: 0.0}, {FIRST: 0.0}]) == {FIRST: 0.0}
-
-
-def test_a_loss_has_the_largest_deviation_of_all_steps_in_each() -> None:
-    one, two = Quantity(1, LOSS), Quantity(2, LOSS)
-
-    assert limits_of([{one: 0.0, two: 2.0}, {one: 2.0, two: 1.0}]) == {one: 4.0, two: 4.0}
+@pytest.mark.parametrize(
+    ("controls", "limits"),
+    [
+        ([{FIRST: 1.0, SECOND: 2.0}, {FIRST: 4.0, SECOND: 2.0}], {FIRST: 6.0 * 2, SECOND: 6.0 * 2}),
+        ([{FIRST: 0.0}, {FIRST: 3.0}], {FIRST: 3.0}),  # one that is exact makes no limit infinite
+        ([{FIRST: 0.0}, {FIRST: 0.0}], {FIRST: 0.0}),
+        ([{ONE: 0.0, TWO: 2.0}, {ONE: 2.0, TWO: 1.0}], {ONE: 4.0, TWO: 4.0}),
+    ],
+)
+def test_a_limit_is_the_sum_of_all_controls_times_how_far_they_are_apart(
+    controls: list[dict[Quantity, float]], limits: dict[Quantity, float]
+) -> None:
+    """Of all steps the largest."""
+    assert limits_of(controls) == limits
 
 
 def test_the_first_step_and_part_is_named_and_of_it_what_is_furthest_beyond() -> None:

@@ -110,6 +110,35 @@ def test_lower_precision_is_seen() -> None:
     assert (1, GRADIENT) in off(compared(precision="bfloat16"))
 
 
+def without_a_schedule(run: Pass) -> None:
+    model = run.model()
+    optimizer = adam(model.parameters())
+    for step in run.steps():
+        [part] = step.share(0, 1)
+        loss = step.loss(model, part)
+        loss.backward()
+        step.has_gradients(model, loss)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+        step.is_over(model)
+
+
+@pytest.mark.parametrize(
+    ("train", "beyond"),
+    [
+        (loop(spoil_weights=lambda model, number: number == 2 and change(model)), {(2, STATE)}),  # another update
+        (loop(after=lambda model, number: number == 1 and change(model)), {(2, WEIGHTS)}),  # before the next step
+        (lambda run: run.train(run.model(seed=7)), {(1, WEIGHTS)}),  # other weights at the beginning
+        (without_a_schedule, {(2, STATE), (3, STATE)}),  # clipping is part of the update, and its rate is not halved
+    ],
+)
+def test_what_is_spoilt_is_seen_in_its_step_and_its_part_alone(
+    train: Callable[[Pass], object], beyond: set[tuple[int, int]]
+) -> None:
+    assert off(compared(train)) == beyond
+
+
 def test_a_scaled_gradient_is_seen_with_its_factor_and_nothing_else_is_off() -> None:
     def double(model: nn.Module, number: int) -> None:
         if number == 2:
@@ -121,38 +150,6 @@ def test_a_scaled_gradient_is_seen_with_its_factor_and_nothing_else_is_off() -> 
     seen = found.seen[Quantity(2, GRADIENT, "second.weight")]
     assert (seen.deviation, seen.factor) == pytest.approx((1.0, 2.0), rel=1e-4)
     assert seen.rest < ROUNDINGS
-
-
-def test_another_update_is_seen_in_its_step_alone() -> None:
-    assert off(compared(loop(spoil_weights=lambda model, number: number == 2 and change(model)))) == {(2, STATE)}
-
-
-def test_weights_that_change_between_steps_are_seen_before_the_next() -> None:
-    assert off(compared(loop(after=lambda model, number: number == 1 and change(model)))) == {(2, WEIGHTS)}
-
-
-def test_other_weights_at_the_beginning_are_seen_there() -> None:
-    def train(run: Pass) -> None:
-        run.train(run.model(seed=7))
-
-    assert off(compared(train)) == {(1, WEIGHTS)}
-
-
-def test_a_clipped_gradient_and_a_schedule_are_part_of_the_update() -> None:
-    def train(run: Pass) -> None:
-        model = run.model()
-        optimizer = adam(model.parameters())
-        for step in run.steps():
-            [part] = step.share(0, 1)
-            loss = step.loss(model, part)
-            loss.backward()
-            step.has_gradients(model, loss)
-            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-            optimizer.step()
-            optimizer.zero_grad()
-            step.is_over(model)
-
-    assert off(compared(train)) == {(2, STATE), (3, STATE)}, "its rate is not halved"
 
 
 def test_a_gradient_that_is_not_there_is_infinitely_off() -> None:
@@ -170,20 +167,24 @@ def test_a_gradient_that_is_not_finite_is_infinitely_off(value: float) -> None:
     assert compared(loop(spoil)).seen[Quantity(1, GRADIENT, "first.weight")] == NOT_FINITE
 
 
-def test_a_part_of_a_tensor_is_refused() -> None:
-    def cut(model: nn.Module, number: int) -> None:
-        model.first.weight = nn.Parameter(model.first.weight[:4])
-
-    with pytest.raises(BodyError, match=r"first.weight is \(4, 4\) under the layout, and \(8, 4\) without it"):
-        compared(loop(spoil_weights=cut))
+def cut(model: nn.Module, number: int) -> None:
+    model.first.weight = nn.Parameter(model.first.weight[:4])
 
 
-def test_a_module_of_another_name_is_refused() -> None:
-    def train(run: Pass) -> None:
-        model = nn.Sequential(run.model())
-        run.train(model)
+OTHER_NAME = r"the layout has 0\.first\.weight, .* It has first.bias, first.weight"
+TOO_SMALL = "a batch of 6 samples is no 4 shares of 2 micro-batches each"
 
-    with pytest.raises(BodyError, match=r"the layout has 0\.first\.weight, .* It has first.bias, first.weight"):
+
+@pytest.mark.parametrize(
+    ("train", "told"),
+    [
+        (lambda run: run.train(nn.Sequential(run.model())), OTHER_NAME),
+        (lambda run: run.train(run.model(), index=0, of=4, micro_batches=2), TOO_SMALL),
+        (loop(spoil_weights=cut), r"first.weight is \(4, 4\) under the layout, and \(8, 4\) without it"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(train: Callable[[Pass], object], told: str) -> None:
+    with pytest.raises(BodyError, match=told):
         compared(train)
 
 
@@ -197,11 +198,6 @@ def test_a_step_that_is_not_compared_is_refused(missing: str) -> None:
 
     with pytest.raises(BodyError, match=rf"step 1 of the layout is over without a call of step\.{missing}\("):
         compared(train)
-
-
-def test_a_batch_that_is_too_small_for_its_shares_is_refused() -> None:
-    with pytest.raises(BodyError, match="a batch of 6 samples is no 4 shares of 2 micro-batches each"):
-        compared(lambda run: run.train(run.model(), index=0, of=4, micro_batches=2))
 
 
 def test_micro_batches_weigh_what_they_have_of_the_terms() -> None:

@@ -53,24 +53,33 @@ def test_misuse_in_a_test_is_a_failure_without_our_traceback(project: Project, l
     assert stored(made) == []
 
 
-def test_derived_metrics_are_judged_against_their_own_baseline(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("0.90 0.91 0.89 0.90 0.91", "0.5 0.51 0.5 0.5 0.5", "efficiency -44.* % (threshold -*%)"),
+        (
+            "0.90 0.91",
+            "0.72 0.728",
+            "FAILED *- Regression: efficiency -20.* %*",
+        ),  # no launch can be added: none is open
+    ],
+)
+def test_derived_metrics_are_judged_at_once_against_their_own_baseline(
+    project: Project, monkeypatch: pytest.MonkeyPatch, before: str, after: str, told: str
 ) -> None:
-    made = project(
-        """
+    made = project("""
         import os
 
         def test_efficiency(distbench):
-            values = [float(x) for x in os.environ.get("EFF", "0.90 0.91 0.89 0.90 0.91").split()]
-            distbench.judge("efficiency", values, better="higher")
-        """
-    )
+            distbench.judge("efficiency", [float(x) for x in os.environ["EFF"].split()], better="higher")
+    """)
+    monkeypatch.setenv("EFF", before)
     assert run(made, "--distbench-update").ret == 0
     assert run(made).ret == 0
-    monkeypatch.setenv("EFF", "0.5 0.51 0.5 0.5 0.5")
+    monkeypatch.setenv("EFF", after)
     result = run(made)
 
-    result.stdout.fnmatch_lines(["efficiency -44.* % (threshold -*%)"])
+    result.stdout.fnmatch_lines([told])
     assert result.ret == 1
 
 
@@ -90,17 +99,25 @@ def test_a_working_directory_that_is_gone_is_told(project: Project) -> None:
     assert result.ret == 1
 
 
-def unavailable(backends: tuple[str, ...], folder: Path) -> None:
-    def run() -> None:
+NOT_HERE = "backend 'mpi' is not available here"
+
+
+@pytest.mark.parametrize(
+    ("backends", "ends", "told"),
+    [
+        (("mpi",), pytest.exit.Exception, f"--distbench-backend: {NOT_HERE}"),
+        (("mpi", "ucc"), pytest.exit.Exception, f"--distbench-backend: {NOT_HERE}"),
+        (("gloo", "mpi"), pytest.skip.Exception, f"not available: {NOT_HERE}: this"),
+    ],
+)
+def test_a_backend_that_torch_has_not_skips_its_tests_and_ends_a_run_that_has_no_other(
+    tmp_path: Path, backends: tuple[str, ...], ends: type[BaseException], told: str
+) -> None:
+    def call() -> None:
         raise BackendUnavailable("mpi", "this build of torch has gloo, fake", ["gloo", "fake"])
 
-    made_up_distbench(Path(__file__), folder, backend=backends)._guard(run)
-
-
-@pytest.mark.parametrize("backends", [("mpi",), ("mpi", "ucc")])
-def test_a_run_of_which_torch_has_no_backend_ends(backends: tuple[str, ...], tmp_path: Path) -> None:
-    with pytest.raises(pytest.exit.Exception, match="--distbench-backend: backend 'mpi' is not available here"):
-        unavailable(backends, tmp_path)
+    with pytest.raises(ends, match=told):
+        made_up_distbench(Path(__file__), tmp_path, backend=backends)._guard(call)
 
 
 def test_no_place_for_the_run_directory_is_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,26 +134,6 @@ def test_no_place_for_the_run_directory_is_told(project: Project, monkeypatch: p
         ["cannot start ranks: No space left on device: /tmp. The run directory is below TMPDIR*"]
     )
     assert result.ret == 1
-
-
-def test_a_backend_that_torch_has_not_skips_its_tests_where_another_one_runs(tmp_path: Path) -> None:
-    with pytest.raises(pytest.skip.Exception, match="not available: backend 'mpi' is not available here: this build"):
-        unavailable(("gloo", "mpi"), tmp_path)
-
-
-def test_a_few_derived_values_are_judged_at_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No launch can be added to them, so that their answer must not stay open."""
-    made = project("""
-        import os
-
-        def test_efficiency(distbench):
-            factor = float(os.environ.get("DISTBENCH_STAND_IN_FACTOR", "1"))
-            distbench.judge("efficiency", [factor * v for v in (0.90, 0.91)], better="higher")
-    """)
-    assert run(made, "--distbench-update").ret == 0
-    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "0.8")
-
-    run(made).stdout.fnmatch_lines(["FAILED *- Regression: efficiency -20.* %*"])
 
 
 class NoSamples(Source):

@@ -15,9 +15,7 @@ TEST = """
         pass
 
     def test_step(distbench):
-        distbench.run(
-            body, world_size={ranks}, params={{"stand_in": {{"step": [0.02, 0.0201], "count!exact": 7}}}}{more}
-        )
+        distbench.run(body, params={{"stand_in": {{"step": [0.02, 0.0201], "count!exact": 7}}}}, world_size={})
 """
 OTHER_LAUNCHER = """
     from dataclasses import replace
@@ -39,7 +37,7 @@ OTHER_LAUNCHER = """
 def test_where_the_test_asks_for_it_they_are_run_and_no_clock_becomes_a_baseline(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = project(TEST.format(ranks=MANY, more=", oversubscribed=True"))
+    made = project(TEST.format(f"{MANY}, oversubscribed=True"))
     monkeypatch.setattr("pytest_distbench.machine.hardware.cores", lambda: 2)
     run(made, "--distbench-update").assert_outcomes(passed=1)
     [entry] = [json.loads(path.read_text())["entry"] for path in stored(made)]
@@ -48,65 +46,51 @@ def test_where_the_test_asks_for_it_they_are_run_and_no_clock_becomes_a_baseline
     assert entry["conditions"]["around"] == {"oversubscribed": "2-cores"}
 
 
-def test_there_is_an_end_to_oversubscription(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_distbench.machine.hardware.cores", lambda: 2)
-    result = run(project(TEST.format(ranks=65, more=", oversubscribed=True")))
-    result.assert_outcomes(failed=1)
-
-    assert "65 ranks; at most 64 can run here (32 a core, of 2)" in result.stdout.str()
+NO_QUOTA = "*distbench.run: cpus=*; wanted a finite number of at least 0.01, at most 2 (*"
 
 
-def test_with_gpus_each_rank_has_its_own_whatever_the_test_says(project: Project, gpus: Callable[[int], None]) -> None:
+@pytest.mark.parametrize(
+    ("call", "options", "told"),
+    [
+        ("65, oversubscribed=True", "", "*65 ranks; at most 64 can run here (32 a core, of 2)*"),
+        (f"{MANY}, oversubscribed=True", "--gpu", "*not run: needs 4 ranks, 2 given*"),
+        ("3", "", "*not run: needs 3 ranks, 2 given*"),
+        (
+            "2, cpus=0.3",
+            "--distbench-backend=fake",
+            "*not run: a CPU quota changes timings, and the fake backend has none*",
+        ),
+        *((f"2, cpus={cpus}", "", NO_QUOTA) for cpus in ("0", "-1", "'x'", "True", "float('nan')", "3")),
+        ("2, oversubscribed='yes'", "", "*oversubscribed='yes'?*True or False*"),
+    ],
+)
+def test_what_nobody_can_run_as_it_is_asked_for_is_told(
+    project: Project, gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, call: str, options: str, told: str
+) -> None:
+    """On two cores, with two GPUs: with GPUs each rank has its own, whatever the test says."""
     gpus(2)
-    result = run(project(TEST.format(ranks=4, more=", oversubscribed=True")), "--gpu", "-rs")
+    monkeypatch.setattr("pytest_distbench.machine.hardware.cores", lambda: 2)
+    result = run(project(TEST.format(call)), *options.split(), "-rs")
 
-    result.stdout.fnmatch_lines(["*not run: needs 4 ranks, 2 given*"])
+    result.assert_outcomes(**{"skipped" if "not run" in told else "failed": 1})
+    result.stdout.fnmatch_lines([told])
 
 
 def test_a_quota_is_part_of_the_name(project: Project) -> None:
-    made = project(TEST.format(ranks=2, more=", cpus=0.3"))
+    made = project(TEST.format("2, cpus=0.3"))
     run(made, "--distbench-update").assert_outcomes(passed=1)
     [path] = stored(made)
 
     assert path.name == "ws2%3A@ws2@cpus=0.3.gloo.stand-in.json"
     assert json.loads(path.read_text())["entry"]["conditions"]["around"] == {"cpus": "0.3"}
-    result = run(project(TEST.format(ranks=2, more="")), "--distbench-confirm=off", "-v")
+    result = run(project(TEST.format("2")), "--distbench-confirm=off", "-v")
     result.stdout.fnmatch_lines(["*1 case measured, nothing to compare with*"])
 
 
-@pytest.mark.parametrize("cpus", ["0", "-1", "'x'", "True", "float('nan')", "3"])
-def test_a_quota_that_no_rank_can_have_is_refused(project: Project, cpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_distbench.machine.hardware.cores", lambda: 2)
-    result = run(project(TEST.format(ranks=2, more=f", cpus={cpus}")))
-
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*distbench.run: cpus=*; wanted a finite number of at least 0.01, at most 2 (*"])
-
-
 def test_ranks_of_other_hosts_have_no_quota(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = project(TEST.format(ranks=2, more=", cpus=0.3"))
+    made = project(TEST.format("2, cpus=0.3"))
     made.makeconftest(OTHER_LAUNCHER.format(change='hosts="many"'))
     result = run(made, "-rs")
 
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["*not run: a CPU quota needs ranks on this host, and stand-in starts them on others*"])
-
-
-def test_without_clocks_a_quota_is_no_use(project: Project) -> None:
-    result = run(project(TEST.format(ranks=2, more=", cpus=0.3")), "--distbench-backend", "fake", "-rs")
-
-    result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["*not run: a CPU quota changes timings, and the fake backend has none*"])
-
-
-def test_more_ranks_than_given_are_not_run(project: Project) -> None:
-    result = run(project(TEST.format(ranks=3, more="")), "-rs")
-
-    result.stdout.fnmatch_lines(["*not run: needs 3 ranks, 2 given*"])
-    result.assert_outcomes(skipped=1)
-
-
-def test_a_word_in_place_of_yes_or_no_is_refused(project: Project) -> None:
-    result = run(project(TEST.format(ranks=2, more=", oversubscribed='yes'")))
-
-    result.stdout.fnmatch_lines(["*oversubscribed='yes'?*True or False*"])

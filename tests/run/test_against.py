@@ -50,33 +50,27 @@ def test_a_path_that_cannot_be_linked_is_refused(path: str, root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "message", "missed", "written"),
+    ("kind", "message", "missed"),
     [
-        ("FileNotFoundError", "[Errno 2] No such file or directory: 'data/tokens/train.bin'", "train.bin", "data"),
-        ("FileNotFoundError", "[Errno 2] No such file or directory: '{tree}/data/tokens'", "data/tokens", "data"),
-        ("RuntimeError", "file 'data/tokens/train.bin' does not exist", "train.bin", "data"),
-        ("ModuleNotFoundError", "No module named 'pkg._version'", "pkg/_version.py", "pkg/_version.py"),
+        ("FileNotFoundError", "[Errno 2] No such file or directory: 'data/tokens/train.bin'", ("train.bin", "data")),
+        ("FileNotFoundError", "[Errno 2] No such file or directory: '{tree}/data/tokens'", ("data/tokens", "data")),
+        ("RuntimeError", "file 'data/tokens/train.bin' does not exist", ("train.bin", "data")),
+        ("ModuleNotFoundError", "No module named 'pkg._version'", ("pkg/_version.py", "pkg/_version.py")),
+        ("FileNotFoundError", "[Errno 2] No such file or directory: 'nowhere/at/all'", None),
+        ("FileNotFoundError", "[Errno 2] No such file or directory: '/etc/nowhere'", None),
+        ("ValueError", "'data/tokens/train.bin' is damaged", None),
     ],
 )
-def test_what_is_missed_and_is_in_the_working_tree_is_told(
-    kind: str, message: str, missed: str, written: str, root: Path, tree: Path
+def test_what_is_missed_and_is_in_the_working_tree_is_told_and_other_failures_have_no_such_hint(
+    kind: str, message: str, missed: tuple[str, str] | None, root: Path, tree: Path
 ) -> None:
     told = hint(failed(kind, message.format(tree=tree)), root=root, tree=tree, folder=tree)
+    if missed is None:
+        assert told == ""
+        return
 
-    assert f"{missed} is in the working tree and not in the other revision" in told
-    assert told.endswith(f"write distbench_against_link = {written} into the ini file")
-
-
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        ("FileNotFoundError", "[Errno 2] No such file or directory: 'nowhere/at/all'"),
-        ("FileNotFoundError", "[Errno 2] No such file or directory: '/etc/nowhere'"),
-        ("ValueError", "'data/tokens/train.bin' is damaged"),
-    ],
-)
-def test_other_failures_have_no_such_hint(kind: str, message: str, root: Path, tree: Path) -> None:
-    assert hint(failed(kind, message), root=root, tree=tree, folder=tree) == ""
+    assert f"{missed[0]} is in the working tree and not in the other revision" in told
+    assert told.endswith(f"write distbench_against_link = {missed[1]} into the ini file")
 
 
 def is_clean(project: pytest.Pytester) -> bool:

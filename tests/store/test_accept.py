@@ -93,22 +93,6 @@ def test_numbers_of_a_test_that_failed_by_more_than_its_verdicts_are_no_baseline
             propose_entry(made[0], None, mode="all", force=False, did_not_pass=why)
 
 
-@pytest.mark.parametrize(
-    ("made", "said"),
-    [
-        (result(), "nothing was launched"),
-        (result(*FIVE, verdicts=[]), "nothing was judged"),
-        (result(*FIVE, launches=[HUNG]), "launch 1 failed: hung in body"),
-        (result(*FIVE, environment=environment(PLATFORM, shares_gpu=True)), "shared"),
-        (result(0.004), "step is new or changed, and has 1 of the 5 launches"),
-        (result(*FIVE[:4], None), "step has no value in 1 of 5 launches"),
-    ],
-)
-def test_what_must_not_be_a_baseline_is_refused(made: CaseResult, said: str) -> None:
-    with pytest.raises(NotABaseline, match=said):
-        take(made)
-
-
 @pytest.mark.parametrize("update", ["new", "changed"])
 def test_what_an_update_stored_is_taken_with_the_launches_that_it_made(update: str) -> None:
     made = result(*FIVE[:3], update=update)
@@ -219,29 +203,37 @@ def test_a_fingerprint_of_one_launch_is_taken_alone() -> None:
     assert (taken.fingerprints, taken.metrics) == ({"step": of(BARRIER, BARRIER)}, stored.metrics)
 
 
+NEW, SLOWER, FEW = (
+    {"loss": "no-baseline"},
+    {"step": "beyond-threshold"},
+    "is new or changed, and has {} of the {} launches",
+)
+
+
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("made", "stored", "said"),
     [
-        (measured(CURVE, codes={"loss": "no-baseline"}), "loss is new or changed, and has 1 of the 2 launches"),
+        (result(), None, "nothing was launched"),
+        (result(*FIVE, verdicts=[]), None, "nothing was judged"),
+        (result(*FIVE, launches=[HUNG]), None, "launch 1 failed: hung in body"),
+        (result(*FIVE, environment=environment(PLATFORM, shares_gpu=True)), None, "shared"),
+        (result(0.004), None, f"step {FEW.format(1, 5)}"),
+        (result(*FIVE[:4], None), None, "step has no value in 1 of 5 launches"),
+        (measured(CURVE, codes=NEW), recorded(), f"loss {FEW.format(1, 2)}"),
         (
-            measured(CURVE, codes={"loss": "beyond-threshold", "step": "beyond-threshold"}),
+            measured(CURVE, codes={**SLOWER, "loss": "beyond-threshold"}),
+            recorded(CURVE),
             "step.* has 1 of the 5 launches .* pytest",
         ),
-        (
-            measured(CURVE, codes={"loss": "no-baseline", "step": "beyond-threshold"}),
-            r"step \(and 1 more\) is new or changed, and has 1 of the 5 launches",
-        ),
-        (
-            measured(launches=3, codes={"step": "beyond-threshold"}),
-            "step is new or changed, and has 3 of the 5 launches",
-        ),
+        (measured(CURVE, codes=NEW | SLOWER), recorded(), rf"step \(and 1 more\) {FEW.format(1, 5)}"),
+        (measured(launches=3, codes=SLOWER), recorded(CURVE), f"step {FEW.format(3, 5)}"),
     ],
 )
-def test_what_nobody_knows_the_noise_of_is_refused_and_told_what_measures_it(made: CaseResult, said: str) -> None:
-    stored = recorded() if "no-baseline" in [v.code for v in made.verdicts] else recorded(CURVE)
-
+def test_what_must_not_be_a_baseline_is_refused_and_told_what_measures_it(
+    made: CaseResult, stored: BaselineEntry | None, said: str
+) -> None:
     with pytest.raises(NotABaseline, match=said):
-        take(made, stored, mode="changed")
+        take(made, stored, mode="all" if stored is None else "changed")
 
 
 def test_two_launches_that_agree_are_enough_of_a_new_number_of_a_training() -> None:

@@ -10,7 +10,7 @@ from support.cases import ON_TWO
 from support.stores import CASE, PLATFORM, TEST, entry, result
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.records.case import Case, EntryName
+from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.record import replace
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.store.entries import has_test, selection, unused_entries, with_its_work
@@ -94,14 +94,6 @@ def test_a_test_counts_as_gone_only_if_it_certainly_is(tmp_path: Path, test: str
     assert has_test(tmp_path, test) is is_there
 
 
-def stored(folder: Path, *cases: Case, **params: object) -> BaselineStore:
-    store = BaselineStore(folder / "baselines", PLATFORM)
-    for case in cases:
-        case = replace(case, params=params)
-        store.write(case.test, case.key, entry(1.0, workload=case.workload, test_id=case.id, params=params))
-    return store
-
-
 @pytest.mark.parametrize(
     ("before", "now", "is_same"),
     [
@@ -150,21 +142,29 @@ def unused(store: BaselineStore, seen: dict[tuple[str, str], bool], *reported: s
 
 
 @pytest.mark.parametrize(
-    ("test", "key", "is_unused"),
+    ("test", "ran", "key", "ranks", "is_unused"),
     [
-        (TEST, "ws2", False),
-        (TEST, "old-ws2", True),
-        ("suites/test_a.py::test_gone", "ws2", True),
-        ("suites/test_gone.py::test_a", "ws2", True),
-        ("suites/test_b.py::test_b", "ws2", False),
+        (TEST, "ws2", "ws2", 2, False),
+        (TEST, "ws2", "old-ws2", 2, True),
+        ("suites/test_a.py::test_gone", "ws2", "ws2", 2, True),
+        ("suites/test_gone.py::test_a", "ws2", "ws2", 2, True),
+        ("suites/test_b.py::test_b", "ws2", "ws2", 2, False),
+        # of the ranks of a run: one rank of ``[ws2]`` was given up to be pruned by a run of ``[ws1]``
+        (TEST, "ws1", "ws2:local@ws1", 1, False),
+        (TEST, "ws1", "ws2:fixed", 1, False),
+        (TEST, "ws2", "ws1", 1, False),
+        (TEST, "a-ws2", "ws2-b", 2, True),
+        (TEST, "ws2", "ws22", 2, False),
+        (TEST, "ws2", "ws2:local@ws1", 1, True),
+        (TEST, "ws2", "old-ws2:local@ws1", 1, True),
     ],
 )
-def test_an_entry_is_unused_if_its_test_was_there_or_is_gone(
-    store: BaselineStore, test: str, key: str, *, is_unused: bool
+def test_an_entry_is_unused_if_its_test_ran_without_it_or_is_gone(
+    store: BaselineStore, test: str, ran: str, key: str, ranks: int, *, is_unused: bool
 ) -> None:
-    stored_of_unused(store, test, key)
+    stored_of_unused(store, test, key, world_size=ranks)
 
-    assert unused(store, {(TEST, "ws2"): True}) == ([f"{test}[{key}.gloo.warm]"] if is_unused else [])
+    assert unused(store, {(TEST, ran): True}) == ([f"{test}[{key}.gloo.warm]"] if is_unused else [])
 
 
 def test_entries_of_other_conditions_belong_to_other_runs(store: BaselineStore) -> None:
@@ -173,27 +173,6 @@ def test_entries_of_other_conditions_belong_to_other_runs(store: BaselineStore) 
     stored_of_unused(store, TEST, "ws2:@cooling=low", around={"cooling": "low"})
 
     assert unused(store, {(TEST, "ws2"): True}) == []
-
-
-@pytest.mark.parametrize(
-    ("ran", "key", "ranks", "is_unused"),
-    [
-        ("ws1", "ws2:local@ws1", 1, False),
-        ("ws1", "ws2:fixed", 1, False),
-        ("ws2", "ws1", 1, False),
-        ("a-ws2", "ws2-b", 2, True),
-        ("ws2", "ws22", 2, False),
-        ("ws2", "ws2:local@ws1", 1, True),
-        ("ws2", "old-ws2:local@ws1", 1, True),
-    ],
-)
-def test_the_ranks_of_a_run_say_nothing_of_those_of_its_test(
-    store: BaselineStore, ran: str, key: str, ranks: int, *, is_unused: bool
-) -> None:
-    """One rank of ``[ws2]`` was given up to be pruned by a run of ``[ws1]``."""
-    stored_of_unused(store, TEST, key, world_size=ranks)
-
-    assert unused(store, {(TEST, ran): True}) == ([f"{TEST}[{key}.gloo.warm]"] if is_unused else [])
 
 
 def test_entries_outside_the_folders_of_the_run_are_left_alone(store: BaselineStore) -> None:

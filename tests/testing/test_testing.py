@@ -29,9 +29,14 @@ ONE_STEP = """
 DOCUMENT = Path(__file__).parents[2] / "docs" / "writing.md"
 
 
+Launch = Callable[..., LaunchRecord]
+
+
 @pytest.fixture
-def launch(tmp_path: Path) -> Callable[..., LaunchRecord]:
-    def run(described: object, index: int = 0) -> LaunchRecord:
+def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launch:
+    def run(described: object, index: int = 0, **variables: str) -> LaunchRecord:
+        for name, value in variables.items():
+            monkeypatch.setenv(f"DISTBENCH_STAND_IN{name}", value)
         work = Ranks(body=BODY, params={} if described is None else {"stand_in": described})
         plan = make_plan(tmp_path, work=work, index=index)
         return supervise(plan, Side(launcher=lambda: StandInLauncher("cookie")))
@@ -48,7 +53,7 @@ def values(record: LaunchRecord) -> dict[str, float | None]:
     return {m.key: m.value for m in record.measurements}
 
 
-def test_what_is_described_is_what_ranks_recorded(launch: Callable[..., LaunchRecord]) -> None:
+def test_what_is_described_is_what_ranks_recorded(launch: Launch) -> None:
     record = launch({"step": 0.02, "latency[message_bytes=1024]": 1e-4, "count!exact": 7, "phase/step": 1.0})
 
     assert record.outcome == "passed"
@@ -56,37 +61,36 @@ def test_what_is_described_is_what_ranks_recorded(launch: Callable[..., LaunchRe
     assert [m.better for m in record.measurements] == ["lower", "lower", "exact", "lower"]
 
 
-def test_a_list_has_a_value_for_each_launch_and_begins_anew(launch: Callable[..., LaunchRecord]) -> None:
+def test_a_list_has_a_value_for_each_launch_and_begins_anew(launch: Launch) -> None:
     assert [values(launch({"step": [1.0, 2.0]}, index))["step"] for index in range(3)] == [1.0, 2.0, 1.0]
 
 
-def test_a_list_in_a_list_is_a_series(launch: Callable[..., LaunchRecord]) -> None:
+STEP = {"": '{"step": 3.0}'}
+
+
+@pytest.mark.parametrize(
+    ("described", "variables", "found"),
+    [
+        (None, STEP, {"step": 3.0}),
+        ({"other": 1.0}, STEP, {"other": 1.0}),
+        ({"step": 1.0, "count!exact": 7}, {"_FACTOR": "2"}, {"step": 2.0, "count": 7}),
+    ],
+)
+def test_the_environment_describes_what_no_params_do_and_its_factor_multiplies_times_alone(
+    launch: Launch, described: object, variables: dict[str, str], found: dict[str, float]
+) -> None:
+    assert values(launch(described, **variables)) == found
+
+
+def test_a_list_in_a_list_is_a_series(launch: Launch) -> None:
     [measurement] = launch({"step": [[1.0, 2.0, 3.0]]}).measurements
 
     assert measurement.spread is not None
     assert measurement.spread.n == 3
 
 
-def test_the_environment_describes_what_no_params_do(
-    launch: Callable[..., LaunchRecord], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DISTBENCH_STAND_IN", '{"step": 3.0}')
-
-    assert values(launch(None)) == {"step": 3.0}
-    assert values(launch({"other": 1.0})) == {"other": 1.0}
-
-
-def test_the_factor_multiplies_times_and_nothing_else(
-    launch: Callable[..., LaunchRecord], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "2")
-
-    assert values(launch({"step": 1.0, "count!exact": 7})) == {"step": 2.0, "count": 7}
-
-
-def test_an_error_is_every_ranks(launch: Callable[..., LaunchRecord], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DISTBENCH_STAND_IN_ERROR", "KeyError:gradient")
-    record = launch({})
+def test_an_error_is_every_ranks(launch: Launch) -> None:
+    record = launch({}, _ERROR="KeyError:gradient")
 
     assert (record.outcome, record.reason) == ("failed", "rank 0 raised KeyError: gradient")
 
@@ -98,46 +102,34 @@ def test_reports_are_those_of_every_rank(tmp_path: Path) -> None:
     assert sorted(read_reports(plan)) == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("described", "variable", "told"),
-    [
-        ([1.0], "", r"wanted a mapping from metrics to values, found \[1\.0\]; write params="),
-        ({"a!fast": 1.0}, "", r"'a!fast': unknown kind 'fast'; known are .*lower"),
-        (None, "{", r"DISTBENCH_STAND_IN is not JSON: .*found '\{'"),
-        ({"a[": 1.0}, "", r"'a\[' is no metric; wanted a name, or one at a point: latency\[message_bytes=1024\]"),
-        ({"": 1.0}, "", "'' is no metric"),
-        ({"step": "x"}, "", "'step': 'x'; wanted a finite number, a list of them, or None"),
-        ({"step": True}, "", "'step': True; wanted a finite number"),
-        ({"step": [1.0, float("inf")]}, "", "'step': inf; wanted a finite number"),
-        ({"step": []}, "", r"'step': \[\]; wanted a finite number, a list of them, or None"),
-        ({"step": [[]]}, "", r"'step': \[\]; wanted a finite number, a list of them, or None"),
-        ({"step": [[1.0, None]]}, "", r"'step': \[1\.0, None\]; wanted a finite number"),
-    ],
-)
-def test_a_description_that_cannot_be_read_is_an_error_that_shows_it(
-    launch: Callable[..., LaunchRecord], monkeypatch: pytest.MonkeyPatch, described: object, variable: str, told: str
-) -> None:
-    if variable:
-        monkeypatch.setenv("DISTBENCH_STAND_IN", variable)
-    with pytest.raises(LauncherError, match=told):
-        launch(described)
+ONE = {"step": 1.0}
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "told"),
+    ("described", "variables", "told"),
     [
-        ("FACTOR", "abc", "DISTBENCH_STAND_IN_FACTOR='abc'; wanted a finite number above 0"),
-        ("FACTOR", "nan", "wanted a finite number above 0"),
-        ("SOFTWARE", "torch", "DISTBENCH_STAND_IN_SOFTWARE='torch'; wanted names with versions"),
-        ("COLLECTIVES", "2 of 4", "DISTBENCH_STAND_IN_COLLECTIVES='2 of 4'; wanted how many of how many bytes"),
+        ([1.0], {}, r"wanted a mapping from metrics to values, found \[1\.0\]; write params="),
+        ({"a!fast": 1.0}, {}, r"'a!fast': unknown kind 'fast'; known are .*lower"),
+        (None, {"": "{"}, r"DISTBENCH_STAND_IN is not JSON: .*found '\{'"),
+        ({"a[": 1.0}, {}, r"'a\[' is no metric; wanted a name, or one at a point: latency\[message_bytes=1024\]"),
+        ({"": 1.0}, {}, "'' is no metric"),
+        ({"step": "x"}, {}, "'step': 'x'; wanted a finite number, a list of them, or None"),
+        ({"step": True}, {}, "'step': True; wanted a finite number"),
+        ({"step": [1.0, float("inf")]}, {}, "'step': inf; wanted a finite number"),
+        ({"step": []}, {}, r"'step': \[\]; wanted a finite number, a list of them, or None"),
+        ({"step": [[]]}, {}, r"'step': \[\]; wanted a finite number, a list of them, or None"),
+        ({"step": [[1.0, None]]}, {}, r"'step': \[1\.0, None\]; wanted a finite number"),
+        (ONE, {"_FACTOR": "abc"}, "DISTBENCH_STAND_IN_FACTOR='abc'; wanted a finite number above 0"),
+        (ONE, {"_FACTOR": "nan"}, "wanted a finite number above 0"),
+        (ONE, {"_SOFTWARE": "torch"}, "DISTBENCH_STAND_IN_SOFTWARE='torch'; wanted names with versions"),
+        (ONE, {"_COLLECTIVES": "2 of 4"}, "DISTBENCH_STAND_IN_COLLECTIVES='2 of 4'; wanted how many of how many bytes"),
     ],
 )
-def test_a_variable_that_cannot_be_read_is_an_error_that_shows_it(
-    launch: Callable[..., LaunchRecord], monkeypatch: pytest.MonkeyPatch, variable: str, value: str, told: str
+def test_what_cannot_be_read_is_an_error_that_shows_it(
+    launch: Launch, described: object, variables: dict[str, str], told: str
 ) -> None:
-    monkeypatch.setenv(f"DISTBENCH_STAND_IN_{variable}", value)
     with pytest.raises(LauncherError, match=told):
-        launch({"step": 1.0})
+        launch(described, **variables)
 
 
 @pytest.mark.other_plugins  # a pytester of its own takes the variables away

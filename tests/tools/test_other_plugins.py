@@ -140,19 +140,18 @@ def test_a_saved_run_is_compared_with_and_compare_fail_fails_the_run_not_the_tes
 
 
 @pytest.mark.parametrize(
-    ("option", "outcomes"),
+    ("options", "outcomes"),
     [
-        ("--benchmark-only", {"passed": 2, "skipped": 1}),
-        ("--benchmark-skip", {"passed": 1, "skipped": 2}),
-        ("--benchmark-disable", {"passed": 3}),
+        (["--benchmark-only"], {"passed": 2, "skipped": 1}),
+        (["--benchmark-skip"], {"passed": 1, "skipped": 2}),
+        (["--benchmark-disable"], {"passed": 3}),
+        (["-p", "no:benchmark"], {"passed": 3}),
     ],
 )
-def test_our_tests_are_benchmarks_to_only_and_skip(project: Project, option: str, outcomes: dict[str, int]) -> None:
-    run(project(TEST), option).assert_outcomes(**outcomes)
-
-
-def test_without_pytest_benchmark_our_tests_run(project: Project) -> None:
-    run(project(TEST), "-p", "no:benchmark").assert_outcomes(passed=3)
+def test_our_tests_are_benchmarks_to_only_and_skip_and_run_without_that_plugin(
+    project: Project, options: list[str], outcomes: dict[str, int]
+) -> None:
+    run(project(TEST), *options).assert_outcomes(**outcomes)
 
 
 def test_under_xdist_it_disables_itself_and_our_tests_pass_with_warnings_as_errors(project: Project) -> None:
