@@ -141,22 +141,18 @@ def test_a_bound_has_a_direction_and_a_unit_that_fits() -> None:
     assert judge(launches(9.0, better="higher", unit="GB/s"), ("step", "10 GB/s")).kind == "regressed"
     assert judge(launches(9.0, better="higher", unit="GB/s"), ("step", "<= 10 GB/s")).kind == "unchanged"
     assert judge(launches(9.0, better="higher", unit="GB/s"), ("step", 8)).kind == "unchanged"
-    with pytest.raises(
-        ConfigurationError, match=r"better='exact' does not say which side is worse: write '<= 5' or '>= 5'"
-    ):
+    ambiguous = r"better='exact' does not say which side is worse: write '<= 5' or '>= 5'"
+    with pytest.raises(ConfigurationError, match=ambiguous):
         judge(launches(9.0, better="exact"), ("step", 5))
 
-    with pytest.raises(
-        ConfigurationError, match=r"the bound of 'step' \(marker of test_x\): the unit 'GB/s' does not fit"
-    ):
+    unfit = r"the bound of 'step' \(marker of test_x\): the unit 'GB/s' does not fit"
+    with pytest.raises(ConfigurationError, match=unfit):
         judge(launches(0.01), ("step", "10 GB/s"))
 
 
 def test_a_name_holds_for_all_points_and_a_key_for_one() -> None:
-    measured = [
-        Sample(name="latency", unit="s", better="lower", value=value, at={"message_bytes": size})
-        for size, value in ((4096, 0.03), (8192, 0.01))
-    ]
+    one = Sample(name="latency", unit="s", better="lower", value=0.03, at=AT_4K)
+    measured = [one, replace(one, value=0.01, at={"message_bytes": 8192})]
     made = [LaunchRecord(index=i, outcome="passed", wall_s=1.0, measurements=measured) for i in range(3)]
     given = [verdict("no-baseline", metric=m.key, at=m.at) for m in measured]
 
@@ -185,10 +181,8 @@ def test_rates_and_shares_of_a_peak_bound_the_time_of_a_sweep() -> None:
 
 
 def test_of_a_training_a_bound_holds_for_all_seeds_and_for_a_goal_that_was_missed() -> None:
-    measured = [
-        Sample(name="final_accuracy", unit="", better="floor", value=value, at={"seed": seed})
-        for seed, value in ((0, 0.98), (1, 0.91))
-    ]
+    one = Sample(name="final_accuracy", unit="", better="floor", value=0.98, at={"seed": 0})
+    measured = [one, replace(one, value=0.91, at={"seed": 1})]
     made = [LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=measured)]
     given = [verdict("no-baseline", metric="final_accuracy", better="floor")]
     [found] = judge_bounds(given, made, [("final_accuracy", ">= 0.95", WHERE)])

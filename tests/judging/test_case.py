@@ -124,10 +124,8 @@ def test_a_curve_that_departs_asks_for_one_launch_more_to_know_whether_the_code_
 
 def test_what_differs_in_some_steps_alone_has_to_be_shown_by_three_launches() -> None:
     """An evaluation that comes every second comes at another step in a slow launch."""
-    at = [
-        of(course={"all": Course(steps=30, others=[StepKind(entered=1, steps=1, first=n, last=n)])})
-        for n in (9, 11, 12)
-    ]
+    others = ([StepKind(entered=1, steps=1, first=n, last=n)] for n in (9, 11, 12))
+    at = [of(course={"all": Course(steps=30, others=found)}) for found in others]
     stored = replace(STORED, fingerprints={"step": of(course={"all": Course(steps=30)})})
 
     def told(*prints: Fingerprint, most: int = 10) -> tuple[str, bool]:

@@ -203,9 +203,8 @@ def test_the_clocks_of_the_gpus_stand_beside_a_regression_whether_they_moved_or_
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, gpu_witnesses=[card])
     known = case(SLOWER, launches=[launch], gpu_norm=then)
 
-    assert told(known, "clocks") == [
-        "median clocks of the slowest GPU: SM 1980 MHz -> 1980 MHz (+0.0 %), memory 2619 MHz -> 2619 MHz (+0.0 %)"
-    ]
+    clocks = "SM 1980 MHz -> 1980 MHz (+0.0 %), memory 2619 MHz -> 2619 MHz (+0.0 %)"
+    assert told(known, "clocks") == [f"median clocks of the slowest GPU: {clocks}"]
     assert told(case(SLOWER, launches=[launch]), "clocks") == []
     assert told(slower(), "clocks") == []
 

@@ -10,10 +10,8 @@ from pytest_distbench.records.iteration import PICKLE, Collective
 
 def test_a_sequence_is_told_by_operations_and_groups_and_a_pickle_without_a_size() -> None:
     rows = [reduce(4, how="sum"), BARRIER, reduce(4096, 2), reduce(8, group="mesh_tp")]
-    assert (
-        sent_text(rows)
-        == "3 all_reduce of 4 B to 4 KiB float32 and 1 barrier and 1 all_reduce of 8 B float32 in mesh_tp"
-    )
+    sent = "3 all_reduce of 4 B to 4 KiB float32 and 1 barrier and 1 all_reduce of 8 B float32 in mesh_tp"
+    assert sent_text(rows) == sent
     assert sent_text([]) == "nothing"
 
     pickle = Collective("broadcast", PICKLE, 0, "default", 1, "root 0")
@@ -24,6 +22,5 @@ def test_a_sequence_is_told_by_operations_and_groups_and_a_pickle_without_a_size
     assert payload_bytes([reduce(4, 3), Collective("recv", "float32", 64, "default", 1)]) == 12
 
     assert changes([reduce(4, how="sum")], [reduce(4)]) == []
-    assert changes([reduce(4, how="sum")], [reduce(4, how="max")]) == [
-        "1 all_reduce of 4 B (sum) became 1 of 4 B (max)"
-    ]
+    [told] = changes([reduce(4, how="sum")], [reduce(4, how="max")])
+    assert told == "1 all_reduce of 4 B (sum) became 1 of 4 B (max)"

@@ -161,12 +161,8 @@ def test_a_machine_that_differs_from_itself_vetoes_no_more_than_its_share() -> N
 
 def test_a_metric_that_the_revision_does_not_record_stays_in_doubt() -> None:
     sides = turns(1.25)
-    foreign = (
-        sides[0],
-        launches(*[1.0] * LOOKS[0], name="other", software=SOFTWARE),
-        launches(*[1.0] * LOOKS[0], name="other", software=SOFTWARE),
-    )
-    found = {j.metric: j for j in confirmed(foreign)}
+    other = [launches(*[1.0] * LOOKS[0], name="other", software=SOFTWARE) for _ in range(2)]
+    found = {j.metric: j for j in confirmed((sides[0], *other))}
 
     assert found["step"].kind == "inconclusive"
     assert "interleaved A/B with 3f2a91c0d4 gave no comparable number" in found["step"].reason

@@ -131,10 +131,8 @@ def test_launches_agree_as_far_as_all_went_and_where_they_evaluate_by_steps() ->
     assert agree(of_two) == of(course=dict.fromkeys("01", loop(every(10, LARGE, steps=24), steps=24)))
     assert agree([*of_two, of(course={"0": ends[0]})]).course_missing == COURSE_DIFFERS
 
-    launches = [
-        of(SMALL, is_full=True, beyond={"all": (2, 30)}, course={"all": loop(once(at, SMALL, GATHER))})
-        for at in (14, 15, 14)
-    ]
+    seen = {"is_full": True, "beyond": {"all": (2, 30)}}
+    launches = [of(SMALL, **seen, course={"all": loop(once(at, SMALL, GATHER))}) for at in (14, 15, 14)]
     assert common_course([f.course["all"] for f in launches]) is None
     assert agree(launches) == of(SMALL, is_full=True, course_missing=COURSE_DIFFERS)
     assert agree([of(SMALL), of(LARGE)]).missing == DIFFERS

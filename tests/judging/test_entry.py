@@ -75,11 +75,8 @@ def test_verdicts_that_rewrite_an_entry(mode: str, wanted: set[str]) -> None:
 
 
 def test_where_there_is_no_entry_all_but_failed_write_one_unless_it_is_only_shown() -> None:
-    assert [m for m in ("all", "new", "failed", "changed") if is_wanted(m, [verdict()], is_new=True)] == [
-        "all",
-        "new",
-        "changed",
-    ]
+    written = [m for m in ("all", "new", "failed", "changed") if is_wanted(m, [verdict()], is_new=True)]
+    assert written == ["all", "new", "changed"]
     assert not is_wanted("changed", [verdict("no-baseline", better="info")], is_new=False)
 
 
@@ -97,12 +94,8 @@ def test_a_clock_is_storable_with_two_values_and_an_exact_number_with_one() -> N
     # The next run, slower by any factor, would be held against nothing
     idle = launches(0.0, 0.0)
     assert why_not_storable(idle) == "step: 0 s is no time that anything takes"
-    timed = [
-        replace(
-            launch, measurements=[replace(m, companions={"cpu_s": 0.1, "host_s": 0.1}) for m in launch.measurements]
-        )
-        for launch in idle
-    ]
+    asleep = {"companions": {"cpu_s": 0.1, "host_s": 0.1}}
+    timed = [replace(one, measurements=[replace(m, **asleep) for m in one.measurements]) for one in idle]
     assert why_not_storable(timed).startswith("step: the timing is 0 s: nothing ran on the device in this loop")
     assert "took 100 ms per iteration" in why_not_storable(timed)
 

@@ -151,19 +151,13 @@ def test_what_only_the_reference_records_is_lost() -> None:
     references = launches(number("step", 1.0), number("gone", 1.0), curve(2.0, 1.0))
     found = judged_of_pairs(references, launches(number("step", 1.0)))
 
-    assert {name: v.kind for name, v in found.items()} == {
-        "step": "unchanged",
-        "gone": "missing",
-        "loss_curve[seed=0]": "missing",
-        "fingerprint": "unchanged",
-    }
+    kinds = {"step": "unchanged", "gone": "missing", "loss_curve[seed=0]": "missing", "fingerprint": "unchanged"}
+    assert {name: v.kind for name, v in found.items()} == kinds
 
 
 def test_the_quieter_witnesses_stand_beside_the_clock() -> None:
-    found = judged_of_pairs(
-        launches(number("step", 1.0, companions={"cpu_s": 0.5})),
-        launches(number("step", 2.0, companions={"cpu_s": 1.5})),
-    )
+    then, now = (launches(number("step", v, companions={"cpu_s": s})) for v, s in ((1.0, 0.5), (2.0, 1.5)))
+    found = judged_of_pairs(then, now)
 
     assert found["step"].kind == "regressed"
     assert found["step"].companions == {"cpu_s": (0.5, 1.5)}

@@ -84,14 +84,11 @@ def test_the_timing_that_is_hardest_to_judge_stands_for_its_case() -> None:
     for left in ({"count": stored([7.0, 7.0], "exact", "")}, {"step": stored([1.0])}, {"step": stored([1.0, 0.0])}):
         assert sensitivity_of(left, dict.fromkeys(left, 0.1)) is None
 
-    sweep = {f"latency[message_bytes={n}]": stored(NOISY) for n in range(4)} | {
-        "latency[message_bytes=9]": stored(STEADY)
-    }
+    sweep = {f"latency[message_bytes={n}]": stored(NOISY) for n in range(4)}
+    sweep["latency[message_bytes=9]"] = stored(STEADY)
     quiet = sensitivity_of(sweep, {"latency[message_bytes=9]": 0.1})
     assert quiet is not None
-    assert quiet.facts["noise"] == pytest.approx(statistics.stdev(map(math.log, NOISY))), (
-        "none is half as quiet as its siblings"
-    )
+    assert quiet.facts["noise"] == pytest.approx(statistics.stdev(map(math.log, NOISY))), "as its siblings"
 
 
 def test_one_sentence_has_the_median_case_and_the_worst_and_a_poor_baseline_has_advice() -> None:

@@ -203,10 +203,8 @@ def test_a_curve_beyond_the_tolerance_is_a_regression_that_names_step_and_cause(
     verdict = judged_curve([*GOLDEN[:1], 2.2, 2.0, 1.9, 1.8], GOLDEN, same_software=same_software)
 
     assert verdict.kind == "changed"
-    assert (
-        "diverges at step 2, differs by up to 5.7e-02 (16.4% of the curve's range); likely causes, in the first"
-        in verdict.reason
-    )
+    told = "diverges at step 2, differs by up to 5.7e-02 (16.4% of the curve's range); likely causes, in the first"
+    assert told in verdict.reason
     assert verdict.facts["diverges_at_step"] == 2
 
 
@@ -227,9 +225,7 @@ HEALTHY = (
     *("optimizer in a loop", "fused optimizer", "channels_last", "compiled (aot_eager)", "gradients in bfloat16"),
     "other instructions",
 )
-UNSEEN = {
-    ("warm-up", "clipped before it is averaged")  # no norm is large enough to be clipped
-}
+UNSEEN = {("warm-up", "clipped before it is averaged")}  # no norm is large enough to be clipped
 
 
 @pytest.mark.parametrize("same_software", [True, False])
@@ -336,15 +332,12 @@ def test_what_is_not_seeded_is_told_by_the_value_that_differs_with_what_mends_it
     assert judged_launches(GOLDEN, from_value(1, 2e-4), from_value(3, 2e-4), baseline=[]).code == "unseeded"
 
     verdict = judged_launches(GOLDEN, OTHER, baseline=[], beside=["iter"] * 5)
-    assert (
-        "the first value on: seed it: call torch.manual_seed before the model is made; where the script takes the"
-        in verdict.reason
-    )
+    told = "the first value on: seed it: call torch.manual_seed before the model is made; where the script takes the"
+    assert told in verdict.reason
 
     verdict = judged_launches(GOLDEN, [*GOLDEN[:2], *OTHER[2:]], baseline=[])
-    assert (
-        "differ by up to 2.0e-02 from value 3 on: likely a race (a collective that nobody waits for," in verdict.reason
-    )
+    told = "differ by up to 2.0e-02 from value 3 on: likely a race (a collective that nobody waits for,"
+    assert told in verdict.reason
 
     rounded = [GOLDEN[0], *(a * (1 + 2e-4) for a in GOLDEN[1:])]
     assert judged_launches(GOLDEN, rounded, baseline=[GOLDEN, rounded]).kind == "unchanged"
@@ -371,16 +364,13 @@ def test_a_training_that_lost_its_seed_is_told_from_one_that_repeats_otherwise()
     verdict = judged_launches(OTHER, ANOTHER, baseline=[GOLDEN, GOLDEN])
     assert (first.kind, first.is_open) == ("changed", True)
     assert verdict.kind == "changed"
-    assert verdict.reason.startswith(
-        "the training is no longer seeded: its launches differ by up to 2.9e-02 from the fi"
-    )
+    told = "the training is no longer seeded: its launches differ by up to 2.9e-02 from the fi"
+    assert verdict.reason.startswith(told)
 
     verdict = judged_launches(OTHER, OTHER, baseline=[GOLDEN, GOLDEN])
     assert verdict.kind == "changed"
-    assert (
-        "the 2 launches of this run agree, so it is seeded; likely causes, before any update: seed, init"
-        in verdict.reason
-    )
+    told = "the 2 launches of this run agree, so it is seeded; likely causes, before any update: seed, init"
+    assert told in verdict.reason
 
     verdict = by_launch("floor", [0.9, 0.8], [0.95, 0.95], lost_its_seed=True)
     assert (verdict.code, verdict.reason) == ("unseeded", "the baseline's launches were seeded, this run's are not")

@@ -79,9 +79,8 @@ def test_one_that_differs_among_others_that_are_equal_is_no_rounding(fault: str,
 
     assert finding.code == "weights"
     is_most = len(changed) > 1
-    assert finding.reason.startswith(
-        ("" if is_most else "the training is the same, its weights at the end are not: ") + told
-    )
+    begin = "" if is_most else "the training is the same, its weights at the end are not: "
+    assert finding.reason.startswith(begin + told)
 
 
 @pytest.mark.parametrize("curve", ["nothing", "equal", "other digits", "diverges"])
@@ -203,9 +202,8 @@ def test_ranks_that_held_the_same_and_do_not_any_more_are_named() -> None:
         {"all": then}, {"all": {"a": then["a"], "c": then["c"]}, "0,2-3": {"b": then["b"]}, "1": {"b": now["b"]}}
     )
 
-    assert [f"{change.name} {change.text}" for change in found] == [
-        "b of rank 1 is not that of rank 0,2-3; the baseline's ranks held the same"
-    ]
+    [told] = [f"{change.name} {change.text}" for change in found]
+    assert told == "b of rank 1 is not that of rank 0,2-3; the baseline's ranks held the same"
 
 
 def test_of_ranks_that_differed_already_each_is_compared() -> None:
@@ -279,11 +277,8 @@ def test_options_are_compared_but_for_how_they_are_computed() -> None:
     }
     assert option_changes(then, then) == []
     assert option_changes(then, now) == ["AdamW: weight_decay 0.1 -> 0 on rank 0, 1", "AdamW: lr 0.5 -> 0.25 on rank 1"]
-    finding = judged(
-        sample(WEIGHTS_THEN, updates=6, options={"all": {"AdamW: lr": 0.25}}),
-        sample(WEIGHTS_THEN, options=then),
-        same_software=False,
-    )
+    now = sample(WEIGHTS_THEN, updates=6, options={"all": {"AdamW: lr": 0.25}})
+    finding = judged(now, sample(WEIGHTS_THEN, options=then), same_software=False)
     assert (finding.code, finding.reason) == ("options", "AdamW: lr 0.5 -> 0.25")
 
 

@@ -111,9 +111,8 @@ def test_few_launches_keep_what_repeats_and_the_note_that_a_fingerprint_differs_
     assert take(replace(made, launches=launches), stored).fingerprints == {"step": unsure}
 
     for now, code in ((0.5001, "within-threshold"), (0.5, "noise")):
-        kept = take(
-            measured(metric("final", "same", now), codes={"final": code}), recorded(metric("final", "same", 0.5))
-        )
+        seen = measured(metric("final", "same", now), codes={"final": code})
+        kept = take(seen, recorded(metric("final", "same", 0.5)))
         assert values_of(kept, "final") == [0.5] * 5
 
 
@@ -180,16 +179,11 @@ def test_one_launch_is_enough_of_what_repeats_and_the_rest_stays_as_it_is(
     before: list[Sample], now: list[Sample], codes: dict[str, str]
 ) -> None:
     stored = recorded(*before)
-    made = take(
-        measured(*now, codes={"step": "noise", **codes}),
-        stored,
-        mode="failed" if "numerics" not in str(codes) else "changed",
-    )
+    mode = "failed" if "numerics" not in str(codes) else "changed"
+    made = take(measured(*now, codes={"step": "noise", **codes}), stored, mode=mode)
 
     assert {key: found[0].value for key, found in made.metrics.items() if key in codes} == {m.key: m.value for m in now}
-    assert {key: made.metrics[key] for key in ("step", "peak_memory")} == {
-        key: stored.metrics[key] for key in ("step", "peak_memory")
-    }
+    assert [made.metrics[key] == stored.metrics[key] for key in ("step", "peak_memory")] == [True, True]
     assert (made.foreign_cores, made.launch_s) == (stored.foreign_cores, stored.launch_s), "the noise of what is kept"
 
 
@@ -203,11 +197,8 @@ def test_a_fingerprint_of_one_launch_is_taken_alone() -> None:
     assert (taken.fingerprints, taken.metrics) == ({"step": of(BARRIER, BARRIER)}, stored.metrics)
 
 
-NEW, SLOWER, FEW = (
-    {"loss": "no-baseline"},
-    {"step": "beyond-threshold"},
-    "is new or changed, and has {} of the {} launches",
-)
+NEW, SLOWER = {"loss": "no-baseline"}, {"step": "beyond-threshold"}
+FEW = "is new or changed, and has {} of the {} launches"
 
 
 @pytest.mark.parametrize(

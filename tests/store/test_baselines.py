@@ -252,9 +252,8 @@ def test_two_tests_with_one_place_do_not_share_a_baseline(store: BaselineStore) 
     other = "_above_/b/test_a.py::t"
 
     for use in (store.entry, lambda test, key: store.write(test, key, entry(2.0)), lambda test, _: store.entries(test)):
-        with pytest.raises(
-            StoredFileError, match=r"holds .*\.\./b/test_a\.py::t.*, and _above_/b.* has the same place"
-        ):
+        told = r"holds .*\.\./b/test_a\.py::t.*, and _above_/b.* has the same place"
+        with pytest.raises(StoredFileError, match=told):
             use(other, KEY)
 
 
@@ -466,11 +465,8 @@ def test_tests_beside_the_root_directory_have_their_own_places_in_the_store(stor
     tests = ["../../b/tests/test_a.py::t", "../b/tests/test_a.py::t", "b/tests/test_a.py::t"]
     places = [store.write(test, KEY, entry(i)).relative_to(store.folder) for i, test in enumerate(tests)]
 
-    assert [place.parent.as_posix().partition("/")[2] for place in places] == [
-        "_above_/_above_/b/tests/test_a/t",
-        "_above_/b/tests/test_a/t",
-        "b/tests/test_a/t",
-    ]
+    found = [place.parent.as_posix().partition("/")[2] for place in places]
+    assert found == ["_above_/_above_/b/tests/test_a/t", "_above_/b/tests/test_a/t", "b/tests/test_a/t"]
 
 
 def test_files_of_other_cases_are_not_read(store: BaselineStore) -> None:
