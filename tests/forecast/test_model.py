@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from pytest_distbench.errors import ConfigurationError
@@ -24,6 +25,7 @@ from pytest_distbench.forecast.model import (
 
 NODE, NETWORK = Terms(latency=1e-6, bandwidth=1e11), Terms(latency=1e-5, bandwidth=1e10)
 CLUSTER = Cluster(ranks_per_node=8, within=0.25, node=NODE, network=NETWORK)
+AHEAD = msgspec.structs.replace(CLUSTER, prefetch=1)
 MIB = 2**20
 
 
@@ -93,13 +95,8 @@ def test_more_ranks_and_more_bytes_take_no_less(op: str) -> None:
 
 
 def test_what_was_measured_takes_the_place_of_the_links() -> None:
-    measured = Cluster(
-        ranks_per_node=8,
-        within=0.25,
-        node=NODE,
-        network=NETWORK,
-        collectives={"all_reduce": Terms(latency=1e-3, bandwidth=1e9, algorithm="ring")},
-    )
+    stated = {"all_reduce": Terms(latency=1e-3, bandwidth=1e9, algorithm="ring")}
+    measured = msgspec.structs.replace(CLUSTER, collectives=stated)
 
     assert time_of(call(size=4), measured) == pytest.approx(6e-3 + 1.5 * MIB / 1e9)
     assert time_of(call("broadcast", 4), measured) == time_of(call("broadcast", 4), CLUSTER)
@@ -144,25 +141,23 @@ def test_a_gather_that_was_fetched_ahead_is_hidden() -> None:
         event for i in range(3) for event in (Event(i, is_wait=False, at_s=i / 3), Event(i, is_wait=True, at_s=i / 3))
     ]
     trace = Trace(calls=gathers, events=events, computing_s=1.0)
-    ahead = Cluster(ranks_per_node=8, within=0.25, node=NODE, network=NETWORK, prefetch=1)
     one = time_of(gathers[0], CLUSTER)
 
     assert forecast(trace, CLUSTER).step_s == pytest.approx(1 + 3 * one)
-    assert forecast(trace, ahead).step_s == pytest.approx(1 + one)  # the first has nothing to hide behind
+    assert forecast(trace, AHEAD).step_s == pytest.approx(1 + one)  # the first has nothing to hide behind
     late = [gathers[0], *(each._replace(in_backward=True) for each in gathers[1:])]
-    assert forecast(replace(trace, calls=late), ahead).step_s == pytest.approx(1 + 2 * one)  # nor has that of a pass
+    assert forecast(replace(trace, calls=late), AHEAD).step_s == pytest.approx(1 + 2 * one)  # nor has that of a pass
     own = [each._replace(is_sharding=False) for each in gathers]  # one that a body waits for, as for values
-    assert forecast(replace(trace, calls=own), ahead).step_s == pytest.approx(1 + 3 * one)
+    assert forecast(replace(trace, calls=own), AHEAD).step_s == pytest.approx(1 + 3 * one)
 
 
 def test_a_reduction_of_fsdp_is_waited_for_when_the_next_one_comes() -> None:
     reduction = call("reduce_scatter_tensor")._replace(is_sharding=True)
     events = [Event(i, is_wait, at_s) for i, at_s in enumerate((0.2, 0.6)) for is_wait in (False, True)]
     trace = Trace(calls=[reduction] * 2, events=events, computing_s=0.6)
-    ahead = Cluster(ranks_per_node=8, within=0.25, node=NODE, network=NETWORK, prefetch=1)
 
     assert forecast(trace, CLUSTER).step_s == pytest.approx(0.6 + 2 * time_of(reduction, CLUSTER))
-    assert forecast(trace, ahead).step_s == pytest.approx(0.6 + time_of(reduction, CLUSTER))  # that at the end
+    assert forecast(trace, AHEAD).step_s == pytest.approx(0.6 + time_of(reduction, CLUSTER))  # that at the end
 
 
 def test_an_all_reduce_over_replicas_follows_the_reduction_of_its_block() -> None:
@@ -170,9 +165,8 @@ def test_an_all_reduce_over_replicas_follows_the_reduction_of_its_block() -> Non
     over = call("all_reduce", stride=8, group="nodes")._replace(is_sharding=True)
     events = [Event(i, is_wait=False, at_s=at_s) for i, at_s in enumerate((0.2, 0.2, 0.6, 0.6))]
     trace = Trace(calls=[scatter, over] * 2, events=events, computing_s=0.6)
-    ahead = Cluster(ranks_per_node=8, within=0.25, node=NODE, network=NETWORK, prefetch=1)
 
-    found = forecast(trace, ahead)
+    found = forecast(trace, AHEAD)
 
     assert found.step_s == pytest.approx(0.6 + time_of(scatter, CLUSTER) + time_of(over, CLUSTER))  # of the last block
 

@@ -24,11 +24,8 @@ def told(*ranks: Mapping[Quantity, Seen], dtypes: Mapping[str, set[str]] | None 
     """By metric, what is said of it; empty: it is within its bound."""
     all_of = [*quantities(1), *quantities(2)]
     rank = make_rank()
-    LayoutComparison(
-        limits=dict.fromkeys(all_of, 0.1),
-        seen=[dict.fromkeys(all_of, EQUAL) | dict(one) for one in ranks],
-        dtypes=dtypes or {},
-    ).record(rank)
+    seen = [dict.fromkeys(all_of, EQUAL) | dict(one) for one in ranks]
+    LayoutComparison(limits=dict.fromkeys(all_of, 0.1), seen=seen, dtypes=dtypes or {}).record(rank)
     return {each.name: str(each.facts.get(TOLD, "")) for each in rank.notebook.observations}
 
 

@@ -64,11 +64,9 @@ def taken(*attempts: Iterable[pytest.TestReport]) -> carry.Attempts:
 
 def test_of_a_test_that_is_run_again_the_last_attempt_counts_and_says_what_ended_the_others() -> None:
     slow, good = result(verdict("beyond-threshold")), result(verdict("within-threshold"))
-    attempts = taken(
-        attempt("1", "rerun", slow, longrepr="\nRegression: +50 %\n  table"),
-        attempt("2", "rerun", slow, longrepr="password=hunter2"),
-        attempt("3", "passed", good),
-    )
+    first = attempt("1", "rerun", slow, longrepr="\nRegression: +50 %\n  table")
+    second = attempt("2", "rerun", slow, longrepr="password=hunter2")
+    attempts = taken(first, second, attempt("3", "passed", good))
 
     assert attempts.cases() == [replace(good, flaky=["Regression: +50 %", "password=***"])]
 

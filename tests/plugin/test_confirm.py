@@ -217,10 +217,8 @@ def test_what_is_too_noisy_and_does_not_fit_is_not_announced_as_if_it_ran() -> N
     reporter = SimpleNamespace(ensure_newline=lambda: None, write_line=told.append)
     config = SimpleNamespace(pluginmanager=SimpleNamespace(getplugin=lambda _: reporter))
     plugin = confirm.ConfirmPlugin(config, SimpleNamespace(confirm_budget_s=60.0))  # type: ignore[arg-type]
-    held = [
-        confirm.Held(None, [], SimpleNamespace(doubts=doubts))  # type: ignore[arg-type]
-        for doubts in ({"a": doubt(83, 0.2)}, {"b": doubt(20, 2.0)})
-    ]
+    both = {"a": doubt(83, 0.2)}, {"b": doubt(20, 2.0)}
+    held = [confirm.Held(None, [], SimpleNamespace(doubts=doubts)) for doubts in both]  # type: ignore[arg-type]
     plugin._announce(held[:1])
     plugin._announce(held)
 

@@ -71,13 +71,10 @@ def test_a_test_on_the_cpu_stays_there_and_is_stored_under_its_class(
     driver(Host(cards=h100s(2)))
     run(made, "--gpu", "--world-size=2", "--distbench-update").assert_outcomes(passed=2)
 
-    stored = sorted(
-        path.relative_to(made.path / "baselines").parts for path in (made.path / "baselines").rglob("*.json")
-    )
-    assert [(parts[0].startswith("cpu-"), parts[-2], parts[-1]) for parts in stored] == [
-        (True, "test_on_cpu", "ws2.gloo.stand-in.json"),
-        (False, "test_on_gpu", "ws2.nccl.stand-in.json"),
-    ]
+    paths = (made.path / "baselines").rglob("*.json")
+    stored = sorted(path.relative_to(made.path / "baselines").parts for path in paths)
+    cpu, gpu = (True, "test_on_cpu", "ws2.gloo.stand-in.json"), (False, "test_on_gpu", "ws2.nccl.stand-in.json")
+    assert [(parts[0].startswith("cpu-"), parts[-2], parts[-1]) for parts in stored] == [cpu, gpu]
     again = run(made, "--gpu", "--world-size=2", "--distbench-prune")
     again.assert_outcomes(passed=2)
     assert "2 metrics" in again.stdout.str()
@@ -117,13 +114,12 @@ def test_the_long_spelling_is_ours_whoever_has_the_short_one(project: Project) -
         "*::test_theirs?ws1? N*", "*::test_theirs?ws2? N*", "*::test_closest?ws2? N*", "*= 3 passed*",
     ])  # fmt: skip
     assert "test_closest[ws1]" not in result.stdout.str()
-    run(made, "--markers").stdout.fnmatch_lines(
-        [
-            "@pytest.mark.gpu(min_memory=, *",
-            "@pytest.mark.distbench_gpu(min_memory=, *",
-            "@pytest.mark.distbench_full: *",
-        ]
-    )
+    ours = [
+        "@pytest.mark.gpu(min_memory=, *",
+        "@pytest.mark.distbench_gpu(min_memory=, *",
+        "@pytest.mark.distbench_full: *",
+    ]
+    run(made, "--markers").stdout.fnmatch_lines(ours)
 
 
 mark = pytest.mark

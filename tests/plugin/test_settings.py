@@ -129,10 +129,8 @@ def test_a_wrong_value_in_the_ini_file_is_one_usage_error_that_names_its_key(pro
     made.makeini("[pytest]\ndistbench_launcher = stand-in\ndistbench_no_baseline = shrug\n")
     result = run(made)
 
-    assert result.stderr.lines == [
-        "ERROR: --distbench-no-baseline (ini: distbench_no_baseline): 'shrug'; wanted one of warn, fail, skip",
-        "",
-    ]
+    told = "--distbench-no-baseline (ini: distbench_no_baseline): 'shrug'; wanted one of warn, fail, skip"
+    assert result.stderr.lines == [f"ERROR: {told}", ""]
     assert "UsageError" not in result.stdout.str()
     assert result.ret == EXIT_USAGE
 

@@ -84,10 +84,8 @@ def test_a_bound_is_kept_by_a_value_and_the_tightest_decides() -> None:
     assert [least.holds(value) for value in (1.9, 2.0, 2.1, None)] == [False, True, True, False]
 
     found = bounds_between("1us", "200 us", unit="s", where="a.py:1")
-    assert [(bound.side, bound.value, bound.where) for bound in found] == [
-        ("least", 1e-6, "a.py:1"),
-        ("most", 0.0002, "a.py:1"),
-    ]
+    sides = [("least", 1e-6, "a.py:1"), ("most", 0.0002, "a.py:1")]
+    assert [(bound.side, bound.value, bound.where) for bound in found] == sides
     assert bounds_between(None, None, unit="s", where="") == []
     assert bounds_between(None, "95 %", unit="", where="")[0].value == 0.95
 

@@ -57,15 +57,10 @@ def test_words_of_a_command_line_are_filled_and_paths_lead_elsewhere() -> None:
 
     assert script.with_words(str.upper).body.arguments[0] == "--OUT={LAUNCH_DIR}"
     there = script.with_files(lambda path: path.replace("/repo", "/tree")).body
-    assert (there.file, there.arguments) == (
-        "/tree/train.py",
-        ["--out={launch_dir}", "/tree/a.yaml", "--config=/tree/b.yaml"],
-    )
-    assert command.with_files(lambda path: f"/tree{path}").words == [
-        "/tree/repo/run.sh",
-        "--config=/tree/repo/b.yaml",
-        "-n",
-    ]
+    assert there.file == "/tree/train.py"
+    assert there.arguments == ["--out={launch_dir}", "/tree/a.yaml", "--config=/tree/b.yaml"]
+    words = command.with_files(lambda path: f"/tree{path}").words
+    assert words == ["/tree/repo/run.sh", "--config=/tree/repo/b.yaml", "-n"]
 
 
 def test_names_of_files_stand_in_one_module() -> None:

@@ -93,11 +93,8 @@ def test_a_workload_is_apart_from_backend_and_launcher_and_a_series_from_its_wor
     assert case.workload == "c6b2b44a" == other.workload
 
     conditions = Conditions(world_size=2, backend="gloo", launcher="warm", kind=Ranks(body=BODY).kind)
-    assert msgspec.json.decode(msgspec.json.encode(conditions)) == {
-        "world_size": 2,
-        "backend": "gloo",
-        "launcher": "warm",
-    }
+    stored = {"world_size": 2, "backend": "gloo", "launcher": "warm"}
+    assert msgspec.json.decode(msgspec.json.encode(conditions)) == stored
 
     made = Case(test="t.py::t", id="x-ws2", family="x", run="warm", conditions=ON_TWO, device="cpu")
     assert made.series == replace(made, id="x-ws4", conditions=replace(ON_TWO, world_size=4)).series == "t[x:warm]"
@@ -167,10 +164,8 @@ def test_a_cost_is_nodes_times_hours_times_the_price_of_the_first_machine_of_its
 
     assert Machine(name="a", preemptible=2.0, ranks_per_node=8).cost("regular", ranks=1, seconds=1) is None
 
-    machines = {
-        name: Machine(regular=1.0, ranks_per_node=1, platforms=platforms)
-        for name, platforms in {"intel": ["cpu-intel-*"], "two": ["cpu-x-2c", "cpu-y-2c"], "cpu": ["cpu-*"]}.items()
-    }
+    listed = {"intel": ["cpu-intel-*"], "two": ["cpu-x-2c", "cpu-y-2c"], "cpu": ["cpu-*"]}
+    machines = {name: Machine(regular=1.0, ranks_per_node=1, platforms=found) for name, found in listed.items()}
     prices = Prices(currency="USD", date=date(2020, 10, 5), source="a page", listed=machines)
     found = [prices.machine(platform) for platform in ("cpu-intel-xeon-2c", "cpu-y-2c", "cpu-z", "nvidia-t4")]
     assert [machine and machine.name for machine in found] == ["intel", "two", "cpu", None]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from support.metrics import passed
 from support.results import result, verdict
 
 from pytest_distbench.judging.outcome import Strictness, conclude
 from pytest_distbench.judging.remarks import remarks
 from pytest_distbench.records.iteration import SAMPLES, TRAINING_STEP, Fingerprint
-from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Bound, Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Control, Finding
@@ -16,14 +16,8 @@ from pytest_distbench.report import Line
 from pytest_distbench.report.terminal import run_lines
 from pytest_distbench.report.verdicts import explanation
 
-FOUND = Control(
-    share=0.2,
-    step="turns",
-    has_baseline=True,
-    verdicts=[verdict("beyond-threshold", ratio=1.19)],
-    launches=16,
-    took_s=4.0,
-)
+USUAL = Control(share=0.2, step="turns", has_baseline=True, launches=16, took_s=4.0)
+FOUND = replace(USUAL, verdicts=[verdict("beyond-threshold", ratio=1.19)])
 LOST = Control(
     share=0.2, step="screening", has_baseline=True, verdicts=[verdict("low-power", ratio=1.02, mde=0.3)], launches=1
 )
@@ -135,13 +129,8 @@ def script(
 ) -> CaseResult:
     """A script whose optimizer steps; with another key a body that times such a loop."""
     timed = [replace(WALL, name=key)] * (is_timed and key != TRAINING_STEP)
-    launch = LaunchRecord(
-        index=0,
-        outcome="passed",
-        wall_s=1.0,
-        measurements=[*measurements, *timed],
-        fingerprints={key: Fingerprint(totals={"optimizer_steps": optimizer_steps})},
-    )
+    steps = {key: Fingerprint(totals={"optimizer_steps": optimizer_steps})}
+    launch = passed(*measurements, *timed, fingerprints=steps)
     return result(verdict(), launches=[launch])
 
 

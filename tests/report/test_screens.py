@@ -112,16 +112,12 @@ def test_what_a_confirmation_cleared_is_counted_with_its_cost() -> None:
     )
     case = result(verdict("cleared"), confirmation=turns)
     text = counts([case], took_s=None)[-1].text
-    assert (
-        text
-        == "        1 with suspicious or noisy timings, cleared by interleaved A/B with a90c25b475 (3 launches, 41 s)"
-    )
+    told = "        1 with suspicious or noisy timings, cleared by interleaved A/B with a90c25b475 (3 launches, 41 s)"
+    assert text == told
 
     alone = replace(turns, references=[])
-    assert (
-        "further launches, as the code is still that of a90c25b475 (2 launches"
-        in counts([replace(case, confirmation=alone)], took_s=None)[-1].text
-    )
+    text = counts([replace(case, confirmation=alone)], took_s=None)[-1].text
+    assert "further launches, as the code is still that of a90c25b475 (2 launches" in text
 
 
 def sensitivity(*results: CaseResult) -> list[Line]:

@@ -54,9 +54,8 @@ def test_remarks_about_a_run_are_told_once() -> None:
 
     verdicts = [verdict("beyond-threshold"), verdict(metric="other")]
     assert case_table(result(*verdicts), show_all=False)[-1].text == "  1 more within their thresholds (-v shows all)"
-    assert (
-        case_table(result(*verdicts, reference=PAIRED), show_all=False)[-1].text == "  1 more unchanged (-v shows all)"
-    )
+    beside = result(*verdicts, reference=PAIRED)
+    assert case_table(beside, show_all=False)[-1].text == "  1 more unchanged (-v shows all)"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.metrics import passed
 from support.results import PAIRED, point, result, verdict
 from support.stores import KEY, PLATFORM, entry
 
@@ -12,7 +13,6 @@ from pytest_distbench.commands.baseline import MOST_ROWS, change_lines, change_m
 from pytest_distbench.judging.words import AXES, metric_text, point_text
 from pytest_distbench.judging.words import change as change_text
 from pytest_distbench.records.case import BaselineEntry, EntryName
-from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Scalar
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import STATISTICS, CaseResult, name_in_file
@@ -202,11 +202,8 @@ def test_a_number_has_its_value_its_verdict_its_limit_and_what_it_was_compared_w
 
 def test_exported_names_are_short_and_those_of_baseline_files() -> None:
     cases = [result(point(4096)), named(result(verdict()), "one"), named(result(verdict(metric="gain")), "gain")]
-    assert [name for name, _ in number_properties(cases)] == [
-        "distbench.latency[message_bytes=4096]",
-        "distbench.one.step",
-        "distbench.gain",
-    ]
+    names = ["latency[message_bytes=4096]", "one.step", "gain"]
+    assert [name for name, _ in number_properties(cases)] == [f"distbench.{name}" for name in names]
 
     long = verdict("noise", metric="m" * 1000, reason="r" * 1000)
     secret = verdict("noise", metric="a[token=hunter2x]", reason="password=hunter2x \x1b[31m")
@@ -217,15 +214,7 @@ def test_exported_names_are_short_and_those_of_baseline_files() -> None:
 
 
 def test_what_was_only_measured_is_shown_as_the_median_of_its_launches() -> None:
-    launches = [
-        LaunchRecord(
-            index=i,
-            outcome="passed",
-            wall_s=1.0,
-            measurements=[Sample(name="step", unit="s", better="lower", value=value)],
-        )
-        for i, value in enumerate([0.02, 0.04, 0.03])
-    ]
+    launches = [passed(Sample(name="step", unit="s", better="lower", value=value)) for value in (0.02, 0.04, 0.03)]
 
     assert number_properties([result(launches=launches)]) == [("distbench.step", "30 ms")]
 

@@ -118,10 +118,8 @@ def test_none_is_left_however_the_launch_ends(kind: type[BaseException], made_up
 def test_none_is_left_where_the_second_cannot_be_made(made_up: MadeUp) -> None:
     (made_up.folder / OWN[1]).write_text("a file in its place")
 
-    with (
-        pytest.raises(AroundUnavailable, match="rank1: File exists"),
-        QuotaAround().during(plan_of_of_around(made_up), HERE),
-    ):
+    quota = QuotaAround().during(plan_of_of_around(made_up), HERE)
+    with pytest.raises(AroundUnavailable, match="rank1: File exists"), quota:
         pass
     assert made_up.groups() == OWN[1:]
 

@@ -80,14 +80,9 @@ def doubt(*, is_itself: bool = False) -> Doubt:
     before = result(1.4, 1.4, 1.4)
     [verdict] = before.verdicts
     found = replace(before, verdicts=[replace(verdict, current=1.4, baseline=1.0)], suspicion=2.0)
-    return Doubt(
-        result=found,
-        verdicts=found.verdicts,
-        launches=found.launches,
-        variant=Variant(revision=Revision("", COMMIT, ROOT), interpreter=None, is_itself=is_itself),
-        entry=entry(0.7, 0.71, 0.7),
-        tolerances={"step": 0.1},
-    )
+    variant = Variant(revision=Revision("", COMMIT, ROOT), interpreter=None, is_itself=is_itself)
+    numbers = {"entry": entry(0.7, 0.71, 0.7), "tolerances": {"step": 0.1}}
+    return Doubt(result=found, verdicts=found.verdicts, launches=found.launches, variant=variant, **numbers)
 
 
 def again(raised: Doubt, *, budget_s: float = 60.0, most_s: float = 60.0, why_not: str = "") -> Again:
@@ -321,11 +316,8 @@ def test_a_commit_that_records_itself_is_no_witness_unless_it_changed_baselines_
 def test_what_is_out_of_time_stays_in_doubt() -> None:
     raised = doubt()
 
-    assert settle(Turns(1.3), raised, again(raised, why_not="no time")) == (
-        "inconclusive",
-        "not confirmed: no time",
-        -1,
-    )
+    told = "inconclusive", "not confirmed: no time", -1
+    assert settle(Turns(1.3), raised, again(raised, why_not="no time")) == told
 
 
 def test_it_says_about_how_long_it_takes() -> None:

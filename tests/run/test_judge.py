@@ -16,6 +16,7 @@ from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.run import judge
 from pytest_distbench.run.judge import Judged, made_ready
 
+AGAINST = ["--distbench-against=HEAD"]
 TYPICAL = ("test_*.py", "*_test.py")
 
 
@@ -43,7 +44,7 @@ def ready(changed: Path) -> Iterator[Judged]:
     write(changed, "library.py tests/helper.py pkg/step_test.py", "change")
     write(changed, "new.py suites/new.toml conftest.py bench.py", "new")
     (changed / "tests" / "test_old.py").unlink()
-    with made_ready(["--distbench-against=HEAD"]) as (judged, _, _):
+    with made_ready(AGAINST) as (judged, _, _):
         yield judged
 
 
@@ -71,10 +72,8 @@ def test_a_link_out_of_the_repository_is_not_written_through(changed: Path, tmp_
     (changed / "pkg" / "step_test.py").unlink()
     (changed / "pkg").rmdir()
     (changed / "pkg").symlink_to(outside)
-    with (
-        made_ready(["--distbench-against=HEAD"]) as (judged, _, _),
-        pytest.raises(ConfigurationError, match=r"pkg/step_test\.py: the change has put a link out of the repository"),
-    ):
+    told = r"pkg/step_test\.py: the change has put a link out of the repository"
+    with made_ready(AGAINST) as (judged, _, _), pytest.raises(ConfigurationError, match=told):
         judged.take_over(TYPICAL, [])
     assert list(outside.iterdir()) == []
 
@@ -83,7 +82,7 @@ def test_a_folder_of_tests_that_became_a_link_is_the_bases_again(changed: Path) 
     (changed / "tests").rename(changed / "elsewhere")
     (changed / "tests").symlink_to("elsewhere")
     (changed / "elsewhere" / "helper.py").write_text("change")
-    with made_ready(["--distbench-against=HEAD"]) as (judged, _, _):
+    with made_ready(AGAINST) as (judged, _, _):
         judged.take_over(TYPICAL, [])
         assert Path(judged.candidate, "tests", "helper.py").read_text() == "base"
 
@@ -132,22 +131,15 @@ def test_what_is_installed_in_the_working_tree_is_imported_from_the_base(
     ready.keep_out()
 
     assert sys.path == [f"{ready.base}/src", "/elsewhere", ready.base]
-    assert (
-        vars(hook).items()
-        >= {
-            "MAPPING": {"pkg": f"{ready.base}/pkg", "other": "/elsewhere/other"},
-            "NAMESPACES": {"spaced": [f"{ready.base}/spaced"]},
-        }.items()
-    )
+    mapping = {"pkg": f"{ready.base}/pkg", "other": "/elsewhere/other"}
+    assert (mapping, {"spaced": [f"{ready.base}/spaced"]}) == (hook.MAPPING, hook.NAMESPACES)
 
 
 def test_temporary_files_in_the_repository_are_refused(changed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """pytest would look for an ini file there, above the base."""
     monkeypatch.setattr("tempfile.tempdir", str(changed / "tmp"))
-    with (
-        pytest.raises(ConfigurationError, match=r"TMPDIR is in the repository.*; wanted TMPDIR=/tmp or another"),
-        made_ready(["--distbench-against=HEAD"]),
-    ):
+    told = r"TMPDIR is in the repository.*; wanted TMPDIR=/tmp or another"
+    with pytest.raises(ConfigurationError, match=told), made_ready(AGAINST):
         pass
     assert list((changed / "tmp").iterdir()) == []
 
@@ -173,14 +165,9 @@ def test_a_folder_that_the_base_has_not_and_a_copy_of_ours_that_differs_are_erro
 ) -> None:
     write(changed, "new/a.py", "new")
     monkeypatch.chdir(changed / "new")
-    with (
-        pytest.raises(ConfigurationError, match=r"has no folder .*/new: run it from above"),
-        made_ready(["--distbench-against=HEAD"]),
-    ):
+    with pytest.raises(ConfigurationError, match=r"has no folder .*/new: run it from above"), made_ready(AGAINST):
         pass
     monkeypatch.setattr(judge, "PACKAGE", changed / "new")
-    with (
-        pytest.raises(ConfigurationError, match=r"is the candidate's own: new/a\.py differs from HEAD"),
-        made_ready(["--distbench-against=HEAD"]),
-    ):
+    told = r"is the candidate's own: new/a\.py differs from HEAD"
+    with pytest.raises(ConfigurationError, match=told), made_ready(AGAINST):
         pass

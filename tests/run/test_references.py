@@ -149,15 +149,8 @@ def with_number(*values: float, **changes: Any) -> Any:
     """The case, with an exact number beside its clock."""
     made = result(*values, code="within-threshold", **changes)
     number = Sample(name="samples", unit="", better="exact", value=7.0)
-    launches = [
-        replace(
-            launch,
-            measurements=[*launch.measurements, number],
-            fingerprints={"step": of(BARRIER)},
-            software={"torch": "2.13.0"},
-        )
-        for launch in made.launches
-    ]
+    more = {"fingerprints": {"step": of(BARRIER)}, "software": {"torch": "2.13.0"}}
+    launches = [replace(one, measurements=[*one.measurements, number], **more) for one in made.launches]
     missing = replace(made.verdicts[0], metric="samples", better="exact", code="no-baseline")
     return replace(made, launches=launches, verdicts=[*made.verdicts, missing])
 
@@ -218,9 +211,8 @@ def test_an_update_wants_launches_until_they_are_a_baseline_and_no_more_than_the
 
 def test_a_training_that_nobody_compares_is_incomparable_like_the_rest() -> None:
     made = Made(1.0)
-    steps = [
-        Sample(name="steps_to_accuracy", unit="steps", better="steps", value=40.0, at={"seed": seed}) for seed in (0, 1)
-    ]
+    one = Sample(name="steps_to_accuracy", unit="steps", better="steps", value=40.0, at={"seed": 0})
+    steps = [one, replace(one, at={"seed": 1})]
     made.launches = [replace(launch, measurements=steps) for launch in made.launches]
     found = Nothing(REQUEST, "ranks share a GPU").compare(made)
 

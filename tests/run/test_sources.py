@@ -253,12 +253,8 @@ def test_a_test_whose_file_the_reference_lacks_runs_once_alone() -> None:
 
 def without_a_body() -> LaunchRecord:
     error = ErrorReport(kind="BodyError", message="x.py has no 'body'", traceback="", raised_at=0.0)
-    return LaunchRecord(
-        index=0,
-        outcome="failed",
-        wall_s=1.0,
-        fates=[RankFate(rank=0, outcome="failed", phase="import", how="BodyError", error=error)],
-    )
+    fate = RankFate(rank=0, outcome="failed", phase="import", how="BodyError", error=error)
+    return replace(launch(outcome="failed"), fates=[fate])
 
 
 def test_launches_are_numbered_and_told_what_they_are_for() -> None:

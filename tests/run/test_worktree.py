@@ -93,10 +93,11 @@ def test_a_commit_of_a_submodule_that_is_not_here_is_told_with_what_fetches_it(n
     git(nested.path, "update-index", "--cacheinfo", f"160000,{'1' * 40},outer")
     git(nested.path, "commit", "-qm", "a commit nobody has")
 
-    with (
-        pytest.raises(LauncherError, match=r"the submodule outer at 1111111111, which is not fetched: git -C .* fetch"),
-        check_out(find_revision("HEAD", nested.path), nested.path / "tmp"),
-    ):
+    told, there = (
+        r"the submodule outer at 1111111111, which is not fetched: git -C .* fetch",
+        find_revision("HEAD", nested.path),
+    )
+    with pytest.raises(LauncherError, match=told), check_out(there, nested.path / "tmp"):
         pass
     assert len(git(nested.path, "worktree", "list").splitlines()) == 1
     assert revision.commit != find_revision("HEAD", nested.path).commit
@@ -130,10 +131,8 @@ def test_a_copy_of_this_tree_has_what_it_has_in_the_folder_of_another_commit(
 
 
 def test_a_tree_with_changes_in_a_submodule_is_not_copied(nested: pytest.Pytester) -> None:
-    with (
-        pytest.raises(LauncherError, match="is no regular file, so it cannot be copied"),
-        copy_beside(nested.path, nested.path / "tmp", named="c0ffee" * 6),
-    ):
+    copied = copy_beside(nested.path, nested.path / "tmp", named="c0ffee" * 6)
+    with pytest.raises(LauncherError, match="is no regular file, so it cannot be copied"), copied:
         pass
 
 
@@ -189,13 +188,8 @@ def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def found(imported: Path, ini: str = "pytest.ini") -> tuple[list[str], bool]:
     revision = Revision("", git(imported, "rev-parse", "HEAD").strip(), imported.resolve())
-    evaluation = Evaluation(
-        module="test_evaluated_it",
-        function="test_it",
-        bodies=frozenset({"body"}),
-        plugins=["conftest_of_it"],
-        ini=imported / ini,
-    )
+    test = {"module": "test_evaluated_it", "function": "test_it", "bodies": frozenset({"body"})}
+    evaluation = Evaluation(**test, plugins=["conftest_of_it"], ini=imported / ini)
     seen = differing(evaluation, revision)
     return [*seen[0]], seen[1]
 

@@ -37,10 +37,8 @@ def test_a_folder_is_read_platform_by_platform(tmp_path: Path) -> None:
 
 
 def test_an_entry_has_a_row_per_metric_and_launch() -> None:
-    metrics = {
-        "latency[message_bytes=8]": baseline_of([0.1, 0.2], at={"message_bytes": 8}),
-        "steps": baseline_of([None], "steps", "", name="steps"),
-    }
+    sweep = baseline_of([0.1, 0.2], at={"message_bytes": 8})
+    metrics = {"latency[message_bytes=8]": sweep, "steps": baseline_of([None], "steps", "", name="steps")}
     table = entry_rows([replace(FILE, entry=entry(1.0, metrics=metrics))])
 
     assert list(table.columns)[-5:] == ["metric", "unit", "better", "launch", "value"]
@@ -86,11 +84,8 @@ def test_tables_hold_every_value_of_every_launch(run: Run, tmp_path: Path) -> No
     run("export", "--format", "parquet", "-o", str(tmp_path / "all.parquet"))
     table = pd.read_parquet(tmp_path / "all.parquet")
 
-    assert [(row["metric"], row["launch"], row["value"]) for row in rows] == [
-        ("step", "0", "0.001"),
-        ("step", "1", "0.002"),
-        ("step", "2", "0.003"),
-    ]
+    values = [("step", "0", "0.001"), ("step", "1", "0.002"), ("step", "2", "0.003")]
+    assert [(row["metric"], row["launch"], row["value"]) for row in rows] == values
     assert list(table["value"]) == [0.001, 0.002, 0.003]
     assert list(table.columns) == list(rows[0])
 

@@ -45,10 +45,8 @@ def write(folder: Path, runs: int, change: float = 1.0, other: float = 1.0) -> N
     dice = random.Random(7)
     for i in range(runs):
         step = 0.02 * math.exp(0.02 * dice.gauss(0, 1)) * (change if i >= AT else 1)
-        measured = [
-            Sample(name="step", unit="s", better="lower", value=step),
-            Sample(name="rate", unit="1/s", better="info", value=1 / step),
-        ]
+        usual = Sample(name="step", unit="s", better="lower", value=step)
+        measured = [usual, Sample(name="rate", unit="1/s", better="info", value=1 / step)]
         if other != 1.0:
             value = 0.5 * math.exp(0.02 * dice.gauss(0, 1)) * (other if i >= AT else 1)
             measured.append(Sample(name="load", unit="s", better="lower", value=value))
@@ -216,11 +214,8 @@ def test_a_metric_has_the_median_of_each_run_by_their_start(tmp_path: Path) -> N
     assert [(point.at[:10], point.commit, point.value) for point in found.points] == [
         ("2026-01-01", "c1", 1.25), ("2026-01-02", "c2", 2.0),
     ]  # fmt: skip
-    assert (found.result.case.title, found.result.nodeid, found.sample.unit) == (
-        "test_a[ws2]",
-        "suites/test_a.py::test_a[ws2]",
-        "s",
-    )
+    case, unit = found.result, found.sample.unit
+    assert (case.case.title, case.nodeid, unit) == ("test_a[ws2]", "suites/test_a.py::test_a[ws2]", "s")
     assert [start[:10] for start in starts] == ["2026-01-01", "2026-01-02"]
 
 
@@ -260,11 +255,8 @@ def test_a_trend_is_a_dot_per_run_and_a_line_per_level_by_date_and_by_commit() -
     by_date, by_commit = choice["charts"]
     begin = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
     runs, level = by_date["series"]
-    assert (runs["points"][1], runs["names"][0], runs["look"]) == (
-        (begin + 86400, 1.0),
-        "2026-01-01 cccccccc00",
-        "dots",
-    )
+    assert (runs["points"][1], runs["look"]) == ((begin + 86400, 1.0), "dots")
+    assert runs["names"][0] == "2026-01-01 cccccccc00"
     assert level["points"] == [(begin, 1.0), (begin + 20 * 86400, 1.2), (begin + 40 * 86400, 3.0)]
     assert level["labels"] == ["", "+20.0 %", "+150.0 %"]
     assert (by_date["x"]["unit"], by_commit["x"]["ticks"][:2]) == ("date", ["cccccccc00", "cccccccc01"])

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.metrics import passed
 from support.results import point, result
 
-from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Spread
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
@@ -71,10 +71,7 @@ def result_of(values: list[float | None], *, unit: str = "s", better: str = "low
     measured = Sample(
         name="latency", unit=unit, better=better, value=None, at=judged.at, facts=judged.facts, spread=summary
     )
-    launches = [
-        LaunchRecord(index=i, outcome="passed", wall_s=1.0, measurements=[replace(measured, value=value)])
-        for i, value in enumerate(values)
-    ]
+    launches = [passed(replace(measured, value=value), index=i) for i, value in enumerate(values)]
     return result(judged, launches=launches)
 
 

@@ -223,10 +223,8 @@ def test_bandwidths_can_be_bounded(run: Run, store: BaselineStore) -> None:
     assert "2 bounds" in text
     entry = store.entry(TEST, KEY)
     assert entry is not None
-    assert entry.bounds == {
-        "busbw[message_bytes=65536]": ">= 5.7 GB/s",
-        "busbw[message_bytes=1048576]": ">= 24.01 GB/s",
-    }
+    found = {"busbw[message_bytes=65536]": ">= 5.7 GB/s", "busbw[message_bytes=1048576]": ">= 24.01 GB/s"}
+    assert entry.bounds == found
 
 
 def test_several_runs_become_a_baseline(run: Run, store: BaselineStore) -> None:

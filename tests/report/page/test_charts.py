@@ -66,10 +66,8 @@ def test_what_was_evaluated_stands_at_its_steps_or_epochs() -> None:
     assert found["loss"] == [("seed 0", [(2, 0.4), (4, 0.3)])]
     assert list(found) == ["loss", "accuracy"]
 
-    measured = [
-        Sample(name="bleu", unit="", better="info", value=value, at={"epoch": epoch})
-        for epoch, value in ((1, 20.0), (0, 10.0))
-    ]
+    bleu = Sample(name="bleu", unit="", better="info", value=20.0, at={"epoch": 1})
+    measured = [bleu, replace(bleu, value=10.0, at={"epoch": 0})]
     [chart] = epochs(result(launches=[launch(*measured)]))
     assert chart["type"] == "lines"
     assert chart["series"][0]["points"] == [(0, 10.0), (1, 20.0)]
@@ -97,12 +95,8 @@ def test_a_curve_has_its_unit_its_target_and_its_reference() -> None:
     measured = [curve("loss", 3.0, 1.0, seed=0), curve("loss", 2.0, 1.0, seed=1), curve("loss", 4.0, 2.0, seed=2)]
     [chart] = curves(result(launches=[launch(*measured)]))
     assert chart["type"] == "lines"
-    assert [(s["name"], s.get("look", "")) for s in chart["series"]] == [
-        ("seed 0", "thin"),
-        ("seed 1", "thin"),
-        ("seed 2", "thin"),
-        ("median", ""),
-    ]
+    looks = [("seed 0", "thin"), ("seed 1", "thin"), ("seed 2", "thin"), ("median", "")]
+    assert [(s["name"], s.get("look", "")) for s in chart["series"]] == looks
     assert chart["series"][-1]["points"] == [(1, 3.0), (2, 1.0)]
 
     goal = Sample(name="steps_to_loss", unit="", better="steps", value=2, identity={"target": 1.5})
@@ -143,10 +137,8 @@ def test_a_curve_has_its_unit_its_target_and_its_reference() -> None:
 
 
 def test_what_is_sent_is_a_table_beside_the_baseline_where_it_differs() -> None:
-    before, now = (
-        of_collectives(reduce(MIB, 2), BARRIER),
-        of_collectives(reduce(MIB, 4), BARRIER, reduce(8, dtype="int64")),
-    )
+    before = of_collectives(reduce(MIB, 2), BARRIER)
+    now = of_collectives(reduce(MIB, 4), BARRIER, reduce(8, dtype="int64"))
     sent = launch(fingerprints={"step": now, "other": before})
     reference = replace(STORED, fingerprints={"step": before, "other": before})
     [table] = communication(result(launches=[sent], reference=reference))
@@ -162,11 +154,8 @@ def test_what_is_sent_is_a_table_beside_the_baseline_where_it_differs() -> None:
 
     ranks = Fingerprint(collectives={"0": [reduce(MIB, 2)], "1-3": [reduce(MIB)]})
     before = of_collectives(reduce(MIB))
-    [table] = communication(
-        result(
-            launches=[launch(fingerprints={"step": ranks})], reference=replace(STORED, fingerprints={"step": before})
-        )
-    )
+    known, made = replace(STORED, fingerprints={"step": before}), launch(fingerprints={"step": ranks})
+    [table] = communication(result(launches=[made], reference=known))
     assert table["type"] == "grid"
     assert table["rows"][0] == ["*", "all_reduce", "1", "2", "1 MiB", "float32"]
 

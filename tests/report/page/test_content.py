@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from support.cases import ON_TWO
 from support.fingerprints import MIB, of, reduce
-from support.metrics import baseline_of
+from support.metrics import baseline_of, passed
 from support.results import PAIRED, STORED, point, result, run, verdict
 from support.stores import HUNG
 
@@ -22,15 +22,8 @@ from pytest_distbench.report.tables import tables_of
 
 
 def launches(*values: float, name: str = "step") -> list[LaunchRecord]:
-    return [
-        LaunchRecord(
-            index=i,
-            outcome="passed",
-            wall_s=1.0,
-            measurements=[Sample(name=name, unit="s", better="lower", value=value)],
-        )
-        for i, value in enumerate(values)
-    ]
+    measured = (Sample(name=name, unit="s", better="lower", value=value) for value in values)
+    return [passed(sample, index=i) for i, sample in enumerate(measured)]
 
 
 ROW = ("cells", "severity", "metric", "unit", "is_told", "reason", "values", "others", "base", "allowed")
@@ -170,10 +163,8 @@ def test_a_case_has_the_colour_of_what_is_gravest_in_it() -> None:
     assert [(*cells(row, "mark"), row.severity) for row in case.rows] == [("?", "doubt"), (" ", "plain")]
     [blind] = page(result(verdict("low-power"), verdict("within-threshold", metric="other"))).cases
     assert (blind.state, blind.severity) == ("unchanged", "plain")
-    assert [(*cells(row, "verdict"), row.severity) for row in blind.rows] == [
-        ("unchanged, low power", "doubt"),
-        ("unchanged", "plain"),
-    ]
+    told = [("unchanged, low power", "doubt"), ("unchanged", "plain")]
+    assert [(*cells(row, "verdict"), row.severity) for row in blind.rows] == told
 
 
 def test_a_run_is_told_by_commit_branch_pull_request_and_host_as_far_as_they_are_known() -> None:

@@ -45,11 +45,8 @@ def test_the_environment_has_the_system_first_and_what_is_planned_for_it() -> No
     section = ENVIRONMENT.table([there], {"run": planned})
 
     assert section.header == ["Stack", "current", "Future"]
-    assert section.texts[3:] == [
-        ["OS", "Ubuntu 24.04", "26.04"],
-        ["kernel", "Linux 6.8", ""],
-        ["torch", "2.14.0", "2.15"],
-    ]
+    assert section.texts[3:5] == [["OS", "Ubuntu 24.04", "26.04"], ["kernel", "Linux 6.8", ""]]
+    assert section.texts[5:] == [["torch", "2.14.0", "2.15"]]
     assert ENVIRONMENT.table([there]).header == ["Stack", "current"]
 
 
