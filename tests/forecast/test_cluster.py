@@ -34,12 +34,6 @@ algorithm = "tree"
 """
 
 
-def read(folder: Path, old: str = "", new: str = "") -> object:
-    assert old in GOOD
-    (folder / "mine.toml").write_text(GOOD.replace(old, new, 1) if old else GOOD)
-    return read_cluster("mine.toml", folder, KNOWN)
-
-
 def test_quantities_become_base_units(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(GOOD.replace("10 Gbit/s", "10 GB/s"))
     found = read_cluster("mine.toml", tmp_path, KNOWN)

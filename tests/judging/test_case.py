@@ -30,8 +30,7 @@ def verdicts(made: list[LaunchRecord], stored: BaselineEntry | None = STORED, **
     given = Terms(**({"default_tolerance": 0.1, "max_launches": len(made), "cores": 2} | terms))
     case = result(1.0).case
     known = None if stored is None else replace(stored, workload=case.workload)
-    found = compare(given, case, made, known, comparisons=1)
-    return {j.metric: j for j in found}
+    return {j.metric: j for j in compare(given, case, made, known, comparisons=1)}
 
 
 def test_each_metric_has_its_own_launches_and_without_an_entry_none() -> None:

@@ -36,8 +36,7 @@ def case(*verdicts: Finding, launches: list[LaunchRecord], **reference: object) 
 def slower(*, cpu_s: float = 0.02, late: list[float] = EQUAL, **changes: object) -> CaseResult:
     """A step of 20 ms that takes 30 ms now, on 2 ranks that computed 20 ms in all."""
     verdict = replace(SLOWER, companions={"cpu_s": (0.02, cpu_s)}, **changes)
-    launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, late_s={"m": late})
-    return case(verdict, launches=[launch])
+    return case(verdict, launches=[LaunchRecord(index=0, outcome="passed", wall_s=1.0, late_s={"m": late})])
 
 
 def cause_lines(result: CaseResult) -> list[str]:
@@ -135,19 +134,14 @@ def test_a_late_rank_is_named_with_its_host_where_it_is_late_in_every_launch() -
     assert told(slower(late=[0.001, 0.0]), LATE) == []
 
 
-SCRIPT_STEP = Fingerprint(course={"all": Course(steps=10)})
-
-
 @pytest.mark.parametrize(
     ("metric", "late_s", "is_told"),
     [("iter_time", 0.01, True), ("iter_time", 0.001, False), ("wall_time", 0.001, True), ("wall_time", 0.0001, False)],
 )
 def test_the_steps_of_a_script_are_those_of_its_clocks(metric: str, late_s: float, is_told: bool) -> None:
     """Of its whole time they are a tenth each."""
-    result = slower(metric=metric)
-    launch = replace(
-        result.launches[0], late_s={TRAINING_STEP: [0.0, late_s]}, fingerprints={TRAINING_STEP: SCRIPT_STEP}
-    )
+    result, prints = slower(metric=metric), Fingerprint(course={"all": Course(steps=10)})
+    launch = replace(result.launches[0], late_s={TRAINING_STEP: [0.0, late_s]}, fingerprints={TRAINING_STEP: prints})
 
     lines = told(replace(result, launches=[launch]), LATE)
     assert bool(lines) is is_told
@@ -193,8 +187,7 @@ def on(case: Case, gpus: int) -> Case:
 
 def on_gpus(result: CaseResult, **variables: str) -> CaseResult:
     """The same, on several GPUs."""
-    environment = replace(result.environment, variables=variables)
-    return replace(result, case=on(result.case, 4), environment=environment)
+    return replace(result, case=on(result.case, 4), environment=replace(result.environment, variables=variables))
 
 
 def test_the_clocks_of_the_gpus_stand_beside_a_regression_whether_they_moved_or_not() -> None:

@@ -188,8 +188,7 @@ def test_a_clock_that_reads_nothing_is_lost_where_there_was_a_time(stored: list[
 
 def test_a_clock_that_reads_nothing_matches_no_revision_and_other_numbers_may_be_nothing() -> None:
     pairs = [(clock(v), clock(0.0)) for v in STORED]
-    under = Circumstances(tolerance=0.05, comparisons=2, looks=(10,))
-    assert judge_pairs(pairs, under).kind == "missing"
+    assert judge_pairs(pairs, Circumstances(tolerance=0.05, comparisons=2, looks=(10,))).kind == "missing"
 
     assert why_nothing_was_timed(metric(0.0)) == ""
     assert why_nothing_was_timed(clock(1e-9)) == ""
@@ -296,23 +295,16 @@ def doubled(c: Comparison) -> Finding | None:
     return c.finding("beyond-threshold", "it doubled") if c.new[0] == 2 * (c.old[0] or 0) else None
 
 
-def asks(c: Comparison) -> Finding:
-    return c.finding("within-threshold", is_open=True)
-
-
-@pytest.fixture
-def of_doubling(monkeypatch: pytest.MonkeyPatch) -> Sample:
-    """A measurement of 2 s of a kind whose rule is ours."""
-    monkeypatch.setitem(RULES, "doubled", (doubled, asks))
+def test_a_rule_from_outside_decides_and_asks_for_launches_as_long_as_there_may_be_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(RULES, "doubled", (doubled, lambda c: c.finding("within-threshold", is_open=True)))
     monkeypatch.setitem(METRIC_KINDS, "mine", MetricKind(summary="s", reduce="max", rule="doubled", sign=1))
-    return metric(2.0, "mine")
-
-
-def test_a_rule_from_outside_decides_and_asks_for_launches_as_long_as_there_may_be_one(of_doubling: Sample) -> None:
-    verdict = judge([of_doubling], baseline([1.0, 1.0], "mine"), rule())
+    measured = metric(2.0, "mine")
+    verdict = judge([measured], baseline([1.0, 1.0], "mine"), rule())
     assert (verdict.kind, verdict.reason, verdict.ratio) == ("regressed", "it doubled", 2.0)
-    assert judge([of_doubling], (), rule()).kind == "new"
+    assert judge([measured], (), rule()).kind == "new"
 
     stored = baseline([2.0], "mine")
-    assert judge([of_doubling], stored, rule(max_launches=2)).is_open
-    assert not judge([of_doubling] * 2, stored, rule(max_launches=2)).is_open
+    assert judge([measured], stored, rule(max_launches=2)).is_open
+    assert not judge([measured] * 2, stored, rule(max_launches=2)).is_open

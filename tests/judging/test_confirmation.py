@@ -36,7 +36,6 @@ TERMS = Terms(default_tolerance=0.15, max_launches=10, cores=2)
 SLOWER = Finding(
     metric="step", code="beyond-threshold", unit="s", better="lower", current=0.028, baseline=0.02, threshold=0.15
 )
-NOTHING: Evaluated = ((), True)
 EXACT = Finding(metric="sum", code="communication", unit="", better="exact")
 
 
@@ -59,7 +58,7 @@ def confirmed(
     cases: int = 1,
     numbers: Sequence[float] = (0.7, 0.71, 0.7),
     before: Sequence[float] = (),
-    evaluated: Evaluated = NOTHING,
+    evaluated: Evaluated = ((), True),
 ) -> list[Finding]:
     """A baseline of a machine that was 1.4 times as fast, unless other numbers are stored."""
     known = Known(
@@ -87,8 +86,7 @@ def test_the_revision_decides_whether_it_is_the_code_or_the_machine() -> None:
         assert not_slower(SLOWER, later, "the same code").kind == kind
         assert not_slower(EXACT, None, "the same code") == EXACT
 
-    found = confirmed(turns(1.0, moods=0.01), SLOWER, EXACT)
-    assert [j.kind for j in found] == ["environment", "changed"]
+    assert [j.kind for j in confirmed(turns(1.0, moods=0.01), SLOWER, EXACT)] == ["environment", "changed"]
     assert not can_be_confirmed([SLOWER, EXACT])
     assert can_be_confirmed([SLOWER, replace(SLOWER, code="within-threshold")])
 

@@ -26,10 +26,6 @@ def series(count: int, better: Better = "lower", **changes: Any) -> Sample:
     return replace(made, **changes)
 
 
-def lost(then: Sample, now: Sample) -> str:
-    return lost_part(stored_samples([then, then]), [now])
-
-
 OTHER = ": another number under the same name"
 
 
@@ -53,7 +49,7 @@ OTHER = ": another number under the same name"
     ids=str,
 )
 def test_less_of_a_metric_is_told_in_words(then: Sample, now: Sample, words: str) -> None:
-    assert lost(then, now) == words
+    assert lost_part(stored_samples([then, then]), [now]) == words
 
 
 def test_a_metric_that_is_gone_or_only_shown_is_lost_where_the_baseline_has_it() -> None:

@@ -88,15 +88,12 @@ def test_a_slowdown_is_found_at_one_size_where_it_is_strong_and_over_a_range_whe
 
     assert red(against_baseline(sweeps(10, at_one(1.3)))) == []
 
-    found = against_baseline(sweeps(10, from_the_middle_up(0.7)))
-    assert sum(v.kind == "improved" for v in found.values()) >= 6
+    assert sum(v.kind == "improved" for v in against_baseline(sweeps(10, from_the_middle_up(0.7))).values()) >= 6
 
 
 def test_an_open_run_asks_for_a_launch_of_all_its_sizes_until_there_may_be_no_more() -> None:
     slower = sweeps(2, from_the_middle_up(1.35), seed=3)
-    asked = {size for size, j in against_baseline(slower, most=10).items() if j.is_open}
-
-    assert set(SIZES[4:]) <= asked
+    assert set(SIZES[4:]) <= {size for size, j in against_baseline(slower, most=10).items() if j.is_open}
     assert not any(j.is_open for j in against_baseline(slower, most=2).values())
 
 

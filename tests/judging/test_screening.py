@@ -80,8 +80,7 @@ def test_what_is_slower_asks_for_three_launches_where_there_may_be_more_and_is_s
     assert (found["step"].kind, found["step"].is_open, suspicion) == ("unchanged", False, 0)
 
     slower = alone(random.Random(2), 0.01, SCREENING_LAUNCHES, 1.2)
-    opened = [screened(STEADY, slower[:n])[0]["step"].is_open for n in (1, 2, 3)]
-    assert opened == [True, True, False]
+    assert [screened(STEADY, slower[:n])[0]["step"].is_open for n in (1, 2, 3)] == [True, True, False]
     assert screened(STEADY, slower)[1] > 1
 
     found, suspicion = screened(STEADY, alone(random.Random(2), 0.01, 1, 1.2), terms=replaced(TERMS, max_launches=1))

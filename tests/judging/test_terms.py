@@ -159,9 +159,7 @@ def case(**params: Any) -> Case:
 
 
 def compare(then: dict[str, Any], now: dict[str, Any]) -> tuple[str, str]:
-    stored = replace(entry(1.0), workload=case(**then).workload, params=then)
-    found = staleness(stored, case(**now))
-    return found or ("", "")
+    return staleness(replace(entry(1.0), workload=case(**then).workload, params=then), case(**now)) or ("", "")
 
 
 @pytest.mark.parametrize(

@@ -191,8 +191,7 @@ def test_a_curve_is_unchanged_drifted_or_departed_by_its_digits() -> None:
 
     assert judged_curve([a * 0.9 for a in GOLDEN], GOLDEN).kind == "changed"
 
-    other = [a * 1.01 for a in GOLDEN]
-    assert judged_curve(other, GOLDEN, tolerance=0.05).code == "numerics"
+    assert judged_curve([a * 1.01 for a in GOLDEN], GOLDEN, tolerance=0.05).code == "numerics"
     assert judged_curve([a * (1 + 1e-7) for a in GOLDEN], GOLDEN, tolerance=0.0).kind == "changed"
 
     assert "has 5 steps, this run's has 4" in judged_curve(GOLDEN[:4], GOLDEN).reason
@@ -560,9 +559,7 @@ def test_a_training_that_does_not_learn_here_as_there_is_inconclusive(
 
 @pytest.mark.parametrize("curve", STILL.values(), ids=STILL)
 def test_a_training_that_learns_no_longer_is_a_regression(curve: list[float]) -> None:
-    learned = [max(curve[0], 1.0) * (1 - 0.01 * i) for i in range(len(curve))]
-
-    assert judged_curve(curve, learned).kind == "changed"
+    assert judged_curve(curve, [max(curve[0], 1.0) * (1 - 0.01 * i) for i in range(len(curve))]).kind == "changed"
 
 
 @pytest.mark.parametrize(
@@ -582,9 +579,7 @@ def test_a_curve_that_moves_however_little_is_not_called_one_that_does_not_learn
 def test_one_unit_of_the_last_digit_is_no_departure_but_one_in_each_value_is(scale: float) -> None:
     printed = [round(scale * (2.5 - 0.08 * i), 4) for i in range(10)]
     unit = scale * 0.01
-    once = [*printed[:6], printed[6] + unit, *printed[7:]]
-
-    assert judged_curve(once, printed).code == "numerics"
+    assert judged_curve([*printed[:6], printed[6] + unit, *printed[7:]], printed).code == "numerics"
     assert judged_curve([*printed[:3], *(value + unit for value in printed[3:])], printed).kind == "changed"
 
 
@@ -732,9 +727,7 @@ def test_ranks_that_round_otherwise_are_as_far_apart(apart: float, same_software
 
 def test_a_baseline_that_does_not_know_how_far_ranks_are_apart_is_compared_as_before() -> None:
     then, now = of_ranks("same", [[1.0], [1.0]]), of_ranks("same", [[1.5], [0.5]])
-    stored = [replace(m, spread=None) for m in stored_samples([then])]
-
-    assert judge_samples([now], stored).kind == "unchanged"
+    assert judge_samples([now], [replace(m, spread=None) for m in stored_samples([then])]).kind == "unchanged"
 
     apart = judged_ranks("same", [[1.0], [1.0]], [[1.01], [0.99]], same_software=False, curve="equal")
     assert apart.kind == "unchanged", "of other software that is within what other digits do"

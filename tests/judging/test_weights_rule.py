@@ -163,9 +163,7 @@ def test_trainings_that_are_not_seeded_are_not_judged() -> None:
 
 def test_another_name_for_the_same_is_no_change_and_one_that_is_gone_is() -> None:
     then = {"all": states(WEIGHTS_THEN)}
-    renamed = {"all": {f"net.{name}": state for name, state in then["all"].items()}}
-
-    assert changes(then, renamed) == []
+    assert changes(then, {"all": {f"net.{name}": state for name, state in then["all"].items()}}) == []
     [gone] = changes(then, {"all": {n: s for n, s in then["all"].items() if n != "b"}})
     assert (gone.name, gone.text) == ("b", "is gone")
     [new] = changes(then, {"all": {**then["all"], "d": then["all"]["a"]}})

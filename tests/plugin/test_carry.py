@@ -147,21 +147,16 @@ def test_a_report_without_ours_has_nothing() -> None:
     assert carry.decode([]) == []
 
 
-def over_the_wire(config: pytest.Config, report: pytest.TestReport) -> pytest.TestReport:
-    """As pytest-xdist sends it."""
-    data = config.hook.pytest_report_to_serializable(config=config, report=report)
-    arrived = config.hook.pytest_report_from_serializable(config=config, data=json.loads(json.dumps(data)))
-    assert isinstance(arrived, pytest.TestReport)
-    return arrived
-
-
 def test_the_name_and_the_cases_of_a_test_arrive_as_they_were(pytestconfig: pytest.Config) -> None:
     cases = [result(verdict("beyond-threshold")), result(point(4096), update="new")]
     report = make_report()
     carry.attach_test(report, "suites/test_a.py::test_a", "ws2", "1-1")
     carry.attach_cases(report, cases)
-    arrived = over_the_wire(pytestconfig, report)
+    hook, config = pytestconfig.hook, {"config": pytestconfig}
+    data = json.dumps(hook.pytest_report_to_serializable(**config, report=report))
+    arrived = hook.pytest_report_from_serializable(**config, data=json.loads(data))  # as pytest-xdist sends it
 
+    assert isinstance(arrived, pytest.TestReport)
     assert carry.test_of(arrived) == ("suites/test_a.py::test_a", "ws2")
     assert carry.decode(carry.texts_of(arrived)) == cases
 
@@ -176,9 +171,7 @@ def test_an_attempt_that_ended_in_a_fixture_says_so_and_its_exceptions_text_is_o
     crash = SimpleNamespace(reprcrash=SimpleNamespace(message="OSError: 'a'\nmore"))
     ended = make_report(when="setup", outcome="rerun", longrepr=crash)
     carry.attach_test(ended, "a.py::test_a", "", "1")
-    attempts = taken([ended], attempt("2", "passed", result(verdict())))
-
-    assert attempts.cases()[0].flaky == ["OSError: 'a' (setup)"]
+    assert taken([ended], attempt("2", "passed", result(verdict()))).cases()[0].flaky == ["OSError: 'a' (setup)"]
 
 
 def why(

@@ -122,9 +122,6 @@ def test_the_long_spelling_is_ours_whoever_has_the_short_one(project: Project) -
     run(made, "--markers").stdout.fnmatch_lines(ours)
 
 
-mark = pytest.mark
-
-
 CLASS = """
     import unittest
 
@@ -361,7 +358,5 @@ def test_a_test_that_asks_for_the_fixture_as_it_runs_has_an_entry_per_size_too(p
     """)
     for size in ("2", "4"):
         run(made, "--distbench-update", "--world-size", size).assert_outcomes(passed=1)
-    pruned = run(made, "--world-size", "4", "--distbench-prune")
-
-    assert pruned.ret == 0
+    assert run(made, "--world-size", "4", "--distbench-prune").ret == 0
     assert [path.name for path in stored(made)] == ["a-ws2.gloo.stand-in.json", "a-ws4.gloo.stand-in.json"]

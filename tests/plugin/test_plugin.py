@@ -123,9 +123,7 @@ def test_update_modes(
     monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", factor)
     path = stored(recorded)[0]
     path.write_text(path.read_text().replace('"numpy": "2"', '"numpy": "1"'))
-    result = run(recorded, f"--distbench-update={mode}")
-
-    assert result.ret == 0
+    assert run(recorded, f"--distbench-update={mode}").ret == 0
     assert ('"numpy": "2"' in path.read_text()) is is_rewritten
 
 

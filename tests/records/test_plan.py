@@ -99,9 +99,7 @@ def test_what_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
 
 def test_variables_that_are_no_utf_8_survive_json() -> None:
     given = {"PATH": "/bin", "ODD": os.fsdecode(b"\xff\xfe"), "WORD": "gr\u00fc\u00df"}
-    wired = json.loads(json.dumps(variables_to_wire(given)).encode())
-
-    assert variables_from_wire(wired) == given
+    assert variables_from_wire(json.loads(json.dumps(variables_to_wire(given)).encode())) == given
 
 
 @pytest.mark.parametrize("length", [5, 200])

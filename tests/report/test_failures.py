@@ -67,8 +67,7 @@ def launch(*fates: RankFate, **changes: Any) -> LaunchRecord:
 
 
 def text(*fates: RankFate, **changes: Any) -> list[str]:
-    made = result(launches=[launch(*fates, **changes)])
-    return launch_text(made, rerun_command="pytest x").splitlines()
+    return launch_text(result(launches=[launch(*fates, **changes)]), rerun_command="pytest x").splitlines()
 
 
 def test_a_launch_is_told_by_its_ranks_with_what_they_were_at() -> None:

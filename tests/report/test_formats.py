@@ -82,12 +82,8 @@ def everything() -> RunRecord:
     )  # fmt: skip
     return run(
         result(verdict("beyond-threshold"), launches=[launch]),
-        result(point(8), launches=[replaced(launch, measurements=[sweep])]),
+        result(point(8), launches=[msgspec.structs.replace(launch, measurements=[sweep])]),
     )
-
-
-def replaced(record: Any, **changes: object) -> Any:
-    return msgspec.structs.replace(record, **changes)
 
 
 def damaged(document: Any, nonsense: object) -> Iterator[Any]:

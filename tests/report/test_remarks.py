@@ -53,8 +53,7 @@ def test_each_case_is_a_row_and_the_last_line_counts_them() -> None:
 def test_planted_slowdowns_are_told_by_share_and_what_they_cannot_reach() -> None:
     assert told(result()) == []
 
-    lines = told(of(replace(FOUND, is_chosen=True)))
-    assert lines[-1].text == "1 of 1 case detected a slowdown of 20 %"
+    assert told(of(replace(FOUND, is_chosen=True)))[-1].text == "1 of 1 case detected a slowdown of 20 %"
 
     rate = verdict("beyond-threshold", better="higher", ratio=0.8)
     [_, row, _] = told(of(replace(FOUND, share=0.25, verdicts=[rate])))
@@ -130,8 +129,7 @@ def script(
     """A script whose optimizer steps; with another key a body that times such a loop."""
     timed = [replace(WALL, name=key)] * (is_timed and key != TRAINING_STEP)
     steps = {key: Fingerprint(totals={"optimizer_steps": optimizer_steps})}
-    launch = passed(*measurements, *timed, fingerprints=steps)
-    return result(verdict(), launches=[launch])
+    return result(verdict(), launches=[passed(*measurements, *timed, fingerprints=steps)])
 
 
 WALL = Sample(name="wall_time", unit="s", better="lower", value=2.0)

@@ -32,8 +32,7 @@ def test_software_that_differs_is_told_once_in_the_words_of_the_reference(
 def test_remarks_about_a_run_are_told_once() -> None:
     made = result(verdict(), reference=STORED)
     failed = replace(made, launches=[replace(made.launches[0], outcome="failed")])
-    lines = end_of([failed])
-    assert [found.text for found in lines if "software" in found.text] == []
+    assert [found.text for found in end_of([failed]) if "software" in found.text] == []
 
     why = f"{NOT_RECORDED} torch 2.7.1 on gloo"
     blind = result(verdict("other-workload", metric="fingerprint", reason=f"step: {why}"))
@@ -83,9 +82,7 @@ def test_a_baseline_of_fewer_launches_than_an_update_makes_is_told(
     case = result(verdict("no-baseline"), update="new")
     conditions = replace(case.case.conditions, engine="stock" if is_elastic else "")
     case = replace(case, case=replace(case.case, conditions=conditions), launches=case.launches * launches)
-    lines = end_of([case])
-
-    assert any("their noise is not known" in line.text for line in lines) is is_warned
+    assert any("their noise is not known" in line.text for line in end_of([case])) is is_warned
 
 
 def case(kind: str, name: str) -> CaseResult:

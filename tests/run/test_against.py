@@ -30,12 +30,6 @@ def tree(root: Path) -> Path:
     return root.parent / "tree"
 
 
-def failed(kind: str, message: str) -> LaunchRecord:
-    error = ErrorReport(kind=kind, message=message, traceback="", raised_at=0.0)
-    fate = RankFate(rank=0, outcome="failed", phase="body", how=f"raised {kind}", error=error)
-    return LaunchRecord(index=0, outcome="failed", wall_s=1.0, fates=[fate])
-
-
 def test_what_the_working_tree_has_is_linked(root: Path, tree: Path) -> None:
     link(find_links(["data/", "pkg/_version.py"], folder=root, root=root), root=root, tree=tree)
 
@@ -64,7 +58,10 @@ def test_a_path_that_cannot_be_linked_is_refused(path: str, root: Path) -> None:
 def test_what_is_missed_and_is_in_the_working_tree_is_told_and_other_failures_have_no_such_hint(
     kind: str, message: str, missed: tuple[str, str] | None, root: Path, tree: Path
 ) -> None:
-    told = hint(failed(kind, message.format(tree=tree)), root=root, tree=tree, folder=tree)
+    error = ErrorReport(kind=kind, message=message.format(tree=tree), traceback="", raised_at=0.0)
+    fate = RankFate(rank=0, outcome="failed", phase="body", how=f"raised {kind}", error=error)
+    failed = LaunchRecord(index=0, outcome="failed", wall_s=1.0, fates=[fate])
+    told = hint(failed, root=root, tree=tree, folder=tree)
     if missed is None:
         assert told == ""
         return

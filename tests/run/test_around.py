@@ -77,8 +77,7 @@ def test_clocks_of_ranks_that_share_cores_become_information(tmp_path: Path, mon
     assert around.conditions(make_plan(tmp_path)) == {}
 
 
-QUOTA_PASSED = LaunchRecord(index=0, outcome="passed", wall_s=1.0)
-FAILED = replace(QUOTA_PASSED, outcome="failed")
+FAILED = replace(PASSED, outcome="failed")
 OWN = [f"distbench-{os.getpid()}-rank{rank}" for rank in range(2)]
 
 
@@ -102,7 +101,7 @@ def test_a_group_per_rank_is_there_while_the_launch_runs(made_up: MadeUp) -> Non
             (group / "cpu.stat").write_text(f"nr_periods 4\nnr_throttled {share}\n")
 
     assert made_up.groups() == []
-    [throttled] = witness(QUOTA_PASSED).measurements
+    [throttled] = witness(PASSED).measurements
     assert (throttled.name, throttled.value, throttled.better) == ("cpu_throttled", 0.25, "info")
     assert witness(FAILED) == FAILED
 
@@ -304,7 +303,7 @@ def test_those_of_a_pytest_that_was_killed_are_removed(made_up: MadeUp) -> None:
 def test_without_a_quota_or_ranks_nothing_is_made(made_up: MadeUp) -> None:
     plan = make_plan(made_up.root)
     with QuotaAround().during(plan, HERE) as witness:
-        assert witness(QUOTA_PASSED) == QUOTA_PASSED
+        assert witness(PASSED) == PASSED
         assert made_up.groups() == []
     assert QuotaAround().ready(plan, HERE, made_up.root) == plan
     fake = replace(plan, cpus=0.3)

@@ -266,9 +266,7 @@ def test_a_tree_in_which_nothing_but_baselines_differs_is_the_one_that_was_measu
     git(tmp_path, "commit", "--quiet", "--message", "other baselines")
     same = recorders(tmp_path).find(path)[0]
     (tmp_path / "work.py").write_text("2")
-    other = recorders(tmp_path).find(path)[0]
-
-    assert (same.is_itself, other.is_itself) == (True, False)
+    assert (same.is_itself, recorders(tmp_path).find(path)[0].is_itself) == (True, False)
     assert same.revision is not None
     assert same.revision.commit == git(tmp_path, "rev-parse", "HEAD~1").strip()
 

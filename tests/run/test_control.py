@@ -28,11 +28,6 @@ REQUEST = CaseRequest(nodeid="n", case=CASE, terms=Terms(default_tolerance=0.3, 
 HEALTHY = result(1.0)
 
 
-def launched(work: Work | None = None) -> LaunchRequest:
-    work = work or Ranks(body=BODY)
-    return LaunchRequest(work=work, world_size=2, backend="gloo", device="cpu", timeout_s=10.0)  # type: ignore[arg-type]
-
-
 def launch(value: float, *, delayed_s: float = 0.0, outcome: str = "passed") -> LaunchRecord:
     return replace(result(value).launches[0], delayed_s=delayed_s, outcome=outcome, reason="it hangs")
 
@@ -84,7 +79,9 @@ class Session:
 
 
 def plant(session: Session, *, work: Work | None = None, healthy: CaseResult = HEALTHY) -> Control | None:
-    request = dataclasses.replace(REQUEST, launched=launched(work))
+    work = work or Ranks(body=BODY)
+    launched = LaunchRequest(work=work, world_size=2, backend="gloo", device="cpu", timeout_s=10.0)  # type: ignore[arg-type]
+    request = dataclasses.replace(REQUEST, launched=launched)
     return control.plant(session, request, healthy)  # type: ignore[arg-type]
 
 

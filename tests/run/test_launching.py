@@ -108,8 +108,6 @@ def test_a_row_around_launches_that_cannot_be_closed_leaves_no_launcher_and_no_r
     temporary = made.mkdir("temporary")
     monkeypatch.setenv("TMPDIR", str(temporary))
 
-    result = made.runpytest_subprocess("--distbench-launcher=closing")
-
-    assert "it is stuck" in result.stderr.str()
+    assert "it is stuck" in made.runpytest_subprocess("--distbench-launcher=closing").stderr.str()
     assert (made.path / "closed").exists()
     assert not [path for path in temporary.glob("distbench-*") if path.is_dir()]

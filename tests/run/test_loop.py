@@ -132,8 +132,7 @@ class RedForCertain(Opened):
     """A reference for which an exact number is wrong, beside the answer that stays open."""
 
     def compare(self, source: Source) -> list[Finding]:
-        wrong = verdict("beyond-threshold", metric="count", better="exact")
-        return [*super().compare(source), wrong]
+        return [*super().compare(source), verdict("beyond-threshold", metric="count", better="exact")]
 
 
 def test_what_is_red_for_certain_ends_the_loop_and_what_is_open_stays_unjudged(session: Session) -> None:
@@ -222,9 +221,7 @@ def test_what_cannot_run_in_turns_keeps_the_stored_comparison_and_says_why(
     launching.launcher_kind = SimpleNamespace(**kind)
     launching.settings = SimpleNamespace(launcher="mine", gpu=False, platform=None, largest=2, engine="")
     request = LaunchRequest(work=work, world_size=2, backend="gloo", device="cpu", timeout_s=10.0)
-    source = session.launches_of(request)
-
-    assert re.match(why, source.why_never_beside)
+    assert re.match(why, session.launches_of(request).why_never_beside)
 
 
 class InDoubt(Stored):

@@ -39,8 +39,7 @@ class Made(Source):
 
 def stored(known: BaselineEntry | None = None, **changes: Any) -> Stored:
     given: dict[str, Any] = {"comparisons": 1, "update": None, "update_launches": 10, "pending": []}
-    store = BaselineStore(Path("b"), PLATFORM)
-    return Stored(REQUEST, store=store, entry=known, **(given | changes))
+    return Stored(REQUEST, store=BaselineStore(Path("b"), PLATFORM), entry=known, **(given | changes))
 
 
 def test_a_record_keeps_the_baseline_as_it_was() -> None:

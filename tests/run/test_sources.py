@@ -251,12 +251,6 @@ def test_a_test_whose_file_the_reference_lacks_runs_once_alone() -> None:
     assert made.alone == "the test does not exist in main"
 
 
-def without_a_body() -> LaunchRecord:
-    error = ErrorReport(kind="BodyError", message="x.py has no 'body'", traceback="", raised_at=0.0)
-    fate = RankFate(rank=0, outcome="failed", phase="import", how="BodyError", error=error)
-    return replace(launch(outcome="failed"), fates=[fate])
-
-
 def test_launches_are_numbered_and_told_what_they_are_for() -> None:
     made = Launches(Sides(), REQUEST, Pacer(0.0))  # type: ignore[arg-type]
     made.add()
@@ -268,7 +262,9 @@ def test_launches_are_numbered_and_told_what_they_are_for() -> None:
 
 
 def test_a_body_that_only_the_ranks_of_the_reference_miss_is_no_failure_and_leaves_no_logs() -> None:
-    missing = without_a_body()
+    error = ErrorReport(kind="BodyError", message="x.py has no 'body'", traceback="", raised_at=0.0)
+    fate = RankFate(rank=0, outcome="failed", phase="import", how="BodyError", error=error)
+    missing = replace(launch(outcome="failed"), fates=[fate])
     sides = Sides([[None, missing]])
     made = PairedLaunches(sides, REQUEST, MAIN)  # type: ignore[arg-type]
     take_turns([made], 5)

@@ -85,9 +85,7 @@ def test_numbers_of_a_test_that_failed_by_more_than_its_verdicts_are_no_baseline
     cases: list[dict[str, Any]], why: str
 ) -> None:
     made = [result(*FIVE, **changes) for changes in cases]
-    found = why_test_did_not_pass(made)
-
-    assert found == ({made[0].nodeid: why} if why else {})
+    assert why_test_did_not_pass(made) == ({made[0].nodeid: why} if why else {})
     if why:
         with pytest.raises(NotABaseline, match=f"{why}; fix it, and measure again"):
             propose_entry(made[0], None, mode="all", force=False, did_not_pass=why)
@@ -112,8 +110,7 @@ def test_few_launches_keep_what_repeats_and_the_note_that_a_fingerprint_differs_
 
     for now, code in ((0.5001, "within-threshold"), (0.5, "noise")):
         seen = measured(metric("final", "same", now), codes={"final": code})
-        kept = take(seen, recorded(metric("final", "same", 0.5)))
-        assert values_of(kept, "final") == [0.5] * 5
+        assert values_of(take(seen, recorded(metric("final", "same", 0.5))), "final") == [0.5] * 5
 
 
 def test_few_launches_keep_what_more_have_shown_of_the_steps_of_a_loop() -> None:

@@ -296,8 +296,7 @@ def test_a_recorded_entry_without_metrics_is_refused_and_one_that_holds_bounds_a
         read_file(path)
     path.unlink()
 
-    path = store.write(TEST, KEY, entry(1.0, metrics={}, workload=""))
-    assert read_file(path).entry.metrics == {}
+    assert read_file(store.write(TEST, KEY, entry(1.0, metrics={}, workload=""))).entry.metrics == {}
 
 
 def test_a_file_knows_whose_it_is_even_where_its_name_could_be_anothers(store: BaselineStore) -> None:

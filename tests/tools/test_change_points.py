@@ -11,10 +11,8 @@ import pytest
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.tools.history import LEAST_RUNS, change_points, fewest_runs
 
-RUNS = 200
 
-
-def noise(seed: int, runs: int = RUNS, spread: float = 0.03) -> list[float]:
+def noise(seed: int, runs: int = 200, spread: float = 0.03) -> list[float]:
     dice = random.Random(seed)
     return [0.02 * math.exp(spread * dice.gauss(0, 1)) for _ in range(runs)]
 
@@ -49,8 +47,7 @@ def test_levels_change_where_they_do_and_runs_that_stand_out_alone_are_noise() -
     assert change_points(values) == []
 
     assert fewest_runs() == 18
-    values = [level * (1 + 0.01 * math.sin(i)) for level in (1.0, 1.5) for i in range(8)]
-    assert change_points(values) == []
+    assert change_points([level * (1 + 0.01 * math.sin(i)) for level in (1.0, 1.5) for i in range(8)]) == []
 
 
 @pytest.mark.parametrize(

@@ -168,12 +168,6 @@ def test_this_torch_answers_in_a_process_of_its_own() -> None:
     assert names == []
 
 
-def put(root: Path, name: str, text: str) -> None:
-    path = root / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text + "\n")
-
-
 def only(findings: Iterator[Finding]) -> Finding:
     (found,) = findings
     return found
@@ -192,7 +186,9 @@ def only(findings: Iterator[Finding]) -> Finding:
 )
 def test_the_quota_of_the_container(tmp_path: Path, files: dict[str, str], level: str, text: str) -> None:
     for name, content in files.items():
-        put(tmp_path, f"sys/fs/cgroup/{name}", content)
+        path = tmp_path / "sys/fs/cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{content}\n")
     found = only(doctor.container_limits(tmp_path))
 
     assert found.code == level

@@ -83,8 +83,7 @@ def test_what_was_evaluated_stands_at_its_steps_or_epochs() -> None:
 
 
 def launch(*measured: Sample, **changes: object) -> LaunchRecord:
-    made = LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=list(measured))
-    return replace(made, **changes)
+    return replace(LaunchRecord(index=0, outcome="passed", wall_s=1.0, measurements=list(measured)), **changes)
 
 
 def curve(name: str, *values: float, seed: int = 0, better: str = "info") -> Sample:

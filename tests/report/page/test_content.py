@@ -115,8 +115,7 @@ def test_a_case_has_its_launches_medians_and_what_became_of_ranks() -> None:
     assert [cells(row, "metric", "current", "launches") for row in case.rows] == [["step", "20 ms", "3"]]
 
     assert only_case(result(trace=CaseTrace(path="a.json.gz"))).notes == ["trace of test_a[ws2]: a.json.gz"]
-    case = only_case(result(launches=[HUNG], outcome="failed"))
-    assert case.story[0] == "launch 1: hung in body"
+    assert only_case(result(launches=[HUNG], outcome="failed")).story[0] == "launch 1: hung in body"
     assert not only_case(result(verdict("within-threshold"))).story
     case = only_case(result(verdict("beyond-threshold"), outcome="advisory", headline="step +50 %"))
     assert (case.note, case.headline, case.is_first, bool(case.story)) == ("advisory", "step +50 %", True, True)
