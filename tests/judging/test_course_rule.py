@@ -41,6 +41,7 @@ def loop(*others: StepKind, steps: int = 30, whole: bool = False) -> Course:
 
 
 OUTER = every(10, reduce(4096, 8), steps=30)
+TENTH = "every 10th step (3 of 30)"
 GONE, SENT = "8 all_reduce of 4 KiB float32 were removed", "32 KiB sent per rank became 0 B"
 
 
@@ -48,14 +49,11 @@ GONE, SENT = "8 all_reduce of 4 KiB float32 were removed", "32 KiB sent per rank
     ("stored", "current", "told"),
     [
         (loop(OUTER), loop(OUTER), []),
-        (loop(OUTER), loop(), [f"every 10th step (3 of 30): {GONE}", f"every 10th step (3 of 30): {SENT}"]),
+        (loop(OUTER), loop(), [f"{TENTH}: {GONE}", f"{TENTH}: {SENT}"]),
         (
             loop(OUTER),
             loop(every(10, reduce(4096, 2), steps=30)),
-            [
-                "every 10th step (3 of 30): 6 all_reduce of 4 KiB float32 were removed",
-                "every 10th step (3 of 30): 32 KiB sent per rank became 8 KiB",
-            ],
+            [f"{TENTH}: 6 all_reduce of 4 KiB float32 were removed", f"{TENTH}: 32 KiB sent per rank became 8 KiB"],
         ),
         (
             loop(every(5, LARGE, steps=30)),

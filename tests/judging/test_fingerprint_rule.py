@@ -19,6 +19,12 @@ from pytest_distbench.worker import fingerprint as worker
 SMALL = "all_reduce of 8 B float32"
 FULL, SIX_MORE = of(is_full=True), of(is_full=True, beyond={"all": (6, 30)})
 MESH = {"all": [("mesh_tp", 2, 1)]}
+ORDER = "the same collectives in another order: number 1 was"
+SUM_FIRST, MAX_FIRST = (
+    of(reduce(8, how=first), reduce(8, how=last)) for first, last in (("sum", "max"), ("max", "sum"))
+)
+IN_TP = of(reduce(8, group="mesh_tp")), of(reduce(16, group="mesh_tp"))
+FEW, MANY = of(totals={"parameters": 1000}), of(totals={"parameters": 2000})
 
 
 def test_what_a_rank_counts_has_a_sentence() -> None:
@@ -47,21 +53,9 @@ def test_what_a_rank_counts_has_a_sentence() -> None:
             of(),
             ["2 all_reduce of 1 KiB to 4 KiB float32 were removed", "5 KiB sent per rank became 0 B"],
         ),
-        (
-            of(reduce(4096), BARRIER),
-            of(BARRIER, reduce(4096)),
-            ["the same collectives in another order: number 1 was all_reduce of 4 KiB float32, is barrier"],
-        ),
-        (
-            of(reduce(8, how="sum"), reduce(8, how="max")),
-            of(reduce(8, how="max"), reduce(8, how="sum")),
-            [f"the same collectives in another order: number 1 was {SMALL} (sum), is {SMALL} (max)"],
-        ),
-        (
-            of(reduce(8, group="mesh_tp")),
-            of(reduce(16, group="mesh_tp")),
-            ["1 all_reduce of 8 B in mesh_tp became 1 of 16 B", "8 B sent per rank became 16 B"],
-        ),
+        (of(reduce(4096), BARRIER), of(BARRIER, reduce(4096)), [f"{ORDER} all_reduce of 4 KiB float32, is barrier"]),
+        (SUM_FIRST, MAX_FIRST, [f"{ORDER} {SMALL} (sum), is {SMALL} (max)"]),
+        (*IN_TP, ["1 all_reduce of 8 B in mesh_tp became 1 of 16 B", "8 B sent per rank became 16 B"]),
         (
             of(totals={"parameters": 10, "optimizer_steps": 1}),
             of(totals={"parameters": 10, "optimizer_steps": 2}),
@@ -78,11 +72,7 @@ def test_what_a_rank_counts_has_a_sentence() -> None:
         ),
         (FULL, SIX_MORE, ["collectives that not every iteration has: none became 6 in 30 iterations"]),
         (of(is_full=True, beyond={"all": (2, 10)}), SIX_MORE, []),
-        (
-            of(totals={"parameters": 1000}),
-            of(totals={"parameters": 2000}),
-            ["1,000 parameters in the optimizers of all ranks became 2,000"],
-        ),
+        (FEW, MANY, ["1,000 parameters in the optimizers of all ranks became 2,000"]),
     ],
 )
 def test_a_difference_is_told_in_a_sentence(stored: Fingerprint, current: Fingerprint, told: list[str]) -> None:

@@ -36,7 +36,7 @@ B = Quantity(1, GRADIENT, "b")
 OFF = Seen(1.0, 0.5, 0.9)
 DOUBLE, ZERO = Seen(1.0, 2.0, 0.0), Seen(1.0, 0.0, 1.0)
 OTHER, ANOTHER = Seen(1.0, 1.5, 0.9), Seen(1.0, 0.5, 0.9)
-OF_A = "the gradient of a in step 1"
+OF_A, ON_1 = "the gradient of a in step 1", "deviates first on rank 1 alone"
 UPDATED = (
     "b after the update of step 2 deviates first: its gradient is right, so check clipping, the optimizer and its "
 )
@@ -61,12 +61,9 @@ SCALED = (
         ([{A: DOUBLE, B: DOUBLE}] * 2, f"{SCALED}loss, and clipping"),
         ([{A: ZERO}], f"{OF_A} deviates first: it is 0, so check the backward pass, and whether it was cleared before"),
         ([{A: OTHER}, {A: ANOTHER}], f"{OF_A} deviates first: ranks hold different gradients, so it was not reduced"),
-        (
-            [{A: EQUAL}, {A: OTHER}],
-            f"{OF_A} deviates first on rank 1 alone: other ranks hold the right one, so check what ",
-        ),
+        ([{A: EQUAL}, {A: OTHER}], f"{OF_A} {ON_1}: other ranks hold the right one, so check what "),
         ([{A: MISSING}], f"{OF_A} is missing"),
-        ([{}, {A: NOT_FINITE}], f"{OF_A} deviates first on rank 1 alone: it is not finite"),
+        ([{}, {A: NOT_FINITE}], f"{OF_A} {ON_1}: it is not finite"),
         (
             [{A: OTHER}] * 2,
             f"{OF_A} deviates first: ranks hold the same gradients, so check the backward pass and what was reduced",

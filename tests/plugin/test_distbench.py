@@ -18,6 +18,8 @@ from pytest_distbench.plugin.outcomes import Run
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.sources import Source
 
+UNJUDGED = "nothing was measured that can be judged"
+
 
 @pytest.mark.parametrize(
     ("line", "message"),
@@ -30,10 +32,7 @@ from pytest_distbench.run.sources import Source
         ("distbench.run(body, params={'x': float('nan')})", "*params?'x'? is not JSON-able: Out of range float*"),
         ("distbench.run(body, params={'x': {1, 2}})", "*params?'x'? is not JSON-able*set*"),
         ("distbench.judge('v', [])", "*judge('v'): no value to judge*"),
-        (
-            "distbench.run(body, params={'stand_in': {'a!info': 1}})",
-            "*nothing was measured that can be judged: the body recorded a; *",
-        ),
+        ("distbench.run(body, params={'stand_in': {'a!info': 1}})", f"*{UNJUDGED}: the body recorded a; *"),
         ("[distbench.run(body, params={'stand_in': {'a': 1}}) for _ in range(2)]", "*already has a run named*"),
     ],
 )
@@ -57,11 +56,7 @@ def test_misuse_in_a_test_is_a_failure_without_our_traceback(project: Project, l
     ("before", "after", "told"),
     [
         ("0.90 0.91 0.89 0.90 0.91", "0.5 0.51 0.5 0.5 0.5", "efficiency -44.* % (threshold -*%)"),
-        (
-            "0.90 0.91",
-            "0.72 0.728",
-            "FAILED *- Regression: efficiency -20.* %*",
-        ),  # no launch can be added: none is open
+        ("0.90 0.91", "0.72 0.728", "FAILED *- Regression: efficiency -20.* %*"),  # no launch can be added
     ],
 )
 def test_derived_metrics_are_judged_at_once_against_their_own_baseline(

@@ -32,6 +32,9 @@ TEST = """
 """
 
 
+GB10S = Host(cards=[Card(name="GB10", uuid=f"GPU-{i}", bus=i, memory_bytes=None) for i in range(2)])
+
+
 @pytest.mark.parametrize(
     ("host", "marker", "reason"),
     [
@@ -43,11 +46,7 @@ TEST = """
         (HOSTS["8xMI300X"], "link='p2p'", ""),
         (HOSTS["8xMI300X"], "link='nvlink'", "*needs NVLink between its GPUs; GPU 0 and GPU 1 have xgmix1*"),
         (HOSTS["4xL40S"], "link='nvlink'", "*needs NVLink between its GPUs; GPU 0 and GPU 1 have pcie*"),
-        (
-            Host(cards=[Card(name="GB10", uuid=f"GPU-{i}", bus=i, memory_bytes=None) for i in range(2)]),
-            "min_memory='1GiB'",
-            "*needs GPUs with 1 GiB; GPU 0 reports none*",
-        ),
+        (GB10S, "min_memory='1GiB'", "*needs GPUs with 1 GiB; GPU 0 reports none*"),
     ],
 )
 @pytest.mark.parametrize("prefix", ["", "distbench_"])

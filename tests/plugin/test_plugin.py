@@ -316,28 +316,22 @@ BLOCKS = """
 """
 
 
+OTHER_FILE, NO_FOLDER = "is another kind of file, and would be lost*", "is no folder that may be written to"
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--distbench-json=out/run.json"], "*run.json cannot be written: *out is no folder that may be written to"),
-        (
-            ["--distbench-report=test_it.py"],
-            "*--distbench-report*: *test_it.py is another kind of file, and would be lost*",
-        ),
-        (
-            ["--distbench-json=test_it.py"],
-            "*--distbench-json*: *test_it.py is another kind of file, and would be lost*",
-        ),
+        (["--distbench-json=out/run.json"], f"*run.json cannot be written: *out {NO_FOLDER}"),
+        (["--distbench-report=test_it.py"], f"*--distbench-report*: *test_it.py {OTHER_FILE}"),
+        (["--distbench-json=test_it.py"], f"*--distbench-json*: *test_it.py {OTHER_FILE}"),
         (["--distbench-json=a", "--distbench-report=a"], "*--distbench-json* and --distbench-report* name one file*"),
         (
             ["--distbench-out=out"],
             "*--distbench-out*: *out/logs/[*] cannot be written: *out is no folder that may be *",
         ),
-        (
-            ["--distbench-out=logged"],
-            "*--distbench-out*: *cannot be written: */logged/logs is no folder that may be written to*",
-        ),
-        (["--distbench-out=mine"], "*--distbench-out*: *mine/run.json is another kind of file, and would be lost*"),
+        (["--distbench-out=logged"], f"*--distbench-out*: *cannot be written: */logged/logs {NO_FOLDER}*"),
+        (["--distbench-out=mine"], f"*--distbench-out*: *mine/run.json {OTHER_FILE}"),
         (["--distbench-out=mine", "--distbench-json=a"], "*--distbench-out*: *mine/run.html is a folder; give a file*"),
     ],
 )

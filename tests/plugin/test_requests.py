@@ -46,6 +46,7 @@ def test_where_the_test_asks_for_it_they_are_run_and_no_clock_becomes_a_baseline
     assert entry["conditions"]["around"] == {"oversubscribed": "2-cores"}
 
 
+QUOTA = "not run: a CPU quota"
 NO_QUOTA = "*distbench.run: cpus=*; wanted a finite number of at least 0.01, at most 2 (*"
 
 
@@ -55,11 +56,7 @@ NO_QUOTA = "*distbench.run: cpus=*; wanted a finite number of at least 0.01, at 
         ("65, oversubscribed=True", "", "*65 ranks; at most 64 can run here (32 a core, of 2)*"),
         (f"{MANY}, oversubscribed=True", "--gpu", "*not run: needs 4 ranks, 2 given*"),
         ("3", "", "*not run: needs 3 ranks, 2 given*"),
-        (
-            "2, cpus=0.3",
-            "--distbench-backend=fake",
-            "*not run: a CPU quota changes timings, and the fake backend has none*",
-        ),
+        ("2, cpus=0.3", "--distbench-backend=fake", f"*{QUOTA} changes timings, and the fake backend has none*"),
         *((f"2, cpus={cpus}", "", NO_QUOTA) for cpus in ("0", "-1", "'x'", "True", "float('nan')", "3")),
         ("2, oversubscribed='yes'", "", "*oversubscribed='yes'?*True or False*"),
     ],

@@ -27,6 +27,7 @@ from pytest_distbench.records.wanted import (
 )
 
 NO_NUMBERS = [None, True, numpy.bool_(1), torch.tensor(True), "3", b"3", [3], object(), math.nan, math.inf, 10**400]
+A_FRACTION = "a fraction from 0 to 5, such as 0.05 or 5%"
 NO_SHARES = [value for value in NO_NUMBERS if value != "3"]
 
 
@@ -48,17 +49,12 @@ NO_SHARES = [value for value in NO_NUMBERS if value != "3"]
         ),
         (number(), [-3, 1e300], NO_NUMBERS, "a finite number"),
         (seconds(above=0), [0.1, 604800], [*NO_NUMBERS, 0, 604801], "seconds, above 0 and at most 604800"),
-        (
-            FRACTION,
-            [0, 0.5, 5],
-            [*NO_SHARES, -0.1, 10, "-1%", "501%", "10 m"],
-            "a fraction from 0 to 5, such as 0.05 or 5%",
-        ),
+        (FRACTION, [0, 0.5, 5], [*NO_SHARES, -0.1, 10, "-1%", "501%", "10 m"], A_FRACTION),
         (
             TOLERANCE,
             [0.1, {"step": 0.1}],
             [*NO_SHARES, {}, {"step": "x"}, {" ": 0.1}, {3: 0.1}, {"a": 0.1, "b": 10}],
-            "a fraction from 0 to 5, such as 0.05 or 5%, or one per metric name",
+            f"{A_FRACTION}, or one per metric name",
         ),
         (
             text(without="[]", longest=5),

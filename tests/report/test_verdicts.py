@@ -175,24 +175,19 @@ def named(case: CaseResult, name: str) -> CaseResult:
     return replace(case, case=replace(case.case, run=name))
 
 
+NONE: dict[str, Any] = {"baseline": None, "threshold": None}
+EIGHT: dict[str, Any] = {"better": "exact", "threshold": 0.0, "unit": "", "current": 8.0, "baseline": 7.0}
+
+
 @pytest.mark.parametrize(
     ("told", "text"),
     [
         (verdict("beyond-threshold"), "30 ms, regressed: +50.0 % (threshold +10%), baseline 20 ms"),
         (verdict("within-threshold", ratio=1.0), "20 ms, unchanged: +0.0 % (threshold +10%), baseline 20 ms"),
-        (
-            verdict("beyond-threshold", better="exact", threshold=0.0, unit="", current=8.0, baseline=7.0),
-            "8, regressed: +14.3 % (exact), baseline 7",
-        ),
-        (verdict("no-baseline", baseline=None, threshold=None), "30 ms, no baseline"),
-        (
-            verdict("other-workload", baseline=None, threshold=None, reason="another workload"),
-            "30 ms, inconclusive: another workload",
-        ),
-        (
-            verdict("communication", current=None, baseline=None, threshold=None, reason="1 all_reduce"),
-            "changed: 1 all_reduce",
-        ),
+        (verdict("beyond-threshold", **EIGHT), "8, regressed: +14.3 % (exact), baseline 7"),
+        (verdict("no-baseline", **NONE), "30 ms, no baseline"),
+        (verdict("other-workload", **NONE, reason="another workload"), "30 ms, inconclusive: another workload"),
+        (verdict("communication", current=None, **NONE, reason="1 all_reduce"), "changed: 1 all_reduce"),
         (verdict("no-baseline", better="info", baseline=None), "30 ms"),
     ],
 )

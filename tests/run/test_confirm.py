@@ -120,17 +120,15 @@ def test_the_same_tree_is_launched_again_alone(now: float, kind: str, told: str)
     assert f"3 more launches are {told} its noise" in reason
 
 
+SLOWER = "slower in one set of processes"
+
+
 @pytest.mark.parametrize(
     ("trees", "kind", "told", "pairs"),
     [
-        (
-            (1.3, 1.0),
-            "inconclusive",
-            "slower in one set of processes (+29.9 % over 3 pairs), not in a second one (+0.0 % over 3)",
-            3,
-        ),
-        ((1.5, 0.8), "inconclusive", "slower in one set of processes (+*), not in a second one (-20.? % over 3)", 3),
-        ((1.22, 1.06), "inconclusive", "slower in one set of processes (+*), not in a second one (+5.? % over 3)", 3),
+        ((1.3, 1.0), "inconclusive", f"{SLOWER} (+29.9 % over 3 pairs), not in a second one (+0.0 % over 3)", 3),
+        ((1.5, 0.8), "inconclusive", f"{SLOWER} (+*), not in a second one (-20.? % over 3)", 3),
+        ((1.22, 1.06), "inconclusive", f"{SLOWER} (+*), not in a second one (+5.? % over 3)", 3),
         ((1.3, 1.3), "regressed", "*; confirmed in new processes: +* % over 3 pairs", 3),
         ((1.5, 1.2), "regressed", "*; confirmed in new processes: +19.? % over 3 pairs", 3),
         ((1.16, 1.09), "regressed", "*; confirmed in new processes: +8.? % over 3 pairs", 3),

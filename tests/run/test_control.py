@@ -32,6 +32,9 @@ def launch(value: float, *, delayed_s: float = 0.0, outcome: str = "passed") -> 
     return replace(result(value).launches[0], delayed_s=delayed_s, outcome=outcome, reason="it hangs")
 
 
+DELAYED = [launch(1.4, delayed_s=0.4)]
+
+
 class Alone(Source):
     """Launches with the delay."""
 
@@ -50,7 +53,7 @@ class Session:
         self.recorders: object = object()
         self.launching = None
         self.planted: list[LaunchRequest] = []
-        self.launches = [launch(1.4, delayed_s=0.4)]
+        self.launches = DELAYED
         self.settings = SimpleNamespace(control=share or "tolerance", confirm_budget_s=60.0)
         self.baseline = SimpleNamespace(
             has_numbers=has_baseline, entry=entry(1.0) if has_baseline else None, tolerances=lambda met: {"step": 0.3}
@@ -148,11 +151,7 @@ def test_where_no_turns_can_be_had_the_baseline_decides_alone() -> None:
     [
         ([launch(1.0)], [verdict()], "it takes its own times"),
         ([launch(1.0, outcome="failed")], [], "a launch with the delay failed: it hangs"),
-        (
-            [launch(1.4, delayed_s=0.4)],
-            [verdict("communication", metric="fingerprint")],
-            "fingerprint is changed already",
-        ),
+        (DELAYED, [verdict("communication", metric="fingerprint")], "fingerprint is changed already"),
     ],
 )
 def test_what_could_not_be_tried_says_why(launches: list[LaunchRecord], verdicts: list[Finding], why: str) -> None:

@@ -64,16 +64,16 @@ def test_what_is_accepted_takes_the_place_of_what_is_stored() -> None:
     assert values_of(take(result(*FIVE, code="no-baseline"), bare, mode="new"), "step") == [0.004] * 5
 
 
+BY_ITS_OWN = "its test failed after it was measured, by an assertion of its own"
+
+
 @pytest.mark.parametrize(
     ("cases", "why"),
     [
         ([{"test_outcome": "passed"}], ""),
         ([{}], ""),
-        ([{"test_outcome": "failed"}], "its test failed after it was measured, by an assertion of its own"),
-        (
-            [{"test_outcome": "failed", "outcome": "advisory"}],
-            "its test failed after it was measured, by an assertion of its own",
-        ),
+        ([{"test_outcome": "failed"}], BY_ITS_OWN),
+        ([{"test_outcome": "failed", "outcome": "advisory"}], BY_ITS_OWN),
         ([{"test_outcome": "failed", "outcome": "failed"}], ""),
         ([{"test_outcome": "failed"}, {"test_outcome": "failed", "outcome": "failed"}], ""),
         ([{"test_outcome": "skipped"}], "its test was skipped after it was measured"),
@@ -135,6 +135,7 @@ def metric(name: str, better: str, value: float, series: Sequence[float] = ()) -
 
 CURVE = metric("loss", "curve", 1.0, [2.0, 1.5, 1.0])
 OTHER_CURVE = metric("loss", "curve", 0.9, [2.0, 1.4, 0.9])
+FINAL, OTHER_FINAL = metric("final", "same", 0.5), metric("final", "same", 0.6)
 
 
 def measured(*metrics: Sample, launches: int = 1, codes: Mapping[str, str] = MappingProxyType({})) -> CaseResult:
@@ -163,13 +164,9 @@ def recorded(*metrics: Sample) -> BaselineEntry:
         ([CURVE], [OTHER_CURVE], {"loss": "beyond-threshold"}),
         ([CURVE], [OTHER_CURVE], {"loss": "numerics"}),
         ([metric("samples", "exact", 7.0)], [metric("samples", "exact", 8.0)], {"samples": "beyond-threshold"}),
-        ([metric("final", "same", 0.5)], [metric("final", "same", 0.6)], {"final": "beyond-threshold"}),
+        ([FINAL], [OTHER_FINAL], {"final": "beyond-threshold"}),
         ([metric("accuracy", "floor", 0.9)], [metric("accuracy", "floor", 0.5)], {"accuracy": "beyond-threshold"}),
-        (
-            [CURVE, metric("final", "same", 0.5)],
-            [OTHER_CURVE, metric("final", "same", 0.6)],
-            {"loss": "beyond-threshold", "final": "noise"},
-        ),
+        ([CURVE, FINAL], [OTHER_CURVE, OTHER_FINAL], {"loss": "beyond-threshold", "final": "noise"}),
     ],
 )
 def test_one_launch_is_enough_of_what_repeats_and_the_rest_stays_as_it_is(
@@ -195,6 +192,7 @@ def test_a_fingerprint_of_one_launch_is_taken_alone() -> None:
 
 
 NEW, SLOWER = {"loss": "no-baseline"}, {"step": "beyond-threshold"}
+BOTH = {**SLOWER, "loss": "beyond-threshold"}
 FEW = "is new or changed, and has {} of the {} launches"
 
 
@@ -208,11 +206,7 @@ FEW = "is new or changed, and has {} of the {} launches"
         (result(0.004), None, f"step {FEW.format(1, 5)}"),
         (result(*FIVE[:4], None), None, "step has no value in 1 of 5 launches"),
         (measured(CURVE, codes=NEW), recorded(), f"loss {FEW.format(1, 2)}"),
-        (
-            measured(CURVE, codes={**SLOWER, "loss": "beyond-threshold"}),
-            recorded(CURVE),
-            "step.* has 1 of the 5 launches .* pytest",
-        ),
+        (measured(CURVE, codes=BOTH), recorded(CURVE), "step.* has 1 of the 5 launches .* pytest"),
         (measured(CURVE, codes=NEW | SLOWER), recorded(), rf"step \(and 1 more\) {FEW.format(1, 5)}"),
         (measured(launches=3, codes=SLOWER), recorded(CURVE), f"step {FEW.format(3, 5)}"),
     ],

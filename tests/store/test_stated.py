@@ -156,15 +156,15 @@ def test_without_a_file_nothing_is_stated_but_the_machines_name_where_that_is_as
     assert read_experiment(None, with_addresses=True).stated("t.py::t") == {"addresses": host_name()}
 
 
+ARRAY = "Expected `bool | int | float | str`, got `array` - at"
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
         ("cluster = ['a']", "Expected `bool | int | float | str | object`, got `array` - at `$[cluster]`"),
-        (
-            "[test.a]\nb = 1\nclusters = []",
-            "Expected `bool | int | float | str`, got `array` - at `$.test[a][clusters]`",
-        ),
-        ("[planned]\ntorch = []", "Expected `bool | int | float | str`, got `array` - at `$.planned[torch]`"),
+        ("[test.a]\nb = 1\nclusters = []", f"{ARRAY} `$.test[a][clusters]`"),
+        ("[planned]\ntorch = []", f"{ARRAY} `$.planned[torch]`"),
         ("[tests.a]\nb = 1", "tests: wanted text, a number, true or false; found a table"),
     ],
 )

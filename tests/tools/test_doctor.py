@@ -121,17 +121,16 @@ def test_what_is_visible_is_named() -> None:
     assert about(cut, "visible GPUs")[0].reason == "the MIG slice MIG-0a of GPU 0, CUDA_VISIBLE_DEVICES is not set"
 
 
+NO_KERNEL = done(stderr="x\nRuntimeError: CUDA error: no kernel image is available", code=1)
+
+
 @pytest.mark.parametrize(
     ("says", "level", "text"),
     [
         (done(json.dumps(["12.8", [H100]])), "ok", "12.8 computes on 1 GPU"),
         (done(json.dumps([None, []])), "fail", "this torch is built without CUDA"),
         (done(json.dumps(["12.8", []])), "warn", "torch computes on no GPU; the driver shows"),
-        (
-            done(stderr="x\nRuntimeError: CUDA error: no kernel image is available", code=1),
-            "fail",
-            "does not work: RuntimeError: CUDA error",
-        ),
+        (NO_KERNEL, "fail", "does not work: RuntimeError: CUDA error"),
         (done(code=-6), "fail", "does not work: exit code -6"),
     ],
 )
