@@ -68,7 +68,7 @@ def test_update_is_pytest(tmp_path: Path) -> None:
     assert "1 passed" in done.stdout
 
 
-def test_diff_against_a_revision_shows_the_worst_first_and_counts_the_rest(
+def test_diff_with_a_revision_shows_the_worst_and_counts_the_rest(
     run: Run, store: BaselineStore, tmp_path: Path
 ) -> None:
     git(tmp_path, "init")
@@ -188,9 +188,7 @@ class TestAccept:
         assert (code, "has no place below the baseline folder" in text) == (2, True)
         assert sorted(tmp_path.rglob("*")) == before
 
-    def test_a_case_id_that_looks_like_a_path_stays_a_name(
-        self, run: Run, store: BaselineStore, tmp_path: Path
-    ) -> None:
+    def test_a_case_id_that_is_like_a_path_stays_a_name(self, run: Run, store: BaselineStore, tmp_path: Path) -> None:
         run("accept", record(tmp_path / "run.json", result(*[0.004] * 5, case=named("../../x"))))
 
         assert [path.name for path in store.files()] == ["%2E.%2F..%2Fx.gloo.warm.json", "ws2.gloo.warm.json"]

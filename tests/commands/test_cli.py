@@ -39,9 +39,7 @@ def test_errors_name_what_was_found(
     assert re.search(message, capsys.readouterr().err)
 
 
-def test_the_command_imports_no_torch_no_pytest_and_nothing_that_frames_are_made_of(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_the_command_imports_no_torch_no_pytest_and_nothing_that_makes_frames(folder: Path, tmp_path: Path) -> None:
     code = (
         "import sys, pytest_distbench.commands.cli as c;"
         "c.main(['baseline', 'list', '--baselines', sys.argv[1]]);"

@@ -107,7 +107,7 @@ class TestPage:
     @pytest.mark.parametrize(
         "arguments", [["--against", "a.json"], ["--html", "a", "--table", "cost"], ["--html", "a", "-o", "b"]]
     )
-    def test_it_is_of_the_whole_run(
+    def test_it_is_of_whole_runs(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
     ) -> None:
         assert main(["report", record(tmp_path / "run.json", result(0.01)), *arguments]) == 2

@@ -70,9 +70,7 @@ def test_a_bound_that_holds_judges_where_nothing_else_does(reference: str, kind:
 @pytest.mark.parametrize(
     ("asked", "kind"), [([], "regressed"), ([("step", "<= 20ms")], "unchanged"), ([("step", ">= 1ms")], "regressed")]
 )
-def test_a_bound_of_the_test_replaces_the_plugin_s_own_of_the_same_side(
-    asked: list[tuple[str, Any]], kind: str
-) -> None:
+def test_a_bound_of_the_test_replaces_the_plugins_own_of_its_side(asked: list[tuple[str, Any]], kind: str) -> None:
     own = Bound(side="most", value=0.0, where="elastic(...)", is_default=True)
 
     found = judge(launches(0.01, better="exact", bounds=[own]), *asked)
@@ -121,7 +119,7 @@ def test_an_efficiency_beyond_one_in_each_launch_is_in_doubt(
         ((None, 0.03, 0.01), "regressed", False),
     ],
 )
-def test_the_median_of_three_launches_decides_about_a_noisy_one(
+def test_the_median_of_three_launches_decides_on_noise(
     values: tuple[float | None, ...], kind: str, is_open: bool
 ) -> None:
     found = judge(launches(*values), ("step", "20ms"))

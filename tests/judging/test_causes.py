@@ -107,7 +107,7 @@ def on_gpu(**companions: tuple[float, float]) -> CaseResult:
         ({"host_s": (0.04, 0.06), "exposed": (0.0, 2.0)}, "the added time is the host's: it enqueues more slowly*"),
     ],
 )
-def test_on_a_gpu_the_hosts_share_tells_who_added_the_time(
+def test_on_a_gpu_the_hosts_share_tells_who_added_time(
     companions: dict[str, tuple[float, float]], added_by: str
 ) -> None:
     line, spins, _ = cause_lines(on_gpu(**companions))

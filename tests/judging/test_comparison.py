@@ -295,7 +295,7 @@ def doubled(c: Comparison) -> Finding | None:
     return c.finding("beyond-threshold", "it doubled") if c.new[0] == 2 * (c.old[0] or 0) else None
 
 
-def test_a_rule_from_outside_decides_and_asks_for_launches_as_long_as_there_may_be_one(
+def test_a_rule_from_outside_decides_and_asks_for_launches_as_long_as_there_may_be(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(RULES, "doubled", (doubled, lambda c: c.finding("within-threshold", is_open=True)))

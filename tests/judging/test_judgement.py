@@ -141,9 +141,7 @@ def test_without_any_baseline_the_policy_decides(no_baseline: str, expected: tup
         (Control(why_not="it takes its own times"), ("passed", "")),
     ],
 )
-def test_a_planted_slowdown_that_was_not_found_fails_under_strict_alone(
-    control: Control, strict: tuple[str, str]
-) -> None:
+def test_a_planted_slowdown_not_found_fails_under_strict_alone(control: Control, strict: tuple[str, str]) -> None:
     made = result(reference=NOTHING, control=control)
 
     assert told(made, options=frozenset({"distbench-strict"})) == strict

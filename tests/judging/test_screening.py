@@ -135,7 +135,7 @@ def test_the_sizes_of_a_sweep_are_looked_at_together() -> None:
 
 @pytest.mark.parametrize("comparisons", [1, 30])
 @pytest.mark.parametrize("sigma", [0.03, 0.15])
-def test_of_healthy_cases_no_more_are_confirmed_than_it_may_and_nearly_all_need_one_launch(
+def test_of_healthy_cases_hardly_any_is_confirmed_and_nearly_all_need_one_launch(
     sigma: float, comparisons: int
 ) -> None:
     rng = random.Random(5)

@@ -157,9 +157,7 @@ def test_what_is_red_speaks_against_a_case_and_was_in_reach() -> None:
         ("uptime", "", "higher", ""),
     ],
 )
-def test_a_direction_that_turns_a_regression_into_an_improvement_is_doubted(
-    name: str, unit: str, better: str, words: str
-) -> None:
+def test_a_direction_that_takes_worse_for_better_is_doubted(name: str, unit: str, better: str, words: str) -> None:
     assert why_implausible(name, unit, better) == words.replace("a accuracy", "an accuracy")
 
 
@@ -182,9 +180,7 @@ VERSIONS = "other software versions (torch 2.13.0 -> 2.14.0)"
         ({"better": "exact", "metric": "fingerprint"}, OTHER, ""),
     ],
 )
-def test_a_rule_that_could_not_have_failed_is_found(
-    changes: dict[str, Any], software: dict[str, str], why: str
-) -> None:
+def test_a_rule_that_could_not_fail_is_found(changes: dict[str, Any], software: dict[str, str], why: str) -> None:
     environment = Environment(platform="cpu-x", device="X", cores=2, software=software)
     found = out_of_reach([result(verdict("within-threshold", **changes), environment=environment)])
 

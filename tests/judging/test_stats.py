@@ -74,7 +74,7 @@ def test_the_detectable_slowdown_has_the_power_that_the_noncentral_t_distributio
         ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], (2.0, 7.0)),
     ],
 )
-def test_the_interval_of_a_median_is_between_two_of_the_values(
+def test_the_interval_of_a_median_is_between_two_values(
     values: list[float], interval: tuple[float, float] | None
 ) -> None:
     assert median_interval(values) == interval

@@ -101,7 +101,7 @@ BATCH_256 = [20, 21, 21, 20, 22, 22, 21, 21, 20, 20]
 @pytest.mark.parametrize(
     ("points", "mean", "stdev", "fewest"), [(BATCH_128, 15.75, 0.43, 15.21), (BATCH_256, 20.75, 0.66, 19.93)]
 )
-def test_mlperfs_worked_example_has_its_published_limits(
+def test_mlperfs_example_has_its_published_limits(
     points: list[float], mean: float, stdev: float, fewest: float
 ) -> None:
     """MLPerf asks whether a submission of 5 runs converges *faster* than the reference: the same test, other tail."""
@@ -420,9 +420,7 @@ def by_launch(better: Better, current: Values, stored: Values, **changes: object
         ("floor", [0.90, 0.94, 0.86, 0.92, 0.88], 0.84, 0.60),
     ],
 )
-def test_where_launches_of_a_seed_differ_they_are_the_samples(
-    better: Better, stored: Values, like: float, worse: float
-) -> None:
+def test_launches_of_a_seed_that_differ_are_samples(better: Better, stored: Values, like: float, worse: float) -> None:
     """What chance does to a training that is not seeded is known from the baseline's launches."""
     assert by_launch(better, [like], stored).kind in ("unchanged", "inconclusive")
     verdict = by_launch(better, [worse], stored)
@@ -463,9 +461,7 @@ WITHIN: list[tuple[Better, float, float]] = [("same", 31.2, 33.1), ("same", -3.1
 
 @pytest.mark.parametrize("curve", ["other digits", "diverges"])
 @pytest.mark.parametrize(("better", "then", "now"), [*BEYOND, ("steps", 60, 90), ("steps", 120, 200)])
-def test_one_seed_keeps_its_own_tolerance_whatever_the_curve_does(
-    better: Better, then: float, now: float, curve: str
-) -> None:
+def test_one_seed_keeps_its_tolerance_whatever_curves_do(better: Better, then: float, now: float, curve: str) -> None:
     verdict = judged(better, [now], [then], same_software=True, curve=curve)
 
     assert verdict.kind == ("changed" if better == "same" else "regressed")
@@ -547,9 +543,7 @@ STILL = {
 
 @pytest.mark.parametrize("curve", STILL.values(), ids=STILL)
 @pytest.mark.parametrize("tolerance", [None, 0.05])
-def test_a_training_that_does_not_learn_here_as_there_is_inconclusive(
-    curve: list[float], tolerance: float | None
-) -> None:
+def test_a_training_that_learns_on_neither_side_is_inconclusive(curve: list[float], tolerance: float | None) -> None:
     verdict = judged_curve(curve, curve, tolerance=tolerance)
     recorded = judged_launches(curve, curve, baseline=[])
 
@@ -707,9 +701,7 @@ CANCELLING = {
 
 
 @pytest.mark.parametrize(("kind", "then", "now"), CANCELLING.values(), ids=CANCELLING)
-def test_errors_of_ranks_that_cancel_in_their_mean_are_red(
-    kind: str, then: list[list[float]], now: list[list[float]]
-) -> None:
+def test_errors_of_ranks_that_cancel_out_are_red(kind: str, then: list[list[float]], now: list[list[float]]) -> None:
     verdict = judged_ranks(kind, then, now)
 
     assert verdict.kind == "changed"

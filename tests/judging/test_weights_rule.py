@@ -102,7 +102,7 @@ def test_equal_digits_acquit_whatever_the_curve_says(curve: CurveSays, same_soft
         (2.5, 1e-7, True, "weights"),
     ],
 )
-def test_other_digits_are_numerics_as_far_as_rounding_goes(
+def test_other_digits_within_rounding_are_numerics(
     share: float, loss_share: float | None, is_exact: bool, code: str
 ) -> None:
     other = {name: tensor + share * MOVE[name].flip(0) for name, tensor in WEIGHTS_THEN.items()}

@@ -17,7 +17,7 @@ from pytest_distbench.plugin.names import why_partial
 from pytest_distbench.records.record import replace
 
 
-def test_control_characters_in_what_a_rank_says_do_not_reach_the_terminal(
+def test_control_characters_of_ranks_do_not_reach_the_terminal(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = project(TEST.replace('"step":', r'"step[at=\x1b2J]":'))

@@ -257,9 +257,7 @@ def test_what_is_no_verdict_fails_an_advisory_test_too(project: Project, monkeyp
     result.stdout.fnmatch_lines(["*test_it.py AF *", "FAILED test_it.py::test_wrong?ws2? - assert False"])
 
 
-def test_the_run_record_holds_everything_and_no_foreign_variable(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_run_record_has_all_and_no_foreign_variable(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_PASSWORD", "hunter2")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     made = project(TEST)
@@ -285,9 +283,7 @@ def test_a_plain_run_shows_nothing_of_ours(pytester: pytest.Pytester) -> None:
     ("damage", "message"),
     [('{"schema": 99}', "*schema 99, this version reads *Upgrade*"), ("not json", "*not a baseline file*restore it*")],
 )
-def test_an_unreadable_baseline_stops_the_run_before_it_measures(
-    recorded: pytest.Pytester, damage: str, message: str
-) -> None:
+def test_an_unreadable_baseline_stops_a_run_at_its_start(recorded: pytest.Pytester, damage: str, message: str) -> None:
     path = stored(recorded)[0]
     path.write_text(damage)
     result = run(recorded, "--distbench-update=all")
@@ -335,9 +331,7 @@ OTHER_FILE, NO_FOLDER = "is another kind of file, and would be lost*", "is no fo
         (["--distbench-out=mine", "--distbench-json=a"], "*--distbench-out*: *mine/run.html is a folder; give a file*"),
     ],
 )
-def test_what_would_be_lost_or_could_not_be_written_is_refused_at_the_start(
-    project: Project, options: list[str], told: str
-) -> None:
+def test_what_would_be_lost_or_cannot_be_written_is_refused(project: Project, options: list[str], told: str) -> None:
     made = project(TEST)
     before = (made.path / "test_it.py").read_text()
     (made.path / "out").write_text("a file, not a folder")
@@ -423,7 +417,7 @@ storage = "bucket a, password: s3cr3tValue"
 """
 
 
-def test_the_run_record_holds_what_was_stated_without_secrets_and_addresses_where_they_are_asked_for(
+def test_the_run_record_holds_what_was_stated_without_secrets_and_addresses_on_demand(
     project: Project,
 ) -> None:
     made = project(TEST)
@@ -554,9 +548,7 @@ def test_a_regression_names_the_software_that_differs_as_the_summary_does(
         ("import nothing_of_that_name", "interrupted, 1 other test or module failed"),
     ],
 )
-def test_a_page_says_first_what_keeps_its_run_from_being_whole_or_green(
-    project: Project, extra: str, heading: str
-) -> None:
+def test_a_page_says_first_why_its_run_is_not_whole_or_green(project: Project, extra: str, heading: str) -> None:
     made = project(f"    import pytest\n{TEST}\n    {extra}\n")
     run(made, "--distbench-report=page.html")
 

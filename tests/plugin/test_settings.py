@@ -164,9 +164,7 @@ def test_what_the_ini_file_says_for_gpus_does_not_disturb_a_run_without(project:
     run(made, "--distbench-update").assert_outcomes(passed=1)
 
 
-def test_a_row_that_is_added_to_the_table_is_an_option_and_an_ini_key(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_of_the_table_is_an_option_and_a_key(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     row = Option("a number", name="mine", metavar="N", group=ADVANCED, default=1, wanted=FRACTION)
     monkeypatch.setitem(OPTIONS, "mine", row)
     made = project("""
@@ -190,9 +188,7 @@ def test_there_are_no_more_options_and_keys_than_a_reader_can_take_in() -> None:
     assert len(OPTIONS) <= 37
 
 
-def test_a_torch_that_ranks_cannot_run_under_is_a_usage_error(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_torch_that_ranks_cannot_use_is_a_usage_error(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "installed_version", lambda package: "2.4.1")
     made = project(TEST)
     result = run(made, "--distbench-launcher=warm")
@@ -273,7 +269,7 @@ def test_a_conftest_with_the_same_option_is_a_usage_error_with_the_way_out(pytes
     assert result.ret == EXIT_USAGE
 
 
-def test_such_a_conftest_keeps_its_option_where_nothing_of_ours_is_tested_or_the_ini_says_so(
+def test_such_a_conftest_keeps_its_option_where_nothing_is_ours_or_the_ini_says_so(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makeconftest('def pytest_addoption(parser):\n    parser.addoption("--gpu", action="store_true")\n')

@@ -135,9 +135,7 @@ def test_nccls_watchdog_never_ends_a_rank_before_the_launch_does(timeout_s: floa
     ("backend", "variables"),
     [("gloo", {}), ("nccl", {"TORCH_NCCL_BLOCKING_WAIT": "1"}), ("nccl", {"TORCH_NCCL_BLOCKING_WAIT": "True"})],
 )
-def test_what_raises_does_so_between_the_rendezvous_and_the_launchs_end(
-    backend: str, variables: dict[str, str]
-) -> None:
+def test_what_raises_does_so_between_the_rendezvous_and_a_launchs_end(backend: str, variables: dict[str, str]) -> None:
     assert store_s(100.0) < collective_s(backend, 100.0, variables) < 100.0
 
 

@@ -105,9 +105,7 @@ def test_a_launch_is_told_by_its_ranks_with_what_they_were_at() -> None:
 
 
 @pytest.mark.parametrize(("launcher", "is_told"), [("warm", True), ("far", False), ("mine", True)])
-def test_a_debugger_is_offered_where_there_is_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, launcher: str, is_told: bool
-) -> None:
+def test_a_debugger_is_offered_at_a_terminal(monkeypatch: pytest.MonkeyPatch, launcher: str, is_told: bool) -> None:
     monkeypatch.setitem(LAUNCHERS, "far", dataclasses.replace(LAUNCHERS["warm"], hosts="many"))
     made = result(launches=[launch(fate(0))])
     conditions = replace(made.case.conditions, launcher=launcher)

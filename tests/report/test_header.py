@@ -72,7 +72,7 @@ def test_clocks_on_a_shared_host_are_told_to_be_others_too(tmp_path: Path, again
         ([], [9.0], "1 slow test deselected (--distbench-full runs them in about 13 s)"),
     ],
 )
-def test_how_long_it_will_take_and_what_is_deselected(
+def test_a_run_says_how_long_it_takes_and_of_what(
     tests: list[float | None], slow: list[float | None], text: str
 ) -> None:
     assert duration_text(tests, slow=slow) == text

@@ -21,9 +21,7 @@ from pytest_distbench.report.verdicts import case_table
         (PAIRED, "software differs from the baseline's: torch 2.13.0 -> 2.14.0 (2 cases)"),
     ],
 )
-def test_software_that_differs_is_told_once_in_the_words_of_the_reference(
-    reference: ReferenceRecord, line: str
-) -> None:
+def test_software_that_differs_is_told_once_in_words_of_the_reference(reference: ReferenceRecord, line: str) -> None:
     lines = end_of([result(verdict(), reference=reference)] * 2)
 
     assert [found.text for found in lines if "software" in found.text] == [line]
@@ -76,9 +74,7 @@ def test_a_reason_of_many_cases_is_one_line(code: ReasonCode, reasons: list[str]
 @pytest.mark.parametrize(
     ("launches", "is_elastic", "is_warned"), [(5, False, False), (4, False, True), (3, True, False), (2, True, True)]
 )
-def test_a_baseline_of_fewer_launches_than_an_update_makes_is_told(
-    launches: int, is_elastic: bool, is_warned: bool
-) -> None:
+def test_a_baseline_of_fewer_launches_than_usual_is_told(launches: int, is_elastic: bool, is_warned: bool) -> None:
     case = result(verdict("no-baseline"), update="new")
     conditions = replace(case.case.conditions, engine="stock" if is_elastic else "")
     case = replace(case, case=replace(case.case, conditions=conditions), launches=case.launches * launches)

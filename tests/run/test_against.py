@@ -162,9 +162,7 @@ def test_what_cannot_be_compared_with_is_refused_before_anything_runs(
     assert result.ret == EXIT_USAGE
 
 
-def test_modules_of_the_repository_are_not_shared_by_both_sides(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_modules_of_the_repository_are_not_shared_by_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "of_the_project.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     revision = Revision("HEAD", "0" * 40, tmp_path)

@@ -273,9 +273,7 @@ def test_all_rows_are_closed_also_where_one_fails_at_it(events: list[str], monke
     assert events == ["close inner", "close outer"]
 
 
-def test_what_no_launcher_of_ranks_starts_and_ranks_of_one_host_have_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_no_launcher_of_ranks_starts_has_no_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, bool]] = []
     command = replace(make_plan(tmp_path, world_size=4), work=Command(words=["true"]))
 

@@ -252,7 +252,7 @@ def recorders(root: Path, **settings: object) -> Recorders:
     return Recorders(asked, root, root)
 
 
-def test_a_tree_in_which_nothing_but_baselines_differs_is_the_one_that_was_measured(
+def test_a_tree_of_which_baselines_alone_differ_is_the_one_that_was_measured(
     store: BaselineStore, tmp_path: Path
 ) -> None:
     path = store.path(TEST, KEY)

@@ -126,7 +126,7 @@ def test_what_is_not_suspicious_is_lost_in_the_screening(beside: list[LaunchRequ
 
 
 @pytest.mark.parametrize("has_baseline", [True, False])
-def test_a_doubt_is_decided_in_turns_and_so_is_a_case_without_a_baseline(
+def test_a_doubt_or_a_case_without_a_baseline_is_decided_in_turns(
     beside: list[LaunchRequest], has_baseline: bool
 ) -> None:
     code = "beyond-threshold" if has_baseline else "no-baseline"

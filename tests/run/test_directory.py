@@ -78,9 +78,7 @@ def test_a_failed_launch_keeps_its_runs_folder_and_removes_those_of_long_ago(
     assert len(list(tmp_path.glob("distbench-*/"))) == KEPT + 1  # the last one's, and those before it
 
 
-def test_semaphores_of_ended_runs_are_unlinked_and_those_of_others_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_semaphores_of_ended_runs_are_unlinked_and_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shm = tmp_path / "shm"
     shm.mkdir()
     monkeypatch.setattr("pytest_distbench.run.directory._SEMAPHORES", shm)

@@ -87,9 +87,7 @@ def test_a_folder_of_tests_that_became_a_link_is_the_bases_again(changed: Path) 
         assert Path(judged.candidate, "tests", "helper.py").read_text() == "base"
 
 
-def test_arguments_mean_files_of_the_base_and_what_is_written_stays_where_it_was_asked_for(
-    changed: Path, tmp_path: Path
-) -> None:
+def test_arguments_mean_files_of_the_base_and_outputs_stay_where_they_are_wanted(changed: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(changed)
     given = ["tests", f"{changed}/tests/test_old.py::test_it[a]", f"--rootdir={tmp_path}/link", "-k", "a.py or x"]
     written = ["--distbench-out", "out", "--junitxml=deep/junit.xml", f"--unknown={changed}/report.txt"]

@@ -103,9 +103,7 @@ def session() -> Session:
 
 
 @pytest.mark.parametrize(("until", "count"), [(0, 2), (2, 2), (4, 4), (99, 5)])
-def test_samples_come_while_an_answer_is_open_and_the_most_are_not_reached(
-    session: Session, until: int, count: int
-) -> None:
+def test_samples_come_while_an_answer_is_open_and_more_are_allowed(session: Session, until: int, count: int) -> None:
     made = session.run(REQUEST, Counted(), Opened(until))
 
     assert (len(made.launches), made.headline) == (count, "concluded")
@@ -119,9 +117,7 @@ def test_samples_come_while_an_answer_is_open_and_the_most_are_not_reached(
         (0, 7, [[]] * 7),  # until the reference can judge them, everything is measured in each
     ],
 )
-def test_later_samples_are_for_what_is_open_only(
-    session: Session, until: int, fewest: int, asked: list[list[str]]
-) -> None:
+def test_later_samples_are_for_what_is_open(session: Session, until: int, fewest: int, asked: list[list[str]]) -> None:
     source = Counted()
     session.run(REQUEST, source, Opened(until, fewest))
 
@@ -162,9 +158,7 @@ def test_the_gpu_is_leased_that_ranks_will_use(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("limit", "value"), [("open_s", 0.0), ("most_open", 1), ("most", 2)])
-def test_an_open_answer_that_is_not_worth_another_sample_stays_as_it_is(
-    session: Session, limit: str, value: float
-) -> None:
+def test_an_open_answer_that_is_not_worth_another_sample_stays_open(session: Session, limit: str, value: float) -> None:
     source = Counted()
     setattr(source, limit, value)
     found = session.run(REQUEST, source, Opened(5))

@@ -171,9 +171,7 @@ def test_an_update_of_what_is_new_adds_the_metric_that_an_entry_lacks_and_leaves
     assert replace(made, metrics={"step": made.metrics["step"]}, fingerprints={}) == known
 
 
-def test_an_update_of_what_is_new_leaves_a_number_of_one_launch_and_what_is_of_other_software_or_another_workload() -> (
-    None
-):
+def test_an_update_of_what_is_new_leaves_one_launch_other_software_and_another_workload() -> None:
     whole = entry(*QUIET)
     source = baseline_of(QUIET, "exact", name="samples")
     whole = replace(whole, metrics=whole.metrics | {"samples": source}, fingerprints={"step": of(BARRIER)})

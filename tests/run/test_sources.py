@@ -217,9 +217,7 @@ def test_a_side_that_does_not_pass_is_all_that_is_told(side: int, has_control: b
 
 
 @pytest.mark.parametrize(("alone", "outcome"), [("passed", "failed"), ("skipped", "skipped"), ("failed", "failed")])
-def test_a_change_that_skips_has_failed_unless_its_base_which_judges_skips_too(
-    alone: Outcome, outcome: Outcome
-) -> None:
+def test_a_change_that_skips_has_failed_unless_its_base_that_judges_does_too(alone: Outcome, outcome: Outcome) -> None:
     judged: Any = object()
     sides = Sides([[launch(0, outcome="skipped", reason="no data"), None]], alone=alone)
     made = PairedLaunches(sides, REQUEST, dataclasses.replace(MAIN, judged=judged))  # type: ignore[arg-type]

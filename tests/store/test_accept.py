@@ -81,7 +81,7 @@ BY_ITS_OWN = "its test failed after it was measured, by an assertion of its own"
         ([{}, {"launches": [replace(result(0.1).launches[0], outcome="failed")]}], "a launch of its test did not pass"),
     ],
 )
-def test_numbers_of_a_test_that_failed_by_more_than_its_verdicts_are_no_baseline(
+def test_numbers_of_a_test_that_failed_beside_its_verdicts_are_no_baseline(
     cases: list[dict[str, Any]], why: str
 ) -> None:
     made = [result(*FIVE, **changes) for changes in cases]

@@ -109,9 +109,7 @@ def test_single_numbers_that_were_edited_are_no_recording(
     ],
     ids=["file", "function", "folder"],
 )
-def test_a_file_that_was_moved_keeps_who_recorded_it(
-    store: BaselineStore, repository: Path, old: str, new: str
-) -> None:
+def test_a_file_that_moved_keeps_who_recorded_it(store: BaselineStore, repository: Path, old: str, new: str) -> None:
     measured = entry(1.0, 1.1, 1.2)
     store.write(old, KEY, measured)
     first = commit(repository, "one")
@@ -288,7 +286,7 @@ def test_what_is_wrong_in_a_file_is_named(store: BaselineStore, old: str, new: s
         read_file(path)
 
 
-def test_a_recorded_entry_without_metrics_is_refused_and_one_that_holds_bounds_alone_is_read(
+def test_a_recorded_entry_without_metrics_is_refused_and_one_of_bounds_alone_is_read(
     store: BaselineStore,
 ) -> None:
     path = store.write(TEST, KEY, entry(1.0, metrics={}))
@@ -402,9 +400,7 @@ class TestBaselines:
                 writer.join()
             assert set(store.entries(TEST)) <= {"a", "b"}
 
-    def test_what_a_killed_writer_left_is_removed_by_a_later_one_and_a_living_writers_is_not(
-        self, tmp_path: Path
-    ) -> None:
+    def test_what_a_killed_writer_left_is_removed_later_and_a_living_writers_is_not(self, tmp_path: Path) -> None:
         store = BaselineStore(tmp_path, "cpu")
         path = store.write(TEST, "a", entry(1.0, 2.0))
         abandoned, living = (path.with_name(f".{name}.json.x.distbench-draft") for name in ("abandoned", "living"))

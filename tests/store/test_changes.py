@@ -158,9 +158,7 @@ def test_equal_entries_are_no_change_and_every_field_that_differs_is_noted() -> 
         ("lower", 0.0, 1.0, math.inf),
     ],
 )
-def test_worse_is_positive_in_the_metrics_own_direction(
-    better: Better, old: float | None, new: float, by: float
-) -> None:
+def test_worse_is_positive_in_a_metrics_direction(better: Better, old: float | None, new: float, by: float) -> None:
     made = Finding(metric="a", code="note", unit="s", better=better, baseline=old, current=new)
 
     assert worse_by(made) == pytest.approx(by)

@@ -107,9 +107,7 @@ def test_a_test_counts_as_gone_only_if_it_certainly_is(tmp_path: Path, test: str
         ({}, {}, True),
     ],
 )
-def test_work_is_the_same_under_other_names_of_parameters(
-    before: dict[str, object], now: dict[str, object], is_same: bool
-) -> None:
+def test_work_is_the_same_under_other_names(before: dict[str, object], now: dict[str, object], is_same: bool) -> None:
     old, new = replace(CASE, params=before), replace(CASE, params=now)
     known = with_its_work(entry(1.0, workload=old.workload, params=before), new)
 

@@ -130,9 +130,7 @@ def test_a_file_is_written_through_a_link_which_stays(tmp_path: Path) -> None:
         (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
     ],
 )
-def test_what_cannot_be_written_to_is_an_error_and_stays(
-    tmp_path: Path, make: Callable[[Path], None], told: str
-) -> None:
+def test_what_cannot_be_written_is_an_error_and_stays(tmp_path: Path, make: Callable[[Path], None], told: str) -> None:
     path = tmp_path / "drawing.json"
     make(path)
     before = path.lstat()

@@ -63,9 +63,7 @@ def test_what_is_exported_can_be_imported(run: Run, store: BaselineStore, tmp_pa
     assert store.entries(TEST) == whole
 
 
-def test_lines_that_contradict_each_other_are_named_and_nothing_is_imported(
-    run: Run, store: BaselineStore, tmp_path: Path
-) -> None:
+def test_lines_that_contradict_are_named_and_not_imported(run: Run, store: BaselineStore, tmp_path: Path) -> None:
     exported = tmp_path / "all.json"
     run("export", "-o", str(exported))
     store.write(TEST, KEY, entry(7.0))

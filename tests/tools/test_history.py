@@ -62,9 +62,7 @@ def history(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 
     return (told.err if code else told.out).splitlines()
 
 
-def test_a_change_is_a_row_and_a_command_that_finds_its_commit(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_change_is_a_row_and_a_command_to_find_its_commit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, 50, change=1.2)
     head, _, header, row, *rest = history(capsys, tmp_path)
 
@@ -79,9 +77,7 @@ def test_a_change_is_a_row_and_a_command_that_finds_its_commit(
     ]
 
 
-def test_all_shows_what_did_not_change_and_what_is_not_judged(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_shows_what_did_not_change_or_is_not_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, 6)
     lines = history(capsys, tmp_path, "--all")
 
@@ -117,7 +113,7 @@ def test_runs_that_did_not_change_are_one_line(tmp_path: Path, capsys: pytest.Ca
     assert "is not a folder: give one that holds run records" in history(capsys, tmp_path / "nowhere", code=2)[0]
 
 
-def test_metrics_that_changed_together_have_one_command_the_worst_ones(
+def test_metrics_that_changed_at_once_have_the_worst_ones_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path, 50, change=1.2, other=1.6)

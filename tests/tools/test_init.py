@@ -225,7 +225,7 @@ def test_with_gpus_it_is_for_runners_with_gpus(
     assert all("runs-on: [self-hosted, linux, gpu]" in (repository / path).read_text() for path in WORKFLOWS)
 
 
-def test_a_laptop_without_gpus_can_write_what_runners_with_gpus_do(
+def test_a_laptop_without_gpus_writes_for_runners_with_gpus(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = init(capsys, repository, "--gpu", "--world-size=4")
@@ -250,9 +250,7 @@ def test_the_branch_is_that_of_pull_requests(repository: Path) -> None:
     assert init_module.find_out(repository).branch == "develop"
 
 
-def test_a_branch_of_a_feature_is_not_that_of_pull_requests(
-    repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_feature_branch_is_none_of_pull_requests(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     git(repository, "checkout", "-q", "-b", "#3-x")
     init(capsys, repository)
     assert YAML(typ="safe").load(repository / WORKFLOWS[0])["on"]["push"]["branches"] == ["#3-x"]
