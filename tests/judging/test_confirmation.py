@@ -55,19 +55,14 @@ def turns(
 def confirmed(
     sides: Turns,
     *stored: Finding,
-    cases: int = 1,
     numbers: Sequence[float] = (0.7, 0.71, 0.7),
     before: Sequence[float] = (),
     evaluated: Evaluated = ((), True),
 ) -> list[Finding]:
     """A baseline of a machine that was 1.4 times as fast, unless other numbers are stored."""
-    known = Known(
-        verdicts=stored or [SLOWER],
-        entry=entry(*numbers),
-        before=entry(*before) if before else None,
-        tolerances={"step": 0.15, "sum": 0.15},
-    )
-    return confirm(TERMS, CASE, known, sides, revision="3f2a91c0d4", cases=cases, evaluated=lambda: evaluated)
+    entries = {"entry": entry(*numbers), "before": entry(*before) if before else None}
+    known = Known(verdicts=stored or [SLOWER], **entries, tolerances={"step": 0.15, "sum": 0.15})
+    return confirm(TERMS, CASE, known, sides, revision="3f2a91c0d4", cases=1, evaluated=lambda: evaluated)
 
 
 def test_the_revision_decides_whether_it_is_the_code_or_the_machine() -> None:

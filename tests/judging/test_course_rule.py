@@ -14,6 +14,7 @@ from pytest_distbench.judging.fingerprint_rule import (
     differences,
 )
 from pytest_distbench.records.iteration import Collective, Course, StepKind
+from pytest_distbench.records.record import replace
 
 SMALL, LARGE = reduce(4), reduce(4096)
 GATHER = Collective("all_gather", "float32", 4, "default", 1)
@@ -22,14 +23,8 @@ GATHER = Collective("all_gather", "float32", 4, "default", 1)
 def every(number: int, *rows: Collective, steps: int, first: int | None = None) -> StepKind:
     first = first or number
     times = (steps - first) // number + 1
-    return StepKind(
-        collectives=list(rows),
-        entered=sum(row.count for row in rows),
-        steps=times,
-        first=first,
-        last=first + (times - 1) * number,
-        every=number if times > 1 else 0,
-    )
+    last, at = first + (times - 1) * number, number if times > 1 else 0
+    return replace(once(first, *rows), steps=times, last=last, every=at)
 
 
 def once(at: int, *rows: Collective) -> StepKind:

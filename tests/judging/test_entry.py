@@ -32,16 +32,9 @@ def test_a_baseline_keeps_what_launches_agree_on_and_says_where_they_do_not() ->
     case = Case(test="t", id="ws2", conditions=ON_TWO, device="cpu")
     measured = Sample(name="m", unit="s", better="lower", value=0.000123456789)
     count = Sample(name="count", unit="", better="exact", value=123456.0)
-    made = [
-        passed(
-            replace(measured, companions={"cpu_s": seconds, "waits": 3.0}),
-            count,
-            index=i,
-            foreign_cores=0.123,
-            fingerprints={"m": of(BARRIER), "wild": of(reduce(4 * i))},
-        )
-        for i, seconds in enumerate([0.1, 0.5, 0.123456])
-    ]
+    prints = [{"m": of(BARRIER), "wild": of(reduce(4 * i))} for i in range(3)]
+    clocks = [replace(measured, companions={"cpu_s": seconds, "waits": 3.0}) for seconds in (0.1, 0.5, 0.123456)]
+    made = [passed(clocks[i], count, index=i, foreign_cores=0.123, fingerprints=prints[i]) for i in range(3)]
     entry = make_entry(case, made, {})
 
     assert entry.fingerprints["m"] == of(BARRIER)

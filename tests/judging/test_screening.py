@@ -28,16 +28,9 @@ STORED = 10
 
 def measurement(value: float, cpu_s: float | None = None, size: int | None = None, **more: object) -> Sample:
     summary = Spread(n=50, minimum=value, p25=value, median=value, p95=value, p99=value, mean=value, stdev=0.0)
-    made = Sample(
-        name="step",
-        unit="s",
-        better="lower",
-        value=value,
-        spread=summary,
-        companions={} if cpu_s is None else {"cpu_s": cpu_s},
-        at={} if size is None else {"message_bytes": size},
-    )
-    return replace(made, **more)
+    made = Sample(name="step", unit="s", better="lower", value=value, spread=summary)
+    companions, at = {} if cpu_s is None else {"cpu_s": cpu_s}, {} if size is None else {"message_bytes": size}
+    return replace(made, **({"companions": companions, "at": at} | more))
 
 
 def launch(index: int, *measurements: Sample) -> LaunchRecord:
@@ -176,14 +169,9 @@ def terms(tolerance: float = 0.1, **changes: object) -> Terms:
 
 def launches(*metrics: Sequence[float | None], **changes: object) -> list[LaunchRecord]:
     """One launch per value; of several metrics at several points of one name."""
-    made = [
-        [
-            replace(Sample(name="step", unit="s", better="lower", value=value, at={"i": i}), **changes)
-            for i, value in enumerate(values)
-        ]
-        for values in zip(*metrics, strict=True)
-    ]
-    return [LaunchRecord(index=i, outcome="passed", wall_s=1.0, measurements=found) for i, found in enumerate(made)]
+    usual = replace(Sample(name="step", unit="s", better="lower", value=None), **changes)
+    made = [[replace(usual, value=v, at={"i": i}) for i, v in enumerate(row)] for row in zip(*metrics, strict=True)]
+    return [passed(*found, index=i) for i, found in enumerate(made)]
 
 
 def quiet(count: int, sigma: float = 0.001) -> list[float]:

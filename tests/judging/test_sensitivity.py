@@ -108,13 +108,9 @@ def test_one_sentence_has_the_median_case_and_the_worst_and_a_poor_baseline_has_
     assert sensitivity_lines([]) == []
 
 
-LAUNCH = passed(
-    Sample(name="step", unit="s", better="lower", value=1.0),
-    Sample(name="rate", unit="1/s", better="higher", value=1.0),
-    Sample(name="size", unit="B", better="lower", value=1.0),
-    Sample(name="shown", unit="s", better="info", value=1.0),
-    Sample(name="loss_curve", unit="", better="curve", value=1.0),
-)
+KINDS = [("step", "s", "lower"), ("rate", "1/s", "higher"), ("size", "B", "lower"), ("shown", "s", "info")]
+CLOCKS = [Sample(name=name, unit=unit, better=better, value=1.0) for name, unit, better in KINDS]
+LAUNCH = passed(*CLOCKS, Sample(name="loss_curve", unit="", better="curve", value=1.0))
 
 
 @pytest.mark.parametrize(

@@ -23,29 +23,25 @@ STEP = Sample(name="step", unit="s", better="lower", value=1.0)
 
 
 @pytest.mark.parametrize(
-    ("of_metric", "of_case", "of_test", "accepted", "named"),
+    ("by_hand", "of_test", "accepted", "named"),
     [
-        (0.5, 0.4, NAMED, 0.5, 0.5),
-        (None, 0.4, NAMED, 0.4, 0.4),
-        (None, None, NAMED, 0.2, 0.2),
-        (None, None, {"other": 0.2}, 0.1, None),
-        (None, None, 0.3, 0.3, None),
-        (None, None, None, 0.1, None),
-        (0.0, 0.4, 0.3, 0.0, 0.0),
-        (None, None, 0.0, 0.0, None),
+        ((0.5, 0.4), NAMED, 0.5, 0.5),
+        ((None, 0.4), NAMED, 0.4, 0.4),
+        ((None, None), NAMED, 0.2, 0.2),
+        ((None, None), {"other": 0.2}, 0.1, None),
+        ((None, None), 0.3, 0.3, None),
+        ((None, None), None, 0.1, None),
+        ((0.0, 0.4), 0.3, 0.0, 0.0),
+        ((None, None), 0.0, 0.0, None),
     ],
 )
 def test_the_tolerance_closest_to_the_number_counts(
-    of_metric: float | None,
-    of_case: float | None,
-    of_test: float | Mapping[str, float] | None,
-    accepted: float,
-    named: float | None,
+    by_hand: tuple[float | None, float | None], of_test: Any, accepted: float, named: float | None
 ) -> None:
     terms = Terms(tolerance=of_test, default_tolerance=0.1, max_launches=1, cores=2)
 
-    assert terms.tolerance_of(STEP, (of_metric, of_case)) == accepted
-    assert terms.own_tolerance_of("step", (of_metric, of_case)) == named
+    assert terms.tolerance_of(STEP, by_hand) == accepted
+    assert terms.own_tolerance_of("step", by_hand) == named
 
 
 def test_a_kind_with_a_tolerance_of_its_own_gives_way_to_nothing_less_than_its_name() -> None:
@@ -88,10 +84,7 @@ def test_metrics_that_are_not_listed_and_parameters_that_say_nothing_change_noth
     ],
 )
 def test_a_name_that_is_nearly_a_metrics_is_told(
-    tolerance: float | dict[str, float] | None,
-    metrics: tuple[str, ...] | None,
-    measured: set[str],
-    misspelt: dict[str, str],
+    tolerance: Any, metrics: tuple[str, ...] | None, measured: set[str], misspelt: dict[str, str]
 ) -> None:
     terms = Terms(tolerance=tolerance, metrics=metrics, default_tolerance=0.1, max_launches=1, cores=2)
 

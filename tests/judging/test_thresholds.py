@@ -186,25 +186,14 @@ HEALTHY: dict[str, Shape] = {
 
 def measured(values: Sequence[float], better: Better = "lower") -> Sample:
     """As a launch keeps it."""
-    return Sample(
-        name="step",
-        unit="s" if better == "lower" else "1/s",
-        better=better,
-        value=METRIC_KINDS[better].launch_value(values),
-        spread=Spread(
-            n=len(values),
-            minimum=min(values),
-            p25=quantile(values, 0.25),
-            median=statistics.median(values),
-            p95=quantile(values, 0.95),
-            p99=max(values),
-            mean=statistics.fmean(values),
-            stdev=statistics.stdev(values),
-            geometric_mean=statistics.geometric_mean(distribution(values)),
-        ),
-        values=distribution(values),
-        ranks=2,
+    low = {"minimum": min(values), "p25": quantile(values, 0.25), "median": statistics.median(values)}
+    high = {"p95": quantile(values, 0.95), "p99": max(values), "mean": statistics.fmean(values)}
+    kept = distribution(values)
+    spread = Spread(
+        n=len(values), **low, **high, stdev=statistics.stdev(values), geometric_mean=statistics.geometric_mean(kept)
     )
+    value, unit = METRIC_KINDS[better].launch_value(values), "s" if better == "lower" else "1/s"
+    return Sample(name="step", unit=unit, better=better, value=value, spread=spread, values=kept, ranks=2)
 
 
 def launches(count: int, seed: int, shape: Shape = list, better: Better = "lower") -> list[LaunchRecord]:

@@ -54,30 +54,25 @@ def judge_samples(current: Sequence[Sample], stored: list[Sample], **changes: ob
     return judge_family(Family(current={"m": [*current]}, stored=kept, **({"same_software": True} | changes)))  # type: ignore[arg-type]
 
 
+Identity = Mapping[str, Scalar] | None
+
+
 def judged(
     better: Better,
     current: Values,
     stored: Values,
     *,
-    identity: Mapping[str, Scalar] | None = None,
-    stored_identity: Mapping[str, Scalar] | None = None,
+    identity: Identity = None,
+    before: Identity = None,
     **changes: object,
 ) -> Finding:
     """One launch now and two in the baseline, one value per seed."""
     now = dict(identity or {})
-    then = now if stored_identity is None else dict(stored_identity)
-    return judge_family(
-        Family(
-            current={
-                f"m[seed={i}]": [Sample(name="m", unit="", better=better, value=v, at={"seed": i}, identity=now)]
-                for i, v in enumerate(current)
-            },
-            stored={
-                f"m[seed={i}]": baseline_of([v, v], better, "", name="m", identity=then) for i, v in enumerate(stored)
-            },
-            **({"same_software": False} | changes),  # type: ignore[arg-type]
-        )
-    )
+    then = now if before is None else dict(before)
+    one = Sample(name="m", unit="", better=better, value=None, identity=now)
+    made = {f"m[seed={i}]": [replace(one, value=v, at={"seed": i})] for i, v in enumerate(current)}
+    kept = {f"m[seed={i}]": baseline_of([v, v], better, "", name="m", identity=then) for i, v in enumerate(stored)}
+    return judge_family(Family(current=made, stored=kept, **({"same_software": False} | changes)))  # type: ignore[arg-type]
 
 
 def judged_curve(
@@ -653,7 +648,7 @@ def test_any_numbers_get_a_verdict_that_survives_a_file(data: st.DataObject) -> 
 
 
 def test_what_is_defined_otherwise_is_incomparable_and_no_value_a_regression() -> None:
-    verdict = judged("steps", [50], [50], identity={"target": 0.9}, stored_identity={"target": 0.95})
+    verdict = judged("steps", [50], [50], identity={"target": 0.9}, before={"target": 0.95})
     assert verdict.kind == "inconclusive"
     assert verdict.reason == "target was 0.95, now 0.9"
 

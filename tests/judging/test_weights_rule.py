@@ -40,24 +40,10 @@ def sample(named: Named, *, updates: int = 5, name: str = WEIGHTS, ranks: str = 
     return Sample(**(made | {"tensors": tensors} | fields))  # type: ignore[arg-type]
 
 
-def judged(
-    now: Sample,
-    *then: Sample,
-    curve: CurveSays = "nothing",
-    loss_share: float | None = None,
-    is_exact: bool = True,
-    same_software: bool = True,
-) -> Finding:
-    return judge_family(
-        Family(
-            current={WEIGHTS: [now]},
-            stored={WEIGHTS: stored_samples(then or [sample(WEIGHTS_THEN)])},
-            same_software=same_software,
-            curve=curve,
-            loss_share=loss_share,
-            is_exact=is_exact,
-        )
-    )
+def judged(now: Sample, *then: Sample, **changes: object) -> Finding:
+    stored = stored_samples(then or [sample(WEIGHTS_THEN)])
+    usual: dict[str, object] = {"same_software": True, "is_exact": True}
+    return judge_family(Family(current={WEIGHTS: [now]}, stored={WEIGHTS: stored}, **(usual | changes)))  # type: ignore[arg-type]
 
 
 FAULTS = {
@@ -180,15 +166,9 @@ def test_one_that_has_another_name_and_other_digits_is_compared_with_the_nearest
 
 def test_the_state_of_a_weight_without_a_gradient_is_rounding_beside_others() -> None:
     """Adam's average of the gradient of a key's bias: 5e-11, where others are 1e-3."""
-    sides = [
-        {
-            "0": {
-                "m.pt: a.exp_avg": TensorState("float32 4", "x", 1e-3),
-                "m.pt: b.exp_avg": TensorState("float32 4", d, n),
-            }
-        }
-        for d, n in (("y", 5e-11), ("z", 3e-11))
-    ]
+    usual = TensorState("float32 4", "x", 1e-3)
+    tiny = [TensorState("float32 4", digest, norm) for digest, norm in (("y", 5e-11), ("z", 3e-11))]
+    sides = [{"0": {"m.pt: a.exp_avg": usual, "m.pt: b.exp_avg": one}} for one in tiny]
     [change] = changes_of_saved(*sides, share=0.01, launches=3)
 
     assert change.excess < 1.0

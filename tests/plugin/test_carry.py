@@ -175,12 +175,7 @@ def test_an_attempt_that_ended_in_a_fixture_says_so_and_its_exceptions_text_is_o
 
 
 def why(
-    *,
-    args: tuple[str, ...] = ("suites",),
-    options: Any = None,
-    deselected: int = 0,
-    unreported: int = 0,
-    **session: Any,
+    *, args: Any = ("suites",), options: Any = None, deselected: int = 0, unreported: int = 0, **session: Any
 ) -> str:
     config = SimpleNamespace(getoption=lambda name, default=None: (options or {}).get(name, default), args=args)
     ended = {"exitstatus": pytest.ExitCode.OK, "testsfailed": 0, "shouldstop": False, "shouldfail": False} | session

@@ -188,26 +188,21 @@ class Slow(Turns):
 
 
 @pytest.mark.parametrize(
-    ("each_s", "budget_s", "most_s", "pairs", "took_s"),
+    ("each_s", "limits", "pairs", "took_s"),
     [
-        ((5.0,), 60.0, 0.0, 10, 50.0),  # 14 pairs do not fit
-        ((5.0, 5.0, 5.0, 30.0), 60.0, 0.0, 4, 45.0),  # what was begun became slow
-        ((8.0,), 20.0, 0.0, 1, 8.0),  # not even the first look fits
-        ((30.0,), 10.0, 120.0, LOOKS[0], 90.0),  # the first look alone may go beyond the budget
+        ((5.0,), (60.0, 0.0), 10, 50.0),  # 14 pairs do not fit
+        ((5.0, 5.0, 5.0, 30.0), (60.0, 0.0), 4, 45.0),  # what was begun became slow
+        ((8.0,), (20.0, 0.0), 1, 8.0),  # not even the first look fits
+        ((30.0,), (10.0, 120.0), LOOKS[0], 90.0),  # the first look alone may go beyond the budget
     ],
 )
 def test_what_is_begun_fits_the_budget(
-    monkeypatch: pytest.MonkeyPatch,
-    each_s: tuple[float, ...],
-    budget_s: float,
-    most_s: float,
-    pairs: int,
-    took_s: float,
+    monkeypatch: pytest.MonkeyPatch, each_s: tuple[float, ...], limits: tuple[float, float], pairs: int, took_s: float
 ) -> None:
     clock = Clock(monkeypatch)
     source, raised = Slow(clock, *each_s), doubt()
     began_at = clock.now
-    [verdict] = InDoubt(REQUEST, raised, again(raised, budget_s=budget_s, most_s=most_s)).settle(source)
+    [verdict] = InDoubt(REQUEST, raised, again(raised, budget_s=limits[0], most_s=limits[1])).settle(source)
 
     assert (verdict.code, len(source), clock.now - began_at) == ("not-confirmed", pairs, took_s)
     assert verdict.reason.endswith("--distbench-confirm=auto:SECONDS")

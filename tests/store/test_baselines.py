@@ -201,15 +201,9 @@ def test_a_case_of_any_name_has_a_file_of_its_own(store: BaselineStore, key: str
 
 @pytest.mark.parametrize("text", ["[\n  1,\n  2\n]", '"], {"a": [1.0]', "\\u0041\x00\u2028é", " ", ""])
 def test_what_is_written_is_read_whatever_its_texts_and_numbers(store: BaselineStore, text: str) -> None:
-    metric = baseline_of(
-        [1.7976931348623157e308, None, 5e-324, -0.1],
-        "same",
-        text,
-        name=text,
-        values=[1e16],
-        over_ranks=[1e-300],
-        identity={text: True, "least": -(2**63), "share": 0.1, "text": text},
-    )
+    identity = {text: True, "least": -(2**63), "share": 0.1, "text": text}
+    usual = {"name": text, "values": [1e16], "over_ranks": [1e-300], "identity": identity}
+    metric = baseline_of([1.7976931348623157e308, None, 5e-324, -0.1], "same", text, **usual)
     made = entry(workload=text, test_id=text, software={text: text}, metrics={text: metric}, xfail_perf=text)
     store.write(TEST, text, made)
 
