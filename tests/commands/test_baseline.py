@@ -57,9 +57,8 @@ def test_prune_gone_under_a_wrong_root_is_an_error(run: Run, tmp_path: Path, sto
 
 
 def test_update_is_pytest(tmp_path: Path) -> None:
-    (tmp_path / "test_x.py").write_text(
-        "def test_x(pytestconfig):\n    assert pytestconfig.option.distbench_update == 'new'\n"
-    )
+    test = "def test_x(pytestconfig):\n    assert pytestconfig.option.distbench_update == 'new'\n"
+    (tmp_path / "test_x.py").write_text(test)
     command = [sys.executable, "-m", "pytest_distbench", "baseline", "update", "--only", "new", "test_x.py", "-q"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 

@@ -57,9 +57,8 @@ def test_a_module_of_the_users_is_imported_before_the_command_reads_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A metric kind of one's own stands in baselines: the command must know it too."""
-    (tmp_path / "my_kinds.py").write_text(
-        "from pytest_distbench.records.kinds import METRIC_KINDS\nMETRIC_KINDS['mine'] = METRIC_KINDS['lower']\n"
-    )
+    module = "from pytest_distbench.records.kinds import METRIC_KINDS\nMETRIC_KINDS['mine'] = METRIC_KINDS['lower']\n"
+    (tmp_path / "my_kinds.py").write_text(module)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*sys.path])
     path = BaselineStore(tmp_path / "b", PLATFORM).write(TEST, KEY, entry(1.0, 1.1))

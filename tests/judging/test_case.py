@@ -98,24 +98,21 @@ def test_a_fingerprint_that_changed_fails_and_one_that_nobody_wants_does_not() -
 
 
 def test_a_curve_that_departs_asks_for_one_launch_more_to_know_whether_the_code_repeats_itself() -> None:
-    def judged(*curves: list[float], most: int = 5) -> list[tuple[str, bool]]:
+    def judged(*curves: list[float], most: int = 5) -> tuple[str, bool]:
         made = [
             replace(launch, measurements=[Sample(name="loss", unit="", better="curve", value=c[-1], values=c)])
             for launch, c in zip(launches(*[1.0] * len(curves)), curves, strict=True)
         ]
-        case = result(1.0).case
         golden = baseline_of([1.0], "curve", "", name="loss", values=[2.0013, 1.0])
-        known = replace(STORED, workload=case.workload, metrics={"loss": golden})
-        terms = Terms(default_tolerance=0.1, max_launches=most, cores=2)
-        found = compare(terms, case, made, known, comparisons=1)
-        return [(j.kind, j.is_open) for j in found if j.metric == "loss"]
+        found = verdicts(made, replace(STORED, metrics={"loss": golden}), max_launches=most)["loss"]
+        return found.kind, found.is_open
 
-    assert judged([2.1, 1.0]) == [("changed", True)]
-    assert judged([2.1, 1.0], most=1) == [("changed", False)]
-    assert judged([2.1, 1.0], [2.1, 1.0]) == [("changed", False)]
-    assert judged([2.0013, 1.1]) == [("changed", True)]
-    assert judged([2.0013, 1.1], [2.0013, 1.1]) == [("changed", False)]
-    assert judged([2.0013, 1.0]) == [("unchanged", False)]
+    assert judged([2.1, 1.0]) == ("changed", True)
+    assert judged([2.1, 1.0], most=1) == ("changed", False)
+    assert judged([2.1, 1.0], [2.1, 1.0]) == ("changed", False)
+    assert judged([2.0013, 1.1]) == ("changed", True)
+    assert judged([2.0013, 1.1], [2.0013, 1.1]) == ("changed", False)
+    assert judged([2.0013, 1.0]) == ("unchanged", False)
 
     on, off = (replace(launches(1.0)[0], software={"cuda": "13", "deterministic": d}) for d in ("on", "off"))
     assert [can_repeat(made) for made in (launches(1.0), [on], [on, off])] == [True, True, False]
@@ -129,10 +126,8 @@ def test_what_differs_in_some_steps_alone_has_to_be_shown_by_three_launches() ->
 
     def told(*prints: Fingerprint, most: int = 10) -> tuple[str, bool]:
         made = [replace(launch, fingerprints={"step": f}) for launch, f in zip(launches(*QUIET), prints, strict=False)]
-        terms = Terms(default_tolerance=0.1, max_launches=most, cores=2)
-        case = result(1.0).case
-        found = compare(terms, case, made, replace(stored, workload=case.workload), comparisons=1)
-        return next((j.kind, j.is_open) for j in found if j.metric == "fingerprint")
+        found = verdicts(made, stored, max_launches=most)["fingerprint"]
+        return found.kind, found.is_open
 
     assert told(at[0]) == ("changed", True)
     assert told(at[0], most=1) == ("changed", False)

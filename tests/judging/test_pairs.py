@@ -7,7 +7,7 @@ import math
 import pytest
 import scipy  # which loads its stats when they are first used: a second
 from support.cases import ON_TWO
-from support.metrics import judge_pairs, passed
+from support.metrics import judge_pairs, metric, passed
 
 from pytest_distbench.judging.case import Beside, compare
 from pytest_distbench.judging.terms import Terms
@@ -21,10 +21,6 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 
 QUIET = (1.00, 1.01, 0.99, 1.005, 0.995)
-
-
-def metric(value: float | None, better: Better = "lower") -> Sample:
-    return Sample(name="latency", unit="s", better=better, value=value)
 
 
 def rule(**changes: object) -> Circumstances:

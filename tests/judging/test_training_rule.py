@@ -134,18 +134,16 @@ def test_a_baseline_whose_launches_differ_is_no_exact_number() -> None:
     assert judge_samples([now], baseline_of([1.0, 1.0002], "same", "")).kind == "unchanged"
 
 
+FIRST_OTHER = "first other value: number"
+
+
 @pytest.mark.parametrize(
     ("better", "then", "now", "told"),
     [
-        (
-            "same",
-            [4.1, 3.2, 2.5, 2.2],
-            [4.1, 3.2, 2.6, 2.0],
-            "the first 2 values agree; first other value: number 3 (2.5 -> 2.6)",
-        ),
+        ("same", [4.1, 3.2, 2.5, 2.2], [4.1, 3.2, 2.6, 2.0], f"the first 2 values agree; {FIRST_OTHER} 3 (2.5 -> 2.6)"),
         ("floor", [0.3, 0.5, 0.7], [0.3, 0.5, 0.8], "number 3 (0.7 -> 0.8); better, but not the same training"),
         ("steps", [10, 40], [20, 80], "no value agrees: number 1 (10 -> 20)"),
-        ("same", [9.1, 8.2], [9.1, 8.4], "the first value agrees; first other value: number 2 (8.2 -> 8.4)"),
+        ("same", [9.1, 8.2], [9.1, 8.4], f"the first value agrees; {FIRST_OTHER} 2 (8.2 -> 8.4)"),
         ("same", [1.0, 2.0], [1.0, 2.0, 3.0], "2 -> 3"),
     ],
 )
@@ -279,7 +277,8 @@ def from_value(at: int, by: float) -> list[float]:
     return [v * (1 + by * (i >= at)) for i, v in enumerate(GOLDEN, 1)]
 
 
-LEFT = from_value(3, 2e-3)
+LEFT, THERE = from_value(3, 2e-3), "the baseline's launches differ"
+EARLY = [from_value(1, 0.3), [*from_value(1, 0.3)[:3], *(v * 1.305 for v in GOLDEN[3:])]]
 
 
 @pytest.mark.parametrize(
@@ -288,23 +287,11 @@ LEFT = from_value(3, 2e-3)
         pytest.param([GOLDEN, from_value(2, 3e-3)], [], "no-baseline", "its launches differ", id="an update"),
         pytest.param([GOLDEN, GOLDEN, from_value(5, 8e-3)], [], "no-baseline", "its launches differ", id="late"),
         pytest.param([GOLDEN, LEFT], [GOLDEN, GOLDEN], "not-deterministic", "its launches differ", id="now alone"),
-        pytest.param(
-            [LEFT],
-            [GOLDEN, from_value(4, 5e-3)],
-            "not-deterministic",
-            "the baseline's launches differ",
-            id="then alone",
-        ),
+        pytest.param([LEFT], [GOLDEN, from_value(4, 5e-3)], "not-deterministic", THERE, id="then alone"),
         pytest.param(
             [GOLDEN, OTHER], [], "unseeded", "seed it", id="likely causes, before any update: nobody seeded it"
         ),
-        pytest.param(
-            [from_value(1, 0.3), [*from_value(1, 0.3)[:3], *(v * 1.305 for v in GOLDEN[3:])]],
-            [GOLDEN, GOLDEN],
-            "losses",
-            "before any update",
-            id="left the baseline before its launches left one another",
-        ),
+        pytest.param(EARLY, [GOLDEN, GOLDEN], "losses", "before any update", id="left before its launches parted"),
     ],
 )
 def test_where_no_arithmetic_is_made_to_repeat_launches_that_part_later_are_seeded(
@@ -684,12 +671,13 @@ def judged_ranks(
     return judge_samples([of_ranks(kind, now)], stored_samples([before, before]), **changes)
 
 
+ON_1 = [3.0807, 2.9011, 2.7313]
 CANCELLING = {
     "tokens of experts": ("same", [[256], [256], [256], [256]], [[250], [262], [256], [256]]),
     "gradient norms": ("same", [[0.31], [0.29]], [[0.35], [0.25]]),
     "losses of one step": (
         "curve",
-        [[3.1207, 2.9411, 2.7713], [3.0807, 2.9011, 2.7313]],
+        [[3.1207, 2.9411, 2.7713], ON_1],
         [[3.1207, 2.9411, 2.8713], [3.0807, 2.9011, 2.6313]],
     ),
 }

@@ -36,26 +36,21 @@ B = Quantity(1, GRADIENT, "b")
 OFF = Seen(1.0, 0.5, 0.9)
 DOUBLE, ZERO = Seen(1.0, 2.0, 0.0), Seen(1.0, 0.0, 1.0)
 OTHER, ANOTHER = Seen(1.0, 1.5, 0.9), Seen(1.0, 0.5, 0.9)
-OF_A, ON_1 = "the gradient of a in step 1", "deviates first on rank 1 alone"
-UPDATED = (
-    "b after the update of step 2 deviates first: its gradient is right, so check clipping, the optimizer and its "
-)
-SCALED = (
-    f"{OF_A} deviates first, with 1 other of 2: 2 times that of one rank, so check the reduction, the weight of the "
-)
+OF_A, FIRST = "the gradient of a in step 1", "deviates first"
+ON_1 = f"{FIRST} on rank 1 alone"
+FORWARD, BACKWARD = "check the forward pass", "check the backward pass"
+UPDATED = f"b after the update of step 2 {FIRST}: its gradient is right, so check clipping, the optimizer and its "
+SCALED = f"{OF_A} {FIRST}, with 1 other of 2: 2 times that of one rank, so check the reduction, the weight of the "
 
 
 @pytest.mark.parametrize(
     ("ranks", "sentence"),
     [
-        (
-            [{Quantity(1, WEIGHTS, "a"): OFF}, {}],
-            "a before step 1 deviates first on rank 0 alone: check the initialisation",
-        ),
+        ([{Quantity(1, WEIGHTS, "a"): OFF}, {}], f"a before step 1 {FIRST} on rank 0 alone: check the initialisation"),
         ([{Quantity(2, WEIGHTS, "a"): OFF}], "a before step 2 deviates first: check what was saved and loaded"),
         (
             [{Quantity(2, LOSS): DOUBLE}],
-            "the loss of step 2 deviates first: it is 2 times that of one rank, so check the forward pass, its ",
+            f"the loss of step 2 {FIRST}: it is 2 times that of one rank, so {FORWARD}, its ",
         ),
         ([{Quantity(2, STATE, "b"): OFF}], f"{UPDATED}schedule, and whether they were saved and loaded"),
         ([{A: DOUBLE, B: DOUBLE}] * 2, f"{SCALED}loss, and clipping"),
@@ -64,10 +59,7 @@ SCALED = (
         ([{A: EQUAL}, {A: OTHER}], f"{OF_A} {ON_1}: other ranks hold the right one, so check what "),
         ([{A: MISSING}], f"{OF_A} is missing"),
         ([{}, {A: NOT_FINITE}], f"{OF_A} {ON_1}: it is not finite"),
-        (
-            [{A: OTHER}] * 2,
-            f"{OF_A} deviates first: ranks hold the same gradients, so check the backward pass and what was reduced",
-        ),
+        ([{A: OTHER}] * 2, f"{OF_A} {FIRST}: ranks hold the same gradients, so {BACKWARD} and what was reduced"),
     ],
 )
 def test_the_sentence_names_what_is_at_fault(ranks: list[dict[Quantity, Seen]], sentence: str) -> None:

@@ -83,9 +83,8 @@ def test_sizes(distbench, size):
     )
     long.assert_outcomes(passed=4)
     long.stdout.no_fnmatch_line("*slow test*")
-    after.stdout.fnmatch_lines(
-        ["distbench: 2 tests, about * s*; 2 slow tests deselected (--distbench-full runs them in about * s)"]
-    )
+    told = "distbench: 2 tests, about * s*; 2 slow tests deselected (--distbench-full runs them in about * s)"
+    after.stdout.fnmatch_lines([told])
     spread = made.runpytest_subprocess("-p", "no:cacheprovider", "-n2")
     spread.stdout.fnmatch_lines(["distbench: 2 slow tests deselected (--distbench-full runs them)"])
     after.stdout.no_fnmatch_line("*not used*")

@@ -166,9 +166,8 @@ def test_what_a_stopped_run_leaves_in_doubt_is_run_again_as_what_failed(slower: 
 def test_where_another_plugin_runs_tests_again_it_does(doubtful: pytest.Pytester) -> None:
     result = run(doubtful, "--reruns=1", "-p", "no:xdist", *SHORT)
 
-    result.stdout.fnmatch_lines(
-        ["*? not confirmed by A/B: test_step[[]ws2]: pytest-rerunfailures may run its test again*"]
-    )
+    told = "*? not confirmed by A/B: test_step[[]ws2]: pytest-rerunfailures may run its test again*"
+    result.stdout.fnmatch_lines([told])
 
 
 def doubt(takes_s: float, suspicion: float, *sources: str) -> Any:
@@ -223,9 +222,8 @@ def test_what_is_too_noisy_and_does_not_fit_is_not_announced_as_if_it_ran() -> N
     plugin._announce(held)
 
     quiet, loud = told
-    assert quiet.startswith(
-        "distbench: 1 case too noisy to judge, and none can be confirmed by A/B: that would take about 83 s, "
-    )
+    words = "distbench: 1 case too noisy to judge, and none can be confirmed by A/B: that would take about 83 s, "
+    assert quiet.startswith(words)
     assert loud.endswith("(budget 60 s), about 40 s")
 
 

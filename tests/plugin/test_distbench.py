@@ -125,9 +125,8 @@ def test_no_place_for_the_run_directory_is_told(project: Project, monkeypatch: p
     monkeypatch.setattr(tempfile, "mkdtemp", fail)
     result = run(made)
 
-    result.stdout.fnmatch_lines(
-        ["cannot start ranks: No space left on device: /tmp. The run directory is below TMPDIR*"]
-    )
+    told = "cannot start ranks: No space left on device: /tmp. The run directory is below TMPDIR*"
+    result.stdout.fnmatch_lines([told])
     assert result.ret == 1
 
 

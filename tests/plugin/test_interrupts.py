@@ -64,9 +64,8 @@ def test_who_interrupts_the_cleaning_up_is_told_first_and_obeyed_then(
     interrupts.hold_on()
     signal.raise_signal(number)
 
-    assert capfd.readouterr().err.strip() == (
-        "distbench: cleaning up after the interruption; a second Ctrl-C leaves at once, without cleaning up"
-    )
+    told = "distbench: cleaning up after the interruption; a second Ctrl-C leaves at once, without cleaning up"
+    assert capfd.readouterr().err.strip() == told
     assert handlers() == before
 
 

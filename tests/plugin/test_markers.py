@@ -104,9 +104,8 @@ OTHERS = """
 
 def test_the_long_spelling_is_ours_whoever_has_the_short_one(project: Project) -> None:
     made = project(OTHERS)
-    run(made, "--strict-markers").stderr.fnmatch_lines(
-        ["*takes keywords only, found (4,). If the marker is not ours: distbench_short_options = false *"]
-    )
+    told = "*takes keywords only, found (4,). If the marker is not ours: distbench_short_options = false *"
+    run(made, "--strict-markers").stderr.fnmatch_lines([told])
     result = run(made, "--strict-markers", "-o", "distbench_short_options=false", "-v")
 
     result.stdout.fnmatch_lines([
@@ -224,9 +223,8 @@ def test_a_class_whose_world_size_is_none_is_the_error_of_its_tests_alone(projec
     result = run(made, "--world-size", "3")
 
     result.assert_outcomes(passed=3, errors=2)
-    result.stdout.fnmatch_lines(
-        [f"Base.world_size={value.replace('[', '[[]')} (*/test_it.py); wanted a number of ranks, or a list of such"]
-    )
+    told = f"Base.world_size={value.replace('[', '[[]')} (*/test_it.py); wanted a number of ranks, or a list of such"
+    result.stdout.fnmatch_lines([told])
 
 
 def test_misspelt_names_of_metrics_are_told(project: Project) -> None:
@@ -289,9 +287,8 @@ def test_what_it_does_not_run_at_is_said(project: Project) -> None:
     )
 
     result.assert_outcomes(passed=1, warnings=1)
-    result.stdout.fnmatch_lines(
-        ["*of unittest.TestCase: it runs on 4 ranks with gloo, and not on 2 ranks, not with mpi. A function*"]
-    )
+    told = "*of unittest.TestCase: it runs on 4 ranks with gloo, and not on 2 ranks, not with mpi. A function*"
+    result.stdout.fnmatch_lines([told])
 
 
 @pytest.mark.parametrize(

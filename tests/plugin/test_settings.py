@@ -208,9 +208,8 @@ def test_the_world_size_is_the_number_of_gpus(project: Project, gpus: Callable[[
     gpus(3)
     result = run(project(TEST), "--gpu", "-v")
 
-    result.stdout.fnmatch_lines(
-        ["distbench *: world size 3, nccl, 3 GPUs (NVIDIA H100 80GB HBM3)*", "*test_step?ws3? NEW*"]
-    )
+    told = ["distbench *: world size 3, nccl, 3 GPUs (NVIDIA H100 80GB HBM3)*", "*test_step?ws3? NEW*"]
+    result.stdout.fnmatch_lines(told)
     assert result.ret == 0
 
 
@@ -242,9 +241,8 @@ def test_a_rank_of_another_host_cannot_have_the_terminal(project: Project) -> No
     made.makeconftest(MANY_HOSTS)
     result = run(made, "--distbench-launcher=far", "--distbench-attach=0")
 
-    result.stderr.fnmatch_lines(
-        ["*distbench-attach*launcher far the ranks live on other hosts, which have no terminal*"]
-    )
+    told = "*distbench-attach*launcher far the ranks live on other hosts, which have no terminal*"
+    result.stderr.fnmatch_lines([told])
     assert result.ret == EXIT_USAGE
 
 

@@ -81,9 +81,8 @@ def test_the_row_says_at_which_step_it_was_decided(changes: dict[str, object], s
 
 def test_the_failure_says_what_was_planted_and_seen_and_what_would_help() -> None:
     conclusion = conclude(of(LOST), Strictness(options=frozenset({"distbench-strict"})))
-    assert conclusion.headline == (
-        "a slowdown was not detected: not suspicious: step injected +20.0 %, measured +2.0 % against the baseline"
-    )
+    said = "a slowdown was not detected: not suspicious: step injected +20.0 %, measured +2.0 % against the baseline"
+    assert conclusion.headline == said
     text = explanation(conclusion, command="pytest test_a.py", platforms=[])
     assert "+30.0%" in text
     assert "what would help: a baseline with more launches" in text
@@ -93,9 +92,8 @@ def test_the_failure_says_what_was_planted_and_seen_and_what_would_help() -> Non
 def test_doubts_about_a_run_are_a_line_each() -> None:
     [line] = told(*[result(verdict("beyond-threshold", ratio=1.2))] * 4)
     assert line.severity == "plain"
-    assert line.text.startswith(
-        "all 4 cases with timings are slower than their baselines, by 1.20 to 1.20 times: the cause"
-    )
+    words = "all 4 cases with timings are slower than their baselines, by 1.20 to 1.20 times: the cause"
+    assert line.text.startswith(words)
 
     blind = result(verdict("within-threshold", ratio=1.0, mde=2.1), verdict("within-threshold", ratio=1.0, mde=3.0))
     line = told(blind, blind)[-1]

@@ -77,9 +77,8 @@ NO_VALUE = replace(
 )
 def test_why_a_case_failed_is_said_in_a_word_or_two(case: CaseResult, why: str) -> None:
     assert why_failed(case) == why
-    assert sentence([case, result(verdict())], where="report: r.html").text == (
-        f"2 cases: 1 passed, 1 FAILED ({why})   report: r.html"
-    )
+    told = f"2 cases: 1 passed, 1 FAILED ({why})   report: r.html"
+    assert sentence([case, result(verdict())], where="report: r.html").text == told
 
 
 def test_each_case_is_counted_as_one_thing() -> None:
@@ -191,9 +190,8 @@ def test_a_run_is_a_sentence_that_says_why_cases_failed() -> None:
     both = in_words([failed(CHANGED, verdict("beyond-threshold")), quiet])
     assert both == "1 of 2 cases failed: the communication changed and a timing regressed in test_a[ws2]"
     assert in_words([learned] * 2) == "2 of 2 cases failed: the loss diverges from the baseline in both"
-    assert in_words([slower] * 3 + [sent]) == (
-        "4 of 4 cases failed: a timing regressed in 3; the communication changed in test_a[ws2]"
-    )
+    told = "4 of 4 cases failed: a timing regressed in 3; the communication changed in test_a[ws2]"
+    assert in_words([slower] * 3 + [sent]) == told
 
 
 @pytest.mark.parametrize(

@@ -161,9 +161,8 @@ def test_made_up_ranks_need_not_be_alone_on_this_host(
 
 def test_a_conftest_may_import_from_the_plugin_before_it_is_one(project: Callable[[str], pytest.Pytester]) -> None:
     made = project(ONE_STEP)
-    made.makeconftest(
-        'from pytest_distbench.testing import StandInLauncher\npytest_plugins = ["pytest_distbench.testing"]\n'
-    )
+    conftest = 'from pytest_distbench.testing import StandInLauncher\npytest_plugins = ["pytest_distbench.testing"]\n'
+    made.makeconftest(conftest)
 
     made.runpytest_subprocess("-W", "error").assert_outcomes(passed=1)
 

@@ -282,9 +282,8 @@ def test_the_baselines_of_this_machine_say_how_small_a_slowdown_they_detect(tmp_
     store.write(TEST, KEY, entry(1.0, 1.0, 1.0, tolerance=0.3))
     [steady] = doctor.baselines(tmp_path, {})
     assert (steady.code, steady.differences) == ("ok", [])
-    assert steady.reason.endswith(
-        f"{TEST}[{KEY}] step: noise 0 %: this baseline alone detects slowdowns above 30 %, with A/B about 30 %"
-    )
+    told = f"{TEST}[{KEY}] step: noise 0 %: this baseline alone detects slowdowns above 30 %, with A/B about 30 %"
+    assert steady.reason.endswith(told)
 
     path = store.write(TEST, "ws4.gloo.warm", entry(1.0, 2.0, 0.5))
     [noisy] = doctor.baselines(tmp_path, {})

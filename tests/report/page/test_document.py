@@ -90,19 +90,19 @@ def test_it_names_nothing_outside_of_itself_and_another_run_stands_in_its_data()
     assert "other" not in data_of(written(record))
 
 
-@pytest.mark.parametrize("where", ["name", "metric", "headline", "reason", "command"])
-def test_names_of_tests_and_files_are_never_markup(where: str) -> None:
-    made = result(verdict("beyond-threshold"), outcome="failed")
-    match where:
-        case "name":
-            made = result(verdict("beyond-threshold"), outcome="failed", nodeid=f"a.py::test[{HOSTILE}]")
-        case "metric":
-            made = result(verdict("beyond-threshold", metric=HOSTILE), outcome="failed")
-        case "headline":
-            made = result(verdict("beyond-threshold"), outcome="failed", headline=HOSTILE)
-        case "reason":
-            made = result(verdict("beyond-threshold", reason=HOSTILE), outcome="failed")
-    page = written(run(made, command=HOSTILE if where == "command" else ""))
+@pytest.mark.parametrize(
+    ("found", "changes", "command"),
+    [
+        ({}, {"nodeid": f"a.py::test[{HOSTILE}]"}, ""),
+        ({"metric": HOSTILE}, {}, ""),
+        ({}, {"headline": HOSTILE}, ""),
+        ({"reason": HOSTILE}, {}, ""),
+        ({}, {}, HOSTILE),
+    ],
+    ids=["name", "metric", "headline", "reason", "command"],
+)
+def test_names_of_tests_and_files_are_never_markup(found: Any, changes: Any, command: str) -> None:
+    page = written(run(result(verdict("beyond-threshold", **found), outcome="failed", **changes), command=command))
 
     plain = written(run(result(verdict("beyond-threshold"), outcome="failed"), command=""))
     assert [name for name, _ in Elements(page).tags] == [name for name, _ in Elements(plain).tags]
