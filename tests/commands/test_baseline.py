@@ -161,9 +161,8 @@ class TestAccept:
     ) -> None:
         closed = Sample(name="closed", unit="s", better="lower", value=9.0)
         old = baseline_of([0.001, 0.002, 0.003], name="closed")
-        store.write(
-            TEST, KEY, entry(0.001, 0.002, 0.003, metrics={**entry(0.001, 0.002, 0.003).metrics, "closed": old})
-        )
+        stored = entry(0.001, 0.002, 0.003)
+        store.write(TEST, KEY, replace(stored, metrics={**stored.metrics, "closed": old}))
         adaptive = result(*[0.004] * 5)
         first = replace(adaptive.launches[0], measurements=[*adaptive.launches[0].measurements, closed])
         later = [replace(launch, only=["step"]) for launch in adaptive.launches[1:]]

@@ -86,7 +86,6 @@ def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, message: str
 
 
 def test_a_cluster_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
-    with pytest.raises(
-        DistbenchError, match=r"cluster='h200': no file .*; wanted one ending in .toml, or one of h100-ib400"
-    ):
+    told = r"cluster='h200': no file .*; wanted one ending in .toml, or one of h100-ib400"
+    with pytest.raises(DistbenchError, match=told):
         read_cluster("h200", tmp_path, KNOWN)

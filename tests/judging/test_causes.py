@@ -23,14 +23,13 @@ SLOWER = Finding(metric="m", code="beyond-threshold", unit="s", better="lower", 
 
 
 def case(*verdicts: Finding, launches: list[LaunchRecord], **reference: object) -> CaseResult:
-    return CaseResult(
-        nodeid="t",
-        case=Case(test="t", id="ws2", conditions=ON_TWO, device="cpu"),
-        environment=Environment(platform="p", device="d", cores=2, software={}),
-        launches=launches,
-        verdicts=list(verdicts),
-        reference=replace(ReferenceRecord(kind="stored"), **reference),
+    of, known = (
+        Case(test="t", id="ws2", conditions=ON_TWO, device="cpu"),
+        replace(ReferenceRecord(kind="stored"), **reference),
     )
+    where = Environment(platform="p", device="d", cores=2, software={})
+    found = {"launches": launches, "verdicts": list(verdicts), "reference": known}
+    return CaseResult(nodeid="t", case=of, environment=where, **found)
 
 
 def slower(*, cpu_s: float = 0.02, late: list[float] = EQUAL, **changes: object) -> CaseResult:

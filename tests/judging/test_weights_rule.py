@@ -240,10 +240,8 @@ def test_a_number_that_was_saved_is_judged_where_the_arithmetic_is_the_same() ->
 
 
 def test_numbers_and_names_that_do_not_repeat_are_not_stored() -> None:
-    launches = [
-        sample({}, name=SAVED, tensors={"0": {"m.pt: time": state_of_number(t), f"{t}.pt: x": state_of_number(1)}})
-        for t in (17.0, 18.0)
-    ]
+    found = ({"m.pt: time": state_of_number(t), f"{t}.pt: x": state_of_number(1)} for t in (17.0, 18.0))
+    launches = [sample({}, name=SAVED, tensors={"0": one}) for one in found]
     assert weights_rule.stored_tensors(launches) == {}
 
 

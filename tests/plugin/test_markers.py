@@ -255,13 +255,9 @@ def test_misspelt_names_of_metrics_are_told(project: Project) -> None:
     """)
     result = run(made, "-W", "default")
 
-    result.stdout.fnmatch_lines(
-        [
-            "*nothing that was measured is among the metrics= of the test's marker; there are latency",
-            "*test_it.py::test_marker*",
-            "*no metric 'latncy' was judged; did you mean 'latency'?",
-        ]
-    )
+    nothing = "*nothing that was measured is among the metrics= of the test's marker; there are latency"
+    misspelt = "*no metric 'latncy' was judged; did you mean 'latency'?"
+    result.stdout.fnmatch_lines([nothing, "*test_it.py::test_marker*", misspelt])
     result.stdout.fnmatch_lines(["*no metric 'latenzy' was judged; did you mean 'latency'?"])
     result.assert_outcomes(failed=1, passed=3, warnings=2)
 

@@ -56,13 +56,8 @@ def test_unchanged_code_passes_also_under_strict_and_every_metric_is_shown_on_de
     result.stdout.fnmatch_lines(["*test_it.py .*", "1 case, * metric* (* unchanged), 1 launch* in *"])
     assert result.ret == 0
     assert "distbench 0." not in run(recorded, "-q").stdout.str()
-    run(recorded, "-v").stdout.fnmatch_lines(
-        [
-            "distbench 0.*: world size 2, gloo, *",
-            "test_step?ws2?  2 ranks, gloo, stand-in launcher, 1 launch",
-            "*count *7 *",
-        ]
-    )
+    head, case = "distbench 0.*: world size 2, gloo, *", "test_step?ws2?  2 ranks, gloo, stand-in launcher, 1 launch"
+    run(recorded, "-v").stdout.fnmatch_lines([head, case, "*count *7 *"])
 
 
 def test_a_slower_body_fails_with_table_and_command_and_a_faster_one_is_told(
@@ -96,12 +91,9 @@ def test_strict_fails_what_could_not_be_compared(recorded: pytest.Pytester) -> N
     recorded.makeini("[pytest]\ndistbench_launcher = stand-in\ndistbench_strict = true\n")
     result = run(recorded)
 
-    result.stdout.fnmatch_lines(
-        [
-            "step: inconclusive: the case's parameters changed since*; --distbench-strict",
-            "intended[?]  pytest 'test_it.py::test_step?ws2?' --distbench-update, then commit*",
-        ]
-    )
+    why = "step: inconclusive: the case's parameters changed since*; --distbench-strict"
+    what_next = "intended[?]  pytest 'test_it.py::test_step?ws2?' --distbench-update, then commit*"
+    result.stdout.fnmatch_lines([why, what_next])
     assert result.ret == 1
 
 
@@ -207,11 +199,12 @@ def test_other_software_makes_a_changed_exact_number_incomparable(
     assert result.ret == 0
 
 
+def marked(project: Project, mark: str) -> pytest.Pytester:
+    return project("import pytest\n" + textwrap.dedent(TEST).replace("def test_step", f"{mark}\ndef test_step"))
+
+
 def test_xfail_perf_expects_the_regression(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = project(TEST)
-    test = made.path / "test_it.py"
-    mark = '@pytest.mark.distbench(xfail_perf="bug 12")'
-    test.write_text("import pytest\n" + test.read_text().replace("def test_step", f"{mark}\ndef test_step"))
+    made = marked(project, '@pytest.mark.distbench(xfail_perf="bug 12")')
     run(made, "--distbench-update")
     monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.5")
 
@@ -226,9 +219,7 @@ def test_xfail_perf_expects_the_regression(project: Project, monkeypatch: pytest
 def test_an_advisory_verdict_is_shown_and_fails_nothing(
     project: Project, monkeypatch: pytest.MonkeyPatch, options: list[str], mark: str, reason: str, workers: list[str]
 ) -> None:
-    made = project(TEST)
-    test = made.path / "test_it.py"
-    test.write_text("import pytest\n" + test.read_text().replace("def test_step", f"{mark}\ndef test_step"))
+    made = marked(project, mark)
     run(made, "--distbench-update")
     run(made, *options).assert_outcomes(passed=1)
     monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.5")
@@ -563,8 +554,7 @@ def test_sugar_and_no_terminalprogress_are_fine(recorded: pytest.Pytester) -> No
 
 def test_ranks_that_share_a_gpu_keep_to_bounds(project: Project, gpus: Callable[[int], None]) -> None:
     gpus(1)
-    bounded = "import pytest\n\n" + "@pytest.mark.distbench(bounds={'count': '<= 6'})\ndef test_step"
-    made = project(textwrap.dedent(TEST).replace("def test_step", bounded))
+    made = marked(project, "@pytest.mark.distbench(bounds={'count': '<= 6'})")
     shared = run(made, "--gpu", "--world-size=2", "--distbench-share=gpu")
 
     shared.stdout.fnmatch_lines(["count: 7, bound: at most 6 (marker of test_step[[]ws2])", "x test_step?ws2? step: *"])

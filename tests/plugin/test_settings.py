@@ -24,6 +24,14 @@ def test_world_sizes_are_numbers_or_nothing(text: str) -> None:
     assert sizes is None or (sizes == tuple(sorted(set(sizes))) and sizes[0] >= 1)
 
 
+def refused(made: pytest.Pytester, told: str, *arguments: str) -> None:
+    """It ends before anything runs."""
+    result = run(made, *arguments)
+
+    result.stderr.fnmatch_lines([told])
+    assert result.ret == EXIT_USAGE
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -110,18 +118,13 @@ def test_a_bad_option_is_a_usage_error_that_names_it(
     """On a machine with one GPU."""
     gpus(1)
     made = project(TEST)
-    result = run(made, *arguments)
 
-    result.stderr.fnmatch_lines([message])
-    assert result.ret == EXIT_USAGE
+    refused(made, message, *arguments)
     assert stored(made) == []
 
 
 def test_without_a_gpu_there_is_no_run_on_gpus(project: Project) -> None:
-    result = run(project(TEST), "--gpu")
-
-    result.stderr.fnmatch_lines(["*--gpu: no GPU: there is no NVIDIA driver*Run on a machine with GPUs, or *"])
-    assert result.ret == EXIT_USAGE
+    refused(project(TEST), "*--gpu: no GPU: there is no NVIDIA driver*Run on a machine with GPUs, or *", "--gpu")
 
 
 def test_a_wrong_value_in_the_ini_file_is_one_usage_error_that_names_its_key(project: Project) -> None:
@@ -190,11 +193,8 @@ def test_there_are_no_more_options_and_keys_than_a_reader_can_take_in() -> None:
 
 def test_a_torch_that_ranks_cannot_use_is_a_usage_error(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "installed_version", lambda package: "2.4.1")
-    made = project(TEST)
-    result = run(made, "--distbench-launcher=warm")
 
-    result.stderr.fnmatch_lines(["*torch 2.4.1; ranks need * or later: pip install *"])
-    assert result.ret == EXIT_USAGE
+    refused(project(TEST), "*torch 2.4.1; ranks need * or later: pip install *", "--distbench-launcher=warm")
 
 
 def test_ini_keys_are_read(project: Project) -> None:
@@ -239,32 +239,26 @@ def test_ranks_of_other_hosts_need_no_gpu_and_no_core_of_this_one_and_wait_for_n
 def test_a_rank_of_another_host_cannot_have_the_terminal(project: Project) -> None:
     made = project(TEST)
     made.makeconftest(MANY_HOSTS)
-    result = run(made, "--distbench-launcher=far", "--distbench-attach=0")
-
     told = "*distbench-attach*launcher far the ranks live on other hosts, which have no terminal*"
-    result.stderr.fnmatch_lines([told])
-    assert result.ret == EXIT_USAGE
+
+    refused(made, told, "--distbench-launcher=far", "--distbench-attach=0")
 
 
 def test_a_folder_of_traces_that_cannot_be_made_is_a_usage_error(project: Project) -> None:
     made = project(TEST)
     (made.path / ".distbench").touch()
-    result = run(made, "--distbench-trace")
+    told = "*distbench-trace*its files go to */.distbench/traces, and *is no folder: give *"
 
-    assert result.ret == EXIT_USAGE
-    result.stderr.fnmatch_lines(["*distbench-trace*its files go to */.distbench/traces, and *is no folder: give *"])
+    refused(made, told, "--distbench-trace")
 
 
 def test_a_conftest_with_the_same_option_is_a_usage_error_with_the_way_out(pytester: pytest.Pytester) -> None:
     pytester.makeconftest('def pytest_addoption(parser):\n    parser.addoption("--gpu", action="store_true")\n')
     pytester.makepyfile("def test_step(distbench): pass")
     pytester.makeini("[pytest]\n")
-    result = pytester.runpytest_inprocess()
+    told = "*--gpu: a conftest.py of this project already defines it*distbench_short_options = false*--distbench-gpu*"
 
-    result.stderr.fnmatch_lines(
-        ["*--gpu: a conftest.py of this project already defines it*distbench_short_options = false*--distbench-gpu*"]
-    )
-    assert result.ret == EXIT_USAGE
+    refused(pytester, told)
 
 
 def test_such_a_conftest_keeps_its_option_where_nothing_is_ours_or_the_ini_says_so(

@@ -67,12 +67,11 @@ def test_people_get_aligned_text_and_markdown_and_parquet_is_for_files() -> None
 def everything() -> RunRecord:
     """A training to a target and a sweep, which all formats have something of."""
     at = {"seed": 3}
+    when = {"at": at, "facts": {"every": 5}}
     training = [
         Sample(name="steps_to_accuracy", unit="steps", better="steps", value=10, at=at),
         Sample(name="time_to_accuracy", unit="s", better="lower", value=7.0, at=at),
-        Sample(
-            name="evaluated_accuracy", unit="", better="info", value=0.5, values=[0.5, 0.9], at=at, facts={"every": 5}
-        ),
+        Sample(name="evaluated_accuracy", unit="", better="info", value=0.5, values=[0.5, 0.9], **when),
     ]
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.5, measurements=training)
     sweep = Sample(

@@ -93,14 +93,9 @@ def test_what_is_no_number_is_refused(returned: object) -> None:
         derived(lambda a: returned, Made(1.0))
 
 
-REQUEST = LaunchRequest(
-    title="test_a.py/test_b/ws2.gloo.warm",
-    work=Ranks(body=BodyReference(file="x.py", function="body")),
-    world_size=2,
-    backend="gloo",
-    device="cpu",
-    timeout_s=1.0,
-)
+WORK = Ranks(body=BodyReference(file="x.py", function="body"))
+WHERE = {"world_size": 2, "backend": "gloo", "device": "cpu"}
+REQUEST = LaunchRequest(title="test_a.py/test_b/ws2.gloo.warm", work=WORK, timeout_s=1.0, **WHERE)
 
 MAIN = Variant(revision=Revision("main", "main", Path()), interpreter=None)
 

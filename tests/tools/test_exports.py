@@ -31,14 +31,9 @@ def rate(value: float, name: str = "busbw", unit: str = "B/s") -> Sample:
     return Sample(name=name, unit=unit, better="higher", value=value)
 
 
-MEASURED = result(
-    launches=[
-        launch(0, latency(0.02), rate(4e9), Sample(name="loss", unit="", better="info", value=1.0)),
-        launch(1, latency(0.04), rate(6e9)),
-        launch(2, latency(9.0), outcome="failed"),
-        launch(3, latency(None)),
-    ]
-)
+FIRST = launch(0, latency(0.02), rate(4e9), Sample(name="loss", unit="", better="info", value=1.0))
+OTHERS = [launch(1, latency(0.04), rate(6e9)), launch(2, latency(9.0), outcome="failed"), launch(3, latency(None))]
+MEASURED = result(launches=[FIRST, *OTHERS])
 
 
 def written(name: str, *results: CaseResult) -> str:
@@ -63,21 +58,14 @@ def test_github_action_benchmark_has_a_file_for_each_direction(
 def test_pytorchs_database_has_every_launch() -> None:
     first, second = json.loads(written("pytorch-benchmark", MEASURED))
 
+    ran = {"platform": "cpu-x", "world_size": "2", "launcher": "warm", "commit": "c0ffee"}
+    metric = {"name": "latency[message_bytes=4096]", "benchmark_values": [0.02, 0.04]}
     assert first == {
-        "benchmark": {
-            "name": "pytest-distbench",
-            "mode": "training",
-            "dtype": "",
-            "extra_info": {"platform": "cpu-x", "world_size": "2", "launcher": "warm", "commit": "c0ffee"},
-        },
+        "benchmark": {"name": "pytest-distbench", "mode": "training", "dtype": "", "extra_info": ran},
         "runners": [{"type": "cpu-x", "name": "host0", "cpu_info": "X", "cpu_count": 2}],
         "model": {"name": CASE, "type": "ranks", "backend": "gloo", "origins": ["suites/test_a.py"]},
         "dependencies": {"torch": {"version": "2.14.0"}},
-        "metric": {
-            "name": "latency[message_bytes=4096]",
-            "benchmark_values": [0.02, 0.04],
-            "extra_info": {"unit": "s", "better": "lower"},
-        },
+        "metric": metric | {"extra_info": {"unit": "s", "better": "lower"}},
     }
     assert second["metric"]["benchmark_values"] == [4e9, 6e9]
 

@@ -70,11 +70,8 @@ def test_a_change_is_a_row_and_a_command_to_find_its_commit(tmp_path: Path, caps
     assert header.split()[:3] == ["test", "metric", "runs"]
     assert row.split()[:3] == ["test_a[ws2]", "step", "50"]
     assert row.split()[-4:] == ["worse", "2026-01-26", "2424242424", "2525252525"]
-    assert rest == [
-        "",
-        "find the commit:",
-        f"  git bisect start 2525252525 2424242424 && git bisect run {VERDICT} --distbench-against 2424242424",
-    ]
+    command = f"  git bisect start 2525252525 2424242424 && git bisect run {VERDICT} --distbench-against 2424242424"
+    assert rest == ["", "find the commit:", command]
 
 
 def test_all_shows_what_did_not_change_or_is_not_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,9 +140,8 @@ def test_a_change_lies_between_two_commits_and_has_the_command_that_finds_it() -
         "git bisect start cccccccccc bbbbbbbbbb && git bisect run distbench verdict --metric 'step' "
         "'suites/test_a.py::test_a[ws2]' --world-size 2 --distbench-against bbbbbbbbbb"
     )
-    assert section.texts == [
-        ["test_a[ws2]", "step", "3", "1 s", "2 s", "+100.0 %", "worse", "2026-01-03", "bbbbbbbbbb", "cccccccccc"]
-    ]
+    text = ["test_a[ws2]", "step", "3", "1 s", "2 s", "+100.0 %", "worse", "2026-01-03", "bbbbbbbbbb", "cccccccccc"]
+    assert section.texts == [text]
 
 
 def test_a_slow_test_is_bisected_with_the_option_that_runs_it() -> None:

@@ -58,9 +58,8 @@ def test_the_gravest_come_first_and_what_all_share_is_told_once() -> None:
     assert found.counts == {BROKEN: 1, "regressed": 1, "improved": 1, "unchanged": 1}
 
     quiet = page(result(verdict("within-threshold"), point(4)))
-    assert [note.text for note in quiet.notes] == [
-        "software differs from the baselines': torch 2.13.0 -> 2.14.0 (1 case)"
-    ]
+    line = "software differs from the baselines': torch 2.13.0 -> 2.14.0 (1 case)"
+    assert [note.text for note in quiet.notes] == [line]
     [untold] = page(result(verdict("noise", reason="too noisy"), reference=PAIRED)).cases
     assert [row.reason for row in untold.rows] == ["too noisy"]
     assert not [note for note in found.notes if "too noisy" in note.text]

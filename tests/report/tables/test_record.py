@@ -114,12 +114,9 @@ def test_what_was_stated_counts_and_planned_things_are_seen() -> None:
 def test_what_report_000_writes_down_is_seen_where_there_is_some() -> None:
     made = result()
     params = {"warmup_epochs": 5, "multipliers": [0.1, 0.01], "backup_dir": "s3://10.1.2.3/backup", "lr": 0.1}
-    case = replace(
-        made,
-        case=replace(made.case, params=params),
-        environment=replace(made.environment, system={"machine": "Amazon EC2 p3.16xlarge"}),
-        launches=[replace(made.launches[0], events=[Event(t=0.0, what="plan", facts={"schedule": "2 nodes"})])],
-    )
+    launch = replace(made.launches[0], events=[Event(t=0.0, what="plan", facts={"schedule": "2 nodes"})])
+    where = replace(made.environment, system={"machine": "Amazon EC2 p3.16xlarge"})
+    case = replace(made, case=replace(made.case, params=params), environment=where, launches=[launch])
     row = row_of(of(case))
 
     assert [*row][len(REPORT_001) :] == ["instance type", "schedule", "warm-up", "multipliers", "backup folder"]
