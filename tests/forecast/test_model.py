@@ -60,9 +60,8 @@ def test_a_collective_takes_its_messages_and_its_bytes(given: Call, seconds: flo
 
 
 def test_between_nodes_each_rank_sends_its_share() -> None:
-    within = time_of(call("reduce_scatter_tensor"), CLUSTER) + time_of(
-        call("all_gather_into_tensor", message_bytes=MIB // 8), CLUSTER
-    )
+    gather = call("all_gather_into_tensor", message_bytes=MIB // 8)
+    within = time_of(call("reduce_scatter_tensor"), CLUSTER) + time_of(gather, CLUSTER)
     between = time_of(call(size=2, stride=8, message_bytes=MIB // 8), CLUSTER)
 
     assert time_of(call(size=16), CLUSTER) == pytest.approx(within + between)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,10 +48,8 @@ def test_the_tolerance_closest_to_the_number_counts(
 def test_a_kind_with_a_tolerance_of_its_own_gives_way_to_nothing_less_than_its_name() -> None:
     """What a test accepts of its clocks, it does not accept of its memory."""
     memory = replace(STEP, name="peak_memory", unit="B", better="memory")
-    clocks, named = (
-        Terms(tolerance=tolerance, default_tolerance=0.1, max_launches=1, cores=2)
-        for tolerance in (0.5, {"peak_memory": 0.05})
-    )
+    clocks = Terms(tolerance=0.5, default_tolerance=0.1, max_launches=1, cores=2)
+    named = dataclasses.replace(clocks, tolerance={"peak_memory": 0.05})
 
     assert clocks.tolerance_of(memory, (None, None)) == 0.2
     assert named.tolerance_of(memory, (None, None)) == 0.05

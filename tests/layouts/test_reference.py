@@ -99,9 +99,8 @@ def test_a_sound_pass_is_off_by_roundings_alone(precision: str, order: int | Non
     found = compared(precision=precision, order=order)
 
     assert off(found) == set()
-    assert {(q.step, q.part) for q in found.seen} == {
-        (s, p) for s in (1, 2, 3) for p in (WEIGHTS, LOSS, GRADIENT, STATE)
-    }
+    parts = {(step, part) for step in (1, 2, 3) for part in (WEIGHTS, LOSS, GRADIENT, STATE)}
+    assert {(q.step, q.part) for q in found.seen} == parts
     assert Quantity(1, STATE, "scale") in found.seen
     assert len(found.losses) == len(found.expected_losses) == 3
     assert (found.has_gradient, found.has_moved) == (True, True)

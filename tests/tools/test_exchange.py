@@ -42,11 +42,8 @@ def test_an_entry_has_a_row_per_metric_and_launch() -> None:
     table = entry_rows([replace(FILE, entry=entry(1.0, metrics=metrics))])
 
     assert list(table.columns)[-5:] == ["metric", "unit", "better", "launch", "value"]
-    assert [row[-5:] for row in table.rows] == [
-        ("latency[message_bytes=8]", "s", "lower", 0, 0.1),
-        ("latency[message_bytes=8]", "s", "lower", 1, 0.2),
-        ("steps", "", "steps", 0, None),
-    ]
+    latencies = [("latency[message_bytes=8]", "s", "lower", i, value) for i, value in enumerate((0.1, 0.2))]
+    assert [row[-5:] for row in table.rows] == [*latencies, ("steps", "", "steps", 0, None)]
 
 
 def test_what_is_exported_can_be_imported(run: Run, store: BaselineStore, tmp_path: Path) -> None:

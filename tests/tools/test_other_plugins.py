@@ -178,9 +178,8 @@ def test_json_has_an_entry_per_case_and_time_with_exact_values(project: Project)
     result = run(made, "--benchmark-json=out.json")
 
     found = entries((made.path / "out.json").read_text())
-    assert set(found) == {
-        f"test_it.py::test_step[{d}-ws2]:{m}" for d in ("float32", "bfloat16") for m in ("step", "wait")
-    }
+    names = {f"{d}-ws2]:{m}" for d in ("float32", "bfloat16") for m in ("step", "wait")}
+    assert set(found) == {f"test_it.py::test_step[{name}" for name in names}
     step = found["test_it.py::test_step[float32-ws2]:step"]
     assert step["stats"]["data"] == [0.0201, 0.0203, 0.0199]
     assert (step["stats"]["rounds"], step["stats"]["iterations"]) == (3, 1)

@@ -138,9 +138,8 @@ def test_what_is_sent_is_told_in_the_row_of_the_communication_which_is_no_number
     [row] = case.rows
     assert [*cells(row, "current", "baseline"), row.reason] == ["4 calls, 4 MiB", "2 calls, 2 MiB", ""]
     assert case.story[:2] == ["Communication per step changed:", "  d"]
-    assert [chart["title"] for chart in case.charts if chart["type"] == "grid"] == [
-        "Communication in an iteration of step"
-    ]
+    grids = [chart["title"] for chart in case.charts if chart["type"] == "grid"]
+    assert grids == ["Communication in an iteration of step"]
 
 
 def test_a_failed_case_has_the_command_that_accepts_it_where_one_does() -> None:
