@@ -64,10 +64,7 @@ REFUSED = {
         ([join(at_s="soon")], r"join: at_s='soon'; wanted seconds"),  # type: ignore[arg-type]
         ([join(at_s=1), kill(at_s=2, slot=3)], r"kill\(at_s=2, slot=3\): slot 3 is empty then; occupied are 0, 1"),
         ([join(at_s=1), kill(at_s=2, slot=0, nodes=2)], r"slot= names one node, and nodes=2 are more"),
-        (
-            [kill(at_step=10**30)],
-            r"kill: at_step=10+; wanted a whole number of at least 1 and at most 9007199254740992",
-        ),
+        ([kill(at_step=10**30)], "kill: at_step=10+; wanted a whole number of at least 1 and at most 9007199254740992"),
         (cycle(period_s=1, on=2), r"cycle\(period_s=1, on=2, off=2\): join\(at_s=1, nodes=2\): 1 nodes and 2 more"),
         (cycle(period_s=1, on=1, off=2), r"kill|leave\(at_s=2, nodes=2\): of 2 nodes 0 would be left"),
         (cycle(period_s=1, by="stop"), "by='stop'; wanted one of leave, kill"),  # type: ignore[arg-type]

@@ -88,19 +88,16 @@ def test_what_is_no_network_is_refused(text: str, problem: str) -> None:
     assert problem in str(raised.value)
 
 
-mark = pytest.mark
+marked = pytest.mark.network
 
 
 @pytest.mark.parametrize(
     ("marker", "network"),
     [
-        (mark.network("1gbit"), Network(rate=1e9)),
-        (mark.network("1gbit,delay=1ms"), Network(rate=1e9, delay_s=0.001)),
-        (
-            mark.network("1gbit", delay="1ms", overlay=True, hosts=2),
-            Network(rate=1e9, delay_s=0.001, overlay=True, hosts=2),
-        ),
-        (mark.network(label="roce"), Network(label="roce")),
+        (marked("1gbit"), Network(rate=1e9)),
+        (marked("1gbit,delay=1ms"), Network(rate=1e9, delay_s=0.001)),
+        (marked("1gbit", delay="1ms", overlay=True, hosts=2), Network(rate=1e9, delay_s=0.001, overlay=True, hosts=2)),
+        (marked(label="roce"), Network(label="roce")),
     ],
 )
 def test_a_network_in_one_text_or_in_keywords(marker: pytest.MarkDecorator, network: Network) -> None:
@@ -110,13 +107,13 @@ def test_a_network_in_one_text_or_in_keywords(marker: pytest.MarkDecorator, netw
 @pytest.mark.parametrize(
     ("marker", "problem"),
     [
-        (mark.network(), "rate=''"),
-        (mark.network("1gbit", "2gbit"), r"rate=\('1gbit', '2gbit'\)"),
-        (mark.network(10**9), "rate=1000000000"),
-        (mark.network("1gbit", delay=0.001), "delay=0.001"),
-        (mark.network("1gbit", overlay=1), "overlay=1"),
-        (mark.network("1gbit", label="roce"), "a label names what is there"),
-        (mark.network("1gbit,delay=1ms", loss="1%"), "rate='1gbit,delay=1ms'"),
+        (marked(), "rate=''"),
+        (marked("1gbit", "2gbit"), r"rate=\('1gbit', '2gbit'\)"),
+        (marked(10**9), "rate=1000000000"),
+        (marked("1gbit", delay=0.001), "delay=0.001"),
+        (marked("1gbit", overlay=1), "overlay=1"),
+        (marked("1gbit", label="roce"), "a label names what is there"),
+        (marked("1gbit,delay=1ms", loss="1%"), "rate='1gbit,delay=1ms'"),
     ],
 )
 def test_what_is_none_is_refused(marker: pytest.MarkDecorator, problem: str) -> None:
@@ -125,9 +122,9 @@ def test_what_is_none_is_refused(marker: pytest.MarkDecorator, problem: str) -> 
 
 
 def test_the_closest_marker_says_all_of_it() -> None:
-    found = chosen_by([mark.full.mark, mark.network("1gbit").mark, mark.network("100mbit", delay="1ms").mark])
+    found = chosen_by([pytest.mark.full.mark, marked("1gbit").mark, marked("100mbit", delay="1ms").mark])
     assert found == {"network": "1gbit"}
-    assert chosen_by([mark.full.mark]) == {}
+    assert chosen_by([pytest.mark.full.mark]) == {}
 
 
 PASSED = LaunchRecord(index=0, outcome="passed", wall_s=1.0)

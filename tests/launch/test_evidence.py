@@ -22,6 +22,8 @@ from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.worker import leaving, main, membership
 from pytest_distbench.worker.line import ControlLine
 
+THROWN = "terminate called after throwing an instance of"
+
 
 @pytest.mark.parametrize(
     ("text", "found"),
@@ -29,15 +31,9 @@ from pytest_distbench.worker.line import ControlLine
         ("", None),
         ("what():  nothing\n", None),
         ("terminate called without an active exception\n", None),
-        ("terminate called after throwing an instance of 'a::B<int>'\nFatal Python error: Aborted\n", None),
-        (
-            "x\nterminate called after throwing an instance of 'a::B<int>'\n  what():  no\nmore\n",
-            ("a::B<int>", "a::B<int>: no"),
-        ),
-        (
-            "terminate called after throwing an instance of 'gloo::Gone'\n  what():  [enforce fail at a.cc:1] 1.\n",
-            ("gloo::Gone", "gloo::Gone: 1."),
-        ),
+        (f"{THROWN} 'a::B<int>'\nFatal Python error: Aborted\n", None),
+        (f"x\n{THROWN} 'a::B<int>'\n  what():  no\nmore\n", ("a::B<int>", "a::B<int>: no")),
+        (f"{THROWN} 'gloo::Gone'\n  what():  [enforce fail at a.cc:1] 1.\n", ("gloo::Gone", "gloo::Gone: 1.")),
     ],
 )
 def test_an_exception_is_its_class_and_the_first_line_of_its_words(

@@ -138,13 +138,9 @@ def test_the_system_tells_its_os_its_firmware_and_its_machine(tmp_path: Path) ->
     dmi.mkdir(parents=True)
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "os-release").write_text('ID=ubuntu\nPRETTY_NAME="Ubuntu 24.04.1 LTS"\nVERSION_ID="24.04"\n')
-    texts = {
-        "bios_vendor": "Amazon EC2\n",
-        "bios_version": "1.0\n",
-        "sys_vendor": "Amazon EC2\n",
-        "product_serial": "ec2-1\n",
-    }
-    for name, text in {**texts, "product_name": "p3.16xlarge\n"}.items():
+    vendors = {"bios_vendor": "Amazon EC2\n", "sys_vendor": "Amazon EC2\n"}
+    others = {"bios_version": "1.0\n", "product_serial": "ec2-1\n", "product_name": "p3.16xlarge\n"}
+    for name, text in (vendors | others).items():
         (dmi / name).write_text(text)
     found = hardware.system(tmp_path)
 

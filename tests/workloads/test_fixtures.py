@@ -95,11 +95,7 @@ OF_NCCL_TESTS = {"sizes": [33554432], "iterations": 20, "warmup": 1, "mode": "ba
         ("all_reduce", {"redop": ["max", "max"], "sizes": [4096]}, {"redop": ["max"]}),
         ("all_reduce", OF_NUMPY, {"sizes": [4, 16], "group": 2, "in_place": True}),
         ("all_reduce", {"sizes": "nccl-tests"}, OF_NCCL_TESTS),
-        (
-            "all_reduce",
-            {"sizes": "nccl-tests", "iterations": 5, "mode": "per-iteration"},
-            {"iterations": 5, "mode": None},
-        ),
+        ("all_reduce", {"sizes": "nccl-tests", **OTHERWISE}, {"iterations": 5, "mode": None}),
         ("all_reduce", {"sizes": "mlbench"}, {"iterations": 100}),
     ],
 )

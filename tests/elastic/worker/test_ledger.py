@@ -179,23 +179,23 @@ def test_a_training_that_goes_on_with_what_was_saved_is_within_every_bound(
     assert [line.rows for line in fed] == 12 * [{"model": 2}]
 
 
+PARAMETERS = {"parameters_changed_by_load"}
+RANDOM_STATE = {"random_state_changed_by_load", "state_changed_by_load"}
+
+
 @pytest.mark.parametrize(
     ("fault", "rows", "told"),
     [
-        ("weights anew", {"parameters_changed_by_load"}, "the parameters of model are not the saved ones"),
+        ("weights anew", PARAMETERS, "the parameters of model are not the saved ones"),
         (
             "another model",
             {"optimizer_steps_missed", "parameters_changed_by_load", "random_state_changed_by_load"},
             "the parameters of the optimizer that steps are not the saved",
         ),
-        ("running mean anew", {"parameters_changed_by_load"}, "the buffers of model are not the saved"),
-        ("statistics forgotten", {"parameters_changed_by_load"}, "the buffers of model are not the saved"),
-        ("statistics not kept", {"parameters_changed_by_load"}, "the buffers of model.model are not the saved"),
-        (
-            "table built anew",
-            {"parameters_changed_by_load"},
-            "the buffer model.table, which is not saved, is not built",
-        ),
+        ("running mean anew", PARAMETERS, "the buffers of model are not the saved"),
+        ("statistics forgotten", PARAMETERS, "the buffers of model are not the saved"),
+        ("statistics not kept", PARAMETERS, "the buffers of model.model are not the saved"),
+        ("table built anew", PARAMETERS, "the buffer model.table, which is not saved, is not built"),
         ("moments zeroed", {"optimizer_moments_changed_by_load"}, "the state of the optimizer optimizer is not"),
         (
             "another optimizer",
@@ -221,16 +221,8 @@ def test_a_training_that_goes_on_with_what_was_saved_is_within_every_bound(
         ),
         ("place forgotten", {"position_changed_by_load", "samples_repeated"}, "sample 0 of it, and 8, 0, 16"),
         ("reseeded", {"random_state_changed_by_load"}, "the random stream of torch is not at the position that"),
-        (
-            "random state of another rank",
-            {"random_state_changed_by_load", "state_changed_by_load"},
-            "the random stream of torch is not at the position that",
-        ),
-        (
-            "random state not given back",
-            {"random_state_changed_by_load", "state_changed_by_load"},
-            "the random stream of torch is not at the position that",
-        ),
+        ("random state of another rank", RANDOM_STATE, "the random stream of torch is not at the position that"),
+        ("random state not given back", RANDOM_STATE, "the random stream of torch is not at the position that"),
         ("one sample for all", {"other_samples_fed", "samples_repeated", "samples_skipped"}, "sample 0 was trained on"),
     ],
 )

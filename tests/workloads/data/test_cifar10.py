@@ -82,18 +82,15 @@ def test_a_record_is_a_label_and_three_planes_counted_file_by_file() -> None:
     assert list(count_records(sizes, "here").items()) == [("data_batch_1.bin", 1), ("data_batch_2.bin", 2)]
 
 
+FIRST = "data_batch_1.bin"
+
+
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        (
-            {"data_batch_1.bin": RECORD_BYTES + 5},
-            r"data_batch_1.bin, record 1: .* found 3078 bytes, 5 more than 1 records",
-        ),
-        ({"data_batch_1.bin": 0}, r"found 0 bytes"),
-        (
-            {"train-00001-of-01024": 9},
-            r"here: wanted .* data_batch_1.bin to data_batch_5.bin.* found train-00001.*tar.gz",
-        ),
+        ({FIRST: RECORD_BYTES + 5}, f"{FIRST}, record 1: .* found 3078 bytes, 5 more than 1 records"),
+        ({FIRST: 0}, r"found 0 bytes"),
+        ({"train-00001-of-01024": 9}, f"here: wanted .* {FIRST} to data_batch_5.bin.* found train-00001.*tar.gz"),
         ({}, r"found no file"),
     ],
 )
