@@ -257,11 +257,14 @@ class ResultsPlugin:
             return
         given = [Path(self._config.invocation_params.dir, str(argument)).resolve() for argument in self._config.args]
 
+        # of another root directory that shares the store tests have other names: they may well be there
+        is_own_store = settings.baselines.resolve().is_relative_to(self._config.rootpath.resolve())
+
         def is_whole(path: Path) -> bool:
             if not any(path.is_relative_to(argument) for argument in given):  # an argument with :: is above no file
                 return False
             is_collected = os.path.relpath(path, self._config.rootpath) in self._whole
-            return is_collected or (not path.exists() and any(argument.is_dir() for argument in given))
+            return is_collected or (is_own_store and not path.exists())
 
         try:
             for platform in dict.fromkeys(result.environment.platform for result in self._results):

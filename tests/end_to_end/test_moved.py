@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -171,6 +172,22 @@ def test_what_a_run_does_not_choose_is_not_missing(
     if "world-size" not in str(arguments) or change is not GONE:
         assert "without a test" not in result.stdout.str()
     assert names(recorded) == before
+
+
+def test_a_store_that_another_root_shares_may_have_tests_of_its_own(recorded: pytest.Pytester) -> None:
+    (recorded.path / "other").mkdir()
+    (recorded.path / "other" / "test_its.py").write_text((recorded.path / "test_it.py").read_text())
+    command = [sys.executable, "-m", "pytest", "-c", "/dev/null", "--rootdir=.", "--distbench-launcher=stand-in", "."]
+    done = subprocess.run(
+        [*command, "--world-size=2", "--distbench-baselines=../baselines"],
+        cwd=recorded.path / "other",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout
+    assert "without a test" not in done.stdout
 
 
 REPEAT = """
