@@ -147,8 +147,8 @@ def train(rank, fault, epochs):
     x = torch.randn(4096, 64)
     labels = (x @ torch.randn(64, 10)).argmax(1)
     hidden = 32 * rank.world_size if fault == "cannot restore" else 32
-    parts = [torch.nn.Linear(64, hidden), torch.nn.BatchNorm1d(hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, 10)]
-    model = torch.nn.Sequential(*parts)
+    norm = torch.nn.BatchNorm1d(hidden) if fault == "statistics not saved" else torch.nn.Identity()
+    model = torch.nn.Sequential(torch.nn.Linear(64, hidden), norm, torch.nn.ReLU(), torch.nn.Linear(hidden, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * rank.world_size, momentum=0.9)
     kept = {"model": model} if fault == "optimizer lost" else {"model": model, "optimizer": optimizer}
     if fault == "first moments":
