@@ -249,7 +249,6 @@ class ResultsPlugin:
 
     def _find_missing(self, settings: Settings, session: pytest.Session) -> None:
         """Know the entries whose test is gone; they fail a run that compares with what is stored."""
-        from pytest_distbench.errors import StoredFileError
         from pytest_distbench.store.baselines import BaselineStore
         from pytest_distbench.store.entries import missing_entries
 
@@ -266,18 +265,15 @@ class ResultsPlugin:
             is_collected = os.path.relpath(path, self._config.rootpath) in self._whole
             return is_collected or (is_own_store and not path.exists())
 
-        try:
-            for platform in dict.fromkeys(result.environment.platform for result in self._results):
-                self._missing |= missing_entries(
-                    BaselineStore(settings.baselines, platform),
-                    [result for result in self._results if result.environment.platform == platform],
-                    made=self._state.collected,
-                    rootpath=self._config.rootpath,
-                    is_whole=is_whole,
-                )
-        except StoredFileError as error:
-            self._trouble.append(str(error))
-        if (self._missing and settings.update is None) or self._trouble:
+        for platform in dict.fromkeys(result.environment.platform for result in self._results):
+            self._missing |= missing_entries(
+                BaselineStore(settings.baselines, platform),
+                [result for result in self._results if result.environment.platform == platform],
+                made=self._state.collected,
+                rootpath=self._config.rootpath,
+                is_whole=is_whole,
+            )
+        if self._missing and settings.update is None:
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     def _find_unused(self, settings: Settings, session: pytest.Session) -> None:

@@ -68,6 +68,10 @@ class BaselineStore:
     def path(self, test: str, key: str) -> Path:
         return self._place(test) / _file_name(key)
 
+    def folder_of(self, test: str) -> Path:
+        """Where the cases of a test are, whether or not there are any."""
+        return self.folder / self.platform / _below_platform(test)
+
     def entry(self, test: str, key: str) -> BaselineEntry | None:
         path = self.path(test, key)
         return self._read_of(test, path).entry if os.path.lexists(path) else None

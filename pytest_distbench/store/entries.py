@@ -9,13 +9,14 @@ entry counts as unused only if its test was there to use it, or is certainly gon
 from __future__ import annotations
 
 import ast
+import contextlib
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from pytest_distbench.errors import ConfigurationError, DistbenchError
+from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFileError
 from pytest_distbench.records.case import NODES, BaselineEntry, Case, Conditions, EntryName
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
@@ -196,11 +197,14 @@ def missing_entries(
         if not result.reference.metrics:
             new.setdefault(result.case.test, set()).update(ranks_in(result.case.id))
     found: dict[EntryName, str] = {}
-    for _, paths in itertools.groupby(store.files(), key=lambda path: path.parent):
-        files = [read_file(path) for path in paths]
+    unread = {store.folder_of(test) for test in made.keys() - new.keys()}
+    for folder, paths in itertools.groupby(store.files(), key=lambda path: path.parent):
+        files = [] if folder in unread else list(_readable(paths))
+        if not files:
+            continue
         test = files[0].test
         whole = (rootpath / PurePosixPath(test.partition("::")[0])).resolve()
-        if (test in made and test not in new) or not is_whole(whole) or (test not in made and has_test(rootpath, test)):
+        if not is_whole(whole) or (test not in made and has_test(rootpath, test)):
             continue
         for file in files:
             entry = file.entry
@@ -212,6 +216,12 @@ def missing_entries(
             elif has_new_id and not entry.is_of(made[test], file.key):
                 found[file.name] = f"{test}[{entry.test_id}]"
     return found
+
+
+def _readable(paths: Iterable[Path]) -> Iterator[BaselineFile]:
+    for path in paths:
+        with contextlib.suppress(StoredFileError):  # told by the test whose it is
+            yield read_file(path)
 
 
 def moved_entries(files: Iterable[BaselineFile], old: str, new: str) -> Iterator[tuple[BaselineFile, BaselineFile]]:

@@ -133,6 +133,15 @@ def test_a_test_that_is_gone_fails_until_its_baseline_is_moved_and_then_a_slowdo
     result.stdout.fnmatch_lines(["step +*% *(threshold +*%)*", f"FAILED *{pattern(new)}* - *"])
 
 
+def test_what_cannot_be_read_of_a_test_that_does_not_run_fails_nobody(recorded: pytest.Pytester) -> None:
+    (recorded.path / "test_more.py").write_text((recorded.path / "test_it.py").read_text())
+    assert run(recorded, "test_more.py", "--distbench-update").ret == 0
+    for path in (recorded.path / "baselines").rglob("test_more/**/*.json"):
+        path.write_text("{")
+
+    assert run(recorded, "test_it.py", "-k", "load").ret == 0
+
+
 def test_the_one_new_name_is_offered(recorded: pytest.Pytester) -> None:
     edit(("test_load", "test_loading"))(recorded.path)
 
