@@ -53,6 +53,7 @@ def test_a_file_whose_share_has_more_than_doubled_is_an_error_however_slow_the_m
     assert durations.main(["--record", measured(slow=10)]) == 0
     assert durations.main([measured(3.0, slow=10)]) == 0
     assert durations.main([measured(slow=15, new=0.5)]) == 0
+    assert durations.main([measured(slow=10, lint=40)]) == 0
     assert durations.main([measured(slow=40, new=5)]) == 1
     assert capsys.readouterr().err.splitlines()[:2] == [
         "tests/test_slow.py: 40 CPU seconds, 30.8% of all; 10.0% when recorded",
