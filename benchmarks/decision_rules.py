@@ -17,7 +17,6 @@ from scipy.special import ndtr
 
 from pytest_distbench.judging.case import compare
 from pytest_distbench.judging.comparison import Comparison, decide
-from pytest_distbench.judging.confirmation import Known, confirm
 from pytest_distbench.judging.entry import are_enough, make_entry
 from pytest_distbench.judging.screening import LEAST, SCREENING_LAUNCHES, SUSPICIOUS, screen
 from pytest_distbench.judging.terms import Terms
@@ -26,6 +25,7 @@ from pytest_distbench.records.case import Case, Conditions
 from pytest_distbench.records.kinds import distribution, nearest_rank
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Spread
+from pytest_distbench.run.confirm.rule import StoredComparison, confirm
 
 COMPARISONS = 50
 """Tests of a run: they share its error rate, and the chance of a red run is told for as many."""
@@ -168,7 +168,7 @@ def whole(
         there = [[turns[ARMS * i + (i + arm) % ARMS] for i in range(look)] for arm in range(ARMS)]
         here = [launch.shaped(shape) if shape else launch.slowed(factor) for launch in there[0]]
         sides = _records(here), _records(there[1]), _records(there[2])
-        known = Known(verdicts=findings, entry=entry, tolerances={"t": TOLERANCE}, comparisons=COMPARISONS)
+        known = StoredComparison(verdicts=findings, entry=entry, tolerances={"t": TOLERANCE}, comparisons=COMPARISONS)
         findings = confirm(terms, CASE, known, sides, revision="then", cases=1)
         if not any(finding.is_open for finding in findings):
             break

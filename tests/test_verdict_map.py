@@ -12,7 +12,6 @@ import pytest
 from support.results import PAIRED, end_of, result, run, verdict
 
 from pytest_distbench.commands.runs import judge
-from pytest_distbench.judging.confirmation import can_be_confirmed
 from pytest_distbench.judging.entry import is_wanted, why_not_stored
 from pytest_distbench.judging.outcome import Strictness, conclude
 from pytest_distbench.judging.terms import certain_failure
@@ -20,6 +19,7 @@ from pytest_distbench.records.reasons import REASONS
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding, is_found
 from pytest_distbench.report.formats import workflow_commands
+from pytest_distbench.run.confirm.rule import can_be_confirmed
 from pytest_distbench.store.accept import NotABaseline, propose_entry
 
 

@@ -202,7 +202,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if not running or config.option.collectonly:
         return
 
-    if session_of(config).recorders is not None and not config.pluginmanager.hasplugin(_CONFIRM):
+    if session_of(config).confirmer is not None and not config.pluginmanager.hasplugin(_CONFIRM):
         from pytest_distbench.plugin.confirm import ConfirmPlugin
 
         config.pluginmanager.register(ConfirmPlugin(config, settings_of(config)), _CONFIRM)
@@ -249,8 +249,7 @@ def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:
         tests, slow = ([_expected_s(item) for item in found] for found in (filter(_is_measured, items), state.slow))
     except DistbenchError:
         return ""  # a marker that cannot be used ends the run, and a baseline that cannot be read the test whose it is
-    confirm = session_of(config).recorders
-    confirm_s = confirm.settings.confirm_budget_s if confirm is not None and settings.update is None else 0.0
+    confirm_s = settings.confirm_budget_s if session_of(config).confirmer is not None else 0.0
     return duration_text(tests, slow=slow, confirm_s=confirm_s)
 
 
@@ -347,7 +346,7 @@ def pytest_runtest_makereport(
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
     """The letter of a test of ours that passed, or of one that is run again at the end."""
-    if carry.is_doubtful(report):
+    if carry.is_suspicious(report):
         return "", "?", "SUSPICIOUS"
     if report.when != "call" or not report.passed or not carry.texts_of(report):
         return None

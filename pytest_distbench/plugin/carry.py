@@ -15,22 +15,22 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_distbench.records.run import CaseResult
-    from pytest_distbench.run.confirm import Again
+    from pytest_distbench.run.confirm import Rerun
 
 CASES_ATTRIBUTE = "distbench_cases"
 TEST_ATTRIBUTE = "distbench_test"
 ATTEMPT_ATTRIBUTE = "distbench_attempt"
-DOUBTFUL_ATTRIBUTE = "distbench_doubtful"
+SUSPICIOUS_ATTRIBUTE = "distbench_suspicious"
 
 CASES: pytest.StashKey[dict[str, CaseResult]] = pytest.StashKey()
 """What a test has measured, until its report carries it."""
-AGAIN: pytest.StashKey[Again] = pytest.StashKey()
-"""How a test is run again whose stored comparisons are in doubt."""
-WHY_NOT_AGAIN = pytest.StashKey[str]()
+RERUN: pytest.StashKey[Rerun] = pytest.StashKey()
+"""How a test is run again whose stored comparisons are suspicious."""
+WHY_NO_RERUN = pytest.StashKey[str]()
 """Why it cannot be run again."""
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
-_RERUN = "rerun"
+_RERUN_OUTCOME = "rerun"
 """The outcome that pytest-rerunfailures gives to the last report of an attempt after which it runs the test again."""
 _LONGEST_LINE = 300
 
@@ -73,18 +73,18 @@ def forget_numbers(item: pytest.Item) -> None:
     item.user_properties[:] = [pair for pair in item.user_properties if not pair[0].startswith(PREFIX)]
 
 
-def doubtful(report: pytest.TestReport) -> pytest.TestReport:
+def suspicious(report: pytest.TestReport) -> pytest.TestReport:
     """What is shown of a test that is run again at the end: that it was run, and no outcome."""
     shown = copy.copy(report)
-    shown.outcome = _RERUN  # type: ignore[assignment] # as other plugins call it, so that files of results leave it out
+    shown.outcome = _RERUN_OUTCOME  # type: ignore[assignment] # as other plugins call it, so that files of results leave it out
     shown.longrepr, shown.sections = None, []
     setattr(shown, CASES_ATTRIBUTE, [])
-    setattr(shown, DOUBTFUL_ATTRIBUTE, True)
+    setattr(shown, SUSPICIOUS_ATTRIBUTE, True)
     return shown
 
 
-def is_doubtful(report: pytest.TestReport) -> bool:
-    return getattr(report, DOUBTFUL_ATTRIBUTE, False)
+def is_suspicious(report: pytest.TestReport) -> bool:
+    return getattr(report, SUSPICIOUS_ATTRIBUTE, False)
 
 
 def test_of(report: pytest.TestReport) -> tuple[str, str] | None:
@@ -139,7 +139,7 @@ class Attempts:
             self._texts.setdefault(node, []).extend(texts)
         if report.failed:
             self._failed.add(node)
-        elif str(report.outcome) == _RERUN and not is_doubtful(report):
+        elif str(report.outcome) == _RERUN_OUTCOME and not is_suspicious(report):
             from pytest_distbench.machine.secrets import mask_text
 
             # Of our own failures the first line tells the whole story.

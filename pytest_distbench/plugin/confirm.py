@@ -1,7 +1,7 @@
-"""Tests whose stored comparison is in doubt are run again at the end, in turns with the revisions that recorded it.
+"""Tests with suspicious cases are run again at the end, interleaved with the revisions that recorded their baselines.
 
-Their reports are held back until then. So the most doubtful come first while the budget lasts, at some distance from
-the moment that raised the doubt, and with fixtures of their own.
+Their reports are held back until then. So the most suspicious come first while the budget lasts, at some distance from
+the moment that made them suspicious, and with fixtures of their own.
 """
 
 from __future__ import annotations
@@ -19,103 +19,57 @@ from pytest_distbench.units import counted, plural
 if TYPE_CHECKING:
     from pytest_distbench.plugin.distbench import Distbench
     from pytest_distbench.run.against import Variant
-    from pytest_distbench.run.confirm import Again, Allowance
+    from pytest_distbench.run.confirm import Allowance, Rerun
     from pytest_distbench.run.request import Settings
 
 
 MOST_BEYOND_BUDGET_S = 120.0
-"""The first look of the most suspicious test may take so long whatever the budget is: else a body of seconds never ran
-in turns. Further looks are of the budget.
+"""The first look of the most suspicious test may take so long whatever the budget is: else a body of seconds was never
+interleaved. Further looks are of the budget.
 An elastic job, whose three sides run one after the other, takes minutes, and more budget."""
 MOST_OF_A_REGRESSION_S = 600.0
-"""And so long, where the stored numbers alone would call it regressed: what became many times slower takes long in
-turns, and is not to pass for that."""
+"""And so long, where the stored numbers alone would call it regressed: what became many times slower takes long when it
+is interleaved, and is not to pass for that."""
 
 
 class Held:
-    """A test whose reports are held back until its doubts are settled."""
+    """A test whose reports are held back until its suspicious cases are confirmed."""
 
     def __init__(self, item: pytest.Item, reports: Sequence[pytest.TestReport], made: Distbench) -> None:
         self.item = item
         self.reports = reports
         self.made = made
-        self.doubts = dict(made.doubts)
-
-    @property
-    def suspicion(self) -> float:
-        return max(doubt.result.suspicion for doubt in self.doubts.values())
-
-    @property
-    def is_suspicious(self) -> bool:
-        return any(doubt.is_suspicious for doubt in self.doubts.values())
+        self.suspects = dict(made.suspects)
+        self.suspicion = max(suspect.result.suspicion for suspect in self.suspects.values())
+        self.is_suspicious = any(suspect.is_suspicious for suspect in self.suspects.values())
 
     @property
     def most_s(self) -> float:
         """What the first look at it may take whatever the budget is."""
         if not self.is_suspicious:
             return 0.0
-        verdicts = (verdict for doubt in self.doubts.values() for verdict in doubt.result.verdicts)
+        verdicts = (verdict for suspect in self.suspects.values() for verdict in suspect.result.verdicts)
         is_worse = any(verdict.row.may_be_confirmed for verdict in verdicts)
         return MOST_OF_A_REGRESSION_S if is_worse else MOST_BEYOND_BUDGET_S
 
     def seconds(self, keys: Collection[str] | None = None) -> float:
         """About how long the first look at these takes, or at all of them: what is begun has to fit."""
-        return sum(self.doubts[key].takes_s for key in (self.doubts if keys is None else keys))
+        return sum(self.suspects[key].takes_s for key in (self.suspects if keys is None else keys))
 
     def that_fit(self, left_s: float, most_s: float) -> Collection[str]:
-        """The doubts that can be settled: all, those that look slower, or the loudest with what its number is made of.
+        """Keys of the cases to confirm: all, those that look slower, or the loudest with what its number is made of.
 
         Args:
-            left_s: of the budget. What is too noisy to tell takes nothing beyond it.
+            left_s: of the budget. What is too noisy to judge takes nothing beyond it.
             most_s: that what looks slower may take.
         """
-        suspicious = [key for key, doubt in self.doubts.items() if doubt.is_suspicious]
-        key = max(self.doubts, key=lambda key: self.doubts[key].result.suspicion)
-        loudest = [key, *(source for source in self.doubts[key].sources if source in self.doubts)]
+        suspicious = [key for key, suspect in self.suspects.items() if suspect.is_suspicious]
+        key = max(self.suspects, key=lambda key: self.suspects[key].result.suspicion)
+        loudest = [key, *(source for source in self.suspects[key].made_of if source in self.suspects)]
         choices: list[tuple[Collection[str], float]] = [
-            (self.doubts, left_s), (suspicious, most_s), (loudest, most_s)
+            (self.suspects, left_s), (suspicious, most_s), (loudest, most_s)
         ]  # fmt: skip
         return next((keys for keys, limit_s in choices if keys and self.seconds(keys) <= limit_s), ())
-
-    def again(
-        self,
-        allowance: Allowance,
-        budget: Allowance,
-        *,
-        cases: int,
-        settled: Collection[str],
-        why_not: str,
-        others_s: float,
-    ) -> Again:
-        """How the test is run again to settle its doubts.
-
-        Args:
-            allowance: what may take so long, if that is more than is left of the budget.
-            budget: of the run.
-            cases: in doubt, in this run of pytest.
-            settled: keys of the cases that are run in turns. Of the others those that look slower stay in doubt, and
-                those that are too noisy to tell stay what they are.
-            why_not: why the others are not.
-            others_s: that the first looks at other tests in doubt take.
-        """
-        from pytest_distbench.run.confirm import Again
-
-        doubts = {key: doubt for key, doubt in self.doubts.items() if key in settled or doubt.is_suspicious}
-        beside: dict[str, Variant] = {}
-        for key in (key for key in doubts if key in settled):
-            beside |= dict.fromkeys([key, *doubts[key].sources], doubts[key].variant)
-        runs = {run.request.case.key: run for run in self.made.runs}
-        return Again(
-            sources={key: run.source for key, run in runs.items() if run.request.launched is not None},
-            results={key: run.judged for key, run in runs.items() if run.judged is not None},
-            doubts=doubts,
-            beside=beside,
-            cases=cases,
-            allowance=allowance,
-            budget=budget,
-            others_s=others_s,
-            left={key: why_not for key in doubts if key not in settled},
-        )
 
     def log(self, *, why: str) -> None:
         from pytest_distbench.records.record import replace
@@ -123,8 +77,8 @@ class Held:
         for report in self.reports:
             if texts := carry.texts_of(report):
                 cases = carry.decode(texts)
-                told = [replace(c, unconfirmed=why) if c.case.key in self.doubts else c for c in cases]
-                carry.attach_cases(report, told)
+                shown = [replace(c, unconfirmed=why) if c.case.key in self.suspects else c for c in cases]
+                carry.attach_cases(report, shown)
             self.item.ihook.pytest_runtest_logreport(report=report)
 
 
@@ -137,21 +91,21 @@ class ConfirmPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        """Run a test of ours; what it reports is held back where it is in doubt."""
+        """Run a test of ours; its reports are held back if it is suspicious."""
         if not is_ours(item):
             return None
         if self._config.getoption("reruns", None) or item.get_closest_marker("flaky") is not None:
-            item.stash[carry.WHY_NOT_AGAIN] = "pytest-rerunfailures may run its test again, and only one of the two can"
+            item.stash[carry.WHY_NO_RERUN] = "pytest-rerunfailures may run its test again, and only one of the two can"
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
         shown = list(reports)
         made = item.stash.get(MADE, None)
         ended = [report.when for report in reports] == ["setup", "call", "teardown"] and reports[2].passed
-        # it ran to its end, or to a regression that only the clock tells of
-        if made is not None and made.doubts and ended and (reports[1].passed or made.failed_in_doubt):
+        # it ran to its end, or to a regression that timings alone speak for
+        if made is not None and made.suspects and ended and (reports[1].passed or made.failed_as_suspect):
             self._held.append(Held(item, reports[1:], made))
-            shown = [] if carry.AGAIN in item.stash else [reports[0], carry.doubtful(reports[1])]
+            shown = [] if carry.RERUN in item.stash else [reports[0], carry.suspicious(reports[1])]
         for report in shown:
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
@@ -159,7 +113,7 @@ class ConfirmPlugin:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Settle the doubts when all tests have run, or as many as may fail; else they are told as they are."""
+        """Confirm when all tests have run, or as many as may fail; else suspicious cases are reported as they are."""
         try:
             result = yield
         except BaseException as stopped:
@@ -179,7 +133,7 @@ class ConfirmPlugin:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
-        """Have ``--last-failed`` run again what was left in doubt."""
+        """Have ``--last-failed`` run again what was left unconfirmed."""
         cache = getattr(self._config, "cache", None)
         if self._left and cache is not None and not hasattr(self._config, "workerinput"):
             failed = cache.get("cache/lastfailed", {})
@@ -189,28 +143,20 @@ class ConfirmPlugin:
         from pytest_distbench.run.confirm import Allowance
 
         workers = getattr(self._config, "workerinput", {}).get("workercount", 1)
-        budget_s = self._settings.confirm_budget_s / int(workers)
-        budget = Allowance(budget_s)
+        budget = Allowance(self._settings.confirm_budget_s / int(workers))
         self._announce(self._held)
         is_first = True
         try:
             while self._held:
                 self._held.sort(key=lambda test: -test.suspicion)
                 test = self._held.pop(0)
-                left_s = budget.left_s
-                most_s = max(left_s, test.most_s if is_first else 0.0)
-                settled = test.that_fit(left_s, most_s)
-                if not settled and not test.is_suspicious:
+                most_s = max(budget.left_s, test.most_s if is_first else 0.0)
+                keys = test.that_fit(budget.left_s, most_s)
+                if not keys and not test.is_suspicious:
                     test.log(why="")
                     continue
-                left = f"the budget of {budget_s:g} s has {max(0.0, left_s):.0f} s left"
-                why_not = f"it would take about {test.seconds():.0f} s, and {left}: --distbench-confirm=auto:SECONDS"
                 is_first = False
-                cases = sum(len(other.doubts) for other in [test, *self._held])
-                others_s = sum(other.seconds() for other in self._held if other.is_suspicious)
-                test.item.stash[carry.AGAIN] = test.again(
-                    Allowance(most_s), budget, cases=cases, settled=settled, why_not=why_not, others_s=others_s
-                )
+                test.item.stash[carry.RERUN] = self._rerun(test, keys, Allowance(most_s), budget)
                 try:
                     self._config.hook.pytest_runtest_protocol(item=test.item, nextitem=None)
                 except BaseException:
@@ -218,6 +164,32 @@ class ConfirmPlugin:
                     raise
         finally:
             self._log_all("the run was stopped")
+
+    def _rerun(self, test: Held, keys: Collection[str], allowance: Allowance, budget: Allowance) -> Rerun:
+        """How a test is run again to confirm the cases of these keys.
+
+        Of its other cases those that look slower stay unconfirmed, and those that are too noisy to judge stay so.
+        """
+        from pytest_distbench.run.confirm import Rerun
+
+        suspects = {key: suspect for key, suspect in test.suspects.items() if key in keys or suspect.is_suspicious}
+        beside: dict[str, Variant] = {}
+        for key in keys:
+            beside |= dict.fromkeys([key, *suspects[key].made_of], suspects[key].variant)
+        runs = {run.request.case.key: run for run in test.made.runs}
+        left = f"the budget of {budget.seconds:g} s has {max(0.0, budget.left_s):.0f} s left"
+        why_not = f"it would take about {test.seconds():.0f} s, and {left}: --distbench-confirm=auto:SECONDS"
+        return Rerun(
+            sources={key: run.source for key, run in runs.items() if run.request.launched is not None},
+            results={key: run.judged for key, run in runs.items() if run.judged is not None},
+            suspects=suspects,
+            beside=beside,
+            cases=sum(len(other.suspects) for other in [test, *self._held]),
+            allowance=allowance,
+            budget=budget,
+            others_s=sum(other.seconds() for other in self._held if other.is_suspicious),
+            left={key: why_not for key in suspects if key not in keys},
+        )
 
     def _announce(self, held: Sequence[Held]) -> None:
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
@@ -227,20 +199,20 @@ class ConfirmPlugin:
         begun = [test for test in held if test.is_suspicious or test.seconds() <= budget_s]
         reporter.ensure_newline()
         if not begun:
-            cases, least_s = sum(len(test.doubts) for test in held), min(test.seconds() for test in held)
+            cases, least_s = sum(len(test.suspects) for test in held), min(test.seconds() for test in held)
             reporter.write_line(
                 f"distbench: {counted(cases, 'case')} too noisy to judge, and none can be confirmed by A/B: "
                 f"that would take about {least_s:.0f} s, and --distbench-confirm allows {budget_s:g} s"
             )
             return
-        doubts = [doubt for test in begun for doubt in test.doubts.values()]
-        loud = sum(doubt.is_suspicious for doubt in doubts)
-        quiet = len(doubts) - loud
-        seconds = min(sum(doubt.likely_s for doubt in doubts), max(budget_s, begun[0].seconds()))
+        suspects = [suspect for test in begun for suspect in test.suspects.values()]
+        loud = sum(suspect.is_suspicious for suspect in suspects)
+        quiet = len(suspects) - loud
+        seconds = min(sum(suspect.likely_s for suspect in suspects), max(budget_s, begun[0].seconds()))
         what = [f"{loud} suspicious"] if loud else []
         what += [f"{quiet} noisy"] if quiet else []
         reporter.write_line(
-            f"distbench: confirming {' and '.join(what)} {plural(len(doubts), 'case')} by A/B against the baseline "
+            f"distbench: confirming {' and '.join(what)} {plural(len(suspects), 'case')} by A/B against the baseline "
             f"commit (budget {budget_s:g} s), about {seconds:.0f} s"
         )
 

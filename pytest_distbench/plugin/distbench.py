@@ -21,7 +21,7 @@ from pytest_distbench.errors import (
 from pytest_distbench.judging.bounds import check_measured, plausible, why_implausible
 from pytest_distbench.judging.outcome import conclude
 from pytest_distbench.plugin.arguments import Arguments, Called, RunKeywords, ShapeKeywords
-from pytest_distbench.plugin.carry import AGAIN, CASES, WHY_NOT_AGAIN
+from pytest_distbench.plugin.carry import CASES, RERUN, WHY_NO_RERUN
 from pytest_distbench.plugin.names import rerun_command, test_and_id
 from pytest_distbench.plugin.outcomes import CAUGHT, Failure, Misuse, Regression, Run, end_test, tell
 from pytest_distbench.plugin.requests import RequestMaker
@@ -36,11 +36,10 @@ from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.wire import XFAILED
 from pytest_distbench.report import escape
 from pytest_distbench.report.verdicts import lost_text, remark_lines
-from pytest_distbench.run.against import Evaluation
-from pytest_distbench.run.confirm import Again, Doubt
+from pytest_distbench.run.confirm import Evaluation, Rerun, Suspect
 from pytest_distbench.run.control import plant, trace_case
 from pytest_distbench.run.loop import Session
-from pytest_distbench.run.references import Nothing
+from pytest_distbench.run.references import Nothing, Stored
 from pytest_distbench.run.request import CaseRequest, Settings
 from pytest_distbench.run.sources import DerivedNumbers, GivenNumbers, Reference, Source, SourceFailed
 from pytest_distbench.store.baselines import NotRecorded
@@ -62,7 +61,7 @@ class Distbench:
         self.data: str = session.settings.added.get("data", "")
         self._session = session
         self._node = node
-        self._again: Again | None = node.stash.get(AGAIN, None)
+        self._rerun: Rerun | None = node.stash.get(RERUN, None)
         self.ask = RequestMaker(
             session.settings,
             node,
@@ -74,8 +73,8 @@ class Distbench:
         self._checks = 0
         self._used: list[Case] = []
         self._told: Failure | None = None
-        self.doubts: dict[str, Doubt] = {}
-        self.failed_in_doubt = False
+        self.suspects: dict[str, Suspect] = {}
+        self.failed_as_suspect = False
 
     def run(self, body: Body | None = None, **options: Unpack[RunKeywords]) -> Run:
         """Launch a body, compare with the baseline, and fail the test if it regressed.
@@ -131,7 +130,7 @@ class Distbench:
         """
         runs = [self._begin(self.ask.run(given, one)) for one in wanted]
         sources = [run.source for run in runs]
-        if self._again is None:
+        if self._rerun is None:
             first = max(run.request.launches for run in runs)
             launches = first if self._session.settings.judges else 1
             in_turns = max(self._in_turns(launches, known) for known in sources)
@@ -300,22 +299,22 @@ class Distbench:
 
     def _begin(self, request: CaseRequest, measure: Callable[[Run], CaseResult] | None = None) -> Run:
         """A run of the test, whose launches are still to be made, or are those it had before it was run again."""
-        run = Run(request, self._session.source_again(request, self._again), measure=measure)
+        run = Run(request, self._session.source_again(request, self._rerun), measure=measure)
         self.runs.append(run)
         return run
 
     def _judge(self, run: Run) -> Run:
-        """The verdicts on a case; in a test that is run again those it had, or those that settle a doubt."""
-        session, request, again = self._session, run.request, self._again
+        """The verdicts on a case; in a test that is run again those it had, or those that confirm it."""
+        session, request, rerun = self._session, run.request, self._rerun
         key = request.case.key
-        if again is not None and (doubt := again.doubts.get(key)) is not None:
-            result = self._guard(lambda: session.confirm(request, run.source, doubt, again))
+        if rerun is not None and (suspect := rerun.suspects.get(key)) is not None:
+            result = self._guard(lambda: session.confirm(request, run.source, suspect, rerun))
             result = self._with_trace(run, result)
-        elif again is not None and key in again.results:
-            result = again.results[key]
+        elif rerun is not None and key in rerun.results:
+            result = rerun.results[key]
         else:
             result = self._compared(run)
-            if key not in self.doubts or session.settings.trace == "all":
+            if key not in self.suspects or session.settings.trace == "all":
                 result = self._with_trace(run, result)
         run.judged = result
         result = replace(result, control=self._guard(lambda: plant(session, request, result)))
@@ -338,15 +337,15 @@ class Distbench:
         result = self._compare(run, reference)
         sources = [source.request.case.key for source in run.made_of if source.request.launched is not None]
         try:
-            raised = self._session.doubt(run.source, reference, result, sources)
+            suspect = reference.suspect(run.source, result, sources) if isinstance(reference, Stored) else None
         except NotRecorded as error:
             return replace(result, unconfirmed=str(error))
-        if raised is None:
+        if suspect is None:
             return result
-        if why_not := self._node.stash.get(WHY_NOT_AGAIN, ""):
+        if why_not := self._node.stash.get(WHY_NO_RERUN, ""):
             return replace(result, unconfirmed=why_not)
         works = [known.request.launched.work for known in self.runs if known.request.launched is not None]
-        self.doubts[run.request.case.key] = dataclasses.replace(raised, evaluation=_evaluation(self._node, works))
+        self.suspects[run.request.case.key] = dataclasses.replace(suspect, evaluation=_evaluation(self._node, works))
         return result
 
     def _compare(self, run: Run, reference: Reference) -> CaseResult:
@@ -355,12 +354,12 @@ class Distbench:
     def _with_trace(self, run: Run, result: CaseResult) -> CaseResult:
         """The case with its trace, where that is asked for; a number's that is made of several runs is of each of them.
 
-        What it tells of is final: a case whose doubts are still to be settled has none yet.
+        A case that is still to be confirmed has none yet.
         """
         for known in (run, *run.made_of):
             if known.trace is None:
                 with _terminal(self._node.config, self._session.settings):
-                    known.trace = trace_case(self._session, known.request, known.source, result, self._again)
+                    known.trace = trace_case(self._session, known.request, known.source, result, self._rerun)
         return replace(result, trace=run.trace)
 
     def _derived_samples(
@@ -450,7 +449,7 @@ class Distbench:
         self._record(result)
         self._used.append(result.case)
         failed_by_number = result.outcome == "failed" and result.decision in ("failed", "unaccepted")
-        self.failed_in_doubt = failed_by_number and result.case.key in self.doubts
+        self.failed_as_suspect = failed_by_number and result.case.key in self.suspects
         try:
             end_test(self._node, self._session, result)
         except Failure as failure:

@@ -106,9 +106,9 @@ def session_of(config: pytest.Config, *, on_cpu: bool = False) -> Session:
 
 
 def _make_session(config: pytest.Config, settings: Settings) -> Session:
-    """With what finds the revisions that recorded baselines, if something is compared with those, and confirmed."""
+    """A session; with a confirmer if stored baselines are compared, and suspicious cases confirmed."""
     from pytest_distbench.plugin.progress import Interrupts, ProgressLine
-    from pytest_distbench.run.confirm import Recorders
+    from pytest_distbench.run.confirm import Confirmer
     from pytest_distbench.run.launching import Launching
     from pytest_distbench.run.loop import Session
 
@@ -127,8 +127,8 @@ def _make_session(config: pytest.Config, settings: Settings) -> Session:
     )
     is_compared = not settings.is_paired and settings.attach is None and settings.fake_rank is None
     is_confirmed = is_compared and settings.update is None and settings.confirm[0] != "off"
-    recorders = Recorders(settings, config.rootpath, config.invocation_params.dir) if is_confirmed else None
-    return Session(launching, recorders, root=config.rootpath)
+    confirmer = Confirmer(settings, config.rootpath, config.invocation_params.dir) if is_confirmed else None
+    return Session(launching, confirmer, root=config.rootpath)
 
 
 def check_device_for_workers(config: pytest.Config) -> None:

@@ -1,7 +1,7 @@
 """Launches beside those that are judged: with a planted slowdown, or with torch's profiler on. None is stored.
 
 First launches with the delay are compared with the stored baseline, as launches of slower code would be. Where that
-asks for it, they run in turns with launches of this tree without the delay. That is no regression.
+asks for it, they are interleaved with launches of this tree without the delay. That is no regression.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pytest_distbench.errors import DistbenchError
-from pytest_distbench.judging.confirmation import judge_in_turns
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.terms import Terms, accepted_changes
 from pytest_distbench.judging.thresholds import LOOKS
@@ -23,7 +22,7 @@ from pytest_distbench.records.plan import LaunchRequest, Ranks
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Control, Finding, Step
 from pytest_distbench.run.against import Variant
-from pytest_distbench.run.confirm import Again, Allowance, Interleaved, in_time
+from pytest_distbench.run.confirm import Allowance, Interleaved, Rerun, in_time, judge_interleaved
 from pytest_distbench.run.directory import place
 from pytest_distbench.run.kinds import kind_of
 from pytest_distbench.run.loop import Session
@@ -45,7 +44,7 @@ def wants_trace(settings: Settings, result: CaseResult) -> bool:
 
 
 def trace_case(
-    session: Session, request: CaseRequest, source: Source, result: CaseResult, again: Again | None
+    session: Session, request: CaseRequest, source: Source, result: CaseResult, rerun: Rerun | None
 ) -> CaseTrace | None:
     """Launch a case once more for its trace, and what it was compared with on the spot; None where none is wanted.
 
@@ -54,7 +53,7 @@ def trace_case(
     launched = request.launched
     if launched is None or not wants_trace(session.settings, result):
         return None
-    variant = session.launching.compared_with if again is None else again.beside.get(request.case.key)
+    variant = session.launching.compared_with if rerun is None else rerun.beside.get(request.case.key)
     if not source.references:
         variant = None
     why = kind_of(launched.work).why_no_ranks
@@ -123,7 +122,7 @@ DERIVED = "a number that distbench.judge computes from several runs cannot be de
 
 
 class _Delayed(Interleaved):
-    """Judges what ran in turns with and without the delay."""
+    """Judges interleaved launches with and without the delay."""
 
     def __init__(self, request: CaseRequest, tolerances: Mapping[str, float], budget: Allowance) -> None:
         asked_for = Allowance(math.inf)  # a control that looks at nothing would tell of nothing
@@ -133,10 +132,10 @@ class _Delayed(Interleaved):
     def judge(self, source: Source) -> list[Finding]:
         if source.alone or not source.launches:
             return []
-        found = judge_in_turns(
+        found = judge_interleaved(
             self.request.terms,
             self.request.case,
-            source.turns,
+            source.sides,
             tolerances=self._tolerances,
             name="no delay",
             cases=1,
@@ -172,24 +171,25 @@ class _Planted:
             return self._decided("bound", met, clocks)
         if stored.has_numbers:
             try:
-                doubt = session.doubt(alone, stored, met, ())
+                suspect = stored.suspect(alone, met, ())
             except NotRecorded as error:
                 return self._decided("stored", met, clocks, why_alone=str(error))
-            if session.recorders is None:
+            if session.confirmer is None:
                 return self._decided("stored", met, clocks, why_alone="--distbench-confirm=off")
-            if doubt is None:
+            if suspect is None:
                 return self._decided("screening", met, clocks)
         elif alone.why_never_beside:
             return self._untried(f"no baseline, and {alone.why_never_beside}")
-        return self._in_turns(stored, alone, met, clocks)
+        return self._interleaved(stored, alone, met, clocks)
 
-    def _in_turns(self, stored: Stored, alone: Source, met: CaseResult, clocks: list[str]) -> Control:
+    def _interleaved(self, stored: Stored, alone: Source, met: CaseResult, clocks: list[str]) -> Control:
         session = self._session
         bounded = in_time(self._launched, [launch.wall_s for launch in alone.launches])
         beside = PairedLaunches(session.launching, bounded, HERE, has_control=True)
         budget = Allowance(session.settings.confirm_budget_s)
+        tolerances = accepted_changes(self._request.terms, met.launches, stored.entry)
         with budget.waiting(session.alone(self._request.case.world_size, takes_host=beside.takes_host)):
-            verdicts = _Delayed(self._request, stored.tolerances(met), budget).settle(beside)
+            verdicts = _Delayed(self._request, tolerances, budget).settle(beside)
         self._count += len(beside.launches) + len(beside.references) + len(beside.controls)
         failed = beside.failed.reason if beside.failed is not None else beside.alone
         if failed:

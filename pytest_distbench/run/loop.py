@@ -1,4 +1,4 @@
-"""One pytest run: what it measures with, what it compares with, and how doubts are settled.
+"""One pytest run: what it measures with, what it compares with, and how suspicious cases are confirmed.
 
 Joins the strangers launch, judging and store. Knows nothing of pytest.
 """
@@ -24,7 +24,7 @@ from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.run.against import Variant
-from pytest_distbench.run.confirm import Again, Doubt, InDoubt, Recorders, in_time
+from pytest_distbench.run.confirm import Confirmation, Confirmer, Rerun, Suspect, in_time
 from pytest_distbench.run.kinds import kind_of
 from pytest_distbench.run.launching import Launching
 from pytest_distbench.run.references import Nothing, Paired, Pending, Stored
@@ -46,7 +46,7 @@ class Session:
     """
 
     launching: Launching
-    recorders: Recorders | None = None
+    confirmer: Confirmer | None = None
     comparisons: int = 1
     root: Path = Path()
     pending: list[Pending] = field(default_factory=list)
@@ -135,8 +135,8 @@ class Session:
                 source.most_open = kind.most_open
         return source
 
-    def source_beside(self, request: LaunchRequest, variant: Variant, known: Sequence[LaunchRecord]) -> Source:
-        """The launches of a case in doubt, each in turns with two of the revision that recorded its baseline.
+    def interleaved(self, request: LaunchRequest, variant: Variant, known: Sequence[LaunchRecord]) -> Source:
+        """Launches of a suspicious case, each with two of the revision that recorded its baseline.
 
         Where that is this tree they are alone.
         """
@@ -145,17 +145,17 @@ class Session:
         bounded = in_time(request, [launch.wall_s for launch in known])
         return PairedLaunches(self.launching, bounded, variant, has_control=True)
 
-    def source_again(self, request: CaseRequest, again: Again | None) -> Source:
-        """The launches of a case; in a test that is run again those it had, or such as can settle a doubt."""
+    def source_again(self, request: CaseRequest, rerun: Rerun | None) -> Source:
+        """The launches of a case; in a test that is run again those it had, or such as can confirm it."""
         launched, key = request.launched, request.case.key
         assert launched is not None
-        if again is None or key not in again.sources:
+        if rerun is None or key not in rerun.sources:
             return self.source(launched)
-        known, variant = again.sources[key], again.beside.get(key)
-        return known if variant is None else self.source_beside(launched, variant, known.launches)
+        known, variant = rerun.sources[key], rerun.beside.get(key)
+        return known if variant is None else self.interleaved(launched, variant, known.launches)
 
     def launches_of(self, request: LaunchRequest) -> Source:
-        """The launches of a case, alone; why they cannot be run in turns to settle a doubt, if they cannot."""
+        """The launches of a case, alone; and why they cannot be interleaved, if they cannot."""
         hosting, kind = self.launching.hosting(request.work), kind_of(request.work)
         source = Launches(self.launching, request, self.pacer if hosting.is_spaced else Pacer(0.0))
         if hosting.hosts == "none":
@@ -164,7 +164,7 @@ class Session:
             source.why_never_beside = kind.why_alone
         elif not self.launching.launcher_kind.holds_two:
             source.why_never_beside = f"the {self.settings.launcher} launcher cannot keep two groups open at once"
-        elif not self.launching.launcher_kind.settles_doubts:
+        elif not self.launching.launcher_kind.may_confirm:
             told = "does not state that two groups can run on the same hosts at once"
             source.why_never_beside = f"the {self.settings.launcher} launcher {told}"
         elif hosting.hosts == "many" and not (self._hosts is not None and self._hosts[1]):
@@ -200,7 +200,7 @@ class Session:
             update=self.settings.update,
             update_launches=self.settings.update_launches,
             pending=self.pending,
-            recorders=self.recorders if self.settings.update is None else None,
+            confirmer=self.confirmer,
         )
 
     def _may_measure(self, conditions: Conditions) -> bool:
@@ -254,54 +254,22 @@ class Session:
             advisory=request.advisory,
         )
 
-    def doubt(
-        self,
-        source: Source,
-        reference: Reference,
-        result: CaseResult,
-        sources: Sequence[str],
-    ) -> Doubt | None:
-        """What is to be settled in turns; None: nothing is, or it cannot be.
-
-        Raises:
-            NotRecorded: it cannot be, and the text says why.
-        """
-        if self.recorders is None or not isinstance(reference, Stored) or not reference.is_in_doubt(result):
-            return None
-        (variant, before), by_clock = reference.recorder(source), reference.is_in_doubt_by_clock(result)
-        if variant.is_itself and not by_clock:
-            return None  # there is no other code to compute the digits
-        return Doubt(
-            result=result,
-            verdicts=result.verdicts,
-            launches=result.launches,
-            entry=reference.entry,
-            before=before,
-            tolerances=reference.tolerances(result),
-            comparisons=self.comparisons,
-            by_clock=by_clock,
-            variant=variant,
-            sources=sources,
-        )
-
-    def confirm(self, request: CaseRequest, source: Source, doubt: Doubt, again: Again) -> CaseResult:
-        """Settle a doubt; a launch of this tree that does not pass is a failure as ever."""
-        assert self.recorders is not None
-        old = self.recorders.of_its_time(doubt.variant)
-        launched = None if request.case.key in again.left else request.launched
-        of_its_time = self.source_beside(launched, old, doubt.launches) if old and launched else None
-        other = dataclasses.replace(doubt.variant, is_exchanged=True)
-        exchanged = self.source_beside(launched, other, doubt.launches) if launched else None
-        reference = InDoubt(request, doubt, again)
+    def confirm(self, request: CaseRequest, source: Source, suspect: Suspect, rerun: Rerun) -> CaseResult:
+        """Confirm a suspicious case; a launch of this tree that does not pass is a failure as ever."""
+        assert self.confirmer is not None
+        launched = None if request.case.key in rerun.left else request.launched
+        exchanged = dataclasses.replace(suspect.variant, is_exchanged=True)
+        old = self.confirmer.of_its_time(suspect.variant)
         alone = self.alone(request.case.world_size, takes_host=source.takes_host)
-        with again.allowance.waiting(again.budget.waiting(alone)):
-            reference.begin()
-            verdicts = reference.see_again(source, exchanged, reference.settle(source))
-            self.launching.release(other)
-            verdicts = reference.split(source, of_its_time, verdicts)
-        if source.failed:
-            return self.result(request, source, Nothing(request))
-        return reference.confirmed(source, verdicts, self.recorders.here)
+        with rerun.allowance.waiting(rerun.budget.waiting(alone)):
+            result = Confirmation(request, suspect, rerun).result(
+                source,
+                here=self.confirmer.here,
+                exchanged=self.interleaved(launched, exchanged, suspect.launches) if launched else None,
+                of_its_time=self.interleaved(launched, old, suspect.launches) if launched and old else None,
+            )
+        self.launching.release(exchanged)
+        return self.result(request, source, Nothing(request)) if source.failed else result
 
     def write_pending(self) -> None:
         pending, self.pending[:] = list(self.pending), []

@@ -6,13 +6,11 @@ holds about the other side.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_distbench.judging.case import Beside, compare
-from pytest_distbench.judging.confirmation import are_asked_about, can_be_confirmed
 from pytest_distbench.judging.entry import (
     are_enough,
     is_wanted,
@@ -25,7 +23,6 @@ from pytest_distbench.judging.entry import (
     what_it_lacks,
     why_not_stored,
 )
-from pytest_distbench.judging.screening import SCREENING_LAUNCHES, is_clock, screen
 from pytest_distbench.judging.terms import accepted_changes
 from pytest_distbench.records.case import BaselineEntry, Case
 from pytest_distbench.records.kinds import METRIC_KINDS
@@ -34,11 +31,10 @@ from pytest_distbench.records.metric import AskedBound, metric_name
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord
 from pytest_distbench.records.wanted import Update
-from pytest_distbench.run.against import Variant
-from pytest_distbench.run.confirm import Recorders
+from pytest_distbench.run.confirm import SCREENING_LAUNCHES, Confirmer, Suspect
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.sources import Reference, Source
-from pytest_distbench.store.baselines import BaselineStore, NotRecorded
+from pytest_distbench.store.baselines import BaselineStore
 
 Pending = tuple[Case, BaselineEntry]
 """An entry that an update will write."""
@@ -60,7 +56,7 @@ class Stored(Reference):
     update: Update | None
     update_launches: int | None
     pending: list[Pending]
-    recorders: Recorders | None = None
+    confirmer: Confirmer | None = None
     _suspicion: float = 0.0
 
     @property
@@ -103,52 +99,27 @@ class Stored(Reference):
             most = len(source)
         case, launches = self.request.case, source.launches
         screening = None
-        if self._known is not None and self.recorders is not None:
-            with contextlib.suppress(NotRecorded):
-                self.recorder(source)
-                most = min(most, max(self.request.launches, SCREENING_LAUNCHES))
-                screening = screen(self.request.terms, case, launches, self._known, comparisons=self.comparisons)
+        if self._known is not None and self.confirmer is not None:
+            known, n = self._known, self.comparisons
+            screening = self.confirmer.screen(self.request, source, self.path, known, comparisons=n)
+        if screening is not None:
+            most = min(most, max(self.request.launches, SCREENING_LAUNCHES))
         terms = dataclasses.replace(self.request.terms, max_launches=int(most))
         findings = compare(terms, case, launches, self._known, comparisons=self.comparisons, screening=screening)
         self._suspicion = screening.suspicion_after(findings) if screening is not None else 0.0
         return findings
-
-    def recorder(self, source: Source) -> tuple[Variant, BaselineEntry | None]:
-        """The revision that settles doubts: launches in turns with it, or where it is this tree, further ones alone.
-
-        Raises:
-            NotRecorded: none does, and the text says why.
-        """
-        assert self.recorders is not None
-        found = self.recorders.find(self.path)
-        if source.why_never_beside and not (found[0].is_itself and source.may_be_repeated):
-            raise NotRecorded(source.why_never_beside)
-        return found
 
     def bounds(self) -> list[AskedBound]:
         where = str(self.path.relative_to(self.store.folder.parent))
         bounds = self.entry.bounds if self.entry is not None else {}
         return [(metric, value, where) for metric, value in bounds.items()]
 
-    def is_in_doubt(self, result: CaseResult) -> bool:
-        """Whether what the clock and the digits of a training say of a case is to be settled in turns.
-
-        Only where nothing else speaks against it.
-        """
-        if self._known is None or result.xfail_perf or not can_be_confirmed(result.verdicts):
-            return False
-        return self.is_in_doubt_by_clock(result) or any(map(are_asked_about, result.verdicts))
-
-    def is_in_doubt_by_clock(self, result: CaseResult) -> bool:
-        clocks = [v for v in result.verdicts if is_clock(v, v.unit) and v.is_judged]
-        if not clocks:
-            return False
-        if result.suspicion > 0.0 or any(v.row.may_be_confirmed or v.is_undecided for v in clocks):
-            return True
-        return self.recorders is not None and self.recorders.settings.confirm[0] == "always"
-
-    def tolerances(self, result: CaseResult) -> dict[str, float]:
-        return accepted_changes(self.request.terms, result.launches, self.entry)
+    def suspect(self, source: Source, result: CaseResult, made_of: Sequence[str]) -> Suspect | None:
+        if self._known is None or self.confirmer is None:
+            return None
+        return self.confirmer.suspect(
+            self.request, source, self.path, result, self._known, comparisons=self.comparisons, made_of=made_of
+        )
 
     @property
     def path(self) -> Path:

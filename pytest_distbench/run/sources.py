@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from pytest_distbench.errors import BodyError, DerivationError, LauncherError, line_of, show
 from pytest_distbench.judging.bounds import check_measured, judge_bounds
-from pytest_distbench.judging.confirmation import Turns
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.terms import certain_failure, closed
 from pytest_distbench.records.launch import LaunchRecord
@@ -106,7 +105,8 @@ class Source(ABC):
         return len(self.launches)
 
     @property
-    def turns(self) -> Turns:
+    def sides(self) -> tuple[list[LaunchRecord], list[LaunchRecord], list[LaunchRecord]]:
+        """Launches of this tree, of the reference, and of the reference once more."""
         return self.launches, self.references, self.controls
 
     @property

@@ -224,7 +224,7 @@ def test_an_exact_red_is_never_confirmed_away(project: Path, run_inside: RunInsi
 def test_a_revision_that_does_not_run_leaves_the_answer_open(
     project: Path, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch, line: str, told: str
 ) -> None:
-    monkeypatch.setattr("pytest_distbench.run.confirm._GRACE_S", 3.0)
+    monkeypatch.setattr("pytest_distbench.run.confirm.interleaved._GRACE_S", 3.0)
     write(project, 0.02, f"{line}\n")
     (project / "work.py").write_text(f"{line}\n" + WORK.format(seconds=0.02))
     make_baseline_faster(project)

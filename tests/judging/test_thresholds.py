@@ -12,7 +12,6 @@ from support.metrics import STORED, baseline, baseline_of, judge, metric, passed
 from support.stores import CASE, SOFTWARE, screened
 
 from pytest_distbench.judging.comparison import Circumstances
-from pytest_distbench.judging.confirmation import judge_in_turns
 from pytest_distbench.judging.entry import make_entry, stored_samples
 from pytest_distbench.judging.screening import SCREENING_LAUNCHES, SUSPICIOUS
 from pytest_distbench.judging.terms import Terms
@@ -21,6 +20,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS, Better, MetricKind, dis
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Spread
 from pytest_distbench.records.record import replace
+from pytest_distbench.run.confirm.rule import judge_interleaved
 
 
 def kind(current: list[float], stored: list[float], better: Better = "lower", **changes: object) -> str:
@@ -221,7 +221,7 @@ def suspicion(shape: Shape, better: Better) -> float:
 def in_turns(shape: Shape, better: Better) -> tuple[str, str]:
     sides = (launches(7, 3, shape, better), launches(7, 4, better=better), launches(7, 5, better=better))
     terms = Terms(default_tolerance=TOLERANCE, max_launches=SCREENING_LAUNCHES, cores=2)
-    verdict = judge_in_turns(terms, CASE, sides, tolerances={"step": TOLERANCE}, name="then", cases=1)["step"]
+    verdict = judge_interleaved(terms, CASE, sides, tolerances={"step": TOLERANCE}, name="then", cases=1)["step"]
     return verdict.kind, verdict.reason
 
 

@@ -1,8 +1,9 @@
-"""Tests in doubt beside what else runs, stops and reports tests."""
+"""Suspicious tests beside what else runs, stops and reports tests."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +32,7 @@ SHORT = ("--distbench-launches=3:3",)
 
 
 @pytest.fixture
-def doubtful(project: Project, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+def suspicious(project: Project, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A project whose baseline is of a machine four times as fast, and whose tree has changed since.
 
     A step takes as long as a file of its tree says.
@@ -72,28 +73,28 @@ def add(project: pytest.Pytester, test: str) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--distbench-advisory"]])
-def test_what_fails_for_another_reason_is_not_run_again(doubtful: pytest.Pytester, options: list[str]) -> None:
-    add(doubtful, "def test_bad(distbench):\n    test_step(distbench)\n    assert False\n")
-    result = run(doubtful, "-k", "bad", *SHORT, *options)
+def test_what_fails_for_another_reason_is_not_run_again(suspicious: pytest.Pytester, options: list[str]) -> None:
+    add(suspicious, "def test_bad(distbench):\n    test_step(distbench)\n    assert False\n")
+    result = run(suspicious, "-k", "bad", *SHORT, *options)
     result.assert_outcomes(failed=1)
 
     assert "confirming" not in result.stdout.str()
 
 
-def test_a_run_that_is_stopped_tells_doubts_as_they_are(doubtful: pytest.Pytester) -> None:
-    add(doubtful, "def test_stops():\n    import pytest\n    pytest.exit('enough')\n")
-    result = run(doubtful, *SHORT)
+def test_a_run_that_is_stopped_reports_suspicious_cases_as_they_are(suspicious: pytest.Pytester) -> None:
+    add(suspicious, "def test_stops():\n    import pytest\n    pytest.exit('enough')\n")
+    result = run(suspicious, *SHORT)
 
     result.stdout.fnmatch_lines(["*? not confirmed by A/B: test_step[[]ws2]: the run was stopped*"])
     assert result.ret == pytest.ExitCode.INTERRUPTED
 
 
 @pytest.fixture
-def slower(doubtful: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+def slower(suspicious: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """The same project, whose code is three times as slow, and pytest with its cache."""
-    (doubtful.path / "seconds").write_text("0.06")
+    (suspicious.path / "seconds").write_text("0.06")
     monkeypatch.setenv("PYTEST_ADDOPTS", ALONE["PYTEST_ADDOPTS"].replace("-p no:cacheprovider ", ""))
-    return doubtful
+    return suspicious
 
 
 def test_an_advisory_case_is_confirmed_as_others_are(slower: pytest.Pytester) -> None:
@@ -123,7 +124,7 @@ NEVER = "\ndef test_never():\n    assert False\n"
         ("--exitfirst", FAILS_LATER),
     ],
 )
-def test_a_run_that_failures_stop_settles_its_doubts(slower: pytest.Pytester, option: str, tests: str) -> None:
+def test_a_run_that_failures_stop_confirms(slower: pytest.Pytester, option: str, tests: str) -> None:
     slower.makeconftest(KEPT)
     slower.makepyfile(test_later=tests + NEVER)
     result = run(slower, option, *SHORT)
@@ -149,7 +150,7 @@ STOP = "import pytest\n\nclass Stop(KeyboardInterrupt):\n    pass\n\n"
         STOPS_SECOND,  # while it is settled
     ],
 )
-def test_what_a_stopped_run_leaves_in_doubt_is_run_again_as_what_failed(slower: pytest.Pytester, more: str) -> None:
+def test_what_a_stopped_run_leaves_unconfirmed_is_run_again_as_what_failed(slower: pytest.Pytester, more: str) -> None:
     add(slower, STOP + more)
     result = run(slower, *SHORT)
     assert result.ret == pytest.ExitCode.INTERRUPTED
@@ -163,17 +164,17 @@ def test_what_a_stopped_run_leaves_in_doubt_is_run_again_as_what_failed(slower: 
 
 
 @pytest.mark.other_plugins
-def test_where_another_plugin_runs_tests_again_it_does(doubtful: pytest.Pytester) -> None:
-    result = run(doubtful, "--reruns=1", "-p", "no:xdist", *SHORT)
+def test_where_another_plugin_runs_tests_again_it_does(suspicious: pytest.Pytester) -> None:
+    result = run(suspicious, "--reruns=1", "-p", "no:xdist", *SHORT)
 
     told = "*? not confirmed by A/B: test_step[[]ws2]: pytest-rerunfailures may run its test again*"
     result.stdout.fnmatch_lines([told])
 
 
-def doubt(takes_s: float, suspicion: float, *sources: str) -> Any:
+def suspect(takes_s: float, suspicion: float, *made_of: str) -> Any:
     result = SimpleNamespace(suspicion=suspicion, verdicts=[])
     return SimpleNamespace(
-        takes_s=takes_s, likely_s=2 * takes_s, is_suspicious=suspicion >= 1, sources=sources, result=result
+        takes_s=takes_s, likely_s=2 * takes_s, is_suspicious=suspicion >= 1, made_of=made_of, result=result
     )
 
 
@@ -187,28 +188,29 @@ def doubt(takes_s: float, suspicion: float, *sources: str) -> Any:
     ],
 )
 def test_what_does_not_fit_leaves_the_loudest(left_s: float, most_s: float, settled: list[str]) -> None:
-    doubts = {
-        "quiet": doubt(40, 0.2), "slow": doubt(20, 2.0), "slower": doubt(30, 4.0),
-        "ratio": doubt(0, 5.0, "slower", "beyond doubt"),
+    suspects = {
+        "quiet": suspect(40, 0.2), "slow": suspect(20, 2.0), "slower": suspect(30, 4.0),
+        "ratio": suspect(0, 5.0, "slower", "measured enough"),
     }  # fmt: skip
-    held = confirm.Held(None, [], SimpleNamespace(doubts=doubts))  # type: ignore[arg-type]
+    held = confirm.Held(None, [], SimpleNamespace(suspects=suspects))  # type: ignore[arg-type]
 
     assert list(held.that_fit(left_s, most_s)) == settled
 
 
-def test_of_what_is_not_settled_the_suspicious_stay_in_doubt_and_the_noisy_what_they_are(tmp_path: Path) -> None:
+def test_of_what_does_not_fit_the_suspicious_stay_unconfirmed_and_the_noisy_what_they_are(tmp_path: Path) -> None:
     distbench = made_up_distbench(Path(__file__), tmp_path)
     variant = SimpleNamespace(is_itself=False)
-    made = {"quiet": doubt(40, 0.2), "slow": doubt(20, 2.0), "ratio": doubt(0, 5.0, "made of")}
+    made = {"quiet": suspect(40, 0.2), "slow": suspect(20, 2.0), "ratio": suspect(0, 5.0, "made of")}
     for each in made.values():
         each.variant = variant
-    distbench.doubts.update(made)
+    distbench.suspects.update(made)
+    plugin = confirm.ConfirmPlugin(None, None)  # type: ignore[arg-type]
     held = confirm.Held(None, [], distbench)  # type: ignore[arg-type]
-    again = held.again(Allowance(7.0), Allowance(7.0), cases=3, settled=["ratio"], why_not="no time", others_s=0.0)
+    rerun = plugin._rerun(held, ["ratio"], Allowance(7.0), Allowance(7.0))
 
-    assert list(again.doubts) == ["slow", "ratio"]
-    assert dict(again.left) == {"slow": "no time"}
-    assert dict(again.beside) == {"ratio": variant, "made of": variant}
+    assert list(rerun.suspects) == ["slow", "ratio"]
+    assert re.fullmatch(r"it would take about 60 s, and the budget of 7 s has 7 s left: .*", rerun.left["slow"])
+    assert dict(rerun.beside) == {"ratio": variant, "made of": variant}
 
 
 def test_what_is_too_noisy_and_does_not_fit_is_not_announced_as_if_it_ran() -> None:
@@ -216,8 +218,8 @@ def test_what_is_too_noisy_and_does_not_fit_is_not_announced_as_if_it_ran() -> N
     reporter = SimpleNamespace(ensure_newline=lambda: None, write_line=told.append)
     config = SimpleNamespace(pluginmanager=SimpleNamespace(getplugin=lambda _: reporter))
     plugin = confirm.ConfirmPlugin(config, SimpleNamespace(confirm_budget_s=60.0))  # type: ignore[arg-type]
-    both = {"a": doubt(83, 0.2)}, {"b": doubt(20, 2.0)}
-    held = [confirm.Held(None, [], SimpleNamespace(doubts=doubts)) for doubts in both]  # type: ignore[arg-type]
+    both = {"a": suspect(83, 0.2)}, {"b": suspect(20, 2.0)}
+    held = [confirm.Held(None, [], SimpleNamespace(suspects=suspects)) for suspects in both]  # type: ignore[arg-type]
     plugin._announce(held[:1])
     plugin._announce(held)
 
@@ -228,18 +230,18 @@ def test_what_is_too_noisy_and_does_not_fit_is_not_announced_as_if_it_ran() -> N
 
 
 def test_what_stored_numbers_call_regressed_is_begun_beyond_the_budget(
-    doubtful: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    suspicious: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(confirm, "MOST_BEYOND_BUDGET_S", 1e-9)
-    result = run(doubtful, "--distbench-confirm=auto:1e-9", *SHORT)
+    result = run(suspicious, "--distbench-confirm=auto:1e-9", *SHORT)
     result.assert_outcomes(passed=1)
 
     result.stdout.fnmatch_lines(["*1 environment*"])
 
 
-def test_a_file_of_results_has_each_test_once_with_how_it_ended(doubtful: pytest.Pytester) -> None:
-    result = run(doubtful, "--junit-xml=results.xml", *SHORT)
+def test_a_file_of_results_has_each_test_once_with_how_it_ended(suspicious: pytest.Pytester) -> None:
+    result = run(suspicious, "--junit-xml=results.xml", *SHORT)
     result.assert_outcomes(passed=1)
 
-    text = (doubtful.path / "results.xml").read_text()
+    text = (suspicious.path / "results.xml").read_text()
     assert (text.count("<testcase "), 'failures="0"' in text, 'tests="1"' in text) == (1, True, True)

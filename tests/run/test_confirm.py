@@ -1,4 +1,4 @@
-"""Finding the revision that recorded a baseline, and adding launches in turns while an answer is open."""
+"""Finding the revision that recorded a baseline, and interleaving launches while an answer is open."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.plan import BodyReference, LaunchRequest, Ranks
 from pytest_distbench.records.record import replace
-from pytest_distbench.run import confirm
 from pytest_distbench.run.against import Variant
-from pytest_distbench.run.confirm import Again, Allowance, Doubt, InDoubt, Recorders, in_time
+from pytest_distbench.run.confirm import Allowance, Confirmation, Confirmer, Rerun, Suspect, in_time, interleaved
 from pytest_distbench.run.directory import Revision
 from pytest_distbench.run.request import CaseRequest, Settings
 from pytest_distbench.run.sources import Source
@@ -36,8 +35,8 @@ REQUEST = CaseRequest(
 )
 
 
-class Turns(Source):
-    """Launches in turns, this tree so many times as slow."""
+class Pairs(Source):
+    """Interleaved launches, this tree so many times as slow."""
 
     def __init__(self, slower: float, *, breaks_at: int = 99, error: str = "") -> None:
         super().__init__()
@@ -76,44 +75,43 @@ def launch(index: int, value: float, torch: str = "2.13.0") -> LaunchRecord:
     )
 
 
-def doubt(*, is_itself: bool = False) -> Doubt:
+def suspect(*, is_itself: bool = False) -> Suspect:
     before = result(1.4, 1.4, 1.4)
     [verdict] = before.verdicts
     found = replace(before, verdicts=[replace(verdict, current=1.4, baseline=1.0)], suspicion=2.0)
     variant = Variant(revision=Revision("", COMMIT, ROOT), interpreter=None, is_itself=is_itself)
     numbers = {"entry": entry(0.7, 0.71, 0.7), "tolerances": {"step": 0.1}}
-    return Doubt(result=found, verdicts=found.verdicts, launches=found.launches, variant=variant, **numbers)
+    return Suspect(result=found, verdicts=found.verdicts, launches=found.launches, variant=variant, **numbers)
 
 
-def again(raised: Doubt, *, budget_s: float = 60.0, most_s: float = 60.0, why_not: str = "") -> Again:
+def rerun(case: Suspect, *, budget_s: float = 60.0, most_s: float = 60.0, why_not: str = "") -> Rerun:
     left = {KEY: why_not} if why_not else {}
-    return Again(
-        sources={}, results={}, doubts={KEY: raised}, beside={}, cases=1, left=left,
+    return Rerun(
+        sources={}, results={}, suspects={KEY: case}, beside={}, cases=1, left=left,
         allowance=Allowance(max(budget_s, most_s)), budget=Allowance(budget_s),
     )  # fmt: skip
 
 
 def settle(
-    source: Source, raised: Doubt, how: Again, of_its_time: Source | None = None, exchanged: Source | None = None
+    source: Source, case: Suspect, how: Rerun, of_its_time: Source | None = None, exchanged: Source | None = None
 ) -> tuple[str, str, int]:
-    reference = InDoubt(REQUEST, raised, how)
-    verdicts = reference.see_again(source, exchanged, reference.settle(source))
-    made = reference.confirmed(source, reference.split(source, of_its_time, verdicts), "1a2b")
+    confirmation = Confirmation(REQUEST, case, how)
+    made = confirmation.result(source, here="1a2b", exchanged=exchanged, of_its_time=of_its_time)
     [verdict] = made.verdicts
     return verdict.kind, verdict.reason, len(made.confirmation.references) if made.confirmation else -1
 
 
 @pytest.mark.parametrize(("slower", "kind"), [(1.3, "regressed"), (1.0, "environment")])
 def test_as_many_pairs_are_made_as_it_takes(slower: float, kind: str) -> None:
-    raised = doubt()
+    case = suspect()
 
-    assert settle(Turns(slower), raised, again(raised))[::2] == (kind, LOOKS[0])
+    assert settle(Pairs(slower), case, rerun(case))[::2] == (kind, LOOKS[0])
 
 
 @pytest.mark.parametrize(("now", "kind", "told"), [(1.0, "environment", "beyond"), (0.71, "unchanged", "within")])
 def test_the_same_tree_is_launched_again_alone(now: float, kind: str, told: str) -> None:
-    raised = doubt(is_itself=True)
-    found, reason, pairs = settle(Alone(now), raised, again(raised))
+    case = suspect(is_itself=True)
+    found, reason, pairs = settle(Alone(now), case, rerun(case))
 
     assert (found, pairs) == (kind, 0)
     assert reason.startswith("the code equals the baseline commit 3f2a91c0d4")
@@ -135,11 +133,11 @@ SLOWER = "slower in one set of processes"
         ((1.0, 1.3), "environment", "*", 0),
     ],
 )
-def test_a_slowdown_in_turns_is_seen_in_other_process_trees_before_it_is_red(
+def test_a_slowdown_is_measured_in_other_process_trees_before_it_is_red(
     trees: tuple[float, float], kind: str, told: str, pairs: int
 ) -> None:
-    raised, second = doubt(), Turns(trees[1])
-    found, reason, _ = settle(Turns(trees[0]), raised, again(raised), exchanged=second)
+    case, second = suspect(), Pairs(trees[1])
+    found, reason, _ = settle(Pairs(trees[0]), case, rerun(case), exchanged=second)
 
     assert (found, len(second)) == (kind, pairs)
     assert fnmatch(reason, told)
@@ -147,22 +145,22 @@ def test_a_slowdown_in_turns_is_seen_in_other_process_trees_before_it_is_red(
 
 @pytest.mark.parametrize(
     ("budget_s", "others_s", "second"),
-    [(-1.0, 0.0, Turns(1.0)), (60.0, 61.0, Turns(1.0)), (60.0, 0.0, Turns(1.0, breaks_at=1, error="no room"))],
+    [(-1.0, 0.0, Pairs(1.0)), (60.0, 61.0, Pairs(1.0)), (60.0, 0.0, Pairs(1.0, breaks_at=1, error="no room"))],
     ids=["no time", "time that others need", "does not run"],
 )
-def test_where_nothing_can_be_seen_again_the_first_red_stands(budget_s: float, others_s: float, second: Turns) -> None:
-    raised = doubt()
-    how = dataclasses.replace(again(raised, budget_s=budget_s), others_s=others_s)
-    kind, reason, _ = settle(Turns(1.3), raised, how, exchanged=second)
+def test_where_nothing_can_be_seen_again_the_first_red_stands(budget_s: float, others_s: float, second: Pairs) -> None:
+    case = suspect()
+    how = dataclasses.replace(rerun(case, budget_s=budget_s), others_s=others_s)
+    kind, reason, _ = settle(Pairs(1.3), case, how, exchanged=second)
 
     assert kind == "regressed"
     assert reason.endswith("A/A noise +0.1 %")
 
 
 @pytest.mark.parametrize(("breaks_at", "error"), [(0, ""), (0, "cannot start"), (2, "")])
-def test_a_revision_that_breaks_leaves_the_doubt_with_the_reason(breaks_at: int, error: str) -> None:
-    raised = doubt()
-    kind, reason, _ = settle(Turns(1.3, breaks_at=breaks_at, error=error), raised, again(raised))
+def test_a_revision_that_breaks_leaves_the_case_unconfirmed_with_the_reason(breaks_at: int, error: str) -> None:
+    case = suspect()
+    kind, reason, _ = settle(Pairs(1.3, breaks_at=breaks_at, error=error), case, rerun(case))
 
     assert (kind, reason) == ("inconclusive", f"not confirmed: {error or 'in 3f2a91c0d4: hung'}")
 
@@ -172,10 +170,10 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr(confirm.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(interleaved.time, "monotonic", lambda: self.now)
 
 
-class Slow(Turns):
+class Slow(Pairs):
     """Pairs that take their time, an open answer for ever."""
 
     def __init__(self, clock: Clock, *each_s: float) -> None:
@@ -200,9 +198,9 @@ def test_what_is_begun_fits_the_budget(
     monkeypatch: pytest.MonkeyPatch, each_s: tuple[float, ...], limits: tuple[float, float], pairs: int, took_s: float
 ) -> None:
     clock = Clock(monkeypatch)
-    source, raised = Slow(clock, *each_s), doubt()
+    source, case = Slow(clock, *each_s), suspect()
     began_at = clock.now
-    [verdict] = InDoubt(REQUEST, raised, again(raised, budget_s=limits[0], most_s=limits[1])).settle(source)
+    [verdict] = Confirmation(REQUEST, case, rerun(case, budget_s=limits[0], most_s=limits[1])).settle(source)
 
     assert (verdict.code, len(source), clock.now - began_at) == ("not-confirmed", pairs, took_s)
     assert verdict.reason.endswith("--distbench-confirm=auto:SECONDS")
@@ -210,18 +208,18 @@ def test_what_is_begun_fits_the_budget(
 
 
 def test_with_the_old_software_at_hand_the_change_is_split() -> None:
-    raised = doubt()
-    old = Turns(1.0)
+    case = suspect()
+    old = Pairs(1.0)
     for index in range(LOOKS[0]):
         old.launches.append(launch(index, 1.2))
         old.references.append(launch(index, 1.0, "2.12.0"))
-    kind, reason, _ = settle(Turns(1.0), raised, again(raised), old)
+    kind, reason, _ = settle(Pairs(1.0), case, rerun(case), old)
 
     assert kind == "environment"
     assert reason.endswith("of +20.0 % by interleaved A/B: code +0.0 %, torch 2.12.0 -> 2.13.0 +20.0 %")
 
 
-def test_a_launch_in_turns_takes_no_longer_than_this_tree_made_likely() -> None:
+def test_an_interleaved_launch_takes_no_longer_than_this_tree_made_likely() -> None:
     request = LaunchRequest(
         title="t", work=Ranks(body=BodyReference(file="f", function="g")), world_size=2, backend="gloo", device="cpu",
         timeout_s=600.0,
@@ -242,24 +240,24 @@ def store(tmp_path: Path) -> BaselineStore:
     return made
 
 
-def recorders(root: Path, **settings: object) -> Recorders:
+def confirmer(root: Path, **settings: object) -> Confirmer:
     asked = Settings(gpus=Gpus(), baselines=root / "baselines", **settings)  # type: ignore[arg-type]
-    return Recorders(asked, root, root)
+    return Confirmer(asked, root, root)
 
 
 def test_a_tree_of_which_baselines_alone_differ_is_the_one_that_was_measured(
     store: BaselineStore, tmp_path: Path
 ) -> None:
     path = store.path(TEST, KEY)
-    first = recorders(tmp_path).find(path)
+    first = confirmer(tmp_path).find(path)
     assert (first[0].is_itself, first[1]) == (True, None), "the first commit of all is its own recorder"
 
     store.write("other.py::test_b", KEY, entry(2.0, 2.1))
     git(tmp_path, "add", "--all")
     git(tmp_path, "commit", "--quiet", "--message", "other baselines")
-    same = recorders(tmp_path).find(path)[0]
+    same = confirmer(tmp_path).find(path)[0]
     (tmp_path / "work.py").write_text("2")
-    assert (same.is_itself, recorders(tmp_path).find(path)[0].is_itself) == (True, False)
+    assert (same.is_itself, confirmer(tmp_path).find(path)[0].is_itself) == (True, False)
     assert same.revision is not None
     assert same.revision.commit == git(tmp_path, "rev-parse", "HEAD~1").strip()
 
@@ -271,7 +269,7 @@ def test_code_that_git_does_not_know_is_not_what_was_measured(
     """A test or a helper that was never added may be the slower code; what a run has written is none."""
     (tmp_path / name).write_text("new")
 
-    assert recorders(tmp_path).find(store.path(TEST, KEY))[0].is_itself == is_itself
+    assert confirmer(tmp_path).find(store.path(TEST, KEY))[0].is_itself == is_itself
 
 
 def commit(root: Path, **files: str) -> str:
@@ -293,36 +291,36 @@ def test_a_commit_that_records_itself_is_no_witness_unless_it_changed_baselines_
     path = store.path(TEST, KEY)
     store.write(TEST, KEY, entry(0.5, 0.6))
     commit(tmp_path, **files)
-    found = recorders(tmp_path).find(path)
+    found = confirmer(tmp_path).find(path)
 
     assert found[0].revision is not None
     assert found[0].revision.commit == git(tmp_path, "rev-parse", f"HEAD~{steps_back}").strip()
     assert found[0].is_itself == is_itself
     assert found[1] == (None if is_itself else entry(1.0, 1.1))
     commit(tmp_path, work="later")
-    later = recorders(tmp_path).find(path)
+    later = confirmer(tmp_path).find(path)
     assert (later[0].is_itself, later[1]) == (False, None)
 
 
-def test_what_is_out_of_time_stays_in_doubt() -> None:
-    raised = doubt()
+def test_what_is_out_of_time_stays_in_suspect() -> None:
+    case = suspect()
 
     told = "inconclusive", "not confirmed: no time", -1
-    assert settle(Turns(1.3), raised, again(raised, why_not="no time")) == told
+    assert settle(Pairs(1.3), case, rerun(case, why_not="no time")) == told
 
 
 def test_it_says_about_how_long_it_takes() -> None:
-    assert doubt().takes_s > 3 * LOOKS[0]
-    assert doubt(is_itself=True).takes_s == pytest.approx(LOOKS[0])
+    assert suspect().takes_s > 3 * LOOKS[0]
+    assert suspect(is_itself=True).takes_s == pytest.approx(LOOKS[0])
 
 
 def test_a_link_to_nothing_is_a_reason(store: BaselineStore, tmp_path: Path) -> None:
     with pytest.raises(NotRecorded, match="data"):
-        recorders(tmp_path, against_link=("data",)).find(store.path(TEST, KEY))
+        confirmer(tmp_path, against_link=("data",)).find(store.path(TEST, KEY))
 
 
 def test_without_a_python_of_its_time_there_is_no_variant_of_it(store: BaselineStore, tmp_path: Path) -> None:
-    found = recorders(tmp_path)
+    found = confirmer(tmp_path)
 
     assert found.of_its_time(found.find(store.path(TEST, KEY))[0]) is None
 
@@ -339,3 +337,13 @@ def test_waiting_for_others_takes_nothing_of_the_budget(monkeypatch: pytest.Monk
     with budget.waiting(hold()):
         clock.now += 10.0
     assert budget.left_s == 50.0
+
+
+def test_a_reason_against_interleaving_takes_the_place_of_a_suspect(store: BaselineStore, tmp_path: Path) -> None:
+    source = Alone(1.4)
+    source.why_never_beside = "its ranks are of several hosts"
+    (tmp_path / "work.py").write_text("slower")
+    found, path = suspect().result, store.path(TEST, KEY)
+
+    with pytest.raises(NotRecorded, match="its ranks are of several hosts"):
+        confirmer(tmp_path).suspect(REQUEST, source, path, found, entry(1.0, 1.1), comparisons=1, made_of=())

@@ -46,17 +46,17 @@ class Session:
     """A run whose launches and verdicts are made up."""
 
     def __init__(
-        self, *verdicts: Finding, doubt: object = None, has_baseline: bool = True, share: float | None = None
+        self, *verdicts: Finding, suspect: object = None, has_baseline: bool = True, share: float | None = None
     ) -> None:
         self.verdicts = verdicts
-        self.raised = doubt
-        self.recorders: object = object()
+        self.raised = suspect
+        self.confirmer: object = object()
         self.launching = None
         self.planted: list[LaunchRequest] = []
         self.launches = DELAYED
         self.settings = SimpleNamespace(control=share or "tolerance", confirm_budget_s=60.0)
         self.baseline = SimpleNamespace(
-            has_numbers=has_baseline, entry=entry(1.0) if has_baseline else None, tolerances=lambda met: {"step": 0.3}
+            has_numbers=has_baseline, entry=entry(1.0) if has_baseline else None, suspect=self.suspect
         )
 
     def stored(self, request: CaseRequest) -> Any:
@@ -71,7 +71,7 @@ class Session:
     def run(self, request: CaseRequest, source: Source, reference: object) -> CaseResult:
         return replace(result(1.4), verdicts=list(self.verdicts))
 
-    def doubt(self, *of: object) -> object:
+    def suspect(self, *of: object) -> object:
         if isinstance(self.raised, Exception):
             raise self.raised
         return self.raised
@@ -125,11 +125,11 @@ def test_what_is_not_suspicious_is_lost_in_the_screening(beside: list[LaunchRequ
 
 
 @pytest.mark.parametrize("has_baseline", [True, False])
-def test_a_doubt_or_a_case_without_a_baseline_is_decided_in_turns(
+def test_a_suspect_or_a_case_without_a_baseline_is_decided_by_interleaving(
     beside: list[LaunchRequest], has_baseline: bool
 ) -> None:
     code = "beyond-threshold" if has_baseline else "no-baseline"
-    found = plant(Session(verdict(code), doubt=object() if has_baseline else None, has_baseline=has_baseline))
+    found = plant(Session(verdict(code), suspect=object() if has_baseline else None, has_baseline=has_baseline))
 
     assert (found.step, found.has_baseline, found.launches) == ("turns", has_baseline, 1 + 3 * 3)
     assert [(v.kind, v.ratio) for v in found.found] == [("regressed", pytest.approx(1.4, rel=0.01))]
@@ -137,7 +137,7 @@ def test_a_doubt_or_a_case_without_a_baseline_is_decided_in_turns(
 
 
 def test_where_no_turns_can_be_had_the_baseline_decides_alone() -> None:
-    found = plant(Session(verdict("beyond-threshold"), doubt=NotRecorded("its baseline is not committed")))
+    found = plant(Session(verdict("beyond-threshold"), suspect=NotRecorded("its baseline is not committed")))
 
     assert (found.step, found.why_alone) == ("stored", "its baseline is not committed")
     assert found.found

@@ -7,7 +7,6 @@ import dataclasses
 import math
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, cast
 
@@ -28,10 +27,8 @@ from pytest_distbench.run import loop
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.kinds import LAUNCH_KINDS
 from pytest_distbench.run.loop import Session
-from pytest_distbench.run.references import Stored
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.sources import Launches, PairedLaunches, Reference, Source
-from pytest_distbench.store.baselines import NotRecorded
 
 REQUEST = CaseRequest(nodeid="n", case=CASE, terms=Terms(default_tolerance=0.1, max_launches=9, cores=2), launches=1)
 
@@ -196,7 +193,7 @@ def test_launches_come_in_pairs_beside_another_revision_and_long_ones_for_as_lon
         (Ranks(body=BODY), "none", {}, "its ranks are simulated"),
         (Ranks(body=BODY), "many", {"shares": False}, r"not all hosts confirmed that they see /.* \(TMPDIR\), where"),
         (Ranks(body=BODY), "many", {"describe": None}, r"not all hosts confirmed that they see /.* \(TMPDIR\), where"),
-        (Ranks(body=BODY), "many", {"settles_doubts": False}, "the mine launcher does not state that two"),
+        (Ranks(body=BODY), "many", {"may_confirm": False}, "the mine launcher does not state that two"),
         (Ranks(body=BODY), "many", {}, "$"),
         (Ranks(body=BODY), "one", {"holds_two": False}, "the mine launcher cannot keep two groups open at once"),
         (Lone(), "one", {}, "it takes the machine"),
@@ -204,45 +201,18 @@ def test_launches_come_in_pairs_beside_another_revision_and_long_ones_for_as_lon
         (Ranks(body=BODY), "one", {}, "$"),
     ],
 )
-def test_what_cannot_run_in_turns_keeps_the_stored_comparison_and_says_why(
+def test_what_cannot_be_interleaved_keeps_the_stored_comparison_and_says_why(
     session: Session, work: Work, hosts: Literal["none", "one", "many"], launcher: dict[str, bool | None], why: str
 ) -> None:
     launching: Any = session.launching
     launching.hosting = lambda work: Hosting(hosts=hosts)
     launching.on_start = lambda: None
     found = cast(Any, None), bool(launcher.get("shares", True))
-    kind = {"holds_two": True, "settles_doubts": True, "describe": lambda **wanted: found, **launcher}
+    kind = {"holds_two": True, "may_confirm": True, "describe": lambda **wanted: found, **launcher}
     launching.launcher_kind = SimpleNamespace(**kind)
     launching.settings = SimpleNamespace(launcher="mine", gpu=False, platform=None, largest=2, engine="")
     request = LaunchRequest(work=work, world_size=2, backend="gloo", device="cpu", timeout_s=10.0)
     assert re.match(why, session.launches_of(request).why_never_beside)
-
-
-class InDoubt(Stored):
-    """A stored comparison that leaves every case in doubt."""
-
-    def __init__(self) -> None:
-        """Nothing is looked up."""
-
-    @property
-    def path(self) -> Path:
-        return Path("b")
-
-    def is_in_doubt(self, result: CaseResult) -> bool:
-        return True
-
-
-def test_a_reason_against_turns_is_told_instead_of_a_doubt(session: Session) -> None:
-    source = Counted()
-    source.why_never_beside = "its ranks are of several hosts"
-    found = SimpleNamespace(is_itself=False), None
-    recorders: Any = SimpleNamespace(find=lambda path: found)
-    session.recorders = recorders
-    reference = InDoubt()
-    reference.recorders = recorders
-
-    with pytest.raises(NotRecorded, match="its ranks are of several hosts"):
-        session.doubt(source, reference, result(1.0), sources=())
 
 
 def test_a_launch_that_fails_is_the_last_and_nothing_is_judged(session: Session) -> None:

@@ -11,7 +11,7 @@ import pytest
 from support.repositories import git
 
 from pytest_distbench.errors import LauncherError
-from pytest_distbench.run.against import Evaluation, differing
+from pytest_distbench.run.confirm.evaluated import Evaluation, differing
 from pytest_distbench.run.directory import Revision, RunDirectory, check_out, copy_beside, find_revision
 
 

@@ -96,9 +96,9 @@ class LauncherKind(Hosting):
 
     Attributes:
         make: makes it; imports what it needs.
-        holds_two: two groups may be open at once, which a comparison in turns needs.
-        settles_doubts: they may be open unasked, to settle a doubt; not where it is other software's to say whether two
-            commands run on the same hosts.
+        holds_two: two groups may be open at once, which an interleaved A/B needs.
+        may_confirm: two may be open unasked, to confirm a suspicious case; not where it is other software's to say
+            whether two commands run on the same hosts.
         takes_python: one of them may run under another Python.
         variables: set in the environment of all launches of the run unless the user has.
         describe: what its hosts are, before the first launch, for the largest number of ranks, by the engine, with
@@ -114,7 +114,7 @@ class LauncherKind(Hosting):
     help: str
     make: Callable[[LauncherSetup], Launcher]
     holds_two: bool = False
-    settles_doubts: bool = True
+    may_confirm: bool = True
     takes_python: bool = True
     variables: Mapping[str, str] = field(default_factory=dict)
     describe: Callable[..., tuple[Environment, bool]] | None = None

@@ -1,30 +1,30 @@
-"""Decide doubts about stored comparisons of clocks, by launches in turns with what recorded them. Pure, no I/O.
+"""Verdicts of a confirmation: what interleaved launches say of a suspicious stored comparison. Pure, no I/O.
 
-Three launches run in turns: this tree, the revision that recorded the baseline, and that revision once more. Of their
-clocks the fast sides count, as in the stored comparison. This tree is compared with both launches of the revision
-(their geometric mean) by ``pairs``, at the tolerance that the stored comparison had; by how much the revision
-differs from itself tells of the same noise. What that does not call slower is compared by all of its iterations too, at
-the tolerance of :data:`~pytest_distbench.judging.thresholds.LEAST_OF_ALL`. Then a clock
+Three launches are interleaved: of this tree, of the revision that recorded the baseline, and of that revision once
+more. Of timings the fast sides count, as in the stored comparison. This tree is compared with both launches of the
+revision (their geometric mean) at the tolerance that the stored comparison had; how far the revision differs from
+itself is the noise. What that does not call slower is compared by all of its iterations too, at the tolerance of
+:data:`~pytest_distbench.judging.thresholds.LEAST_OF_ALL`. Then a timing
 
 - *regressed* where this tree is slower than the revision, and by more than
   :data:`~pytest_distbench.judging.thresholds.VETO` times what the revision differs from itself: a machine on which that
-  is much tells nothing, whatever the statistics of the pairs say;
-- is slower by the *machine* where it is not, and what ran in turns, some time after what raised the doubt, is beyond
-  the stored numbers by their own rule (``thresholds``): noise is no slower machine. Where pytest itself evaluated
-  other code than the revision has, both sides had it, and turns clear it of nothing: it *regressed* where the stored
-  numbers are beyond doubt, and is *inconclusive* else;
+  is much decides nothing, whatever the statistics of the pairs say;
+- is slower by the *machine* where it is not, and the interleaved launches, which are later, are beyond the stored
+  numbers by their own rule (``thresholds``): noise is no slower machine. Where pytest itself evaluated other code than
+  the revision has, both sides had it, and A/B clears it of nothing: it *regressed* where the stored numbers leave no
+  question, and is *inconclusive* else;
 - *improved* where this tree is faster;
 - is *unchanged* where it is neither;
 - is *inconclusive* where the last pair leaves it open.
 
-What regressed is seen again in other process trees, with at most as many pairs: what one tree, or the place of one
-checkout, makes slow does not recur (:func:`seen_again`).
+What regressed is measured again in other process trees, with at most as many pairs: what one tree, or the place of one
+checkout, makes slow does not recur (:func:`measured_again`).
 
 Where the revision is this tree, it is launched again alone, and the same two answers are left: *machine* and
 *unchanged*.
 
-Whose are the digits of a training? Stored digits and this run's lie a commit and an environment apart. That commit,
-launched here and now, tells which of the two changed them:
+Stored digits of a training and this run's lie a commit and an environment apart. The recorded commit, launched here and
+now, says which of the two changed them:
 
 - it computes what this tree computes: the *environment* changed the digits, and nothing is wrong with the code;
 - it repeats its own stored digits, and this tree computes others: the *code* did;
@@ -64,8 +64,8 @@ _UNDECIDED = ("new", "missing")
 _BY_THE_MACHINE = "the machine or its software is slower, not the code; --distbench-update records new baselines"
 
 
-Turns = tuple[Sequence[LaunchRecord], Sequence[LaunchRecord], Sequence[LaunchRecord]]
-"""Launches of this tree, of the revision, and of it once more; those of one index ran beside each other."""
+Sides = tuple[Sequence[LaunchRecord], Sequence[LaunchRecord], Sequence[LaunchRecord]]
+"""Launches of this tree, of the revision, and of it once more; those of one index were interleaved."""
 
 Evaluated = tuple[Sequence[str], bool]
 """Files that pytest itself evaluates, so that both sides have them, and that differ from the revision; and whether they
@@ -73,14 +73,14 @@ are the test's module, a conftest.py, a plugin or the ini file, and not what tho
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
-    """What is stored of a case in doubt, and what was said of it.
+class StoredComparison:
+    """What is stored of a suspicious case, and the verdicts on it.
 
     Attributes:
         entry: that the stored comparison was made with; None: nothing is stored.
         before: the entry of the revision, where a later one is stored.
         tolerances: by metric, as fractions.
-        by_clock: whether clocks are in doubt; else they stay as they were judged, and a launch of each side is enough.
+        are_timings: whether timings are confirmed; else they stay as judged, and a launch of each side is enough.
     """
 
     verdicts: Sequence[Finding]
@@ -89,7 +89,7 @@ class Known:
     before: BaselineEntry | None = None
     tolerances: Mapping[str, float] = field(default_factory=dict)
     comparisons: int = 1
-    by_clock: bool = True
+    are_timings: bool = True
 
     def later(
         self, terms: Terms, case: Case, launches: Sequence[LaunchRecord], *, is_last: bool = True
@@ -100,8 +100,8 @@ class Known:
         return {finding.metric: finding for finding in found if is_clock(finding, finding.unit)}
 
     @property
-    def in_turns(self) -> dict[str, float]:
-        """The tolerances beside the revision: what later numbers were accepted with comes on top."""
+    def of_pairs(self) -> dict[str, float]:
+        """The tolerances of pairs: what later numbers were accepted with comes on top."""
         found = dict(self.tolerances)
         for key, value in self.tolerances.items():
             now, then = (e.metrics.get(key, []) if e is not None else [] for e in (self.entry, self.before))
@@ -114,7 +114,7 @@ class Known:
 
 
 def can_be_confirmed(verdicts: Sequence[Finding]) -> bool:
-    """Whether nothing speaks against a case but clocks and digits of a training: then turns can decide it."""
+    """Whether nothing speaks against a case but timings and digits of a training: then A/B can decide it."""
     failed = [v for v in verdicts if v.is_failure]
     return all(v.row.may_be_confirmed and (is_clock(v, v.unit) or are_asked_about(v)) for v in failed)
 
@@ -122,23 +122,23 @@ def can_be_confirmed(verdicts: Sequence[Finding]) -> bool:
 def confirm(
     terms: Terms,
     case: Case,
-    known: Known,
-    turns: Turns,
+    known: StoredComparison,
+    sides: Sides,
     *,
     revision: str,
     cases: int,
     evaluated: Callable[[], Evaluated] = lambda: ((), True),
 ) -> list[Finding]:
-    """Judge a case again whose stored comparison was in doubt."""
+    """Judge a case again whose stored comparison was suspicious."""
     stored = known.verdicts
     if known.entry is not None:
-        there, here = [*turns[1], *turns[2]], [*known.launches, *turns[0]]
+        there, here = [*sides[1], *sides[2]], [*known.launches, *sides[0]]
         stored = confirm_digits(terms, case, stored, here, there, known.entry, revision=revision)
-    if not known.by_clock:
+    if not known.are_timings:
         return list(stored)
     of = " (an earlier baseline commit)" if known.before is not None else " (baseline commit)"
-    found = judge_in_turns(terms, case, turns, tolerances=known.in_turns, name=revision, of=of, cases=cases)
-    later = known.later(terms, case, turns[0])
+    found = judge_interleaved(terms, case, sides, tolerances=known.of_pairs, name=revision, of=of, cases=cases)
+    later = known.later(terms, case, sides[0])
     judged = []
     for v in stored:
         paired = found.get(v.metric)
@@ -152,7 +152,7 @@ def confirm(
             if finding.code == "cleared":
                 finding = replace(paired, code="cleared", bounds=v.bounds, companions=v.companions)
             if finding.kind == "environment" and (acting := evaluated())[0]:
-                is_obvious = is_beyond(known.later(terms, case, turns[0], is_last=False).get(v.metric))
+                is_obvious = is_beyond(known.later(terms, case, sides[0], is_last=False).get(v.metric))
                 finding = _on_both_sides(v, acting, revision, paired.reason, is_obvious=is_obvious)
             judged.append(replace(finding, is_open=False))
         else:
@@ -160,38 +160,38 @@ def confirm(
     return judged
 
 
-def judge_in_turns(
+def judge_interleaved(
     terms: Terms,
     case: Case,
-    turns: Turns,
+    sides: Sides,
     *,
     tolerances: Mapping[str, float],
     name: str,
     of: str = "",
     cases: int,
 ) -> dict[str, Finding]:
-    """Judge the clocks of a case by what ran in turns alone, by metric."""
+    """Judge the timings of a case by its interleaved launches alone, by metric."""
     beside = Beside(
-        references=turns[1],
-        controls=turns[2],
+        references=sides[1],
+        controls=sides[2],
         looks=LOOKS,
         spending=SPENDING,
         tolerance_of=lambda metric: tolerances.get(metric.key, terms.default_tolerance),
         ab=f"interleaved A/B with {name}{of}",
     )
-    found = compare(terms, case, turns[0], beside=beside, comparisons=cases)
+    found = compare(terms, case, sides[0], beside=beside, comparisons=cases)
     return {finding.metric: finding for finding in found if is_clock(finding, finding.unit)}
 
 
-def seen_again(verdicts: Sequence[Finding], in_turns: Mapping[str, Finding]) -> list[Finding]:
-    """The verdicts, those on clocks that regressed by what other process trees say of them.
+def measured_again(verdicts: Sequence[Finding], found: Mapping[str, Finding]) -> list[Finding]:
+    """The verdicts, those on timings that regressed by what other process trees say of them.
 
     A slowdown recurs where it is red by the same rule, or, by all pairs, at least half as large: those that decided
     the first time were the loudest there were.
     """
     judged = []
     for v in verdicts:
-        again = in_turns.get(v.metric)
+        again = found.get(v.metric)
         if again is None or not v.row.may_be_confirmed or not _tells(again):
             judged.append(v)
             continue
@@ -212,7 +212,7 @@ def worse_by(finding: Finding) -> float:
 
 
 def _tells(paired: Finding) -> bool:
-    """Whether a verdict on pairs says how fast one side is beside the other."""
+    """Whether a verdict on pairs says how fast one side is against the other."""
     return paired.kind not in _UNDECIDED and paired.row.is_comparable
 
 
@@ -247,7 +247,7 @@ def split_change(
 
 
 def undecided(stored: Sequence[Finding], reason: str) -> list[Finding]:
-    """The verdicts where nothing could be measured in turns: what only the clock says stays in doubt."""
+    """The verdicts where nothing could be interleaved: what only timings say is not confirmed."""
     return [
         replace(v, code="not-confirmed", reason=f"{reason}{f' ({v.reason})' if v.reason else ''}")
         if is_clock(v, v.unit) and (v.row.may_be_confirmed or v.is_undecided)
@@ -274,7 +274,7 @@ def not_slower(stored: Finding, later: Finding | None, reason: str) -> Finding:
 
 
 def _on_both_sides(v: Finding, acting: Evaluated, revision: str, reason: str, *, is_obvious: bool) -> Finding:
-    """A clock that turns do not clear: pytest evaluates other code than the revision has, for both sides."""
+    """A timing that A/B does not clear: pytest evaluates other code than the revision has, for both sides."""
     names, are_of_the_test = acting
     which = f"{names[0]} and {len(names) - 1} more differ" if len(names) > 1 else f"{names[0]} differs"
     told = f"{reason}; but {which} from {revision}, and pytest runs it for both sides"

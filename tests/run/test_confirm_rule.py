@@ -11,17 +11,6 @@ import pytest
 from support.stores import CASE, SOFTWARE, entry, launches
 
 from pytest_distbench.judging.case import compare
-from pytest_distbench.judging.confirmation import (
-    Evaluated,
-    Known,
-    Turns,
-    can_be_confirmed,
-    confirm,
-    not_slower,
-    ratios,
-    split_change,
-    undecided,
-)
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.judging.thresholds import LOOKS, VETO
@@ -31,6 +20,17 @@ from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.reasons import VerdictName
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
+from pytest_distbench.run.confirm.rule import (
+    Evaluated,
+    Sides,
+    StoredComparison,
+    can_be_confirmed,
+    confirm,
+    not_slower,
+    ratios,
+    split_change,
+    undecided,
+)
 
 TERMS = Terms(default_tolerance=0.15, max_launches=10, cores=2)
 SLOWER = Finding(
@@ -41,7 +41,7 @@ EXACT = Finding(metric="sum", code="communication", unit="", better="exact")
 
 def turns(
     slower: float, *, count: int = LOOKS[0], itself: float = 1.0, noise: float = 0.01, moods: float = 0.3, seed: int = 0
-) -> Turns:
+) -> Sides:
     """This tree so many times as slow as the revision, on a machine whose moods all three share."""
     rng = random.Random(seed)
     mood = [math.exp(rng.gauss(0, moods)) for _ in range(count)]
@@ -53,7 +53,7 @@ def turns(
 
 
 def confirmed(
-    sides: Turns,
+    sides: Sides,
     *stored: Finding,
     numbers: Sequence[float] = (0.7, 0.71, 0.7),
     before: Sequence[float] = (),
@@ -61,7 +61,7 @@ def confirmed(
 ) -> list[Finding]:
     """A baseline of a machine that was 1.4 times as fast, unless other numbers are stored."""
     entries = {"entry": entry(*numbers), "before": entry(*before) if before else None}
-    known = Known(verdicts=stored or [SLOWER], **entries, tolerances={"step": 0.15, "sum": 0.15})
+    known = StoredComparison(verdicts=stored or [SLOWER], **entries, tolerances={"step": 0.15, "sum": 0.15})
     return confirm(TERMS, CASE, known, sides, revision="3f2a91c0d4", cases=1, evaluated=lambda: evaluated)
 
 
@@ -131,11 +131,11 @@ def test_the_recorder_before_a_later_baseline_tells_whether_its_numbers_are_of_i
     slower: float, stored: Sequence[float], kind: VerdictName
 ) -> None:
     [found] = confirmed(turns(slower, moods=0.01), numbers=stored, before=(1.0, 1.01, 1.0))
-    later = Known(verdicts=[], entry=entry(3.0, 3.0), before=entry(2.0, 2.0), tolerances={"step": 0.1})
+    later = StoredComparison(verdicts=[], entry=entry(3.0, 3.0), before=entry(2.0, 2.0), tolerances={"step": 0.1})
 
     assert found.kind == kind
-    assert later.in_turns == {"step": pytest.approx(1.5 * 1.1 - 1)}
-    assert replaced(later, before=entry(0.0, 2.0)).in_turns == {"step": pytest.approx(0.1)}
+    assert later.of_pairs == {"step": pytest.approx(1.5 * 1.1 - 1)}
+    assert replaced(later, before=entry(0.0, 2.0)).of_pairs == {"step": pytest.approx(0.1)}
 
 
 def test_a_machine_that_differs_from_itself_vetoes_no_more_than_its_share() -> None:
@@ -202,7 +202,7 @@ def test_launches_that_raised_the_doubt_tell_whether_a_tree_agrees_with_itself(o
     healthy, [here, once_more] = [losses(2.0)] * 2, [losses(2.2), losses(other)]
     stored = make_entry(CASE, healthy, healthy[0].software)
     seen = [*compare(TERMS, CASE, [here], stored, comparisons=1)]
-    known = Known(verdicts=seen, launches=[here], entry=stored, by_clock=False)
+    known = StoredComparison(verdicts=seen, launches=[here], entry=stored, are_timings=False)
     sides = [once_more], healthy[:1], healthy[:1]
 
     [found] = confirm(TERMS, CASE, known, sides, revision="3f2a91c0d4", cases=1)

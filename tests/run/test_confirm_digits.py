@@ -9,13 +9,13 @@ from support.metrics import passed
 from support.stores import CASE, SOFTWARE
 
 from pytest_distbench.judging.case import compare
-from pytest_distbench.judging.confirmation import are_asked_about, confirm_digits
 from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample, Spread
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
+from pytest_distbench.run.confirm.rule import are_asked_about, confirm_digits
 
 TERMS = Terms(default_tolerance=0.1, max_launches=5, cores=2)
 LOSSES = {

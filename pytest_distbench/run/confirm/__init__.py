@@ -1,0 +1,199 @@
+"""Confirmation: a suspicious stored comparison is measured again, interleaved with the revision that recorded it.
+
+This module is the way in; the rest of the package imports nothing else of this room.
+
+1. :meth:`Confirmer.screen` looks for evidence of a slowdown while a case is compared with its baseline.
+2. :meth:`Confirmer.suspect` says, when that comparison is done, whether more is to be measured, and with what.
+3. ``plugin/confirm.py`` runs the tests of the suspects again at the end, as far as the budget goes (:class:`Rerun`).
+4. :class:`Confirmation` interleaves their launches and decides, by the rules in ``rule.py``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_distbench import git
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.judging.screening import SCREENING_LAUNCHES, Screening, is_clock, screen
+from pytest_distbench.judging.terms import accepted_changes
+from pytest_distbench.machine.hardware import find_interpreter
+from pytest_distbench.records.case import BaselineEntry
+from pytest_distbench.records.run import CaseResult
+from pytest_distbench.run.against import Variant, find_links
+from pytest_distbench.run.confirm.case import START_S, Confirmation, Rerun, Suspect
+from pytest_distbench.run.confirm.evaluated import Evaluation
+from pytest_distbench.run.confirm.interleaved import Allowance, Interleaved, in_time
+from pytest_distbench.run.confirm.rule import are_asked_about, can_be_confirmed, judge_interleaved
+from pytest_distbench.run.directory import Revision
+from pytest_distbench.run.request import CaseRequest, Settings
+from pytest_distbench.run.sources import Source
+from pytest_distbench.store.baselines import NotRecorded, read_file, recordings
+
+__all__ = [
+    "SCREENING_LAUNCHES",
+    "START_S",
+    "Allowance",
+    "Confirmation",
+    "Confirmer",
+    "Evaluation",
+    "Interleaved",
+    "Rerun",
+    "Suspect",
+    "in_time",
+    "judge_interleaved",
+]
+
+
+class Confirmer:
+    """Finds the suspicious cases of a run, and the revision that recorded the baseline of each.
+
+    Args:
+        root: the root of the tests, in their repository.
+        folder: paths that were given on the command line are relative to it.
+    """
+
+    def __init__(self, settings: Settings, root: Path, folder: Path) -> None:
+        self._settings = settings
+        self._baselines = settings.baselines
+        self._root = root
+        self._folder = folder
+        self._known: dict[Path, tuple[Variant, BaselineEntry | None] | NotRecorded] = {}
+
+    def screen(
+        self, request: CaseRequest, source: Source, path: Path, entry: BaselineEntry, *, comparisons: int
+    ) -> Screening | None:
+        """Evidence of a slowdown in the launches of a case; None where it could not be confirmed."""
+        try:
+            self.recorder(path, source)
+        except NotRecorded:
+            return None
+        return screen(request.terms, request.case, source.launches, entry, comparisons=comparisons)
+
+    def suspect(
+        self,
+        request: CaseRequest,
+        source: Source,
+        path: Path,
+        result: CaseResult,
+        entry: BaselineEntry,
+        *,
+        comparisons: int,
+        made_of: Sequence[str],
+    ) -> Suspect | None:
+        """What is to be confirmed of a compared case; None: nothing.
+
+        Args:
+            path: of the baseline, whose entry is given.
+            made_of: keys of the cases that its number is computed from.
+
+        Raises:
+            NotRecorded: something is, and cannot be; the text says why.
+        """
+        clocks = [v for v in result.verdicts if is_clock(v, v.unit) and v.is_judged]
+        is_open = result.suspicion > 0.0 or any(v.row.may_be_confirmed or v.is_undecided for v in clocks)
+        timings = bool(clocks) and (is_open or self._settings.confirm[0] == "always")
+        if result.xfail_perf or not can_be_confirmed(result.verdicts):
+            return None
+        if not timings and not any(map(are_asked_about, result.verdicts)):
+            return None
+        variant, before = self.recorder(path, source)
+        if variant.is_itself and not timings:
+            return None  # there is no other code to compute the digits
+        return Suspect(
+            result=result,
+            verdicts=result.verdicts,
+            launches=result.launches,
+            entry=entry,
+            before=before,
+            tolerances=accepted_changes(request.terms, result.launches, entry),
+            comparisons=comparisons,
+            are_timings=timings,
+            variant=variant,
+            made_of=made_of,
+        )
+
+    def recorder(self, path: Path, source: Source) -> tuple[Variant, BaselineEntry | None]:
+        """The revision that a case is interleaved with, or launched again alone where it is the working tree.
+
+        Raises:
+            NotRecorded: there is none, or the case cannot be interleaved.
+        """
+        found = self.find(path)
+        if source.why_never_beside and not (found[0].is_itself and source.may_be_repeated):
+            raise NotRecorded(source.why_never_beside)
+        return found
+
+    def find(self, path: Path) -> tuple[Variant, BaselineEntry | None]:
+        """The revision that recorded the baseline in a file; and its baseline, where a later one is stored.
+
+        Raises:
+            NotRecorded: nobody knows it; the text says why.
+        """
+        if path not in self._known:
+            try:
+                known = recordings(path, self._top)
+                (last, _, of_last), before = next(known), None
+                # a commit that changed more than baselines is no witness of its own: then it is the recorder before it
+                if self._is_here(last, path) and not self._is_here(f"{last}^", path, until=last):
+                    before = next(known, None)
+                commit, _, file = before or (last, {}, of_last)
+                entry = file.entry if before is not None and file is not None else None
+                self._known[path] = self._variant(commit, path, was="" if file is None else file.test), entry
+            except NotRecorded as error:
+                self._known[path] = error
+        found = self._known[path]
+        if isinstance(found, NotRecorded):
+            raise found
+        return found
+
+    def of_its_time(self, variant: Variant) -> Variant | None:
+        """The same revision under ``--distbench-against-python``, or None if that is not given."""
+        given = self._settings.recorders_python
+        return dataclasses.replace(variant, interpreter=find_interpreter(given, self._folder)) if given else None
+
+    @functools.cached_property
+    def here(self) -> str:
+        """The commit that is checked out, followed by ``-dirty`` where tracked files differ."""
+        return git.describe_commit(self._root)
+
+    def _variant(self, commit: str, path: Path, *, was: str) -> Variant:
+        tests = (read_file(path).test, was) if was else ()  # of a test that moved: now and then
+        places = [(self._root / test.partition("::")[0]).resolve() for test in tests]
+        moved = ((places[0], places[1]), (places[0].parent, places[1].parent)) if len({*places}) > 1 else ()
+        try:
+            return Variant(
+                moved=moved,
+                revision=Revision("", commit, self._top),
+                links=find_links(self._settings.against_link, folder=self._root, root=self._top),
+                interpreter=None,
+                is_itself=self._is_here(commit, path),
+            )
+        except ConfigurationError as error:
+            raise NotRecorded(str(error)) from None
+
+    def _is_here(self, commit: str, path: Path, *, until: str = "") -> bool:
+        """Whether no code differs from a commit, here or in a later one: but baselines all that git tracks is equal.
+
+        A Python file here that git does not know is code that the commit has not.
+        """
+        baselines = self._baselines.resolve()
+        if not path.resolve().is_relative_to(baselines) or not baselines.is_relative_to(self._top):
+            return False
+        rest = f":(exclude,top){baselines.relative_to(self._top).as_posix()}"
+        changed = git.run(self._top, "diff", "--quiet", commit, *filter(None, [until]), "--", ".", rest)
+        if changed.returncode or until:
+            return changed.returncode == 0
+        return not git.run(self._top, "ls-files", "--others", "--exclude-standard", "--", "*.py").stdout.strip()
+
+    @functools.cached_property
+    def _top(self) -> Path:
+        try:
+            done = git.run(self._root, "rev-parse", "--show-toplevel")
+        except OSError:
+            raise NotRecorded("there is no git on PATH") from None
+        if done.returncode:
+            raise NotRecorded("the tests are not in a git repository")
+        return Path(done.stdout.strip()).resolve()

@@ -1,0 +1,276 @@
+"""A suspicious case: what is known of it, how its test is run again, and what decides it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+
+from pytest_distbench.judging.screening import SUSPICIOUS
+from pytest_distbench.judging.terms import version_changes
+from pytest_distbench.judging.thresholds import LOOKS
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import CaseResult, Finding
+from pytest_distbench.records.run import Confirmation as Record
+from pytest_distbench.run.against import Variant
+from pytest_distbench.run.confirm.evaluated import Evaluation, differing
+from pytest_distbench.run.confirm.interleaved import ENDED, Allowance, Interleaved
+from pytest_distbench.run.confirm.rule import (
+    Evaluated,
+    StoredComparison,
+    are_asked_about,
+    confirm,
+    is_beyond,
+    judge_interleaved,
+    measured_again,
+    not_slower,
+    ratios,
+    split_change,
+    undecided,
+)
+from pytest_distbench.run.request import CaseRequest
+from pytest_distbench.run.sources import Source, SourceFailed, take_turns
+
+START_S = 4.0
+"""What the launchers of a side take to start, once."""
+
+_ARMS = 3
+"""The working tree, the revision that recorded the baseline, and that revision once more."""
+
+_LIKELY = LOOKS[2]
+"""Pairs that an answer is likely to take."""
+
+_COMMIT = "; commit a test together with its baseline, so that A/B can run both"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Suspect(StoredComparison):
+    """A case whose stored comparison is suspicious, or too noisy.
+
+    Attributes:
+        variant: the revision that recorded the baseline.
+        made_of: keys of the cases that its number is computed from; empty if it was launched itself.
+        evaluation: what pytest itself evaluated for it, or None.
+    """
+
+    result: CaseResult
+    variant: Variant
+    made_of: Sequence[str] = ()
+    evaluation: Evaluation | None = None
+
+    @property
+    def is_suspicious(self) -> bool:
+        """Whether something speaks for a slowdown, or for another training; else it comes last."""
+        other = any(v.row.may_be_confirmed and are_asked_about(v) for v in self.result.verdicts)
+        return self.result.suspicion >= SUSPICIOUS or other
+
+    @property
+    def looks(self) -> Sequence[int]:
+        """Numbers of launches after which is judged. Digits repeat: one of each side says it."""
+        return LOOKS if self.are_timings else (1,)
+
+    @property
+    def takes_s(self) -> float:
+        return self._seconds(self.looks[0])
+
+    @property
+    def likely_s(self) -> float:
+        return self._seconds(min(_LIKELY, self.looks[-1]))
+
+    def _seconds(self, pairs: int) -> float:
+        walls = [launch.wall_s for launch in self.result.launches]
+        launch_s = statistics.median(walls) if walls else 0.0
+        return LOOKS[0] * launch_s if self.variant.is_itself else START_S + _ARMS * pairs * launch_s
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Rerun:
+    """A test that is run again, and what it may take.
+
+    Attributes:
+        sources: of its first run, by key of the case: what is not suspicious is not measured again.
+        results: of its first run, by the same keys.
+        suspects: by the same keys.
+        beside: the revision that a case is interleaved with, by the same keys; those that it is made of, too.
+        cases: that this run of pytest confirms.
+        allowance: what the first look may take at most; further ones are begun where they fit into the rest of the
+            budget.
+        others_s: of the budget, what first looks at other suspects are going to take.
+        left: why a case is not measured again, by the same keys.
+    """
+
+    sources: Mapping[str, Source]
+    results: Mapping[str, CaseResult]
+    suspects: Mapping[str, Suspect]
+    beside: Mapping[str, Variant]
+    cases: int
+    allowance: Allowance
+    budget: Allowance
+    others_s: float = 0.0
+    left: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+class Confirmation(Interleaved):
+    """Launches of a suspect, interleaved with those of the revision that recorded its baseline, decide its verdicts."""
+
+    def __init__(self, request: CaseRequest, suspect: Suspect, rerun: Rerun) -> None:
+        super().__init__(request, suspect.looks, rerun.allowance, rerun.budget)
+        self._suspect = suspect
+        self._rerun = rerun
+        self._why_not = rerun.left.get(request.case.key, "")
+
+    def result(self, source: Source, *, here: str, exchanged: Source | None, of_its_time: Source | None) -> CaseResult:
+        """The case with the verdicts that its launches decide.
+
+        Args:
+            source: launches of the working tree and of the revision.
+            here: the commit that is checked out.
+            exchanged: the same in new processes, each tree at the other's path, for what is slower.
+            of_its_time: the revision under the software of its time, or None.
+        """
+        verdicts = self._measure_again(source, exchanged, self.settle(source))
+        verdicts = self._split(source, of_its_time, verdicts)
+        result = replace(self._suspect.result, verdicts=list(verdicts))
+        if self._why_not:
+            return result
+        record = Record(
+            revision=str(self._suspect.variant),
+            here=here,
+            took_s=self.took_s,
+            launches=list(source.launches[: len(source.references) or None]),
+            references=list(source.references),
+            controls=list(source.controls),
+        )
+        return replace(result, confirmation=record)
+
+    def settle(self, source: Source) -> list[Finding]:
+        if self._why_not:
+            return self._undecided(self._why_not)
+        findings = super().settle(source)
+        if findings or source.failed:
+            return findings
+        return self._undecided(f"{len(source)} of {self._looks[0]} pairs used all of the time: {ENDED}")
+
+    def judge(self, source: Source) -> list[Finding]:
+        terms, case, suspect = self.request.terms, self.request.case, self._suspect
+        if source.alone or not source.launches:
+            if suspect.variant.moved:  # a test that moved is no way out of a red
+                return list(suspect.verdicts)
+            first = suspect.later(terms, case, suspect.launches, is_last=False) if source.is_new else {}
+            why = f"{source.alone}; the comparison with the stored baseline counts{_COMMIT * source.is_new}"
+            left = zip(suspect.verdicts, self._undecided(source.alone), strict=True)
+            return [
+                replace(v, code="beyond-threshold", reason=why) if is_beyond(first.get(v.metric)) else w
+                for v, w in left
+            ]
+        if suspect.variant.is_itself:
+            later = suspect.later(terms, case, source.launches)
+            reason = (
+                f"the code equals the baseline commit {suspect.variant}, and {len(source)} more launches are {{}} "
+                "its noise"
+            )
+            found = [(v, later.get(v.metric)) for v in suspect.verdicts]
+            return [
+                replace(not_slower(v, f, reason.format("beyond" if is_beyond(f) else "within")), is_open=False)
+                for v, f in found
+            ]
+        return confirm(
+            terms,
+            case,
+            suspect,
+            source.sides,
+            revision=str(suspect.variant),
+            cases=self._rerun.cases,
+            evaluated=self._evaluated,
+        )
+
+    def interleaved(self, source: Source) -> Mapping[str, Finding]:
+        return judge_interleaved(
+            self.request.terms,
+            self.request.case,
+            source.sides,
+            tolerances=self._suspect.of_pairs,
+            name=str(self._suspect.variant),
+            cases=self._rerun.cases,
+        )
+
+    def _evaluated(self) -> Evaluated:
+        evaluation, revision = self._suspect.evaluation, self._suspect.variant.revision
+        if evaluation is None or revision is None:
+            return (), True
+        return differing(evaluation, revision, self._suspect.variant.moved)
+
+    def _undecided(self, reason: str) -> list[Finding]:
+        return undecided(self._suspect.verdicts, f"not confirmed: {reason}")
+
+    def _measure_again(self, source: Source, second: Source | None, verdicts: list[Finding]) -> list[Finding]:
+        """The verdicts, where what is red has been so in other process trees too, paths exchanged.
+
+        With at most as many pairs. Where that does not fit into the time, or does not run, the first red stands.
+        """
+        if second is None or not self._suspect.are_timings or not source.references or source.alone or source.failed:
+            return verdicts
+        slower = {key for key, f in self.interleaved(source).items() if f.kind == "regressed"}
+        red = [v.metric for v in verdicts if v.row.may_be_confirmed and v.metric in slower]
+        others = [s.takes_s for key, s in self._rerun.suspects.items() if key != self.request.case.key]
+        again = _Exchanged(
+            self,
+            [look for look in self._looks if look <= len(source)],
+            self._rerun.budget,
+            verdicts=verdicts,
+            red=red,
+            each_s=self.took_s / len(source),  # with its share of the start, as there is one again
+            reserved_s=self._rerun.others_s + sum(others),
+        )
+        return again.measured(second) if red else verdicts
+
+    def _split(self, source: Source, pairs: Source | None, verdicts: list[Finding]) -> list[Finding]:
+        """The verdicts, with the software's share in a change where the old software is at hand."""
+        is_slower = any(v.row.may_be_confirmed or v.kind == "environment" for v in verdicts)
+        if pairs is None or source.failed or not self._suspect.are_timings or not is_slower:
+            return verdicts
+        with contextlib.suppress(SourceFailed):
+            take_turns([pairs], LOOKS[0])
+        if pairs.alone or pairs.failed:
+            return verdicts
+        total = ratios(pairs.references, pairs.launches)
+        code = ratios(source.references, source.launches) or dict.fromkeys(total, 1.0)
+        changes = version_changes(pairs.references[0].software, pairs.launches[0].software)
+        return split_change(verdicts, code=code, total=total, software=", ".join(changes) or "software")
+
+
+class _Exchanged(Interleaved):
+    """What is red, in other process trees, paths exchanged."""
+
+    def __init__(
+        self,
+        first: Confirmation,
+        looks: Sequence[int],
+        budget: Allowance,
+        *,
+        verdicts: list[Finding],
+        red: Collection[str],
+        each_s: float,
+        reserved_s: float,
+    ) -> None:
+        super().__init__(first.request, looks, budget, budget)
+        self._interleaved = first.interleaved
+        self._verdicts = verdicts
+        self._red = red
+        self._each_s = each_s
+        self._reserved_s = reserved_s
+
+    def may_begin(self, source: Source, look: int) -> bool:
+        return self._each_s * (look - len(source)) + self._reserved_s <= self._budget.left_s
+
+    def judge(self, source: Source) -> list[Finding]:
+        found = {} if source.alone else self._interleaved(source)
+        return measured_again(self._verdicts, {key: found[key] for key in self._red if key in found})
+
+    def measured(self, source: Source) -> list[Finding]:
+        findings = self.decide(source)
+        has_ended = any(finding.is_open for finding in findings) and len(source) < self._looks[-1]
+        if not findings or has_ended or source.failed or source.alone:
+            return self._verdicts
+        return [replace(finding, is_open=False) for finding in findings]

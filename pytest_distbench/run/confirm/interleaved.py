@@ -1,0 +1,87 @@
+"""Launches that are interleaved with those of another side, as long as there is time."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+
+from pytest_distbench.errors import LauncherError
+from pytest_distbench.records.plan import LaunchRequest
+from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import Finding
+from pytest_distbench.run.request import CaseRequest
+from pytest_distbench.run.sources import Reference, Source
+
+ENDED = "--distbench-confirm=auto:SECONDS"
+
+_SLOWER = 10.0
+"""An interleaved launch may take so many times what this tree's took alone, and :data:`_GRACE_S` more."""
+_GRACE_S = 30.0
+
+
+class Allowance:
+    """Seconds in which launches can be made. Waiting for others that measure on this host is none of them."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._until = time.monotonic() + seconds
+
+    @property
+    def left_s(self) -> float:
+        return self._until - time.monotonic()
+
+    @contextlib.contextmanager
+    def waiting(self, hold: AbstractContextManager[None]) -> Iterator[None]:
+        asked_at = time.monotonic()
+        with hold:
+            self._until += time.monotonic() - asked_at
+            yield
+
+
+class Interleaved(Reference):
+    """What interleaved launches are judged by, as long as there is time."""
+
+    def __init__(self, request: CaseRequest, looks: Sequence[int], first: Allowance, budget: Allowance) -> None:
+        super().__init__(request)
+        self._looks = looks
+        self._first = first
+        self._budget = budget
+        self.begin()
+
+    def begin(self) -> None:
+        self._began_at = self._added_at = time.monotonic()
+
+    @property
+    def took_s(self) -> float:
+        return time.monotonic() - self._began_at
+
+    def looks(self) -> Sequence[int]:
+        return self._looks
+
+    def may_begin(self, source: Source, look: int) -> bool:
+        """Whether what is missing for a look takes no longer than there is time, by what the others took."""
+        left = self._first if look == self._looks[0] else self._budget
+        now = time.monotonic()
+        last_s, self._added_at = now - self._added_at, now
+        if not len(source):
+            return True
+        each_s = max(last_s, (now - self._began_at) / len(source))
+        return each_s * (look - len(source)) <= left.left_s
+
+    def give_up(self, source: Source, error: LauncherError) -> None:
+        source.alone, source.most = str(error), len(source)
+
+    def settle(self, source: Source) -> list[Finding]:
+        """What is found, as far as there is time; nothing where that is not enough for the first look."""
+        ended = f"its time was used up: {ENDED}"
+        return [
+            replace(f, code="not-confirmed", reason=f"{f.reason}; {ended}", is_open=False) if f.is_open else f
+            for f in self.decide(source)
+        ]
+
+
+def in_time(request: LaunchRequest, launched: Sequence[float]) -> LaunchRequest:
+    """A request whose launches end in a bounded time, whatever another revision does in them."""
+    return replace(request, timeout_s=min(request.timeout_s, _SLOWER * max(launched, default=0.0) + _GRACE_S))
