@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from pytest_distbench.judging.case import compare
-from pytest_distbench.judging.comparison import Comparison, decide
+from pytest_distbench.judging.comparison import Comparison
+from pytest_distbench.judging.deciders import decide
 from pytest_distbench.judging.entry import are_enough, make_entry
 from pytest_distbench.judging.screening import LEAST, SCREENING_LAUNCHES, SUSPICIOUS, screen
 from pytest_distbench.judging.terms import Terms

@@ -31,7 +31,7 @@ from support.processes import LIMIT_S, MARK, SETTLE_S, marked_processes
 from support.projects import ALONE, ModulesOfProject
 
 from pytest_distbench.judging import case
-from pytest_distbench.judging.comparison import RULES
+from pytest_distbench.judging.deciders import RULES
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.starters import LAUNCHERS, Launcher, LauncherSetup
 from pytest_distbench.records.kinds import METRIC_KINDS

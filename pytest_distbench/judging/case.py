@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from pytest_distbench.judging.bounds import carry_over
-from pytest_distbench.judging.comparison import NO_BASELINE, Absence, Comparison, as_info, decide, precondition
+from pytest_distbench.judging.comparison import Comparison, as_info
+from pytest_distbench.judging.deciders import NO_BASELINE, Absence, decide, precondition
 from pytest_distbench.judging.entry import few_launches, make_entry, norm_of
 from pytest_distbench.judging.fingerprint_rule import METRIC, fingerprints_of, judge_fingerprints
 from pytest_distbench.judging.screening import Neighbours, Screening, as_one, error_share, find_runs, stored_together

@@ -1,9 +1,6 @@
-"""One metric of both sides, and the deciders that make a finding of it: the first of its list that speaks wins. Pure.
+"""One metric of both sides, stored or in pairs, and its deciders. Pure.
 
-A decider looks at a :class:`Comparison` and returns a finding, or None where another one has to say it. First come
-those of every metric (:data:`FIRST`), then those of its kind's ``rule`` (:data:`RULES`). They are the same whether the
-launches of this run are held against stored ones or stand in pairs with another revision's; what differs, the
-differences and thresholds of either, is in ``thresholds``.
+What differs between stored launches and pairs, their differences and thresholds, is in ``thresholds``.
 
 Numbers that do not depend on the clock (``exact``) are compared exactly while the software is the same. The others are
 noisy. A regression seen while other processes kept the machine much busier than when the baseline was taken is
@@ -40,7 +37,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pytest_distbench.extensions import Table
+from pytest_distbench.judging.deciders import FIRST, RULES, Compared, Decider, decide
 from pytest_distbench.judging.stats import BLIND_LIMIT, LARGEST_EXPONENT, student_t_quantile, worse_pairs
 from pytest_distbench.judging.terms import difference, more_than_stored, most_of_ranks, why_nothing_was_timed
 from pytest_distbench.judging.thresholds import (
@@ -67,8 +64,8 @@ from pytest_distbench.judging.thresholds import (
     of_stored,
     stretches,
 )
-from pytest_distbench.records.kinds import METRIC_KINDS, geometric_mean, median
-from pytest_distbench.records.metric import PEAK_MEMORY, Sample
+from pytest_distbench.records.kinds import METRIC_KINDS, Better, geometric_mean, median
+from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.reasons import REASONS, ReasonCode
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding, Statistic
@@ -82,11 +79,6 @@ LEAST_BYTES = 16 * 2**20
 
 AGREEING_LAUNCHES = 3
 
-Absence = tuple[ReasonCode, str]
-"""Why there is no baseline: a code and a sentence."""
-
-NO_BASELINE: Absence = ("no-baseline", "no baseline for this metric")
-
 MORE_LAUNCHES = "more launches are needed"
 
 Shown = tuple[Statistic, Sequence[float | None], Sequence[float | None]]
@@ -94,7 +86,7 @@ Shown = tuple[Statistic, Sequence[float | None], Sequence[float | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class Comparison(Compared):
     """One metric of both sides.
 
     Attributes:
@@ -103,8 +95,6 @@ class Comparison:
         control: in the third one of each triple: the other side once more, which then counts with the mean of both.
         statistic: of pairs, where that is not of their values or fast sides.
         ab: of triples, how their sentences begin: ``interleaved A/B with 3f2a91c0d4``.
-        absent: why there is no baseline.
-        lost: what is measured no more of it, in a clause; empty: nothing.
         neighbours: the runs of sizes that it belongs to, the shortest first, what each is as one number, and its sizes.
         screening: of launches that can be followed by interleaved ones; None: they cannot.
     """
@@ -115,14 +105,32 @@ class Comparison:
     control: Sequence[Sample] = ()
     ab: str = ""
     statistic: Statistic | None = None
-    absent: Absence = NO_BASELINE
-    lost: str = ""
     neighbours: Sequence[tuple[Neighbours, Finding, Sequence[Comparison]]] = ()
     screening: Screening | None = None
 
     @property
     def metric(self) -> Sample:
         return (self.candidate or self.baseline)[0]
+
+    @property
+    def known_as(self) -> Sample | None:
+        return self.baseline[0] if self.baseline else None
+
+    @property
+    def missing(self) -> str:
+        missed = self.new.count(None)
+        return f"{missed} of {len(self.new)} launches" if missed and None not in self.old else ""
+
+    @property
+    def other_definition(self) -> str:
+        return difference(self.baseline[0], self.metric)
+
+    @property
+    def first_deciders(self) -> tuple[Decider, ...]:
+        return (*FIRST, of_unusable_baseline)
+
+    def of_kind(self, better: Better) -> Comparison:
+        return dataclasses.replace(self, candidate=[replace(m, better=better) for m in self.candidate])
 
     @property
     def sign(self) -> float:
@@ -337,58 +345,8 @@ def _of_companion(launches: Sequence[Sample], name: str) -> float:
     return statistics.median(m.companions.get(name, 0.0) for m in launches)
 
 
-Decider = Callable[[Comparison], Finding | None]
-
-
-def decide(c: Comparison) -> Finding:
-    """What the first decider says that speaks; one that nobody objects to is unchanged."""
-    found = precondition(c)
-    for decider in RULES.get(METRIC_KINDS[c.metric.better].rule, ()) if found is None else ():
-        if (found := decider(c)) is not None:
-            break
-    return found or c.finding("within-threshold")
-
-
-def precondition(c: Comparison) -> Finding | None:
-    """What one of the first deciders says; None: both sides have values that can be compared."""
-    return next((found for decider in FIRST if (found := decider(c)) is not None), None)
-
-
 def as_info(measurement: Sample) -> Sample:
     return replace(measurement, better="info")
-
-
-def lost_in_part(c: Comparison) -> Finding | None:
-    if not c.lost:
-        return None
-    first = replace(c.metric, better=c.baseline[0].better)
-    return dataclasses.replace(c, candidate=[first, *c.candidate[1:]]).finding("not-measured", c.lost)
-
-
-def not_judged(c: Comparison) -> Finding | None:
-    return None if c.metric.is_judged else c.finding("not-judged", "recorded, not judged")
-
-
-def without_value(c: Comparison) -> Finding | None:
-    missed = c.new.count(None)
-    if not missed or None in c.old:
-        return None
-    return c.finding("no-value", f"no value in {missed} of {len(c.new)} launches")
-
-
-def without_baseline(c: Comparison) -> Finding | None:
-    """What is measured without being asked for, and has nothing to be compared with, is shown."""
-    if c.baseline:
-        return None
-    if c.metric.name == PEAK_MEMORY:
-        shown = dataclasses.replace(c, candidate=list(map(as_info, c.candidate)))
-        return shown.finding("not-judged", "recorded, not judged")
-    return c.finding(*c.absent)
-
-
-def of_other_definition(c: Comparison) -> Finding | None:
-    why = difference(c.baseline[0], c.metric)
-    return c.finding("other-definition", why) if why else None
 
 
 def of_unusable_baseline(c: Comparison) -> Finding | None:
@@ -397,17 +355,6 @@ def of_unusable_baseline(c: Comparison) -> Finding | None:
     if c.is_paired and (lacking := c.old.count(None)):
         return c.finding("unusable-baseline", f"no value in {lacking} of {len(c.old)} pairs")
     return None
-
-
-FIRST: tuple[Decider, ...] = (
-    lost_in_part,
-    not_judged,
-    without_value,
-    without_baseline,
-    of_other_definition,
-    of_unusable_baseline,
-)
-"""Of every metric. The deciders that follow can rely on values of both sides, of one kind, unit and identity."""
 
 
 def exactly(c: Comparison) -> Finding:
@@ -649,31 +596,24 @@ def too_noisy(c: Comparison) -> Finding:
     return c.noisy("noise", f"too noisy; minimum detectable slowdown {size}")
 
 
-RULES: Table[str, tuple[Decider, ...]] = Table(
-    "rules",
-    {
-        "noisy": (
-            nothing_timed,
-            of_one_launch,
-            by_order,
-            asked_by_screening,
-            slower,
-            slower_in_all_iterations,
-            vetoed,
-            better,
-            moved_with_neighbours,
-            screened_as_healthy,
-            asked_by_neighbours,
-            slower_by_the_machine,
-            still_open,
-            blind,
-            within,
-            busy,
-            too_noisy,
-        ),
-        "exact": (exactly,),
-        "memory": (by_size,),
-    },
+RULES["noisy"] = (
+    nothing_timed,
+    of_one_launch,
+    by_order,
+    asked_by_screening,
+    slower,
+    slower_in_all_iterations,
+    vetoed,
+    better,
+    moved_with_neighbours,
+    screened_as_healthy,
+    asked_by_neighbours,
+    slower_by_the_machine,
+    still_open,
+    blind,
+    within,
+    busy,
+    too_noisy,
 )
-"""Deciders in their order, by the name that a kind's ``rule`` has. Those of trainings judge all seeds at once:
-``training_rule``."""
+RULES["exact"] = (exactly,)
+RULES["memory"] = (by_size,)

@@ -28,20 +28,24 @@ says that it is the training of the baseline's seed:
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from pytest_distbench.judging import golden_curve, weights_rule
+from pytest_distbench.judging.deciders import FIRST, RULES, Compared, Decider, decide
 from pytest_distbench.judging.stats import BLIND_LIMIT, noise_limit, normal_quantile, pooled_stdev, student_t_quantile
 from pytest_distbench.judging.terms import difference
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
-from pytest_distbench.records.metric import LARGEST_NUMBER, UNASKED, WEIGHTS, Sample, Scalar, metric_key, without
+from pytest_distbench.records.metric import LARGEST_NUMBER, WEIGHTS, Sample, Scalar, metric_key, without
 from pytest_distbench.records.reasons import REASONS, ReasonCode
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding, Statistic
+from pytest_distbench.units import counted
 
 CurveSays = Literal["nothing", "equal", "other digits", "diverges"]
 """Of a training: it has no curve, or none to compare; all digits are equal; the curve is followed in other digits; or
@@ -52,8 +56,8 @@ Shown = tuple[Statistic, float | None, float | None]
 """A statistic, of this run and of the baseline."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+@dataclass(frozen=True, kw_only=True)
+class Family(Compared):
     """One metric of a training with all its seeds.
 
     Attributes:
@@ -66,8 +70,6 @@ class Family:
         lost_its_seed: whether the golden curve of the training says that it was seeded and is not any more.
         tolerance: accepted relative change that was set for this metric or case; None: the rule's own.
         asks: one launch more may be made: it tells whether a curve that departs has lost its seed, or never repeats.
-        absent: why there is no baseline.
-        lost: what is measured no more of a seed, in a clause; empty: nothing.
     """
 
     current: Mapping[str, Sequence[Sample]]
@@ -82,13 +84,36 @@ class Family:
     lost_its_seed: bool = False
     tolerance: float | None = None
     asks: bool = False
-    absent: tuple[ReasonCode, str] = ("no-baseline", "no baseline for this metric")
-    lost: str = ""
 
     @property
-    def first(self) -> Sample:
+    def metric(self) -> Sample:
         """Any measurement: name, unit, kind and identity are the same in all."""
         return next(iter(self.current.values()))[0]
+
+    @property
+    def known_as(self) -> Sample | None:
+        return next((stored[0] for stored in self.stored.values()), None)
+
+    @property
+    def missing(self) -> str:
+        missed = self.new.count(None)
+        may_miss = self.stored and METRIC_KINDS[self.metric.better].counts_steps
+        return f"{missed} of {counted(len(self.new), 'seed')}" if missed and not may_miss else ""
+
+    @property
+    def other_definition(self) -> str:
+        lacking = [key for key in self.current if key not in self.stored]
+        if lacking:
+            return f"the baseline has no {lacking[0]}: this run uses other seeds"
+        return next(filter(None, (difference(m[0], self.current[key][0]) for key, m in self.stored.items())), "")
+
+    @property
+    def first_deciders(self) -> tuple[Decider, ...]:
+        return (of_own_curve, *FIRST[:-1], of_options, *FIRST[-1:])
+
+    def of_kind(self, better: Better) -> Family:
+        current = {key: [replace(m, better=better) for m in launches] for key, launches in self.current.items()}
+        return dataclasses.replace(self, current=current)
 
     @property
     def is_by_launch(self) -> bool:
@@ -112,6 +137,39 @@ class Family:
         if self.is_by_launch:
             return [m.value for metric in self.stored.values() for m in metric]
         return [_mean([m.value for m in self.stored[key]]) for key in self.current if key in self.stored]
+
+    def finding(
+        self,
+        code: ReasonCode,
+        reason: str = "",
+        *,
+        threshold: float | None = None,
+        facts: Mapping[str, Scalar] | None = None,
+        shown: Shown | None = None,
+    ) -> Finding:
+        """What a decider says; ``shown`` is what was judged, where that is not the mean of its seeds."""
+        first = self.metric
+        is_curve = METRIC_KINDS[first.better].is_curve
+        is_open = self.asks and is_curve and float((facts or {}).get("deviation", 0.0)) > golden_curve.ROUNDING
+        statistic, now, then = shown or ("mean of seeds", _mean_of_known(self.new), _mean_of_known(self.old))
+        seeds = {"seeds": len(self.current)} if len(self.current) > 1 else {}
+        at = without(first.at, "seed") if seeds else first.at
+        return Finding(
+            metric=metric_key(first.name, at),
+            code=code,
+            unit=first.unit,
+            better=first.better,
+            current=now,
+            baseline=then,
+            statistic=statistic,
+            threshold=threshold,
+            launches=len(next(iter(self.current.values()))),
+            baseline_launches=max(map(len, self.stored.values()), default=0),
+            reason=reason,
+            at=at,
+            facts={**first.identity, **first.facts, **seeds, **(facts or {})},
+            is_open=is_open and REASONS[code].verdict == "changed",
+        )
 
     def tolerance_or(self, default: float) -> float:
         return default if self.tolerance is None else self.tolerance
@@ -157,15 +215,13 @@ FEWEST_OLYMPIC = 5
 
 def judge_family(family: Family) -> Finding:
     """What the first decider of its kind says that speaks, unless the ranks behind an unchanged mean are apart."""
-    deciders = (*FIRST, *RULES[METRIC_KINDS[family.first.better].rule])
     try:
-        finding = next(found for decider in deciders if (found := decider(family)) is not None)
+        finding = decide(family)
         if finding.kind == "unchanged" and (apart := _apart(family, finding)):
-            return _settle(family, "ranks-apart", apart, threshold=finding.threshold, facts=finding.facts)
+            return family.finding("ranks-apart", apart, threshold=finding.threshold, facts=finding.facts)
     except OverflowError:
-        return _settle(
-            family, "unavailable", "a number is too large to compute with", shown=("mean of seeds", None, None)
-        )
+        shown: Shown = "mean of seeds", None, None
+        return family.finding("unavailable", "a number is too large to compute with", shown=shown)
     return finding
 
 
@@ -176,7 +232,7 @@ def _apart(family: Family, verdict: Finding) -> str:
     """
     if not family.stored or not _repeats(family) or any(_spread_of(stored) for stored in family.stored.values()):
         return ""
-    is_curve = METRIC_KINDS[family.first.better].is_curve
+    is_curve = METRIC_KINDS[family.metric.better].is_curve
     says = curve_says(verdict) if is_curve else family.curve
     if not is_curve and says == "nothing" and not family.same_software:
         return ""
@@ -202,36 +258,14 @@ def _apart(family: Family, verdict: Finding) -> str:
     return ""
 
 
-def lost_in_part(family: Family) -> Finding | None:
-    if not family.lost:
-        return None
-    return _settle(family, "not-measured", family.lost, better=next(iter(family.stored.values()))[0].better)
-
-
 def of_own_curve(family: Family) -> Finding | None:
     """Of a curve without a baseline: whether it can ever be one."""
-    if not METRIC_KINDS[family.first.better].is_curve or family.stored:
+    if not METRIC_KINDS[family.metric.better].is_curve or family.stored:
         return None
     if own := _disagreement(family):
         return _not_repeated(family, own, "its")
     still = _stands_still(family)
-    return _settle(family, "flat-curve", still) if still else None
-
-
-def without_value(family: Family) -> Finding | None:
-    missed = family.new.count(None)
-    if not missed or (family.stored and METRIC_KINDS[family.first.better].counts_steps):
-        return None
-    seeds = f"{len(family.new)} seed{'s' * (len(family.new) > 1)}"
-    return _settle(family, "no-value", f"no value in {missed} of {seeds}")
-
-
-def without_baseline(family: Family) -> Finding | None:
-    if family.stored:
-        return None
-    if family.first.name in UNASKED:
-        return _settle(family, "not-judged", "recorded, not judged", better="info")
-    return _settle(family, *family.absent)
+    return family.finding("flat-curve", still) if still else None
 
 
 def of_options(family: Family) -> Finding | None:
@@ -240,19 +274,8 @@ def of_options(family: Family) -> Finding | None:
         for launch in launches:
             then = family.stored.get(key)
             if then and (found := weights_rule.option_changes(then[0].options, launch.options)):
-                return _settle(family, "options", "; ".join(found[:_MOST_OPTIONS]), threshold=0.0)
+                return family.finding("options", "; ".join(found[:_MOST_OPTIONS]), threshold=0.0)
     return None
-
-
-def of_other_definition(family: Family) -> Finding | None:
-    lacking = [key for key in family.current if key not in family.stored]
-    why = f"the baseline has no {lacking[0]}: this run uses other seeds" if lacking else ""
-    why = why or next(filter(None, (difference(m[0], family.current[key][0]) for key, m in family.stored.items())), "")
-    return _settle(family, "other-definition", why) if why else None
-
-
-FIRST = (lost_in_part, of_own_curve, without_value, without_baseline, of_options, of_other_definition)
-"""Deciders of every number of a training; those that follow can rely on values of both sides."""
 
 
 _MOST_OPTIONS = 3
@@ -261,7 +284,7 @@ _MOST_OPTIONS = 3
 def of_lost_seed(family: Family) -> Finding | None:
     if not family.lost_its_seed or not _repeats(family):
         return None
-    return _settle(family, "unseeded", "the baseline's launches were seeded, this run's are not")
+    return family.finding("unseeded", "the baseline's launches were seeded, this run's are not")
 
 
 def olympic(values: Sequence[float | None]) -> tuple[float, float, int]:
@@ -300,14 +323,13 @@ def exactly(family: Family) -> Finding | None:
             known = [v for v in now if v is not None and then]
             largest = max(largest, *(abs(v / then - 1) for v in known)) if then and len(known) == len(now) else math.inf
     if not changes:
-        return _settle(family, "equal", threshold=0.0)
+        return family.finding("equal", threshold=0.0)
     more = f" and {len(changes) - 2} more" if len(changes) > 2 else ""
     reason = f"exact under the same software: {'; '.join(changes[:2])}{more}{_where(family)}"
-    if METRIC_KINDS[family.first.better].is_two_sided and largest <= golden_curve.ROUNDING:
-        return _settle(
-            family, "numerics", f"{reason}: rounding, which shows only after the recorded curve", threshold=0.0
-        )
-    return _settle(family, "training-number", reason, threshold=0.0)
+    if METRIC_KINDS[family.metric.better].is_two_sided and largest <= golden_curve.ROUNDING:
+        reason += ": rounding, which shows only after the recorded curve"
+        return family.finding("numerics", reason, threshold=0.0)
+    return family.finding("training-number", reason, threshold=0.0)
 
 
 def _where(family: Family) -> str:
@@ -322,7 +344,7 @@ def _where(family: Family) -> str:
             told = f"; {before}number {at + 1} ({_quantity(then[at])} -> {_quantity(now[at])})"
             break
     old, new = known_values(family.old), known_values(family.new)
-    is_better = METRIC_KINDS[family.first.better].has_floor and old and new and min(new) >= max(old)
+    is_better = METRIC_KINDS[family.metric.better].has_floor and old and new and min(new) >= max(old)
     if family.curve == "equal":
         told += (
             "; the losses agree, so it is the evaluation or what follows them (a schedule, the order of a later epoch)"
@@ -344,14 +366,14 @@ def by_curve(family: Family) -> Finding:
             if not own and _launches(family) > 1:
                 told = f"the baseline's launches were not seeded, this run's {_launches(family)} agree"
                 reason, unlike = f"{told}: record the baseline again", {"deviation": spread}
-                return _settle(family, "unusable-baseline", reason, facts=unlike)
+                return family.finding("unusable-baseline", reason, facts=unlike)
             then = golden_curve.disagreement([m.values for m in family.stored[key]])
             left = own or then or golden_curve.Disagreement(1, spread)
             return _not_repeated(family, left, "its" if own else "the baseline's", facts={"deviation": spread})
         steps = min(len(m.values) for m in launches)
         if steps < len(curve) or not curve:
             reason = f"the baseline's curve has {len(curve)} steps, this run's has {steps}"
-            return _settle(family, "unusable-baseline", reason)
+            return family.finding("unusable-baseline", reason)
         coarse = coarse or golden_curve.hides(curve)
         repeats = family.same_software and spread == 0.0
         rounding = 0.0 if repeats else max(golden_curve.ROUNDING, spread)
@@ -370,7 +392,7 @@ def by_curve(family: Family) -> Finding:
     at = departure.largest_at - 1
     shown: Shown | None = ("step that differs most", launch.values[at], curve[at])
     say = functools.partial(
-        _settle, family, threshold=rtol, facts=facts, shown=None if departure.is_identical else shown
+        family.finding, threshold=rtol, facts=facts, shown=None if departure.is_identical else shown
     )
     what = f"{departure.tell(launch.beside)}{_seed_of(launch)}"
     if own is None and departure.exceeds_at is not None and repeats:
@@ -445,10 +467,10 @@ def _not_repeated(
 ) -> Finding:
     """Launches that leave one another: nobody seeded the training, or its arithmetic does not repeat."""
     if family.can_repeat or found.starts_at == 1:
-        return _settle(family, "unseeded", f"{whose} launches {found.tell(family.first.beside)}", facts=facts)
+        return family.finding("unseeded", f"{whose} launches {found.tell(family.metric.beside)}", facts=facts)
     code = "not-deterministic" if family.stored else "no-baseline"
     told = f"differ by up to {found.largest:.1e} from value {found.starts_at} on: {golden_curve.ARITHMETIC}"
-    return _settle(family, code, f"{whose} launches {told}", facts=facts)
+    return family.finding(code, f"{whose} launches {told}", facts=facts)
 
 
 def _disagreement(family: Family, *, rtol: float | None = None) -> golden_curve.Disagreement | None:
@@ -502,7 +524,7 @@ def curve_says(verdict: Finding) -> CurveSays | None:
 def by_mean(family: Family) -> Finding:
     old, new = known_values(family.old), known_values(family.new)
     if _lacks_values(family, old, new):
-        return _settle(family, "unusable-baseline", "the baseline has no value")
+        return family.finding("unusable-baseline", "the baseline has no value")
     scale = abs(statistics.fmean(old))
     accepted = family.tolerance_or(SAME_TOLERANCE) * scale
     shift = statistics.fmean(new) - statistics.fmean(old)
@@ -511,17 +533,17 @@ def by_mean(family: Family) -> Finding:
         if abs(shift) <= limit:
             return _within(family, limit, scale)
         reason = f"went {'up' if shift > 0 else 'down'} by more than {len(old) + len(new)} launches differ"
-        return _settle(family, "training-number", reason, threshold=_share(limit, scale))
+        return family.finding("training-number", reason, threshold=_share(limit, scale))
     shifts = [] if family.is_by_launch else [b - a for a, b in zip(old, new, strict=True)]
     if abs(shift) <= accepted:
-        return _settle(family, "within-threshold", threshold=_share(accepted, scale))
+        return family.finding("within-threshold", threshold=_share(accepted, scale))
     if len(shifts) < 2:
         return _judge_one_seed(family, shift, abs(shift), scale, accepted)
     noise = student_t_quantile(1 - ALPHA / 2, len(shifts) - 1) * statistics.stdev(shifts) / math.sqrt(len(shifts))
     limit = max(accepted, noise)
     if abs(shift) > limit:
         reason = f"went {'up' if shift > 0 else 'down'} over {len(shifts)} seeds; it should stay the same"
-        return _settle(family, "training-number", reason, threshold=_share(limit, scale))
+        return family.finding("training-number", reason, threshold=_share(limit, scale))
     return _within(family, limit, scale)
 
 
@@ -537,23 +559,21 @@ def by_steps(family: Family) -> Finding:
     old, new = family.old, family.new
     missed, missed_before = new.count(None), old.count(None)
     if missed_before > (len(old) >= FEWEST_OLYMPIC):
-        return _settle(
-            family,
+        return family.finding(
             "unusable-baseline",
             f"the baseline missed its goal in {missed_before} of {len(old)} {family.samples}",
         )
     if missed > (len(new) >= FEWEST_OLYMPIC):
-        return _settle(family, "goal-missed", f"goal missed in {missed} of {len(new)} {family.samples}")
+        return family.finding("goal-missed", f"goal missed in {missed} of {len(new)} {family.samples}")
     before, squares_old, n_old = olympic(old)
     now, squares_new, n_new = olympic(new)
     shown: Shown = "trimmed mean of seeds", now, before
-    resolution = float(family.first.identity.get("every", 1))
+    resolution = float(family.metric.identity.get("every", 1))
     accepted = max(resolution, family.tolerance_or(0.0) * before)
     note = f"goal missed in 1 of {len(new)} {family.samples}, counted as the slowest" if missed else ""
     if n_old + n_new < 3:
         if abs(now - before) <= accepted:
-            return _settle(
-                family,
+            return family.finding(
                 "within-threshold",
                 "within the interval of evaluations",
                 threshold=_share(accepted, before),
@@ -563,19 +583,19 @@ def by_steps(family: Family) -> Finding:
     stdev = math.sqrt((squares_old + squares_new) / (n_old + n_new - 2))
     limit = max(accepted, noise_limit(stdev, n_old, n_new, STEPS_ALPHA))
     if now - before > limit:
-        return _settle(family, "goal-missed", note, threshold=_share(limit, before), shown=shown)
+        return family.finding("goal-missed", note, threshold=_share(limit, before), shown=shown)
     if before - now > limit:
-        return _settle(family, "better", note, threshold=_share(limit, before), shown=shown)
+        return family.finding("better", note, threshold=_share(limit, before), shown=shown)
     return _within(family, limit, before, note, shown=shown)
 
 
 def by_quality(family: Family) -> Finding:
     old, new = known_values(family.old), known_values(family.new)
     if _lacks_values(family, old, new):
-        return _settle(family, "unusable-baseline", "the baseline has no value")
+        return family.finding("unusable-baseline", "the baseline has no value")
     before, now = statistics.fmean(old), statistics.fmean(new)
     is_share = 0 <= before <= 1
-    samples = family.first.identity.get("evaluation_samples") if is_share else None
+    samples = family.metric.identity.get("evaluation_samples") if is_share else None
     bounds = [family.tolerance_or(0.0) * abs(before)]
     if isinstance(samples, int):
         p = (before * samples + 1) / (samples + 2)  # Laplace's: a test set without an error has chance too
@@ -587,14 +607,14 @@ def by_quality(family: Family) -> Finding:
     if len(old) == 1 and samples is None and now < before - limit:
         return _judge_one_seed(family, now - before, before - now, before, limit, "evaluation_samples=")
     if before - now > limit:
-        return _settle(family, "beyond-threshold", threshold=_share(limit, before))
+        return family.finding("beyond-threshold", threshold=_share(limit, before))
     if now - before > limit and len(bounds) > 1:
-        return _settle(family, "better", threshold=_share(limit, before))
+        return family.finding("better", threshold=_share(limit, before))
     return _within(family, limit, before)
 
 
 def by_tensors(family: Family) -> Finding:
-    is_of_weights = family.first.name == WEIGHTS
+    is_of_weights = family.metric.name == WEIGHTS
     share = weights_rule.accepted_share(is_exact=family.is_exact, loss_share=family.loss_share)
     worst: tuple[weights_rule.Change, str, str, bool] | None = None  # with how many, of which seed; same arithmetic
     shown: Shown = "norm", _mean_of_known(family.new), _mean_of_known(family.old)
@@ -602,7 +622,8 @@ def by_tensors(family: Family) -> Finding:
         then = family.stored[key][0].tensors
         own = weights_rule.own_share(then)
         if own > weights_rule.OF_LOWER_PRECISION:
-            return _settle(family, "not-judged", "recorded, not judged: the baseline's launches differ", better="info")
+            why = "recorded, not judged: the baseline's launches differ"
+            return family.of_kind("info").finding("not-judged", why)
         share = max(share, weights_rule.TIMES_SPREAD * own)
         of_saved = functools.partial(
             weights_rule.changes_of_saved, launches=len(family.stored[key]), ends_alike=family.ends_alike
@@ -622,10 +643,10 @@ def by_tensors(family: Family) -> Finding:
                 )
                 worst = one, others, _seed_of(launch), is_same
     if worst is None:
-        return _settle(family, "equal", threshold=0.0, shown=shown)
+        return family.finding("equal", threshold=0.0, shown=shown)
     one, others, seed, is_same = worst
     told = f"{one.name}{one.who} {one.text}{others}{seed}"
-    say = functools.partial(_settle, family, threshold=share, shown=shown)
+    say = functools.partial(family.finding, threshold=share, shown=shown)
     if not family.same_software:
         return say("other-software", f"under other software versions {told}")
     if is_same:
@@ -641,56 +662,18 @@ def by_tensors(family: Family) -> Finding:
 _BEYOND = {"same": "training-number", "steps": "goal-missed", "floor": "beyond-threshold"}
 """Reason of a number beyond its threshold, by rule."""
 
-RULES: dict[str, tuple[Callable[[Family], Finding | None], ...]] = {
-    "curve": (by_curve,),
-    "same": (of_lost_seed, exactly, by_mean),
-    "steps": (of_lost_seed, exactly, by_steps),
-    "floor": (of_lost_seed, exactly, by_quality),
-    "weights": (by_tensors,),
-}
-"""Deciders in their order, by the name that a kind's ``rule`` has."""
+RULES["curve"] = (by_curve,)
+RULES["same"] = (of_lost_seed, exactly, by_mean)
+RULES["steps"] = (of_lost_seed, exactly, by_steps)
+RULES["floor"] = (of_lost_seed, exactly, by_quality)
+RULES["weights"] = (by_tensors,)
 
 
 def _within(family: Family, limit: float, scale: float, reason: str = "", shown: Shown | None = None) -> Finding:
     share = _share(limit, scale)
     if share > BLIND_LIMIT:
-        return _settle(family, "noise", "too noisy to detect a doubling; give more seeds", threshold=share, shown=shown)
-    return _settle(family, "within-threshold", reason, threshold=share, shown=shown)
-
-
-def _settle(
-    family: Family,
-    code: ReasonCode,
-    reason: str = "",
-    *,
-    threshold: float | None = None,
-    facts: Mapping[str, Scalar] | None = None,
-    shown: Shown | None = None,
-    better: Better | None = None,
-) -> Finding:
-    """The verdict of a family; ``shown`` is what was judged, where that is not the mean of its seeds."""
-    first = family.first
-    is_curve = METRIC_KINDS[first.better].is_curve
-    is_open = family.asks and is_curve and float((facts or {}).get("deviation", 0.0)) > golden_curve.ROUNDING
-    statistic, now, then = shown or ("mean of seeds", _mean_of_known(family.new), _mean_of_known(family.old))
-    seeds = {"seeds": len(family.current)} if len(family.current) > 1 else {}
-    at = without(first.at, "seed") if seeds else first.at
-    return Finding(
-        metric=metric_key(first.name, at),
-        code=code,
-        unit=first.unit,
-        better=better or first.better,
-        current=now,
-        baseline=then,
-        statistic=statistic,
-        threshold=threshold,
-        launches=len(next(iter(family.current.values()))),
-        baseline_launches=max(map(len, family.stored.values()), default=0),
-        reason=reason,
-        at=at,
-        facts={**first.identity, **first.facts, **seeds, **(facts or {})},
-        is_open=is_open and REASONS[code].verdict == "changed",
-    )
+        return family.finding("noise", "too noisy to detect a doubling; give more seeds", threshold=share, shown=shown)
+    return family.finding("within-threshold", reason, threshold=share, shown=shown)
 
 
 def _judge_one_seed(
@@ -700,16 +683,16 @@ def _judge_one_seed(
 
     That is known where a curve says that it is the same seed of the same training, and of a tolerance that was set.
     """
-    known = accepted if family.tolerance is not None else ONE_SEED[METRIC_KINDS[family.first.better].rule] * abs(scale)
+    known = accepted if family.tolerance is not None else ONE_SEED[METRIC_KINDS[family.metric.better].rule] * abs(scale)
     limit = max(accepted, known)
     moved = f"{ONE_SEED_CHANGED} {abs(change / scale):.1%}" if scale else f"{ONE_SEED_CHANGED} {abs(change):.4g}"
     if worse_by > limit and (family.tolerance is not None or family.curve != "nothing"):
         why = "which follows from the diverged loss curve" if family.curve == "diverges" else "more than rounding can"
         reason = moved if family.tolerance is not None else f"{moved}, {why}"
-        return _settle(family, _BEYOND[METRIC_KINDS[family.first.better].rule], reason, threshold=_share(limit, scale))
+        return family.finding(_BEYOND[METRIC_KINDS[family.metric.better].rule], reason, threshold=_share(limit, scale))
     ways = ", or ".join(("(seeds=range(5); of a script a run each)", *others))
     reason = f"{moved}; that may be chance, and more seeds show it {ways}"
-    return _settle(family, "one-seed", reason, threshold=_share(limit, scale))
+    return family.finding("one-seed", reason, threshold=_share(limit, scale))
 
 
 def _share(limit: float, scale: float) -> float:

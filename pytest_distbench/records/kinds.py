@@ -97,7 +97,7 @@ class MetricKind:
         launch_value: of a series: the value that stands for the launch.
         rule: how it is judged. ``noisy``: by launches as samples, or by pairs of them; ``exact``: equal as long as the
             software is the same; :data:`TRAINING_RULES`: for what a seeded training computes
-            (``judging.training_rule``); ``none``: it is shown, not judged; any other: of ``judging.comparison.RULES``.
+            (``judging.training_rule``); ``none``: it is shown, not judged; any other: of ``judging.deciders.RULES``.
         sign: of a noisy kind: 1 where a larger number is worse, -1 where a smaller one is.
         has_fast_side: of a series: the launch's value is of its fast side, and is judged together with its fastest
             iteration; the slow ones say how busy the machine was (``judging.thresholds``).

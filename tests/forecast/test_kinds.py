@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_distbench.forecast.kinds import MODELLED
-from pytest_distbench.judging.comparison import Comparison, decide
+from pytest_distbench.judging.comparison import Comparison
+from pytest_distbench.judging.deciders import decide
 from pytest_distbench.judging.thresholds import Circumstances
 from pytest_distbench.records.metric import Sample
 

@@ -8,7 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.metrics import STORED, baseline, baseline_of, judge, judge_pairs, metric, rule
 
-from pytest_distbench.judging.comparison import RULES, Comparison
+from pytest_distbench.judging.comparison import Comparison
+from pytest_distbench.judging.deciders import RULES
 from pytest_distbench.judging.entry import stored_samples
 from pytest_distbench.judging.terms import why_nothing_was_timed
 from pytest_distbench.judging.thresholds import Circumstances

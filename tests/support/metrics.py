@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_distbench.judging.comparison import Comparison, decide
+from pytest_distbench.judging.comparison import Comparison
+from pytest_distbench.judging.deciders import decide
 from pytest_distbench.judging.thresholds import Circumstances
 from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.launch import LaunchRecord
