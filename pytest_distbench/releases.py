@@ -73,8 +73,7 @@ def _installation() -> frozenset[str]:
     return frozenset(folders)
 
 
-Release = tuple[int, int]
-"""Major and minor: what differs, differs between minor releases."""
+Release = tuple[int, int]  # major and minor: what differs, differs between minor releases
 
 OLDEST_PYTHON: Release = (3, 11)
 
@@ -95,12 +94,10 @@ TESTED: Mapping[Release, tuple[str, ...]] = MappingProxyType(
 OLDEST_TORCH, NEWEST_TORCH = min(TESTED), max(TESTED)
 
 
-NUMA_SINCE: Release = (2, 9)
-"""Since then torch binds ranks to the CPUs near their GPUs."""
+NUMA_SINCE: Release = (2, 9)  # since then torch binds ranks to the CPUs near their GPUs
 
 RECORDER_SIZE_VARIABLE = "TORCH_FR_BUFFER_SIZE"
-RECORDER_FILE_VARIABLE = "TORCH_FR_DUMP_TEMP_FILE"
-"""What sizes the flight recorder, and where NCCL's is dumped."""
+RECORDER_FILE_VARIABLE = "TORCH_FR_DUMP_TEMP_FILE"  # what sizes the flight recorder, and where NCCL's is dumped
 
 GENERATED_MODULE = "_remote_module_non_scriptable"
 """Older releases write it to a temporary folder in every process, and import it from there: nobody's source."""

@@ -19,8 +19,7 @@ _SIZES = {
 }  # fmt: skip
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s].*)?")
 
-GIGABYTE = 1e9
-"""Bytes in the GB of algbw and busbw: decimal, as nccl-tests prints them."""
+GIGABYTE = 1e9  # bytes in the GB of algbw and busbw: decimal, as nccl-tests prints them
 
 
 def parse_bytes(text: str) -> int:

@@ -26,7 +26,7 @@ from pytest_distbench.records.launch import ErrorReport, LaunchRecord, RankFate,
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.wanted import ELASTIC_BASELINE_LAUNCHES
+from pytest_distbench.records.wanted import LONG_BASELINE_LAUNCHES
 from pytest_distbench.records.wire import Event, EventReader, read_events
 from pytest_distbench.run.kinds import LaunchKind
 
@@ -240,7 +240,7 @@ def _kind(run: Callable[[LaunchPlan, Side], LaunchRecord], who: str, **row: Any)
         why_no_delay="timings of elastic jobs come from their timelines and cannot be delayed",
         open_s=_OPEN_S,
         most_open=_RUN_LAUNCHES,
-        most_stored=ELASTIC_BASELINE_LAUNCHES,
+        most_stored=LONG_BASELINE_LAUNCHES,
         launcher=lambda work, launcher: f"elastic-{work.engine}",
         **row,
     )

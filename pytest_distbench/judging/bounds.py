@@ -31,27 +31,21 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 from pytest_distbench.units import GIGABYTE, convert, format_quantity, is_duration, is_rate, why_impossible
 
-FEWEST = 3
-"""Of a noisy metric that was seen beyond its bound: the median of fewer is no better than one of them."""
+FEWEST = 3  # of a noisy metric that was seen beyond its bound: the median of fewer is no better than one of them
 
 _RATE_UNIT = "GB/s"
-_SHARE = "busbw_share"
-"""Bus bandwidth over the peak of the link; known where that is."""
-_SIDES: dict[int, Side] = {1: "most", -1: "least"}
-"""By the sign of a kind: what is worse, is bounded."""
+_SHARE = "busbw_share"  # bus bandwidth over the peak of the link; known where that is
+_SIDES: dict[int, Side] = {1: "most", -1: "least"}  # by the sign of a kind: what is worse, is bounded
 _SIGNS: dict[Side, str] = {"most": "<=", "least": ">="}
 _WORDS: dict[Side, str] = {"most": "at most", "least": "at least"}
 _MOST_NAMES = 20
 
-_MOST_EFFICIENT = 1.05
-"""Of an efficiency in each launch: beyond that it is no noise."""
+_MOST_EFFICIENT = 1.05  # of an efficiency in each launch: beyond that it is no noise
 
-Measured = Mapping[str, Sequence[Sample]]
-"""Metric key -> its measurement in each launch."""
+Measured = Mapping[str, Sequence[Sample]]  # metric key -> its measurement in each launch
 
 
-_Rate = tuple[float, str]
-"""A rate that is made of a time: in so many seconds it would be 1; and its unit."""
+_Rate = tuple[float, str]  # a rate that is made of a time: in so many seconds it would be 1; and its unit
 
 
 def plausible(metric: Sample) -> list[Bound]:

@@ -51,8 +51,7 @@ from pytest_distbench.records.metric import PEAK_MEMORY, WEIGHTS, Sample, metric
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding, RunRecord
 
-Metrics = Mapping[str, Sequence[Sample]]
-"""Metric key -> what it is in each launch."""
+Metrics = Mapping[str, Sequence[Sample]]  # metric key -> what it is in each launch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,10 +353,8 @@ def crowding(entry: BaselineEntry | None, launches: Sequence[LaunchRecord], *, c
 ORDINARY = {"power cap": 0.25}
 """What holds clocks down in ordinary work too: it counts from so much more of the time on than at the baseline, and
 only where the clock is lower."""
-SHARE = 0.1
-"""All else counts from so much more of the time on."""
-SLOWER_CLOCK = 0.98
-"""A median clock below this part of the baseline's is lower."""
+SHARE = 0.1  # all else counts from so much more of the time on
+SLOWER_CLOCK = 0.98  # a median clock below this part of the baseline's is lower
 _ALIKE_W, _ALIKE_MHZ = 1.0, 1.0
 
 

@@ -446,8 +446,7 @@ def of_one_launch(c: Comparison) -> Finding | None:
     return c.finding("unusable-baseline", "the baseline has one launch, so its noise is unknown")
 
 
-_CONTINUOUS = ("s", "B", "B/s")
-"""Units of what is no count, whether a value is whole or not."""
+_CONTINUOUS = ("s", "B", "B/s")  # units of what is no count, whether a value is whole or not
 
 
 def by_order(c: Comparison) -> Finding | None:

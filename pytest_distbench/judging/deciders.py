@@ -19,8 +19,7 @@ from pytest_distbench.records.metric import UNASKED, Sample
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.run import Finding
 
-Absence = tuple[ReasonCode, str]
-"""Why there is no baseline: a code and a sentence."""
+Absence = tuple[ReasonCode, str]  # why there is no baseline: a code and a sentence
 
 NO_BASELINE: Absence = ("no-baseline", "no baseline for this metric")
 

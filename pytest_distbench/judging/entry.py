@@ -73,8 +73,7 @@ from pytest_distbench.records.run import Finding
 from pytest_distbench.records.wanted import RUN_LAUNCHES
 from pytest_distbench.units import is_size, why_impossible
 
-FEWEST_TO_SPREAD = 3
-"""Launches; of fewer nobody knows how much they differ."""
+FEWEST_TO_SPREAD = 3  # launches; of fewer nobody knows how much they differ
 
 
 def make_entry(
@@ -228,11 +227,9 @@ def _round(value: float) -> float:
 FEWEST_LAUNCHES = 5
 """With fewer, the noise between launches is a guess: the verdicts against such an entry are *inconclusive* or blind."""
 
-FEWEST_EXACT = 2
-"""Launches of what does not scatter: they show whether it repeats."""
+FEWEST_EXACT = 2  # launches of what does not scatter: they show whether it repeats
 
-NOISE_CONFIDENCE = 0.8
-"""With which the noise is below what is believed of it."""
+NOISE_CONFIDENCE = 0.8  # with which the noise is below what is believed of it
 
 
 def fewest_launches(terms: Terms, launches: Sequence[LaunchRecord]) -> int:
@@ -388,11 +385,9 @@ def few_launches(metrics: Mapping[str, Sequence[Sample]]) -> dict[str, int]:
     }
 
 
-LARGEST_MDE = 10.0
-"""As a fraction: larger slowdowns need no number."""
+LARGEST_MDE = 10.0  # as a fraction: larger slowdowns need no number
 
-POOR = 0.05
-"""With more noise than this there is advice: it hides slowdowns of the usual tolerance."""
+POOR = 0.05  # with more noise than this there is advice: it hides slowdowns of the usual tolerance
 
 
 def sensitivity_of(metrics: Mapping[str, Sequence[Sample]], tolerances: Mapping[str, float]) -> Finding | None:

@@ -34,8 +34,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.units import format_bytes
 
-METRIC = "fingerprint"
-"""Name of the verdict; a ``metrics=`` that lists others leaves it unjudged."""
+METRIC = "fingerprint"  # name of the verdict; a ``metrics=`` that lists others leaves it unjudged
 
 DIFFERS = "differs between launches of the same code"
 COURSE_DIFFERS = "the steps that send something else differ between launches of the same code"
@@ -62,8 +61,7 @@ def _step_differences(stored: Fingerprint, current: Fingerprint) -> list[str]:
 PICKLE_FACTOR, PICKLE_BYTES = 2, 4096
 """The size of a pickled object is its value's: by so much the largest of a step has to differ, in both."""
 
-Told = Callable[[int, int], str]
-"""A sentence of a number that was the first and is the second."""
+Told = Callable[[int, int], str]  # a sentence of a number that was the first and is the second
 
 
 def _bytes_became(what: str) -> Told:

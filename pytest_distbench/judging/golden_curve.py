@@ -37,13 +37,11 @@ WANTED_MOVE = 0.1
 """A curve whose length nobody has set is as long as the loss takes to move by this share of it: then updates that are
 wrong by some per cent deviate by more than any rounding."""
 
-_AT_BEGIN, _AT_END = 3, 5
-"""Values whose means are compared for that: each is of another batch."""
+_AT_BEGIN, _AT_END = 3, 5  # values whose means are compared for that: each is of another batch
 
 _FEW = 5
 _SMALLEST = 5e-324
-_LEAST = 1e-6
-"""A value below this share of the largest counts as that: a curve that touches zero has no ratio there."""
+_LEAST = 1e-6  # a value below this share of the largest counts as that: a curve that touches zero has no ratio there
 
 ROUNDING = 1e-5
 """Deviations up to this may be other rounding: they do not tell at which step a training went another way."""
@@ -51,14 +49,12 @@ ROUNDING = 1e-5
 LOWER_ROUNDING = 1e-2
 """The same of precisions below float32, relative to the largest value: an operation in bfloat16 rounds by 4e-3."""
 
-DIGITS = 9
-"""Significant digits that tell any two float32 apart; curves are stored and compared with so many."""
+DIGITS = 9  # significant digits that tell any two float32 apart; curves are stored and compared with so many
 
 FEWEST_UNITS = 20
 """A curve that moves by fewer units of its last digit cannot show a fault of a tenth of what the updates do."""
 
-ROUNDED_SHARE = 0.2
-"""Where more values differ by one unit of their last digit, that is no rounding of what they print."""
+ROUNDED_SHARE = 0.2  # where more values differ by one unit of their last digit, that is no rounding of what they print
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,14 +23,12 @@ from pytest_distbench.records.run import CaseOutcome, CaseResult, Control, Decis
 from pytest_distbench.records.wanted import NoBaseline
 from pytest_distbench.units import counted, format_change, is_size, quantity
 
-LONGEST_LINE = 500
-"""Characters of what a launch says of its end."""
+LONGEST_LINE = 500  # characters of what a launch says of its end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strictness:
-    options: frozenset[str] = frozenset()
-    """Those that are given under which more reasons fail, without their dashes."""
+    options: frozenset[str] = frozenset()  # those that are given under which more reasons fail, without their dashes
     no_baseline: NoBaseline = "warn"
 
 

@@ -36,10 +36,8 @@ from pytest_distbench.units import (
     is_size,
 )
 
-_LATE_SHARE = 0.1
-"""A rank that comes later than the others by this share of the iteration holds them up."""
-_LATE_LAUNCHES = 0.8
-"""... in this share of the launches: in one of them anything may have happened."""
+_LATE_SHARE = 0.1  # a rank that comes later than the others by this share of the iteration holds them up
+_LATE_LAUNCHES = 0.8  # ... in this share of the launches: in one of them anything may have happened.
 _SLOWEST_ITERATIONS, _SLOWEST_LAUNCHES = 0.9, 0.7
 """A rank whose clock is the slowest in this share of the iterations, in more than this share of the launches."""
 _PHASE_CHANGE = 0.1
@@ -280,14 +278,11 @@ CAUSES: Table[str, Callable[[CaseResult], Iterable[Finding]]] = Table(
 _NUMBER = re.compile(r"[+-]?[\d.,]+ %")
 _MOST_NAMES = 10
 
-FEWEST_CASES = 4
-"""Fewer that move the same way may do so by chance, or by one change in what they share."""
+FEWEST_CASES = 4  # fewer that move the same way may do so by chance, or by one change in what they share
 
-LEAST_MOVEMENT = math.log(1.05)
-"""The median case has moved by more than this, as a logarithm."""
+LEAST_MOVEMENT = math.log(1.05)  # the median case has moved by more than this, as a logarithm
 
-EVEN = 0.5
-"""Each case has moved by this share of the median one's movement at least."""
+EVEN = 0.5  # each case has moved by this share of the median one's movement at least
 
 
 def _compared(results: Sequence[CaseResult]) -> list[CaseResult]:

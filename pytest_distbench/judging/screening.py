@@ -50,49 +50,35 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 from pytest_distbench.units import is_size
 
-SCREENING_LAUNCHES = 3
-"""Of this tree, at most: from there on launches in turns are the cheaper way."""
+SCREENING_LAUNCHES = 3  # of this tree, at most: from there on launches in turns are the cheaper way
 
-SHARE_OF_TOLERANCE = 0.5
-"""A change below this share of the tolerance is never looked at more closely."""
+SHARE_OF_TOLERANCE = 0.5  # a change below this share of the tolerance is never looked at more closely
 
-CONFIRMED = 0.3
-"""Cases of a healthy run that are suspicious, on average."""
+CONFIRMED = 0.3  # cases of a healthy run that are suspicious, on average
 
-ADDED = 0.2
-"""Healthy cases that ask for a second launch."""
+ADDED = 0.2  # healthy cases that ask for a second launch
 
-KINDS = 4
-"""Of evidence, which share what a metric may spend."""
+KINDS = 4  # of evidence, which share what a metric may spend
 
-FEWEST_POINTS = 3
-"""Of a name, to be looked at together."""
+FEWEST_POINTS = 3  # of a name, to be looked at together
 
-SEEN_SHARE = 0.8
-"""What is found less often is not seen."""
+SEEN_SHARE = 0.8  # what is found less often is not seen
 
-SUSPICIOUS = 1.0
-"""From here on the evidence is beyond its limit."""
+SUSPICIOUS = 1.0  # from here on the evidence is beyond its limit
 
-LEAST = 1e-6
-"""Of what may be divided by, and of what is worth a look."""
+LEAST = 1e-6  # of what may be divided by, and of what is worth a look
 
 _HALVINGS = 30
-_LARGEST = 5.0
-"""As a logarithm."""
+_LARGEST = 5.0  # as a logarithm
 
 
-AXIS = "message_bytes"
-"""What sizes are called in the point of a metric."""
+AXIS = "message_bytes"  # what sizes are called in the point of a metric
 
-FARTHEST = 4.0
-"""Sizes further apart than this factor are no neighbours: other code may send them."""
+FARTHEST = 4.0  # sizes further apart than this factor are no neighbours: other code may send them
 
-LENGTHS = (2, 4, 8)
-"""Of runs. One begins in the middle of the one before, the last ends with the sweep."""
+LENGTHS = (2, 4, 8)  # of runs. One begins in the middle of the one before, the last ends with the sweep.
 
-LONE_SHARE = 0.5
-"""Of a size's error rate, for the size alone."""
+LONE_SHARE = 0.5  # of a size's error rate, for the size alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

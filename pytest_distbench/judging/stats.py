@@ -11,21 +11,17 @@ import statistics
 from collections.abc import Sequence
 from functools import lru_cache
 
-RUN_ERROR_RATE = 0.02
-"""Chance that a run on unchanged code has any false regression: shared over its comparisons."""
+RUN_ERROR_RATE = 0.02  # chance that a run on unchanged code has any false regression: shared over its comparisons
 
 BASELINE_ERROR_RATE = 0.001
 """Chance that one comparison with a stored baseline is a false regression, however few a run makes: a test that is red
 once in fifty runs for nothing is not believed the next time."""
 
-BLIND_LIMIT = 1.0
-"""Noise that allows more than +100 % is no judgement: it hides a doubling."""
+BLIND_LIMIT = 1.0  # noise that allows more than +100 % is no judgement: it hides a doubling
 
-MEDIAN_CONFIDENCE = 0.9
-"""Of the interval that is shown beside a median."""
+MEDIAN_CONFIDENCE = 0.9  # of the interval that is shown beside a median
 
-LARGEST_EXPONENT = 700.0
-"""``exp`` of more is no float any more."""
+LARGEST_EXPONENT = 700.0  # ``exp`` of more is no float any more
 
 
 def shared_error_rate(comparisons: int) -> float:

@@ -28,8 +28,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 from pytest_distbench.units import counted, format_quantity
 
-_NEAR = 0.8
-"""Of the letters of two names that are taken for one, so many are the same, in order."""
+_NEAR = 0.8  # of the letters of two names that are taken for one, so many are the same, in order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

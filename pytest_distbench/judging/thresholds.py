@@ -78,56 +78,41 @@ STANDARD_ERRORS = 2.0
 CONFIRMING_PAIRS = 0.95
 """Share of the pairs of a new and a stored launch that must be worse: a Mann-Whitney test, said in words."""
 
-LOAD_ERRORS = 0.5
-"""Standard errors by which the stretch of a launch may grow before that is put down to load."""
+LOAD_ERRORS = 0.5  # standard errors by which the stretch of a launch may grow before that is put down to load
 
-LOAD_SHARE = 0.5
-"""No more of a slowdown is put down to load: a doubling is a doubling, however it is spread."""
+LOAD_SHARE = 0.5  # no more of a slowdown is put down to load: a doubling is a doubling, however it is spread
 
-OBVIOUS_LAUNCHES, OBVIOUS_LIMITS = 3, 2.0
-"""After this many launches a change of this many limits needs no more."""
+OBVIOUS_LAUNCHES, OBVIOUS_LIMITS = 3, 2.0  # after this many launches a change of this many limits needs no more
 
-LAST_DIGIT = 5e-4
-"""What four stored digits hide: half a unit of the last one, of a number that begins with 1."""
+LAST_DIGIT = 5e-4  # what four stored digits hide: half a unit of the last one, of a number that begins with 1
 
-FEWEST_SIBLINGS = 5
-"""Fewer metrics of one name do not say what noise is typical."""
+FEWEST_SIBLINGS = 5  # fewer metrics of one name do not say what noise is typical
 
-LEAST_OF_ALL = 0.25
-"""The smallest change of all iterations that counts."""
+LEAST_OF_ALL = 0.25  # the smallest change of all iterations that counts
 
-BEYOND_DOUBT = 1.0
-"""The same by stored numbers alone."""
+BEYOND_DOUBT = 1.0  # the same by stored numbers alone
 
-CAUTION = 5
-"""Interleaved it has so small a part of the error rate of the fast side: it is asked where that one says no."""
+CAUTION = 5  # interleaved it has so small a part of the error rate of the fast side: it is asked where that one says no
 
-FEWEST_STORED = 5
-"""Launches: of fewer nobody knows how much all of their iterations differ."""
+FEWEST_STORED = 5  # launches: of fewer nobody knows how much all of their iterations differ
 
-FIRST_LOOK, LAST_LOOK = 5, 28
-"""Pairs."""
+FIRST_LOOK, LAST_LOOK = 5, 28  # pairs
 
-FEWEST_PAIRS = 3
-"""With fewer the noise between pairs is not known."""
+FEWEST_PAIRS = 3  # with fewer the noise between pairs is not known
 
-VETO = 2.0
-"""A slowdown counts only where it is more than so many times what the other side differs from itself."""
+VETO = 2.0  # a slowdown counts only where it is more than so many times what the other side differs from itself
 
 CONFIDENCE = 0.95
 POWER = 0.9
 
 ONE_AGAINST_TWO = 1.5
 """Of a launch of noise ``s`` and the mean of two others the difference has so many times the variance ``s^2``."""
-_TWICE_OVER_MEAN = 2 / ONE_AGAINST_TWO
-"""That of two launches is ``2 s^2``."""
+_TWICE_OVER_MEAN = 2 / ONE_AGAINST_TWO  # that of two launches is ``2 s^2``
 
 _STEPS = 60
 _HALVINGS = 18
-_BEYOND = 20.0
-"""As a logarithm."""
-_WIDEST = 4.0
-"""Sample standard deviations beyond four times the true one do not happen."""
+_BEYOND = 20.0  # as a logarithm
+_WIDEST = 4.0  # sample standard deviations beyond four times the true one do not happen
 
 BUSIER_SHARE = 0.15
 """A machine is *busier than the baseline's* when other processes use this share of its cores more, or take this share
@@ -290,8 +275,7 @@ def looks(first: int, most: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-LOOKS = looks(FEWEST_PAIRS, LAST_LOOK)
-"""Pairs after which interleaved launches are judged that confirm a doubt."""
+LOOKS = looks(FEWEST_PAIRS, LAST_LOOK)  # pairs after which interleaved launches are judged that confirm a doubt
 
 SPENDING = 1
 """Their error rate is spent in proportion to the pairs: with two contrasts the noise of three is known well enough."""

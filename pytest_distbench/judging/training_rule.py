@@ -52,8 +52,7 @@ CurveSays = Literal["nothing", "equal", "other digits", "diverges"]
 another training."""
 
 
-Shown = tuple[Statistic, float | None, float | None]
-"""A statistic, of this run and of the baseline."""
+Shown = tuple[Statistic, float | None, float | None]  # a statistic, of this run and of the baseline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,11 +188,9 @@ def known_values(values: Sequence[float | None]) -> list[float]:
     return [v for v in values if v is not None]
 
 
-STEPS_ALPHA = 0.05
-"""Error rate of the test of steps to a goal, that of MLPerf's reference convergence points."""
+STEPS_ALPHA = 0.05  # error rate of the test of steps to a goal, that of MLPerf's reference convergence points
 
-ALPHA = 0.01
-"""Error rate of the other tests."""
+ALPHA = 0.01  # error rate of the other tests
 
 SAME_TOLERANCE = 1e-3
 """A relative change of a ``same`` metric below this is no change: what rounding does to a mean loss in a few epochs."""
@@ -209,8 +206,7 @@ ONE_SEED_CHANGED = "one seed changed by"
 LOST_SEED = "the training is no longer seeded"
 NOT_REPEATED = "this code does not reproduce its own losses"
 
-FEWEST_OLYMPIC = 5
-"""With fewer seeds none is dropped, and none may miss the goal."""
+FEWEST_OLYMPIC = 5  # with fewer seeds none is dropped, and none may miss the goal
 
 
 def judge_family(family: Family) -> Finding:
@@ -538,7 +534,7 @@ def by_mean(family: Family) -> Finding:
     if abs(shift) <= accepted:
         return family.finding("within-threshold", threshold=_share(accepted, scale))
     if len(shifts) < 2:
-        return _judge_one_seed(family, shift, abs(shift), scale, accepted)
+        return _judge_one_seed(family, "same", shift, abs(shift), scale, accepted)
     noise = student_t_quantile(1 - ALPHA / 2, len(shifts) - 1) * statistics.stdev(shifts) / math.sqrt(len(shifts))
     limit = max(accepted, noise)
     if abs(shift) > limit:
@@ -579,7 +575,7 @@ def by_steps(family: Family) -> Finding:
                 threshold=_share(accepted, before),
                 shown=shown,
             )
-        return _judge_one_seed(family, now - before, now - before, before, accepted)
+        return _judge_one_seed(family, "steps", now - before, now - before, before, accepted)
     stdev = math.sqrt((squares_old + squares_new) / (n_old + n_new - 2))
     limit = max(accepted, noise_limit(stdev, n_old, n_new, STEPS_ALPHA))
     if now - before > limit:
@@ -605,7 +601,7 @@ def by_quality(family: Family) -> Finding:
         bounds.append(_noise(old, new, ALPHA))
     limit = max(bounds)
     if len(old) == 1 and samples is None and now < before - limit:
-        return _judge_one_seed(family, now - before, before - now, before, limit, "evaluation_samples=")
+        return _judge_one_seed(family, "floor", now - before, before - now, before, limit, "evaluation_samples=")
     if before - now > limit:
         return family.finding("beyond-threshold", threshold=_share(limit, before))
     if now - before > limit and len(bounds) > 1:
@@ -677,19 +673,19 @@ def _within(family: Family, limit: float, scale: float, reason: str = "", shown:
 
 
 def _judge_one_seed(
-    family: Family, change: float, worse_by: float, scale: float, accepted: float, *others: str
+    family: Family, rule: str, change: float, worse_by: float, scale: float, accepted: float, *others: str
 ) -> Finding:
     """One seed that moved beyond what is accepted: chance cannot be told from it, but for how far chance goes.
 
     That is known where a curve says that it is the same seed of the same training, and of a tolerance that was set.
     """
-    known = accepted if family.tolerance is not None else ONE_SEED[METRIC_KINDS[family.metric.better].rule] * abs(scale)
+    known = accepted if family.tolerance is not None else ONE_SEED[rule] * abs(scale)
     limit = max(accepted, known)
     moved = f"{ONE_SEED_CHANGED} {abs(change / scale):.1%}" if scale else f"{ONE_SEED_CHANGED} {abs(change):.4g}"
     if worse_by > limit and (family.tolerance is not None or family.curve != "nothing"):
         why = "which follows from the diverged loss curve" if family.curve == "diverges" else "more than rounding can"
         reason = moved if family.tolerance is not None else f"{moved}, {why}"
-        return family.finding(_BEYOND[METRIC_KINDS[family.metric.better].rule], reason, threshold=_share(limit, scale))
+        return family.finding(_BEYOND[rule], reason, threshold=_share(limit, scale))
     ways = ", or ".join(("(seeds=range(5); of a script a run each)", *others))
     reason = f"{moved}; that may be chance, and more seeds show it {ways}"
     return family.finding("one-seed", reason, threshold=_share(limit, scale))

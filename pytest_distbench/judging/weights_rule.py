@@ -32,8 +32,7 @@ TIMES_LOSSES, TIMES_SPREAD = 10.0, 4.0
 """Rounding grows with the steps: weights may deviate by so many times the share of their range that losses do; and by
 so many times what launches of the baseline do."""
 
-EQUAL_SHARE = 0.5
-"""Of the squared change since the first update so much has to be equal in every digit."""
+EQUAL_SHARE = 0.5  # of the squared change since the first update so much has to be equal in every digit
 
 NOISE_SHARE, NOISE_TIMES = 0.1, 2.0
 """A bias in front of a batch norm, or of attention's keys, has a gradient of nothing but rounding, which Adam makes as

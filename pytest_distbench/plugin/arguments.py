@@ -156,8 +156,7 @@ T = TypeVar("T")
 
 LONGEST_NAME = 100
 MOST_ITERATIONS = 10**6
-_PLACEHOLDERS = {re.sub(r"\W|_", "", name): name for name in PLACEHOLDERS}
-"""By their letters."""
+_PLACEHOLDERS = {re.sub(r"\W|_", "", name): name for name in PLACEHOLDERS}  # by their letters
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 
 

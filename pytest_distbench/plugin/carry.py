@@ -24,10 +24,8 @@ SUSPICIOUS_ATTRIBUTE = "distbench_suspicious"
 
 CASES: pytest.StashKey[dict[str, CaseResult]] = pytest.StashKey()
 """What a test has measured, until its report carries it."""
-RERUN: pytest.StashKey[Rerun] = pytest.StashKey()
-"""How a test is run again whose stored comparisons are suspicious."""
-WHY_NO_RERUN = pytest.StashKey[str]()
-"""Why it cannot be run again."""
+RERUN: pytest.StashKey[Rerun] = pytest.StashKey()  # how a test is run again whose stored comparisons are suspicious
+WHY_NO_RERUN = pytest.StashKey[str]()  # why it cannot be run again
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _RERUN_OUTCOME = "rerun"
@@ -106,8 +104,7 @@ def decode(texts: Sequence[str]) -> list[CaseResult]:
     return [msgspec.json.decode(text, type=CaseResult) for text in texts]
 
 
-_Node = tuple[str, str]
-"""Node id and name of a test."""
+_Node = tuple[str, str]  # node id and name of a test
 
 
 class Attempts:

@@ -165,8 +165,7 @@ def is_ours(item: pytest.Item | pytest.Metafunc) -> bool:
     return FIXTURE in getattr(item, "fixturenames", ())
 
 
-MADE = pytest.StashKey["Distbench"]()
-"""What a test has measured, and with what."""
+MADE = pytest.StashKey["Distbench"]()  # what a test has measured, and with what
 
 
 @pytest.fixture

@@ -31,8 +31,7 @@ TOLD_SHARE = 0.93
 """Of the memory a product is sold with, the least that its driver tells: ECC takes a sixteenth where it is kept in the
 same memory (A10, L40S, T4: 15 GiB of 16), firmware and tables take the rest (H100: 79.65 GiB of 80)."""
 
-_LEAST_MEMORY = 2**20
-"""Fewer bytes are a number without its unit."""
+_LEAST_MEMORY = 2**20  # fewer bytes are a number without its unit
 
 _CAPABILITY = re.compile(r"(\d+)\.(\d+)")
 

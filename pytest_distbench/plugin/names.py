@@ -13,14 +13,11 @@ import pytest
 
 from pytest_distbench.records.options import OPTIONS, Option
 
-BACKEND_ARGUMENT = "distbench_backend"
-"""Parametrized where a run has several backends."""
+BACKEND_ARGUMENT = "distbench_backend"  # parametrized where a run has several backends
 
-_REPEAT = "__pytest_repeat_step_number"
-"""Parametrized by pytest-repeat, from 0; in the id it is ``1-3`` of three."""
+_REPEAT = "__pytest_repeat_step_number"  # parametrized by pytest-repeat, from 0; in the id it is ``1-3`` of three
 
-RANKS = pytest.StashKey[int]()
-"""Ranks of a test that is not parametrized by them."""
+RANKS = pytest.StashKey[int]()  # ranks of a test that is not parametrized by them
 
 
 _INSTALLED = "site-packages"

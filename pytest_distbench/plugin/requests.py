@@ -32,8 +32,7 @@ from pytest_distbench.records.wanted import LONGEST_TIMEOUT_S, MOST_LAUNCHES
 from pytest_distbench.run.kinds import LAUNCH_KINDS, kind_of
 from pytest_distbench.run.request import CaseRequest, Settings
 
-LEAST_CPUS = 0.01
-"""The least of docker's ``--cpus``."""
+LEAST_CPUS = 0.01  # the least of docker's ``--cpus``
 
 
 def check_room(given: Arguments, settings: Settings, wanted: int, what: str, *, oversubscribed: object) -> int | None:

@@ -52,8 +52,7 @@ class Choice(NamedTuple):
     find: Callable[..., str]
 
 
-CHOICES: Table[str, Choice] = Table("choices", {})
-"""By the name of the condition that a case has of it."""
+CHOICES: Table[str, Choice] = Table("choices", {})  # by the name of the condition that a case has of it
 
 
 def add_options(parser: pytest.Parser) -> None:

@@ -39,11 +39,9 @@ _MEETING = re.compile(
 )
 """Options that say where processes meet, as launchers and scripts name them."""
 
-MEETING_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
-"""The same in the environment."""
+MEETING_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")  # the same in the environment
 
-_OF_A_RUN = re.compile(r"pytest-\d+|popen-gw\d+")
-"""Folders in which pytest makes one for each test."""
+_OF_A_RUN = re.compile(r"pytest-\d+|popen-gw\d+")  # folders in which pytest makes one for each test
 
 
 def leave_out_places(value: Any, root: Path, made: Path | None = None) -> Any:

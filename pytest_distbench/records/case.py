@@ -15,21 +15,17 @@ from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.metric import BoundValue, Sample, terms_of
 from pytest_distbench.records.record import Record, Tolerance
 
-RANKS = "ranks"
-"""The kind of launch whose processes a launcher of ranks starts."""
+RANKS = "ranks"  # the kind of launch whose processes a launcher of ranks starts
 
 OVERSUBSCRIBED = "oversubscribed"
 """What a case has around it whose ranks share cores, because its test asked for that: its clocks are only shown."""
 
 
-CPUS = "cpus"
-"""What a case has around it whose ranks have a CPU quota: the cores of each."""
+CPUS = "cpus"  # what a case has around it whose ranks have a CPU quota: the cores of each
 
-NETWORK = "network"
-"""What a case has around it whose ranks have a network that was chosen: its text."""
+NETWORK = "network"  # what a case has around it whose ranks have a network that was chosen: its text
 
-NODES = "nodes"
-"""What a case has around it whose ranks live on several hosts: how many hosts, and the ranks on each."""
+NODES = "nodes"  # what a case has around it whose ranks live on several hosts: how many hosts, and the ranks on each
 
 
 class Conditions(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -39,29 +35,21 @@ class Conditions(Record, frozen=True, kw_only=True, omit_defaults=True):
     backend: str
     launcher: str
     """What started its processes, as the row of its kind of launch says: ``warm``, ``command``, ``elastic-fast``."""
-    kind: str = RANKS
-    """Of launch."""
-    engine: str = ""
-    """What changed the membership of its jobs; empty: it has none."""
+    kind: str = RANKS  # of launch
+    engine: str = ""  # what changed the membership of its jobs; empty: it has none
     fake_rank: int | None = None
     """The rank that its one process stood for, on the backend ``fake``; None: each rank had one."""
-    around: dict[str, str] = {}
-    """What happened around its launches, by name."""
+    around: dict[str, str] = {}  # what happened around its launches, by name
 
 
 class Case(Record, frozen=True, kw_only=True):
     """One measured point: a test with its parameters, under some conditions."""
 
-    test: str
-    """Path and function, without parameters: ``suites/collectives/test_all_reduce.py::test_all_reduce``."""
-    id: str = ""
-    """The bracketed part of the node id: ``float32-ws2``."""
-    family: str = ""
-    """The same without its world size: ``float32``."""
-    run: str = ""
-    """Which of the runs of its test: the name that the test gave it, or the metric that was derived."""
-    names_size: bool = False
-    """Its run has a world size of its own, which stands beside the name."""
+    test: str  # path and function, without parameters: ``suites/collectives/test_all_reduce.py::test_all_reduce``
+    id: str = ""  # the bracketed part of the node id: ``float32-ws2``
+    family: str = ""  # the same without its world size: ``float32``
+    run: str = ""  # which of the runs of its test: the name that the test gave it, or the metric that was derived
+    names_size: bool = False  # its run has a world size of its own, which stands beside the name
     conditions: Conditions
     device: Literal["cpu", "cuda"]
     params: dict[str, Any] = {}
@@ -138,8 +126,7 @@ class EntryName(Record, frozen=True, kw_only=True, order=True):
 
     platform: str
     test: str
-    key: str
-    """As :attr:`Case.key`."""
+    key: str  # as :attr:`Case.key`
 
     def __str__(self) -> str:
         return f"{self.test}[{self.key}]"
@@ -148,14 +135,11 @@ class EntryName(Record, frozen=True, kw_only=True, order=True):
 class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The stored numbers of a case, and what was set by hand beside them."""
 
-    workload: str
-    """Hash of what was measured; empty where another tool made the numbers, or there are none."""
+    workload: str  # hash of what was measured; empty where another tool made the numbers, or there are none
     conditions: Conditions
-    test_id: str | None = None
-    """Of the test that measured it; None: nobody has noted it, as of numbers of other tools."""
+    test_id: str | None = None  # of the test that measured it; None: nobody has noted it, as of numbers of other tools
     software: dict[str, str]
-    metrics: dict[str, list[Sample]]
-    """By key, a sample of each launch."""
+    metrics: dict[str, list[Sample]]  # by key, a sample of each launch
     tolerances: dict[str, Tolerance] = {}
     """Set by hand in the file, by a metric's key, as a fraction; goes before the entry's. An update keeps them."""
     params: dict[str, Any] = {}
@@ -169,8 +153,7 @@ class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     """How the GPUs fared; None on the CPU, and where nobody looked."""
     tolerance: Tolerance | None = None
     """Set by hand in the file, for all metrics of this case; goes before markers and options. An update keeps it."""
-    xfail_perf: str = ""
-    """Set by hand in the file: why a regression of this case is expected. An update keeps it."""
+    xfail_perf: str = ""  # set by hand in the file: why a regression of this case is expected. An update keeps it.
     bounds: dict[str, BoundValue] = {}
     """Set by hand in the file, by a metric's key or its name, which stands for all its points. An update keeps them."""
     fingerprints: dict[str, Fingerprint] = {}

@@ -20,26 +20,18 @@ from pytest_distbench.records.record import Record, replace
 class Gpu(Record, frozen=True, kw_only=True):
     """One CUDA device: a GPU, or a MIG slice of one. What the driver does not tell is None or empty."""
 
-    name: str
-    """Of the product; a slice's has its profile: ``NVIDIA H100 80GB HBM3 MIG 1g.10gb``."""
+    name: str  # of the product; a slice's has its profile: ``NVIDIA H100 80GB HBM3 MIG 1g.10gb``
     uuid: str
-    index: int = 0
-    """As nvidia-smi counts; of a slice that of its GPU."""
-    pci: str = ""
-    """Address on the bus: ``00000000:17:00.0``."""
-    slice_of: str = ""
-    """Of a MIG slice: the UUID of its GPU."""
+    index: int = 0  # as nvidia-smi counts; of a slice that of its GPU
+    pci: str = ""  # address on the bus: ``00000000:17:00.0``
+    slice_of: str = ""  # of a MIG slice: the UUID of its GPU
     memory_bytes: int | None = None
-    capability: str = ""
-    """Compute capability: ``9.0``."""
-    pcie: str = ""
-    """The fastest link to the host that card and slot allow, generation and lanes: ``5x16``."""
+    capability: str = ""  # compute capability: ``9.0``
+    pcie: str = ""  # the fastest link to the host that card and slot allow, generation and lanes: ``5x16``
     nvlinks: int = 0
-    nvlink_bytes_per_s: float | None = None
-    """What one of them carries in each direction, by the data sheet."""
+    nvlink_bytes_per_s: float | None = None  # what one of them carries in each direction, by the data sheet
     ecc: bool | None = None
-    persistence: bool | None = None
-    """Whether the driver keeps it initialised while nobody uses it."""
+    persistence: bool | None = None  # whether the driver keeps it initialised while nobody uses it
     power_limit_w: float | None = None
     default_power_limit_w: float | None = None
 
@@ -56,15 +48,12 @@ class Gpu(Record, frozen=True, kw_only=True):
 
 class GpuHost(Record, frozen=True, kw_only=True):
     driver: str
-    cuda: str
-    """Newest CUDA that this driver runs: ``12.8``."""
+    cuda: str  # newest CUDA that this driver runs: ``12.8``
     cpu: str
-    gpus: list[Gpu]
-    """Visible to the run, in the order of the ranks."""
+    gpus: list[Gpu]  # visible to the run, in the order of the ranks
     links: list[list[str]] = []
     """The matrix between them: ``nvlink4x18``, ``pcie5x16-p2p NODE``; empty on the diagonal, and for a single one."""
-    unreadable: list[str] = []
-    """Of this machine's other GPUs: which the driver would not describe, and why."""
+    unreadable: list[str] = []  # of this machine's other GPUs: which the driver would not describe, and why
 
 
 class GpuWitness(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -74,38 +63,25 @@ class GpuWitness(Record, frozen=True, kw_only=True, omit_defaults=True):
     and it has no name and no looks.
     """
 
-    label: str = ""
-    """``GPU 3``."""
+    label: str = ""  # ``GPU 3``
     uuid: str = ""
-    looks: int = 0
-    """How often it was looked at while it worked; a share below is of these."""
-    sm_mhz: float | None = None
-    """Median, while it worked."""
-    memory_mhz: float | None = None
-    """Median, while it worked."""
-    temperature_c: float | None = None
-    """The highest."""
-    power_w: float | None = None
-    """Median, while it worked."""
-    utilisation: float | None = None
-    """Median, while it worked: share of the time in which a kernel ran, 0 to 1."""
-    course: list[tuple[float, float]] = []
-    """Seconds since the first look -> the same share, at each look behind it."""
+    looks: int = 0  # how often it was looked at while it worked; a share below is of these
+    sm_mhz: float | None = None  # median, while it worked
+    memory_mhz: float | None = None  # median, while it worked
+    temperature_c: float | None = None  # the highest
+    power_w: float | None = None  # median, while it worked
+    utilisation: float | None = None  # median, while it worked: share of the time in which a kernel ran, 0 to 1
+    course: list[tuple[float, float]] = []  # seconds since the first look -> the same share, at each look behind it
     held: dict[str, float] = {}
     """What held its clocks down -> share of the time, 0 to 1; of a case, what was below a hundredth is left out."""
     power_limit_w: float | None = None
-    sm_limit_mhz: float | None = None
-    """The clock it is set to; None: it is not set, or the driver does not tell."""
-    others: list[str] = []
-    """Processes of others that computed on it, or may have: ``python (pid 4711)``."""
-    by_mps: bool = False
-    """Kernels came through the server of MPS, which may be that of others too."""
-    host_cpu: str = ""
-    """Product name of the CPU beside it, which is no part of the hardware class."""
+    sm_limit_mhz: float | None = None  # the clock it is set to; None: it is not set, or the driver does not tell
+    others: list[str] = []  # processes of others that computed on it, or may have: ``python (pid 4711)``
+    by_mps: bool = False  # kernels came through the server of MPS, which may be that of others too
+    host_cpu: str = ""  # product name of the CPU beside it, which is no part of the hardware class
 
 
-SHORTEST_WINDOW_S = 0.05
-"""Below this the 10 ms ticks of the system's CPU accounting say nothing about other processes."""
+SHORTEST_WINDOW_S = 0.05  # below this the 10 ms ticks of the system's CPU accounting say nothing about other processes
 
 
 class Load(Record, frozen=True, kw_only=True):
@@ -115,14 +91,11 @@ class Load(Record, frozen=True, kw_only=True):
     cpus: int
     busy_s: float
     """CPU seconds of all processes on them, and of what took the CPUs from this machine, if it is a virtual one."""
-    stolen_s: float = 0.0
-    """Of these, what was taken from this machine."""
-    own_s: float
-    """CPU seconds of the own processes, on whatever CPU."""
+    stolen_s: float = 0.0  # of these, what was taken from this machine
+    own_s: float  # CPU seconds of the own processes, on whatever CPU
     ran_s: float = 0.0
     """CPU seconds of their threads, as far as these were seen at the end; 0 where the system does not tell."""
-    waited_s: float = 0.0
-    """Seconds in which the same threads could have run, and had no CPU."""
+    waited_s: float = 0.0  # seconds in which the same threads could have run, and had no CPU
 
     @property
     def foreign_cores(self) -> float | None:
@@ -170,16 +143,13 @@ class Load(Record, frozen=True, kw_only=True):
 class End(Record, frozen=True, kw_only=True):
     """How one process below a guardian ended, and what the guardian saw it use, with all that it had started."""
 
-    code: int = 0
-    """Below 0 it is a signal's."""
+    code: int = 0  # below 0 it is a signal's
     timed_out: bool = False
     wall_s: float = 0.0
     cpu_s: float = 0.0
     load: Load | None = None
-    peak_memory_bytes: int = 0
-    """Of the largest of its processes; 0: not known."""
-    delayed_s: float = 0.0
-    """For which a slowdown that was planted had it stand still."""
+    peak_memory_bytes: int = 0  # of the largest of its processes; 0: not known
+    delayed_s: float = 0.0  # for which a slowdown that was planted had it stand still
 
 
 SETTINGS = frozenset(
@@ -209,29 +179,23 @@ def computes_in_float32(software: Mapping[str, str]) -> bool:
 class Environment(Record, frozen=True, kw_only=True):
     """What hardware and software a launch ran on. Holds no host name and no secret."""
 
-    platform: str
-    """Hardware class, the key of baselines."""
-    device: str
-    """Product name of the GPU, or of the CPU."""
-    cores: int
-    """CPU cores this process may use."""
+    platform: str  # hardware class, the key of baselines
+    device: str  # product name of the GPU, or of the CPU
+    cores: int  # CPU cores this process may use
     software: dict[str, str]
     """Versions that can change a result: python, torch, numpy; with the backend mpi its library; for GPUs cuda, nccl,
     cudnn and the driver; and :data:`SETTINGS`."""
     system: dict[str, str] = {}
     """What it ran below: OS, kernel, firmware, and the machine's product name. Described, and compared with none."""
-    variables: dict[str, str] = {}
-    """Environment variables on the allow-list."""
+    variables: dict[str, str] = {}  # environment variables on the allow-list
     shares_gpu: bool = False
     """Several ranks ran on one GPU: the numbers say nothing about the hardware, and are compared with none."""
     shares_host: bool = False
     """Other runs may have measured at the same time on this host, on other GPUs: clocks of its CPUs are theirs too."""
-    gpu_host: GpuHost | None = None
-    """The GPUs, what joins them, and what they sit in; None: it ran on the CPU."""
+    gpu_host: GpuHost | None = None  # the GPUs, what joins them, and what they sit in; None: it ran on the CPU
 
 
-Term = Literal["regular", "preemptible"]
-"""How a machine is rented: until it is given back, or until its owner wants it."""
+Term = Literal["regular", "preemptible"]  # how a machine is rented: until it is given back, or until its owner wants it
 
 TERMS: tuple[Term, ...] = ("regular", "preemptible")
 
@@ -259,14 +223,11 @@ class Price(Record, frozen=True, kw_only=True):
 class Machine(Price, frozen=True, kw_only=True):
     """A kind of machine that nodes are of."""
 
-    name: str = ""
-    """As its owner calls it: ``n1-standard-4``."""
-    ranks_per_node: _Count
-    """So many share a node, and its price."""
+    name: str = ""  # as its owner calls it: ``n1-standard-4``
+    ranks_per_node: _Count  # so many share a node, and its price
     platforms: Annotated[list[_Text], msgspec.Meta(min_length=1)] = msgspec.field(default_factory=lambda: ["*"])
     """Hardware classes of runs that count as this machine; ``*`` stands for anything."""
-    accelerator: str | None = None
-    """That a node has, by its name in the list; its price is not in the machine's."""
+    accelerator: str | None = None  # that a node has, by its name in the list; its price is not in the machine's
     accelerators_per_node: _Count | None = None
 
     def __post_init__(self) -> None:
@@ -299,10 +260,8 @@ class Machine(Price, frozen=True, kw_only=True):
 class Prices(Record, frozen=True, kw_only=True):
     """A price list, as a user writes it down."""
 
-    currency: Annotated[str, msgspec.Meta(pattern="^[A-Z]{3}$")]
-    """Of all prices, as ISO 4217 spells it: ``USD``."""
-    date: datetime.date
-    """On which they were read."""
+    currency: Annotated[str, msgspec.Meta(pattern="^[A-Z]{3}$")]  # of all prices, as ISO 4217 spells it: ``USD``
+    date: datetime.date  # on which they were read
     source: _Text
     per: Literal["hour"] = "hour"
     accelerator: dict[str, Price] = {}
@@ -331,8 +290,7 @@ class Experiment(Record, frozen=True, kw_only=True, omit_defaults=True):
     statements: dict[str, dict[str, str]] = {}
     """Pattern of test names, ``test_resnet*`` as :mod:`fnmatch` takes it, empty for all -> what is stated of them, by
     keys, some of which have a heading of report 001. Of several of a test the later counts, key by key."""
-    planned: dict[str, str] = {}
-    """What is to become of a row of the environment: ``torch`` -> ``2.15``."""
+    planned: dict[str, str] = {}  # what is to become of a row of the environment: ``torch`` -> ``2.15``
 
     def stated(self, test: str) -> dict[str, str]:
         found: dict[str, str] = {}

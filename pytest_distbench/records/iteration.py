@@ -53,18 +53,13 @@ def group_label(name: str, description: str) -> str:
 class FlightEntry(msgspec.Struct, frozen=True):
     """One collective; the fields we read. Others are passed over: torch adds some with every release."""
 
-    record_id: int
-    """Counts all that the process entered, from 0."""
-    time_created_ns: int
-    """When it was entered, CLOCK_REALTIME."""
+    record_id: int  # counts all that the process entered, from 0
+    time_created_ns: int  # when it was entered, CLOCK_REALTIME
     profiling_name: str = ""
-    collective_seq_id: int = 0
-    """Its number in its group, from 1."""
-    process_group: list[str] = []
-    """The group's name, and its description."""
+    collective_seq_id: int = 0  # its number in its group, from 1
+    process_group: list[str] = []  # the group's name, and its description
     is_p2p: bool = False
-    retired: bool = False
-    """It is over, or was given up; under NCCL a thread looks, ten times a second or less."""
+    retired: bool = False  # it is over, or was given up; under NCCL a thread looks, ten times a second or less
     state: str = ""
     """``scheduled``, ``started`` or ``completed``: what the device says. Other backends leave it as it was."""
     input_dtypes: list[str] = []
@@ -111,8 +106,7 @@ NOT_WAITED = "not waited for"
 TRAINING_STEP = "optimizer_step"
 """Key of the fingerprint of one training step of a script: what lies between two steps of an optimizer."""
 
-ALL = "all"
-"""Key of what every rank has."""
+ALL = "all"  # key of what every rank has
 
 _Part = TypeVar("_Part")
 _RankKey = Annotated[str, msgspec.Meta(pattern=r"^(all|\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*)$")]
@@ -122,12 +116,9 @@ class Collective(Record, frozen=True, array_like=True):
     """Equal collectives in a row; in files a list: ``["all_reduce", "float32", 4096, "default", 2]``."""
 
     op: str
-    dtype: str
-    """Empty where nothing is sent, as in a barrier; ``pickle`` where it is a Python object."""
-    message_bytes: Annotated[int, msgspec.Meta(ge=0)]
-    """Bytes one rank puts in."""
-    group: str
-    """``default``, or the description or name of another process group."""
+    dtype: str  # empty where nothing is sent, as in a barrier; ``pickle`` where it is a Python object
+    message_bytes: Annotated[int, msgspec.Meta(ge=0)]  # bytes one rank puts in
+    group: str  # ``default``, or the description or name of another process group
     count: Annotated[int, msgspec.Meta(ge=1)]
     how: str | None = None
     """Reduction, root or partner: ``sum``, ``root 0``, ``sum root 0``, ``to +1``. Empty: it has none, or torch does not
@@ -162,12 +153,9 @@ ranks to the next; 0: that is not the same everywhere."""
 class StepKind(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Steps of a loop that send something else than the described one, and are alike in how many collectives."""
 
-    collectives: list[Collective] | None = None
-    """Of the first such step; None: it is known how many, and not which."""
-    entered: Annotated[int, msgspec.Meta(ge=0)]
-    """How many each has, without send and recv."""
-    steps: Annotated[int, msgspec.Meta(ge=1)]
-    """How many such steps there were."""
+    collectives: list[Collective] | None = None  # of the first such step; None: it is known how many, and not which
+    entered: Annotated[int, msgspec.Meta(ge=0)]  # how many each has, without send and recv
+    steps: Annotated[int, msgspec.Meta(ge=1)]  # how many such steps there were
     first: Annotated[int, msgspec.Meta(ge=0)]
     """The number of the first, from 1; 0 is what a script does before its first step."""
     last: Annotated[int, msgspec.Meta(ge=0)]
@@ -182,10 +170,8 @@ class Course(Record, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     steps: Annotated[int, msgspec.Meta(ge=0)]
-    others: list[StepKind] = []
-    """In the order they first came."""
-    is_whole: bool = False
-    """It is a script from its beginning to its end, whose number of steps is its own."""
+    others: list[StepKind] = []  # in the order they first came
+    is_whole: bool = False  # it is a script from its beginning to its end, whose number of steps is its own
 
 
 class Fingerprint(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -193,12 +179,10 @@ class Fingerprint(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     collectives: dict[_RankKey, list[Collective]] = {}
     """In the order they were entered, by ranks: ``all``, or ``0`` and ``1-3`` where ranks differ."""
-    groups: dict[_RankKey, list[Group]] = {}
-    """Besides that of all ranks, by the same ranks."""
+    groups: dict[_RankKey, list[Group]] = {}  # besides that of all ranks, by the same ranks
     facts: dict[str, dict[_RankKey, int]] = {}
     """Of a step, by name and ranks; :data:`pytest_distbench.worker.fingerprint.FACTS` counts them."""
-    totals: dict[str, int] = {}
-    """The same of all ranks together: the step that one of them skips is seen."""
+    totals: dict[str, int] = {}  # the same of all ranks together: the step that one of them skips is seen
     pickled_bytes: int = 0
     """Of a step, the largest pickled object of any rank: its size is the value's, and only a multiple of it counts."""
     in_backward: dict[_RankKey, int] = {}
@@ -209,13 +193,11 @@ class Fingerprint(Record, frozen=True, kw_only=True, omit_defaults=True):
     many of the described one, and how many iterations there were."""
     course: dict[_RankKey, Course] = {}
     """By ranks. Older baselines do not hold it, nor do loops in batches and of graphs: then it is not compared."""
-    course_missing: str = ""
-    """Why there is none although steps were counted: it differs between launches."""
+    course_missing: str = ""  # why there is none although steps were counted: it differs between launches
     is_full: bool = False
     """Whether groups, bytes, and the iterations beside the described one were looked at. Older baselines do not hold
     them, nor does ``training_start``: what is not there is not compared."""
-    missing: str = ""
-    """Why there is none: it cannot be read here, or differs between launches."""
+    missing: str = ""  # why there is none: it cannot be read here, or differs between launches
 
 
 def of_rank(by_ranks: Mapping[str, _Part], rank: int) -> _Part | None:
@@ -262,14 +244,10 @@ class Breakdown(Record, frozen=True, kw_only=True, omit_defaults=True):
     waits_s: list[float] = []
     """Of that, what a rank may have waited for the last one to come; empty where it enters no collectives, or its own
     parts do."""
-    late_s: list[float] = []
-    """By how much each came later than the first to come."""
-    hosts_s: list[float] = []
-    """Where the times are the device's: seconds of the host."""
-    is_apart: bool = False
-    """It is beside the iteration, and no part of its time."""
-    parts: list[Breakdown] = []
-    """Of the whole, at whatever depth."""
+    late_s: list[float] = []  # by how much each came later than the first to come
+    hosts_s: list[float] = []  # where the times are the device's: seconds of the host
+    is_apart: bool = False  # it is beside the iteration, and no part of its time
+    parts: list[Breakdown] = []  # of the whole, at whatever depth
 
     @property
     def unaccounted_s(self) -> list[float]:
@@ -279,14 +257,11 @@ class Breakdown(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 RATE = "samples_per_second"
-SAMPLES = "samples_per_step"
-"""Samples of all ranks in an iteration of the loop."""
+SAMPLES = "samples_per_step"  # samples of all ranks in an iteration of the loop
 
-CANDIDATE = "candidate"
-"""The name of the side that is judged."""
+CANDIDATE = "candidate"  # the name of the side that is judged
 
-WHOLE = ""
-"""Key of what is no loop: all of a body."""
+WHOLE = ""  # key of what is no loop: all of a body
 
 
 def name_in_trace(name: str) -> str:
@@ -301,13 +276,11 @@ def iteration_name(loop: str, index: int) -> str:
 class BusyCommunication(Record, frozen=True, kw_only=True):
     """Of the iterations of a loop under the profiler: how long collectives were under way, hidden or not."""
 
-    ranks_s: list[float]
-    """By rank, seconds of an iteration in which at least one was; mean over iterations."""
+    ranks_s: list[float]  # by rank, seconds of an iteration in which at least one was; mean over iterations
     totals_s: dict[str, float]
     """By the name of a collective, seconds in an iteration, mean over ranks. What is under way at once counts twice."""
     iterations: int
-    iteration_s: float
-    """Of an iteration, mean over ranks: the profiler makes it longer."""
+    iteration_s: float  # of an iteration, mean over ranks: the profiler makes it longer
 
     @property
     def time_s(self) -> float:
@@ -319,13 +292,11 @@ class BusyCommunication(Record, frozen=True, kw_only=True):
 
 
 class CaseTrace(Record, frozen=True, kw_only=True):
-    path: str = ""
-    """Empty: there is none."""
+    path: str = ""  # empty: there is none
     sides: dict[str, dict[str, BusyCommunication]] = {}
     """That it holds, by name, :data:`CANDIDATE` the last: what is busy by the key of a loop's metric; nothing where no
     collective was seen in it."""
-    why_not: str = ""
-    """Why there is none, or one side is missing; empty: it is whole."""
+    why_not: str = ""  # why there is none, or one side is missing; empty: it is whole
 
     @property
     def busy(self) -> dict[str, BusyCommunication]:

@@ -44,8 +44,7 @@ def nearest_rank(values: Sequence[float], q: float) -> float:
     return ordered[max(0, math.ceil(q * len(ordered)) - 1)]
 
 
-MOST_KEPT = 41
-"""Values of a distribution: one for each 2.5 %."""
+MOST_KEPT = 41  # values of a distribution: one for each 2.5 %
 
 
 FEWEST_OF_SERIES = 4
@@ -72,8 +71,7 @@ def grouped(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
     return found
 
 
-Better = str
-"""Name of a metric kind, a key of :data:`METRIC_KINDS`."""
+Better = str  # name of a metric kind, a key of :data:`METRIC_KINDS`
 
 Reduce = Literal["max", "min", "mean", "sum", "rank0", "all"]
 Sign = Literal[-1, 0, 1]

@@ -20,11 +20,9 @@ from pytest_distbench.records.wire import Event
 
 Outcome = Literal["passed", "failed", "skipped"]
 
-HUNG = "hung"
-"""How a rank ended that did not go on."""
+HUNG = "hung"  # how a rank ended that did not go on
 
-MOMENTS = ("begin", "end")
-"""Among the phases of a report: stamps, where the others are durations."""
+MOMENTS = ("begin", "end")  # among the phases of a report: stamps, where the others are durations
 
 Phase = Literal["start", "import", "rendezvous", "body", "teardown", "exit"]
 
@@ -35,8 +33,7 @@ class ErrorReport(Record, frozen=True, kw_only=True):
     kind: str
     message: str
     traceback: str
-    raised_at: float
-    """CLOCK_MONOTONIC seconds of the rank's host; where its site has read the report, the controller's."""
+    raised_at: float  # CLOCK_MONOTONIC seconds of the rank's host; where its site has read the report, the controller's
     torch_errors: list[str] = []
     """``kind: message`` of each exception that torch raised, among this one, its causes and contexts."""
     began_in_torch: bool = False
@@ -49,8 +46,7 @@ class RankReport(Record, frozen=True, kw_only=True):
     rank: int
     outcome: Outcome
     phase: Phase
-    phases: dict[str, float]
-    """Seconds spent in each phase; those of :data:`MOMENTS` are CLOCK_MONOTONIC stamps."""
+    phases: dict[str, float]  # seconds spent in each phase; those of :data:`MOMENTS` are CLOCK_MONOTONIC stamps
     reason: str = ""
     error: ErrorReport | None = None
     observations: list[Observation] = []
@@ -63,15 +59,11 @@ class RankReport(Record, frozen=True, kw_only=True):
     """That a body entered which has no fingerprint: it has no loop of ``rank.timed`` or ``rank.goal``."""
     peak_memory_bytes: int | None = None
     """Of the device's allocator on CUDA, else what the body needed beyond the process it began in; None: not known."""
-    load: Load | None = None
-    """Of rank 0: who computed from when all ranks were there to the end of its body."""
+    load: Load | None = None  # of rank 0: who computed from when all ranks were there to the end of its body
     software: dict[str, str] = {}
-    gpu: str = ""
-    """UUID of the CUDA device it computed on, as torch spells it; empty: on none, or torch does not tell."""
-    group_size: int = 0
-    """Ranks of the largest process group it was in; 0: in none."""
-    delayed_s: float = 0.0
-    """By which a slowdown that was planted made it longer."""
+    gpu: str = ""  # UUID of the CUDA device it computed on, as torch spells it; empty: on none, or torch does not tell
+    group_size: int = 0  # ranks of the largest process group it was in; 0: in none
+    delayed_s: float = 0.0  # by which a slowdown that was planted made it longer
     trained: Trained = Trained()
 
     def write(self, files: LaunchFiles) -> None:
@@ -87,34 +79,26 @@ class RankFate(Record, frozen=True, kw_only=True):
     rank: int
     outcome: Outcome
     phase: Phase
-    how: str
-    """In words: ``passed``, ``raised ValueError``, ``exit code 3``, ``killed by SIGKILL``."""
-    is_victim: bool = False
-    """True where the failure followed from another rank's."""
+    how: str  # in words: ``passed``, ``raised ValueError``, ``exit code 3``, ``killed by SIGKILL``
+    is_victim: bool = False  # true where the failure followed from another rank's
     error: ErrorReport | None = None
     log_tail: str = ""
-    stacks: str = ""
-    """Python stacks of a rank that hung, was waiting when another failed, or died of a signal."""
-    waits_at: str = ""
-    """The user's line it hung, waited or died at: ``file.py:7 in function``."""
+    stacks: str = ""  # Python stacks of a rank that hung, was waiting when another failed, or died of a signal
+    waits_at: str = ""  # the user's line it hung, waited or died at: ``file.py:7 in function``
     collective: str = ""
     """The last collective it entered, from torch's flight recorder: ``all_reduce of float32[1000]``."""
-    collective_number: int | None = None
-    """Number of that collective in its group, from 1; 0: it entered none."""
-    collective_is_over: bool = False
-    """It has ended, or was given up: the rank waits elsewhere, if it waits."""
+    collective_number: int | None = None  # number of that collective in its group, from 1; 0: it entered none
+    collective_is_over: bool = False  # it has ended, or was given up: the rank waits elsewhere, if it waits
     is_elsewhere: bool = False
     """It hung in code of its own, where others may wait for it.
 
     On a GPU ``loss.item()`` waits for other ranks and is a line like any other: there it has to be known besides that
     nothing the rank has entered is unfinished.
     """
-    entered: dict[str, int] = {}
-    """Group's name -> number of the last collective it entered there."""
+    entered: dict[str, int] = {}  # group's name -> number of the last collective it entered there
     unfinished: dict[str, int] = {}
     """Group's name -> number of the first collective there that it entered and that is not over."""
-    groups: dict[str, list[int]] = {}
-    """Ranks of the groups it belongs to, by name."""
+    groups: dict[str, list[int]] = {}  # ranks of the groups it belongs to, by name
     doubt_s: float = 0.0
     """It failed no longer than so many seconds before or after the rank that is told first, on another host: the clocks
     of the two do not tell which was the first. 0: that is known."""
@@ -133,8 +117,7 @@ how long after that first."""
 class HostReport(Record, frozen=True, kw_only=True):
     """What the ranks of one host have left behind; of ranks that did not all pass, how each ended, and no more."""
 
-    ranks: list[RankReport] = []
-    """Of those that left a report, ascending, without what the other fields tell."""
+    ranks: list[RankReport] = []  # of those that left a report, ascending, without what the other fields tell
     observations: list[Observation] = []
     """In the order they were first recorded; of one key there are several where ranks do not agree what it is."""
     fingerprints: dict[str, Fingerprint] = {}
@@ -146,23 +129,18 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     """One process group from start to exit."""
 
     index: int
-    command: str = ""
-    """That was run, secrets masked; empty: ranks were."""
+    command: str = ""  # that was run, secrets masked; empty: ranks were
     outcome: Outcome
     wall_s: float
-    only: list[str] = []
-    """The metrics a further launch was started for; empty: all."""
-    phases: dict[str, float] = {}
-    """Seconds of the slowest rank in each phase."""
+    only: list[str] = []  # the metrics a further launch was started for; empty: all
+    phases: dict[str, float] = {}  # seconds of the slowest rank in each phase
     reason: str = ""
     timed_out: bool = False
-    fates: list[RankFate] = []
-    """Of a launch that passed there are none."""
+    fates: list[RankFate] = []  # of a launch that passed there are none
     measurements: list[Sample] = []
     fingerprints: dict[str, Fingerprint] = {}
     """By the metric whose iteration it describes; ``training_start`` is what came before a training's first step."""
-    lines: dict[str, list[str]] = {}
-    """By the same keys, where rank 0 called each collective of them."""
+    lines: dict[str, list[str]] = {}  # by the same keys, where rank 0 called each collective of them
     unseen_collectives: int = 0
     """That a rank of a body without fingerprints entered, the most of any; see :class:`RankReport`."""
     late_s: dict[str, list[float]] = {}
@@ -170,8 +148,7 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     to."""
     breakdowns: dict[str, Breakdown] = {}
     """By the key of a loop's metric: where its iterations go, if a body names their parts (``rank.phase``)."""
-    peak_memory_bytes: int = 0
-    """Of the rank that needed most, as the metric; 0: not known."""
+    peak_memory_bytes: int = 0  # of the rank that needed most, as the metric; 0: not known
     foreign_cores: float | None = None
     """Cores kept busy by other processes during the body; None where it was too short to tell."""
     foreign_wanted: float | None = None
@@ -180,21 +157,18 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     """How many times as long the work took because they wanted the same cores; None where that is not known."""
     cpu_course: list[tuple[float, float]] = []
     """Seconds since it began -> share of this host's usable CPUs that was busy since the moment before."""
-    hosts: list[str] = []
-    """Where each rank lived, by rank; empty: all on one host."""
+    hosts: list[str] = []  # where each rank lived, by rank; empty: all on one host
     gpus: list[str] = []
     """UUIDs of the CUDA devices the ranks say they computed on, by rank; empty for those that do not say."""
     gpu_witnesses: list[GpuWitness] = msgspec.field(default_factory=list, name="cards")
     """The GPUs it ran on, in the order of the ranks; empty on the CPU, and where the driver is silent."""
     software: dict[str, str] = {}
-    delayed_s: float = 0.0
-    """By which a slowdown that was planted made it longer: its clocks are no measurements."""
+    delayed_s: float = 0.0  # by which a slowdown that was planted made it longer: its clocks are no measurements
     events: list[Event] = []
     """What happened in it, of a kind that keeps that: then what it measured is computed of a timeline."""
     remarks: list[str] = []
     """What the user should know of it besides: that a thread of his kept a rank from ending, for example."""
-    logs: str = ""
-    """Folder of what the ranks printed."""
+    logs: str = ""  # folder of what the ranks printed
 
     def output(self, rank: int = 0) -> str:
         """What a rank printed, on stdout and stderr. Of a launch that passed it is there until its test is over.

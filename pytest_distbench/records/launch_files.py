@@ -25,8 +25,7 @@ CONTRACT = (
 )  # fmt: skip
 """All that torchrun gives a rank. The last one is the user's where it is set, as under torchrun."""
 
-_PREFIXES = ("TORCHELASTIC_", "PET_")
-"""Of what torchrun gives its ranks, and of what it takes its own options from."""
+_PREFIXES = ("TORCHELASTIC_", "PET_")  # of what torchrun gives its ranks, and of what it takes its own options from
 
 
 def is_of_a_group(name: str) -> bool:
@@ -38,8 +37,7 @@ NOTES_VARIABLE = "DISTBENCH_NOTES"
 """In the environment of a command that is measured: the plan of its launch, for what its processes record."""
 
 
-LONGEST_SOCKETS_FOLDER = 70
-"""Bytes: a Unix socket's address holds 107, and multiprocessing adds up to 30."""
+LONGEST_SOCKETS_FOLDER = 70  # bytes: a Unix socket's address holds 107, and multiprocessing adds up to 30
 
 
 def open_left(path: Path) -> BinaryIO:
@@ -78,8 +76,7 @@ class LaunchFiles:
 
     work = _LaunchFile("work")
     """Folder for the files of what is measured: its working directory, unless it asked for another."""
-    began = _LaunchFile("began")
-    """Empty; made when the launch begins: what is older was not written by it."""
+    began = _LaunchFile("began")  # empty; made when the launch begins: what is older was not written by it
     before = _LaunchFile("before.json")
     """What lay there before the launch, of the files that are read after it; not there where nothing did."""
     left = _LaunchFile("left.json")
@@ -90,12 +87,12 @@ class LaunchFiles:
     torchrun_logs = _LaunchFile("torchrun")
     timeline = _LaunchFile("timeline.jsonl")
     worker_notes = _LaunchFile("workers.jsonl")
-    """What the workers of an elastic job noted that run a script, line by line (``worker/site``)."""
+    """What workers noted that run a script under a controller, line by line (``worker/site``)."""
     rank_notes = _LaunchFile("ranks.jsonl")
     """What the ranks of a command noted of their beginning and of what they raised (``worker/site``)."""
     checkpoints = _LaunchFile("checkpoints")
     last_step = _LaunchFile("last_step")
-    """After which step of an elastic job its training may end; not there while its plan is not at its end."""
+    """After which step a training may end whose plan has come to its end; not there before."""
     trouble = _LaunchFile("trouble.txt")
     """Why what runs below a guardian did not come to its end; not there where it did."""
     pool_timeline = _LaunchFile("pool.jsonl")

@@ -18,14 +18,12 @@ from pytest_distbench.units import as_float, convert, parse_quantity
 Scalar = bool | int | float | str
 
 
-CPU_S = "cpu_s"
-"""Companion of a clock: seconds of CPU time of all ranks, per iteration."""
+CPU_S = "cpu_s"  # companion of a clock: seconds of CPU time of all ranks, per iteration
 
 CPU_SPREAD = "cpu_spread"
 """Companion of a stored clock: the standard deviation of the logarithm of that CPU time between launches."""
 
-HOST_S = "host_s"
-"""Companion of a clock of a GPU: seconds that the host needed to enqueue."""
+HOST_S = "host_s"  # companion of a clock of a GPU: seconds that the host needed to enqueue
 
 UNTIL_MOVED = "until_moved"
 """Fact of a curve whose length nobody has set: of its values a baseline keeps as many as the loss takes to move."""
@@ -33,26 +31,20 @@ UNTIL_MOVED = "until_moved"
 FEWEST_CURVE_STEPS, MOST_CURVE_STEPS = 10, 50
 """Of such a curve. After more steps a perturbation of 1e-5 may have grown to 1e-2."""
 
-TOLD = "told"
-"""Fact of a number: what is told of it where it is beyond a bound."""
+TOLD = "told"  # fact of a number: what is told of it where it is beyond a bound
 
 LINK_PEAK = "link_peak_gb_per_s"
 """Fact of the time of a collective, and its unit: what the links of a rank's GPU can carry in one direction."""
 
-PHASE = "phase/"
-"""What the names of phases begin with among the metrics."""
+PHASE = "phase/"  # what the names of phases begin with among the metrics
 
-WALL_TIME = "wall_time"
-"""Of a script or a command from its start to its end."""
+WALL_TIME = "wall_time"  # of a script or a command from its start to its end
 
-PEAK_MEMORY = "peak_memory"
-"""Of the rank that needed most, in bytes; of a command, of the largest of its processes."""
+PEAK_MEMORY = "peak_memory"  # of the rank that needed most, in bytes; of a command, of the largest of its processes
 
-WEIGHTS = "weights"
-"""What the optimizers have trained, as it is at the end."""
+WEIGHTS = "weights"  # what the optimizers have trained, as it is at the end
 
-SAVED = "saved"
-"""What was saved last under each name."""
+SAVED = "saved"  # what was saved last under each name
 
 REPLICAS = "replicas"
 """Tensors that DistributedDataParallel, or a replicate dimension of a mesh, keeps equal, and that differ."""
@@ -64,11 +56,9 @@ CPU_THROTTLED = "cpu_throttled"
 """Under a CPU quota: the share of its periods in which that stopped a rank, of the rank that it stopped most seldom."""
 
 
-EVALUATED = "evaluated_"
-"""What the series of a goal's evaluations is called before the name of its metric."""
+EVALUATED = "evaluated_"  # what the series of a goal's evaluations is called before the name of its metric
 
-EVERY = "every"
-"""Fact of such a series: steps between its values."""
+EVERY = "every"  # fact of such a series: steps between its values
 
 EVALUATION_ENDS = "evaluation_ends"
 """Series of a goal: seconds from its first step to the end of each evaluation, as ``time_to_<metric>`` counts them."""
@@ -76,21 +66,17 @@ EVALUATION_ENDS = "evaluation_ends"
 OWN_NAMES = (WALL_TIME, *UNASKED, REPLICAS, CPU_THROTTLED, "network_rate", "network_round_trip", "fingerprint")
 """Of what the plugin itself records, besides phases."""
 
-MOST_TAKEN_FROM = 1000
-"""Values that are kept of what a number was taken from."""
+MOST_TAKEN_FROM = 1000  # values that are kept of what a number was taken from
 
 NAME, AXIS = text(without="[]"), text(without="[]=,")
 """What can stand before a point in a key, ``latency`` in ``latency[message_bytes=4]``; and what can be a name in it."""
 
-LONGEST_TEXT = 100
-"""Characters of a text in a point: it is part of the metric's key."""
+LONGEST_TEXT = 100  # characters of a text in a point: it is part of the metric's key
 
-LARGEST_NUMBER = 1e300
-"""No measurement is beyond; sums and means over ranks and launches stay finite below it."""
+LARGEST_NUMBER = 1e300  # no measurement is beyond; sums and means over ranks and launches stay finite below it
 
 
-Side = Literal["most", "least"]
-"""Whether a value may be at most, or at least, what the bound says."""
+Side = Literal["most", "least"]  # whether a value may be at most, or at least, what the bound says
 
 BoundValue = float | str
 """As people write one: a number in the metric's own unit, or a text: ``"200us"``, ``">= 10 GB/s"``."""
@@ -133,12 +119,9 @@ class Bound(Record, frozen=True, kw_only=True):
 
     side: Side
     value: float
-    where: str
-    """Where it was set: ``rank.record at test_a.py:12``."""
-    rate: str = ""
-    """As it was written, where that is the rate of a sweep: ``busbw >= 10 GB/s``."""
-    is_default: bool = False
-    """The plugin's own: one of the test or of a baseline's file, of the same side, replaces it."""
+    where: str  # where it was set: ``rank.record at test_a.py:12``
+    rate: str = ""  # as it was written, where that is the rate of a sweep: ``busbw >= 10 GB/s``
+    is_default: bool = False  # the plugin's own: one of the test or of a baseline's file, of the same side, replaces it
     doubt: str = ""
     """What is asked of a number that is beyond it in each launch, which then is inconclusive; empty: beyond."""
 
@@ -190,12 +173,9 @@ class Spread(Record, frozen=True, kw_only=True, omit_defaults=True):
     p99: float = 0.0
     mean: float = 0.0
     stdev: float = 0.0
-    geometric_mean: float | None = None
-    """Of a series of times or rates; None where it has too few values, or one is 0."""
-    slowest_rank: int | None = None
-    """The rank that was slowest most often; None where ranks were not compared."""
-    slowest_share: float = 0.0
-    """Share of the iterations in which that rank was the slowest, 0 to 1."""
+    geometric_mean: float | None = None  # of a series of times or rates; None where it has too few values, or one is 0
+    slowest_rank: int | None = None  # the rank that was slowest most often; None where ranks were not compared
+    slowest_share: float = 0.0  # share of the iterations in which that rank was the slowest, 0 to 1
     over_ranks: list[Number] = []
     """Of a mean over ranks in a training: the standard deviation of their values, for each value of the series; one
     stands for all where they are equal."""
@@ -206,16 +186,12 @@ class Sample(OfKind, frozen=True, kw_only=True, omit_defaults=True):
 
     name: str
     unit: str
-    at: dict[str, Scalar] = {}
-    """Its point: the size of a message, a seed."""
+    at: dict[str, Scalar] = {}  # its point: the size of a message, a seed
     identity: dict[str, Scalar] = {}
     """What defines the number besides its name and point: it is not compared with one of another."""
-    facts: dict[str, Scalar] = {}
-    """What describes it."""
-    bounds: list[Bound] = []
-    """That were given with the number."""
-    value: Number | None
-    """The launch's value; None says it has none (a goal never reached)."""
+    facts: dict[str, Scalar] = {}  # what describes it
+    bounds: list[Bound] = []  # that were given with the number
+    value: Number | None  # the launch's value; None says it has none (a goal never reached)
     values: list[Number] = []
     """The series of an exact, info or curve metric; of any other at most 41 of its values, see
     :func:`~pytest_distbench.records.kinds.distribution`. Of a number of a training what it was taken from; of
@@ -223,22 +199,17 @@ class Sample(OfKind, frozen=True, kw_only=True, omit_defaults=True):
     whole: list[Number] = []
     """Of a curve: all values, of which ``values`` are the first, as ``kept_places`` keeps them; of a baseline as far as
     its launches agree. Empty: there are no more."""
-    whole_length: int = 0
-    """Values of the series that ``whole`` is of."""
+    whole_length: int = 0  # values of the series that ``whole`` is of
     beside: list[str] = []
     """Of a curve that was read: what the script wrote beside each value, its own number of the step perhaps."""
     tensors: dict[str, dict[str, TensorState]] = {}
     """Of weights, and of what was saved: by the ranks that hold the same (``all``, ``0``, ``1-3``) and by name."""
-    options: dict[str, dict[str, Option]] = {}
-    """Of weights, what their optimizers were told, by the same ranks."""
+    options: dict[str, dict[str, Option]] = {}  # of weights, what their optimizers were told, by the same ranks
     companions: dict[str, float] = {}
     """Of one iteration, summed over ranks: seconds (``cpu_s``: 25th percentile) and counts (``waits``: mean)."""
-    spread: Spread | None = None
-    """Of a series, and of a mean over ranks."""
-    reduce: Reduce | None = None
-    """Over its ranks, where that is not what its kind says."""
-    ranks: int = 0
-    """That recorded it; 0: it is no number of ranks."""
+    spread: Spread | None = None  # of a series, and of a mean over ranks
+    reduce: Reduce | None = None  # over its ranks, where that is not what its kind says
+    ranks: int = 0  # that recorded it; 0: it is no number of ranks
 
     @property
     def key(self) -> str:
@@ -261,8 +232,7 @@ class Observation(Sample, frozen=True, kw_only=True, omit_defaults=True):
     What has yet to be divided by the number of ranks, a mean, is their sum; witnesses are, too.
     """
 
-    value: Number | None = None
-    """Not known yet."""
+    value: Number | None = None  # not known yet
     reduce: Reduce
     values: list[Number]
     is_series: bool
@@ -272,24 +242,19 @@ class Observation(Sample, frozen=True, kw_only=True, omit_defaults=True):
     loop: str = ""
     """Of a phase in a loop, the key of the loop's metric; of one in a script outside of its timed loops, that of its
     wall time. Empty: it is no such phase, nor is what follows of it."""
-    path: list[str] = []
-    """Names of the phases around it in the loop, the outermost first, and its own."""
+    path: list[str] = []  # names of the phases around it in the loop, the outermost first, and its own
     began_at: list[float] = []
     """Of a phase that enters collectives outside of its own parts: when it first began in each timed iteration,
     CLOCK_MONOTONIC seconds of the rank's host; 0 where it did not."""
-    host_s: list[float] = []
-    """Where its time is the device's: seconds that the host was in it, in each timed iteration."""
-    is_apart: bool = False
-    """It is beside the step: an evaluation, or what is around one."""
+    host_s: list[float] = []  # where its time is the device's: seconds that the host was in it, in each timed iteration
+    is_apart: bool = False  # it is beside the step: an evaluation, or what is around one
     of_ranks: dict[int, dict[str, float]] = {}
     """By the rank that recorded it, ascending, means over its iterations: ``time_s``; of a phase ``host_s`` and, where
     the ranks have one clock, ``wait_s`` and ``late_s``. Empty in the report of a rank."""
-    curve_steps: int = 0
-    """Of a curve, how many of its values are judged as one; 0: all."""
+    curve_steps: int = 0  # of a curve, how many of its values are judged as one; 0: all
     squares: list[Number] = []
     """Of a mean: the sum over these ranks of the squared deviation of each value from theirs; none where it is one."""
-    slowest: list[int] = []
-    """Of a series whose largest values are taken: the rank that each is of."""
+    slowest: list[int] = []  # of a series whose largest values are taken: the rank that each is of
 
 
 MOST_WHOLE = 1000
@@ -362,26 +327,20 @@ TAKES: dict[str, Callable[[Sequence[float]], float]] = {
 class Reader(OfKind, frozen=True, kw_only=True):
     """One metric to be read after a launch. Made by the functions of :mod:`pytest_distbench.read`."""
 
-    kind: str
-    """Key of :data:`pytest_distbench.launch.readers.READERS`."""
-    source: str
-    """A pattern, or a path with placeholders."""
-    key: str = ""
-    """What is read there: a key, a column, a tag."""
+    kind: str  # key of :data:`pytest_distbench.launch.readers.READERS`
+    source: str  # a pattern, or a path with placeholders
+    key: str = ""  # what is read there: a key, a column, a tag
     since: str = ""
     """Of a log of events: the event from which the seconds are counted; empty: the event's own value is read."""
     unit: str = ""
     scale: float = 1.0
-    rank: int | Literal["all"] = 0
-    """Whose output, or whose file."""
+    rank: int | Literal["all"] = 0  # whose output, or whose file
     skip: int = 0
     first: int | None = None
-    take: str = ""
-    """Key of :data:`TAKES`; empty: the metric kind decides."""
+    take: str = ""  # key of :data:`TAKES`; empty: the metric kind decides
     at: dict[str, Scalar] = {}
     identity: dict[str, Scalar] = {}
-    bounds: list[Bound] = []
-    """In the unit."""
+    bounds: list[Bound] = []  # in the unit
 
     @property
     def defining(self) -> dict[str, Scalar]:

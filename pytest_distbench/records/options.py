@@ -41,8 +41,7 @@ FAKE = "fake"
 """The backend that moves no data: one process stands for a rank of a group of any size; structure alone is judged."""
 
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl", FAKE)
-NUMA_BINDINGS = ("node", "socket", "exclusive", "core-complex")
-"""What torchrun's ``--numa-binding`` takes."""
+NUMA_BINDINGS = ("node", "socket", "exclusive", "core-complex")  # what torchrun's ``--numa-binding`` takes
 
 BY_TOLERANCE = "tolerance"
 """Given to --distbench-control: the injected slowdown follows from the tolerance of each case."""
@@ -101,8 +100,7 @@ def _share(text: Any) -> float | str | None:
 
 _MOST = 10**_MOST_DIGITS
 _TEXT: Wanted[str] = Wanted("text", str)
-_PATH: Wanted[Path] = Wanted("a path", Path)
-"""Relative to the ini file, or to where the command line was typed."""
+_PATH: Wanted[Path] = Wanted("a path", Path)  # relative to the ini file, or to where the command line was typed
 
 NOTHING = "-"
 """Given to --distbench-against and distbench_against_python: compare with nothing, whatever ``addopts`` says.
@@ -157,8 +155,7 @@ def _option(group: str, summary: str, more: str = "", *, default: Any = None, me
     return field(default=default, metadata={"row": made})
 
 
-BASIC, ADVANCED = "distbench", "distbench advanced"
-"""The groups of ``pytest --help``."""
+BASIC, ADVANCED = "distbench", "distbench advanced"  # the groups of ``pytest --help``
 
 _basic, _advanced, _ini_only = (functools.partial(_option, group) for group in (BASIC, ADVANCED, ""))
 
@@ -406,5 +403,4 @@ def _row(of: Field[Any]) -> Option:
 OPTIONS: Table[str, Option] = Table("options", {row.name: row for row in map(_row, fields(Options)[1:])})
 """By name, in the order of the help."""
 
-SHORT = ("world-size", "gpu")
-"""Options that have a spelling without our name, where nobody else has it."""
+SHORT = ("world-size", "gpu")  # options that have a spelling without our name, where nobody else has it

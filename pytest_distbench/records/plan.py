@@ -18,8 +18,7 @@ from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Reader
 from pytest_distbench.records.record import Record, replace
 
-Change = Callable[[str], str]
-"""What becomes of a word, or of a path."""
+Change = Callable[[str], str]  # what becomes of a word, or of a path
 
 
 class BodyReference(Record, frozen=True, kw_only=True):
@@ -30,21 +29,17 @@ class BodyReference(Record, frozen=True, kw_only=True):
     module: str = ""
     """Of a function: the module name pytest knows its file by; used where it leads to the same file. Of a script: the
     name it is run by, as ``python -m`` does; empty: it is run by its file."""
-    is_rewritten: bool = False
-    """Whether pytest rewrote the assertions of that module."""
+    is_rewritten: bool = False  # whether pytest rewrote the assertions of that module
     instance: dict[str, Any] | None = None
     """Of a method: the attributes that the object it was taken from had; None: it is no method of an object."""
-    left_out: list[str] = []
-    """Attributes of that object that cannot be handed to a rank."""
-    arguments: list[str] = []
-    """Command line of a script, with placeholders."""
+    left_out: list[str] = []  # attributes of that object that cannot be handed to a rank
+    arguments: list[str] = []  # command line of a script, with placeholders
     makes_group: bool = True
     """Of a script: it is expected to make a process group. Of a function: it is given one, else it makes its own, or
     none."""
     called_by: str = ""
     """Of what is no function: the one that is called with the rank and with it, ``package.module:function``."""
-    given_at: str = ""
-    """The line of the test that gave it: ``test_a.py:12``."""
+    given_at: str = ""  # the line of the test that gave it: ``test_a.py:12``
 
     @property
     def is_script(self) -> bool:
@@ -65,8 +60,7 @@ class _AnyKind:
 class Work(_AnyKind, Record, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
     """What one launch runs. The name of its class, in small letters, is that of its kind."""
 
-    params: dict[str, Any] = {}
-    """As its processes get them."""
+    params: dict[str, Any] = {}  # as its processes get them
     seeds: list[int] = msgspec.field(default_factory=lambda: [0])
     """What runs, runs once for each; the first stands for ``{seed}``."""
 
@@ -165,8 +159,7 @@ class Ranks(Task, frozen=True, kw_only=True):
     """A process group of ranks that a launcher of ours starts."""
 
     stands_for: int | None = None
-    attached: int | None = None
-    """The rank that owns the terminal; None: every rank writes to its log."""
+    attached: int | None = None  # the rank that owns the terminal; None: every rank writes to its log
     takes_turns: bool = False
     """Another group runs beside this one: every rank waits for its group's turn before each block of iterations."""
 
@@ -177,10 +170,8 @@ class Ranks(Task, frozen=True, kw_only=True):
 class Command(Work, frozen=True, kw_only=True):
     """A command that starts its processes itself."""
 
-    words: list[str]
-    """Of its command line, the program first, with placeholders."""
-    makes_group: bool = True
-    """It is expected to make a process group."""
+    words: list[str]  # of its command line, the program first, with placeholders
+    makes_group: bool = True  # it is expected to make a process group
 
     @property
     def is_program(self) -> bool:
@@ -201,8 +192,7 @@ class Command(Work, frozen=True, kw_only=True):
         return self.with_words(_changing_paths(change))
 
 
-WORKS: Table[str, type[Work]] = Table("works", {"ranks": Ranks, "command": Command})
-"""By the name of their kind."""
+WORKS: Table[str, type[Work]] = Table("works", {"ranks": Ranks, "command": Command})  # by the name of their kind
 
 
 def read_work(kind: type, found: Any) -> Any:
@@ -220,23 +210,18 @@ _Kind = TypeVar("_Kind", bound=Work)
 class LaunchRequest(Record, frozen=True, kw_only=True):
     """What to launch."""
 
-    title: str = ""
-    """Of the case, slashes separating folders: what its logs are kept under."""
+    title: str = ""  # of the case, slashes separating folders: what its logs are kept under
     work: AnyWork
-    folder: str = ""
-    """Where its processes run, with placeholders; empty: where pytest does."""
+    folder: str = ""  # where its processes run, with placeholders; empty: where pytest does
     is_mirrored: bool = False
     """They run not in the folder itself, but in one of the launch's own in which all of it is linked."""
-    own_variables: dict[str, str] = {}
-    """Added to the environment, with placeholders."""
-    read: dict[str, Reader] = {}
-    """Metrics to be read after the launch, by name; no business of its processes."""
+    own_variables: dict[str, str] = {}  # added to the environment, with placeholders
+    read: dict[str, Reader] = {}  # metrics to be read after the launch, by name; no business of its processes
     world_size: int
     backend: str
     device: Literal["cpu", "cuda"]
     timeout_s: float
-    delay: float = 0.0
-    """What is timed takes longer by this share of itself: a slowdown that is planted."""
+    delay: float = 0.0  # what is timed takes longer by this share of itself: a slowdown that is planted
     profiled: Literal["", "loops", "whole"] = ""
     """What torch's profiler looks at in its ranks, for a trace: its clocks are no measurements then."""
     cores: int | None = None
@@ -255,40 +240,30 @@ class LaunchPlan(LaunchRequest, frozen=True, kw_only=True):
     """Metrics whose answer is still open; a body may leave out the others. Empty: measure everything."""
     test_ends_at: float | None = None
     """CLOCK_MONOTONIC seconds at which somebody else ends the test: the launch has to be over, and told of, before."""
-    directory: str
-    """Private directory of this launch: plan, control socket, logs, rank reports."""
+    directory: str  # private directory of this launch: plan, control socket, logs, rank reports
     address: str = ""
     """Where a rank reaches its line: a Unix socket of its host, filled in by the site that the rank lives on."""
-    data_dir: str
-    """Shared by all launches of a run: a place for data made once."""
-    working_dir: str = ""
-    """Where its processes run, once the launch is settled (``launch/workplace.py``)."""
+    data_dir: str  # shared by all launches of a run: a place for data made once
+    working_dir: str = ""  # where its processes run, once the launch is settled (``launch/workplace.py``)
     python_path: list[str]
     variables: dict[str, str]
-    devices: list[int] = []
-    """Index of the CUDA device of each local rank; empty on the CPU."""
-    shares_gpu: bool = False
-    """Several ranks run on one GPU, which NCCL refuses unless each poses as a host of its own."""
-    numa_binding: str = ""
-    """Which CPUs near its GPU a rank is bound to, a mode of torchrun's; empty: it may run on all."""
-    post_mortem: bool = False
-    """An attached rank starts pdb where its body raised."""
+    devices: list[int] = []  # index of the CUDA device of each local rank; empty on the CPU
+    shares_gpu: bool = False  # several ranks run on one GPU, which NCCL refuses unless each poses as a host of its own
+    numa_binding: str = ""  # which CPUs near its GPU a rank is bound to, a mode of torchrun's; empty: it may run on all
+    post_mortem: bool = False  # an attached rank starts pdb where its body raised
     reports_progress: bool = False
-    preload: list[str] = []
-    """Modules to import once for all processes, where what starts them can."""
+    preload: list[str] = []  # modules to import once for all processes, where what starts them can
     cpu_groups: list[str] = []
     """Folder of the control group of each rank, which is there while the launch runs; empty: no quota."""
     namespaces: list[str] = []
     """Of each rank the folder of links to the namespaces that it enters, ``net`` and perhaps ``user``, which are there
     while the launch runs; empty: it has those of its starter."""
-    rank_variables: list[dict[str, str]] = []
-    """Of each rank its own environment there."""
+    rank_variables: list[dict[str, str]] = []  # of each rank its own environment there
     set_threads: int | None = None
     """Intra-op threads to set in a rank that did not import torch itself; None leaves them alone."""
     tree: str = ""
     """Where the revision is checked out that this group measures; empty: it measures the tree that pytest runs in."""
-    foreign_tree: str = ""
-    """The working tree, from which a group with a ``tree`` of its own may import no module."""
+    foreign_tree: str = ""  # the working tree, from which a group with a ``tree`` of its own may import no module
 
     @classmethod
     def read_from(cls, path: str | Path) -> Self:

@@ -17,8 +17,7 @@ VerdictName = Literal[
 ]  # fmt: skip
 """Of a finding that is no verdict: whether it may explain a failure, or is a remark about a run."""
 
-ReasonCode = str
-"""Name of a reason, a key of :data:`REASONS` or of :data:`REMARKS`."""
+ReasonCode = str  # name of a reason, a key of :data:`REASONS` or of :data:`REMARKS`
 
 Severity = Literal["plain", "doubt", "failure"]
 

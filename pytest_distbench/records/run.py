@@ -54,40 +54,29 @@ STATISTICS: dict[Statistic, str] = {
 class Finding(OfKind, frozen=True, kw_only=True):
     """Something that was found: the verdict on a metric, a likely cause, a remark about a run."""
 
-    case: str = ""
-    """Title of the case that a remark is about; empty: it is about several, or stands with its case."""
-    metric: str = ""
-    """Name and point: ``latency[message_bytes=4096]``; empty: it is about no metric."""
-    code: ReasonCode
-    """Why a verdict is given; else what was found."""
-    kind: VerdictName = "unchanged"
-    """Follows from the code."""
+    case: str = ""  # title of the case that a remark is about; empty: it is about several, or stands with its case
+    metric: str = ""  # name and point: ``latency[message_bytes=4096]``; empty: it is about no metric
+    code: ReasonCode  # why a verdict is given; else what was found
+    kind: VerdictName = "unchanged"  # follows from the code
     better: Better = "info"
     unit: str = ""
     current: Number | None = None
     baseline: Number | None = None
-    statistic: Statistic = "median"
-    """What both are of their launches: the number that is judged."""
+    statistic: Statistic = "median"  # what both are of their launches: the number that is judged
     ratio: float | None = None
     """current / baseline: follows from both; None where one of them is missing, or the baseline is 0."""
-    threshold: float | None = None
-    """The largest change towards worse that is not called a regression, as a fraction."""
+    threshold: float | None = None  # the largest change towards worse that is not called a regression, as a fraction
     mde: float | None = None
     """Smallest slowdown this comparison finds with 90 % power, as a fraction; None where nothing is estimated."""
     launches: int = 0
     baseline_launches: int = 0
-    reason: str = ""
-    """One sentence."""
+    reason: str = ""  # one sentence
     at: dict[str, Scalar] = {}
     facts: dict[str, Scalar] = {}
-    differences: list[str] = []
-    """How a fingerprint changed, and what else there is to a cause: one sentence each."""
-    companions: dict[str, tuple[float, float]] = {}
-    """Quieter witnesses of the clock: (baseline, this run)."""
-    bounds: list[Bound] = []
-    """That the value had to keep to, whether it did or not."""
-    is_open: bool = False
-    """One more launch could change it."""
+    differences: list[str] = []  # how a fingerprint changed, and what else there is to a cause: one sentence each
+    companions: dict[str, tuple[float, float]] = {}  # quieter witnesses of the clock: (baseline, this run)
+    bounds: list[Bound] = []  # that the value had to keep to, whether it did or not
+    is_open: bool = False  # one more launch could change it
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -142,25 +131,18 @@ launches, delayed and not; a bound of the number."""
 class Control(Record, frozen=True, kw_only=True):
     """A slowdown that was injected into a case, and what the run detected of it."""
 
-    share: float = 0.0
-    """What was timed took so much longer, as a fraction of itself."""
-    is_chosen: bool = False
-    """The user chose the share; else it follows from the tolerance."""
-    step: Step = ""
-    """That decided."""
+    share: float = 0.0  # what was timed took so much longer, as a fraction of itself
+    is_chosen: bool = False  # the user chose the share; else it follows from the tolerance
+    step: Step = ""  # that decided
     verdicts: list[Finding] = []
     """On the timings, by the step that decided: against the baseline, or by A/B against launches without delay."""
-    has_baseline: bool = False
-    """Without one nothing was screened."""
-    launches: int = 0
-    """That it took: those with the delay, and those beside them."""
+    has_baseline: bool = False  # without one nothing was screened
+    launches: int = 0  # that it took: those with the delay, and those beside them
     took_s: float = 0.0
     left_out: list[str] = []
     """Clocks that the delay cannot reach: a script of ranks has them of its own, and prints them."""
-    why_alone: str = ""
-    """Why no A/B was possible; empty: it was."""
-    why_not: str = ""
-    """Why nothing could be tried at all; empty: it was."""
+    why_alone: str = ""  # why no A/B was possible; empty: it was
+    why_not: str = ""  # why nothing could be tried at all; empty: it was
 
     @property
     def found(self) -> list[Finding]:
@@ -182,20 +164,14 @@ class ReferenceRecord(Record, frozen=True, kw_only=True):
 
     kind: Literal["stored", "paired", "nothing"]
     """A stored baseline, launches of another revision or Python that ran beside them, or nothing."""
-    name: str = ""
-    """Of what ran beside them: ``main (3f2a91c0d4)``."""
-    path: str = ""
-    """File of the stored baseline, whether it is there or not."""
+    name: str = ""  # of what ran beside them: ``main (3f2a91c0d4)``
+    path: str = ""  # file of the stored baseline, whether it is there or not
     software: dict[str, str] = {}
-    peak_memory_bytes: int | None = None
-    """Of records that were written before peak memory was a metric."""
+    peak_memory_bytes: int | None = None  # of records that were written before peak memory was a metric
     phases: dict[str, float] = {}
-    gpu_norm: GpuWitness | None = msgspec.field(default=None, name="cards")
-    """How the GPUs fared then."""
-    metrics: dict[str, list[Sample]] = {}
-    """Of the stored baseline, as it was then."""
-    fingerprints: dict[str, Fingerprint] = {}
-    """Of the same."""
+    gpu_norm: GpuWitness | None = msgspec.field(default=None, name="cards")  # how the GPUs fared then
+    metrics: dict[str, list[Sample]] = {}  # of the stored baseline, as it was then
+    fingerprints: dict[str, Fingerprint] = {}  # of the same
     launches: list[LaunchRecord] = []
     """Of the other side; each alternated with the one of the same index in ``CaseResult.launches``."""
 
@@ -207,10 +183,8 @@ class Confirmation(Record, frozen=True, kw_only=True):
     Where the candidate is that commit, its launches are alone.
     """
 
-    revision: str
-    """That recorded the baseline: a commit, with a Python where that is another one."""
-    here: str
-    """What was compared with it: a commit, followed by ``-dirty`` where tracked files differ from it."""
+    revision: str  # that recorded the baseline: a commit, with a Python where that is another one
+    here: str  # what was compared with it: a commit, followed by ``-dirty`` where tracked files differ from it
     took_s: float = 0.0
     launches: list[LaunchRecord] = []
     references: list[LaunchRecord] = []
@@ -221,8 +195,7 @@ class CaseResult(Record, frozen=True, kw_only=True):
     """Everything measured and said about one case in this run."""
 
     nodeid: str
-    line: int = 0
-    """Of the test in its file, from 1; 0: not known."""
+    line: int = 0  # of the test in its file, from 1; 0: not known
     case: Case
     environment: Environment
     launches: list[LaunchRecord]
@@ -236,26 +209,17 @@ class CaseResult(Record, frozen=True, kw_only=True):
     """How good the baseline is that an update wrote; None: it wrote none, or one without timings."""
     suspicion: float = 0.0
     """How far the stored comparison is from what healthy code may show, in standard errors; 0: not suspicious."""
-    confirmation: Confirmation | None = None
-    """What confirmed or cleared it; None: nothing did."""
-    unconfirmed: str = ""
-    """Why nothing did; empty: nothing was suspicious, or confirming was off."""
-    control: Control | None = None
-    """What was detected of an injected slowdown; None: none was injected."""
+    confirmation: Confirmation | None = None  # what confirmed or cleared it; None: nothing did
+    unconfirmed: str = ""  # why nothing did; empty: nothing was suspicious, or confirming was off
+    control: Control | None = None  # what was detected of an injected slowdown; None: none was injected
     trace: CaseTrace | None = None
     """Of a launch more, under torch's profiler, which nothing else here is of; None: none was asked for."""
-    xfail_perf: str = ""
-    """Why a regression is expected: the marker's reason, or the baseline's; empty: it is not."""
-    advisory: str = ""
-    """Why its verdicts do not fail its test: the marker's reason, or the option; empty: they do."""
-    outcome: CaseOutcome = "passed"
-    """What this case made of its test; *advisory*: it would have failed it."""
-    decision: Decision = ""
-    """What decided that; empty where it simply passed."""
-    headline: str = ""
-    """One line that says why; empty where it simply passed."""
-    causes: list[Finding] = []
-    """What may explain that it failed, the most telling first."""
+    xfail_perf: str = ""  # why a regression is expected: the marker's reason, or the baseline's; empty: it is not
+    advisory: str = ""  # why its verdicts do not fail its test: the marker's reason, or the option; empty: they do
+    outcome: CaseOutcome = "passed"  # what this case made of its test; *advisory*: it would have failed it
+    decision: Decision = ""  # what decided that; empty where it simply passed
+    headline: str = ""  # one line that says why; empty where it simply passed
+    causes: list[Finding] = []  # what may explain that it failed, the most telling first
     test_outcome: Literal["", "passed", "failed", "skipped"] = ""
     """How pytest reports the test that measured it; empty: the record does not say."""
     flaky: list[str] = []
@@ -294,34 +258,24 @@ class RunRecord(Record, frozen=True, kw_only=True):
     """The file ``--distbench-json`` writes."""
 
     schema: int
-    distbench: str
-    """Version of this package."""
-    started: str
-    """UTC, ISO 8601."""
+    distbench: str  # version of this package
+    started: str  # UTC, ISO 8601
     duration_s: float
     commit: str = ""
     """Of the repository the tests lie in; followed by ``-dirty`` where files differ from it. Empty: it is in none."""
-    branch: str = ""
-    """That the commit was checked out from, secrets masked; empty: nobody knows."""
-    pull_request: str = ""
-    """Its number, as the CI system says; empty: it is of none."""
-    host: str = ""
-    """Name of the machine that pytest ran on; empty unless addresses were asked for."""
-    command: str = ""
-    """The command line of pytest, secrets masked."""
-    settings: dict[str, str] = {}
-    """What the run was asked for, by option, where that is not the default."""
+    branch: str = ""  # that the commit was checked out from, secrets masked; empty: nobody knows
+    pull_request: str = ""  # its number, as the CI system says; empty: it is of none
+    host: str = ""  # name of the machine that pytest ran on; empty unless addresses were asked for
+    command: str = ""  # the command line of pytest, secrets masked
+    settings: dict[str, str] = {}  # what the run was asked for, by option, where that is not the default
     experiment: Experiment = Experiment()
     """What was stated of it beside what it measured; secrets masked, and addresses unless they were asked for."""
     world_sizes: list[int]
     gpu: bool
     results: list[CaseResult]
-    remarks: list[Finding] = []
-    """On the run as a whole."""
-    was_interrupted: bool = False
-    """Pytest ended before its last test."""
-    failed_besides: int = 0
-    """Tests that failed and have no case that did, and modules that could not be collected."""
+    remarks: list[Finding] = []  # on the run as a whole
+    was_interrupted: bool = False  # pytest ended before its last test
+    failed_besides: int = 0  # tests that failed and have no case that did, and modules that could not be collected
     record_command: str = ""
     """What records the cases without a baseline, secrets masked; empty in files of earlier versions."""
     missing: list[EntryName] = []

@@ -22,11 +22,9 @@ Confirm = Literal["auto", "always", "off"]
 
 CONFIRMS: tuple[Confirm, ...] = get_args(Confirm)
 
-CONFIRM_BUDGET_S = 60.0
-"""Seconds of a run that go into that."""
+CONFIRM_BUDGET_S = 60.0  # seconds of a run that go into that
 
-NoBaseline = Literal["warn", "fail", "skip"]
-"""What a case without a baseline does to its test."""
+NoBaseline = Literal["warn", "fail", "skip"]  # what a case without a baseline does to its test
 
 NO_BASELINE: tuple[NoBaseline, ...] = get_args(NoBaseline)
 
@@ -39,41 +37,32 @@ Mode = Literal["per-iteration", "batch", "graph"]
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 
-OverRanks = Literal["max", "mean"]
-"""The timing of an iteration over its ranks: the slowest rank's, or the mean."""
+OverRanks = Literal["max", "mean"]  # the timing of an iteration over its ranks: the slowest rank's, or the mean
 
-ELASTIC_BASELINE_LAUNCHES = 3
-"""The most launches of an elastic job or a pool of jobs in an update: each may take a minute."""
+LONG_BASELINE_LAUNCHES = 3  # the most launches in an update of a kind whose launches may take a minute each
 
-RUN_LAUNCHES = 10
-"""Launches of a case at most, while its answer is open."""
+RUN_LAUNCHES = 10  # launches of a case at most, while its answer is open
 
-DEFAULT_TOLERANCE = 0.1
-"""Accepted change from a baseline for the worse, as a fraction, by default."""
+DEFAULT_TOLERANCE = 0.1  # accepted change from a baseline for the worse, as a fraction, by default
 
 PAIRED_TOLERANCE = 0.05
 """A slowdown below this fails no A/B: two runs of the same code differ by a few percent in their memory layout, which
 pairs do not cancel. Tolerances of baselines, which allow for environment shift, do not apply."""
 
-MOST_TOLERANCE = 5.0
-"""A number that may become six times as large is not judged; one above is meant in per cent."""
+MOST_TOLERANCE = 5.0  # a number that may become six times as large is not judged; one above is meant in per cent
 
 TOLERANCE_WANTED = "a fraction from 0 to 5, such as 0.05 or 5%"
 
 ANY_PLATFORM = "any"
 """Where baselines of the ``fake`` backend lie: what a program sends does not depend on the hardware it runs on."""
 
-LARGEST_WHOLE = 2**53
-"""Up to here JSON's numbers, which are float64, hold every whole number."""
+LARGEST_WHOLE = 2**53  # up to here JSON's numbers, which are float64, hold every whole number
 
-MOST_LAUNCHES = 1000
-"""Launches of a case. More, or more seeds, are a typing error."""
+MOST_LAUNCHES = 1000  # launches of a case. More, or more seeds, are a typing error.
 
-SEEDS = range(-(2**63), 2**64)
-"""What ``torch.manual_seed`` takes."""
+SEEDS = range(-(2**63), 2**64)  # what ``torch.manual_seed`` takes
 
-LONGEST_TIMEOUT_S = 7 * 86400.0
-"""Of one launch: longer than this is a typing error."""
+LONGEST_TIMEOUT_S = 7 * 86400.0  # of one launch: longer than this is a typing error
 
 
 T = TypeVar("T")

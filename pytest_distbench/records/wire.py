@@ -29,10 +29,8 @@ class Event(Record, frozen=True, kw_only=True):
     t: float
     """Seconds: in a file CLOCK_MONOTONIC, which all processes of a host share; in a record since its clock began."""
     what: str
-    slot: int = -1
-    """The slot, or the rank, where it happened; -1: it is of the whole launch."""
-    facts: dict[str, Any] = {}
-    """JSON values by name; what happened has a row somewhere that says which."""
+    slot: int = -1  # the slot, or the rank, where it happened; -1: it is of the whole launch
+    facts: dict[str, Any] = {}  # JSON values by name; what happened has a row somewhere that says which
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -83,24 +81,19 @@ def read_events(path: Path) -> list[Event]:
     return sorted(EventReader(path).read(), key=lambda event: event.t)
 
 
-SESSION_VARIABLE = "DISTBENCH_SESSION"
-"""In the environment of every process any launcher of this pytest session starts."""
+SESSION_VARIABLE = "DISTBENCH_SESSION"  # in the environment of every process any launcher of this pytest session starts
 
 STACKS_SIGNAL = signal.SIGUSR1
 """Makes a rank write the Python stacks of its threads to :meth:`LaunchFiles.stacks`, also while it is
 blocked in a collective."""
 
-TURN_REQUEST = b"g"
-"""Byte to a rank: it is your group's turn; the answer to the event ``turn``."""
+TURN_REQUEST = b"g"  # byte to a rank: it is your group's turn; the answer to the event ``turn``
 
-ALL_UP = b"u"
-"""Byte to a rank: every rank has said hello, so that waiting for one another begins now."""
+ALL_UP = b"u"  # byte to a rank: every rank has said hello, so that waiting for one another begins now
 
-ALL_JOINED = b"j"
-"""Byte to a rank: every rank has begun its body, so that none needs the others to join its group."""
+ALL_JOINED = b"j"  # byte to a rank: every rank has begun its body, so that none needs the others to join its group
 
-FLIGHT_REQUEST = b"f"
-"""Byte to a rank: write the flight recorder's last collectives to :meth:`LaunchFiles.flight`."""
+FLIGHT_REQUEST = b"f"  # byte to a rank: write the flight recorder's last collectives to :meth:`LaunchFiles.flight`
 
 _CLEANERS = (b"resource_tracker import main", b"torch_shm_manager")
 """In the command lines of Python's resource trackers and of torch's manager of shared files."""
@@ -115,8 +108,7 @@ def cleans_up(command_line: bytes) -> bool:
     return any(cleaner in command_line for cleaner in _CLEANERS)
 
 
-XFAILED = "XFailed"
-"""Name of the exception pytest.xfail raises; a rank that does so stands down, as one that skips."""
+XFAILED = "XFailed"  # name of the exception pytest.xfail raises; a rank that does so stands down, as one that skips
 
 _LONGEST_ADDRESS = 100
 
@@ -177,10 +169,8 @@ _START_S = 120.0
 _RANKS_A_SECOND = 100.0
 _STORE_SHARE = 0.6
 _GROUP_SHARE = 0.8
-_BEYOND_S = 60.0
-"""More than ranks need to show where they are when the launch's time is over."""
-_HEARTBEAT_S = 480.0
-"""torch's own limit for a watchdog that makes no progress."""
+_BEYOND_S = 60.0  # more than ranks need to show where they are when the launch's time is over
+_HEARTBEAT_S = 480.0  # torch's own limit for a watchdog that makes no progress
 _YES = ("1", "y", "yes", "t", "true")
 
 

@@ -26,7 +26,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS, grouped
 from pytest_distbench.records.metric import WALL_TIME
 from pytest_distbench.records.reasons import REASONS, VERDICTS
 from pytest_distbench.records.run import CaseResult, Finding, RunRecord
-from pytest_distbench.records.wanted import ELASTIC_BASELINE_LAUNCHES
+from pytest_distbench.records.wanted import LONG_BASELINE_LAUNCHES
 from pytest_distbench.report import Line, layout, lines_of
 from pytest_distbench.report.verdicts import case_table, control_table, telling_verdicts, verdict_rows
 from pytest_distbench.units import counted, format_change, format_percent, plural, quantity
@@ -226,7 +226,7 @@ def updated_lines(results: Sequence[CaseResult], folder: Path) -> list[Line]:
         ]
     few = []
     for result in stored:  # with fewer than an update makes where nobody says how many
-        usual = ELASTIC_BASELINE_LAUNCHES if result.case.conditions.engine else FEWEST_LAUNCHES
+        usual = LONG_BASELINE_LAUNCHES if result.case.conditions.engine else FEWEST_LAUNCHES
         if len(result.launches) < usual and any(v.is_noisy for v in _written(result)):
             few.append(result)
     if few:

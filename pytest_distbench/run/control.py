@@ -89,14 +89,12 @@ def trace_case(
     return CaseTrace(path=str(path), sides=sides, why_not="; ".join(troubles))
 
 
-HERE = Variant(revision=None, interpreter=None)
-"""This tree, without the delay."""
+HERE = Variant(revision=None, interpreter=None)  # this tree, without the delay
 
 BEYOND = 4 / 3
 """What is planted is so many times the tolerance: one that is exactly as large is no regression, nor far from one."""
 
-LEAST_SHARE = 0.05
-"""Of a case that tolerates next to nothing."""
+LEAST_SHARE = 0.05  # of a case that tolerates next to nothing
 
 
 def clocks_of(terms: Terms, launch: LaunchRecord, *, left_out: Collection[str] = ()) -> list[str]:

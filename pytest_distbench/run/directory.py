@@ -47,16 +47,14 @@ def place(folder: Path, title: str) -> Path:
     return folder
 
 
-KEPT = 3
-"""Folders of a project's earlier runs that stay, the newest ones."""
+KEPT = 3  # folders of a project's earlier runs that stay, the newest ones
 OLD_S = 86400.0
 """When a folder goes that another project's run has left: projects share the place, and may never run again."""
 
 _PREFIX = "distbench-"
 _UNLOCKED = ".distbench-"
 _LOCK = "in-use.lock"
-_PROJECT = "project"
-"""Holds the name of the project whose run it was."""
+_PROJECT = "project"  # holds the name of the project whose run it was
 _SEMAPHORES = Path("/dev/shm")
 """Where named semaphores are files (sem_overview(7)); those of multiprocessing are named after the run directory."""
 
@@ -182,15 +180,13 @@ def is_of_an_ended_run(path: Path) -> bool:
 PACKAGE = Path(__file__).resolve().parents[1]
 """This package: its code is the running one on both sides, also where the repository is its own."""
 
-FOLDER = "tree"
-"""Of a worktree, in the run directory; the commit follows."""
+FOLDER = "tree"  # of a worktree, in the run directory; the commit follows
 
 _GIT_TIMEOUT_S = 300.0
 _SHORT = 10
 _LINES = 4
 _OTHERS = ("ls-files", "--others", "--exclude-standard", "-z")
-_LARGE_BYTES = 1 << 26
-"""Data that nobody told git of; a copy would take longer than it is worth."""
+_LARGE_BYTES = 1 << 26  # data that nobody told git of; a copy would take longer than it is worth
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,7 @@ from pytest_distbench.run.directory import (
     find_revision,
 )
 
-JUDGING_FOLDERS = frozenset({"tests", "test", "suites", "baselines"})
-"""All that lies in a folder of such a name judges."""
+JUDGING_FOLDERS = frozenset({"tests", "test", "suites", "baselines"})  # all that lies in a folder of such a name judges
 JUDGING_FILES = frozenset({
     "conftest.py", "pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg",
 })  # fmt: skip

@@ -55,8 +55,7 @@ def one_after_the_other(arms: Sequence[Arm]) -> list[LaunchRecord | None]:
     return [found.get(index) for index in range(len(arms))]
 
 
-HERE = Hosting()
-"""Of processes that run on this host, and import torch themselves."""
+HERE = Hosting()  # of processes that run on this host, and import torch themselves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,10 +154,8 @@ class Around:
         """Let go of what it holds. Another launch may come nevertheless."""
 
 
-_FIRST_PAUSE_S = 0.125
-"""Between two looks; the system counts in ticks of 0.01 s."""
-_MOST_LOOKS = 200
-"""About so many of a launch are kept, however long it takes."""
+_FIRST_PAUSE_S = 0.125  # between two looks; the system counts in ticks of 0.01 s
+_MOST_LOOKS = 200  # about so many of a launch are kept, however long it takes
 
 
 class UtilisationAround(Around):
@@ -201,8 +198,7 @@ class UtilisationAround(Around):
                 last, before = now, busy
 
 
-_MARGIN_S = 1.0
-"""To tell of a launch before somebody else ends its test."""
+_MARGIN_S = 1.0  # to tell of a launch before somebody else ends its test
 
 
 def devices(gpus: Gpus, world_size: int) -> list[int]:

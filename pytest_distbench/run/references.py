@@ -36,8 +36,7 @@ from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.sources import Reference, Source
 from pytest_distbench.store.baselines import BaselineStore
 
-Pending = tuple[Case, BaselineEntry]
-"""An entry that an update will write."""
+Pending = tuple[Case, BaselineEntry]  # an entry that an update will write
 
 
 @dataclasses.dataclass

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from pytest_distbench.run.launching import Launching
 
 
-SPACING_S = 1.5
-"""From the begin of one launch to that of the next."""
+SPACING_S = 1.5  # from the begin of one launch to that of the next
 
 RESTLESS = 0.1
 """``log(p95 / p25)`` of the iterations above which a machine is not quiet: the slow ones take 10 % longer."""

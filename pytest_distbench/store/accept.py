@@ -51,10 +51,8 @@ def worse_by(change: Finding) -> float:
 class EntryChange(Record, frozen=True, kw_only=True):
     name: EntryName
     kind: Literal["new", "removed", "changed"]
-    metrics: list[Finding]
-    """The medians of those whose launches differ; of exact numbers, those whose values do."""
-    notes: list[str]
-    """Every other field that differs: ``software.torch 2.12.0 -> 2.13.0``."""
+    metrics: list[Finding]  # the medians of those whose launches differ; of exact numbers, those whose values do
+    notes: list[str]  # every other field that differs: ``software.torch 2.12.0 -> 2.13.0``
 
 
 def entry_change(name: EntryName, old: BaselineEntry | None, new: BaselineEntry | None) -> EntryChange | None:
@@ -193,8 +191,7 @@ class RevisionVersion:
         return done.stdout.removesuffix("\n") if done.returncode == 0 else None
 
 
-Version = FolderVersion | RevisionVersion
-"""Files of a store at one point in time, by path below it."""
+Version = FolderVersion | RevisionVersion  # files of a store at one point in time, by path below it
 
 
 def changes_between(old: Version, new: Version, choice: Choice, *, platform: str = "") -> tuple[list[EntryChange], int]:

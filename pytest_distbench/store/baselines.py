@@ -28,17 +28,13 @@ from pytest_distbench.records.metric import metric_key, metric_name
 from pytest_distbench.records.record import Record
 from pytest_distbench.store.files import FileKind, lay_out, read_each
 
-SCHEMA = 3
-"""Version of the file format."""
+SCHEMA = 3  # version of the file format
 
-MAX_FILE_BYTES = 16 * 2**20
-"""A larger file is not a baseline: it is refused before it is read, and never written."""
+MAX_FILE_BYTES = 16 * 2**20  # a larger file is not a baseline: it is refused before it is read, and never written
 
-_LONGEST_NAME = 200
-"""Bytes of one name; file systems take 255, and a draft's name is longer."""
+_LONGEST_NAME = 200  # bytes of one name; file systems take 255, and a draft's name is longer
 
-_LONGEST_PATH = 2000
-"""Bytes of the names below a platform; the kernel takes 4096 with the store's own place."""
+_LONGEST_PATH = 2000  # bytes of the names below a platform; the kernel takes 4096 with the store's own place
 
 _ABOVE = "_above_"
 """Folder of tests beside the root directory: in the place of ``..``, which would lead out of the store."""
@@ -51,8 +47,7 @@ class BaselineFile(Record, frozen=True, kw_only=True):
     schema: int
     platform: str
     test: str
-    key: str
-    """The case, for people and as the name of the file: ``float32-ws2.gloo.warm``."""
+    key: str  # the case, for people and as the name of the file: ``float32-ws2.gloo.warm``
     entry: BaselineEntry
 
     @property
@@ -209,8 +204,7 @@ def _columns(samples: list[dict[str, Any]]) -> dict[str, Any]:
     return made
 
 
-_SHARED = ("n", "over_ranks")
-"""Of a stored spread, what is the same in all launches."""
+_SHARED = ("n", "over_ranks")  # of a stored spread, what is the same in all launches
 
 
 def _with_samples(document: Any) -> Any:

@@ -71,8 +71,7 @@ def lay_out(data: bytes, *, indent: int) -> bytes:
 
 
 PAGE_SIGN = b"<!doctype html>"
-RECORD_SIGN = b"{"
-"""How a page, and a run record, begin."""
+RECORD_SIGN = b"{"  # how a page, and a run record, begin
 
 
 def check_target(path: Path, sign: bytes, *, option: str) -> None:
@@ -298,8 +297,7 @@ def _remove_abandoned(path: Path) -> None:
                 draft.unlink()
 
 
-SCHEMA = 7
-"""Version of the file format."""
+SCHEMA = 7  # version of the file format
 
 RUN_RECORDS = FileKind(
     name="run record",

@@ -32,14 +32,11 @@ from pytest_distbench.run.confirm.rule import (
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.sources import Source, SourceFailed, take_turns
 
-START_S = 4.0
-"""What the launchers of a side take to start, once."""
+START_S = 4.0  # what the launchers of a side take to start, once
 
-_ARMS = 3
-"""The working tree, the revision that recorded the baseline, and that revision once more."""
+_ARMS = 3  # the working tree, the revision that recorded the baseline, and that revision once more
 
-_LIKELY = LOOKS[2]
-"""Pairs that an answer is likely to take."""
+_LIKELY = LOOKS[2]  # pairs that an answer is likely to take
 
 _COMMIT = "; commit a test together with its baseline, so that A/B can run both"
 

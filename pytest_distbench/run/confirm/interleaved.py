@@ -16,8 +16,7 @@ from pytest_distbench.run.sources import Reference, Source
 
 ENDED = "--distbench-confirm=auto:SECONDS"
 
-_SLOWER = 10.0
-"""An interleaved launch may take so many times what this tree's took alone, and :data:`_GRACE_S` more."""
+_SLOWER = 10.0  # an interleaved launch may take so many times what this tree's took alone, and :data:`_GRACE_S` more
 _GRACE_S = 30.0
 
 

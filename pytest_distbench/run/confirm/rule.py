@@ -56,11 +56,9 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 from pytest_distbench.units import format_change
 
-RECURS = 0.5
-"""Of a slowdown, as a logarithm, so much has to be seen again in other process trees."""
+RECURS = 0.5  # of a slowdown, as a logarithm, so much has to be seen again in other process trees
 
-_UNDECIDED = ("new", "missing")
-"""Verdicts on pairs that say nothing of how fast either side is."""
+_UNDECIDED = ("new", "missing")  # verdicts on pairs that say nothing of how fast either side is
 _BY_THE_MACHINE = "the machine or its software is slower, not the code; --distbench-update records new baselines"
 
 
