@@ -23,15 +23,6 @@ if TYPE_CHECKING:
     from pytest_distbench.run.request import Settings
 
 
-MOST_BEYOND_BUDGET_S = 120.0
-"""The first look of the most suspicious test may take so long whatever the budget is: else a body of seconds was never
-interleaved. Further looks are of the budget.
-An elastic job, whose three sides run one after the other, takes minutes, and more budget."""
-MOST_OF_A_REGRESSION_S = 600.0
-"""And so long, where the stored numbers alone would call it regressed: what became many times slower takes long when it
-is interleaved, and is not to pass for that."""
-
-
 class Held:
     """A test whose reports are held back until its suspicious cases are confirmed."""
 
@@ -43,33 +34,21 @@ class Held:
         self.suspicion = max(suspect.result.suspicion for suspect in self.suspects.values())
         self.is_suspicious = any(suspect.is_suspicious for suspect in self.suspects.values())
 
-    @property
-    def most_s(self) -> float:
-        """What the first look at it may take whatever the budget is."""
-        if not self.is_suspicious:
-            return 0.0
-        verdicts = (verdict for suspect in self.suspects.values() for verdict in suspect.result.verdicts)
-        is_worse = any(verdict.row.may_be_confirmed for verdict in verdicts)
-        return MOST_OF_A_REGRESSION_S if is_worse else MOST_BEYOND_BUDGET_S
-
     def seconds(self, keys: Collection[str] | None = None) -> float:
         """About how long the first look at these takes, or at all of them: what is begun has to fit."""
         return sum(self.suspects[key].takes_s for key in (self.suspects if keys is None else keys))
 
-    def that_fit(self, left_s: float, most_s: float) -> Collection[str]:
-        """Keys of the cases to confirm: all, those that look slower, or the loudest with what its number is made of.
+    def that_fit(self, left_s: float) -> Collection[str]:
+        """Keys of the cases to confirm in so many seconds: all, those that look slower, or the loudest one.
 
-        Args:
-            left_s: of the budget. What is too noisy to judge takes nothing beyond it.
-            most_s: that what looks slower may take.
+        The loudest comes with those that its number is made of.
         """
         suspicious = [key for key, suspect in self.suspects.items() if suspect.is_suspicious]
         key = max(self.suspects, key=lambda key: self.suspects[key].result.suspicion)
         loudest = [key, *(source for source in self.suspects[key].made_of if source in self.suspects)]
-        choices: list[tuple[Collection[str], float]] = [
-            (self.suspects, left_s), (suspicious, most_s), (loudest, most_s)
-        ]  # fmt: skip
-        return next((keys for keys, limit_s in choices if keys and self.seconds(keys) <= limit_s), ())
+        return next(
+            (keys for keys in (self.suspects, suspicious, loudest) if keys and self.seconds(keys) <= left_s), ()
+        )
 
     def log(self, *, why: str) -> None:
         from pytest_distbench.records.record import replace
@@ -145,18 +124,15 @@ class ConfirmPlugin:
         workers = getattr(self._config, "workerinput", {}).get("workercount", 1)
         budget = Allowance(self._settings.confirm_budget_s / int(workers))
         self._announce(self._held)
-        is_first = True
         try:
             while self._held:
                 self._held.sort(key=lambda test: -test.suspicion)
                 test = self._held.pop(0)
-                most_s = max(budget.left_s, test.most_s if is_first else 0.0)
-                keys = test.that_fit(budget.left_s, most_s)
+                keys = test.that_fit(budget.left_s)
                 if not keys and not test.is_suspicious:
                     test.log(why="")
                     continue
-                is_first = False
-                test.item.stash[carry.RERUN] = self._rerun(test, keys, Allowance(most_s), budget)
+                test.item.stash[carry.RERUN] = self._rerun(test, keys, budget)
                 try:
                     self._config.hook.pytest_runtest_protocol(item=test.item, nextitem=None)
                 except BaseException:
@@ -165,10 +141,10 @@ class ConfirmPlugin:
         finally:
             self._log_all("the run was stopped")
 
-    def _rerun(self, test: Held, keys: Collection[str], allowance: Allowance, budget: Allowance) -> Rerun:
+    def _rerun(self, test: Held, keys: Collection[str], budget: Allowance) -> Rerun:
         """How a test is run again to confirm the cases of these keys.
 
-        Of its other cases those that look slower stay unconfirmed, and those that are too noisy to judge stay so.
+        Of its other cases those that look slower are decided by stored numbers, and the noisy ones stay inconclusive.
         """
         from pytest_distbench.run.confirm import Rerun
 
@@ -185,7 +161,6 @@ class ConfirmPlugin:
             suspects=suspects,
             beside=beside,
             cases=sum(len(other.suspects) for other in [test, *self._held]),
-            allowance=allowance,
             budget=budget,
             others_s=sum(other.seconds() for other in self._held if other.is_suspicious),
             left={key: why_not for key in suspects if key not in keys},
@@ -196,23 +171,24 @@ class ConfirmPlugin:
         if not held or reporter is None or hasattr(self._config, "workerinput"):
             return
         budget_s = self._settings.confirm_budget_s
-        begun = [test for test in held if test.is_suspicious or test.seconds() <= budget_s]
+        begun = [test for test in held if test.that_fit(budget_s)]
         reporter.ensure_newline()
         if not begun:
             cases, least_s = sum(len(test.suspects) for test in held), min(test.seconds() for test in held)
+            is_loud = any(test.is_suspicious for test in held)
+            what = "suspicious, more launches are compared with stored numbers" if is_loud else "too noisy to judge"
             reporter.write_line(
-                f"distbench: {counted(cases, 'case')} too noisy to judge, and none can be confirmed by A/B: "
+                f"distbench: {counted(cases, 'case')} {what}, and none can be confirmed by A/B: "
                 f"that would take about {least_s:.0f} s, and --distbench-confirm allows {budget_s:g} s"
             )
             return
         suspects = [suspect for test in begun for suspect in test.suspects.values()]
         loud = sum(suspect.is_suspicious for suspect in suspects)
         quiet = len(suspects) - loud
-        seconds = min(sum(suspect.likely_s for suspect in suspects), max(budget_s, begun[0].seconds()))
-        what = [f"{loud} suspicious"] if loud else []
-        what += [f"{quiet} noisy"] if quiet else []
+        seconds = min(sum(suspect.likely_s for suspect in suspects), budget_s)
+        what = " and ".join(f"{n} {how}" for n, how in ((loud, "suspicious"), (quiet, "noisy")) if n)
         reporter.write_line(
-            f"distbench: confirming {' and '.join(what)} {plural(len(suspects), 'case')} by A/B against the baseline "
+            f"distbench: confirming {what} {plural(len(suspects), 'case')} by A/B against the baseline "
             f"commit (budget {budget_s:g} s), about {seconds:.0f} s"
         )
 

@@ -343,8 +343,8 @@ _OURS: dict[ReasonCode, Reason] = {
     ),
     "not-confirmed": because(
         "inconclusive",
-        means="Suspicious, and A/B did not decide: the time was up, or the baseline commit does not run here.",
-        next_step="the test's line says which; time up: --distbench-confirm=auto:300; else --distbench-against REF",
+        means="Suspicious, and A/B left it open: its pairs used all of the time, or gave no comparable number.",
+        next_step="give it more: --distbench-confirm=auto:300, or compare by --distbench-against REF",
         printed=r"not confirmed|gave no comparable number|time .*(was used up|was up|there was)",
     ),
     "ab-disagrees": because(

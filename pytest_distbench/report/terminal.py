@@ -7,6 +7,7 @@ of it. The last line is the whole run in one sentence. What the counts and the s
 from __future__ import annotations
 
 import re
+import textwrap
 import shlex
 import statistics
 from collections import Counter
@@ -35,8 +36,8 @@ _NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?")
 _SHOWN_NAMES = 10
 
 MOST_LINES = 25
-LONGEST = 200
-"""Characters of a line of the screen; -v shows all of it."""
+LONGEST = 200  # characters of a line of the screen; a longer text goes on below it
+_MOST_OF_A_TEXT = 4  # lines; -v shows all of it
 
 _ROWS = 7
 _NAMES = 3
@@ -510,9 +511,24 @@ def sentence(results: Sequence[CaseResult], *, missing: int = 0, where: str = ""
 def on_one_screen(lines: Sequence[Line], last: Sequence[Line]) -> list[Line]:
     """The lines, no longer and no more of them than a screen has room for; ``last`` stands in any case, whole."""
     room = MOST_LINES - len(last) - 1  # for the sentence
-    more = len(lines) - room + 1
-    shown = [*lines[: room - 1], Line(f"{more} more lines (-v shows all)")] if len(lines) > room else list(lines)
-    cut = [
-        line if len(line.text) <= LONGEST else Line(f"{line.text[: LONGEST - 4]} ...", line.severity) for line in shown
-    ]
-    return [*cut, *last]
+    wrapped = [part for line in lines for part in _wrapped(line)]
+    more = len(wrapped) - room + 1
+    shown = [*wrapped[: room - 1], Line(f"{more} more lines (-v shows all)")] if len(wrapped) > room else wrapped
+    return [*shown, *last]
+
+
+def _wrapped(line: Line) -> list[Line]:
+    if len(line.text) <= LONGEST:
+        return [line]
+    indent = re.match(r" *", line.text)[0]  # type: ignore[index] # it matches anything
+    parts = textwrap.wrap(
+        line.text,
+        LONGEST,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}    ",
+        max_lines=_MOST_OF_A_TEXT,
+        placeholder=" ...",
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    )
+    return [Line(part, line.severity) for part in parts]

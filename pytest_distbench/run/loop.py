@@ -29,7 +29,7 @@ from pytest_distbench.run.kinds import kind_of
 from pytest_distbench.run.launching import Launching
 from pytest_distbench.run.references import Nothing, Paired, Pending, Stored
 from pytest_distbench.run.request import CaseRequest, Settings
-from pytest_distbench.run.sources import SPACING_S, Launches, Pacer, PairedLaunches, Reference, Source, take_turns
+from pytest_distbench.run.sources import SPACING_S, Launches, Made, Pacer, PairedLaunches, Reference, Source, take_turns
 from pytest_distbench.store.baselines import BaselineStore
 from pytest_distbench.store.entries import with_its_work
 from pytest_distbench.store.files import read_each
@@ -255,21 +255,34 @@ class Session:
         )
 
     def confirm(self, request: CaseRequest, source: Source, suspect: Suspect, rerun: Rerun) -> CaseResult:
-        """Confirm a suspicious case; a launch of this tree that does not pass is a failure as ever."""
+        """Confirm a suspicious case; where A/B cannot, the stored numbers decide, as they would without git.
+
+        A launch of this tree that does not pass is a failure as ever.
+        """
         assert self.confirmer is not None
         launched = None if request.case.key in rerun.left else request.launched
         exchanged = dataclasses.replace(suspect.variant, is_exchanged=True)
         old = self.confirmer.of_its_time(suspect.variant)
         alone = self.alone(request.case.world_size, takes_host=source.takes_host)
-        with rerun.allowance.waiting(rerun.budget.waiting(alone)):
-            result = Confirmation(request, suspect, rerun).result(
+        with rerun.budget.waiting(alone):
+            confirmation = Confirmation(request, suspect, rerun)
+            result = confirmation.result(
                 source,
                 here=self.confirmer.here,
                 exchanged=self.interleaved(launched, exchanged, suspect.launches) if launched else None,
                 of_its_time=self.interleaved(launched, old, suspect.launches) if launched and old else None,
             )
         self.launching.release(exchanged)
-        return self.result(request, source, Nothing(request)) if source.failed else result
+        if source.failed:
+            return self.result(request, source, Nothing(request))
+        return result or self._decide_by_stored(request, suspect, confirmation.why_not)
+
+    def _decide_by_stored(self, request: CaseRequest, suspect: Suspect, why: str) -> CaseResult:
+        """The case as its stored numbers decide it, with as many launches as their rule asks for."""
+        source = self.source(request.launched) if request.launched is not None else Made(suspect.launches)
+        source.launches[:] = suspect.launches
+        result = self.run(request, source, dataclasses.replace(self.stored(request), confirmer=None))
+        return replace(result, unconfirmed=f"{why}; so the comparison with the stored baseline counts")
 
     def write_pending(self) -> None:
         pending, self.pending[:] = list(self.pending), []

@@ -314,6 +314,18 @@ class Values(dict[str, float | None]):
         raise KeyError(f"{metric!r} was not measured; there are {', '.join(self) or 'none'}")
 
 
+class Made(Source):
+    """Launches that were made; there can be no more."""
+
+    def __init__(self, launches: Sequence[LaunchRecord]) -> None:
+        super().__init__()
+        self.launches += launches
+        self.most = len(launches)
+
+    def add(self, *, only: Sequence[str] = ()) -> None:
+        raise NotImplementedError
+
+
 class GivenNumbers(Source):
     def __init__(self, metric: Sample, values: Sequence[float], software: Mapping[str, str]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Doubts about stored comparisons, settled with real process groups in turns with what recorded the baseline."""
+"""Suspicious cases, confirmed by real process groups interleaved with those of the baseline commit."""
 
 from __future__ import annotations
 
@@ -71,6 +71,11 @@ def make_baseline_faster(project: Path) -> str:
 def is_clean(project: Path) -> bool:
     """Neither worktree nor change is left."""
     return git(project, "worktree", "list").count("\n") == 1 and not git(project, "status", "--porcelain", "baselines")
+
+
+def unwrapped(result: pytest.RunResult) -> str:
+    """The screen, long lines as one."""
+    return result.stdout.str().replace("\n    ", " ")
 
 
 SEEN = """
@@ -215,14 +220,14 @@ def test_an_exact_red_is_never_confirmed_away(project: Path, run_inside: RunInsi
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "why"),
     [
-        ("raise SystemExit('not today')", "not confirmed: in *: *not today*"),
-        ("import time; time.sleep(600)", "not confirmed: in *"),
+        ("raise SystemExit('not today')", "in *: *not today*"),
+        ("import time; time.sleep(600)", "in *: *"),
     ],
 )
-def test_a_revision_that_does_not_run_leaves_the_answer_open(
-    project: Path, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch, line: str, told: str
+def test_where_the_revision_does_not_run_the_stored_numbers_decide(
+    project: Path, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch, line: str, why: str
 ) -> None:
     monkeypatch.setattr("pytest_distbench.run.confirm.interleaved._GRACE_S", 3.0)
     write(project, 0.02, f"{line}\n")
@@ -230,10 +235,29 @@ def test_a_revision_that_does_not_run_leaves_the_answer_open(
     make_baseline_faster(project)
     write(project, 0.02)
     result = run_inside()
-    result.assert_outcomes(passed=1)
+    result.assert_outcomes(failed=1)
 
-    result.stdout.fnmatch_lines([f"[?] test_step?ws2? step: {told}", "*1 INCONCLUSIVE*"])
+    result.stdout.fnmatch_lines(["step +300.* % (threshold +15%)", f"[?] not confirmed by A/B: test_step?ws2?: {why}*"])
+    assert "; so the comparison with the stored baseline counts" in unwrapped(result)
     assert is_clean(project)
+
+
+def test_a_slow_loader_is_red_though_git_ignores_what_it_reads(project: Path, run_inside: RunInside) -> None:
+    reads = "\n_old_step = step\ndef step():\n    return float(open('data/train.bin').read()) * _old_step()\n"
+    (project / ".gitignore").write_text("__pycache__/\ndata/\n")
+    (project / "data").mkdir()
+    (project / "data" / "train.bin").write_text("1.0")
+    write(project, 0.021, reads)
+    commit(project, "a loader")
+    run_inside("--distbench-update=all", "--distbench-launches=3").assert_outcomes(passed=1)
+    commit(project, "its baseline")
+    run_inside().assert_outcomes(passed=1)
+    write(project, 0.076, reads)
+    result = run_inside()
+    result.assert_outcomes(failed=1)
+
+    result.stdout.fnmatch_lines(["step +261.* % (threshold +15%)", "[?] not confirmed by A/B: *data/train.bin *"])
+    assert "To link it, write distbench_against_link = data into the ini file" in unwrapped(result)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +268,9 @@ def test_a_revision_that_does_not_run_leaves_the_answer_open(
     ],
     ids=["not committed", "no repository"],
 )
-def test_why_a_doubt_is_not_settled_is_one_line(project: Path, run_inside: RunInside, spoil: object, told: str) -> None:
+def test_why_a_case_is_not_confirmed_is_one_line(
+    project: Path, run_inside: RunInside, spoil: object, told: str
+) -> None:
     make_baseline_faster(project)
     git(project, "reset", "--quiet", "--soft", "HEAD~1")
     assert callable(spoil)
@@ -253,7 +279,7 @@ def test_why_a_doubt_is_not_settled_is_one_line(project: Path, run_inside: RunIn
     result.stdout.fnmatch_lines([f"*? not confirmed by A/B: test_step[[]ws2]: {told}"])
 
 
-def test_always_runs_what_raises_no_doubt_in_turns_too(project: Path, run_inside: RunInside) -> None:
+def test_always_confirms_what_is_not_suspicious_too(project: Path, run_inside: RunInside) -> None:
     write(project, 0.02, "# another line\n")
     result = run_inside("--distbench-confirm=always", "--distbench-json=run.json")
     result.assert_outcomes(passed=1)

@@ -179,22 +179,22 @@ def suspect(takes_s: float, suspicion: float, *made_of: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("left_s", "most_s", "settled"),
+    ("left_s", "keys"),
     [
-        (100, 100, ["quiet", "slow", "slower", "ratio"]),
-        (60, 100, ["slow", "slower", "ratio"]),  # what is too noisy to tell takes nothing beyond the budget
-        (0, 35, ["ratio", "slower"]),  # the loudest, with what it is made of
-        (10, 10, []),
+        (100, ["quiet", "slow", "slower", "ratio"]),
+        (60, ["slow", "slower", "ratio"]),
+        (35, ["ratio", "slower"]),  # the loudest, with what it is made of
+        (10, []),
     ],
 )
-def test_what_does_not_fit_leaves_the_loudest(left_s: float, most_s: float, settled: list[str]) -> None:
+def test_what_does_not_fit_leaves_the_loudest(left_s: float, keys: list[str]) -> None:
     suspects = {
         "quiet": suspect(40, 0.2), "slow": suspect(20, 2.0), "slower": suspect(30, 4.0),
         "ratio": suspect(0, 5.0, "slower", "measured enough"),
     }  # fmt: skip
     held = confirm.Held(None, [], SimpleNamespace(suspects=suspects))  # type: ignore[arg-type]
 
-    assert list(held.that_fit(left_s, most_s)) == settled
+    assert list(held.that_fit(left_s)) == keys
 
 
 def test_of_what_does_not_fit_the_suspicious_stay_unconfirmed_and_the_noisy_what_they_are(tmp_path: Path) -> None:
@@ -206,37 +206,45 @@ def test_of_what_does_not_fit_the_suspicious_stay_unconfirmed_and_the_noisy_what
     distbench.suspects.update(made)
     plugin = confirm.ConfirmPlugin(None, None)  # type: ignore[arg-type]
     held = confirm.Held(None, [], distbench)  # type: ignore[arg-type]
-    rerun = plugin._rerun(held, ["ratio"], Allowance(7.0), Allowance(7.0))
+    rerun = plugin._rerun(held, ["ratio"], Allowance(7.0))
 
     assert list(rerun.suspects) == ["slow", "ratio"]
     assert re.fullmatch(r"it would take about 60 s, and the budget of 7 s has 7 s left: .*", rerun.left["slow"])
     assert dict(rerun.beside) == {"ratio": variant, "made of": variant}
 
 
-def test_what_is_too_noisy_and_does_not_fit_is_not_announced_as_if_it_ran() -> None:
-    told: list[str] = []
-    reporter = SimpleNamespace(ensure_newline=lambda: None, write_line=told.append)
+TOO_LONG = "and none can be confirmed by A/B: that would take about 83 s, and --distbench-confirm allows 60 s"
+CONFIRMS = "by A/B against the baseline commit (budget 60 s), about"
+
+
+@pytest.mark.parametrize(
+    ("cases", "line"),
+    [
+        ([(83, 0.2)], f"1 case too noisy to judge, {TOO_LONG}"),
+        ([(83, 0.2), (261, 2)], f"2 cases suspicious, more launches are compared with stored numbers, {TOO_LONG}"),
+        ([(83, 0.2), (20, 2)], f"confirming 1 suspicious case {CONFIRMS} 40 s"),
+        ([(40, 2), (50, 0.5)], f"confirming 1 suspicious and 1 noisy cases {CONFIRMS} 60 s"),
+    ],
+)
+def test_what_is_confirmed_is_announced_with_its_time_and_the_budget(
+    cases: list[tuple[float, float]], line: str
+) -> None:
+    shown: list[str] = []
+    reporter = SimpleNamespace(ensure_newline=lambda: None, write_line=shown.append)
     config = SimpleNamespace(pluginmanager=SimpleNamespace(getplugin=lambda _: reporter))
     plugin = confirm.ConfirmPlugin(config, SimpleNamespace(confirm_budget_s=60.0))  # type: ignore[arg-type]
-    both = {"a": suspect(83, 0.2)}, {"b": suspect(20, 2.0)}
-    held = [confirm.Held(None, [], SimpleNamespace(suspects=suspects)) for suspects in both]  # type: ignore[arg-type]
-    plugin._announce(held[:1])
-    plugin._announce(held)
+    made = [SimpleNamespace(suspects={"a": suspect(*each)}) for each in cases]
+    plugin._announce([confirm.Held(None, [], each) for each in made])  # type: ignore[arg-type]
 
-    quiet, loud = told
-    words = "distbench: 1 case too noisy to judge, and none can be confirmed by A/B: that would take about 83 s, "
-    assert quiet.startswith(words)
-    assert loud.endswith("(budget 60 s), about 40 s")
+    assert shown == [f"distbench: {line}"]
 
 
-def test_what_stored_numbers_call_regressed_is_begun_beyond_the_budget(
-    suspicious: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(confirm, "MOST_BEYOND_BUDGET_S", 1e-9)
-    result = run(suspicious, "--distbench-confirm=auto:1e-9", *SHORT)
-    result.assert_outcomes(passed=1)
+def test_what_a_budget_is_too_small_for_is_decided_by_stored_numbers(slower: pytest.Pytester) -> None:
+    result = run(slower, "--distbench-confirm=auto:1e-9", *SHORT)
+    result.assert_outcomes(failed=1)
 
-    result.stdout.fnmatch_lines(["*1 environment*"])
+    counts = "*it would take about *: --distbench-confirm=auto:SECONDS; so the comparison with the stored baseline *"
+    result.stdout.fnmatch_lines([counts, "FAILED *step +* %*"])
 
 
 def test_a_file_of_results_has_each_test_once_with_how_it_ended(suspicious: pytest.Pytester) -> None:

@@ -44,6 +44,15 @@ def test_the_end_of_a_run_fits_a_screen_however_much_there_is_to_say() -> None:
     assert sum("other processes" in text for text in texts) == 1
 
 
+def test_a_remedy_at_the_end_of_a_long_line_is_not_cut() -> None:
+    why = f"in 3f2a91c0d4: {'data/shakespeare_char/' * 6}train.bin is not in the other revision; to link it, write "
+    case = result(verdict(), unconfirmed=f"{why}distbench_against_link = data into the ini file")
+    texts = [line.text for line in end_of([case], record="x")]
+
+    assert max(map(len, texts)) <= LONGEST
+    assert "distbench_against_link = data into the ini file" in " ".join(" ".join(texts).split())
+
+
 def test_rows_are_of_what_is_not_as_it_should_be() -> None:
     case = failed(CHANGED, verdict(), verdict("not-evaluated", metric="b"), verdict("noise", metric="c"))
 

@@ -84,11 +84,10 @@ def suspect(*, is_itself: bool = False) -> Suspect:
     return Suspect(result=found, verdicts=found.verdicts, launches=found.launches, variant=variant, **numbers)
 
 
-def rerun(case: Suspect, *, budget_s: float = 60.0, most_s: float = 60.0, why_not: str = "") -> Rerun:
+def rerun(case: Suspect, *, budget_s: float = 60.0, why_not: str = "") -> Rerun:
     left = {KEY: why_not} if why_not else {}
     return Rerun(
-        sources={}, results={}, suspects={KEY: case}, beside={}, cases=1, left=left,
-        allowance=Allowance(max(budget_s, most_s)), budget=Allowance(budget_s),
+        sources={}, results={}, suspects={KEY: case}, beside={}, cases=1, left=left, budget=Allowance(budget_s)
     )  # fmt: skip
 
 
@@ -97,6 +96,8 @@ def settle(
 ) -> tuple[str, str, int]:
     confirmation = Confirmation(REQUEST, case, how)
     made = confirmation.result(source, here="1a2b", exchanged=exchanged, of_its_time=of_its_time)
+    if made is None:
+        return "not decided", confirmation.why_not, -1
     [verdict] = made.verdicts
     return verdict.kind, verdict.reason, len(made.confirmation.references) if made.confirmation else -1
 
@@ -144,13 +145,13 @@ def test_a_slowdown_is_measured_in_other_process_trees_before_it_is_red(
 
 
 @pytest.mark.parametrize(
-    ("budget_s", "others_s", "second"),
-    [(-1.0, 0.0, Pairs(1.0)), (60.0, 61.0, Pairs(1.0)), (60.0, 0.0, Pairs(1.0, breaks_at=1, error="no room"))],
-    ids=["no time", "time that others need", "does not run"],
+    ("others_s", "second"),
+    [(61.0, Pairs(1.0)), (0.0, Pairs(1.0, breaks_at=1, error="no room"))],
+    ids=["time that others need", "does not run"],
 )
-def test_where_nothing_can_be_seen_again_the_first_red_stands(budget_s: float, others_s: float, second: Pairs) -> None:
+def test_where_nothing_can_be_seen_again_the_first_red_stands(others_s: float, second: Pairs) -> None:
     case = suspect()
-    how = dataclasses.replace(rerun(case, budget_s=budget_s), others_s=others_s)
+    how = dataclasses.replace(rerun(case), others_s=others_s)
     kind, reason, _ = settle(Pairs(1.3), case, how, exchanged=second)
 
     assert kind == "regressed"
@@ -158,11 +159,11 @@ def test_where_nothing_can_be_seen_again_the_first_red_stands(budget_s: float, o
 
 
 @pytest.mark.parametrize(("breaks_at", "error"), [(0, ""), (0, "cannot start"), (2, "")])
-def test_a_revision_that_breaks_leaves_the_case_unconfirmed_with_the_reason(breaks_at: int, error: str) -> None:
+def test_a_revision_that_breaks_decides_nothing(breaks_at: int, error: str) -> None:
     case = suspect()
-    kind, reason, _ = settle(Pairs(1.3, breaks_at=breaks_at, error=error), case, rerun(case))
+    found = settle(Pairs(1.3, breaks_at=breaks_at, error=error), case, rerun(case))
 
-    assert (kind, reason) == ("inconclusive", f"not confirmed: {error or 'in 3f2a91c0d4: hung'}")
+    assert found == ("not decided", error or "in 3f2a91c0d4: hung", -1)
 
 
 class Clock:
@@ -186,25 +187,26 @@ class Slow(Pairs):
 
 
 @pytest.mark.parametrize(
-    ("each_s", "limits", "pairs", "took_s"),
+    ("each_s", "budget_s", "pairs", "took_s", "why_not"),
     [
-        ((5.0,), (60.0, 0.0), 10, 50.0),  # 14 pairs do not fit
-        ((5.0, 5.0, 5.0, 30.0), (60.0, 0.0), 4, 45.0),  # what was begun became slow
-        ((8.0,), (20.0, 0.0), 1, 8.0),  # not even the first look fits
-        ((30.0,), (10.0, 120.0), LOOKS[0], 90.0),  # the first look alone may go beyond the budget
+        ((5.0,), 60.0, 10, 50.0, ""),  # 14 pairs do not fit
+        ((5.0, 5.0, 5.0, 30.0), 60.0, 4, 45.0, ""),  # what was begun became slow
+        ((8.0,), 20.0, 1, 8.0, "1 of 3 pairs used all of the time: --distbench-confirm=auto:SECONDS"),
+        ((7.0, 20.0), 30.0, 2, 27.0, "2 of 3 pairs used all of the time: --distbench-confirm=auto:SECONDS"),
     ],
 )
-def test_what_is_begun_fits_the_budget(
-    monkeypatch: pytest.MonkeyPatch, each_s: tuple[float, ...], limits: tuple[float, float], pairs: int, took_s: float
+def test_no_pair_begins_that_would_end_behind_the_budget(
+    monkeypatch: pytest.MonkeyPatch, each_s: tuple[float, ...], budget_s: float, pairs: int, took_s: float, why_not: str
 ) -> None:
     clock = Clock(monkeypatch)
     source, case = Slow(clock, *each_s), suspect()
     began_at = clock.now
-    [verdict] = Confirmation(REQUEST, case, rerun(case, budget_s=limits[0], most_s=limits[1])).settle(source)
+    confirmation = Confirmation(REQUEST, case, rerun(case, budget_s=budget_s))
+    verdicts = confirmation.settle(source)
 
-    assert (verdict.code, len(source), clock.now - began_at) == ("not-confirmed", pairs, took_s)
-    assert verdict.reason.endswith("--distbench-confirm=auto:SECONDS")
-    assert ("its time was used up" in verdict.reason) is (pairs >= LOOKS[0])
+    assert (len(source), clock.now - began_at, confirmation.why_not) == (pairs, took_s, why_not)
+    assert [v.code for v in verdicts] == ["not-confirmed"] * (not why_not)
+    assert all("its time was used up: --distbench-confirm=auto:SECONDS" in v.reason for v in verdicts)
 
 
 def test_with_the_old_software_at_hand_the_change_is_split() -> None:
@@ -302,11 +304,10 @@ def test_a_commit_that_records_itself_is_no_witness_unless_it_changed_baselines_
     assert (later[0].is_itself, later[1]) == (False, None)
 
 
-def test_what_is_out_of_time_stays_in_suspect() -> None:
+def test_what_is_out_of_time_is_not_decided() -> None:
     case = suspect()
 
-    told = "inconclusive", "not confirmed: no time", -1
-    assert settle(Pairs(1.3), case, rerun(case, why_not="no time")) == told
+    assert settle(Pairs(1.3), case, rerun(case, why_not="no time")) == ("not decided", "no time", -1)
 
 
 def test_it_says_about_how_long_it_takes() -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 
-from pytest_distbench.judging.screening import SUSPICIOUS
+from pytest_distbench.judging.screening import SUSPICIOUS, is_clock
 from pytest_distbench.judging.terms import version_changes
 from pytest_distbench.judging.thresholds import LOOKS
 from pytest_distbench.records.record import replace
@@ -27,7 +27,6 @@ from pytest_distbench.run.confirm.rule import (
     not_slower,
     ratios,
     split_change,
-    undecided,
 )
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.sources import Source, SourceFailed, take_turns
@@ -64,8 +63,10 @@ class Suspect(StoredComparison):
 
     @property
     def looks(self) -> Sequence[int]:
-        """Numbers of launches after which is judged. Digits repeat: one of each side says it."""
-        return LOOKS if self.are_timings else (1,)
+        """Numbers of launches after which is judged. Digits repeat: one of each side says whose they are."""
+        if not self.are_timings:
+            return (1,)
+        return (1, *LOOKS) if any(v.is_failure and are_asked_about(v) for v in self.verdicts) else LOOKS
 
     @property
     def takes_s(self) -> float:
@@ -91,8 +92,6 @@ class Rerun:
         suspects: by the same keys.
         beside: the revision that a case is interleaved with, by the same keys; those that it is made of, too.
         cases: that this run of pytest confirms.
-        allowance: what the first look may take at most; further ones are begun where they fit into the rest of the
-            budget.
         others_s: of the budget, what first looks at other suspects are going to take.
         left: why a case is not measured again, by the same keys.
     """
@@ -102,7 +101,6 @@ class Rerun:
     suspects: Mapping[str, Suspect]
     beside: Mapping[str, Variant]
     cases: int
-    allowance: Allowance
     budget: Allowance
     others_s: float = 0.0
     left: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -112,13 +110,16 @@ class Confirmation(Interleaved):
     """Launches of a suspect, interleaved with those of the revision that recorded its baseline, decide its verdicts."""
 
     def __init__(self, request: CaseRequest, suspect: Suspect, rerun: Rerun) -> None:
-        super().__init__(request, suspect.looks, rerun.allowance, rerun.budget)
+        super().__init__(request, suspect.looks, rerun.budget)
         self._suspect = suspect
         self._rerun = rerun
-        self._why_not = rerun.left.get(request.case.key, "")
+        self.why_not = rerun.left.get(request.case.key, "")
+        """Why nothing was decided; "" if something was."""
 
-    def result(self, source: Source, *, here: str, exchanged: Source | None, of_its_time: Source | None) -> CaseResult:
-        """The case with the verdicts that its launches decide.
+    def result(
+        self, source: Source, *, here: str, exchanged: Source | None, of_its_time: Source | None
+    ) -> CaseResult | None:
+        """The case with the verdicts that its launches decide, or None where they are too few.
 
         Args:
             source: launches of the working tree and of the revision.
@@ -126,11 +127,10 @@ class Confirmation(Interleaved):
             exchanged: the same in new processes, each tree at the other's path, for what is slower.
             of_its_time: the revision under the software of its time, or None.
         """
-        verdicts = self._measure_again(source, exchanged, self.settle(source))
+        if self.why_not or not (verdicts := self.settle(source)):
+            return None
+        verdicts = self._measure_again(source, exchanged, verdicts)
         verdicts = self._split(source, of_its_time, verdicts)
-        result = replace(self._suspect.result, verdicts=list(verdicts))
-        if self._why_not:
-            return result
         record = Record(
             revision=str(self._suspect.variant),
             here=here,
@@ -139,28 +139,25 @@ class Confirmation(Interleaved):
             references=list(source.references),
             controls=list(source.controls),
         )
-        return replace(result, confirmation=record)
+        return replace(self._suspect.result, verdicts=verdicts, confirmation=record)
 
     def settle(self, source: Source) -> list[Finding]:
-        if self._why_not:
-            return self._undecided(self._why_not)
         findings = super().settle(source)
-        if findings or source.failed:
-            return findings
-        return self._undecided(f"{len(source)} of {self._looks[0]} pairs used all of the time: {ENDED}")
+        if not findings or (len(source) < LOOKS[0] and any(f.code == "not-confirmed" for f in findings)):
+            findings = []
+            used = f"{len(source)} of {self._looks[0]} pairs used all of the time: {ENDED}"
+            self.why_not = f"{source.alone}{_COMMIT * source.is_new}" or used
+        return findings
 
     def judge(self, source: Source) -> list[Finding]:
         terms, case, suspect = self.request.terms, self.request.case, self._suspect
-        if source.alone or not source.launches:
-            if suspect.variant.moved:  # a test that moved is no way out of a red
-                return list(suspect.verdicts)
-            first = suspect.later(terms, case, suspect.launches, is_last=False) if source.is_new else {}
-            why = f"{source.alone}; the comparison with the stored baseline counts{_COMMIT * source.is_new}"
-            left = zip(suspect.verdicts, self._undecided(source.alone), strict=True)
-            return [
-                replace(v, code="beyond-threshold", reason=why) if is_beyond(first.get(v.metric)) else w
-                for v, w in left
-            ]
+        if len(source) < self._looks[0]:  # the revision does not run here
+            return []
+        if len(source) < LOOKS[0] and suspect.are_timings:
+            of_digits = self._confirmed(source, dataclasses.replace(suspect, are_timings=False))
+            if any(f.is_failure and are_asked_about(f) for f in of_digits):
+                return of_digits  # another training: how long it takes decides nothing
+            return [replace(f, is_open=is_clock(f, f.unit) and f.is_judged) for f in of_digits]
         if suspect.variant.is_itself:
             later = suspect.later(terms, case, source.launches)
             reason = (
@@ -172,9 +169,12 @@ class Confirmation(Interleaved):
                 replace(not_slower(v, f, reason.format("beyond" if is_beyond(f) else "within")), is_open=False)
                 for v, f in found
             ]
+        return self._confirmed(source, suspect)
+
+    def _confirmed(self, source: Source, suspect: Suspect) -> list[Finding]:
         return confirm(
-            terms,
-            case,
+            self.request.terms,
+            self.request.case,
             suspect,
             source.sides,
             revision=str(suspect.variant),
@@ -198,15 +198,13 @@ class Confirmation(Interleaved):
             return (), True
         return differing(evaluation, revision, self._suspect.variant.moved)
 
-    def _undecided(self, reason: str) -> list[Finding]:
-        return undecided(self._suspect.verdicts, f"not confirmed: {reason}")
-
     def _measure_again(self, source: Source, second: Source | None, verdicts: list[Finding]) -> list[Finding]:
         """The verdicts, where what is red has been so in other process trees too, paths exchanged.
 
         With at most as many pairs. Where that does not fit into the time, or does not run, the first red stands.
         """
-        if second is None or not self._suspect.are_timings or not source.references or source.alone or source.failed:
+        is_enough = self._suspect.are_timings and len(source.references) >= LOOKS[0]
+        if second is None or not is_enough or source.alone or source.failed:
             return verdicts
         slower = {key for key, f in self.interleaved(source).items() if f.kind == "regressed"}
         red = [v.metric for v in verdicts if v.row.may_be_confirmed and v.metric in slower]
@@ -251,7 +249,7 @@ class _Exchanged(Interleaved):
         each_s: float,
         reserved_s: float,
     ) -> None:
-        super().__init__(first.request, looks, budget, budget)
+        super().__init__(first.request, looks, budget)
         self._interleaved = first.interleaved
         self._verdicts = verdicts
         self._red = red

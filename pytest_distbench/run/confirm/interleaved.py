@@ -42,14 +42,10 @@ class Allowance:
 class Interleaved(Reference):
     """What interleaved launches are judged by, as long as there is time."""
 
-    def __init__(self, request: CaseRequest, looks: Sequence[int], first: Allowance, budget: Allowance) -> None:
+    def __init__(self, request: CaseRequest, looks: Sequence[int], budget: Allowance) -> None:
         super().__init__(request)
         self._looks = looks
-        self._first = first
         self._budget = budget
-        self.begin()
-
-    def begin(self) -> None:
         self._began_at = self._added_at = time.monotonic()
 
     @property
@@ -61,19 +57,18 @@ class Interleaved(Reference):
 
     def may_begin(self, source: Source, look: int) -> bool:
         """Whether what is missing for a look takes no longer than there is time, by what the others took."""
-        left = self._first if look == self._looks[0] else self._budget
         now = time.monotonic()
         last_s, self._added_at = now - self._added_at, now
         if not len(source):
             return True
         each_s = max(last_s, (now - self._began_at) / len(source))
-        return each_s * (look - len(source)) <= left.left_s
+        return each_s * (look - len(source)) <= self._budget.left_s
 
     def give_up(self, source: Source, error: LauncherError) -> None:
         source.alone, source.most = str(error), len(source)
 
     def settle(self, source: Source) -> list[Finding]:
-        """What is found, as far as there is time; nothing where that is not enough for the first look."""
+        """The findings, as far as there is time; none where that is not enough for the first look."""
         ended = f"its time was used up: {ENDED}"
         return [
             replace(f, code="not-confirmed", reason=f"{f.reason}; {ended}", is_open=False) if f.is_open else f
