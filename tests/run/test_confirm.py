@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.repositories import git
+from support.results import verdict
 from support.stores import CASE, KEY, PLATFORM, SOFTWARE, TEST, entry, result
 
 from pytest_distbench.errors import LauncherError
@@ -207,6 +208,38 @@ def test_no_pair_begins_that_would_end_behind_the_budget(
     assert (len(source), clock.now - began_at, confirmation.why_not) == (pairs, took_s, why_not)
     assert [v.code for v in verdicts] == ["not-confirmed"] * (not why_not)
     assert all("its time was used up: --distbench-confirm=auto:SECONDS" in v.reason for v in verdicts)
+
+
+CURVE = Sample(name="loss_curve", unit="", better="curve", value=1.0, values=[3.0, 2.0, 1.0, 0.5])
+
+
+class Trains(Pairs):
+    """Pairs of a training whose curve is other than the stored one: in this tree alone, or in the revision too."""
+
+    def __init__(self, *, is_of_code: bool) -> None:
+        super().__init__(1.0)
+        self._curves = [replace(CURVE, values=[3.0, 1.0, 0.7, 0.4]), CURVE]
+        self._is_of_code = is_of_code
+
+    def add(self, *, only: Sequence[str] = ()) -> None:
+        super().add(only=only)
+        for side, curve in ((self.launches, 0), (self.references, self._is_of_code), (self.controls, self._is_of_code)):
+            side[-1] = replace(side[-1], measurements=[*side[-1].measurements, self._curves[curve]])
+
+
+@pytest.mark.parametrize(("is_of_code", "pairs", "kind"), [(True, 1, "changed"), (False, 3, "environment")])
+def test_one_pair_says_whose_other_losses_are_and_timings_are_confirmed_if_they_are_not_the_codes(
+    is_of_code: bool, pairs: int, kind: str
+) -> None:
+    case, source = suspect(), Trains(is_of_code=is_of_code)
+    source.add()
+    [other], source = source.launches, Trains(is_of_code=is_of_code)
+    known = replace(entry(0.7, 0.71, 0.7), metrics={**entry(0.7, 0.71, 0.7).metrics, CURVE.key: [CURVE] * 3})
+    losses = verdict("losses", metric=CURVE.key, better="curve", unit="", baseline=1.0)
+    case = dataclasses.replace(case, entry=known, launches=[other], verdicts=[*case.verdicts, losses])
+    verdicts = Confirmation(REQUEST, case, rerun(case)).settle(source)
+
+    assert (len(source), {v.metric: v.kind for v in verdicts}[CURVE.key]) == (pairs, kind)
 
 
 def test_with_the_old_software_at_hand_the_change_is_split() -> None:
