@@ -103,15 +103,20 @@ def _noun(name: str, qualifiers: Container[str] = ()) -> str:
 
 
 def judge_bounds(
-    findings: Sequence[Finding], launches: Sequence[LaunchRecord], asked: Sequence[AskedBound]
+    findings: Sequence[Finding],
+    launches: Sequence[LaunchRecord],
+    asked: Sequence[AskedBound],
+    *,
+    references: Sequence[LaunchRecord] = (),
 ) -> list[Finding]:
     """What the bounds make of the findings that the reference gave.
 
     Those of the test and of its baseline's file are asked for, those that came with the numbers are in the launches.
-    One of a metric that is not there is passed over, see :func:`check_measured`.
+    What references have bound more tightly counts too. One of a metric that is not there is passed over, see
+    :func:`check_measured`.
     """
-    measured = by_metric(launches)
-    bounds = {key: list(found[0].bounds) for key, found in measured.items()}
+    measured, theirs = by_metric(launches), by_metric(references)
+    bounds = {key: [*found[0].bounds, *_tighter(theirs.get(key, ()), found[0])] for key, found in measured.items()}
     for one in asked:
         for key, bound in _resolve(one, measured):
             bounds[key] = [b for b in bounds[key] if not (b.is_default and b.side == bound.side)]
@@ -176,6 +181,17 @@ def _judge(finding: Finding, bounds: Mapping[str, Sequence[Bound]], measured: Me
                 return replace(finding, bounds=every, code="bound", reason=reason, is_open=asks)
             is_undecided = is_undecided or (asks and not all(map(bound.holds, values)))
     return _keep(finding, every, is_open=finding.is_open or is_undecided)
+
+
+def _tighter(references: Sequence[Sample], current: Sample) -> list[Bound]:
+    """The bounds of the reference that this run has loosened or left out; its sentence says so."""
+    found = []
+    for bound in (bound for m in references[:1] for bound in m.bounds if m.unit == current.unit):
+        own = [b.value for b in current.bounds if b.side == bound.side and not b.is_default]
+        if not bound.is_default and not any(bound.holds(value) for value in own):
+            now = f"{_WORDS[bound.side]} {format_quantity(own[0], current.unit)}" if own else "none"
+            found.append(replace(bound, where=f"{bound.where}, the baseline commit's; the candidate's: {now}"))
+    return found
 
 
 def _judge_doubts(finding: Finding, bounds: Sequence[Bound], measured: Measured) -> Finding:

@@ -63,6 +63,7 @@ class Beside:
         tolerance_of: the change that is accepted of a metric, as a fraction.
         controls: the same once more, in triples: then fast sides are compared, with the mean of both.
         ab: of triples, how sentences on their clocks begin.
+        is_judge: whether the other side says what is judged: another definition is no way out then.
     """
 
     references: Sequence[LaunchRecord]
@@ -71,6 +72,7 @@ class Beside:
     spending: int = 2
     controls: Sequence[LaunchRecord] = ()
     ab: str = ""
+    is_judge: bool = False
 
 
 def compare(
@@ -113,6 +115,7 @@ def compare(
         entry=entry,
         absent=absent,
         lost=lost,
+        is_judge=beside is not None and beside.is_judge,
     )
     sides: Mapping[str, tuple[Sequence[Sample], Sequence[Sample]]]
     if beside is None:
@@ -125,7 +128,7 @@ def compare(
             disturbance=disturbance(entry.gpu_norm if entry is not None else None, launches),
         )
     else:
-        sides = in_pairs(beside.references, launches, wanted)
+        sides = in_pairs(beside.references, launches, wanted, terms)
         own = {key: METRIC_KINDS[now[0].better].tolerance for key, (_, now) in sides.items()}
         tolerances = {k: beside.tolerance_of(sides[k][1][0]) if known is None else known for k, known in own.items()}
         noisy = [now[0] for _, now in sides.values() if now[0].is_noisy]
@@ -136,7 +139,7 @@ def compare(
             looks=beside.looks,
             spending=beside.spending,
         )
-    again = in_pairs(beside.controls, launches, wanted) if beside is not None and beside.controls else {}
+    again = in_pairs(beside.controls, launches, wanted, terms) if beside is not None and beside.controls else {}
     runs = find_runs(now[0] for then, now in sides.values() if then)
     noise = typical_noise(stored) if beside is None else {}
     compared = {
@@ -153,6 +156,7 @@ def compare(
             ),
             absent=absent,
             lost=lost.get(key, ""),
+            is_judged_by_other=beside is not None and beside.is_judge,
             screening=screening,
         )
         for key, (then, now) in sides.items()
@@ -228,7 +232,7 @@ def _decide_runs(
 
 
 def in_pairs(
-    references: Sequence[LaunchRecord], launches: Sequence[LaunchRecord], wanted: Metrics
+    references: Sequence[LaunchRecord], launches: Sequence[LaunchRecord], wanted: Metrics, terms: Terms
 ) -> dict[str, tuple[Sequence[Sample], Sequence[Sample]]]:
     """Metric key -> what both sides of each pair measured, without a value where one did not; and nothing of the
     references where none did. Pairs that were started for other metrics are left out."""
@@ -244,7 +248,9 @@ def in_pairs(
             ]
             for side in (references, launches)
         ]
-        there, here = ([m if first.is_judged else as_info(m) for m in side] for side in sides)
+        there, here = sides
+        if not terms.wants(first.name):  # what the candidate alone calls info is judged as the reference has it
+            there, here = ([as_info(m) for m in side] for side in sides)
         if here:
             found[key] = [] if all(m is lacking for m in there) else there, here
     return found
@@ -262,6 +268,7 @@ def judge_trainings(
     entry: BaselineEntry | None = None,
     absent: Absence = NO_BASELINE,
     lost: Mapping[str, str] | None = None,
+    is_judge: bool = False,
 ) -> list[Finding]:
     """One finding per convergence metric, over its seeds; curves first, as they tell whether the arithmetic changed."""
     families: dict[tuple[bool, str, str], dict[str, Sequence[Sample]]] = {}
@@ -295,6 +302,7 @@ def judge_trainings(
             asks=asks,
             absent=absent,
             lost=next((why for key, why in (lost or {}).items() if key in current), ""),
+            is_judged_by_other=is_judge,
         )
         finding = judge_family(family)
         if (says := curve_says(finding)) is not None:

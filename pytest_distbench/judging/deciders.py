@@ -31,10 +31,12 @@ class Compared(ABC):
     Attributes:
         absent: why there is no baseline.
         lost: why part of it is missing from this run, or "".
+        is_judged_by_other: whether the other side says what is judged (``--distbench-judge=base``).
     """
 
     absent: Absence = NO_BASELINE
     lost: str = ""
+    is_judged_by_other: bool = False
 
     @property
     @abstractmethod
@@ -112,6 +114,8 @@ def without_baseline(c: Compared) -> Finding | None:
 
 def of_other_definition(c: Compared) -> Finding | None:
     why = c.other_definition
+    if why and c.is_judged_by_other:
+        return c.finding("not-measured", f"{why}: not the number that the base judges")
     return c.finding("other-definition", why) if why else None
 
 

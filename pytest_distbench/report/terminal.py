@@ -7,9 +7,9 @@ of it. The last line is the whole run in one sentence. What the counts and the s
 from __future__ import annotations
 
 import re
-import textwrap
 import shlex
 import statistics
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path

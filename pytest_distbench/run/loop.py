@@ -187,6 +187,7 @@ class Session:
                 numbers=self.settings.pairs,
                 cases=self.comparisons,
                 other_python=bool(self.settings.against_python),
+                is_judge=self.settings.judge == "base",
             )
         return self.stored(request)
 

@@ -188,6 +188,7 @@ class Paired(Reference):
     numbers: tuple[int, ...]
     cases: int
     other_python: bool
+    is_judge: bool = False
 
     def looks(self) -> Sequence[int]:
         return self.numbers
@@ -199,7 +200,12 @@ class Paired(Reference):
             absent = "no-baseline", source.alone
             return compare(terms, case, [replace(launch, fingerprints={})], comparisons=1, absent=absent)
         references = [replace(r, software=self._software(source)) for r in source.references]
-        beside = Beside(references=references, looks=self.numbers, tolerance_of=lambda metric: self.tolerance)
+        beside = Beside(
+            references=references,
+            looks=self.numbers,
+            tolerance_of=lambda metric: self.tolerance,
+            is_judge=self.is_judge,
+        )
         return compare(terms, case, source.launches, beside=beside, comparisons=self.cases)
 
     def record(self, source: Source) -> ReferenceRecord:

@@ -167,7 +167,8 @@ class Reference:
         if not findings:
             return []
         check_measured(self.bounds(), source.launches, terms.largest_message)
-        findings = judge_bounds(findings, source.launches, [*terms.bounds, *self.bounds()])
+        asked, beside = [*terms.bounds, *self.bounds()], source.references
+        findings = judge_bounds(findings, source.launches, asked, references=beside)
         reason = certain_failure(findings)
         return [closed(f, reason) if reason and f.is_open else f for f in findings]
 

@@ -219,3 +219,27 @@ def test_a_comparison_of_runs_has_the_bounds_of_the_newer() -> None:
     assert carry_over(verdict("no-baseline"), verdict("within-bound", bounds=bounds)).kind == "unchanged"
     assert carry_over(verdict("no-baseline"), None).kind == "new"
     assert carry_over(verdict("beyond-threshold"), verdict("bound")).kind == "regressed"
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "reason"),
+    [
+        (0.04, 0.02, "30 ms, bound: at most 20 ms (lib.py:3, the baseline commit's; the candidate's: at most 40 ms)"),
+        (None, 0.02, "30 ms, bound: at most 20 ms (lib.py:3, the baseline commit's; the candidate's: none)"),
+        (0.02, 0.04, "30 ms, bound: at most 20 ms (lib.py:3)"),
+        (0.04, 0.04, ""),
+    ],
+    ids=["loosened", "left out", "tightened", "kept"],
+)
+def test_the_tighter_bound_of_both_sides_judges_and_the_loosened_one_is_named(
+    here: float | None, there: float, reason: str
+) -> None:
+    def side(limit: float | None) -> list[LaunchRecord]:
+        bounds = [Bound(side="most", value=limit, where="lib.py:3")] if limit is not None else []
+        return [replace(one, measurements=[replace(one.measurements[0], bounds=bounds)]) for one in launches(0.03)]
+
+    made = side(here)
+    given = verdict("within-threshold", metric="step", unit=made[0].measurements[0].unit, reason="")
+    [found] = judge_bounds([given], made, [], references=side(there))
+
+    assert (found.code == "bound", found.reason) == (bool(reason), reason)

@@ -106,7 +106,7 @@ TERMS = Terms(default_tolerance=0.1, max_launches=10, cores=2)
 
 
 def number(name: str, value: float, better: Better = "lower", **more: object) -> Sample:
-    return Sample(name=name, unit="s", better=better, value=value, **more)  # type: ignore[arg-type]
+    return Sample(name=name, value=value, better=better, **{"unit": "s"} | more)  # type: ignore[arg-type]
 
 
 def curve(*losses: float) -> Sample:
@@ -157,3 +157,39 @@ def test_the_quieter_witnesses_stand_beside_the_clock() -> None:
 
     assert found["step"].kind == "regressed"
     assert found["step"].companions == {"cpu_s": (0.5, 1.5)}
+
+
+SIZE = number("size", 100.0, unit="B")
+
+
+@pytest.mark.parametrize(
+    ("changed", "metric", "kind"),
+    [
+        (replace(SIZE, value=200.0, better="info"), "size", "missing"),
+        (replace(SIZE, value=200.0, better="higher"), "size", "missing"),
+        (replace(SIZE, value=200.0, unit="kB"), "size", "missing"),
+        (replace(SIZE, value=200.0, name="bytes"), "size", "missing"),
+        (replace(SIZE, value=200.0, at={"of": "weights"}), "size", "missing"),
+        (replace(curve(2.0, 1.9, 1.8), better="info"), "loss_curve[seed=0]", "missing"),
+    ],
+    ids=["info", "kind", "unit", "name", "point", "curve as info"],
+)
+def test_a_metric_that_the_candidate_talks_down_fails_under_pairs(changed: Sample, metric: str, kind: str) -> None:
+    references = launches(curve(2.0, 1.5, 1.0) if changed.name == "loss_curve" else SIZE)
+    found = judged_of_pairs(references, launches(changed))[metric]
+
+    assert (found.kind, found.is_failure) == (kind, True)
+
+
+@pytest.mark.parametrize(("is_judge", "code"), [(False, "other-definition"), (True, "not-measured")])
+@pytest.mark.parametrize("better", ["lower", "curve"])
+def test_another_target_is_no_way_out_where_the_base_judges(is_judge: bool, code: str, better: Better) -> None:
+    of_target = number("steps_to_error", 3.0, better, values=[3.0, 2.0, 1.0], identity={"target": 0.05})
+    loosened = replace(of_target, identity={"target": 5.0})
+    beside = Beside(
+        references=launches(of_target), tolerance_of=lambda metric: 0.05, looks=(5, 10), is_judge=is_judge
+    )  # fmt: skip
+    found = {f.name: f for f in compare(TERMS, CASE, launches(loosened), beside=beside, comparisons=1)}
+
+    assert found["steps_to_error"].code == code
+    assert found["steps_to_error"].reason.startswith("target was 0.05, now 5.0")
