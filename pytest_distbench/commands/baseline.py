@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from pytest_distbench import git
 from pytest_distbench.commands import NegativeError, Subcommand, add_commands, choose_entries, folder_of, read_chosen
 from pytest_distbench.errors import ConfigurationError, DistbenchError
 from pytest_distbench.extensions import Table
@@ -204,7 +205,17 @@ def _accept(options: argparse.Namespace) -> Iterator[str]:
     refused: list[str] = []
     seen = kept = 0
     record = read_run_record(options.run)
+    if record.results and all(result.reference.kind == "paired" for result in record.results):
+        raise DistbenchError(
+            f"{options.run} compares with {record.results[0].reference.name} by interleaved A/B: it has no numbers to "
+            "accept. Measure without --distbench-against, by --distbench-update"
+        )
     folder = options.baselines or Path(record.settings.get("baselines", "baselines"))
+    here = git.describe_commit(folder.parent).removesuffix("-dirty")
+    if record.commit.endswith("-dirty"):
+        yield f"? {options.run} was measured on changes that no commit has, on top of {record.commit[:10]}"
+    elif record.commit and here and record.commit != here:
+        yield f"? {options.run} was measured at {record.commit[:10]}; checked out is {here[:10]}"
     did_not_pass = why_test_did_not_pass(record.results)
     for result in record.results:
         case = result.case

@@ -26,6 +26,7 @@ from pytest_distbench.judging.entry import (
     why_not_storable,
 )
 from pytest_distbench.judging.fingerprint_rule import differences
+from pytest_distbench.judging.terms import by_metric
 from pytest_distbench.records.case import BaselineEntry, EntryName
 from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, median
@@ -34,6 +35,7 @@ from pytest_distbench.records.record import Record, replace
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.store.baselines import BASELINE_FILES, BaselineFile, BaselineStore
 from pytest_distbench.store.entries import Choice
+from pytest_distbench.units import quantity
 
 _LONGEST_VALUE = 60
 
@@ -269,6 +271,8 @@ def propose_entry(
     if not is_wanted(mode, result.verdicts, is_new=is_new) or (mode == "new" and not is_new):
         return None
     _check_bounds(result, stored)
+    if stored is not None and not force and (newer := _newer(result, stored)):
+        raise NotABaseline(f"{newer} since this run compared with it: measure again, or accept it with --force")
     if why := why_not_storable(result.launches, fewest=1):
         raise NotABaseline(why)
     made = make_entry(result.case, result.launches, result.environment.software, before=stored)
@@ -293,6 +297,20 @@ def propose_entry(
     if any(metric[0].is_noisy for metric in kept.values()):  # what explains their noise stays with them
         checked = replace(checked, **{name: getattr(known, name) for name in _OF_CLOCKS})
     return replace(checked, fingerprints=made.fingerprints | unsure)
+
+
+def _newer(result: CaseResult, stored: BaselineEntry) -> str:
+    """What was recorded after the baseline that a run has compared with, in a clause; "" if nothing was."""
+    then = result.reference.metrics
+    if not then and stored.holds_numbers and all(v.kind == "new" for v in result.verdicts if v.is_judged):
+        return "its baseline was recorded"
+    found = by_metric(result.launches)
+    for key, metric in stored.metrics.items():
+        is_own = _what_counts(metric) == _what_counts(found.get(key, ()))
+        if key in then and not is_own and _what_counts(then[key]) != _what_counts(metric):
+            values = (quantity(median(m.value for m in side), metric[0].unit) for side in (then[key], metric))
+            return f"the baseline of {key} became {' -> '.join(values)}"
+    return ""
 
 
 def _is_kept(verdict: Finding | None, known: Sequence[Sample], made: Sequence[Sample], *, few: bool) -> bool:

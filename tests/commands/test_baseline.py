@@ -15,6 +15,7 @@ from support.stores import CASE, KEY, PLATFORM, TEST, Run, entry, environment, n
 from pytest_distbench.commands.cli import main
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import ReferenceRecord
 from pytest_distbench.store.baselines import BaselineStore
 
 
@@ -149,6 +150,43 @@ class TestAccept:
         assert "step is new or changed, and has 3 of the 5 launches" in refused[1]
         assert forced[0] == 0
         assert "step    2 ms  9 ms  +350.0 %    3 -> 3" in forced[1]
+
+    @pytest.mark.parametrize(
+        ("commit", "line"),
+        [
+            ("{here}", ""),
+            ("{here}-dirty", "? {run} was measured on changes that no commit has, on top of {here:.10}"),
+            ("3f2a91c0d4e5", "? {run} was measured at 3f2a91c0d4; checked out is {here:.10}"),
+        ],
+        ids=["this commit", "a dirty tree", "another commit"],
+    )
+    def test_says_where_the_numbers_are_from_if_not_from_this_commit(
+        self, run: Run, store: BaselineStore, tmp_path: Path, commit: str, line: str
+    ) -> None:
+        git(tmp_path, "init", "--quiet")
+        git(tmp_path, "add", "--all")
+        git(tmp_path, "commit", "--quiet", "--message", "baselines")
+        here, path = (
+            git(tmp_path, "rev-parse", "HEAD").strip(),
+            Path(record(tmp_path / "run.json", result(*[0.004] * 5))),
+        )
+        path.write_text(json.dumps({**json.loads(path.read_text()), "commit": commit.format(here=here)}))
+        _, text = run("accept", str(path))
+
+        assert [found for found in text.splitlines() if "was measured" in found] == [
+            line.format(run=path, here=here)
+        ] * bool(line)
+
+    def test_a_record_of_an_interleaved_comparison_has_nothing_to_accept(
+        self, run: Run, store: BaselineStore, tmp_path: Path
+    ) -> None:
+        against = result(
+            0.004, code="within-threshold", reference=ReferenceRecord(kind="paired", name="main (3f2a91c0d4)")
+        )
+        code, text = run("accept", record(tmp_path / "run.json", against))
+
+        assert code == 2
+        assert "compares with main (3f2a91c0d4) by interleaved A/B: it has no numbers to accept" in text
 
     def test_a_dry_run_writes_nothing(self, run: Run, store: BaselineStore, tmp_path: Path) -> None:
         _, text = run("accept", record(tmp_path / "run.json", result(*[0.004] * 5)), "--dry-run")

@@ -217,6 +217,29 @@ def test_what_must_not_be_a_baseline_is_refused_and_told_what_measures_it(
         take(made, stored, mode="all" if stored is None else "changed")
 
 
+@pytest.mark.parametrize(
+    ("then", "now", "newer"),
+    [
+        ([0.002] * 5, [0.002] * 5, ""),
+        ([0.002] * 5, [0.003] * 5, "the baseline of step became 2 ms -> 3 ms"),
+        ([0.002] * 5, [0.004] * 5, ""),  # by this run
+        ([], [0.003] * 5, "its baseline was recorded"),
+    ],
+    ids=["as it was", "recorded since", "recorded by the run", "new since"],
+)
+def test_a_number_that_is_newer_than_the_run_is_overwritten_by_force_alone(
+    then: list[float], now: list[float], newer: str
+) -> None:
+    code = "beyond-threshold" if then else "no-baseline"
+    known = ReferenceRecord(kind="stored", metrics=entry(*then).metrics if then else {})
+    made, stored = result(*FIVE, code=code, reference=known), entry(*now)
+
+    if newer:
+        with pytest.raises(NotABaseline, match=f"{newer} since this run compared with it: measure again"):
+            take(made, stored, mode="changed")
+    assert values_of(take(made, stored, mode="changed", force=bool(newer)), "step") == [0.004] * 5
+
+
 def test_two_launches_that_agree_are_enough_of_a_new_number_of_a_training() -> None:
     new = measured(CURVE, launches=2, codes={"loss": "no-baseline"})
 
