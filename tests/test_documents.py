@@ -52,7 +52,7 @@ BUDGETS = {
     "forecast.md": 1070,  # with how far off it is, in four places
     "gpus.md": 950,  # AMD
     "files.md": 800,
-    "verdicts.md": 1945,  # what decides where A/B cannot
+    "verdicts.md": 1970,  # what decides where A/B cannot; memory by its scatter
     "fingerprints.md": 1350,
     "convergence.md": 1520,
     "index.md": 150,

@@ -29,6 +29,7 @@ from pytest_distbench.judging.terms import (
     lost_part,
     missing_finding,
     staleness,
+    tolerance_of_memory,
     version_changes,
 )
 from pytest_distbench.judging.thresholds import BUSIER_SHARE, Circumstances, typical_noise, whole
@@ -130,6 +131,10 @@ def compare(
     else:
         sides = in_pairs(beside.references, launches, wanted, terms)
         own = {key: METRIC_KINDS[now[0].better].tolerance for key, (_, now) in sides.items()}
+        for key, (then, (now, *_)) in sides.items():
+            if METRIC_KINDS[now.better].is_memory:
+                named = terms.own_tolerance_of(now.name, ())
+                own[key] = tolerance_of_memory(then) if named is None else named
         tolerances = {k: beside.tolerance_of(sides[k][1][0]) if known is None else known for k, known in own.items()}
         noisy = [now[0] for _, now in sides.values() if now[0].is_noisy]
         under = dataclasses.replace(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,12 @@ from pytest_distbench.records.run import Finding
 from pytest_distbench.units import counted, format_quantity
 
 _NEAR = 0.8  # of the letters of two names that are taken for one, so many are the same, in order
+
+
+FEWEST_SIZES, SIZE_DEVIATIONS = 5, 4.0
+LEAST_OF_SIZES, OF_FEW_SIZES = 0.05, 0.2
+"""An amount of memory may rise by so many standard deviations of its stored launches, by the least at least; of fewer
+launches by the other share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +109,21 @@ def by_metric(launches: Sequence[LaunchRecord]) -> dict[str, list[Sample]]:
 
 
 def accepted_changes(terms: Terms, launches: Sequence[LaunchRecord], entry: BaselineEntry | None) -> dict[str, float]:
-    return {
-        key: terms.tolerance_of(m[0], entry.by_hand(key) if entry is not None else ())
-        for key, m in by_metric(launches).items()
-    }
+    found = {}
+    for key, (metric, *_) in by_metric(launches).items():
+        by_hand = entry.by_hand(key) if entry is not None else ()
+        found[key] = terms.tolerance_of(metric, by_hand)
+        if METRIC_KINDS[metric.better].is_memory and terms.own_tolerance_of(metric.name, by_hand) is None:
+            found[key] = tolerance_of_memory(entry.metrics.get(key, ()) if entry is not None else ())
+    return found
+
+
+def tolerance_of_memory(stored: Sequence[Sample]) -> float:
+    """What nobody set of an amount of memory: by how the stored launches scatter, from :data:`FEWEST_SIZES` on."""
+    values = [m.value for m in stored if m.value is not None and m.value > 0]
+    if len(values) < FEWEST_SIZES:
+        return OF_FEW_SIZES
+    return max(LEAST_OF_SIZES, SIZE_DEVIATIONS * statistics.stdev(values) / statistics.fmean(values))
 
 
 def difference(stored: Sample, current: Sample) -> str:

@@ -141,6 +141,35 @@ def with_memory(made: list[LaunchRecord], num_bytes: float) -> list[LaunchRecord
     return [replace(launch, measurements=[*launch.measurements, memory]) for launch in made]
 
 
+STEADY = (1.0, 1.005, 0.995, 1.003, 0.997)  # a standard deviation of 0.4 %
+WIDE = (1.0, 1.03, 0.97, 1.02, 0.98)  # of 2.5 %
+
+
+@pytest.mark.parametrize(
+    ("stored", "now", "terms", "torch", "code"),
+    [
+        (STEADY, 1.135, {}, "2.13.0", "beyond-threshold"),
+        (STEADY, 1.04, {}, "2.13.0", "within-threshold"),
+        (STEADY, 0.9, {}, "2.13.0", "better"),
+        (WIDE, 1.1, {}, "2.13.0", "within-threshold"),
+        (WIDE, 1.18, {}, "2.13.0", "beyond-threshold"),
+        (STEADY[:4], 1.135, {}, "2.13.0", "within-threshold"),
+        (STEADY[:4], 1.3, {}, "2.13.0", "beyond-threshold"),
+        (STEADY, 1.135, {"tolerance": {"peak_memory": 0.2}}, "2.13.0", "within-threshold"),
+        (STEADY, 1.08, {}, "2.14.0", "other-software"),
+        (STEADY, 1.3, {}, "2.14.0", "beyond-threshold"),
+    ],
+)
+def test_memory_is_judged_by_how_its_stored_launches_scatter_from_five_on(
+    stored: tuple[float, ...], now: float, terms: dict[str, Any], torch: str, code: str
+) -> None:
+    known = baseline_of([2.0**30 * v for v in stored], "memory", "B", name="peak_memory")
+    both = replace(STORED, metrics={**STORED.metrics, "peak_memory": known}, software={"torch": "2.13.0"})
+    made = [replace(launch, software={"torch": torch}) for launch in with_memory(launches(*QUIET), 2.0**30 * now)]
+
+    assert verdicts(made, both, **terms)["peak_memory"].code == code
+
+
 def test_memory_that_one_side_does_not_know_is_not_said_to_be_missing() -> None:
     stored = baseline_of([2.0**30], "memory", "B", name="peak_memory")
     both = replace(STORED, metrics={**STORED.metrics, "peak_memory": stored})
