@@ -371,12 +371,11 @@ def exactly(c: Comparison) -> Finding:
     then, now = (format_values(values, c.metric.unit) for values in (c.old, c.new))
     if new == old and not where and (c.is_paired or len(new) == 1):
         return c.finding("equal", threshold=0.0)
-    if len(old) > 1 and c.is_paired:
+    if len(old) > 1:
+        of = " commit" * c.is_paired
         return c.finding(
-            "unusable-baseline", f"differs between launches of the baseline commit ({then}), so it is not exact"
+            "unusable-baseline", f"differs between launches of the baseline{of} ({then}), so it is not exact"
         )
-    if len(old) > 1 and len(new) > 1:
-        return c.finding("unusable-baseline", "differs between launches, now and in the baseline, so it is not exact")
     if len(new) > 1:
         return c.finding("unstable-number", f"differs between launches of this run: {now}")
     if not c.under.same_software:
@@ -454,6 +453,13 @@ def _margin(value: float, tolerance: float, unit: str) -> float:
 def nothing_timed(c: Comparison) -> Finding | None:
     why = next(filter(None, map(why_nothing_was_timed, c.candidate)), "")
     return c.finding("nothing-timed" if any(c.known[0]) else "invalid-value", why) if why else None
+
+
+def of_negative_time(c: Comparison) -> Finding | None:
+    least, unit = min(c.known[0]), c.metric.unit
+    if least >= 0 or is_size(unit) or not why_impossible(least, unit):
+        return None
+    return c.finding("unusable-baseline", f"a launch of the baseline took {quantity(least, unit)}: record it again")
 
 
 def of_one_launch(c: Comparison) -> Finding | None:
@@ -613,6 +619,7 @@ def too_noisy(c: Comparison) -> Finding:
 
 RULES["noisy"] = (
     nothing_timed,
+    of_negative_time,
     of_one_launch,
     by_order,
     asked_by_screening,

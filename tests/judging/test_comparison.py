@@ -142,6 +142,19 @@ def test_what_is_worse_in_every_launch_is_a_regression(
     assert compare(old, now, better).kind == kind  # type: ignore[call-arg, arg-type]
 
 
+@pytest.mark.parametrize(
+    ("stored", "better", "reason"),
+    [
+        ([-5.0, 5.0, 5.0], "lower", "a launch of the baseline took -5 s: record it again"),
+        ([5.0, 5.0, 7.0], "exact", "differs between launches of the baseline (5 s, 7 s), so it is not exact"),
+    ],
+)
+def test_a_baseline_that_was_edited_into_nonsense_is_unusable(stored: list[float], better: Better, reason: str) -> None:
+    found = judge([metric(7.0, better)] * 3, baseline(stored, better), rule(max_launches=3))
+
+    assert (found.code, found.reason) == ("unusable-baseline", reason)
+
+
 def test_what_has_no_ratio_is_told_from_what_to_what_and_needs_more_than_order_where_it_scatters() -> None:
     entry = baseline([100.0] * 10, "higher")
     assert judge([metric(0.0, "higher")] * 5, entry, rule(tolerance=3.0)).kind == "regressed"
