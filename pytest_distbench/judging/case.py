@@ -10,6 +10,7 @@ GPUs, so what counts is what was worse than at the baseline; and one launch of s
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,8 +21,17 @@ from pytest_distbench.judging.comparison import Comparison, as_info
 from pytest_distbench.judging.deciders import NO_BASELINE, Absence, decide, precondition
 from pytest_distbench.judging.entry import few_launches, make_entry, norm_of
 from pytest_distbench.judging.fingerprint_rule import METRIC, fingerprints_of, judge_fingerprints
-from pytest_distbench.judging.screening import Neighbours, Screening, as_one, error_share, find_runs, stored_together
+from pytest_distbench.judging.screening import (
+    Neighbours,
+    Screening,
+    as_one,
+    error_share,
+    find_runs,
+    is_clock,
+    stored_together,
+)
 from pytest_distbench.judging.terms import (
+    TOO_GOOD,
     Terms,
     accepted_changes,
     by_metric,
@@ -167,6 +177,9 @@ def compare(
         for key, (then, now) in sides.items()
         if not METRIC_KINDS[now[0].better].is_of_training
     }
+    timings = [c for c in compared.values() if beside is None and is_clock(c.metric, c.metric.unit) and c.baseline]
+    if len(timings) > 2 and sum(c.change < -math.log(TOO_GOOD) for c in timings) > len(timings) / 2:
+        compared = {key: dataclasses.replace(c, is_faster_machine=True) for key, c in compared.items()}
     runs = [run for run in runs if not any(precondition(compared[key]) for key in run.keys)]
     neighbours = _decide_runs(runs, compared, launches, beside, stored, under)
     findings += [

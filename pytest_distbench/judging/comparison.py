@@ -42,6 +42,7 @@ from pytest_distbench.judging.deciders import FIRST, RULES, Compared, Decider, d
 from pytest_distbench.judging.stats import BLIND_LIMIT, LARGEST_EXPONENT, student_t_quantile, worse_pairs
 from pytest_distbench.judging.terms import (
     OF_FEW_SIZES,
+    TOO_GOOD,
     difference,
     more_than_stored,
     most_of_ranks,
@@ -105,6 +106,7 @@ class Comparison(Compared):
         ab: of triples, how their sentences begin: ``interleaved A/B with 3f2a91c0d4``.
         neighbours: the runs of sizes that it belongs to, the shortest first, what each is as one number, and its sizes.
         screening: of launches that can be followed by interleaved ones; None: they cannot.
+        is_faster_machine: whether most timings of the case became faster alike.
     """
 
     candidate: Sequence[Sample]
@@ -115,6 +117,7 @@ class Comparison(Compared):
     statistic: Statistic | None = None
     neighbours: Sequence[tuple[Neighbours, Finding, Sequence[Comparison]]] = ()
     screening: Screening | None = None
+    is_faster_machine: bool = False
 
     @property
     def metric(self) -> Sample:
@@ -543,6 +546,13 @@ def better(c: Comparison) -> Finding | None:
     return _better(c, c.noisy) if c.is_clear(-1.0) else None
 
 
+def much_better(c: Comparison) -> Finding | None:
+    """No noise is known that makes code twice as fast in each launch, and it alone."""
+    if c.is_paired or c.is_faster_machine or c.change > -math.log(TOO_GOOD):
+        return None
+    return _better(c, c.noisy) if worse_pairs(*c.logs, -c.sign) == 1.0 else None
+
+
 def _better(c: Comparison, say: Callable[[ReasonCode, str], Finding], told: str = "") -> Finding:
     """An improvement; of a series that has become much longer it may be another number."""
     why = more_than_stored(c.baseline, c.candidate)
@@ -627,6 +637,7 @@ RULES["noisy"] = (
     slower_in_all_iterations,
     vetoed,
     better,
+    much_better,
     moved_with_neighbours,
     screened_as_healthy,
     asked_by_neighbours,

@@ -17,7 +17,7 @@ from pytest_distbench.judging.bounds import is_learned
 from pytest_distbench.judging.entry import norm_of, phases_of
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.stats import BLIND_LIMIT
-from pytest_distbench.judging.terms import severity, software_changes, version_changes
+from pytest_distbench.judging.terms import TOO_GOOD, severity, software_changes, version_changes
 from pytest_distbench.judging.thresholds import BUSIER_SHARE
 from pytest_distbench.judging.words import metric_text
 from pytest_distbench.records.iteration import NOT_RECORDED, TRAINING_STEP
@@ -404,6 +404,21 @@ def unconfirmed(results: Sequence[CaseResult]) -> Iterator[Finding]:
         yield Finding(code="unconfirmed", reason=told)
 
 
+def contradictions(results: Sequence[CaseResult]) -> Iterator[Finding]:
+    """Timings of a script that became much faster while its wall time did not: they may be of other work."""
+    for result in results:
+        wall = next((v.ratio for v in result.verdicts if v.name == WALL_TIME and v.ratio), 0.0)
+        for v in result.verdicts if wall > 0 else ():
+            if v.name == WALL_TIME or is_size(v.unit) or not METRIC_KINDS[v.better].is_noisy or not v.ratio:
+                continue
+            faster = v.ratio ** -METRIC_KINDS[v.better].sign
+            if faster > TOO_GOOD and faster * wall > TOO_GOOD:
+                told = f"{v.metric} says {faster:.3g} times as fast, and {WALL_TIME} changed by {format_change(wall)}"
+                yield Finding(
+                    code="contradiction", reason=f"{result.case.title}: {told}: do both still measure the same work?"
+                )
+
+
 def flaky_tests(results: Sequence[CaseResult]) -> dict[str, str]:
     """Tests that passed only when a plugin ran them again: node id -> at which attempt, and what ended the first."""
     tests = {result.nodeid: result.flaky for result in results if result.flaky}
@@ -538,6 +553,7 @@ RUN_REMARKS: tuple[Callable[[Sequence[CaseResult]], Iterable[Finding]], ...] = (
     moved_together,
     out_of_reach,
     unconfirmed,
+    contradictions,
     flaky,
     needless,
     software,

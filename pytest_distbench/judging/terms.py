@@ -32,6 +32,8 @@ from pytest_distbench.units import counted, format_quantity
 _NEAR = 0.8  # of the letters of two names that are taken for one, so many are the same, in order
 
 
+TOO_GOOD = 2.0  # times as fast: beyond it a timing has improved, however noisy it is
+
 FEWEST_SIZES, SIZE_DEVIATIONS = 5, 4.0
 LEAST_OF_SIZES, OF_FEW_SIZES = 0.05, 0.2
 """An amount of memory may rise by so many standard deviations of its stored launches, by the least at least; of fewer

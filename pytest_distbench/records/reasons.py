@@ -554,6 +554,7 @@ REMARKS: dict[ReasonCode, Reason] = {
     "not-delayed": replace(_DOUBT, mark="?"),
     "out-of-reach": replace(_DOUBT, mark="?"),
     "unconfirmed": replace(_DOUBT, mark="?"),
+    "contradiction": replace(_DOUBT, mark="?"),
     "all-moved": _REMARK,
     "flaky": _REMARK,
     "needless-xfail": _REMARK,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from support.metrics import baseline_of
 from support.stores import SOFTWARE, entry, result
 
 from pytest_distbench.judging.case import can_repeat, compare
+from pytest_distbench.judging.entry import make_entry
 from pytest_distbench.judging.terms import Terms
 from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.iteration import Course, Fingerprint, StepKind
@@ -139,6 +141,35 @@ def test_what_differs_in_some_steps_alone_has_to_be_shown_by_three_launches() ->
 def with_memory(made: list[LaunchRecord], num_bytes: float) -> list[LaunchRecord]:
     memory = Sample(name="peak_memory", unit="B", better="memory", value=num_bytes)
     return [replace(launch, measurements=[*launch.measurements, memory]) for launch in made]
+
+
+NOISY = (1.0, 2.0, 0.6, 1.6, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("others", "now", "kind"),
+    [
+        (1.0, 0.1, "improved"),
+        (1.0, 0.55, "inconclusive"),  # stored launches reach it
+        (0.1, 0.1, "inconclusive"),  # everything became faster alike: the machine did
+    ],
+    ids=["alone", "within the stored", "with the others"],
+)
+def test_what_alone_became_more_than_twice_as_fast_has_improved_however_noisy_it_is(
+    others: float, now: float, kind: str
+) -> None:
+    first = launches(1.0)[0].measurements[0]
+
+    def made(factors: Sequence[float], *, step: float, rest: float) -> list[LaunchRecord]:
+        found = launches(*factors)
+        values = {"step": step, "load": rest, "save": rest, "log": rest}
+        return [
+            replace(one, measurements=[replace(first, name=n, value=f * v) for n, v in values.items()])
+            for one, f in zip(found, factors, strict=True)
+        ]
+
+    known = make_entry(result(1.0).case, made(NOISY, step=1.0, rest=1.0), {"torch": "2.14.0"})
+    assert verdicts(made([1.0, 1.01, 0.99], step=now, rest=others), known)["step"].kind == kind
 
 
 STEADY = (1.0, 1.005, 0.995, 1.003, 0.997)  # a standard deviation of 0.4 %

@@ -9,6 +9,7 @@ from support.results import result, verdict
 from pytest_distbench.judging.outcome import Strictness, conclude
 from pytest_distbench.judging.remarks import remarks
 from pytest_distbench.records.iteration import SAMPLES, TRAINING_STEP, Fingerprint
+from pytest_distbench.records.kinds import Better
 from pytest_distbench.records.metric import Bound, Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Control, Finding
@@ -177,3 +178,22 @@ def test_what_a_training_learns_by_its_name_or_its_kind_judges_learning_and_no_o
 )
 def test_what_judges_a_loss_or_does_not_train_is_told_nothing(other: CaseResult) -> None:
     assert unjudged_learning([other]) == []
+
+
+@pytest.mark.parametrize(
+    ("ratio", "better", "wall", "is_said"),
+    [
+        (14.0, "higher", 1.08, True),
+        (0.2, "lower", 1.0, True),
+        (14.0, "higher", 0.08, False),  # the script became as fast
+        (1.5, "higher", 1.1, False),
+        (14.0, "exact", 1.0, False),
+    ],
+)
+def test_a_number_that_became_much_faster_alone_contradicts_the_wall_time(
+    ratio: float, better: Better, wall: float, is_said: bool
+) -> None:
+    seen = verdict("better", metric="throughput", unit="1/s", better=better, ratio=ratio)
+    found = remarks([result(seen, verdict(metric="wall_time", ratio=wall))])
+
+    assert ["contradiction"] * is_said == [each.code for each in found if each.code == "contradiction"]
