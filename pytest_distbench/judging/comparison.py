@@ -35,6 +35,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -60,8 +61,10 @@ from pytest_distbench.judging.thresholds import (
     OBVIOUS_LIMITS,
     STANDARD_ERRORS,
     VETO,
+    WHOLES,
     Circumstances,
     Difference,
+    Whole,
     are_timed,
     both_by_all_iterations,
     by_all_iterations,
@@ -70,7 +73,9 @@ from pytest_distbench.judging.thresholds import (
     noise_of_means,
     of_pairs,
     of_stored,
+    paid,
     stretches,
+    whole,
 )
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, geometric_mean, median
 from pytest_distbench.records.metric import Sample
@@ -88,6 +93,7 @@ LEAST_BYTES = 16 * 2**20
 AGREEING_LAUNCHES = 3
 
 MORE_LAUNCHES = "more launches are needed"
+MARKEDLY = 1.5  # an iteration that takes so many times as long is slow
 MORE_MEMORY = "more memory, and other software versions"
 
 Shown = tuple[Statistic, Sequence[float | None], Sequence[float | None]]
@@ -263,12 +269,11 @@ class Comparison(Compared):
         near = max(0.0, found.limit - STANDARD_ERRORS * found.error)
         return -found.limit <= found.worse_by <= near
 
-    @cached_property
-    def of_all(self) -> Comparison | None:
+    def of_all(self, of: Whole) -> Comparison | None:
         """The same by all iterations: of stored launches beyond doubt; None where a side does not know them."""
         candidate = [m for m in self.candidate if m.value is not None]
         if self.ab and self.statistic is None:
-            sides = [[by_all_iterations(m) for m in side] for side in (candidate, self.baseline, self.control)]
+            sides = [[by_all_iterations(m, of) for m in side] for side in (candidate, self.baseline, self.control)]
             new, old, again = ([m for m in side if m is not None] for side in sides)
             if not new or not len(new) == len(old) == len(again) == len(candidate):
                 return None
@@ -280,9 +285,9 @@ class Comparison(Compared):
             )
             ab = f"{self.ab}, mean over all iterations"
             return Comparison(
-                candidate=new, baseline=old, control=again, under=under, ab=ab, statistic="A/B all iterations"
+                candidate=new, baseline=old, control=again, under=under, ab=ab, statistic=_STATISTICS[of][1]
             )
-        both = both_by_all_iterations(self.baseline, candidate)
+        both = both_by_all_iterations(self.baseline, candidate, of)
         if self.is_paired or both is None:
             return None
         under = dataclasses.replace(self.under, tolerance=max(self.under.tolerance, BEYOND_DOUBT), noise_floor=0.0)
@@ -520,21 +525,54 @@ def slower(c: Comparison) -> Finding | None:
 
 
 def slower_in_all_iterations(c: Comparison) -> Finding | None:
-    """The fast side is not: most iterations may have become slow nevertheless."""
-    of_all = None if c.is_clear(1.0) and not c.ab else c.of_all
+    """The fast side is not: most iterations may have become slow nevertheless, or a few by so much that it is paid."""
+    if c.is_clear(1.0) and not c.ab:
+        return None
+    found = [_slower_in(c, of) for of in WHOLES]
+    return next((f for f in found if f is not None and not f.is_open), next(filter(None, found), None))
+
+
+def _slower_in(c: Comparison, of: Whole) -> Finding | None:
+    of_all = c.of_all(of)
     if of_all is not None and c.ab:
         found, looks_worse = decide(of_all), of_all.change > math.log1p(LEAST_OF_ALL) / 2
-        return found if found.kind == "regressed" or (found.is_open and looks_worse) else None
+        if found.kind == "regressed":
+            return replace(found, reason=f"{found.reason}{pattern(c.candidate[-1])}") if of is paid else found
+        return found if found.is_open and looks_worse else None
     if of_all is None or of_all.difference.worse_by <= of_all.difference.limit:
         return None
     if not of_all.is_clear(1.0):
         return None if c.is_last else c.noisy("launches-used-up", MORE_LAUNCHES, is_open=True)
     worse_by = of_all.difference.worse_by
-    told = f"{format_change(math.exp(c.sign * worse_by))} by the geometric mean of all iterations"
+    mean = "geometric mean of all iterations" if of is whole else f"mean of the iterations{pattern(c.candidate[-1])}"
+    told = f"{format_change(math.exp(c.sign * worse_by))} by the {mean}"
     code, excuse = c.under.excuse(c.metric.unit, worse_by)
     threshold = math.expm1(min(of_all.difference.limit, LARGEST_EXPONENT))
-    shown: Shown = "all iterations", of_all.new, of_all.old
+    shown: Shown = _STATISTICS[of][0], of_all.new, of_all.old
     return c.finding(code or "beyond-threshold", excuse or told, threshold=threshold, shown=shown)
+
+
+_STATISTICS: dict[Whole, tuple[Statistic, Statistic]] = {
+    whole: ("all iterations", "A/B all iterations"),
+    paid: ("mean", "A/B mean"),
+}
+"""What each is called, of stored launches and of pairs."""
+
+
+def pattern(launch: Sample) -> str:
+    """Which share of the iterations is slow, and how much: ``: 1 of 10 iterations takes 60 ms instead of 10 ms``."""
+    spread, is_rate = launch.spread, METRIC_KINDS[launch.better].sign < 0
+    if spread is None or not spread.mean_but_slowest:
+        return ""
+    fast, slow = (spread.median, spread.minimum) if is_rate else (spread.p25, spread.p95)
+    if not is_rate and slow < MARKEDLY * fast:
+        slow = spread.p99
+    times = [1 / v if is_rate else v for v in (fast, slow, spread.mean_but_slowest) if v > 0]
+    if len(times) < 3 or times[1] < MARKEDLY * times[0]:
+        return ""
+    share = Fraction((times[2] - times[0]) / (times[1] - times[0])).limit_denominator(10)
+    instead = f"{quantity(slow, launch.unit)} instead of {quantity(fast, launch.unit)}"
+    return f": about {share.numerator} of {share.denominator} iterations at {instead}" if 0 < share < 1 else ""
 
 
 def vetoed(c: Comparison) -> Finding | None:

@@ -179,14 +179,15 @@ def stored_samples(found: Sequence[Sample]) -> list[Sample]:
     is_timed = kind.has_fast_side and all(
         m.value is not None and 0 < s.minimum <= m.value <= s.p95 for m, s in zip(found, spreads, strict=True)
     )  # a run record of others may say anything
-    wholes = [s.geometric_mean for s in spreads]
+    wholes, means = ([getattr(s, n) for s in spreads] for n in ("geometric_mean", "mean_but_slowest"))
     number = min(map(series_length, found)) if not (kind.is_curve or kind.is_exact) else 0
     stored = [
         Spread(
             n=number,
             minimum=_round(s.minimum) if is_timed else 0.0,
             p95=_round(s.p95) if is_timed else 0.0,
-            geometric_mean=_round(s.geometric_mean) if s.geometric_mean is not None and None not in wholes else None,
+            geometric_mean=_round(s.geometric_mean) if s.geometric_mean and None not in wholes else None,
+            mean_but_slowest=_round(s.mean_but_slowest) if s.mean_but_slowest and None not in means else None,
             over_ranks=over_ranks[: len(of_launch)] if kind.is_curve else over_ranks,
         )
         for s, of_launch in zip(spreads, series, strict=True)

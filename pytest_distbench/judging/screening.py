@@ -37,6 +37,7 @@ from pytest_distbench.judging.stats import normal_quantile
 from pytest_distbench.judging.terms import Terms, accepted_changes, by_metric, staleness
 from pytest_distbench.judging.thresholds import (
     LEAST_OF_ALL,
+    WHOLES,
     are_timed,
     both_by_all_iterations,
     fast_logs,
@@ -58,7 +59,7 @@ CONFIRMED = 0.3  # cases of a healthy run that are suspicious, on average
 
 ADDED = 0.2  # healthy cases that ask for a second launch
 
-KINDS = 4  # of evidence, which share what a metric may spend
+KINDS = 5  # of evidence, which share what a metric may spend
 
 FEWEST_POINTS = 3  # of a name, to be looked at together
 
@@ -283,7 +284,7 @@ def screen(
         least: float = 0.0,
         is_clock: bool = True,
     ) -> None:
-        """What the logarithms of each launch say of some metrics: a quarter of what these may spend is for each kind.
+        """What the logarithms of each launch say of some metrics: a fifth of what these may spend is for each kind.
 
         ``least`` is a floor that is set for it, as a fraction.
         """
@@ -306,7 +307,7 @@ def screen(
         old, new = _logs(stored[key], measurements)
         sigma = max(_spread(old), noise.get(metric_name(key), 0.0))
         add((key,), new, old, sigma, METRIC_KINDS[stored[key][0].better].sign)
-        if (by_all := both_by_all_iterations(stored[key], measurements)) is not None:
+        for by_all in filter(None, (both_by_all_iterations(stored[key], measurements, of) for of in WHOLES)):
             floor, (old, new) = max(tolerances[key], LEAST_OF_ALL), map(fast_logs, by_all)
             add((key,), new, old, _spread(old), METRIC_KINDS[stored[key][0].better].sign, least=floor, is_clock=False)
         then, sigma = (stored[key][0].companions.get(name, 0.0) for name in (CPU_S, CPU_SPREAD))

@@ -51,7 +51,7 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -396,16 +396,27 @@ def whole(measurement: Sample) -> float | None:
     return measurement.spread.geometric_mean if measurement.spread is not None else None
 
 
-def by_all_iterations(launch: Sample) -> Sample | None:
+def paid(measurement: Sample) -> float | None:
+    """The mean of a launch's series but the slowest iteration; None as for :func:`whole`."""
+    return measurement.spread.mean_but_slowest if measurement.spread is not None else None
+
+
+Whole = Callable[[Sample], float | None]
+
+WHOLES: tuple[Whole, ...] = (whole, paid)
+"""What stands for all iterations of a launch."""
+
+
+def by_all_iterations(launch: Sample, of: Whole = whole) -> Sample | None:
     """The metric by all of its iterations; None where nobody knows them."""
-    value = whole(launch)
+    value = of(launch)
     return None if value is None else replace(launch, value=value, spread=None)
 
 
 def both_by_all_iterations(
-    stored: Sequence[Sample], current: Sequence[Sample]
+    stored: Sequence[Sample], current: Sequence[Sample], of: Whole = whole
 ) -> tuple[list[Sample], list[Sample]] | None:
     """The same of stored launches and of others; None where one side does not know enough of them."""
-    then, now = ([m for m in map(by_all_iterations, side) if m is not None] for side in (stored, current))
+    then, now = ([m for m in (by_all_iterations(m, of) for m in side) if m is not None] for side in (stored, current))
     is_known = len(then) >= max(FEWEST_STORED, len(stored)) and len(now) == len(current) > 0
     return (then, now) if is_known else None

@@ -446,6 +446,13 @@ _COMBINE: dict[str, Callable[[tuple[float, ...]], float]] = {
 }  # fmt: skip
 
 
+def _mean_but_slowest(values: Sequence[float], sign: float) -> float:
+    """The mean that is paid for; one iteration may be slow at any time: garbage, another process."""
+    times = sorted(values if sign > 0 else (1 / value for value in values))
+    mean = statistics.fmean(times[:-1] or times)
+    return mean if sign > 0 else 1 / mean
+
+
 def _spread(values: list[float], kept: Sequence[float], part: Observation) -> Spread:
     over_ranks = [math.sqrt(squares / len(part.of_ranks)) for squares in part.squares]
     over_ranks = over_ranks if any(over_ranks) else over_ranks[:1]
@@ -454,6 +461,7 @@ def _spread(values: list[float], kept: Sequence[float], part: Observation) -> Sp
     slowest, times = None, 0
     if len(part.of_ranks) > 1 and part.slowest:
         slowest, times = Counter(part.slowest).most_common(1)[0]
+    is_timing = METRIC_KINDS[part.better].is_noisy and len(values) >= FEWEST_OF_SERIES and min(*kept, *values) > 0
     return Spread(
         n=len(values),
         minimum=min(values),
@@ -463,9 +471,8 @@ def _spread(values: list[float], kept: Sequence[float], part: Observation) -> Sp
         p99=nearest_rank(values, 0.99),
         mean=statistics.fmean(values),
         stdev=statistics.stdev(values) if len(values) > 1 else 0.0,
-        geometric_mean=statistics.geometric_mean(kept)
-        if METRIC_KINDS[part.better].is_noisy and len(values) >= FEWEST_OF_SERIES and min(kept) > 0
-        else None,
+        geometric_mean=statistics.geometric_mean(kept) if is_timing else None,
+        mean_but_slowest=_mean_but_slowest(values, METRIC_KINDS[part.better].sign) if is_timing else None,
         slowest_rank=slowest,
         slowest_share=times / len(values),
         over_ranks=over_ranks,

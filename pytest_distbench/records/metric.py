@@ -162,7 +162,8 @@ def tightest(bounds: Sequence[Bound], side: Side) -> float | None:
 class Spread(Record, frozen=True, kw_only=True, omit_defaults=True):
     """How far the values of one launch are apart: those of its series, and those of its ranks.
 
-    A baseline keeps ``minimum``, ``p95`` and ``geometric_mean`` of a timing, ``n`` of another series, ``over_ranks``.
+    A baseline keeps ``minimum``, ``p95`` and both means of all iterations of a timing, ``n`` of another series,
+    ``over_ranks``.
     """
 
     n: int = 0
@@ -174,6 +175,8 @@ class Spread(Record, frozen=True, kw_only=True, omit_defaults=True):
     mean: float = 0.0
     stdev: float = 0.0
     geometric_mean: float | None = None  # of a series of times or rates; None where it has too few values, or one is 0
+    mean_but_slowest: float | None = None
+    """Of the same series: the arithmetic mean of the times without the slowest iteration; of rates the harmonic one."""
     slowest_rank: int | None = None  # the rank that was slowest most often; None where ranks were not compared
     slowest_share: float = 0.0  # share of the iterations in which that rank was the slowest, 0 to 1
     over_ranks: list[Number] = []

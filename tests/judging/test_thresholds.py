@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import statistics
 from collections.abc import Callable, Sequence
 
@@ -172,12 +173,18 @@ FAULTS: dict[str, Shape] = {
     "the last two thirds": lambda times: [t * (1.6 if 3 * i >= len(times) else 1) for i, t in enumerate(times)],
     "seven of ten, much": lambda times: [t * (7 if i % 10 < 7 else 1) for i, t in enumerate(times)],
     "bursts of ten": lambda times: [t * (3 if i // 10 % 2 else 1) for i, t in enumerate(times)],
+    "one of ten, sixfold": lambda times: [t * (6 if i % 10 == 3 else 1) for i, t in enumerate(times)],
+    "three of five": lambda times: [t * (2 if i % 5 < 3 else 1) for i, t in enumerate(times)],
+    "the first of an epoch": lambda times: [t * (15 if i % 12 == 0 else 1) for i, t in enumerate(times)],
     "a tail that grows": lambda times: [t * (1 + 1.5 * i / len(times)) if i % 4 else t for i, t in enumerate(times)],
 }
 HEALTHY: dict[str, Shape] = {
     "nothing": lambda times: times,
     "one pause": lambda times: [t * (8 if i == 5 else 1) for i, t in enumerate(times)],
     "a slower first tenth": lambda times: [t * (1.5 if 10 * i < len(times) else 1) for i, t in enumerate(times)],
+    "a pause at another place in each launch": lambda times: [
+        t * (9 if i == int(1e6 * times[0]) % len(times) else 1) for i, t in enumerate(times)
+    ],
     "another order": lambda times: times[::-1],
     "faster": lambda times: [t * 0.8 for t in times],
     "every second, by a little": lambda times: [t * (1.35 if i % 2 else 1) for i, t in enumerate(times)],
@@ -189,9 +196,10 @@ def measured(values: Sequence[float], better: Better = "lower") -> Sample:
     low = {"minimum": min(values), "p25": quantile(values, 0.25), "median": statistics.median(values)}
     high = {"p95": quantile(values, 0.95), "p99": max(values), "mean": statistics.fmean(values)}
     kept = distribution(values)
-    spread = Spread(
-        n=len(values), **low, **high, stdev=statistics.stdev(values), geometric_mean=statistics.geometric_mean(kept)
-    )
+    times = sorted(values if better == "lower" else (1 / value for value in values))[:-1]
+    mean = statistics.fmean(times) if better == "lower" else 1 / statistics.fmean(times)
+    means = {"geometric_mean": statistics.geometric_mean(kept), "mean_but_slowest": mean}
+    spread = Spread(n=len(values), **low, **high, stdev=statistics.stdev(values), **means)
     value, unit = METRIC_KINDS[better].launch_value(values), "s" if better == "lower" else "1/s"
     return Sample(name="step", unit=unit, better=better, value=value, spread=spread, values=kept, ranks=2)
 
@@ -232,6 +240,18 @@ def test_iterations_that_became_slow_are_in_doubt_and_red_in_turns(fault: str, b
 
     assert suspicion(FAULTS[fault], better) >= SUSPICIOUS
     assert (kind, "then" in reason) == ("regressed", True)
+
+
+@pytest.mark.parametrize(
+    ("fault", "better", "share"),
+    [
+        ("one of ten, sixfold", "lower", r"about 1 of 10 iterations at 5\d.* ms instead of 1\d.* ms"),
+        ("one of ten, sixfold", "higher", r"about 1 of 10 iterations at 1\d.* 1/s instead of \d+.* 1/s"),
+        ("the first of an epoch", "lower", r"about 1 of 1\d iterations at 1\d\d.* ms instead of 1\d.* ms"),
+    ],
+)
+def test_the_share_of_slow_iterations_is_named(fault: str, better: Better, share: str) -> None:
+    assert re.search(share, in_turns(FAULTS[fault], better)[1])
 
 
 @pytest.mark.parametrize("better", ["lower", "higher"])
