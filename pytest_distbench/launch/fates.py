@@ -12,22 +12,8 @@ import msgspec
 
 from pytest_distbench.errors import ReadingError, RecordingError
 from pytest_distbench.judging.fingerprint_rule import structure_metrics
-from pytest_distbench.launch.evidence import (
-    MISMATCH,
-    Sign,
-    before_dump,
-    is_in_own_code,
-    last_error,
-    late_collective,
-    raised_at,
-    read_abort,
-    read_dump,
-    read_sign,
-    read_uncaught,
-    trim,
-    waits_at,
-    with_entered,
-)
+from pytest_distbench.launch import evidence
+from pytest_distbench.launch.evidence import Sign
 from pytest_distbench.launch.readers import readings
 from pytest_distbench.launch.reduce import breakdowns, join, largest, late_s, merge, of_launch, peak_memory, with_load
 from pytest_distbench.launch.site import Clocks, Exit, Heard, processes
@@ -62,7 +48,7 @@ def is_follower(error: ErrorReport) -> bool:
 
 
 def _signs(error: ErrorReport) -> list[Sign]:
-    return [sign for text in error.torch_errors if (sign := read_sign(text))]
+    return [sign for text in error.torch_errors if (sign := evidence.read_sign(text))]
 
 
 def is_hang(fates: Sequence[RankFate]) -> bool:
@@ -145,7 +131,7 @@ def tell_fates(plan: LaunchPlan, reports: Mapping[int, RankReport], heard: Heard
         code, log = ending.exit.codes.get(rank), plan.files.log(rank)
         was_aborted = code == -signal.SIGABRT
         if was_aborted or rank in ending.ended_by_us or code == -signal.SIGTERM:
-            abort = read_abort(log) or (read_uncaught(log) if was_aborted else None)
+            abort = evidence.read_abort(log) or (evidence.read_uncaught(log) if was_aborted else None)
             if abort is not None and (was_aborted or has_waited_in_vain(abort)):
                 aborts[rank] = abort
     hung = _hung(reports, ending, aborts)
@@ -224,14 +210,14 @@ def _fate(
         is_victim=is_victim,
         log_tail=tail(files.log(rank)),
     )
-    dump = read_dump(files.log(rank)) if code is not None and code < 0 else ""
+    dump = evidence.read_dump(files.log(rank)) if code is not None and code < 0 else ""
     if dump:
-        above = before_dump(tail(files.log(rank), _LONGEST_DUMP_LINES))
+        above = evidence.before_dump(tail(files.log(rank), _LONGEST_DUMP_LINES))
         last = "\n".join(above.splitlines()[-TAIL_LINES:])
-        fate = replace(fate, log_tail=last, stacks=trim(dump), waits_at=waits_at(dump))
+        fate = replace(fate, log_tail=last, stacks=evidence.trim(dump), waits_at=evidence.waits_at(dump))
     if (abort := aborts.get(rank)) is not None and rank not in hung:
         ended_at = heard.closed_at.get(rank, max(heard.closed_at.values(), default=0.0))
-        op, number = late_collective(abort.message)
+        op, number = evidence.late_collective(abort.message)
         fate = replace(
             fate,
             is_victim=is_follower(abort),
@@ -242,13 +228,13 @@ def _fate(
     if dump or (rank not in hung and not fate.is_victim):
         return fate
     stacks = tail(files.stacks(rank), _STACKS_LINES)
-    fate, is_idle = with_entered(fate, files)
+    fate, is_idle = evidence.with_entered(fate, files)
     return replace(
         fate,
-        stacks=trim(stacks),
-        waits_at=waits_at(stacks),
+        stacks=evidence.trim(stacks),
+        waits_at=evidence.waits_at(stacks),
         # On a GPU the user's own line may be the one that waits: for what other ranks have not sent.
-        is_elsewhere=(plan.device == "cpu" or is_idle) and is_in_own_code(stacks),
+        is_elsewhere=(plan.device == "cpu" or is_idle) and evidence.is_in_own_code(stacks),
     )
 
 
@@ -292,7 +278,7 @@ def _fate_as_reported(report: RankReport, files: LaunchFiles, *, beside_hung: bo
         error=error,
         log_tail="\n".join(log[-TAIL_LINES:]),
     )
-    return with_entered(fate, files)[0]
+    return evidence.with_entered(fate, files)[0]
 
 
 def _moment(fate: RankFate, heard: Heard) -> float:
@@ -341,8 +327,8 @@ def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, s
     if first.error is not None:  # its first line; of one of torch's that is known, what it means and the next step
         said = _first_line(first.error.message)
         for text in first.error.torch_errors if first.error.began_in_torch else ():
-            if (sign := read_sign(text)) is not None and sign.meaning:
-                latest = last_error(text) or _first_line(text.partition(": ")[2])
+            if (sign := evidence.read_sign(text)) is not None and sign.meaning:
+                latest = evidence.last_error(text) or _first_line(text.partition(": ")[2])
                 said = f"{sign.meaning}: {latest}\nnext: {sign.advice}"
                 break
     where = f" at {first.waits_at}" if first.waits_at and not said else ""
@@ -355,8 +341,8 @@ def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, s
 
 def _tell_mismatch(first: RankFate, fates: Sequence[RankFate]) -> str:
     """What each rank was in where the collectives of two do not match; empty: that is not why it failed."""
-    sign = read_sign(first.error.message) if first.error is not None and first.error.began_in_torch else None
-    if sign is None or sign.meaning != MISMATCH or first.error is None:
+    sign = evidence.read_sign(first.error.message) if first.error is not None and first.error.began_in_torch else None
+    if sign is None or sign.meaning != evidence.MISMATCH or first.error is None:
         return ""
     sizes = _SIZES.search(first.error.message)
     got = f"got {sizes[1]} B for {sizes[2]} B" if sizes else "received more than it had room for"
@@ -367,7 +353,7 @@ def _tell_mismatch(first: RankFate, fates: Sequence[RankFate]) -> str:
 
 
 def _called_at(fate: RankFate) -> str:
-    place = fate.waits_at or raised_at(fate.error.traceback if fate.error is not None else fate.log_tail)
+    place = fate.waits_at or evidence.raised_at(fate.error.traceback if fate.error is not None else fate.log_tail)
     line, _, called = place.partition(", in ")
     return f"{called and f' in {called}'}{line and f' at {line}'}"
 

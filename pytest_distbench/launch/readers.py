@@ -24,19 +24,9 @@ from typing import Any
 
 from pytest_distbench.errors import ReadingError, show, tell
 from pytest_distbench.launch.reduce import of_rank
-from pytest_distbench.records import wanted
+from pytest_distbench.records import metric, wanted
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.metric import (
-    AXIS,
-    LARGEST_NUMBER,
-    MOST_TAKEN_FROM,
-    NUMBER,
-    TAKES,
-    Observation,
-    Reader,
-    as_scalar,
-    metric_key,
-)
+from pytest_distbench.records.metric import Observation, Reader, as_scalar, metric_key
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wanted import Wanted, one_of, whole
 
@@ -288,7 +278,7 @@ def read_stdout(reader: Reader, place: Place) -> list[Found]:
 
 def _shown(reader: Reader) -> str:
     """The pattern as somebody wrote it: with the name of the group for numbers, not with what that stands for."""
-    parts = [repr(part) for part in reader.source.split(NUMBER)]
+    parts = [repr(part) for part in reader.source.split(metric.NUMBER)]
     return " + NUMBER + ".join(parts).removesuffix(" + ''").removeprefix("'' + ")
 
 
@@ -367,7 +357,7 @@ def problem_with(reader: Reader) -> str:
     if reader.take and kind.shape == "series":
         return f"take={reader.take!r} makes one number, and better={reader.better!r} judges a series"
     for name, scalars in (("at", reader.at), ("identity", reader.identity)):
-        if not isinstance(scalars, dict) or not all(AXIS.take(name) for name in scalars):
+        if not isinstance(scalars, dict) or not all(metric.AXIS.take(name) for name in scalars):
             return f"{name}={show(scalars)}; wanted a dict from names, without [ ] = and , to plain values"
         if not all(isinstance(v, bool | int | float | str) and as_scalar(v) is not None for v in scalars.values()):
             return f"{name}={show(scalars)}; wanted finite numbers, printable texts, True or False"
@@ -379,7 +369,7 @@ _WANTED: dict[str, Wanted[Any]] = {
     "rank": Wanted("the number of a rank, or 'all'", lambda value: "all" if value == "all" else whole(0).take(value)),
     "skip": Wanted("how many values at the start do not count", whole(0).take),
     "first": Wanted("how many values count", lambda value: "all" if value is None else whole(1).take(value)),
-    "take": Wanted(one_of(TAKES).words, one_of(["", *TAKES]).take),
+    "take": Wanted(one_of(metric.TAKES).words, one_of(["", *metric.TAKES]).take),
 }
 
 
@@ -416,8 +406,8 @@ def _observe(name: str, reader: Reader, place: Place) -> Observation:
     values += [_number_behind(text.strip(), reader.scale) for text, *_ in rest]
     kind = METRIC_KINDS[reader.better]
     take = reader.take or ("last" if kind.shape == "number" else "")
-    taken_from = values[:MOST_TAKEN_FROM] if take and kind.is_of_training else []
-    values = [TAKES[take](values)] if take else values
+    taken_from = values[: metric.MOST_TAKEN_FROM] if take and kind.is_of_training else []
+    values = [metric.TAKES[take](values)] if take else values
     why = kind.why_impossible(values, reader.unit, is_series=not take) if kind.is_judged or reader.bounds else ""
     if why:
         raise ReadingError(f"{key}: {why}: {kept[-1][1]}; is unit={reader.unit!r} right? (info is not judged)")
@@ -442,8 +432,8 @@ def _number_behind(text: str, scale: float) -> float:
     try:
         number = _number("", text, "") * scale
     except ReadingError:
-        return LARGEST_NUMBER
-    return number if abs(number) < LARGEST_NUMBER else LARGEST_NUMBER
+        return metric.LARGEST_NUMBER
+    return number if abs(number) < metric.LARGEST_NUMBER else metric.LARGEST_NUMBER
 
 
 def _number(key: str, text: str, where: str) -> float:

@@ -14,28 +14,13 @@ from typing import TypeVar
 import msgspec
 
 from pytest_distbench.errors import RecordingError, show
+from pytest_distbench.records import kinds, metric
 from pytest_distbench.records.environment import Load
 from pytest_distbench.records.iteration import Breakdown, Fingerprint, named_ranks, rank_ranges
-from pytest_distbench.records.kinds import (
-    FAST_SIDE,
-    FEWEST_OF_SERIES,
-    METRIC_KINDS,
-    distribution,
-    nearest_rank,
-    quantile,
-)
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import Entered, HostReport, LaunchRecord, RankReport
 from pytest_distbench.records.launch_files import open_left
-from pytest_distbench.records.metric import (
-    LARGEST_NUMBER,
-    PEAK_MEMORY,
-    WALL_TIME,
-    Observation,
-    Sample,
-    Scalar,
-    Spread,
-    kept_places,
-)
+from pytest_distbench.records.metric import Observation, Sample, Scalar, Spread
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 
@@ -197,7 +182,7 @@ def _by_rank(ranks: Sequence[int], seen: Sequence[Observation], name: str) -> li
     """What each rank has of a name; empty where none has it."""
     if not any(name in means for one in seen for means in one.of_ranks.values()):
         return []
-    is_script = any(one.loop == WALL_TIME for one in seen)
+    is_script = any(one.loop == metric.WALL_TIME for one in seen)
     return [
         round(
             sum(one.of_ranks.get(r, {}).get(name, 0.0) * (len(one.values) if is_script else 1) for one in seen), _DIGITS
@@ -228,7 +213,7 @@ def largest(reports: Iterable[RankReport]) -> int:
 
 
 def _memory(num_bytes: int, facts: dict[str, Scalar]) -> Sample:
-    return Sample(name=PEAK_MEMORY, unit="B", better="memory", value=num_bytes, facts=facts)
+    return Sample(name=metric.PEAK_MEMORY, unit="B", better="memory", value=num_bytes, facts=facts)
 
 
 def with_load(record: LaunchRecord, load: Load | None) -> LaunchRecord:
@@ -394,7 +379,7 @@ def _sum_squares(group: Sequence[Observation]) -> list[float]:
             squares += (part.squares[i] if part.squares else 0.0) + apart * apart * count * n / (count + n)
             mean += apart * n / (count + n)
             count += n
-        found.append(min(squares, LARGEST_NUMBER))
+        found.append(min(squares, metric.LARGEST_NUMBER))
     return found
 
 
@@ -404,11 +389,11 @@ def _measure(part: Observation) -> Sample:
     kept, value = part.taken_from, values[0] if values else None
     whole: list[float] = []
     if 0 < part.curve_steps < len(values):
-        whole = [values[place] for place in kept_places(len(values))]
+        whole = [values[place] for place in metric.kept_places(len(values))]
         part = replace(part, squares=part.squares[: part.curve_steps])
         values = values[: part.curve_steps]
     if part.is_series:
-        kept = values if kind.keeps_series else distribution(values)
+        kept = values if kind.keeps_series else kinds.distribution(values)
         value = kind.launch_value(values)
         if part.is_phase:  # seconds: an iteration that does not enter the phase says nothing of it
             value = METRIC_KINDS["lower"].launch_value([v for v in values if v > 0] or values)
@@ -423,10 +408,10 @@ def _measure(part: Observation) -> Sample:
         values=kept,
         whole=whole,
         whole_length=len(part.values) if whole else 0,
-        beside=[part.beside[place] for place in kept_places(len(part.beside))],
+        beside=[part.beside[place] for place in metric.kept_places(len(part.beside))],
         spread=_spread(values, kept, part) if part.is_series or part.squares else None,
         companions={
-            name: quantile(sums, FAST_SIDE) if name.endswith("_s") else statistics.fmean(sums)
+            name: kinds.quantile(sums, kinds.FAST_SIDE) if name.endswith("_s") else statistics.fmean(sums)
             for name, sums in part.witnesses.items()
             if sums
         },
@@ -457,14 +442,14 @@ def _spread(values: list[float], kept: Sequence[float], part: Observation) -> Sp
     return Spread(
         n=len(values),
         minimum=min(values),
-        p25=quantile(values, 0.25),
+        p25=kinds.quantile(values, 0.25),
         median=statistics.median(values),
-        p95=nearest_rank(values, 0.95),
-        p99=nearest_rank(values, 0.99),
+        p95=kinds.nearest_rank(values, 0.95),
+        p99=kinds.nearest_rank(values, 0.99),
         mean=statistics.fmean(values),
         stdev=statistics.stdev(values) if len(values) > 1 else 0.0,
         geometric_mean=statistics.geometric_mean(kept)
-        if METRIC_KINDS[part.better].is_noisy and len(values) >= FEWEST_OF_SERIES and min(kept) > 0
+        if METRIC_KINDS[part.better].is_noisy and len(values) >= kinds.FEWEST_OF_SERIES and min(kept) > 0
         else None,
         slowest_rank=slowest,
         slowest_share=times / len(values),
