@@ -19,8 +19,9 @@ from pytest_distbench.worker.clock.clocks import recorded, stream_occupier
 from pytest_distbench.worker.notebook import Notebook
 
 Span = tuple[float, float, float, float]
-"""How long a part took: when it began, CLOCK_MONOTONIC seconds, as the ranks of one host have one clock; seconds of the
-clock; of that without what a planted slowdown added; and that the host was in it."""
+"""A part's begin (CLOCK_MONOTONIC seconds, one clock for a host's ranks), seconds, seconds without a positive
+control's, and the host's.
+"""
 
 
 class HostPart:
@@ -43,7 +44,7 @@ class HostPart:
 class DeviceParts:
     """Records events on the current stream, and reads them when the device has been waited for.
 
-    A delay is a kernel that does nothing, behind a part: a share of what the part took when it was read last.
+    A delay is an idle kernel behind a part: a share of what the part took when it was read last.
     """
 
     def __init__(self, delay: Delay) -> None:
@@ -55,7 +56,7 @@ class DeviceParts:
         return DevicePart(self)
 
     def set_clock(self) -> None:
-        """A moment of the device that the host knows. The device is idle, and drifts from the host as time goes on."""
+        """Note a moment of the idle device that the host knows; the two drift apart as time goes on."""
         self._known = recorded()
         self._known.synchronize()
         self._known_at = HostClock.perf_counter()
@@ -90,17 +91,17 @@ class DevicePart:
 
 
 Part = HostPart | DevicePart
-"""A part that has begun. ``end``: it is over for the host, and when it was read last it took so many seconds of its
-own; 0: it was not. ``read``, when the iteration has been waited for: how long it took."""
+"""A part that has begun. ``end``: it is over for the host; its last reading took so many seconds, or 0. ``read``: how
+long it took, when the iteration has been waited for.
+"""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LoopPhase:
-    """A phase of a loop: the names that lead to it from there, and its time in each timed iteration.
+    """A phase of a loop: the names that lead to it, and its time in each timed iteration.
 
-    Each series goes as far as the last iteration that entered it. ``sends``: it enters collectives outside of its own
-    parts, as far as the iteration tells that is described. ``last_s`` is how long it took by itself when it was read
-    last.
+    Each series goes as far as the last iteration that entered it. ``sends``: the described iteration enters collectives
+    outside of its own parts. ``last_s``: its own time when last read.
     """
 
     names: tuple[str, ...]
@@ -113,7 +114,7 @@ class LoopPhase:
     host_s: list[float] = field(default_factory=list)
 
     def add(self, iteration: int, span: Span) -> None:
-        """It took so long in a timed iteration, counted from 1; entered several times in one, that is the sum."""
+        """Add a part to a timed iteration, from 1; several of one iteration add up."""
         self.fill(iteration)
         began_at, seconds, _, host_s = span
         self.seconds[-1] += seconds
@@ -121,7 +122,7 @@ class LoopPhase:
         self.host_s[-1] += host_s
 
     def fill(self, iterations: int) -> None:
-        """So many were timed until now; those that did not enter it have zeros."""
+        """Pad with zeros to so many timed iterations."""
         for series in (self.seconds, self.began_at, self.host_s):
             series += [0.0] * (iterations - len(series))
 
@@ -130,8 +131,7 @@ class LoopPhase:
 class Loop:
     """A loop of iterations with a clock, while a body is in it.
 
-    ``num_timed`` are the timed iterations begun, 0 during warm-up. The phases are by path, and ``entered`` those that
-    the body is in. The iterations of a loop that is captured are replayed without the host.
+    ``num_timed``: timed iterations begun, 0 during warm-up. ``phases``: by path; ``entered``: those the body is in.
     """
 
     name: str
@@ -143,19 +143,15 @@ class Loop:
     phases: dict[str, LoopPhase] = field(default_factory=dict)
     entered: list[LoopPhase] = field(default_factory=list)
     _ended: list[tuple[LoopPhase, int, Part]] = field(default_factory=list)
-    """Phases that are over for the host, in which timed iteration; 0: in the warm-up."""
+    """(phase, timed iteration or 0 in the warm-up, part) of phases that are over for the host."""
 
     def begin_iteration(self) -> None:
-        """A timed iteration begins.
-
-        Raises:
-            RecordingError: the body is still in a phase of the one before.
-        """
+        """Begin a timed iteration. Raises :class:`RecordingError` in a phase of the one before."""
         self.expect_left()
         self.num_timed += 1
 
     def expect_left(self) -> None:
-        """Refuse a phase that is not left in the iteration in which it was entered."""
+        """Refuse a phase that was not left in its own iteration."""
         if self.entered:
             name = self.entered[-1].names[-1]
             raise RecordingError(f"phase({name!r}) of the loop {self.name!r} was not left in its own iteration")
@@ -165,7 +161,7 @@ class Loop:
         self._ended.append((phase, self.num_timed, part))
 
     def collect(self) -> None:
-        """Read the phases that are over. Called between iterations: the device has been waited for."""
+        """Read the phases that are over. To be called between iterations: the device has been waited for."""
         if not self._ended:
             return
         for phase, iteration, part in self._ended:
@@ -179,7 +175,7 @@ class Loop:
 
 
 class Phase:
-    """A part of the body, for ``with``. A class and no generator: a short step has many, and each costs time of it."""
+    """A part of the body, for ``with``. No generator: a short step has many, and each costs time of it."""
 
     __slots__ = ("_phases", "ascribed", "at", "better", "name", "part", "path", "place", "sent")
     part: Part
@@ -204,7 +200,7 @@ class Phase:
 class Phases:
     """The phases and loops that a body is in, innermost last.
 
-    Outside of loops the device is waited for at both ends of a phase, in a loop never inside of an iteration.
+    Outside of loops the device is waited for at both ends of a phase, in a loop never inside an iteration.
 
     Args:
         clock: of phases outside of loops.
@@ -248,7 +244,7 @@ class Phases:
 
     @contextlib.contextmanager
     def loop(self, name: str, at: Mapping[str, Scalar], *, is_captured: bool = False) -> Iterator[Loop]:
-        """Collect the phases of a loop. They are recorded at its end; of one that is left early, not."""
+        """Collect the phases of a loop, and record them at its end unless it is left early."""
         loop = Loop(name=name, at=dict(at), path=self._path(name), device=self._make_device(), is_captured=is_captured)
         self._open.append(loop)
         try:
@@ -275,7 +271,7 @@ class Phases:
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
-        """What happens inside is no part of its step, nor are the phases around it in the loop."""
+        """What happens inside is no part of its step, nor are the phases around it."""
         for phase in (phase for o in self._open if isinstance(o, Loop) for phase in o.entered):
             phase.is_apart = True
         self._is_apart = True
@@ -287,11 +283,10 @@ class Phases:
     def enter(self, phase: Phase) -> None:
         """Begin to time a part of the body.
 
-        Outside a loop a name is used once, but for scripts, and a phase that raises is not recorded. In a loop the
-        phase is always judged in the same way and ends in its iteration; a captured loop has none.
+        Outside a loop a name is used once, but for scripts, and a phase that raises is not recorded. In a loop a phase
+        is always judged alike and ends in its iteration; a captured loop has none.
 
-        Raises:
-            RecordingError: it is none of these, or entered in another thread.
+        Raises: RecordingError: any of this is broken, or another thread enters it.
         """
         if threading.get_ident() != self._thread:
             raise RecordingError(
@@ -323,7 +318,7 @@ class Phases:
         phase.part = HostPart(self._delay, self._clock_of_loops) if device is None else device.begin()
 
     def leave(self, phase: Phase, *, is_cut: bool) -> None:
-        """``is_cut``: by an exception. Raises :class:`RecordingError` where it is not the one that was entered last."""
+        """End a part; ``is_cut``: by an exception. RecordingError: it was not the last one entered."""
         if phase not in self._open:
             if is_cut:
                 return
@@ -356,7 +351,6 @@ class Phases:
             self._ascribed += own
 
     def _close(self, one: Loop | Phase) -> Loop | Phase | None:
-        """It is left, and with it all that is in it; that is returned, the outermost of it."""
         at = self._open.index(one)
         inner = next(iter(self._open[at + 1 :]), None)
         del self._open[at:]

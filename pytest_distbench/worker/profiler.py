@@ -1,8 +1,8 @@
-"""Profiler: torch's own, on in a rank of a launch that is made for a trace, and imported in no other.
+"""Profiler: torch's own, in a rank of a launch for a trace; no other launch imports it.
 
-A few timed iterations of each loop are looked at; of a body that has no such loop, steps of its optimizer, from the
-third on. All of a body is looked at where it has neither, in a launch of its own, for so long as :data:`WHOLE_CPU_S`:
-what begins under one profiler must not end under the next, which has crashed torch 2.13.
+It looks at a few timed iterations of each loop; without a loop at steps of the optimizer, from the third on; without
+either at all of a body for :data:`WHOLE_CPU_S`, in a launch of its own: what begins under one profiler and ends under
+the next has crashed torch 2.13.
 """
 
 from __future__ import annotations
@@ -21,23 +21,17 @@ from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.worker.clock.clocks import Steps, Stopwatch
 
 ITERATIONS = 10
-"""Of a loop: some more than one, as no two are alike, and few enough for a file that a viewer opens at once."""
+"""Per loop: more than one, as no two are alike, and few enough for a viewer to open the file at once."""
 
 WHOLE_CPU_S = 0.2
-"""CPU time that all of a body is looked at: a loop of small operations gives almost a million events in a second of it,
-and a file of 2 MB a rank in this time."""
+"""CPU time of a whole body that is looked at: small operations give almost a million events in a second of it."""
 
 _STEADY_STEP = 3
-"""The first steps of an optimizer also build; from here on one is like the next."""
+"""The first steps of an optimizer also build."""
 
 
 class Profiler:
-    """Profiles one rank, loop after loop.
-
-    Args:
-        files: of the launch, among which the traces go.
-        is_whole: all of the body is looked at.
-    """
+    """Profiles one rank, loop after loop; ``is_whole``: all of the body. Traces go to the launch's files."""
 
     def __init__(
         self,
@@ -65,7 +59,7 @@ class Profiler:
 
     @contextlib.contextmanager
     def body(self) -> Iterator[None]:
-        """Look at what runs inside: at its loops, or at all of it. At the end the traces are written."""
+        """Look at the loops that run inside, or at all of it, and write the traces."""
         hook = register_optimizer_step_pre_hook(self._step)
         before = signal.signal(signal.SIGVTALRM, lambda *_: self.end_loop())
         if self._is_whole:
@@ -92,7 +86,7 @@ class Profiler:
             yield
 
     def begin_iteration(self, loop: str) -> None:
-        """An iteration of a loop with a clock begins. A collective call: all begin when all profilers have started."""
+        """Begin an iteration of a timed loop. A collective call: all begin when all profilers have started."""
         if self._is_whole:
             return
         if self._loops[-1:] != [loop]:
@@ -104,7 +98,7 @@ class Profiler:
         self._begin_iteration(loop)
 
     def end_iteration(self) -> None:
-        """It is over, as far as it is measured; after :data:`ITERATIONS` the profiler stops."""
+        """End its measured part; after :data:`ITERATIONS` the profiler stops."""
         if self._iteration is None:
             return
         self._iteration.__exit__(None, None, None)
@@ -154,15 +148,13 @@ class Profiler:
 
 
 class _ProfiledWatch:
-    """A stopwatch whose iterations are looked at too."""
-
     def __init__(self, watch: Stopwatch, profiler: Profiler, loop: str) -> None:
         self._watch = watch
         self._profiler = profiler
         self._loop = loop
 
     def start(self, iterations: int = 1) -> None:
-        """After the watch itself, which may wait for the other ranks."""
+        """After the watch, which may wait for other ranks."""
         self._watch.start(iterations)
         self._profiler.begin_iteration(self._loop)
 
@@ -175,7 +167,7 @@ class _ProfiledWatch:
 
 
 class _ProfiledSteps:
-    """The clock of a training's steps, which are looked at too once they are steady."""
+    """A training's step clock, profiled once the steps are steady."""
 
     def __init__(self, steps: Steps, profiler: Profiler, loop: str, *, after: int) -> None:
         self._steps = steps
