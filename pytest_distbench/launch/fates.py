@@ -37,12 +37,12 @@ from pytest_distbench.units import format_seconds
 
 
 def has_waited_in_vain(error: ErrorReport) -> bool:
-    """Whether it came from waiting for another rank. The same words in a user's own exception are no sign of that."""
+    """Whether torch's error came from waiting for another rank."""
     return any(sign.kind == "wait" for sign in _signs(error))
 
 
 def is_follower(error: ErrorReport) -> bool:
-    """Whether it began with another rank that did not come, or was gone; not, where it names a cause of its own."""
+    """Whether another rank did not come or was gone first; not if it names a cause of its own."""
     kinds = {sign.kind for sign in _signs(error)}
     return error.began_in_torch and bool(kinds) and "cause" not in kinds
 
@@ -52,7 +52,7 @@ def _signs(error: ErrorReport) -> list[Sign]:
 
 
 def is_hang(fates: Sequence[RankFate]) -> bool:
-    """Whether the launch failed because a rank did not go on, or did not come where others waited."""
+    """Whether a rank did not go on, or did not come where others waited."""
     return any(f.is_hung for f in fates) or is_deadlock(fates)
 
 
@@ -68,9 +68,9 @@ def is_deadlock(fates: Sequence[RankFate]) -> bool:
 def find_missing(hung: Sequence[RankFate]) -> list[RankFate]:
     """Of ranks that hang, those that others wait for.
 
-    In an earlier phase, or behind in the collectives of a group; of those, whoever waits for nobody in turn. Where
-    torch records nothing, as of ``send``, ``recv`` and ``monitored_barrier``, those that are in code of their own while
-    others are in torch.
+    They are in an earlier phase, or behind in a group's collectives, and if possible wait for nobody in turn. Where
+    torch records nothing (``send``, ``recv``, ``monitored_barrier``), they are in their own code while others are in
+    torch.
     """
     phases: tuple[Phase, ...] = get_args(Phase)
     furthest = max((phases.index(f.phase) for f in hung), default=0)
@@ -154,7 +154,7 @@ def tell_fates(plan: LaunchPlan, reports: Mapping[int, RankReport], heard: Heard
 
 
 def _with_doubts(fates: Sequence[RankFate], heard: Heard, ending: Ending) -> list[RankFate]:
-    """What clocks of two hosts cannot order is not ordered: who may have failed first is told by its rank."""
+    """Order by rank who may have failed first, where the clocks of two hosts cannot."""
     first, *rest = fates
     if first.outcome != "failed" or first.is_victim or first.is_hung:
         return [*fates]
@@ -170,7 +170,7 @@ def _with_doubts(fates: Sequence[RankFate], heard: Heard, ending: Ending) -> lis
 
 
 def _hung(reports: Mapping[int, RankReport], ending: Ending, aborts: Mapping[int, ErrorReport]) -> frozenset[int]:
-    """Ranks that did not go on: alive at the launch's time-out, or when all that had failed by then had waited."""
+    """Ranks that did not go on: alive at the time-out, or when all that had failed by then had waited."""
     silent = frozenset(r for r in ending.ended_by_us if r not in reports or reports[r].outcome == "passed")
     if ending.timed_out:
         return silent
@@ -239,7 +239,7 @@ def _fate(
 
 
 def _how(rank: int, heard: Heard, ending: Ending, *, is_stopped: bool) -> tuple[str, bool]:
-    """How a rank ended that left no report, and whether that followed from another's end."""
+    """How a rank without a report ended, and whether that followed from another's end."""
     code = ending.exit.codes.get(rank)
     if ending.exit.died:
         return "ended with the launcher", True
@@ -263,7 +263,6 @@ def _how(rank: int, heard: Heard, ending: Ending, *, is_stopped: bool) -> tuple[
 
 
 def _fate_as_reported(report: RankReport, files: LaunchFiles, *, beside_hung: bool) -> RankFate:
-    """The fate a rank told itself. Its log ends with the traceback, which is not shown twice."""
     error = report.error
     trace = error.traceback.strip().splitlines() if error else []
     log = tail(files.log(report.rank), TAIL_LINES + len(trace)).strip().splitlines()
@@ -282,14 +281,13 @@ def _fate_as_reported(report: RankReport, files: LaunchFiles, *, beside_hung: bo
 
 
 def _moment(fate: RankFate, heard: Heard) -> float:
-    """When it failed. One that died without a word did so before its line closed."""
     return fate.error.raised_at if fate.error else heard.closed_at.get(fate.rank, float("inf"))
 
 
 _UNRECORDED = re.compile(r'/torch/distributed/.*", line \d+, in (send|recv|monitored_barrier)$', re.MULTILINE)
 """What torch's flight recorder does not know, in a traceback."""
 _SIZES = re.compile(r"(\d+) vs\.? (\d+)")
-"""Bytes that came, and that were expected, in gloo's words."""
+"""gloo's bytes received and expected."""
 _UNORDERED = "the clocks of their hosts do not show who was first"
 _SPAWNS = (
     "\nnext: torch.multiprocessing.spawn starts its own processes, in every rank. Give a script that starts its "
@@ -298,9 +296,9 @@ _SPAWNS = (
 
 
 def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, str]:
-    """The launch's outcome and one line that tells it.
+    """The launch's outcome, and one line about it.
 
-    All passed: passed. All skipped: skipped. Some skipped and none failed by itself: they disagree.
+    Some skipped and none failed by itself: they disagree.
     """
     skipped = [f for f in fates if f.outcome == "skipped"]
     if len(skipped) == len(fates):
@@ -340,7 +338,6 @@ def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, s
 
 
 def _tell_mismatch(first: RankFate, fates: Sequence[RankFate]) -> str:
-    """What each rank was in where the collectives of two do not match; empty: that is not why it failed."""
     sign = evidence.read_sign(first.error.message) if first.error is not None and first.error.began_in_torch else None
     if sign is None or sign.meaning != evidence.MISMATCH or first.error is None:
         return ""
@@ -384,7 +381,6 @@ def _tell_hang(failed: Sequence[RankFate], after_s: float) -> str:
 
 
 def _waiting(fates: Sequence[RankFate], verb: Literal["waits", "waited"]) -> str:
-    """Who waits where; one that is alone there, while all others are together elsewhere, is told first."""
     places: dict[str, list[RankFate]] = {}
     for fate in sorted(fates, key=lambda f: f.rank):
         places.setdefault(_place(fate), []).append(fate)
@@ -514,7 +510,7 @@ def make_record(
 
 
 def check_group(plan: LaunchPlan, largest: int, *, who: str) -> list[str]:
-    """What is to be said of a launch where only some of those that were to meet did."""
+    """Remarks on a launch in whose group only some of the expected processes met; RecordingError: none did."""
     if plan.world_size == 1:
         return []
     if largest < 2:
@@ -530,7 +526,7 @@ def check_group(plan: LaunchPlan, largest: int, *, who: str) -> list[str]:
 
 
 def mask_record(record: LaunchRecord, values: Sequence[str]) -> LaunchRecord:
-    """The record as it may be shown and stored. What ranks printed stays in their logs as it was."""
+    """The record as it may be shown and stored; the ranks' logs stay as they were."""
     if not values:
         return record
     return replace(
@@ -543,7 +539,6 @@ def mask_record(record: LaunchRecord, values: Sequence[str]) -> LaunchRecord:
 
 
 def _masked(document: Any, values: Sequence[str]) -> Any:
-    """With masks in all of its texts."""
     match document:
         case str():
             return mask_values(document, values)
