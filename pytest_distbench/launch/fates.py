@@ -414,12 +414,7 @@ def _numbers(fates: Sequence[RankFate]) -> str:
 
 
 def make_record(
-    plan: LaunchPlan,
-    hosts: Sequence[HostReport],
-    heard: Heard,
-    ending: Ending,
-    *,
-    remarks: Sequence[str] = (),
+    plan: LaunchPlan, hosts: Sequence[HostReport], heard: Heard, ending: Ending, *, remarks: Sequence[str] = ()
 ) -> LaunchRecord:
     whole = join(hosts)
     reports = {report.rank: report for report in whole.ranks}

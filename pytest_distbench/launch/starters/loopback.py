@@ -7,11 +7,7 @@ import uuid
 
 import msgspec
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined] # exported at run time only
-from torch.distributed.elastic.rendezvous import (
-    RendezvousHandler,
-    RendezvousInfo,
-    RendezvousStoreInfo,
-)
+from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
 from pytest_distbench.launch.starters import LOOPBACK_ADDRESS
 from pytest_distbench.worker.torch_internals import store_on

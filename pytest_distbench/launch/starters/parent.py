@@ -31,12 +31,7 @@ from pytest_distbench.launch.site.processes import adopt_orphans
 from pytest_distbench.records.record import Record
 from pytest_distbench.records.wire import Lines
 from pytest_distbench.worker import forked
-from pytest_distbench.worker.forked import (
-    name_semaphores,
-    open_descriptors,
-    run_exit_handlers,
-    wait_for_threads,
-)
+from pytest_distbench.worker.forked import name_semaphores, open_descriptors, run_exit_handlers, wait_for_threads
 
 _WORKER = "pytest_distbench.worker.main"
 """Named, not imported: this module does without torch."""

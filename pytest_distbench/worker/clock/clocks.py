@@ -219,13 +219,7 @@ class DeviceStopwatch:
     for after the clock, and once more, to know what that takes where nothing is left.
     """
 
-    def __init__(
-        self,
-        meter: Meter,
-        align: Callable[[], None],
-        occupy: Callable[[float], None],
-        delay: Delay,
-    ) -> None:
+    def __init__(self, meter: Meter, align: Callable[[], None], occupy: Callable[[float], None], delay: Delay) -> None:
         self._meter = meter
         self._align = align
         self._occupy = occupy
