@@ -42,17 +42,13 @@ from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import SESSION_VARIABLE
 
-CALL_S = 60.0
-"""How long processes may take to start and call, and so much more for each hundred of hosts."""
-_MOST_BYTES = 2**18
-"""Of what a process says first."""
-_END_S = 20.0
-"""How long a command may go on when all have called who end then."""
+CALL_S = 60.0  # how long processes may take to start and call, and so much more for each hundred of hosts
+_MOST_BYTES = 2**18  # of what a process says first
+_END_S = 20.0  # how long a command may go on when all have called who end then
 _LEAVE_S = 5.0
 _LOOK_S = 0.02
 
-Call = tuple[socket.socket, Caller]
-"""The connection of a process that has called, and what it said of itself."""
+Call = tuple[socket.socket, Caller]  # the connection of a process that has called, and what it said of itself
 
 
 class NotCalled(LauncherError):

@@ -33,8 +33,7 @@ from pytest_distbench.units import convert, format_seconds, parse_quantity
 NETWORK_RATE, NETWORK_ROUND_TRIP = "network_rate", "network_round_trip"
 """What a network that was made carries from one host to the next, by TCP alone, where no rank uses it."""
 
-UNLIMITED = "unlimited"
-"""In the place of a rate: as much as this machine carries."""
+UNLIMITED = "unlimited"  # in the place of a rate: as much as this machine carries
 
 LEAST_RATE, MOST_RATE, MOST_DELAY_S, MOST_LOSS = 10e6, 1e12, 1.0, 0.2
 """Bits per second, seconds one way, and a fraction. Below that rate a message of a few KiB takes longer than any
@@ -53,18 +52,12 @@ _WANTED = (
 class Network(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A network between hosts: with a label that of the cluster, else one that is made of namespaces of this host."""
 
-    rate: float = 0.0
-    """Bits per second that each host sends and receives at most; 0: what this machine carries."""
-    delay_s: float = 0.0
-    """One way, between any two hosts."""
-    loss: float = 0.0
-    """Fraction of packets that are lost on the way."""
-    overlay: bool = False
-    """VXLAN (RFC 7348) over the network of the hosts, as container networks have it."""
-    hosts: int = 0
-    """That share the ranks evenly, in their order; 0: each rank is a host of its own."""
-    label: str = ""
-    """The name of a network that nobody can make here: that of the cluster."""
+    rate: float = 0.0  # bits per second that each host sends and receives at most; 0: what this machine carries
+    delay_s: float = 0.0  # one way, between any two hosts
+    loss: float = 0.0  # fraction of packets that are lost on the way
+    overlay: bool = False  # VXLAN (RFC 7348) over the network of the hosts, as container networks have it
+    hosts: int = 0  # that share the ranks evenly, in their order; 0: each rank is a host of its own
+    label: str = ""  # the name of a network that nobody can make here: that of the cluster
 
     @property
     def text(self) -> str:
@@ -217,16 +210,11 @@ The former are those of what is sent, without headers; the latter those of one b
 class NetworkAnswer(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A line of the process that holds the hosts of a network."""
 
-    places: list[str] = []
-    """Paths of their namespaces, while that process is there."""
-    is_user: bool = False
-    """They belong to a user namespace, its own, which who enters them enters first."""
-    made_by: str = ""
-    """What shapes and delays: the ``kernel``, or a ``relay``."""
-    passages: list[Passage] = []
-    """Of a probe."""
-    trouble: str = ""
-    """Why there is no network, or no answer; nothing more comes then."""
+    places: list[str] = []  # paths of their namespaces, while that process is there
+    is_user: bool = False  # they belong to a user namespace, its own, which who enters them enters first
+    made_by: str = ""  # what shapes and delays: the ``kernel``, or a ``relay``
+    passages: list[Passage] = []  # of a probe
+    trouble: str = ""  # why there is no network, or no answer; nothing more comes then
 
 
 _ANSWERS_S = 60.0
@@ -317,8 +305,7 @@ class Lab:
 
 CLOSE = 0.1
 """By this fraction a probe may miss the rate that was wanted: a probe is short, and this machine may be busy."""
-_LATE_S = 0.001
-"""And by this, besides a quarter, the round trip: a relay and a busy machine keep packets a while."""
+_LATE_S = 0.001  # and by this, besides a quarter, the round trip: a relay and a busy machine keep packets a while
 _LATE_SHARE = 0.25
 _TRIES = 4
 _PAYLOAD = {False: 1448 / 1514, True: 1398 / 1514}

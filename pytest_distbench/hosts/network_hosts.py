@@ -37,8 +37,7 @@ import msgspec
 from pytest_distbench.hosts.network import Network, NetworkAnswer, Passage, host_address, parse_network
 
 MTU = 1500
-_VXLAN_HEADERS = 50
-"""Bytes of Ethernet, IP, UDP and VXLAN around each packet (RFC 7348)."""
+_VXLAN_HEADERS = 50  # bytes of Ethernet, IP, UDP and VXLAN around each packet (RFC 7348)
 _PREFIX = 16
 _VXLAN = "type vxlan id 42 dstport 4789 learning"
 _PACKET_S = 0.00015
@@ -125,13 +124,11 @@ def _shape(network: Network, device: str, *, delays: bool) -> Iterator[str]:
 _TUNSETIFF, _TUNSETOFFLOAD = 0x400454CA, 0x400454D0
 _IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x1, 0x1000, 0x4000
 _CHECKSUMS, _TCP4 = 0x1, 0x2
-_HEADER = 10
-"""Bytes of virtio's network header, before the packet (linux/virtio_net.h)."""
+_HEADER = 10  # bytes of virtio's network header, before the packet (linux/virtio_net.h)
 _HEADERS_AND_PIECE = struct.Struct("=2xHH4x")
 """Of it: bytes of the headers of each packet on the wire, and of what each carries; 0: it is one packet."""
 _ETHERNET = 14
-_TARGET = slice(_HEADER + 16, _HEADER + 20)
-"""Of an IPv4 packet the address that it is for (RFC 791)."""
+_TARGET = slice(_HEADER + 16, _HEADER + 20)  # of an IPv4 packet the address that it is for (RFC 791)
 _LARGEST = 65536 + _HEADER
 _AT_ONCE = 16
 
@@ -212,13 +209,11 @@ _FEWEST = 5
 _ROUND_TRIPS_S = 0.1
 _SENDS_S = 0.15
 _STARTS_S = 0.05
-_IN_ROUND_TRIPS = 12
-"""TCP doubles what it has under way in each: so it has filled what a gigabit carries in 100 ms."""
+_IN_ROUND_TRIPS = 12  # TCP doubles what it has under way in each: so it has filled what a gigabit carries in 100 ms
 _PIECE = 1 << 20
 _GIVES_UP_S = 15.0
 
-Enter = Callable[[int], AbstractContextManager[None]]
-"""Makes sockets those of a host."""
+Enter = Callable[[int], AbstractContextManager[None]]  # makes sockets those of a host
 
 
 def probe(enter: Enter, hosts: int, network: Network) -> list[Passage]:
@@ -292,8 +287,7 @@ def _pour(sender: socket.socket, receiver: socket.socket, *, starts_s: float) ->
     return 8 * counted / (last - since) if last > since > 0 else 0.0
 
 
-_NEW_USER, _NEW_NET = 0x10000000, 0x40000000
-"""CLONE_NEWUSER and CLONE_NEWNET (linux/sched.h)."""
+_NEW_USER, _NEW_NET = 0x10000000, 0x40000000  # CLONE_NEWUSER and CLONE_NEWNET (linux/sched.h)
 _DIES_WITH_PARENT, _SLACK, _DUMPABLE = 1, 29, 4
 """PR_SET_PDEATHSIG, PR_SET_TIMERSLACK and PR_SET_DUMPABLE (linux/prctl.h)."""
 _LIBC = ctypes.CDLL(None, use_errno=True)

@@ -83,27 +83,22 @@ class Message(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     what: Order | Word
     rank: int = -1
-    ranks: list[int] = []
-    """That it is about; of ``collect`` those that are undecided."""
+    ranks: list[int] = []  # that it is about; of ``collect`` those that are undecided
     held: list[int] = []
-    number: int = 0
-    """Of a ping and its pong, or of a signal."""
+    number: int = 0  # of a ping and its pong, or of a signal
     at: float = 0.0
     request: str = ""
-    plan: LaunchPlan | None = None
-    """With its variables as they travel."""
+    plan: LaunchPlan | None = None  # with its variables as they travel
     places: dict[int, dict[str, str]] = {}
     """Rank that is to live there -> the variables by which torchrun would tell it its place."""
-    began_ns: int = 0
-    """When the file of that name was made: a relay that finds the same one shares the launch's folder."""
+    began_ns: int = 0  # when the file of that name was made: a relay that finds the same one shares the launch's folder
     event: Event | None = None
     ended: Exit | None = None
     kind: FileKind = "log"
     offset: int = 0
     data: bytes = b""
     report: HostReport | None = None
-    trouble: str = ""
-    """Why an order could not be carried out; empty: it was."""
+    trouble: str = ""  # why an order could not be carried out; empty: it was
 
 
 def place_of(files: LaunchFiles, kind: FileKind, rank: int) -> Path:
@@ -213,8 +208,7 @@ _MOST_OF_PASSED = 2**20
 output nobody reads numbers from, the end will do."""
 
 
-MakeLauncher = Callable[[Message], LocalLauncher]
-"""Makes what starts the ranks that have a place here."""
+MakeLauncher = Callable[[Message], LocalLauncher]  # makes what starts the ranks that have a place here
 
 
 def start_interpreters(order: Message) -> LocalLauncher:

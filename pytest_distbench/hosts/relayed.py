@@ -29,10 +29,8 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import Event, Lines, variables_to_wire
 
 _READ_BYTES = 2**18
-_LEAVE_S = 10.0
-"""How long a relay may take to end when its stream has closed: it ends what is left of its ranks."""
-_LOST_LEAVE_S = 1.0
-"""The same where nobody reaches it any more."""
+_LEAVE_S = 10.0  # how long a relay may take to end when its stream has closed: it ends what is left of its ranks
+_LOST_LEAVE_S = 1.0  # the same where nobody reaches it any more
 
 
 class Keeper(Protocol):
@@ -137,10 +135,8 @@ class Host:
 _PINGS = 5
 _AT_ONCE = 8
 """Hosts whose clocks are read together: so many answers are taken in before one of them has waited for long."""
-_OPEN_S = 30.0
-"""How long a relay may take to start, and to answer its first order."""
-_ANSWER_S = 120.0
-"""How long a relay may take to do what it is told: its own limits are shorter."""
+_OPEN_S = 30.0  # how long a relay may take to start, and to answer its first order
+_ANSWER_S = 120.0  # how long a relay may take to do what it is told: its own limits are shorter
 _SILENT_S = 20.0
 """How long a relay may say nothing when it is asked whether it is there, which it is every :data:`PULSE_S`."""
 _LED_NOWHERE = "its relay has ended, or the connection to it"

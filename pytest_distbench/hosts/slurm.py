@@ -226,12 +226,9 @@ class _ForkedRank:
         return self._code
 
 
-_FORK_S = 20.0
-"""How long a parent may take to fork a relay, and that to call."""
-_END_S = 5.0
-"""How long a parent may take to end a relay."""
-_LEAVE_S = 10.0
-"""How long parents may take to end when they have been hung up on."""
+_FORK_S = 20.0  # how long a parent may take to fork a relay, and that to call
+_END_S = 5.0  # how long a parent may take to end a relay
+_LEAVE_S = 10.0  # how long parents may take to end when they have been hung up on
 
 
 class NodeParent(Parent):

@@ -43,8 +43,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import SESSION_VARIABLE
 
 _FOLLOW_S = 0.1
-_STACKS_S = 2.0
-"""How long Python may take to write its stacks when told to abort."""
+_STACKS_S = 2.0  # how long Python may take to write its stacks when told to abort
 _SITE = str(Path(__file__).resolve().parents[1] / "worker" / "site")
 """On the path of every observed Python: see the module there."""
 _OBSERVED = {"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}

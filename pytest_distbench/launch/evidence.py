@@ -60,8 +60,7 @@ _LATE = re.compile(
     r".*"
 )
 _FRAMES = re.compile(r"^(?:Exception raised from|frame #|terminate called|\[rank\d+\]:\[)", re.MULTILINE)
-_FOLLOWING = 6
-"""Lines below the watchdog's: torch's meaning of an NCCL error, and NCCL's last warning."""
+_FOLLOWING = 6  # lines below the watchdog's: torch's meaning of an NCCL error, and NCCL's last warning
 
 
 def read_abort(log: Path) -> ErrorReport | None:
@@ -272,8 +271,7 @@ _TORCH_FOR_DRIVER = (
 )
 _BLOCKING = "CUDA reports it late: run it again with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer"
 
-MISMATCH = "collectives do not match"
-"""gloo finds it where a message is longer than its receiver has room for."""
+MISMATCH = "collectives do not match"  # gloo finds it where a message is longer than its receiver has room for
 
 SIGNS: Sequence[Sign] = (
     # A wait: of NCCL's watchdog, of NCCL_BLOCKING_WAIT, of a store.

@@ -286,8 +286,7 @@ def _moment(fate: RankFate, heard: Heard) -> float:
 
 _UNRECORDED = re.compile(r'/torch/distributed/.*", line \d+, in (send|recv|monitored_barrier)$', re.MULTILINE)
 """What torch's flight recorder does not know, in a traceback."""
-_SIZES = re.compile(r"(\d+) vs\.? (\d+)")
-"""gloo's bytes received and expected."""
+_SIZES = re.compile(r"(\d+) vs\.? (\d+)")  # gloo's bytes received and expected
 _UNORDERED = "the clocks of their hosts do not show who was first"
 _SPAWNS = (
     "\nnext: torch.multiprocessing.spawn starts its own processes, in every rank. Give a script that starts its "

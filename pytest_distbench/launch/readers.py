@@ -35,14 +35,11 @@ _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LONGEST_SHOWN = 160
 _MOST_SHOWN = 5
 _MOST_COMPARED = 2_000
-_COARSEST_S = 2.0
-"""Some file systems note times in such steps, or by a server's clock."""
-LONGEST_S = 60.0
-"""CPU seconds for reading one metric."""
+_COARSEST_S = 2.0  # some file systems note times in such steps, or by a server's clock
+LONGEST_S = 60.0  # CPU seconds for reading one metric
 
 
-Found = tuple[str, str, str]
-"""A value as text, its place for an error, and what stands next to it."""
+Found = tuple[str, str, str]  # a value as text, its place for an error, and what stands next to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +118,8 @@ def nearest(pattern: str, lines: Iterable[str]) -> Sequence[str]:
     return [line[:_LONGEST_SHOWN] for line in close or kept[-_MOST_SHOWN:]]
 
 
-_FILE_KINDS = ("jsonl", "csv")
-"""Readers of one file; TensorBoard begins a new one in every run."""
-
-_MOST_BYTES = 2**20
-"""Of a file's beginning, which appending leaves as it is."""
+_FILE_KINDS = ("jsonl", "csv")  # readers of one file; TensorBoard begins a new one in every run
+_MOST_BYTES = 2**20  # of a file's beginning, which appending leaves as it is
 
 
 def note_before(plan: LaunchPlan) -> None:
@@ -242,13 +236,11 @@ def read_mllog(reader: Reader, place: Place) -> list[Found]:
     return found
 
 
-VALUE = "value"
-"""The group with the number, in a pattern with several."""
+VALUE = "value"  # the group with the number, in a pattern with several
 
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][-+]?\d+)?", re.ASCII)
 _NOT_FINITE = re.compile(r"(?<![\w.])[-+]?(?:nan|inf(?:inity)?)(?![\w.])", re.IGNORECASE)
-_IN_ITS_PLACE = ("1.0", "1")
-"""What a pattern takes for a number, put where a line says nan."""
+_IN_ITS_PLACE = ("1.0", "1")  # what a pattern takes for a number, put where a line says nan
 
 
 def read_stdout(reader: Reader, place: Place) -> list[Found]:

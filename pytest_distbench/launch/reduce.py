@@ -26,8 +26,7 @@ from pytest_distbench.records.record import replace
 
 _Part = TypeVar("_Part")
 
-_DIGITS = 9
-"""Decimals of seconds: finer than any clock, and sums are right to a microsecond."""
+_DIGITS = 9  # decimals of seconds: finer than any clock, and sums are right to a microsecond
 
 
 _LARGEST_REPORT = 256 * 2**20

@@ -49,22 +49,14 @@ class Side:
 Arm = tuple[LaunchPlan, Side]
 
 
-VICTIM_GRACE_S = 0.5
-"""For the other ranks to report after one has failed."""
-CRASH_GRACE_S = 1.0
-"""For the launcher to end a launch by itself after a rank has died."""
-SKIP_GRACE_S = 2.0
-"""For the other ranks to go on after one has skipped, before they disagree."""
-TEARDOWN_S = 30.0
-"""For the ranks to end after all bodies have passed."""
-LEAST_TEARDOWN_S = 13.0
-"""The same at the end of the launch's own time: threads and exit handlers have 10 s."""
-FOLLOW_INTERVAL_S = 0.1
-"""Between readings of logs that are shown live."""
-TWICE_S = 1.0
-"""A second Ctrl-C within this time ends an attached launch."""
-TELLING_S = 5.0
-"""Before the end of the test's own time: ranks that hang have to show where they are."""
+VICTIM_GRACE_S = 0.5  # for the other ranks to report after one has failed
+CRASH_GRACE_S = 1.0  # for the launcher to end a launch by itself after a rank has died
+SKIP_GRACE_S = 2.0  # for the other ranks to go on after one has skipped, before they disagree
+TEARDOWN_S = 30.0  # for the ranks to end after all bodies have passed
+LEAST_TEARDOWN_S = 13.0  # the same at the end of the launch's own time: threads and exit handlers have 10 s
+FOLLOW_INTERVAL_S = 0.1  # between readings of logs that are shown live
+TWICE_S = 1.0  # a second Ctrl-C within this time ends an attached launch
+TELLING_S = 5.0  # before the end of the test's own time: ranks that hang have to show where they are
 
 
 def supervise(plan: LaunchPlan, side: Side) -> LaunchRecord:
@@ -113,8 +105,7 @@ class Supervised:
         self.finished_at: float | None = None
         self.told: set[bytes] = set()
         self.asking: set[int] = set()
-        self.waits_since: float | None = None
-        """Since when all ranks wait for their turn; CLOCK_MONOTONIC seconds."""
+        self.waits_since: float | None = None  # since when all ranks wait for their turn; CLOCK_MONOTONIC seconds
         self.on_ready: Callable[[Supervised], None] = Supervised.give_turn
         self.ended_by_us: frozenset[int] = frozenset()
         self.left: frozenset[int] = frozenset()

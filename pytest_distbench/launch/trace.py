@@ -23,10 +23,8 @@ from pytest_distbench.records.plan import LaunchPlan
 
 Event = dict[str, Any]
 
-_NAMES = ("process_name", "process_sort_index")
-"""What names and orders processes: ours replace them."""
-_DESCRIPTION = "M"
-"""The kind of event that describes a process or thread, whose time means nothing."""
+_NAMES = ("process_name", "process_sort_index")  # what names and orders processes: ours replace them
+_DESCRIPTION = "M"  # the kind of event that describes a process or thread, whose time means nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +99,7 @@ def write_file(sides: Sequence[Side]) -> bytes:
     return gzip.compress(msgspec.json.encode(document), compresslevel=6, mtime=0)
 
 
-Numbers = dict[tuple[object, ...], int]
-"""Numbers of a file, by what they stand for."""
+Numbers = dict[tuple[object, ...], int]  # numbers of a file, by what they stand for
 
 
 def _events_of_rank(side: Side, rank: int, numbers: Numbers, places: Iterator[int], *, shift: float) -> Iterator[Event]:

@@ -14,8 +14,7 @@ from pytest_distbench.records.launch_files import open_left
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 
-TAIL_LINES = 30
-"""Of a log, in a failure."""
+TAIL_LINES = 30  # of a log, in a failure
 
 _READ_BYTES = 2**20
 _LONGEST_LINE_BYTES = 2**16

@@ -39,8 +39,7 @@ class DriverError(DistbenchError):
 _MOST_LINKS = 36
 _GENERATIONS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
 """NVML's number of an NVLink version -> its generation: 2.0 and 2.2 are of one, 3.0 and 3.1 of another."""
-_SWITCH = 2
-"""NVML's number of a device type: the link leads to a switch, and through it to all GPUs at it."""
+_SWITCH = 2  # NVML's number of a device type: the link leads to a switch, and through it to all GPUs at it
 _NVLINK_BYTES_PER_S = {1: 20e9, 2: 25e9, 3: 25e9, 4: 25e9, 5: 50e9, 6: 100e9}
 """NVLink's generation -> what one link carries in each direction, by the data sheets of P100, V100, A100, H100, B200
 and Rubin: half of the bidirectional rate over the number of links. A bridge may be slower, which NVML tells."""

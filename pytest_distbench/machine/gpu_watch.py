@@ -37,10 +37,8 @@ _REASONS = {
 """NVML's names of what holds clocks down -> ours. Idle GPUs, and clocks that somebody has set, are held by nothing."""
 _COUNTERS = {"POWER": POWER_CAP, "THERMAL": TEMPERATURE}
 """NVML's names of its counters of the time for which clocks were held down -> ours."""
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.125, 1.0
-"""Between two looks: short at first, for launches that are over soon."""
-_LONGEST_LOOK_S = 5.0
-"""How long a look may take: the driver may not answer at all where a GPU is in trouble."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.125, 1.0  # between two looks: short at first, for launches that are over soon
+_LONGEST_LOOK_S = 5.0  # how long a look may take: the driver may not answer at all where a GPU is in trouble
 _FIRST_NAMESPACE = "pid:[4026531836]"
 """What /proc/self/ns/pid leads to outside of containers: there NVML's process ids are ours."""
 _MPS_SERVER = "nvidia-cuda-mps"
@@ -316,10 +314,8 @@ def _name(pid: int) -> str:
     return f"{name} (pid {pid})" if name else f"pid {pid} of the host"
 
 
-PATIENCE_S = 20.0
-"""How long the driver may take. Contexts of tens of GiB were seen to need several seconds."""
-SLACK_BYTES = 2**28
-"""What other processes and the driver itself may take meanwhile."""
+PATIENCE_S = 20.0  # how long the driver may take. Contexts of tens of GiB were seen to need several seconds
+SLACK_BYTES = 2**28  # what other processes and the driver itself may take meanwhile
 _PAUSE_S = 0.1
 
 

@@ -30,19 +30,14 @@ import psutil
 from pytest_distbench.errors import AroundUnavailable, LauncherError
 from pytest_distbench.machine.secrets import mask_arguments
 
-WAIT_S = 1800.0
-"""How long a measurement waits for another one."""
-TELL_S = 60.0
-"""How often it says so."""
-_LOOK_S = 2.0
-"""How often it looks who holds the lock."""
-_PAUSE_S = 0.05
-"""Between two tries to take it."""
+WAIT_S = 1800.0  # how long a measurement waits for another one
+TELL_S = 60.0  # how often it says so
+_LOOK_S = 2.0  # how often it looks who holds the lock
+_PAUSE_S = 0.05  # between two tries to take it
 _LONGEST_COMMAND = 150
 _OF_XDIST = "exec(eval(sys.stdin.readline()))"
 """In the command line of a process that pytest-xdist has started: who knows what was typed is its parent."""
-_FLOCK = "hhqqi4x"
-"""The kernel's record of a lock of bytes: kind, whence, start, length, process."""
+_FLOCK = "hhqqi4x"  # the kernel's record of a lock of bytes: kind, whence, start, length, process
 _LONGEST_NUMBER, _LAST_NUMBER = 19, 10**18
 _OWN, _SHARED = 0o600, 0o666
 
@@ -212,17 +207,14 @@ def _of_host() -> str:
 PERIOD_US = 5_000
 """Short, so that a quota slows iterations and does not only pause between them. Under the kernel's own 100 ms the fast
 quarter of steps of 5 ms takes 9 ms with 0.3 of a core, and 16 ms under this."""
-LEAST_US = 1_000
-"""The kernel takes no shorter quota and no shorter period."""
-_PATIENCE_S = 2.0
-"""How long processes that were ended may stay in their group."""
+LEAST_US = 1_000  # the kernel takes no shorter quota and no shorter period
+_PATIENCE_S = 2.0  # how long processes that were ended may stay in their group
 _RETRY_S = 0.01
 _GROUP = re.compile(r"distbench-(\d+)-rank\d+")
 _ADVICE = "run pytest as root, in a privileged container, or below systemd-run --user --scope -p Delegate=yes"
 _NAMES = {1: "cpu", 2: ""}
 """What /proc/self/cgroup calls the hierarchy of the controller; that of version 2 has no name."""
-_CONTROLLERS = "cgroup.controllers"
-"""A file that groups of version 2 have."""
+_CONTROLLERS = "cgroup.controllers"  # a file that groups of version 2 have
 _FILESYSTEMS = {1: "cgroup", 2: "cgroup2"}
 
 Version = Literal[1, 2]

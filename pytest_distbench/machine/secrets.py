@@ -35,8 +35,7 @@ _HARMLESS = frozenset({
 })  # fmt: skip
 """Words beside *key* and *token* that make them parts of a model, of a table, or of an exception's name."""
 _LONGEST_NAME = 200
-_PASSWORDS = re.compile(r".*(?:passw|pwd|pswd|passphrase|passcode)", re.IGNORECASE)
-"""Of these digits are secrets too."""
+_PASSWORDS = re.compile(r".*(?:passw|pwd|pswd|passphrase|passcode)", re.IGNORECASE)  # of these digits are secrets too
 
 # Every repetition below is possessive or has a limit: what a test passes may be megabytes of anything.
 _USER_INFO = re.compile(r"(?<=://)(?::\S{1,500}|[^\s/:@]{1,200}:(?!\d+/)\S{0,500}|[^\s/]{0,500})@")
@@ -73,10 +72,8 @@ _KNOWN = re.compile(
 )
 """Formats whose makers have given them a mark, as secret scanners know them."""
 
-LEAST_KNOWN = 8
-"""Characters of a secret that is masked wherever it stands."""
-_OF_SHELLS = frozenset({"PWD", "OLDPWD"})
-"""Names of variables that sound like a password's, and are folders."""
+LEAST_KNOWN = 8  # characters of a secret that is masked wherever it stands
+_OF_SHELLS = frozenset({"PWD", "OLDPWD"})  # names of variables that sound like a password's, and are folders
 
 
 def mask_secrets(value: Any, name: str = "") -> Any:

@@ -168,8 +168,7 @@ class RankContext(Member):
         )
 
 
-STEADY_STEP = 3
-"""The step whose collectives are the fingerprint: DDP forms its buckets anew in the second."""
+STEADY_STEP = 3  # the step whose collectives are the fingerprint: DDP forms its buckets anew in the second
 
 
 class Goal:

@@ -31,8 +31,7 @@ from typing import Any
 
 from pytest_distbench.errors import ConfigurationError
 
-TEMPORARY_FILE: type[Any] = tempfile._TemporaryFileWrapper
-"""What ``NamedTemporaryFile`` returns."""
+TEMPORARY_FILE: type[Any] = tempfile._TemporaryFileWrapper  # what ``NamedTemporaryFile`` returns
 
 
 def place_sockets(folder: str) -> None:
@@ -74,14 +73,12 @@ def open_descriptors() -> set[int]:
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 """At 1 ``torch.cuda.is_available()`` asks the driver's library in place of CUDA, which leaves a fork its CUDA."""
 
-POISONED_BY: list[str] = []
-"""The module whose import used CUDA, if any."""
+POISONED_BY: list[str] = []  # the module whose import used CUDA, if any
 
 _AS_IMPORTED: dict[str, Callable[[], None]] = {}
 """Generators that a module of the project seeded at its import -> what restores that after a fork."""
 
-_UNSEEDED: list[Any] = []
-"""Generators that such a module made without a seed."""
+_UNSEEDED: list[Any] = []  # generators that such a module made without a seed
 
 
 def load(names: Sequence[str]) -> None:

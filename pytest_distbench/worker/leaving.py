@@ -29,15 +29,13 @@ from pytest_distbench.worker.forked import TEMPORARY_FILE, run_exit_handlers, wa
 from pytest_distbench.worker.torch_internals import skips_of_torchs_tests
 
 _MACHINERY = (contextlib.__file__, ast.__file__)
-_REWRITING = "/_pytest/assertion/"
-"""Frames in these files stand between ours and the user's."""
+_REWRITING = "/_pytest/assertion/"  # frames in these files stand between ours and the user's
 
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<")
 
 _LONGEST_TEXT = 8_000
 _TORCH = f"{Path(torch.__file__).parent}/"
-_LONGEST_CHAIN = 100
-"""A class may invent causes of causes without end."""
+_LONGEST_CHAIN = 100  # a class may invent causes of causes without end
 
 
 def classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
@@ -163,8 +161,7 @@ def user_frames(raised: BaseException) -> TracebackType | None:
     return found or (None if isinstance(raised, SyntaxError | BodyError) else raised.__traceback__)
 
 
-LEAVING_S = 10.0
-"""How long threads and exit handlers may take: less than pytest gives the ranks to end."""
+LEAVING_S = 10.0  # how long threads and exit handlers may take: less than pytest gives the ranks to end
 
 _MOST_THREADS = 4
 

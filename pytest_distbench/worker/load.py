@@ -61,8 +61,7 @@ class Descendants:
 
     def __init__(self, root: int) -> None:
         self._root = root
-        self.cpu_s = 0.0
-        """Seconds that they and what they have waited for have computed."""
+        self.cpu_s = 0.0  # seconds that they and what they have waited for have computed
         self.threads: dict[tuple[int, int], tuple[float, float]] = {}
         """(pid, tid) -> seconds it ran, and waited for a CPU, when last seen."""
         self.look()

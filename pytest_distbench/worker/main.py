@@ -37,11 +37,8 @@ from pytest_distbench.worker.process import MemoryPeak
 from pytest_distbench.worker.script import run_script, watched_steps
 from pytest_distbench.worker.torch_internals import find_collectives, join_fake_groups_only, stand_around_rebuilds
 
-BODY = "body"
-"""Key of the fingerprint of a body that has no loop, where all of it is looked at."""
-
-HOLD_S = 120.0
-"""How long a rank that did not pass waits to be ended: pytest looks at its peers first."""
+BODY = "body"  # key of the fingerprint of a body that has no loop, where all of it is looked at
+HOLD_S = 120.0  # how long a rank that did not pass waits to be ended: pytest looks at its peers first
 
 
 def prepare() -> None:

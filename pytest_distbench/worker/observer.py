@@ -25,20 +25,15 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.worker import torch_internals
 from pytest_distbench.worker.clock import HostClock
 
-MOST_KINDS = 12
-"""A loop with more kinds of steps sends as much as there is: its kinds say nothing."""
-
-MOST_READS = 20
-"""A read may take some 30 ms; after so many, unusual steps are known by their counts alone."""
+MOST_KINDS = 12  # a loop with more kinds of steps sends as much as there is: its kinds say nothing
+MOST_READS = 20  # a read may take some 30 ms; after so many, unusual steps are known by their counts alone
 
 _NOT_NUMBERED = ("send", "recv")
 
-Rows = list[Collective] | None
-"""None: not known."""
+Rows = list[Collective] | None  # None: not known
 
 
-Count = tuple[int, int]
-"""Collectives so far: of the workload; and in the recorder, with the plugin's own."""
+Count = tuple[int, int]  # collectives so far: of the workload; and in the recorder, with the plugin's own
 
 
 _Steps = tuple[Rows, int, list[int]]

@@ -34,8 +34,7 @@ from pytest_distbench.releases import RECORDER_FILE_VARIABLE, RECORDER_SIZE_VARI
 from pytest_distbench.worker.forked import place_sockets
 from pytest_distbench.worker.torch_internals import cpus_near_gpu
 
-_NEW_USER, _NEW_NET = 0x10000000, 0x40000000
-"""CLONE_NEWUSER and CLONE_NEWNET (linux/sched.h)."""
+_NEW_USER, _NEW_NET = 0x10000000, 0x40000000  # CLONE_NEWUSER and CLONE_NEWNET (linux/sched.h)
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -69,8 +68,7 @@ def _enter(place: Path, kind: int, rank: int) -> None:
 
 _LONGEST_TOLD = 300
 _OUR_THREADS = "distbench-"
-_RECORDED = "2000"
-"""Collectives that torch's flight recorder keeps: its own default."""
+_RECORDED = "2000"  # collectives that torch's flight recorder keeps: its own default
 
 
 def tell_of_threads(tell: Callable[[str], None]) -> None:
@@ -271,11 +269,8 @@ def gpu_in_use() -> str:
 _OPERATIONS = {"matmul": "cuda.matmul", "conv": "cudnn.conv", "rnn": "cudnn.rnn"}
 """Where torch 2.9 and later keep the precision of each, in ``torch.backends``."""
 
-_lower_precisions: set[str] = set()
-"""Types below float32 to which a tensor was cast while :func:`watch_casts` looked."""
-
-_autocast_types: set[str] = set()
-"""To which autocast was switched on in this process."""
+_lower_precisions: set[str] = set()  # types below float32 to which a tensor was cast while somebody looked
+_autocast_types: set[str] = set()  # to which autocast was switched on in this process
 
 
 def forbid_tf32() -> None:

@@ -20,14 +20,12 @@ from pytest_distbench.records.iteration import TRAINING_STEP, WHOLE, iteration_n
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.worker.clock.clocks import Steps, Stopwatch
 
-ITERATIONS = 10
-"""Per loop: more than one, as no two are alike, and few enough for a viewer to open the file at once."""
+ITERATIONS = 10  # per loop: more than one, as no two are alike, and few enough for a viewer to open the file at once
 
 WHOLE_CPU_S = 0.2
 """CPU time of a whole body that is looked at: small operations give almost a million events in a second of it."""
 
-_STEADY_STEP = 3
-"""The first steps of an optimizer also build."""
+_STEADY_STEP = 3  # the first steps of an optimizer also build
 
 
 class Profiler:

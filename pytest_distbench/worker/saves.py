@@ -25,8 +25,7 @@ import torch
 from pytest_distbench.records.trained import UPDATES, TensorState
 from pytest_distbench.worker.tensors import form_of, own_part, state_of, state_of_number
 
-WHOLE_BYTES, ONE_IN = 2 * 2**30, 8
-"""Per launch: beyond these bytes one saved tensor in so many is read."""
+WHOLE_BYTES, ONE_IN = 2 * 2**30, 8  # per launch: beyond these bytes one saved tensor in so many is read
 
 _DATE = r"(?:19|20)\d\d[-_.]?(?:0[1-9]|1[0-2])[-_.]?[0-3]\d"
 _HOUR = r"[0-2]\d[-_.:]?[0-5]\d(?:[-_.:]?[0-5]\d)?"

@@ -29,15 +29,11 @@ from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.line import RankLine
 
-CURRENT: RankContext | None = None
-"""The rank that this process is; None outside of ranks that run a script."""
+CURRENT: RankContext | None = None  # the rank that this process is; None outside of ranks that run a script
 
 
-WHOLE = "script"
-"""Key of the fingerprint of a script without such a step."""
-
-_STEADY_STEP = 3
-"""The first steps also build and broadcast."""
+WHOLE = "script"  # key of the fingerprint of a script without such a step
+_STEADY_STEP = 3  # the first steps also build and broadcast
 
 
 def run_script(body: BodyReference) -> None:

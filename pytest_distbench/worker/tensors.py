@@ -18,8 +18,7 @@ from pytest_distbench.records.trained import NOT_A_TENSOR, TensorState
 
 _TILE = 1 << 13
 _PRODUCTS = 8
-_CHUNK = 128
-"""Tiles converted at once: 4 MiB of float32."""
+_CHUNK = 128  # tiles converted at once: 4 MiB of float32
 _DEVICES = ("cpu", "cuda")
 
 

@@ -156,10 +156,8 @@ def start_interpreter(plan: LaunchPlan, rank: int, place: Mapping[str, str]) -> 
         )
 
 
-_BESIDES = 64
-"""Libraries, logs, the sockets of its own line."""
-_OF_A_RANK = 2
-"""Sockets per other rank: gloo's, and in rank 0, which keeps the store, the client's."""
+_BESIDES = 64  # libraries, logs, the sockets of its own line
+_OF_A_RANK = 2  # sockets per other rank: gloo's, and in rank 0, which keeps the store, the client's
 
 
 def check_ranks(ranks: int) -> None:
@@ -204,8 +202,7 @@ def gpu_memory(pids: Collection[int]) -> dict[int, int]:
     return dict(held)
 
 
-_WAIT_S = 5.0
-"""For an answer: a busy machine is slow, and a rank that cannot answer costs this much."""
+_WAIT_S = 5.0  # for an answer: a busy machine is slow, and a rank that cannot answer costs this much
 _LOOK_AGAIN_S = 0.02
 _PY_SPY_S = 10.0
 
@@ -273,13 +270,10 @@ def as_faulthandler(told: bytes) -> str:
 
 
 _READ_BYTES = 65536
-LONGEST_LINE_BYTES = 2**20
-"""Longer events are dropped: a body got hold of the socket."""
+LONGEST_LINE_BYTES = 2**20  # longer events are dropped: a body got hold of the socket
 _LAUNCHER = "launcher"
-REAP_S = 20.0
-"""For whoever started the ranks to notice their end."""
-UNKNOWN_REAP_S = 0.3
-"""The same if some ranks have not even started: only ending who starts them ends those."""
+REAP_S = 20.0  # for whoever started the ranks to notice their end
+UNKNOWN_REAP_S = 0.3  # the same if some ranks have not even started: only ending who starts them ends those
 
 
 class RunningLaunch(Protocol):

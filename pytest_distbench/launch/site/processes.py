@@ -37,10 +37,8 @@ from pytest_distbench.worker.load import LoadWindow, usable_cpus
 if TYPE_CHECKING:  # a guardian, which starts for each command, has no use for it
     from pytest_distbench.records.plan import LaunchPlan
 
-CYCLE_S = 0.02
-"""Of going on and standing still; shorter than any program's numbers."""
-_LOOK_S = 0.2
-"""Between looks for new processes, which go through all."""
+CYCLE_S = 0.02  # of going on and standing still; shorter than any program's numbers
+_LOOK_S = 0.2  # between looks for new processes, which go through all
 
 
 class Throttle:
@@ -85,8 +83,7 @@ class Throttle:
                 getattr(process, what)()
 
 
-STOPPED_S = 5.0
-"""For standing still; one that gets SIGCONT at once has only been looked at."""
+STOPPED_S = 5.0  # for standing still; one that gets SIGCONT at once has only been looked at
 
 
 class Standstill:
@@ -120,10 +117,8 @@ def below_guardian(guardian: int) -> list[int]:
 
 
 _LOOK_AGAIN_S = 0.002
-_CLEANERS_S = 20.0
-"""For resource trackers and their like: one may still be starting on a busy host."""
-_PF_EXITING = 0x4
-"""A process's flag in the kernel (include/linux/sched.h)."""
+_CLEANERS_S = 20.0  # for resource trackers and their like: one may still be starting on a busy host
+_PF_EXITING = 0x4  # a process's flag in the kernel (include/linux/sched.h)
 _GONE = (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess)
 
 
@@ -293,8 +288,7 @@ _HELPER = re.compile(r"multiprocessing\.(resource_tracker|forkserver|spawn)")
 """Python's; one ends a moment after the process it is for."""
 _LOOK_AT_THREADS_S = 0.5
 """Between looks at a command's threads, which cost milliseconds: what they did is gone with them."""
-_NOT_STARTED = 126
-"""A shell's exit code for a program that cannot be run."""
+_NOT_STARTED = 126  # a shell's exit code for a program that cannot be run
 
 
 def adopt_orphans() -> None:
@@ -356,8 +350,7 @@ def start_guarded(
     return process, theirs
 
 
-_EXEC_S = 2.0
-"""How long the kernel may read a program from a cold disk."""
+_EXEC_S = 2.0  # how long the kernel may read a program from a cold disk
 
 
 def command_line(process: psutil.Process) -> list[str]:

@@ -33,8 +33,7 @@ from pytest_distbench.records.wire import Lines
 from pytest_distbench.worker import forked
 from pytest_distbench.worker.forked import name_semaphores, open_descriptors, run_exit_handlers, wait_for_threads
 
-_WORKER = "pytest_distbench.worker.main"
-"""Named, not imported: this module does without torch."""
+_WORKER = "pytest_distbench.worker.main"  # named, not imported: this module does without torch
 PRELOAD = [
     "torch",
     "torch.distributed",
@@ -48,8 +47,7 @@ PRELOAD = [
 TRAINING = ["torch.nn.parallel.distributed", "torch.optim", "torch._dynamo"]
 """Imported once, before the first fork of ranks that train: an optimizer's first step imports the last, for seconds."""
 
-RANK = f"{_WORKER}:run_forked_rank"
-"""What a rank runs."""
+RANK = f"{_WORKER}:run_forked_rank"  # what a rank runs
 
 _READ_AT_START = re.compile(
     r"(OMP|MKL|KMP|GOMP|OPENBLAS|LD|PYTHON|TORCH|PYTORCH|ATEN|DNNL|ONEDNN|MALLOC|CUDA|NCCL|GLOO)_?\w*|PATH"
@@ -60,8 +58,7 @@ _SET_HERE = frozenset({"OMP_NUM_THREADS", "PYTHONPATH", "TORCH_EXTENSIONS_DIR"})
 differ in their paths, which nothing reads there."""
 
 _HASH_SEED = "PYTHONHASHSEED"
-_HANDLERS_S = 3
-"""For exit handlers of a project's modules."""
+_HANDLERS_S = 3  # for exit handlers of a project's modules
 _READ_BYTES = 65536
 _NO_PROCESS = "; no process or thread could be started: see ulimit -u and the container's limit of processes (pids.max)"
 
@@ -114,8 +111,7 @@ class Word(Record, frozen=True, kw_only=True, omit_defaults=True):
     backends: dict[str, bool] = {}
 
 
-kept: set[int] = set()
-"""Descriptors that children have too."""
+kept: set[int] = set()  # descriptors that children have too
 
 
 def fork(entry: str, arguments: Sequence[str | int], variables: Mapping[str, str], *own: int) -> int:
@@ -155,8 +151,7 @@ class _Server:
         self._selector = selectors.DefaultSelector()
         self._on_death = on_death
         self._owner = self._add(line)
-        self._clients: dict[int, _Client] = {}
-        """By process id, those that are children."""
+        self._clients: dict[int, _Client] = {}  # by process id, those that are children
         if keeper:  # a child that was forked before: the owner is told of its end, too
             self._watch(self._owner, keeper)
 
@@ -309,8 +304,7 @@ def fork_parent(run: str, projects: Sequence[str], names: Sequence[str]) -> Pare
 
 
 _END_S = 3.0
-_ANSWER_S = 60.0
-"""For a fork, of milliseconds: one that was stopped never answers."""
+_ANSWER_S = 60.0  # for a fork, of milliseconds: one that was stopped never answers
 
 
 class SilentParent(LauncherError):

@@ -22,12 +22,10 @@ class HostClock:
     time_ns = staticmethod(time.time_ns)
 
 
-_AWAKE_S = 100e-6
-"""The last of a wait is spent awake: the system wakes a sleeper up to so much late."""
+_AWAKE_S = 100e-6  # the last of a wait is spent awake: the system wakes a sleeper up to so much late
 
 
-Mark = tuple[float, float, float]
-"""A moment, seconds waited until then, and CPU seconds of this thread."""
+Mark = tuple[float, float, float]  # a moment, seconds waited until then, and CPU seconds of this thread
 
 
 class Delay:

@@ -20,11 +20,8 @@ from pytest_distbench.units import format_quantity
 from pytest_distbench.worker.clock import Delay, HostClock
 from pytest_distbench.worker.torch_internals import occupy_stream
 
-MOST_BLOCKS = 60
-"""Per timed loop: each change costs about a millisecond."""
-
-SHORTEST_BLOCK = 10
-"""Iterations: the first after a change finds cold caches, and must stay a small part of its block."""
+MOST_BLOCKS = 60  # per timed loop: each change costs about a millisecond
+SHORTEST_BLOCK = 10  # iterations: the first after a change finds cold caches, and must stay a small part of its block
 
 
 def block_length(iterations: int) -> int:
@@ -75,10 +72,8 @@ TRIES = 3
 
 _MARGIN = 3.0
 _SHRINK = 0.5
-_GROWTH = 4.0
-"""After the warm-up: a loop may begin to wait only then."""
-_CALIBRATION_CYCLES = 1_000_000
-"""Half a millisecond at 2 GHz."""
+_GROWTH = 4.0  # after the warm-up: a loop may begin to wait only then
+_CALIBRATION_CYCLES = 1_000_000  # half a millisecond at 2 GHz
 _AGREES = 1.05
 _NOTICED_S = 0.05
 _MOST_CALIBRATIONS = 200

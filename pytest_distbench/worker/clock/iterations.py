@@ -21,14 +21,9 @@ from pytest_distbench.worker.member import Member
 from pytest_distbench.worker.observer import StepFollower
 from pytest_distbench.worker.phases import Loop
 
-BATCH = 20
-"""Iterations of a batch, as nccl-tests has (``-n``)."""
-
-MOST_OF_STRUCTURE = 10
-"""Timed iterations, or further steps of a training, where no clock counts."""
-
-_WARMUP_ON_DEVICE = 3
-"""Rounds of an empty clock: first uses load and connect."""
+BATCH = 20  # iterations of a batch, as nccl-tests has (``-n``)
+MOST_OF_STRUCTURE = 10  # timed iterations, or further steps of a training, where no clock counts
+_WARMUP_ON_DEVICE = 3  # rounds of an empty clock: first uses load and connect
 
 Timed = Generator[int, None, tuple[list[float], Meter]]
 

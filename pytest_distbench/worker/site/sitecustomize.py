@@ -20,18 +20,14 @@ if TYPE_CHECKING:
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _TARGET = "torch.distributed.distributed_c10d"
-_PLAN = "DISTBENCH_NOTES"
-"""As in ``records/launch_files.py``."""
+_PLAN = "DISTBENCH_NOTES"  # as in ``records/launch_files.py``
 _LONGEST_ERROR = 300
 _OF_STARTERS = ("ChildFailedError", "ProcessRaisedException", "ProcessExitedException")
 """What torchrun and ``torch.multiprocessing.spawn`` raise for a rank that ended badly."""
-_SLOT = "DISTBENCH_SLOT"
-"""As in ``elastic/records.py``."""
+_SLOT = "DISTBENCH_SLOT"  # as in ``elastic/records.py``
 _LOOPBACK = "127.0.0.1"
-_PACKAGES = (".", "src", "lib", "python")
-"""Where a repository has packages, as in ``worker/bodies.py``."""
-_tree = ""
-"""The other revision that this process runs, if any."""
+_PACKAGES = (".", "src", "lib", "python")  # where a repository has packages, as in ``worker/bodies.py``
+_tree = ""  # the other revision that this process runs, if any
 _WORKER = "DISTBENCH_WORKER"
 """Set in what a worker of an elastic job starts, such as a data loader's processes: they are no workers."""
 
