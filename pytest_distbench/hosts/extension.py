@@ -1,4 +1,4 @@
-"""What ranks on other hosts, and chosen networks, add to the tables of the core."""
+"""What ranks on other hosts, and chosen networks, add to the core's tables."""
 
 from __future__ import annotations
 

@@ -36,8 +36,10 @@ def _nobody() -> Launcher:
 class Side:
     """What a launch is given besides its plan.
 
-    Attributes: launcher: makes what starts its ranks; the same at each call. python: runs what is not a rank; "": this
-    one. on_output: gets (number, line) of what it prints, or None.
+    Attributes:
+        launcher: makes what starts its ranks; the same at each call.
+        python: runs what is not a rank; "": this one.
+        on_output: gets (number, line) of what it prints, or None.
     """
 
     launcher: Callable[[], Launcher] = _nobody

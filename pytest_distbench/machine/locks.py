@@ -1,13 +1,12 @@
-"""What of this host a measurement holds while it runs: the host itself, its GPUs, and a share of its CPUs.
+"""What a measurement holds of this host: the host itself, its GPUs, and a share of its CPUs.
 
-Host and GPUs are held by file locks (flock(2)): they work over pytest-xdist workers, separate runs and containers that
-share the lock folder, and the kernel frees them when their process ends, however it ends. Who waits longest is next:
-beside each lock file lies a queue, in which every process that wants the lock holds the byte of its number (fcntl(2))
-until it has it.
+File locks (flock(2)) hold over pytest-xdist workers, runs and containers with the same lock folder; the kernel frees
+them with their process. Who waits longest is next: in a queue beside each lock file every waiting process holds the
+byte of its number (fcntl(2)).
 
-CPU time is limited by control groups: the cpu controller of cgroups, version 1 or 2 (cgroups(7)). A group is made below
-the one that this process is in, so that whatever limits this process limits the group too. Under version 2 it is a
-threaded one: a group that holds processes may have no other with a controller below it.
+Control groups limit CPU time: the cpu controller of cgroups, version 1 or 2 (cgroups(7)), in a group below this
+process's, whose limits stay. Under version 2 it is threaded: a group that holds processes may have no other with a
+controller below it.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ _OWN, _SHARED = 0o600, 0o666
 def alone_on_this_host(*, on_wait: Callable[[str], None]) -> Iterator[None]:
     """One measurement at a time per host and user.
 
-    It is told who has to end first, and again once a minute; another worker of one's own pytest-xdist run is not worth
-    a word before that.
+    ``on_wait`` is told who has to end first, at once and every minute; of another worker of the own pytest-xdist run
+    only then.
     """
     with _held(_of_host(), "another measurement on this host", on_wait, mode=_OWN):
         yield
@@ -55,16 +54,16 @@ def alone_on_this_host(*, on_wait: Callable[[str], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def beside_others_on_this_host(*, on_wait: Callable[[str], None]) -> Iterator[None]:
-    """Measure beside those who say this too, and beside none that is :func:`alone_on_this_host`."""
+    """Measure with others that share the host, and with none that is :func:`alone_on_this_host`."""
     with _held(_of_host(), "a measurement that is alone on this host", on_wait, mode=_OWN, how=fcntl.LOCK_SH):
         yield
 
 
 @contextlib.contextmanager
 def lease(uuids: Sequence[str], *, on_wait: Callable[[str], None]) -> Iterator[None]:
-    """Hold GPUs, by UUID, against every other run of any user on this host; so all may write to these lock files.
+    """Hold GPUs, by UUID, against every other run of any user on this host: all may write to these lock files.
 
-    They are taken in sorted order, so that two runs cannot wait for each other.
+    In sorted order, so that two runs cannot wait for each other.
     """
     with contextlib.ExitStack() as stack:
         for uuid in sorted(set(uuids)):
@@ -96,7 +95,6 @@ def _holder(path: Path) -> tuple[str, int | None, bool]:
 
 
 def _wait(path: Path, whose: str, on_wait: Callable[[str], None], take: Callable[[], int | None]) -> int:
-    """Wait until the lock is free, and take it."""
     began = time.monotonic()
     told: float | None = None
     while (waited := time.monotonic() - began) < WAIT_S:
@@ -144,9 +142,9 @@ def _held(
 
 @contextlib.contextmanager
 def _queued(path: Path, mode: int) -> Iterator[Callable[[], bool]]:
-    """A place in a queue, and whether it is the first: nobody waits who came before.
+    """A place in a queue, and whether it is the first.
 
-    The kernel frees the place of a process that has ended, and its children never have it.
+    The kernel frees it with its process, whose children never have it.
     """
     descriptor = _open(path, mode)
     try:
@@ -171,7 +169,6 @@ def _queued(path: Path, mode: int) -> Iterator[Callable[[], bool]]:
 
 
 def _take(path: Path, mode: int, how: int) -> int | None:
-    """The descriptor by which the lock is held; None where others hold it."""
     descriptor = _open(path, mode)
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)
@@ -187,10 +184,7 @@ def _take(path: Path, mode: int, how: int) -> int | None:
 
 
 def _open(path: Path, mode: int) -> int:
-    """The lock file, made if it is not there.
-
-    One that another user has made is opened without O_CREAT, which Linux refuses in folders such as /tmp.
-    """
+    """Open or make a lock file; without O_CREAT if it exists, which Linux refuses for others' files in /tmp."""
     flags = os.O_RDWR | os.O_NOFOLLOW
     try:
         descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, mode)
@@ -205,15 +199,16 @@ def _of_host() -> str:
 
 
 PERIOD_US = 5_000
-"""Short, so that a quota slows iterations and does not only pause between them. Under the kernel's own 100 ms the fast
-quarter of steps of 5 ms takes 9 ms with 0.3 of a core, and 16 ms under this."""
+"""Short, to slow iterations and not only pause between them: with 0.3 of a core the fast quarter of steps of 5 ms takes
+16 ms, and 9 ms under the kernel's own 100 ms.
+"""
 LEAST_US = 1_000  # the kernel takes no shorter quota and no shorter period
 _PATIENCE_S = 2.0  # how long processes that were ended may stay in their group
 _RETRY_S = 0.01
 _GROUP = re.compile(r"distbench-(\d+)-rank\d+")
 _ADVICE = "run pytest as root, in a privileged container, or below systemd-run --user --scope -p Delegate=yes"
 _NAMES = {1: "cpu", 2: ""}
-"""What /proc/self/cgroup calls the hierarchy of the controller; that of version 2 has no name."""
+"""The controller's hierarchy in /proc/self/cgroup; version 2 has no name."""
 _CONTROLLERS = "cgroup.controllers"  # a file that groups of version 2 have
 _FILESYSTEMS = {1: "cgroup", 2: "cgroup2"}
 
@@ -221,7 +216,7 @@ Version = Literal[1, 2]
 
 
 def cpu_group(controller: Path, rank: int) -> Path:
-    """The group of a rank of this process's launches; it need not be there."""
+    """The group of a rank of this process's launches, which may not exist yet."""
     return controller / f"distbench-{os.getpid()}-rank{rank}"
 
 
@@ -247,7 +242,7 @@ def make_group(group: Path, cpus: float) -> None:
 
 
 def remove_stale(controller: Path) -> None:
-    """Remove the groups of pytest processes that have ended without doing so; one that is in use stays."""
+    """Remove groups of pytest processes that ended without doing so; one in use stays."""
     for group in controller.glob("distbench-*"):
         named = _GROUP.fullmatch(group.name)
         if named is not None and not psutil.pid_exists(int(named[1])):
@@ -256,7 +251,9 @@ def remove_stale(controller: Path) -> None:
 
 
 def find_controller(root: Path = Path("/")) -> Path:
-    """The folder of the cpu controller for the group of this process.
+    """The cpu controller's folder for this process's group.
+
+    :class:`AroundUnavailable`: this system has none, or does not hand it down.
 
     Raises :class:`AroundUnavailable` where this system has none, or does not hand it down to that group.
     """
@@ -267,7 +264,7 @@ def find_controller(root: Path = Path("/")) -> Path:
 
 
 def remove(group: Path) -> bool:
-    """Remove a group when the last process in it has ended; False: one has not, and the group is still there."""
+    """Remove a group when its last process has ended; False: it is still there."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
@@ -283,14 +280,13 @@ def remove(group: Path) -> bool:
 
 
 def throttled(group: Path) -> float:
-    """Share of the periods with something to compute in which a group was stopped because its quota was used up."""
+    """Share of periods with something to compute in which a group's quota was used up."""
     lines = (line.split() for line in (group / "cpu.stat").read_text().splitlines())
     counted = {name: int(value) for name, value in lines}
     return counted.get("nr_throttled", 0) / max(1, counted.get("nr_periods", 0))
 
 
 def _own_group(root: Path, version: Version) -> Path | None:
-    """The folder of the group that this process is in, where the controller is of this version."""
     try:
         own = [line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()]
         mounts = (root / "proc/self/mountinfo").read_text().splitlines()
