@@ -267,13 +267,11 @@ def addresses() -> list[str]:
 
     Its name comes last if it leads this host to itself: a relay here would tell others that address.
     """
-    name, interfaces = socket.gethostname(), psutil.net_if_addrs().items()
-    found = [
-        one.address
-        for interface, those in interfaces
-        for one in those
-        if one.family == socket.AF_INET and not interface.startswith("lo")
+    name = socket.gethostname()
+    there = [
+        one for interface, those in psutil.net_if_addrs().items() if not interface.startswith("lo") for one in those
     ]
+    found = [one.address for one in there if one.family == socket.AF_INET]
     with contextlib.suppress(OSError):
         found = [*found, name] if socket.gethostbyname(name).startswith("127.") else [name, *found]
     return list(dict.fromkeys(filter(None, [os.environ.get("SLURM_LAUNCH_NODE_IPADDR", ""), *found]))) or ["127.0.0.1"]

@@ -202,18 +202,12 @@ class RelayedSite:
 
     def collect(self, *, undecided: Iterable[int], held: Iterable[int]) -> None:
         at_work, waiting = self._by_host(undecided), self._by_host(held)
-        self._order(
-            {
-                host: Message(what="collect", ranks=at_work.get(host, []), held=waiting.get(host, []))
-                for host in {**at_work, **waiting}
-            }
-        )
+        asked = {**at_work, **waiting}
+        self._order({h: Message(what="collect", ranks=at_work.get(h, []), held=waiting.get(h, [])) for h in asked})
 
     def end(self, ranks: Iterable[int]) -> Exit:
         there = self._by_host(ranks)
-        self._order(
-            {host: Message(what="end", ranks=there.get(host, [])) for host in self._hosts if host.ended is None}
-        )
+        self._order({h: Message(what="end", ranks=there.get(h, [])) for h in self._hosts if h.ended is None})
         for host in self._hosts:
             if host.ended is None:
                 self._lose(host, "its relay did not report how its ranks ended")
@@ -287,11 +281,8 @@ class RelayedSite:
 
     def _lose_if_silent(self, host: Host) -> None:
         if not host.has_answered and time.monotonic() - host.silent_since >= _SILENT_S:
-            self._lose(
-                host,
-                f"its relay has been silent for {_SILENT_S:.0f} s: the host is gone or cannot be reached, or the "
-                f"relay was stopped",
-            )
+            what = "the host is gone or cannot be reached, or the relay was stopped"
+            self._lose(host, f"its relay has been silent for {_SILENT_S:.0f} s: {what}")
 
     def _take_until(
         self, is_so: Callable[[Host], bool], hosts: Iterable[Host], otherwise: str, *, within_s: float = _ANSWER_S
@@ -326,11 +317,8 @@ class RelayedSite:
                     try:
                         self._heed(host, msgspec.json.decode(line, type=Message, dec_hook=read_work))
                     except msgspec.MsgspecError:
-                        self._lose(
-                            host,
-                            f"its relay said {line[:200]!r}; does the host run this version of pytest-distbench, and "
-                            "only one relay?",
-                        )
+                        asks = "does the host run this version of pytest-distbench, and only one relay?"
+                        self._lose(host, f"its relay said {line[:200]!r}; {asks}")
                         break
             else:
                 self._lose(host, _LED_NOWHERE)

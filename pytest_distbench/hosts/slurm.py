@@ -101,12 +101,8 @@ def read_allocation(variables: Mapping[str, str]) -> Allocation:
         kinds = allocated[1].split(",") if allocated else []  # gpu:a100:8
         told = accounted[1] if accounted else _number(",".join(k for k in kinds if k.startswith("gpu:"))) or 0
         gpus = int(told) // len(nodes)
-    return Allocation(
-        job=variables[_JOB],
-        nodes=nodes,
-        tasks_per_node=_number(variables.get("SLURM_NTASKS_PER_NODE", "")),
-        gpus_per_node=gpus,
-    )
+    tasks = _number(variables.get("SLURM_NTASKS_PER_NODE", ""))
+    return Allocation(job=variables[_JOB], nodes=nodes, tasks_per_node=tasks, gpus_per_node=gpus)
 
 
 def _run(command: list[str], variables: Mapping[str, str]) -> str:

@@ -55,10 +55,7 @@ _SAID = re.compile(
     rb"(Watchdog caught collective operation timeout|(Process group|NCCL) watchdog thread terminated with exception"
     rb"|watchdog got stuck)"
 )
-_LATE = re.compile(
-    r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+)"
-    r".*"
-)
+_LATE = re.compile(r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+).*")
 _FRAMES = re.compile(r"^(?:Exception raised from|frame #|terminate called|\[rank\d+\]:\[)", re.MULTILINE)
 _FOLLOWING = 6  # lines below the watchdog's: torch's meaning of an NCCL error, and NCCL's last warning
 

@@ -202,14 +202,8 @@ def _fate(
     if report is not None and rank not in hung and (is_stopped or code in (None, 0)):
         return RankFate(rank=rank, outcome="passed", phase=report.phase, how="passed")
     how, is_victim = (HUNG, False) if rank in hung else _how(rank, heard, ending, is_stopped=is_stopped)
-    fate = RankFate(
-        rank=rank,
-        outcome="failed",
-        phase=msgspec.convert(heard.last_phase(rank), Phase),
-        how=how,
-        is_victim=is_victim,
-        log_tail=tail(files.log(rank)),
-    )
+    phase, log = msgspec.convert(heard.last_phase(rank), Phase), tail(files.log(rank))
+    fate = RankFate(rank=rank, outcome="failed", phase=phase, how=how, is_victim=is_victim, log_tail=log)
     dump = evidence.read_dump(files.log(rank)) if code is not None and code < 0 else ""
     if dump:
         above = evidence.before_dump(tail(files.log(rank), _LONGEST_DUMP_LINES))
@@ -218,13 +212,8 @@ def _fate(
     if (abort := aborts.get(rank)) is not None and rank not in hung:
         ended_at = heard.closed_at.get(rank, max(heard.closed_at.values(), default=0.0))
         op, number = evidence.late_collective(abort.message)
-        fate = replace(
-            fate,
-            is_victim=is_follower(abort),
-            error=replace(abort, traceback=f"{abort.message}\n{fate.stacks}".rstrip(), raised_at=ended_at),
-            collective=op,
-            collective_number=number,
-        )
+        error = replace(abort, traceback=f"{abort.message}\n{fate.stacks}".rstrip(), raised_at=ended_at)
+        fate = replace(fate, is_victim=is_follower(abort), error=error, collective=op, collective_number=number)
     if dump or (rank not in hung and not fate.is_victim):
         return fate
     stacks = tail(files.stacks(rank), _STACKS_LINES)
@@ -455,9 +444,8 @@ def make_record(
     for report in told:
         for text in report.trained.remarks:
             said.setdefault(text, []).append(str(report.rank))
-    phases: dict[
-        str, float
-    ] = {}  # seconds of the slowest rank in each, and of starting and ending the group around them
+    # seconds of the slowest rank in each, and of starting and ending the group around them
+    phases: dict[str, float] = {}
     if told:
         begin = max(report.phases["begin"] for report in told)
         agreed = ending.exit.stamps.get("rendezvous", ending.started_at)

@@ -181,12 +181,8 @@ def _by_rank(ranks: Sequence[int], seen: Sequence[Observation], name: str) -> li
     if not any(name in means for one in seen for means in one.of_ranks.values()):
         return []
     is_script = any(one.loop == metric.WALL_TIME for one in seen)
-    return [
-        round(
-            sum(one.of_ranks.get(r, {}).get(name, 0.0) * (len(one.values) if is_script else 1) for one in seen), _DIGITS
-        )
-        for r in ranks
-    ]
+    times = [(one.of_ranks, len(one.values) if is_script else 1) for one in seen]
+    return [round(sum(of.get(r, {}).get(name, 0.0) * count for of, count in times), _DIGITS) for r in ranks]
 
 
 def peak_memory(bytes_of: Mapping[int, int | None]) -> list[Sample]:

@@ -75,12 +75,7 @@ class AmdDriver(Driver):
         except self._amdsmi.AmdSmiException as error:
             status = re.search(r"AMDSMI_STATUS_(\w+)", str(error))
             self._fail(_CODES.get(status[1] if status else "", "UNKNOWN"), error)
-        except (
-            AttributeError,
-            KeyError,
-            TypeError,
-            ValueError,
-        ):  # amdsmi of another release, or "N/A" in the place of a number
+        except (AttributeError, KeyError, TypeError, ValueError):  # of another release, or "N/A" for a number
             self._fail("NOT_SUPPORTED")
         return self._fail("NOT_SUPPORTED") if found in (None, "N/A") else found
 

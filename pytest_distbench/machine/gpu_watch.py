@@ -178,12 +178,9 @@ class GpuWatch:
         return found
 
     def users(self, label: str) -> list[str]:
-        return [
-            _name(pid)
-            for gpu in self._gpus
-            if gpu.label == label and gpu.uuid in self._handles and self._driver is not None
-            for pid in processes_on(self._driver, self._handles[gpu.uuid][1])
-        ]
+        driver = self._driver
+        devices = [self._handles[gpu.uuid][1] for gpu in self._gpus if gpu.label == label and gpu.uuid in self._handles]
+        return [_name(pid) for device in devices if driver is not None for pid in processes_on(driver, device)]
 
     def close(self) -> None:
         self._handles = {}

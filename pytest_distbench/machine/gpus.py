@@ -228,7 +228,7 @@ def _card(driver: Driver, handle: Any, index: int) -> Gpu:
         uuid=str(driver.demand("GetUUID", handle)),
         index=index,
         pci=pci_address(driver.ask("GetPciInfo", handle)),
-        memory_bytes=int(memory.total) if memory is not None else None,
+        memory_bytes=_bytes(memory),
         capability=".".join(map(str, capability)) if capability else "",
         pcie=f"{generation}x{lanes}" if generation and lanes else "",
         nvlinks=port.count,
@@ -248,16 +248,12 @@ def _slices(driver: Driver, handle: Any, gpu: Gpu) -> Iterator[tuple[tuple[int, 
             continue
         place = tuple(driver.ask(f"Get{what}InstanceId", piece) or 0 for what in ("Gpu", "Compute"))
         memory = driver.ask("GetMemoryInfo", piece)
-        described = replace(
-            gpu,
-            name=str(name),
-            uuid=str(uuid),
-            slice_of=gpu.uuid,
-            memory_bytes=int(memory.total) if memory is not None else None,
-            nvlinks=0,
-            nvlink_bytes_per_s=None,
-        )
-        yield (place[0], place[1]), described
+        described = replace(gpu, name=str(name), uuid=str(uuid), slice_of=gpu.uuid, nvlinks=0, nvlink_bytes_per_s=None)
+        yield (place[0], place[1]), replace(described, memory_bytes=_bytes(memory))
+
+
+def _bytes(memory: Any) -> int | None:
+    return None if memory is None else int(memory.total)
 
 
 def _watts(milliwatts: int | None) -> float | None:

@@ -238,11 +238,9 @@ class Goal:
         self._rank = rank
         self._step = 0
         self._meter = Meter(rank.delay)
-        self._clock: Steps = (
-            DeviceSteps(self._meter, rank.synchronize, rank.delay)
-            if rank.device.type == "cuda"
-            else HostSteps(self._meter, rank.delay)
-        )
+        self._clock: Steps = HostSteps(self._meter, rank.delay)
+        if rank.device.type == "cuda":
+            self._clock = DeviceSteps(self._meter, rank.synchronize, rank.delay)
         self._evaluation_s = 0.0
         self._values: list[float] = []
         self._losses: list[torch.Tensor] = []
@@ -375,21 +373,15 @@ class Goal:
             reached_s = self._ends_s[self.reached_at // self.every - 1]
             rank.record(f"time_to_{metric}", reached_s, unit="s", better="lower", identity=goal)
         rank.record_times("step_time", self._clock.times, self._meter)
-        samples = {} if self.evaluation_samples is None else {"evaluation_samples": self.evaluation_samples}
-        rank.record(
-            f"final_{metric}",
-            self._values[-1],
-            better="floor" if self.better == "higher" else "same",
-            identity={"min_steps": self.min_steps, **goal, **samples},
-        )
+        identity = {"min_steps": self.min_steps, **goal}
+        if self.evaluation_samples is not None:
+            identity["evaluation_samples"] = self.evaluation_samples
+        better: Better = "floor" if self.better == "higher" else "same"
+        rank.record(f"final_{metric}", self._values[-1], better=better, identity=identity)
         rank.record(f"{EVALUATED}{metric}", self._values, better="info", facts={EVERY: self.every})
         rank.record(EVALUATION_ENDS, self._ends_s, unit="s", better="info", facts={EVERY: self.every})
-        rank.record(
-            "samples_per_second",
-            samples_per_step * self._step / (total_s - self._evaluation_s),
-            unit="samples/s",
-            reduce="min",
-        )
+        rate = samples_per_step * self._step / (total_s - self._evaluation_s)
+        rank.record("samples_per_second", rate, unit="samples/s", reduce="min")
         rank.record("evaluation_time", self._evaluation_s, unit="s", reduce="max")
         if not self._losses:
             return

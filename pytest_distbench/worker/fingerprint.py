@@ -241,12 +241,9 @@ class Watch:
             notes = self._observer.notes
             return [_rows(n.told for n in notes if a <= n.at_ns <= b) for a, b in stretches]
         rings = _rings()
-        return [
-            None
-            if not self._capacity or self._why_not_remembered(rings, begin_ns)
-            else _rows(self._inside(rings, begin_ns, end_ns))
-            for begin_ns, end_ns in stretches
-        ]
+        is_known = [self._capacity and not self._why_not_remembered(rings, begin_ns) for begin_ns, _ in stretches]
+        found = zip(stretches, is_known, strict=True)
+        return [_rows(self._inside(rings, *stretch)) if known else None for stretch, known in found]
 
     def _why_not_remembered(self, rings: Sequence[Sequence[FlightEntry]], begin_ns: int) -> str:
         if abs(_clock_offset_ns() - self._clock_offset_ns) > _CLOCK_STEP_NS:
@@ -276,14 +273,9 @@ class Watch:
 
     def _entered_inside(self, rings: Sequence[Sequence[FlightEntry]], begin_ns: int, end_ns: int) -> list[FlightEntry]:
         apart = [(a, b) for a, b in self._apart if a <= end_ns and b >= begin_ns]
-        inside = [
-            entry
-            for ring in rings
-            for entry in ring
-            if begin_ns <= entry.time_created_ns <= end_ns
-            and not any(a <= entry.time_created_ns <= b for a, b in apart)
-        ]
-        return sorted(inside, key=lambda entry: entry.time_created_ns)
+        inside = [e for ring in rings for e in ring if begin_ns <= e.time_created_ns <= end_ns]
+        own = [e for e in inside if not any(a <= e.time_created_ns <= b for a, b in apart)]
+        return sorted(own, key=lambda entry: entry.time_created_ns)
 
 
 def _held(window: _Window) -> list[torch.Tensor]:

@@ -15,7 +15,7 @@ import msgspec
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.records import wire
 from pytest_distbench.records.launch import Phase
-from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wire import RankWord, start_s
 from pytest_distbench.worker.clock import HostClock
 
@@ -39,21 +39,13 @@ class ControlLine(RankLine):
     the rank's process group. The thread also answers requests while the main thread is blocked in a collective.
     """
 
-    def __init__(
-        self,
-        address: Path,
-        files: LaunchFiles,
-        rank: int,
-        *,
-        ranks: int,
-        reports_progress: bool,
-        is_attached: bool = False,
-    ) -> None:
+    def __init__(self, plan: LaunchPlan, rank: int, *, is_attached: bool) -> None:
         self._rank = rank
-        self._start_s = start_s(ranks)  # for one that does not come up: pytest's own limit is the launch's time longer
-        self._flight = files.flight(rank)
-        self._groups = files.groups(rank)
-        self._reports_progress = reports_progress
+        # for one that does not come up: pytest's own limit is the launch's time longer
+        self._start_s = start_s(plan.processes)
+        self._flight = plan.files.flight(rank)
+        self._groups = plan.files.groups(rank)
+        self._reports_progress = plan.reports_progress
         self._last_progress = 0.0
         self._lock = threading.Lock()
         self._turn = threading.Semaphore(0)
@@ -61,13 +53,13 @@ class ControlLine(RankLine):
         self._all_joined = threading.Event()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            with wire.short_address(address) as name:
+            with wire.short_address(Path(plan.address)) as name:
                 self._socket.connect(name)
         except OSError as error:
             raise LauncherError(
-                f"rank {rank} on {socket.gethostname()} cannot reach pytest: {error.strerror or error} ({address}), a "
-                "socket of the host that holds the other end. Has that ended, or is it another host? Ranks of other "
-                "hosts need a relay there, as --distbench-launcher=slurm starts it"
+                f"rank {rank} on {socket.gethostname()} cannot reach pytest: {error.strerror or error} "
+                f"({plan.address}), a socket of the host that holds the other end. Has that ended, or is it another "
+                "host? Ranks of other hosts need a relay there, as --distbench-launcher=slurm starts it"
             ) from error
         self.send("hello")
         if is_attached:

@@ -119,19 +119,16 @@ class LoadWindow:
                 busy, stolen = (now - then for now, then in zip(busy_s(self._cpus), self._busy, strict=True))
                 self._family.look()
                 cpu_s, threads = self._before
-                deltas = [
-                    (ran - before[0], waited - before[1])
-                    for thread, (ran, waited) in self._family.threads.items()
-                    for before in [threads.get(thread, (0.0, 0.0))]
-                ]
+                now = self._family.threads
+                ran_s, waited_s = (sum(now[t][i] - threads.get(t, (0.0, 0.0))[i] for t in now) for i in (0, 1))
                 self.load = Load(
                     wall_s=self.wall_s,
                     cpus=len(self._cpus) if self._cpus is not None else os.cpu_count() or 1,
                     busy_s=busy,
                     stolen_s=stolen,
                     own_s=self._family.cpu_s - cpu_s,
-                    ran_s=sum(ran for ran, _ in deltas),
-                    waited_s=sum(waited for _, waited in deltas),
+                    ran_s=ran_s,
+                    waited_s=waited_s,
                 )
 
 

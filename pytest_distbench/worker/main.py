@@ -11,8 +11,7 @@ import pdb
 import time
 from collections.abc import Callable, Iterator
 from os import getpid  # bodies patch os
-from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 import torch
@@ -87,14 +86,7 @@ def run_rank(plan_path: str) -> NoReturn:
 def _connect(plan: LaunchPlan, rank: int, before: int, *, is_attached: bool) -> ControlLine:
     """The rank's line; without one it says so in its log and in ``before``, which was stderr until now, and ends."""
     try:
-        return ControlLine(
-            Path(plan.address),
-            plan.files,
-            rank,
-            ranks=plan.processes,
-            reports_progress=plan.reports_progress,
-            is_attached=is_attached,
-        )
+        return ControlLine(plan, rank, is_attached=is_attached)
     except LauncherError as error:
         for descriptor in (2, before):
             with contextlib.suppress(OSError):
@@ -178,15 +170,8 @@ class _Life:
                 computed_s = process.own_cpu_s() - began_s
             self._read_what_is_left()
             self.context.finish()
-            self.context.notebook.note(
-                WALL_TIME,
-                self.window.wall_s,
-                unit="s",
-                better="lower",
-                reduce="max",
-                at={},
-                witnesses={"cpu_s": [computed_s]},
-            )
+            options: dict[str, Any] = {"unit": "s", "better": "lower", "reduce": "max", "at": {}}
+            self.context.notebook.note(WALL_TIME, self.window.wall_s, witnesses={"cpu_s": [computed_s]}, **options)
             return
         with self.phase("import"):
             body = bodies.load(work.body)

@@ -83,9 +83,8 @@ class Member:
         self._only = frozenset(plan.only)
         self._line = line
         self._common_at: dict[str, Scalar] = {}
-        self._side_group = SideGroup(
-            plan.backend if work.is_given_a_group else "", self.world_size, plan.timeout_s, self.watch
-        )
+        backend = plan.backend if work.is_given_a_group else ""
+        self._side_group = SideGroup(backend, self.world_size, plan.timeout_s, self.watch)
         self.profiler = self._make_profiler(plan) if plan.profiled else None
         self._takes_turns = isinstance(work, Ranks) and work.takes_turns
         self._unfinished: list[str] = []
@@ -94,8 +93,8 @@ class Member:
         from pytest_distbench.worker.profiler import Profiler  # torch's is not imported in a judged launch
 
         return Profiler(
-            plan.files,
-            self.rank,
+            files=plan.files,
+            rank=self.rank,
             is_whole=plan.profiled == "whole",
             is_on_device=self.device.type == "cuda",
             synchronize=self.synchronize,

@@ -14,7 +14,7 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -43,16 +43,12 @@ def _step_kind(steps: _Steps) -> StepKind:
     rows, entered, numbers = steps
     numbers = sorted(numbers)
     distances = {b - a for a, b in itertools.pairwise(numbers)}
-    return StepKind(
-        collectives=rows,
-        entered=entered,
-        steps=len(numbers),
-        first=numbers[0],
-        last=numbers[-1],
-        every=distances.pop() if len(distances) == 1 else 0,
-    )
+    every = distances.pop() if len(distances) == 1 else 0
+    first, last = numbers[0], numbers[-1]
+    return StepKind(collectives=rows, entered=entered, steps=len(numbers), first=first, last=last, every=every)
 
 
+@dataclass(slots=True, eq=False)
 class StepFollower:
     """Follows the steps of one loop.
 
@@ -60,48 +56,42 @@ class StepFollower:
     described step's number of collectives, or None before that step.
     """
 
-    def __init__(
-        self,
-        count: Callable[[], Count | None],
-        read: Callable[[Sequence[tuple[int, int]]], list[Rows]],
-        described: Callable[[], int | None],
-        capacity: int,
-    ) -> None:
-        self._count = count
-        self._read = read
-        self._described = described
-        self._forgets_after = capacity * 9 // 10
-        self._ordinary: list[int] = []
-        self._others: list[_Steps] = []
-        self._unsorted: list[tuple[int, int, int, Count | None, Count | None]] = []
-        """Step number, begin and end (ns), and the counts before and after."""
-        self._sort_at: int | None = None
-        self._reads = 0
-        self._steps = 0
-        self._before: Count | None = None
-        self._begin_ns = 0
-        self._is_lost = self._is_whole = False
+    count: Callable[[], Count | None]
+    read: Callable[[Sequence[tuple[int, int]]], list[Rows]]
+    described: Callable[[], int | None]
+    capacity: int
+    _ordinary: list[int] = field(default_factory=list)
+    _others: list[_Steps] = field(default_factory=list)
+    _unsorted: list[tuple[int, int, int, Count | None, Count | None]] = field(default_factory=list)
+    """Step number, begin and end (ns), and the counts before and after."""
+    _sort_at: int | None = None
+    _reads: int = 0
+    _steps: int = 0
+    _before: Count | None = None
+    _begin_ns: int = 0
+    _is_lost: bool = False
+    _is_whole: bool = False
 
     def begin(self) -> None:
         """Begin the first step, or one that does not begin where the one before it ended."""
-        self._before, self._begin_ns = self._count(), HostClock.time_ns()
+        self._before, self._begin_ns = self.count(), HostClock.time_ns()
 
     def end(self, number: int) -> None:
         """End the step with this number, from 1; 0 is what comes before the first."""
         before, begin_ns = self._before, self._begin_ns
-        now, end_ns = self._before, self._begin_ns = self._count(), HostClock.time_ns()
+        now, end_ns = self._before, self._begin_ns = self.count(), HostClock.time_ns()
         self._unsorted.append((number, begin_ns, end_ns, before, now))
         if now is None or before is None:
             return
         if self._sort_at is None:
-            self._sort_at = before[1] + self._forgets_after
+            self._sort_at = before[1] + self.capacity * 9 // 10
         if 2 * now[1] - before[1] > self._sort_at:  # the next step may have as many
             self._sort()
 
     def end_last(self, number: int, ordinary: Sequence[Collective]) -> None:
         """End a script's last step, with all that came after it; the process groups may be gone by now."""
         self._sort()
-        [rows] = self._read([(self._begin_ns, HostClock.time_ns())])
+        [rows] = self.read([(self._begin_ns, HostClock.time_ns())])
         if rows is None:
             return
         self._steps, self._is_whole = number, True
@@ -116,11 +106,11 @@ class StepFollower:
         ``ordinary`` is what the described step sends; its kind is named if it is not most of the steps.
         """
         self._sort()
-        if self._is_lost or self._described() is None or not self._steps:
+        if self._is_lost or self.described() is None or not self._steps:
             return None
         others = [_step_kind(kind) for kind in self._others]
         if 0 < len(self._ordinary) <= sum(kind.steps for kind in others if kind.first):
-            others.append(_step_kind((list(ordinary), self._described() or 0, self._ordinary)))
+            others.append(_step_kind((list(ordinary), self.described() or 0, self._ordinary)))
         others.sort(key=lambda kind: (kind.first, kind.entered))
         return Course(steps=self._steps, others=others, is_whole=self._is_whole)
 
@@ -134,7 +124,7 @@ class StepFollower:
         ]
         self._steps = counted[-1][0]
         self._is_lost |= any(entered < 0 for _, entered, _ in counted)  # nobody counts, or a group is there no more
-        described = self._described()
+        described = self.described()
         self._ordinary += [number for number, entered, _ in counted if number and entered == described]
         others = [step for step in counted if not step[0] or step[1] != described]
         if self._is_lost or not others:
@@ -142,7 +132,7 @@ class StepFollower:
         self._reads += 1
         found: list[Rows] = [None] * len(others)
         if self._reads <= MOST_READS:
-            found = self._read([stretch for _, _, stretch in others])
+            found = self.read([stretch for _, _, stretch in others])
         for (number, entered, _), rows in zip(others, found, strict=True):
             self._put(number, entered, None if not rows and entered else rows)
 

@@ -197,6 +197,7 @@ class Phase:
         self._phases.leave(self, is_cut=kind is not None)
 
 
+@dataclass(slots=True, eq=False)
 class Phases:
     """The phases and loops that a body is in, innermost last.
 
@@ -209,27 +210,17 @@ class Phases:
         sent: collectives so far in the iteration that is described, if it is one.
     """
 
-    def __init__(
-        self,
-        notebook: Notebook,
-        clock: Callable[[], float],
-        synchronize: Callable[[], None],
-        delay: Delay,
-        sent: Callable[[], int],
-        make_device: Callable[[], DeviceParts | None] = lambda: None,
-        clock_of_loops: Callable[[], float] = HostClock.perf_counter,
-    ) -> None:
-        self._notebook = notebook
-        self._clock = clock
-        self._clock_of_loops = clock_of_loops
-        self._delay = delay
-        self._synchronize = synchronize
-        self._make_device = make_device
-        self._sent = sent
-        self._open: list[Loop | Phase] = []
-        self._thread = threading.get_ident()
-        self._is_apart = False
-        self._ascribed = 0
+    notebook: Notebook
+    clock: Callable[[], float]
+    synchronize: Callable[[], None]
+    delay: Delay
+    sent: Callable[[], int]
+    make_device: Callable[[], DeviceParts | None] = lambda: None
+    clock_of_loops: Callable[[], float] = HostClock.perf_counter
+    _open: list[Loop | Phase] = field(default_factory=list)
+    _thread: int = field(default_factory=threading.get_ident)
+    _is_apart: bool = False
+    _ascribed: int = 0
 
     @property
     def in_loop(self) -> bool:
@@ -245,7 +236,7 @@ class Phases:
     @contextlib.contextmanager
     def loop(self, name: str, at: Mapping[str, Scalar], *, is_captured: bool = False) -> Iterator[Loop]:
         """Collect the phases of a loop, and record them at its end unless it is left early."""
-        loop = Loop(name=name, at=dict(at), path=self._path(name), device=self._make_device(), is_captured=is_captured)
+        loop = Loop(name=name, at=dict(at), path=self._path(name), device=self.make_device(), is_captured=is_captured)
         self._open.append(loop)
         try:
             yield loop
@@ -295,11 +286,11 @@ class Phases:
             )
         phase.path, loop = self._path(phase.name), self._loop
         if loop is None:
-            if not self._notebook.is_of_script:
-                self._notebook.expect_new(phase.path, phase.at)
+            if not self.notebook.is_of_script:
+                self.notebook.expect_new(phase.path, phase.at)
             self._open.append(phase)
-            self._synchronize()
-            phase.part = HostPart(self._delay, self._clock)
+            self.synchronize()
+            phase.part = HostPart(self.delay, self.clock)
             return
         if loop.is_captured:
             raise RecordingError(
@@ -313,9 +304,9 @@ class Phases:
         phase.place = loop, of_loop
         loop.entered.append(of_loop)
         self._open.append(phase)
-        phase.sent, phase.ascribed = self._sent(), self._ascribed
+        phase.sent, phase.ascribed = self.sent(), self._ascribed
         device = loop.device
-        phase.part = HostPart(self._delay, self._clock_of_loops) if device is None else device.begin()
+        phase.part = HostPart(self.delay, self.clock_of_loops) if device is None else device.begin()
 
     def leave(self, phase: Phase, *, is_cut: bool) -> None:
         """End a part; ``is_cut``: by an exception. RecordingError: it was not the last one entered."""
@@ -334,11 +325,11 @@ class Phases:
             )
         if phase.place is None:
             if not is_cut:  # who waits for the device then may hang, and nobody hears of the error
-                self._synchronize()
+                self.synchronize()
                 phase.part.end(0.0)
                 _, seconds, _, _ = phase.part.read()
                 place: dict[str, Any] = {}
-                if self._notebook.is_of_script:
+                if self.notebook.is_of_script:
                     place = {"loop": WALL_TIME, "path": [*(o.name for o in self._open), phase.name]}
                 self._record(phase.path, phase.better, phase.at, seconds, **place)
             return
@@ -346,7 +337,7 @@ class Phases:
         # a loop goes on where the body catches what it raised: when a loader is empty, for example
         with contextlib.suppress(RuntimeError) if is_cut else contextlib.nullcontext():  # of a device that has failed
             loop.end(of_loop, phase.part)
-        if (own := self._sent() - phase.sent - (self._ascribed - phase.ascribed)) > 0:  # the rest: of phases inside
+        if (own := self.sent() - phase.sent - (self._ascribed - phase.ascribed)) > 0:  # the rest: of phases inside
             of_loop.sends = True
             self._ascribed += own
 
@@ -360,4 +351,4 @@ class Phases:
         return inner
 
     def _record(self, name: str, better: Better, at: Mapping[str, Scalar], value: object, **place: Any) -> None:
-        self._notebook.note(name, value, unit="s", better=better, reduce="max", at=at, **place)
+        self.notebook.note(name, value, unit="s", better=better, reduce="max", at=at, **place)

@@ -11,6 +11,7 @@ import contextlib
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 
 import msgspec
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -28,39 +29,29 @@ WHOLE_CPU_S = 0.2
 _STEADY_STEP = 3  # the first steps of an optimizer also build
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Profiler:
     """Profiles one rank, loop after loop; ``is_whole``: all of the body. Traces go to the launch's files."""
 
-    def __init__(
-        self,
-        files: LaunchFiles,
-        rank: int,
-        *,
-        is_whole: bool,
-        is_on_device: bool,
-        synchronize: Callable[[], None],
-        barrier: Callable[[], None],
-        in_loop: Callable[[], bool],
-    ) -> None:
-        self._files = files
-        self._rank = rank
-        self._is_whole = is_whole
-        self._activities = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * is_on_device]
-        self._synchronize = synchronize
-        self._barrier = barrier
-        self._in_loop = in_loop
-        self._running: profile | None = None
-        self._iteration: record_function | None = None
-        self._seen = 0
-        self._optimizer_steps = 0
-        self._loops: list[str] = []
+    files: LaunchFiles
+    rank: int
+    is_whole: bool
+    is_on_device: bool
+    synchronize: Callable[[], None]
+    barrier: Callable[[], None]
+    in_loop: Callable[[], bool]
+    _running: profile | None = None
+    _iteration: record_function | None = None
+    _seen: int = 0
+    _optimizer_steps: int = 0
+    _loops: list[str] = field(default_factory=list)
 
     @contextlib.contextmanager
     def body(self) -> Iterator[None]:
         """Look at the loops that run inside, or at all of it, and write the traces."""
         hook = register_optimizer_step_pre_hook(self._step)
         before = signal.signal(signal.SIGVTALRM, lambda *_: self.end_loop())
-        if self._is_whole:
+        if self.is_whole:
             self._begin_loop(WHOLE)
             signal.setitimer(signal.ITIMER_VIRTUAL, WHOLE_CPU_S)
         try:
@@ -70,7 +61,7 @@ class Profiler:
             signal.signal(signal.SIGVTALRM, before)
             hook.remove()
             self.end_loop()
-        self._files.loops(self._rank).write_bytes(msgspec.json.encode(self._loops))
+        self.files.loops(self.rank).write_bytes(msgspec.json.encode(self._loops))
 
     def watch(self, watch: Stopwatch, loop: str) -> Stopwatch:
         return _ProfiledWatch(watch, self, loop)
@@ -85,14 +76,14 @@ class Profiler:
 
     def begin_iteration(self, loop: str) -> None:
         """Begin an iteration of a timed loop. A collective call: all begin when all profilers have started."""
-        if self._is_whole:
+        if self.is_whole:
             return
         if self._loops[-1:] != [loop]:
             if self._loops == [TRAINING_STEP]:  # before the first loop, which was to come
                 self._stop()
                 self._loops.clear()
             self._begin_loop(loop)
-            self._barrier()
+            self.barrier()
         self._begin_iteration(loop)
 
     def end_iteration(self) -> None:
@@ -107,14 +98,14 @@ class Profiler:
 
     def end_loop(self) -> None:
         if (stopped := self._stop()) is not None:
-            stopped.export_chrome_trace(str(self._files.trace(self._rank, len(self._loops) - 1)))
+            stopped.export_chrome_trace(str(self.files.trace(self.rank, len(self._loops) - 1)))
 
     def _begin_loop(self, loop: str) -> None:
         self.end_loop()
         self._loops.append(loop)
         self._seen = 0
-        self._synchronize()
-        self._running = profile(activities=self._activities)
+        self.synchronize()
+        self._running = profile(activities=[ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * self.is_on_device])
         self._running.start()
 
     def _begin_iteration(self, loop: str) -> None:
@@ -124,7 +115,7 @@ class Profiler:
 
     def _step(self, *_: object) -> None:
         """An optimizer is about to step: what lies between two of them is an iteration where there is no loop."""
-        if self._is_whole or self._in_loop() or self._loops not in ([], [TRAINING_STEP]):
+        if self.is_whole or self.in_loop() or self._loops not in ([], [TRAINING_STEP]):
             return
         self._optimizer_steps += 1
         if self._optimizer_steps == _STEADY_STEP:
@@ -139,17 +130,17 @@ class Profiler:
             self._iteration = None
         if self._running is None:
             return None
-        self._synchronize()
+        self.synchronize()
         running, self._running = self._running, None
         running.stop()
         return running
 
 
+@dataclass(slots=True)
 class _ProfiledWatch:
-    def __init__(self, watch: Stopwatch, profiler: Profiler, loop: str) -> None:
-        self._watch = watch
-        self._profiler = profiler
-        self._loop = loop
+    _watch: Stopwatch
+    _profiler: Profiler
+    _loop: str
 
     def start(self, iterations: int = 1) -> None:
         """After the watch, which may wait for other ranks."""

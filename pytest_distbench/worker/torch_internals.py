@@ -181,11 +181,8 @@ def watch_collectives(tell: Told, *, completes: bool = False) -> Callable[[], No
         return ask
 
     # methods of a process group that give a work, and those around several of them
-    issuing = [
-        name
-        for name, method in vars(dist.ProcessGroup).items()
-        if callable(method) and ("Work" in (method.__doc__ or "") or name == _BEGINS_TOGETHER)
-    ]
+    methods = {name: method for name, method in vars(dist.ProcessGroup).items() if callable(method)}
+    issuing = [name for name, m in methods.items() if "Work" in (m.__doc__ or "") or name == _BEGINS_TOGETHER]
     replaced = [
         *_replace_methods(dist.ProcessGroup, issuing, lambda m: _issuing_method(m, asked, waits)),
         *_replace_methods(dist.Work, _ASKING, asking),
