@@ -18,7 +18,6 @@ import shlex
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -34,7 +33,7 @@ from pytest_distbench.errors import ConfigurationError, LauncherError, show
 from pytest_distbench.hosts.relay import BY_TORCHRUN, SECRET_VARIABLE, Caller, connect, host_name, keep_alive, say
 from pytest_distbench.hosts.relayed import Host, Keeper, RelayedSite
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.starters import LauncherSetup
+from pytest_distbench.launch.starters import Launcher, LauncherSetup
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.machine import gpus, hardware
 from pytest_distbench.records.environment import Environment
@@ -87,15 +86,7 @@ class Callers:
         variables = {SESSION_VARIABLE: session, SECRET_VARIABLE: self._secret}
         self.where = [str(self._listener.getsockname()[1]), *addresses()]
         self._words = command(self.where, variables)
-        with log.open("ab") as out:
-            self._process = subprocess.Popen(
-                self._words,
-                env={**environment, **variables},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
+        self._process = processes.start_session(self._words, variables={**environment, **variables}, log=log)
         self.pid = self._process.pid
 
     def take(
@@ -404,7 +395,7 @@ def as_torchrun(relays: Sequence[Call]) -> list[Call]:
     return sorted(relays, key=lambda relay: relay[1].address)
 
 
-class CmdLauncher:
+class CmdLauncher(Launcher):
     """Runs the user's command once per launch."""
 
     name = "cmd"
@@ -412,9 +403,6 @@ class CmdLauncher:
     def __init__(self, setup: LauncherSetup) -> None:
         self.session = setup.session
         self.engine = setup.engine
-
-    def prepare(self, variables: dict[str, str]) -> None:
-        """Nothing can be prepared."""
 
     def open(self, plan: LaunchPlan) -> RelayedSite:
         ranks = fill_hosts(plan.processes, ranks_per_node(self.engine))

@@ -26,7 +26,7 @@ from pytest_distbench.hosts.relayed import RelayedSite
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.local import ChildRanks
 from pytest_distbench.launch.site.processes import end_with
-from pytest_distbench.launch.starters import NO_REVERSE_DNS, LauncherSetup
+from pytest_distbench.launch.starters import NO_REVERSE_DNS, Launcher, LauncherSetup
 from pytest_distbench.launch.starters.parent import (
     PRELOAD,
     RANK,
@@ -275,7 +275,7 @@ class NodeParent(Parent):
         return bool(self._relay) and self._relay not in self.ended and self.line.fileno() >= 0
 
 
-class SlurmLauncher:
+class SlurmLauncher(Launcher):
     """Keeps a parent with torch loaded on each node, and starts those again that are gone.
 
     A step starts those that a launch's nodes lack. A node that has lost its parent is taken last from then on.
@@ -291,9 +291,6 @@ class SlurmLauncher:
         self._preferred = list(self._allocation.nodes)
         self._read_at_start: Mapping[str, str] = {}
         self._parents: dict[str, NodeParent] = {}
-
-    def prepare(self, variables: dict[str, str]) -> None:
-        """How many nodes it takes is known at the first launch."""
 
     def open(self, plan: LaunchPlan) -> RelayedSite:
         layout = self._allocation.layout(plan.processes, on_gpus=plan.device == "cuda")

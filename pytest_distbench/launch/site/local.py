@@ -144,16 +144,9 @@ class ChildRanks:
 
 
 def start_interpreter(plan: LaunchPlan, rank: int, place: Mapping[str, str]) -> RankProcess:
-    path = os.pathsep.join(p for p in plan.python_path if p)
-    with open(plan.files.log(rank), "ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "pytest_distbench.worker", "rank", str(plan.files.plan)],
-            env={**plan.variables, "PYTHONPATH": path, **place},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    words = [sys.executable, "-m", "pytest_distbench.worker", "rank", str(plan.files.plan)]
+    variables = {**plan.variables, "PYTHONPATH": os.pathsep.join(filter(None, plan.python_path)), **place}
+    return processes.start_session(words, variables=variables, log=plan.files.log(rank))
 
 
 _BESIDES = 64  # libraries, logs, the sockets of its own line

@@ -311,6 +311,28 @@ def remove_traces(launch: LaunchFiles) -> None:
         shutil.rmtree(files.sockets, ignore_errors=True)
 
 
+def start_session(
+    words: Sequence[str],
+    *,
+    variables: Mapping[str, str],
+    log: Path,
+    folder: str | None = None,
+    keeps: Iterable[int] = (),
+) -> subprocess.Popen[bytes]:
+    """Start a command line in a session of its own, which reads nothing, and appends what it prints to a log."""
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            words,
+            env=dict(variables),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            pass_fds=[*keeps],
+            start_new_session=True,
+        )
+
+
 _PACKAGE = str(Path(__file__).resolve().parents[3])
 _START = (
     f"import sys; sys.path.append({_PACKAGE!r}); from pathlib import Path\n"
@@ -330,18 +352,9 @@ def start_guarded(
     """
     lifeline, theirs = os.pipe()
     given = [str(lifeline), "looks" if looks else "", str(plan.delay if looks else 0.0), plan.directory, *words]
+    guardian = [sys.executable, "-P", "-c", _START, *given]
     try:
-        with open(log, "ab") as out:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _START, *given],
-                env=dict(variables),
-                cwd=plan.working_dir,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                pass_fds=[lifeline],
-                start_new_session=True,
-            )
+        process = start_session(guardian, variables=variables, log=log, folder=plan.working_dir, keeps=[lifeline])
     except OSError:
         os.close(theirs)
         raise

@@ -64,7 +64,8 @@ class Launcher(Protocol):
     """The value of :data:`~pytest_distbench.records.wire.SESSION_VARIABLE` in all that it starts."""
 
     def prepare(self, variables: dict[str, str]) -> None:
-        """Begin whatever makes the first launch quick. Returns at once."""
+        """Begin whatever makes the first launch quick, if anything does. Returns at once."""
+        del variables
 
     def open(self, plan: LaunchPlan) -> Site:
         """The site of a launch, where nothing runs yet: on this host a :class:`~.site.local.LocalSite`."""

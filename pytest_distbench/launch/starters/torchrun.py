@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from pytest_distbench.launch.site import Exit, processes
-from pytest_distbench.launch.starters import NO_REVERSE_DNS
+from pytest_distbench.launch.starters import NO_REVERSE_DNS, Launcher
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
@@ -37,16 +37,13 @@ _MAIN = "import gc; gc.disable(); from torch.distributed.run import main; gc.fre
 TORCHRUN = [sys.executable, "-c", _MAIN]
 
 
-class TorchrunLauncher:
+class TorchrunLauncher(Launcher):
     """Runs ``torchrun`` once per launch."""
 
     name = "torchrun"
 
     def __init__(self, setup: LauncherSetup) -> None:
         self.session = setup.session
-
-    def prepare(self, variables: dict[str, str]) -> None:
-        """Nothing can be prepared."""
 
     def open(self, plan: LaunchPlan) -> LocalSite:
         from pytest_distbench.launch.site.local import LocalSite  # late: torch loads this module in every rank

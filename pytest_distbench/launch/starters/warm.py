@@ -124,16 +124,11 @@ class _HostParent(Parent):
         stores, its = socket.socketpair()
         python = str(setup.interpreter or sys.executable)
         start = f"main({theirs.fileno()}, {its.fileno()}, {str(setup.directory)!r}, {[*setup.preload]!r})"
-        with theirs, its, open(self._log, "ab") as log:
-            self._process = subprocess.Popen(
-                [python, "-c", f"from pytest_distbench.launch.starters.warm import main; {start}"],
-                env={**variables_of_parent(variables), **NO_REVERSE_DNS},
-                pass_fds=[theirs.fileno(), its.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        words = [python, "-c", f"from pytest_distbench.launch.starters.warm import main; {start}"]
+        own = {**variables_of_parent(variables), **NO_REVERSE_DNS}
+        with theirs, its:
+            keeps = [theirs.fileno(), its.fileno()]
+            self._process = processes.start_session(words, variables=own, log=self._log, keeps=keeps)
         super().__init__(ours, self._process.pid)
         self._stores = Parent(stores, self._process.pid, gone="the process with the ranks' TCPStore has ended")
 
