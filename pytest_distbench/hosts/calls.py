@@ -213,7 +213,6 @@ def fill_hosts(ranks: int, per_host: int) -> list[range]:
 
 
 def make_site(plan: LaunchPlan, layout: Sequence[range], called: Iterable[tuple[Call, Keeper]]) -> RelayedSite:
-    """The site of ranks on hosts whose relays have called, in their order."""
     called = list(called)
     hosts = [
         Host(said.host, line=line, keeper=keeper, ranks=ranks)
@@ -249,7 +248,6 @@ def _hear(line: socket.socket, secret: str) -> Caller | None:
 
 
 def within_s(hosts: int) -> float:
-    """Seconds that processes on so many hosts may take to start and call."""
     return CALL_S * (1 + hosts / 100)
 
 
@@ -379,7 +377,6 @@ def ranks_of_nodes(ranks: int, *, on_gpus: bool, engine: str) -> list[int]:
 
 
 def describe(*, ranks: int, engine: str, gpu: bool, platform: str) -> tuple[Environment, bool]:
-    """What the hosts of the largest launch are. See :func:`describe_hosts`."""
     nodes = len(fill_hosts(ranks, ranks_per_node(engine)))
     return describe_hosts(
         f"the hosts of {_OPTION}",
@@ -396,8 +393,6 @@ def as_torchrun(relays: Sequence[Call]) -> list[Call]:
 
 
 class CmdLauncher(Launcher):
-    """Runs the user's command once per launch."""
-
     name = "cmd"
 
     def __init__(self, setup: LauncherSetup) -> None:
@@ -413,7 +408,6 @@ class CmdLauncher(Launcher):
         return make_site(plan, ranks, [(each, callers) for each in (as_torchrun(relays) if by_torchrun else relays)])
 
     def leftovers(self) -> list[psutil.Process]:
-        """Commands of this host that have not ended."""
         return processes.find_marked(SESSION_VARIABLE, self.session)
 
     def close(self) -> None:
@@ -421,8 +415,6 @@ class CmdLauncher(Launcher):
 
 
 def start(nodes: int, engine: str, module: str, *words: str, **callers: Any) -> Callers:
-    """Start a process on each of so many hosts by the user's command."""
-
     def command(where: Sequence[str], own: Mapping[str, str]) -> list[str]:
         found_here = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         python = [sys.executable, "-m", module, *where, *words]
@@ -439,7 +431,6 @@ def start(nodes: int, engine: str, module: str, *words: str, **callers: Any) -> 
 
 
 def main() -> None:
-    """Describe this host."""
     port, *words = sys.argv[1:]
     folder = next(word.removeprefix(SEES) for word in words if word.startswith(SEES))
     found = gpus.read_gpus(os.environ) if GPU in words else gpus.Gpus()

@@ -155,7 +155,6 @@ def rank_variables(hosts: Sequence[int], rank: int, *, on_gpu: bool) -> dict[str
 
 
 def host_place(folder: Path, host: int) -> Path:
-    """Folder of the links to the namespaces of a host."""
     return folder / f"host{host}"
 
 
@@ -207,8 +206,6 @@ Passage = tuple[int, int, float, float]
 
 
 class NetworkAnswer(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of the process that holds a network's hosts."""
-
     places: list[str] = []  # paths of their namespaces, while that process is there
     is_user: bool = False  # they belong to a user namespace, its own, which who enters them enters first
     made_by: str = ""  # what shapes and delays: the ``kernel``, or a ``relay``
@@ -257,7 +254,6 @@ class Lab:
         return self._process.poll() is None
 
     def probe(self) -> Sequence[Passage]:
-        """What it carries from each host to the next, by TCP alone."""
         assert self._process.stdin is not None
         try:
             with contextlib.suppress(OSError):  # it has ended, and said why

@@ -52,7 +52,6 @@ Commands = tuple[str, int | None, list[str]]
 
 
 def underlay(network: Network) -> str:
-    """The interface of a host that leads to the switch; ranks use ``eth0``."""
     return "under0" if network.overlay else "eth0"
 
 

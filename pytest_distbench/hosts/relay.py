@@ -140,7 +140,6 @@ def call(addresses: Sequence[str], port: int, secret: str) -> Iterator[socket.so
 
 
 def say(line: socket.socket, caller: Caller) -> None:
-    """Tell the controller first who calls."""
     line.sendall(msgspec.json.encode(caller) + b"\n")
 
 
@@ -214,7 +213,6 @@ def start_interpreters(order: Message) -> LocalLauncher:
 
 
 def serve(line: socket.socket, make_launcher: MakeLauncher = start_interpreters) -> None:
-    """Serve one launch, until the connection's other end closes."""
     adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with relay_folder() as folder:

@@ -40,7 +40,6 @@ CMD = LauncherKind(
 
 
 def network_of_marker(mark: pytest.Mark) -> str:
-    """A marker's network, as options and names of cases have it."""
     from pytest_distbench.hosts.network import make_network
 
     if len(mark.args) == 1 and isinstance(mark.args[0], str) and not mark.kwargs:

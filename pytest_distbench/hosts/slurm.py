@@ -87,7 +87,6 @@ class Allocation:
 
 
 def read_allocation(variables: Mapping[str, str]) -> Allocation:
-    """The allocation of this process."""
     if not variables.get(_JOB) or not variables.get(_NODES):
         raise ConfigurationError(
             f"--distbench-launcher slurm starts job steps in an allocation, and {_JOB} is not set: run it inside one, "
@@ -166,7 +165,6 @@ def ranks_of_nodes(ranks: int, *, on_gpus: bool, engine: str) -> list[int]:
 
 
 def describe(*, ranks: int, engine: str, gpu: bool, platform: str) -> tuple[Environment, bool]:
-    """What the allocation's nodes are, from one step on all. See :func:`describe_hosts`."""
     del ranks, engine
     allocation = read_allocation(os.environ)
 
@@ -201,7 +199,6 @@ RELAY = "pytest_distbench.hosts.slurm:be_relay"
 
 
 def be_relay(port: str, *addresses: str) -> None:
-    """Serve one launch in this process, which ends with its parent."""
     end_with(os.getppid())
     with relay.call(addresses, int(port), os.environ.pop(SECRET_VARIABLE)) as line:  # ranks have no use for it
         relay.serve(line, lambda order: ChildRanks(order.places, lambda plan, _, place: _ForkedRank(plan, place)))
@@ -209,8 +206,6 @@ def be_relay(port: str, *addresses: str) -> None:
 
 
 class _ForkedRank:
-    """A rank that was forked from this process, with torch loaded."""
-
     def __init__(self, plan: LaunchPlan, place: Mapping[str, str]) -> None:
         self._code: int | None = None
         self.pid = fork(RANK, [str(plan.files.plan)], place)
@@ -253,11 +248,9 @@ class NodeParent(Parent):
         return True
 
     def poll(self) -> int | None:
-        """The exit code of the step; None: it runs."""
         return self.step.poll()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until the relay has gone, or the parent is lost."""
         with contextlib.suppress(LauncherError):
             if self._goes_on() and self.code_of(self._relay, timeout) is None:
                 raise subprocess.TimeoutExpired("srun", timeout or 0.0)

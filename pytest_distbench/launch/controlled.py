@@ -18,6 +18,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -172,20 +173,18 @@ class Follower(Protocol):
         """Look for the last time."""
 
 
+@dataclass(frozen=True, slots=True)
 class TimelineFollower:
     """Shows a timeline line by line while it runs; ``tell`` may return ""."""
 
-    def __init__(
-        self, read: Callable[[], Iterable[Any]], tell: Callable[[Any], str], show: Callable[[str], None]
-    ) -> None:
-        self._read = read
-        self._tell = tell
-        self._show = show
+    read: Callable[[], Iterable[Any]]
+    tell: Callable[[Any], str]
+    show: Callable[[str], None]
 
     def poll(self) -> None:
-        for line in self._read():
-            if text := self._tell(line):
-                self._show(text)
+        for line in self.read():
+            if text := self.tell(line):
+                self.show(text)
 
     finish = poll
 

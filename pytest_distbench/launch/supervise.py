@@ -307,7 +307,6 @@ class Turnstile:
         self._next()
 
     def leave(self, launch: Supervised) -> None:
-        """Go on without a group that has ended."""
         for queue in (self._present, self._waiting, self._round):
             if launch in queue:
                 queue.remove(launch)

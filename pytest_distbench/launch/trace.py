@@ -171,7 +171,6 @@ def busy_communication(traces: Sequence[LoopTrace]) -> dict[str, BusyCommunicati
 
 
 def union(spans: Iterator[Span]) -> float:
-    """How long at least one of the spans lasts."""
     total, reached = 0.0, float("-inf")
     for begin, end in sorted(spans):
         total += max(0.0, end - max(begin, reached))

@@ -112,7 +112,6 @@ _MOST_NAMED = 5
 
 
 def settle(plan: LaunchPlan) -> LaunchPlan:
-    """Make a launch's own folder, and fill in the plan's placeholders."""
     work = plan.files.work
     work.mkdir(exist_ok=True)
     working_dir = work if plan.is_mirrored else Path(plan.fill(plan.folder))
@@ -167,8 +166,6 @@ class Leftovers:
 
 
 class _Look:
-    """The files below a folder at one moment, with time and size, and what was passed over."""
-
     def __init__(self, folder: Path | None) -> None:
         self.files: dict[str, tuple[int, int]] = {}
         self.is_cut = False

@@ -134,7 +134,6 @@ class Driver:
         return choose(cards, cut, variables.get(VARIABLE))
 
     def setting(self, variables: Mapping[str, str]) -> str:
-        """The user's choice among GPUs, as a clause."""
         told = [f"{name} is {variables[name]!r}" for name in self.variables if name in variables]
         return (
             ", ".join(told) or f"{' and '.join(self.variables)} {'is' if len(self.variables) == 1 else 'are'} not set"

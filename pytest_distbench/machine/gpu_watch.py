@@ -248,7 +248,6 @@ def own_memory(uuid: str) -> int | None:
 
 
 def memory_of(pid: int, uuid: str) -> int | None:
-    """:func:`own_memory` of a process in the host's numbering."""
     with contextlib.suppress(DriverError), connect() as driver:
         device = driver.ask("GetHandleByUUID", uuid)
         found = driver.ask("GetComputeRunningProcesses", device) if device is not None else None

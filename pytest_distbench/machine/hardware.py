@@ -139,7 +139,7 @@ _MARKETING = re.compile(r"\((?:R|TM)\)|\bCPU\b|\bProcessor\b|@.*|\b\d+-Core\b", 
 
 
 def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
 
 
 def cpu_name() -> str:
@@ -201,7 +201,6 @@ def check_platform_name(name: str) -> str:
 
 
 def variables_to_record(variables: Mapping[str, str]) -> dict[str, str]:
-    """The environment variables of an allow-list, without addresses and secrets."""
     return {
         name: mask_addresses(mask_text(value.encode(errors="backslashreplace").decode()))
         for name, value in sorted(variables.items())
@@ -210,7 +209,6 @@ def variables_to_record(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def installed_version(package: str) -> str:
-    """Version of an installed package without importing it, or ``not installed``."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

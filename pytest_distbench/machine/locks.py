@@ -216,12 +216,10 @@ Version = Literal[1, 2]
 
 
 def cpu_group(controller: Path, rank: int) -> Path:
-    """The group of a rank of this process's launches, which may not exist yet."""
     return controller / f"distbench-{os.getpid()}-rank{rank}"
 
 
 def make_group(group: Path, cpus: float) -> None:
-    """Make a group whose processes together may use so many cores."""
     period_us = max(PERIOD_US, math.ceil(LEAST_US / cpus))
     quota_us = round(cpus * period_us)
     if (group.parent / _CONTROLLERS).exists():

@@ -117,7 +117,6 @@ class Watch:
 
     @property
     def open_key(self) -> str:
-        """Key of what is being described, or ""."""
         return self._open.key if self._open is not None else ""
 
     @property
@@ -194,8 +193,6 @@ class Watch:
         return 0 if self.found else max(0, self.entered() or 0)
 
     def follow(self, key: str) -> StepFollower:
-        """A follower of the steps of the loop described under ``key``."""
-
         def count() -> Count | None:
             if self._sees_all or not self.is_on:
                 return (self._observer.counted, 0) if self.is_on else None
@@ -213,7 +210,6 @@ class Watch:
             self.note_course(key, course)
 
     def note_course(self, key: str, course: StepFollower) -> None:
-        """Put the kinds of steps beside the description."""
         if key in self.found:
             self.found[key] = replace(self.found[key], course=self._of_me(course.made(self.sends(key))))
 

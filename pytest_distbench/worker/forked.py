@@ -35,7 +35,6 @@ TEMPORARY_FILE: type[Any] = tempfile._TemporaryFileWrapper  # what ``NamedTempor
 
 
 def place_sockets(folder: str) -> None:
-    """Let multiprocessing make its sockets in a folder."""
     multiprocessing.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]
 
 
@@ -61,7 +60,6 @@ def wait_for_threads() -> None:
 
 
 def run_exit_handlers() -> None:
-    """What was registered with ``atexit``, the last first."""
     atexit._run_exitfuncs()
 
 
@@ -121,7 +119,6 @@ def begin_anew() -> None:
 
 
 def check_fork() -> None:
-    """Refuse CUDA in a rank whose parent has used it."""
     if POISONED_BY:
         raise ConfigurationError(
             f"importing {POISONED_BY[0]} (distbench_preload) used CUDA in the process that all ranks are forked from, "

@@ -96,7 +96,6 @@ def without_values(raised: BaseException, error: ErrorReport) -> tuple[Outcome, 
 
 
 def describe(raised: BaseException) -> str:
-    """Its class and its text."""
     return _cut(f"{type(raised).__name__}: {_text_of(raised)}")
 
 

@@ -20,19 +20,18 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _NANOSECONDS = 1e-9
 
 
-def usable_cpus() -> frozenset[int] | None:
-    """Indices of the CPUs this process may use, or None if unknown."""
-    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+def usable_cpus() -> frozenset[int]:
+    return frozenset(os.sched_getaffinity(0))
 
 
-def busy_s(cpus: frozenset[int] | None) -> tuple[float, float]:
+def busy_s(cpus: frozenset[int]) -> tuple[float, float]:
     """Seconds that these CPUs were busy, together, and stolen by other virtual machines, since the machine started.
 
-    Other CPUs do not count: another job's work there takes nothing from this one. Without a list, or with CPUs offline
-    (the list has no indices then), all count.
+    Other CPUs do not count: another job's work there takes nothing from this one. With CPUs offline, when the list has
+    no indices, all count.
     """
     per_cpu = psutil.cpu_times(percpu=True)
-    if cpus is not None and len(per_cpu) == os.sysconf("SC_NPROCESSORS_CONF") and max(cpus) < len(per_cpu):
+    if len(per_cpu) == os.sysconf("SC_NPROCESSORS_CONF") and max(cpus) < len(per_cpu):
         per_cpu = [per_cpu[index] for index in cpus]
     return sum(map(_busy_s, per_cpu)), sum(getattr(times, "steal", 0.0) for times in per_cpu)
 
@@ -57,8 +56,6 @@ def oldest_marked(variable: str) -> int:
 
 
 class Descendants:
-    """The process ``root`` and all that descends from it."""
-
     def __init__(self, root: int) -> None:
         self._root = root
         self.cpu_s = 0.0  # seconds that they and what they have waited for have computed
@@ -94,7 +91,7 @@ class LoadWindow:
     All processes of the launch descend from ``root``; None: only the clock is wanted.
     """
 
-    def __init__(self, root: int | None, cpus: frozenset[int] | None) -> None:
+    def __init__(self, root: int | None, cpus: frozenset[int]) -> None:
         self._root = root
         self._cpus = cpus
         self.wall_s = 0.0
@@ -123,7 +120,7 @@ class LoadWindow:
                 ran_s, waited_s = (sum(now[t][i] - threads.get(t, (0.0, 0.0))[i] for t in now) for i in (0, 1))
                 self.load = Load(
                     wall_s=self.wall_s,
-                    cpus=len(self._cpus) if self._cpus is not None else os.cpu_count() or 1,
+                    cpus=len(self._cpus),
                     busy_s=busy,
                     stolen_s=stolen,
                     own_s=self._family.cpu_s - cpu_s,

@@ -79,7 +79,6 @@ class SideGroup:
         return float(box.item())
 
     def reduce(self, values: Sequence[float], op: dist.ReduceOp.RedOpType) -> list[float]:
-        """Reduce each of some values over all ranks, which give equally many."""
         if self._is_alone():
             return list(values)
         box = torch.tensor(values, dtype=torch.float64, device="cpu")
@@ -240,7 +239,6 @@ def keep_destroyed_groups() -> Callable[[], int]:
 
 
 def backends() -> dict[str, bool]:
-    """Which backends this torch can run."""
     is_built = {
         name: dist.is_available() and getattr(dist, f"is_{name}_available", lambda: False)()
         for name in ("gloo", "nccl", "mpi", "ucc", "xccl")

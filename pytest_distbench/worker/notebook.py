@@ -117,7 +117,6 @@ class Notebook:
         self._keys.add(key)
 
     def finish(self) -> None:
-        """Note the series of a script."""
         self.is_of_script = False
         for name, values, options in self._collected.values():
             is_series = len(values) > 1 or METRIC_KINDS[options["better"]].shape == "series"

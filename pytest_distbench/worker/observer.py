@@ -240,7 +240,6 @@ def _line() -> str:
 
 
 def groups_here() -> list[Group]:
-    """The process groups this rank belongs to, without the default one."""
     found: list[Group] = []
     if not dist.is_initialized():
         return found

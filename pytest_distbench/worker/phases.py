@@ -122,7 +122,6 @@ class LoopPhase:
         self.host_s[-1] += host_s
 
     def fill(self, iterations: int) -> None:
-        """Pad with zeros to so many timed iterations."""
         for series in (self.seconds, self.began_at, self.host_s):
             series += [0.0] * (iterations - len(series))
 
@@ -151,7 +150,6 @@ class Loop:
         self.num_timed += 1
 
     def expect_left(self) -> None:
-        """Refuse a phase that was not left in its own iteration."""
         if self.entered:
             name = self.entered[-1].names[-1]
             raise RecordingError(f"phase({name!r}) of the loop {self.name!r} was not left in its own iteration")

@@ -86,7 +86,6 @@ def tell_of_threads(tell: Callable[[str], None]) -> None:
 
 
 def enter_control_group(folder: str) -> None:
-    """Limit all threads of this process, and whatever it starts, by a control group."""
     (Path(folder) / "cgroup.procs").write_text("0")  # this process, by whatever number it is known there
 
 
@@ -365,7 +364,6 @@ def _on(is_on: bool) -> str:  # noqa: FBT001
 
 
 def software(plan: LaunchPlan) -> dict[str, str]:
-    """Versions and settings: what decides which arithmetic runs and where."""
     found = {
         "python": platform.python_version(),
         "torch": str(torch.__version__),

@@ -156,8 +156,6 @@ class _ProfiledWatch:
 
 
 class _ProfiledSteps:
-    """A training's step clock, profiled once the steps are steady."""
-
     def __init__(self, steps: Steps, profiler: Profiler, loop: str, *, after: int) -> None:
         self._steps = steps
         self._profiler = profiler

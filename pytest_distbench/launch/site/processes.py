@@ -268,10 +268,8 @@ def ending(code: int) -> str:
 def oom_kills() -> int:
     """Processes killed for lack of memory since the host started, in any container, or 0 if unknown."""
     with contextlib.suppress(OSError):
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            name, _, count = line.partition(" ")
-            if name == "oom_kill":
-                return int(count)
+        if found := re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE):
+            return int(found[1])
     return 0
 
 

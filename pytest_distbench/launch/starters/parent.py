@@ -366,7 +366,6 @@ class Parent:
         )
 
     def fork(self, entry: str, *arguments: str, **options: Any) -> list[int]:
-        """Fork children as by :meth:`begin_fork`."""
         self.begin_fork(entry, *arguments, **options)
         return self.forked()
 

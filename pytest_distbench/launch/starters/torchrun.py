@@ -38,8 +38,6 @@ TORCHRUN = [sys.executable, "-c", _MAIN]
 
 
 class TorchrunLauncher(Launcher):
-    """Runs ``torchrun`` once per launch."""
-
     name = "torchrun"
 
     def __init__(self, setup: LauncherSetup) -> None:
@@ -135,5 +133,4 @@ def rendezvous_handler() -> Callable[[object], object]:
 
 
 def exit_codes(log: str) -> dict[int, int]:
-    """Rank -> exit code, from torchrun's closing table."""
     return {int(rank): int(code) for rank, code in _EXIT_CODES.findall(log)}

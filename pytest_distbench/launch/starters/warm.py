@@ -113,8 +113,6 @@ class WarmLauncher:
 
 
 class _HostParent(Parent):
-    """The parent of this host's ranks, and the keeper of their stores."""
-
     def __init__(self, setup: LauncherSetup, variables: dict[str, str], read_at_start: dict[str, str]) -> None:
         self._read_at_start = read_at_start
         self._log = setup.directory / f"parent-{variables[SESSION_VARIABLE][:8]}.log"
@@ -137,7 +135,6 @@ class _HostParent(Parent):
         return is_whole and self._process.poll() is None and self._read_at_start == read_at_start
 
     def kept(self) -> set[int]:
-        """Processes that outlive a launch."""
         return {self.pid} if self._ready is None else {self.pid, *self._ready.pids}
 
     def wait_until_ready(self) -> dict[str, bool]:
@@ -170,7 +167,6 @@ class _HostParent(Parent):
             raise LauncherError(f"the process that starts the ranks {how}; its log:\n{self._log_tail()}") from None
 
     def make_store(self) -> int:
-        """The port of a new store, which listens on 127.0.0.1."""
         self._stores.send(Order(what="make"))
         made = self._wait_for("made", self._stores)
         if made.trouble:
@@ -185,7 +181,6 @@ class _HostParent(Parent):
             self._stores.send(Order(what="drop"))
 
     def end(self) -> None:
-        """Make sure that the parent ends, and all it started."""
         tree = processes.family([self.pid])
         with contextlib.suppress(LauncherError):  # it may have died
             self.send(Order(what="end"))

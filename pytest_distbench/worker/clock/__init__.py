@@ -48,7 +48,6 @@ class Delay:
         self._clock = clock
 
     def mark(self) -> Mark:
-        """A clock starts now."""
         return self._clock(), self.waited_s, HostClock.thread_time() if self.share else 0.0
 
     def wait(self, since: Mark, *, apart_s: float = 0.0, is_apart: bool = False) -> None:

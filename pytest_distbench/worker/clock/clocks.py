@@ -287,8 +287,6 @@ class Steps(Protocol):
 
 
 class HostSteps:
-    """Each step by itself, on the host's clock."""
-
     def __init__(self, meter: Meter, delay: Delay) -> None:
         self.times: list[float] = []
         self._meter = meter
