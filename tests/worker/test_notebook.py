@@ -136,16 +136,7 @@ def test_numbers_of_other_libraries_are_numbers_and_errors_name_the_call() -> No
         with pytest.raises(RecordingError, match=r"call: x=.*; wanted a finite number"):
             module.check_number("call", "x", value)
 
-    with pytest.raises(RecordingError, match=r"call: x=0; wanted a whole number of at least 1 and at most 9"):
-        module.check_whole("call", "x", 0, least=1)
-    with pytest.raises(RecordingError, match=r"call: name='a\[b'; wanted printable text without \[ \], not empty"):
-        module.check_name("call", "name", "a[b")
-    with pytest.raises(RecordingError, match="call: the plugin itself records a metric of that name; choose"):
-        module.check_metric("call", "wall_time")
-
     assert module.check_point("call", {"a": "x" * 100}) == {"a": "x" * 100}
-    with pytest.raises(RecordingError, match=r"call: at\['a'\]='xxx.*; wanted printable text of at most 100"):
-        module.check_point("call", {"a": "x" * 101})
 
     given = {"a": numpy.int64(1), "b": torch.tensor(2.5), "c": "text", "d": True, "e": numpy.bool_(0)}
     found = check_scalars("call", "at", given)
