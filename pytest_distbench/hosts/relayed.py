@@ -21,7 +21,7 @@ import msgspec
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.hosts.relay import Message, Order, place_of
 from pytest_distbench.launch.site import PULSE_S, Clocks, Exit, Heard
-from pytest_distbench.launch.site.local import places
+from pytest_distbench.launch.site.local import RankProcess, places
 from pytest_distbench.launch.site.processes import Standstill
 from pytest_distbench.records.launch import MOMENTS, HostReport
 from pytest_distbench.records.plan import LaunchPlan, read_work
@@ -33,13 +33,8 @@ _LEAVE_S = 10.0  # how long a relay may take to end when its stream has closed: 
 _LOST_LEAVE_S = 1.0  # the same where nobody reaches it any more
 
 
-class Keeper(Protocol):
+class Keeper(RankProcess, Protocol):
     """What a relay lives by: a process of this host, maybe of several relays."""
-
-    pid: int
-
-    def poll(self) -> int | None:
-        """The exit code of what leads there; None: it runs."""
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait until the relay has ended. Raises ``subprocess.TimeoutExpired``."""

@@ -22,14 +22,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
+from pytest_distbench.launch.reduce import read_left
 from pytest_distbench.launch.workplace import find_line
 from pytest_distbench.records.iteration import FlightEntry, flight_entries, operation
 from pytest_distbench.records.launch import ErrorReport, RankFate
-from pytest_distbench.records.launch_files import LaunchFiles, open_left
+from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.record import replace
 
 _UNCAUGHT = re.compile(rb"terminate called after throwing an instance of")
@@ -88,11 +89,6 @@ def _abort(kind: str, text: str) -> ErrorReport:
     return ErrorReport(kind=kind, message=text, traceback=text, raised_at=0.0, torch_errors=said, began_in_torch=True)
 
 
-_LARGEST_BYTES = 64 * 2**20
-
-_Content = TypeVar("_Content")
-
-
 def with_entered(fate: RankFate, files: LaunchFiles) -> tuple[RankFate, bool]:
     """A fate with the collectives that its rank has entered, by its recorders.
 
@@ -100,13 +96,13 @@ def with_entered(fate: RankFate, files: LaunchFiles) -> tuple[RankFate, bool]:
     rank waits for nobody by way of a GPU: NCCL's recorder is there, and nothing in it is unfinished.
     """
     try:
-        found = _read(files.flight(fate.rank), dict[str, msgspec.Raw])
+        found = read_left(files.flight(fate.rank), dict[str, msgspec.Raw])
         recordings = {name: flight_entries(recording) for name, recording in (found or {}).items()}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return fate, False
     if found is None:
         return fate, False
-    told = _read(files.groups(fate.rank), dict[str, list[int]]) or {}
+    told = read_left(files.groups(fate.rank), dict[str, list[int]]) or {}
     by_group: dict[str, list[FlightEntry]] = {}
     for recorder, recorded in recordings.items():
         for entry in recorded:
@@ -140,14 +136,6 @@ def with_entered(fate: RankFate, files: LaunchFiles) -> tuple[RankFate, bool]:
 
 def _moment(entry: FlightEntry) -> tuple[int, int]:
     return (entry.time_created_ns, entry.collective_seq_id)
-
-
-def _read(path: Path, kind: type[_Content]) -> _Content | None:
-    try:
-        with open_left(path) as file:
-            return msgspec.json.decode(file.read(_LARGEST_BYTES), type=kind)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
 
 
 def _frames_in(**functions: str) -> re.Pattern[str]:
@@ -243,9 +231,6 @@ def _last_dump(text: str) -> str:
     return next((dump for dump in reversed(whole) if _AT_WORK.search(dump)), whole[-1])
 
 
-Kind = Literal["wait", "victim", "cause"]
-
-
 @dataclass(frozen=True, slots=True)
 class Sign:
     """What a text, searched in any case, is a sign of.
@@ -256,7 +241,7 @@ class Sign:
     text: str
     meaning: str = ""
     advice: str = ""
-    kind: Kind = "cause"
+    kind: Literal["wait", "victim", "cause"] = "cause"
 
 
 _SEE_XID = (

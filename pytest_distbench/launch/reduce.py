@@ -9,6 +9,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -29,21 +30,23 @@ _Part = TypeVar("_Part")
 _DIGITS = 9  # decimals of seconds: finer than any clock, and sums are right to a microsecond
 
 
-_LARGEST_REPORT = 256 * 2**20
+_LARGEST_BYTES = 256 * 2**20
 
 
-def read_reports(plan: LaunchPlan, ranks: Iterable[int] | None = None) -> dict[int, RankReport]:
-    """Reports by rank, of all processes or some; without missing and damaged ones: their ranks died writing."""
-    reports = {}
-    for rank in range(plan.processes) if ranks is None else ranks:
-        try:
-            with open_left(plan.files.report(rank)) as file:
-                report = msgspec.json.decode(file.read(_LARGEST_REPORT), type=RankReport)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue
-        if report.rank == rank:
-            reports[rank] = report
-    return reports
+def read_left(path: Path, kind: type[_Part]) -> _Part | None:
+    """What a rank has left in a file of JSON, or None if that is missing or damaged: its rank died writing it."""
+    try:
+        with open_left(path) as file:
+            return msgspec.json.decode(file.read(_LARGEST_BYTES), type=kind)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def read_reports(plan: LaunchPlan, ranks: Sequence[int] | None = None) -> dict[int, RankReport]:
+    """Reports by rank, of all processes or some, as far as they are whole."""
+    asked = range(plan.processes) if ranks is None else ranks
+    found = [read_left(plan.files.report(rank), RankReport) for rank in asked]
+    return {rank: report for rank, report in zip(asked, found, strict=True) if report and report.rank == rank}
 
 
 def report_host(plan: LaunchPlan, ranks: Iterable[int] | None = None) -> HostReport:

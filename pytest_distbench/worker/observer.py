@@ -205,7 +205,7 @@ class Observer:
         if self.is_paused:
             return None
         at_ns = HostClock.time_ns()
-        group = torch_internals.process_group(given["process_group"])
+        group = dist.ProcessGroup.unbox(given["process_group"])
         sent = next((given[key] for key in _INPUTS if key in given), ())
         tensors = list(_flat(sent))
         peer = given.get("dst", given.get("src"))

@@ -122,9 +122,12 @@ def watched_steps(watch: Watch) -> Iterator[None]:
         watch.since_mark(WHOLE)
 
 
-_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
-_LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
-_WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+_PLACE = {
+    "RANK": ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"),
+    "LOCAL_RANK": ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"),
+    "WORLD_SIZE": ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"),
+    "GROUP_RANK": ("GROUP_RANK",),
+}
 """How torchrun, Open MPI, MPICH and Slurm name them."""
 
 UNFINISHED = "it recorded numbers, and ended before it could write them down: by os._exit, or by a signal?"
@@ -138,12 +141,8 @@ def begin_apart(plan_path: str) -> RankContext:
     """
     global CURRENT
     plan = LaunchPlan.read_from(plan_path)
-    environment = {
-        "RANK": _first(_RANK, "0"),
-        "LOCAL_RANK": _first(_LOCAL_RANK, "0"),
-        "WORLD_SIZE": _first(_WORLD_SIZE, "1"),
-        "GROUP_RANK": os.environ.get("GROUP_RANK", "0"),
-    }
+    found = {name: next((os.environ[n] for n in names if n in os.environ), "0") for name, names in _PLACE.items()}
+    environment = found | ({"WORLD_SIZE": "1"} if found["WORLD_SIZE"] == "0" else {})
     context = CURRENT = RankContext(plan, RankLine(), environment, watch=Watch(is_on=False))
     context.notebook.is_of_script = True
     owner = os.getpid()
@@ -156,10 +155,6 @@ def begin_apart(plan_path: str) -> RankContext:
 
     atexit.register(finish)
     return context
-
-
-def _first(names: tuple[str, ...], otherwise: str) -> str:
-    return next((os.environ[name] for name in names if name in os.environ), otherwise)
 
 
 def _write(files: LaunchFiles, context: RankContext, trouble: str) -> None:

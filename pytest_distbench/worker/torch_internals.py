@@ -308,10 +308,6 @@ def _reduction(given: Iterable[Any]) -> str:
     return ""
 
 
-def process_group(script_object: Any) -> dist.ProcessGroup:
-    return dist.ProcessGroup.unbox(script_object)
-
-
 def group_facts() -> list[tuple[str, str, list[int]]]:
     """Name, description and ranks of each process group that this process belongs to."""
     world, me = distributed_c10d._world, dist.get_rank()
@@ -392,11 +388,6 @@ def _without_compiler() -> Iterator[None]:
         torch._C._dynamo.eval_frame.set_eval_frame(compiler)
 
 
-def is_capturing() -> bool:
-    """Whether a CUDA graph is being captured, in which nothing may wait for the device."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-
-
 _AVERAGING_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks."
 _LOCAL = "post_localSGD"
 
@@ -408,11 +399,6 @@ def managed_by_ddp(ddp: DistributedDataParallel) -> list[torch.Tensor]:
         return []
     named = ddp.module.named_parameters()
     return [p for name, p in named if p.requires_grad and name not in ddp.parameters_to_ignore]
-
-
-def reduces_gradients(ddp: DistributedDataParallel) -> bool:
-    """Whether the last forward pass's gradients were to be reduced: False in ``no_sync``."""
-    return ddp.require_forward_param_sync
 
 
 def graph_nodes() -> int | None:

@@ -46,7 +46,9 @@ class TrainingWatch:
         self.updates = 0
         self._options: dict[str, Option] = {}
         self._is_on = is_on
-        self._is_clocked = lambda: is_clocked() or torch_internals.is_capturing()
+        # in a CUDA graph that is being captured, too, nothing may wait for the device
+        is_capturing = torch.cuda.is_current_stream_capturing
+        self._is_clocked = lambda: is_clocked() or (torch.cuda.is_initialized() and is_capturing())
         self._hooks: list[Any] = []
         self._end_casts: Callable[[], None] = lambda: None
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, tuple[int, int]] = weakref.WeakKeyDictionary()
@@ -120,7 +122,7 @@ class TrainingWatch:
         if (not is_known or self._optimizers[optimizer][1] != _count(optimizer)) and not self._is_clocked():
             self._meet(optimizer)
         for ddp, names in list(self._ddps.items()):
-            if not torch_internals.reduces_gradients(ddp):
+            if not ddp.require_forward_param_sync:  # the last forward pass was in no_sync
                 self._unmanaged.update(names)  # an update without a reduction, as in local SGD
 
     def _after_update(self, *_: object) -> None:

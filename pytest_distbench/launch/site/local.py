@@ -42,7 +42,7 @@ from pytest_distbench.units import format_bytes
 
 
 class RankProcess(Protocol):
-    """A child of this process, as ``Popen`` has it."""
+    """A process of this host, as ``Popen`` has it."""
 
     pid: int
 

@@ -25,8 +25,6 @@ BATCH = 20  # iterations of a batch, as nccl-tests has (``-n``)
 MOST_OF_STRUCTURE = 10  # timed iterations, or further steps of a training, where no clock counts
 _WARMUP_ON_DEVICE = 3  # rounds of an empty clock: first uses load and connect
 
-Timed = Generator[int, None, tuple[list[float], Meter]]
-
 
 def time_iterations(
     rank: Member,
@@ -37,7 +35,7 @@ def time_iterations(
     warmup: int,
     iterations: int,
     before: Callable[[int], object] | None = None,
-) -> Timed:
+) -> Generator[int, None, tuple[list[float], Meter]]:
     """Yield the index of each iteration, negative during warm-up; what happens until the next is timed.
 
     A collective call: every iteration, or batch, begins with an untimed barrier. ``graph`` captures one iteration,
