@@ -97,7 +97,7 @@ class Callers:
         among: Mapping[str, socket.socket] | None = None,
         until_the_end: bool = False,
     ) -> list[Call]:
-        """Wait until somebody has called from each host. Returns the calls in the order of the names.
+        """Wait until somebody has called from each host; the calls in the order of the names.
 
         Args:
             names: of the hosts that are to call; None: all.
@@ -162,9 +162,7 @@ class Callers:
         return self._process.wait(timeout)
 
     def kill(self) -> None:
-        """End the command and what it leads on this host. It gets SIGTERM, by which srun ends a step's tasks, then
-        SIGKILL.
-        """
+        """End the command and what it leads on this host by SIGTERM, which has srun end a step's tasks, or SIGKILL."""
         self.expect_no_more()
         if self._process.poll() is not None:
             return  # its number may be another's by now

@@ -44,16 +44,11 @@ class Keeper(RankProcess, Protocol):
 
 
 class Host:
-    """A host for ranks, the stream to its relay, and what is known of that.
+    """A host for ranks, the line to its relay, the keeper that this lives by, and what is known of it.
 
-    The offset is added to a moment of that host to make it one of ours; an error of None: nobody has measured it.
-    It is silent since its last word, or since a ping that came after that.
-    Answers are owed that are still to come: a Ctrl-C may have left one behind.
-
-    Args:
-        name: for people; each host has another.
-        line: to the relay over there, which :func:`.relay.serve` reads: most often a connection that it has made.
-        keeper: what the relay lives by, in a session of its own, which Ctrl-C does not reach.
+    The keeper has a session of its own, which Ctrl-C does not reach. ``offset_s`` makes a moment of that host ours; an
+    ``error_s`` of None: not measured. It is silent since its last word, or since a ping after that. ``owed`` answers
+    are still to come: a Ctrl-C may have left one behind.
     """
 
     def __init__(self, name: str, *, line: socket.socket, keeper: Keeper, ranks: Sequence[int]) -> None:

@@ -43,10 +43,9 @@ _OWN, _SHARED = 0o600, 0o666
 
 @contextlib.contextmanager
 def alone_on_this_host(*, on_wait: Callable[[str], None]) -> Iterator[None]:
-    """One measurement at a time per host and user.
+    """One measurement at a time per host and user; ``on_wait`` is told who has to end first, at once and every minute.
 
-    ``on_wait`` is told who has to end first, at once and every minute; of another worker of the own pytest-xdist run
-    only then.
+    Another worker of the own pytest-xdist run is not told at once.
     """
     with _held(_of_host(), "another measurement on this host", on_wait, mode=_OWN):
         yield
@@ -249,12 +248,7 @@ def remove_stale(controller: Path) -> None:
 
 
 def find_controller(root: Path = Path("/")) -> Path:
-    """The cpu controller's folder for this process's group.
-
-    :class:`AroundUnavailable`: this system has none, or does not hand it down.
-
-    Raises :class:`AroundUnavailable` where this system has none, or does not hand it down to that group.
-    """
+    """The cpu controller's folder for this process's group; :class:`AroundUnavailable` if none is handed down."""
     for version in (1, 2):
         if (folder := _own_group(root, version)) is not None:
             return folder

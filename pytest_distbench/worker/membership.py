@@ -204,19 +204,11 @@ def leave_group() -> None:
 
 
 def keep_destroyed_groups() -> Callable[[], int]:
-    """Keep destroyed gloo groups in memory, whoever destroys them.
-
-    Returns what tells the ranks of the largest group so far, or 0.
+    """Keep destroyed gloo groups in memory; returns what tells the ranks of the largest group so far.
 
     Where DistributedDataParallel holds the last reference, its reducer's end joins gloo's thread under the
     interpreter's lock, which that thread may need: the rank hangs at its exit (torch 2.13; 12 of 30 launches of an
     ordinary script).
-
-    Returns what tells the ranks of the largest group this process was in, up to then; 0: it was in none.
-
-    Where DistributedDataParallel holds the last reference, its reducer's end joins gloo's thread while it holds the
-    interpreter's lock, and that thread may need the lock to let go of its last work: the rank hangs at its exit (torch
-    2.13; 12 of 30 launches of an ordinary script in a process that was forked).
     """
     kept: deque[Any] = deque(maxlen=_MOST_KEPT)
     sizes = [0]

@@ -199,13 +199,9 @@ class Phase:
 class Phases:
     """The phases and loops that a body is in, innermost last.
 
-    Outside of loops the device is waited for at both ends of a phase, in a loop never inside an iteration.
-
-    Args:
-        clock: of phases outside of loops.
-        delay: of what a clock spans.
-        make_device: makes what times the parts of one loop where the device's time counts; the host's stands beside it.
-        sent: collectives so far in the iteration that is described, if it is one.
+    Outside of loops the device is waited for at both ends of a phase, in a loop never inside an iteration. ``clock`` is
+    that of phases outside of loops; ``make_device`` times the parts of one loop on a device; ``sent``: collectives so
+    far in the described iteration.
     """
 
     notebook: Notebook
@@ -270,12 +266,10 @@ class Phases:
             self._is_apart = False
 
     def enter(self, phase: Phase) -> None:
-        """Begin to time a part of the body.
+        """Begin to time a part of the body; RecordingError: another thread enters it, or a rule is broken.
 
         Outside a loop a name is used once, but for scripts, and a phase that raises is not recorded. In a loop a phase
         is always judged alike and ends in its iteration; a captured loop has none.
-
-        Raises: RecordingError: any of this is broken, or another thread enters it.
         """
         if threading.get_ident() != self._thread:
             raise RecordingError(

@@ -119,10 +119,7 @@ class Site(Protocol):
         """End ranks by force, and with them the launch."""
 
     def clear(self) -> Exit:
-        """End all that is left of the launch, however it got away. Returns :attr:`ended`, with what that has shown.
-
-        Returns :attr:`ended`, with what the end has shown.
-        """
+        """End all that is left of the launch, however it got away; :attr:`ended`, with what that has shown."""
 
     def fetch_output(self) -> None:
         """Bring what the ranks have printed so far into their logs among the launch's files."""

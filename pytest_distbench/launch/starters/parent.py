@@ -79,11 +79,10 @@ def variables_of_parent(variables: Mapping[str, str]) -> dict[str, str]:
 class Order(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A line to a parent.
 
-    ``fork``: fork children that call a function, each with variables of its own. Each may have a line of its own, for
-    children of its own, whose descriptor is one argument more. If they may train, the parent first imports what each
-    would import. ``count``: say which processes a child is: it, and the children that it has by a line. ``kill``: end a
-    child by force, with all that is below it. ``end``: end, with everything: nothing of the run is to be removed. To
-    what keeps the store of a launch of this host: ``make`` one, and ``drop`` it.
+    ``fork`` children that call a function, each with its own variables, and maybe a line for children of its own, its
+    last argument. If they may train, the parent first imports what each would. ``count``: say which processes a child
+    is, with its children by a line. ``kill`` a child, with all below it. ``end`` with everything, as nothing of the run
+    is to be removed. ``make`` and ``drop``: to the keeper of a launch's store.
     """
 
     what: Literal["fork", "count", "kill", "end", "make", "drop"]

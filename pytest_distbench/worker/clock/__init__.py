@@ -29,17 +29,12 @@ Mark = tuple[float, float, float]  # a moment, seconds waited until then, and CP
 
 
 class Delay:
-    """Waits, where a clock is about to stop, for a share of what it has spanned.
+    """Waits, where a clock is about to stop, for a share of what it has spanned, 0 for never.
 
     A phase inside an iteration may be delayed already: then only the rest is waited for, and the whole is longer by the
     same share. It waits awake for as much of it as the thread has computed: who sleeps beside others gets a core back
-    late, and who never does loses his turn to those that do. The meter's CPU time leaves it out: only the clock sees
-    the slowdown.
-
-    Attributes:
-        share: as a fraction; 0: nothing is ever waited for.
-        waited_s: so far, on the host or enqueued on the device.
-        awake_s: CPU time that this has taken.
+    late, and who never does loses his turn to those that do. The meter leaves out ``awake_s``, CPU time that this has
+    taken. ``waited_s``: so far, on the host or enqueued on the device.
     """
 
     def __init__(self, share: float, clock: Callable[[], float]) -> None:

@@ -43,8 +43,6 @@ def time_iterations(
     is called with the index before each barrier; with ``batch`` and ``graph`` in the warm-up only.
 
     Returns the seconds of each timed iteration, or of one in each batch, and what they cost besides.
-
-    Returns the seconds of each timed iteration, or of one in each batch, and what they cost besides.
     """
     meter = Meter(rank.delay)
     watch = _stopwatch(rank, meter)
