@@ -40,6 +40,7 @@ from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import SESSION_VARIABLE
+from pytest_distbench.units import and_more
 
 CALL_S = 60.0  # how long processes may take to start and call, and so much more for each hundred of hosts
 _MOST_BYTES = 2**18  # of what a process says first
@@ -197,8 +198,7 @@ class Callers:
         of = f" ({', '.join(taken)})" if taken else ""
         told = f"{len(taken)} of {count} hosts have called{of}"
         if missing:
-            more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
-            told = f"{told}, and not {', '.join(missing[:4])}{more}"
+            told = f"{told}, and not {and_more(missing, shown=4)}"
         told = f"{told} {when}" if when.startswith("within") else f"{when} all hosts called; {told}"
         printed = tail(self._log, lines=5).strip().replace(self._secret, "***")
         shown = show(printed or f"{self._words[0]} said nothing", longest=600)

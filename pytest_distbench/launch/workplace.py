@@ -13,6 +13,7 @@ from pytest_distbench.launch.readers import note_before
 from pytest_distbench.records.launch_files import open_left
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
+from pytest_distbench.units import and_more
 
 TAIL_LINES = 30  # of a log, in a failure
 
@@ -158,9 +159,8 @@ class Leftovers:
             return f"{self._folder} {unseen}, so files that a script leaves there for later launches go unnoticed"
         if not left:
             return ""
-        more = f" and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
         return (
-            f"left {', '.join(left[:_MOST_NAMED])}{more} in {self._folder}, where later launches may read it; give it "
+            f"left {and_more(left, shown=_MOST_NAMED)} in {self._folder}, where later launches may read it; give it "
             f"a path in {{launch_dir}}, which each launch has for itself"
         )
 

@@ -23,6 +23,7 @@ from pytest_distbench.errors import BodyError
 from pytest_distbench.records.launch import ErrorReport, Outcome
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import XFAILED
+from pytest_distbench.units import and_more
 from pytest_distbench.worker import bodies
 from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.forked import TEMPORARY_FILE, run_exit_handlers, wait_for_threads
@@ -199,9 +200,8 @@ def _give_up(threads_ended: threading.Event, done: threading.Event, tell: Callab
         what = f"its exit handlers were not done{_place(frames.get(main.ident or 0))}"
     else:
         threads = [t for t in threading.enumerate() if t is not main and not t.daemon]
-        named = [f"{t.name}{_place(frames.get(t.ident or 0))}" for t in threads[:_MOST_THREADS]]
-        more = f" and {len(threads) - _MOST_THREADS} more" if len(threads) > _MOST_THREADS else ""
-        what = f"threads it had started still ran ({', '.join(named)}{more})"
+        named = [f"{t.name}{_place(frames.get(t.ident or 0))}" for t in threads]
+        what = f"threads it had started still ran ({and_more(named, shown=_MOST_THREADS)})"
     tell(f"{what} after {LEAVING_S:.0f} s, and were ended")
     with contextlib.suppress(BaseException):
         _finish_files()
