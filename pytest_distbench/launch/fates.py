@@ -444,6 +444,7 @@ def make_record(
     for report in told:
         for text in report.trained.remarks:
             said.setdefault(text, []).append(str(report.rank))
+    of_ranks = [f"rank {', '.join(who)}: {text}" for text, who in said.items()]
     # seconds of the slowest rank in each, and of starting and ending the group around them
     phases: dict[str, float] = {}
     if told:
@@ -472,11 +473,7 @@ def make_record(
         hosts=homes if all(homes) and len(set(homes)) > 1 else [],
         gpus=[reports[rank].gpu for rank in range(plan.processes)] if has_passed and any(r.gpu for r in told) else [],
         software=reports[0].software if 0 in reports else {},
-        remarks=[
-            *(f"rank {', '.join(who)}: {text}" for text, who in said.items()),
-            *filter(None, remarks),
-            *ending.exit.remarks,
-        ],
+        remarks=[*of_ranks, *filter(None, remarks), *ending.exit.remarks],
         logs=plan.directory,
     )
     if stands_for_a_rank:  # what it computed, and how fast, is nobody's

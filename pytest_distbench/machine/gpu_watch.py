@@ -217,14 +217,15 @@ def summarise(gpu: Gpu, looks: Sequence[GpuState]) -> GpuWitness:
     )
 
 
-def complaint(timeout_s: float = _LONGEST_LOOK_S) -> str:
+def complaint() -> str:
     """The last line of ``nvidia-smi`` if a GPU is in trouble, else ""."""
+    limit_s = _LONGEST_LOOK_S
     try:
         done = subprocess.run(
-            ["nvidia-smi"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout_s, check=False
+            ["nvidia-smi"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=limit_s, check=False
         )
     except subprocess.TimeoutExpired:
-        return f"nvidia-smi does not answer within {timeout_s:.0f} s: a GPU in trouble blocks who asks for it"
+        return f"nvidia-smi does not answer within {limit_s:.0f} s: a GPU in trouble blocks who asks for it"
     except OSError:
         return ""
     said = done.stdout.strip().splitlines()

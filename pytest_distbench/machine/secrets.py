@@ -76,9 +76,9 @@ LEAST_KNOWN = 8  # characters of a secret that is masked wherever it stands
 _OF_SHELLS = frozenset({"PWD", "OLDPWD"})  # names of variables that sound like a password's, and are folders
 
 
-def mask_secrets(value: Any, name: str = "") -> Any:
+def mask_secrets(value: Any) -> Any:
     """A parameter as it may be stored; what a mapping or list with a secret's name holds is secret too."""
-    return _masked(value, name, is_secret=is_secret_name(name))
+    return _masked(value, "", is_secret=False)
 
 
 def _masked(value: Any, name: str, *, is_secret: bool) -> Any:

@@ -152,7 +152,8 @@ class Watch:
         number = _difference(self.entered(), window.entered_before)
         is_gone = number is not None and number < 0  # a group, with its count
         self._per_iteration[window.key] = sum(note.is_counted for note in notes) if is_gone else number
-        window.sent = _rows(note.told for note in notes)
+        told = [note.told for note in notes]
+        window.sent = _rows(told)
         self.lines[window.key] = [note.line for note in notes]
         self.times[window.key] = [(note.at_ns - self._clock_offset_ns) / 1e9 for note in notes[:_MOST_STAMPS]]
         may_go_back = window.graph_nodes not in (None, torch_internals.graph_nodes())  # autograd has recorded in it
@@ -160,9 +161,7 @@ class Watch:
             window.sent,
             groups=self._of_me(groups_here()),
             facts={name: {self._who: count(window)} for name, count in FACTS.items()},
-            pickled_bytes=max(
-                (one.message_bytes for one, is_pickle in _marked(n.told for n in notes) if is_pickle), default=0
-            ),
+            pickled_bytes=max((one.message_bytes for one, is_pickle in _marked(told) if is_pickle), default=0),
             in_backward={self._who: sum(n.is_in_backward for n in notes)} if notes and may_go_back else {},
             totals={name: value for name, count in TOTALS.items() if (value := count(window))},
             is_full=True,

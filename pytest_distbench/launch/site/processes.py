@@ -118,6 +118,7 @@ def below_guardian(guardian: int) -> list[int]:
 
 _LOOK_AGAIN_S = 0.002
 _CLEANERS_S = 20.0  # for resource trackers and their like: one may still be starting on a busy host
+_KILLED_S = 5.0
 _PF_EXITING = 0x4  # a process's flag in the kernel (include/linux/sched.h)
 _GONE = (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess)
 
@@ -149,8 +150,8 @@ def family(pids: Iterable[int]) -> list[psutil.Process]:
     return [process for process in found.values() if _is_running(process)]
 
 
-def kill(processes: Iterable[psutil.Process], *, wait_s: float = 5.0) -> list[psutil.Process]:
-    """SIGKILL processes and the groups they lead; returns those alive after ``wait_s``.
+def kill(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """SIGKILL processes and the groups they lead; returns those alive after :data:`_KILLED_S`.
 
     Resource trackers and their like clean up: they end by themselves when the others have.
     """
@@ -170,7 +171,7 @@ def kill(processes: Iterable[psutil.Process], *, wait_s: float = 5.0) -> list[ps
             if os.getpgid(process.pid) == process.pid and process.pid != os.getpgid(0):
                 os.killpg(process.pid, signal.SIGKILL)
             process.kill()
-    return _wait_until_gone(victims, wait_s)
+    return _wait_until_gone(victims, _KILLED_S)
 
 
 def _wait_until_gone(processes: Sequence[psutil.Process], wait_s: float) -> list[psutil.Process]:
