@@ -1,8 +1,8 @@
-"""What one command of this host starts on several others, and who of them calls back; and a launcher by such a command.
+"""What one command starts on several hosts, and who of them calls back; and a launcher by such a command.
 
-They connect to this process (``hosts/relay.py``): the command has no stream for each. What is measured is on all hosts
-together, so that they have to be alike. Before the first launch ``python -m pytest_distbench.hosts.calls PORT
-ADDRESS... --sees=FOLDER [--gpu]`` runs on each of them, calls as a relay does, and reports what its host is.
+They connect to this process (``hosts/relay.py``): the command has no stream for each. Hosts have to be alike: before
+the first launch ``python -m pytest_distbench.hosts.calls PORT ADDRESS... --sees=FOLDER [--gpu]`` on each of them calls
+as a relay does, and reports what its host is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import shlex
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -34,25 +33,22 @@ from pytest_distbench.errors import ConfigurationError, LauncherError, show
 from pytest_distbench.hosts.relay import BY_TORCHRUN, SECRET_VARIABLE, Caller, connect, host_name, keep_alive, say
 from pytest_distbench.hosts.relayed import Host, Keeper, RelayedSite
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.starters import LauncherSetup
+from pytest_distbench.launch.starters import Launcher, LauncherSetup
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.machine import gpus, hardware
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import SESSION_VARIABLE
+from pytest_distbench.units import and_more
 
-CALL_S = 60.0
-"""How long processes may take to start and call, and so much more for each hundred of hosts."""
-_MOST_BYTES = 2**18
-"""Of what a process says first."""
-_END_S = 20.0
-"""How long a command may go on when all have called who end then."""
+CALL_S = 60.0  # how long processes may take to start and call, and so much more for each hundred of hosts
+_MOST_BYTES = 2**18  # of what a process says first
+_END_S = 20.0  # how long a command may go on when all have called who end then
 _LEAVE_S = 5.0
 _LOOK_S = 0.02
 
-Call = tuple[socket.socket, Caller]
-"""The connection of a process that has called, and what it said of itself."""
+Call = tuple[socket.socket, Caller]  # the connection of a process that has called, and what it said of itself
 
 
 class NotCalled(LauncherError):
@@ -64,11 +60,11 @@ class NotCalled(LauncherError):
 
 
 class Callers:
-    """The processes that one command starts, one on each of some hosts, which are told ``where`` this one is.
+    """The processes that one command starts, one on each of some hosts.
 
-    The command is made of the words that tell a process where this one is, a port and addresses, and of variables,
-    where it does not hand on its own. Names of the hosts are given where they are known before; the session marks all
-    that is started; advice is for who waits for a call that does not come.
+    ``command`` makes it of ``where`` this process is, a port and addresses, and of variables that it may have to hand
+    on. ``names``: of the hosts, if known; ``session`` marks all that is started; ``advice`` for a call that does not
+    come.
     """
 
     def __init__(
@@ -91,15 +87,7 @@ class Callers:
         variables = {SESSION_VARIABLE: session, SECRET_VARIABLE: self._secret}
         self.where = [str(self._listener.getsockname()[1]), *addresses()]
         self._words = command(self.where, variables)
-        with log.open("ab") as out:
-            self._process = subprocess.Popen(
-                self._words,
-                env={**environment, **variables},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
+        self._process = processes.start_session(self._words, variables={**environment, **variables}, log=log)
         self.pid = self._process.pid
 
     def take(
@@ -110,7 +98,7 @@ class Callers:
         among: Mapping[str, socket.socket] | None = None,
         until_the_end: bool = False,
     ) -> list[Call]:
-        """Wait until somebody has called from each host. Returns the calls in the order of the names.
+        """Wait until somebody has called from each host; the calls in the order of the names.
 
         Args:
             names: of the hosts that are to call; None: all.
@@ -170,15 +158,12 @@ class Callers:
         self._listener.close()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until all its processes have ended, and nobody is to call any more."""
+        """Wait until all its processes have ended; nobody is to call any more."""
         self.expect_no_more()
         return self._process.wait(timeout)
 
     def kill(self) -> None:
-        """End the command and what it leads on this host, however far it is.
-
-        It gets SIGTERM, of which srun makes the end of a step's tasks, and then itself.
-        """
+        """End the command and what it leads on this host by SIGTERM, which has srun end a step's tasks, or SIGKILL."""
         self.expect_no_more()
         if self._process.poll() is not None:
             return  # its number may be another's by now
@@ -213,8 +198,7 @@ class Callers:
         of = f" ({', '.join(taken)})" if taken else ""
         told = f"{len(taken)} of {count} hosts have called{of}"
         if missing:
-            more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
-            told = f"{told}, and not {', '.join(missing[:4])}{more}"
+            told = f"{told}, and not {and_more(missing, shown=4)}"
         told = f"{told} {when}" if when.startswith("within") else f"{when} all hosts called; {told}"
         printed = tail(self._log, lines=5).strip().replace(self._secret, "***")
         shown = show(printed or f"{self._words[0]} said nothing", longest=600)
@@ -222,12 +206,11 @@ class Callers:
 
 
 def fill_hosts(ranks: int, per_host: int) -> list[range]:
-    """Which ranks live on each host: as many as it takes, each but the last filled."""
+    """The ranks of each host: as many hosts as needed, each but the last filled."""
     return [range(first, min(first + per_host, ranks)) for first in range(0, ranks, per_host)]
 
 
 def make_site(plan: LaunchPlan, layout: Sequence[range], called: Iterable[tuple[Call, Keeper]]) -> RelayedSite:
-    """The site of ranks on the hosts whose relays have called, in their order."""
     called = list(called)
     hosts = [
         Host(said.host, line=line, keeper=keeper, ranks=ranks)
@@ -238,7 +221,7 @@ def make_site(plan: LaunchPlan, layout: Sequence[range], called: Iterable[tuple[
 
 
 def take_relays(callers: Callers) -> list[Call]:
-    """The calls of all relays that were started; if one does not call, the others end."""
+    """Calls of all relays that were started; if one does not call, the others end."""
     try:
         relays = callers.take()
     except BaseException:
@@ -249,7 +232,6 @@ def take_relays(callers: Callers) -> list[Call]:
 
 
 def _hear(line: socket.socket, secret: str) -> Caller | None:
-    """What somebody says first who has called; None: a stranger, who does not know the secret."""
     line.settimeout(_LEAVE_S)
     heard = b""
     try:
@@ -264,22 +246,19 @@ def _hear(line: socket.socket, secret: str) -> Caller | None:
 
 
 def within_s(hosts: int) -> float:
-    """How long a process on each of so many hosts may take to start and call."""
     return CALL_S * (1 + hosts / 100)
 
 
 def addresses() -> list[str]:
-    """Where others may reach this host: by the name that they know it by, or an address.
+    """Addresses or names by which others may reach this host.
 
-    Its name comes last where it leads this host to itself: a relay that lives here would tell others that address.
+    Its name comes last if it leads this host to itself: a relay here would tell others that address.
     """
-    name, interfaces = socket.gethostname(), psutil.net_if_addrs().items()
-    found = [
-        one.address
-        for interface, those in interfaces
-        for one in those
-        if one.family == socket.AF_INET and not interface.startswith("lo")
+    name = socket.gethostname()
+    there = [
+        one for interface, those in psutil.net_if_addrs().items() if not interface.startswith("lo") for one in those
     ]
+    found = [one.address for one in there if one.family == socket.AF_INET]
     with contextlib.suppress(OSError):
         found = [*found, name] if socket.gethostbyname(name).startswith("127.") else [name, *found]
     return list(dict.fromkeys(filter(None, [os.environ.get("SLURM_LAUNCH_NODE_IPADDR", ""), *found]))) or ["127.0.0.1"]
@@ -291,10 +270,10 @@ GPU, SEES = "--gpu", "--sees="
 def describe_hosts(
     whose: str, start: Callable[..., Callers], *, gpu: bool, platform: str, gpu_advice: str
 ) -> tuple[Environment, bool]:
-    """What hosts are, told by each of them before the first launch, and whether all see a folder of this one.
+    """What hosts are, by each of them before the first launch, and whether all see a folder of this one.
 
-    Hosts of several classes, with other software, or without a GPU where one is wanted are refused. ``start`` starts a
-    process on each; it takes the arguments of :class:`Callers` that are the same for all.
+    Refused are hosts of several classes, with different software, or without a wanted GPU. ``start`` starts a process
+    on each, with the further arguments of :class:`Callers`.
     """
     with tempfile.TemporaryDirectory(prefix="distbench-hosts-") as folder:
         module, words = "pytest_distbench.hosts.calls", [f"{SEES}{folder}", *[GPU] * gpu]
@@ -323,7 +302,6 @@ def describe_hosts(
 
 
 def _refuse_differences(hosts: Mapping[str, Environment], of: Callable[[Environment], object], told: str) -> None:
-    """Refuse hosts of which something differs that has to be one."""
     found: dict[str, list[str]] = {}
     for host, environment in hosts.items():
         found.setdefault(show(of(environment)), []).append(host)
@@ -342,11 +320,10 @@ _PLACEHOLDERS = {
     "torchrun": "the same, if a torchrun on each host is to start the ranks",
 }
 _ONE_LOOK_UP = {"RES_OPTIONS": "attempts:1"}
-"""A name of this host that DNS does not answer for costs a caller one time-out, before it tries an address."""
+"""A host name that DNS does not answer for costs a caller one time-out only."""
 
 
 def _sizes(template: str) -> set[int]:
-    """What a template says of how many ranks a host is filled with."""
     return {int(size) for _, size in _PLACEHOLDER.findall(template) if size}
 
 
@@ -355,7 +332,7 @@ def ranks_per_node(template: str) -> int:
 
 
 def check_engine(template: str) -> None:
-    """Refuse a template with a placeholder that there is not, without one that is needed, or that is no command."""
+    """Refuse a template with unknown or missing placeholders, or that is no command."""
     found = {name for name, _ in _PLACEHOLDER.findall(template)}
     wrong = [f"there is no {{{name}}}" for name in sorted(found - _PLACEHOLDERS.keys())]
     wrong += ["{nodes} is missing"] * ("nodes" not in found)
@@ -377,8 +354,8 @@ def check_engine(template: str) -> None:
 def fill(template: str, *, nodes: int, words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
     """The words of a command, none of which a shell reads.
 
-    What runs on each host carries its variables itself: not every engine passes them on. Its words are plain ones, so
-    that an ``ssh`` may join and a shell over there may split them.
+    What runs on each host carries its variables: not every engine passes them on. Its words are plain, so that an
+    ``ssh`` may join and a shell there split them.
     """
     command = shlex.join(["/usr/bin/env", *(f"{name}={value}" for name, value in variables.items()), *words])
     per_node = ranks_per_node(template)
@@ -398,7 +375,6 @@ def ranks_of_nodes(ranks: int, *, on_gpus: bool, engine: str) -> list[int]:
 
 
 def describe(*, ranks: int, engine: str, gpu: bool, platform: str) -> tuple[Environment, bool]:
-    """What the hosts of the largest launch are, which the command starts a process on. See :func:`describe_hosts`."""
     nodes = len(fill_hosts(ranks, ranks_per_node(engine)))
     return describe_hosts(
         f"the hosts of {_OPTION}",
@@ -410,21 +386,16 @@ def describe(*, ranks: int, engine: str, gpu: bool, platform: str) -> tuple[Envi
 
 
 def as_torchrun(relays: Sequence[Call]) -> list[Call]:
-    """Hosts in the order in which the rendezvous of torchrun numbers its nodes: by the texts of their addresses."""
+    """Hosts in the order in which torchrun's rendezvous numbers nodes: by their addresses, as texts."""
     return sorted(relays, key=lambda relay: relay[1].address)
 
 
-class CmdLauncher:
-    """Runs the user's command once per launch."""
-
+class CmdLauncher(Launcher):
     name = "cmd"
 
     def __init__(self, setup: LauncherSetup) -> None:
         self.session = setup.session
         self.engine = setup.engine
-
-    def prepare(self, variables: dict[str, str]) -> None:
-        """Nothing can be prepared."""
 
     def open(self, plan: LaunchPlan) -> RelayedSite:
         ranks = fill_hosts(plan.processes, ranks_per_node(self.engine))
@@ -435,7 +406,6 @@ class CmdLauncher:
         return make_site(plan, ranks, [(each, callers) for each in (as_torchrun(relays) if by_torchrun else relays)])
 
     def leftovers(self) -> list[psutil.Process]:
-        """What there is on this host: commands that have not ended."""
         return processes.find_marked(SESSION_VARIABLE, self.session)
 
     def close(self) -> None:
@@ -443,8 +413,6 @@ class CmdLauncher:
 
 
 def start(nodes: int, engine: str, module: str, *words: str, **callers: Any) -> Callers:
-    """The user's command, which starts a process on each of so many hosts."""
-
     def command(where: Sequence[str], own: Mapping[str, str]) -> list[str]:
         found_here = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         python = [sys.executable, "-m", module, *where, *words]
@@ -461,7 +429,6 @@ def start(nodes: int, engine: str, module: str, *words: str, **callers: Any) -> 
 
 
 def main() -> None:
-    """Describe this host."""
     port, *words = sys.argv[1:]
     folder = next(word.removeprefix(SEES) for word in words if word.startswith(SEES))
     found = gpus.read_gpus(os.environ) if GPU in words else gpus.Gpus()

@@ -1,4 +1,4 @@
-"""What ranks on other hosts, and chosen networks, add to the tables of the core."""
+"""What ranks on other hosts, and chosen networks, add to the core's tables."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ from pytest_distbench.records.options import ADVANCED, Option
 from pytest_distbench.records.wanted import Wanted
 
 ROWS = {
-    "launchers": {
-        "slurm": "rows:SLURM",
-        "cmd": "rows:CMD",
-    },
+    "launchers": {"slurm": "rows:SLURM", "cmd": "rows:CMD"},
     "options": {"network": "extension:OPTION"},
     "markers": {"network": "extension:MARKER"},
     "choices": {"network": "rows:CHOICE"},

@@ -1,6 +1,6 @@
-"""The network between the ranks of a launch: the name of one that is there, or hosts that are namespaces of this one.
+"""The network between the ranks of a launch: a named existing one, or hosts that are namespaces of this one.
 
-The process that holds those is ``hosts/network_hosts.py``; here is the network as pytest's process sees it.
+As pytest's process sees it; ``hosts/network_hosts.py`` is the process that holds them.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from pytest_distbench.run.kinds import Around, AroundSetup, Describe
 from pytest_distbench.units import convert, format_seconds, parse_quantity
 
 NETWORK_RATE, NETWORK_ROUND_TRIP = "network_rate", "network_round_trip"
-"""What a network that was made carries from one host to the next, by TCP alone, where no rank uses it."""
+"""What an emulated network carries between neighbouring hosts, by TCP alone, while no rank uses it."""
 
-UNLIMITED = "unlimited"
-"""In the place of a rate: as much as this machine carries."""
+UNLIMITED = "unlimited"  # in the place of a rate: as much as this machine carries
 
 LEAST_RATE, MOST_RATE, MOST_DELAY_S, MOST_LOSS = 10e6, 1e12, 1.0, 0.2
-"""Bits per second, seconds one way, and a fraction. Below that rate a message of a few KiB takes longer than any
-suite has time for; beyond that loss TCP is no network to train on."""
+"""Bits per second, seconds one way, and a fraction. Below, messages of a few KiB take too long for any suite; beyond,
+TCP is no network to train on.
+"""
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)([kmg])bit", re.ASCII)
 _FACTORS = {"k": 1e3, "m": 1e6, "g": 1e9}
@@ -51,20 +51,14 @@ _WANTED = (
 
 
 class Network(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A network between hosts: with a label that of the cluster, else one that is made of namespaces of this host."""
+    """A network between hosts: with a label the cluster's, else emulated by namespaces of this host."""
 
-    rate: float = 0.0
-    """Bits per second that each host sends and receives at most; 0: what this machine carries."""
-    delay_s: float = 0.0
-    """One way, between any two hosts."""
-    loss: float = 0.0
-    """Fraction of packets that are lost on the way."""
-    overlay: bool = False
-    """VXLAN (RFC 7348) over the network of the hosts, as container networks have it."""
-    hosts: int = 0
-    """That share the ranks evenly, in their order; 0: each rank is a host of its own."""
-    label: str = ""
-    """The name of a network that nobody can make here: that of the cluster."""
+    rate: float = 0.0  # bits per second that each host sends and receives at most; 0: what this machine carries
+    delay_s: float = 0.0  # one way, between any two hosts
+    loss: float = 0.0  # fraction of packets that are lost on the way
+    overlay: bool = False  # VXLAN (RFC 7348) over the network of the hosts, as container networks have it
+    hosts: int = 0  # that share the ranks evenly, in their order; 0: each rank is a host of its own
+    label: str = ""  # the name of a network that nobody can make here: that of the cluster
 
     @property
     def text(self) -> str:
@@ -99,9 +93,9 @@ def parse_network(text: str) -> Network:
 
 
 def make_network(rate: object, keywords: Mapping[str, object], *, told: str) -> Network:
-    """A network of its parts, as the marker has them: values are texts, and numbers where they are no quantities.
+    """A network of its parts, as the marker has them: texts for quantities, else numbers.
 
-    The rate is empty with a label. ``told`` is how the whole was written, for an error.
+    The rate is empty with a label. ``told``: how the whole was written, for an error.
     """
     if (unknown := next((name for name in keywords if name not in _READ), None)) is not None:
         raise ConfigurationError(f"network {told}: there is no {show(unknown)}; {_WANTED}")
@@ -134,15 +128,16 @@ VARIABLES = {
     "NCCL_IB_DISABLE": "1",
     "NCCL_HOSTID": "distbench-host{host}",
 }
-"""Set in ranks of hosts that are made: their one interface, and that NCCL takes each for another, which would find
-another way between two GPUs of one machine else."""
+"""For ranks of emulated hosts: their one interface, and different hosts for NCCL, which would find another way between
+two GPUs of one machine.
+"""
 
 
 def rank_variables(hosts: Sequence[int], rank: int, *, on_gpu: bool) -> dict[str, str]:
     """Environment of a rank on its host.
 
-    The ranks meet at the host of rank 0, which holds the store, as no host can reach that of torchrun's agent: under
-    the port that was found for it, so that two groups can use one network.
+    Ranks meet at the store of rank 0's host, as no host reaches torchrun's agent, at that agent's port, so that two
+    groups can use one network.
     """
     found = {
         "MASTER_ADDR": host_address(hosts[0]),
@@ -160,7 +155,6 @@ def rank_variables(hosts: Sequence[int], rank: int, *, on_gpu: bool) -> dict[str
 
 
 def host_place(folder: Path, host: int) -> Path:
-    """Folder of the links to the namespaces of a host."""
     return folder / f"host{host}"
 
 
@@ -208,25 +202,15 @@ _FIELDS = {"delay": "delay_s"}
 
 
 Passage = tuple[int, int, float, float]
-"""What a network carries from one host to another, by TCP alone: bits per second, and seconds there and back.
-
-The former are those of what is sent, without headers; the latter those of one byte, the median of some.
-"""
+"""From host, to host, bits per second without headers, and seconds there and back of a byte (median), by TCP."""
 
 
 class NetworkAnswer(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of the process that holds the hosts of a network."""
-
-    places: list[str] = []
-    """Paths of their namespaces, while that process is there."""
-    is_user: bool = False
-    """They belong to a user namespace, its own, which who enters them enters first."""
-    made_by: str = ""
-    """What shapes and delays: the ``kernel``, or a ``relay``."""
-    passages: list[Passage] = []
-    """Of a probe."""
-    trouble: str = ""
-    """Why there is no network, or no answer; nothing more comes then."""
+    places: list[str] = []  # paths of their namespaces, while that process is there
+    is_user: bool = False  # they belong to a user namespace, its own, which who enters them enters first
+    made_by: str = ""  # what shapes and delays: the ``kernel``, or a ``relay``
+    passages: list[Passage] = []  # of a probe
+    trouble: str = ""  # why there is no network, or no answer; nothing more comes then
 
 
 _ANSWERS_S = 60.0
@@ -234,7 +218,7 @@ _ENDS_S = 5.0
 
 
 class Lab:
-    """The hosts of a network, while a process of their own holds them; they go with it.
+    """The hosts of a network, while a process of their own holds them.
 
     Ranks find links to the namespaces in a folder, see :func:`host_place`, which is made, and removed.
     """
@@ -270,7 +254,6 @@ class Lab:
         return self._process.poll() is None
 
     def probe(self) -> Sequence[Passage]:
-        """What it carries, from each host to the next, by TCP alone."""
         assert self._process.stdin is not None
         try:
             with contextlib.suppress(OSError):  # it has ended, and said why
@@ -316,25 +299,24 @@ class Lab:
 
 
 CLOSE = 0.1
-"""By this fraction a probe may miss the rate that was wanted: a probe is short, and this machine may be busy."""
-_LATE_S = 0.001
-"""And by this, besides a quarter, the round trip: a relay and a busy machine keep packets a while."""
+"""A short probe on a busy machine may miss the wanted rate by this fraction."""
+_LATE_S = 0.001  # and by this, besides a quarter, the round trip: a relay and a busy machine keep packets a while
 _LATE_SHARE = 0.25
 _TRIES = 4
 _PAYLOAD = {False: 1448 / 1514, True: 1398 / 1514}
-"""Of what an Ethernet carries with packets of 1500 bytes the share that is no header of Ethernet, IP and TCP; with an
-overlay, of those of VXLAN besides."""
+"""Share of an Ethernet with packets of 1500 bytes that is no header of Ethernet, IP and TCP; with an overlay, of VXLAN.
+"""
 
 
 class NetworkAround(Around):
-    """The networks of a run: each is made for its first launch, and stays for the others."""
+    """The networks of a run, each made for its first launch and kept."""
 
     def __init__(self, setup: AroundSetup | None = None) -> None:
         del setup
         self._labs: dict[Path, Lab] = {}
 
     def ready(self, plan: LaunchPlan, hosting: Hosting, folder: Path) -> LaunchPlan:
-        """Say which host each rank is to be of, and which addresses and interfaces it finds there."""
+        """Say each rank's host, and which addresses and interfaces it finds there."""
         network = parse_network(plan.chosen[NETWORK]) if plan.chosen.get(NETWORK) else None
         if network is None or network.label or hosting.hosts != "one":
             return plan
@@ -348,7 +330,7 @@ class NetworkAround(Around):
 
     @contextlib.contextmanager
     def during(self, plan: LaunchPlan, hosting: Hosting) -> Iterator[Describe]:
-        """Have the network there that the plan's ranks enter. The sides of a pair have it in common: they take turns.
+        """Hold the network that the plan's ranks enter. Interleaved groups share it.
 
         :class:`AroundUnavailable`: there can be none here, or it does not carry what was wanted.
         """
@@ -397,7 +379,6 @@ class NetworkAround(Around):
             lab.close()
 
     def _lab(self, network: Network, hosts: int, folder: Path) -> tuple[Lab, Sequence[Passage]]:
-        """A network that carries what is wanted, and what it carries: that of the launch before, or a new one."""
         known = self._labs.pop(folder, None)
         if known is not None and known.is_there and folder.exists():
             with contextlib.suppress(AroundUnavailable):  # something has become of it: another one is as wanted
@@ -411,7 +392,6 @@ class NetworkAround(Around):
 
 
 def _probe_as_wanted(lab: Lab) -> Sequence[Passage]:
-    """What it carries, which is what was wanted in one of some tries."""
     for _ in range(_TRIES):
         found = lab.probe()
         if not (missed := misses(lab.network, found)):
@@ -423,7 +403,7 @@ def _probe_as_wanted(lab: Lab) -> Sequence[Passage]:
 
 
 def misses(network: Network, found: Sequence[Passage]) -> list[str]:
-    """Where a network is not what was wanted, in words; where packets are lost TCP has no rate or time of its own."""
+    """How a network differs from what was wanted, in words; with loss TCP has no rate or time of its own."""
     told = []
     wanted = 0.0 if network.loss else network.rate * _PAYLOAD[network.overlay]
     most_s = math.inf if network.loss else 2 * network.delay_s * (1 + _LATE_SHARE) + _LATE_S

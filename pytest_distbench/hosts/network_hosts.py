@@ -1,15 +1,12 @@
-"""``python -m pytest_distbench.hosts.network_hosts HOSTS NETWORK``: holds the hosts of a network.
+"""``python -m pytest_distbench.hosts.network_hosts HOSTS NETWORK``: holds a network's hosts, which are namespaces.
 
-They are namespaces.
+They are the leaves of a star. Both directions to the switch are shaped, as a switch's port is: several senders share
+what a host receives. ``ip`` and ``tc`` get a list of commands for each namespace. Where the kernel cannot delay or lose
+packets this process is the switch: it reads what a host sends from the descriptor of its TUN device, keeps it until its
+time, and writes it to the receiver's.
 
-The hosts are the leaves of a star. The way to the switch and the way back are shaped alike, as a port of a switch is:
-several that send to one host share what that receives. ``ip`` and ``tc`` are told so by a list of commands for each
-namespace. Where the kernel cannot delay or lose packets the switch is this process: each host has a TUN device, whose
-other end is a descriptor; what a host sends is read from it, kept until its time has come, and written to the
-descriptor of the host that it is for.
-
-The process says where the namespaces are; answers ``probe`` on its stdin; and ends with its stdin, whereupon the kernel
-takes everything away. What goes wrong is told on its stdout too.
+The process says where the namespaces are, answers ``probe`` on its stdin, and ends with its stdin, whereupon the kernel
+takes everything away. Errors are told on its stdout too.
 """
 
 from __future__ import annotations
@@ -37,32 +34,29 @@ import msgspec
 from pytest_distbench.hosts.network import Network, NetworkAnswer, Passage, host_address, parse_network
 
 MTU = 1500
-_VXLAN_HEADERS = 50
-"""Bytes of Ethernet, IP, UDP and VXLAN around each packet (RFC 7348)."""
+_VXLAN_HEADERS = 50  # bytes of Ethernet, IP, UDP and VXLAN around each packet (RFC 7348)
 _PREFIX = 16
 _VXLAN = "type vxlan id 42 dstport 4789 learning"
 _PACKET_S = 0.00015
-"""The longest that one packet may take: what the kernel would send in pieces of up to 64 KiB, and a token bucket lets
-pass whole, is cut to that, so that small messages do not pass it for nothing."""
+"""Longest time of one packet: the kernel's pieces of up to 64 KiB, which a token bucket lets pass whole, are cut to
+that, so that small messages do not pass for nothing.
+"""
 _MOST_GSO = 65536
 _QUEUE = "100ms"
 
 
 Commands = tuple[str, int | None, list[str]]
-"""A program (``ip``, ``tc`` or ``bridge``), the host in whose namespace it runs, None: the switch's, and the lines that
-it reads with ``-batch -``, without its name."""
+"""A program (``ip``, ``tc`` or ``bridge``), the host whose namespace it runs in (None: the switch's), and its ``-batch
+-`` lines, without its name.
+"""
 
 
 def underlay(network: Network) -> str:
-    """The interface of a host that leads to the switch; ranks use ``eth0``."""
     return "under0" if network.overlay else "eth0"
 
 
 def wire(network: Network, hosts: int, places: list[str], *, has_netem: bool) -> Iterator[Commands]:
-    """Join the hosts by veth pairs and a bridge, shaped by token buckets, and netem where it is needed.
-
-    Without netem the kernel neither delays nor loses packets: then somebody else does.
-    """
+    """Join the hosts by veth pairs and a bridge, shaped by token buckets, and netem if needed and there."""
     device = underlay(network)
     pairs = [
         f"link add port{i} mtu {MTU} type veth peer name {device} mtu {MTU} netns {places[i]}" for i in range(hosts)
@@ -85,10 +79,7 @@ def addressed(network: Network, host: int) -> list[str]:
 
 
 def cover(network: Network, hosts: int) -> Iterator[Commands]:
-    """Lay the overlay over a network that is there.
-
-    Each host sends what is for all to each other one itself, and learns from what comes where the others are.
-    """
+    """Lay the overlay over a network: each host sends broadcasts to each other one, and learns from what comes."""
     if not network.overlay:
         return
     for host in range(hosts):
@@ -125,13 +116,11 @@ def _shape(network: Network, device: str, *, delays: bool) -> Iterator[str]:
 _TUNSETIFF, _TUNSETOFFLOAD = 0x400454CA, 0x400454D0
 _IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x1, 0x1000, 0x4000
 _CHECKSUMS, _TCP4 = 0x1, 0x2
-_HEADER = 10
-"""Bytes of virtio's network header, before the packet (linux/virtio_net.h)."""
+_HEADER = 10  # bytes of virtio's network header, before the packet (linux/virtio_net.h)
 _HEADERS_AND_PIECE = struct.Struct("=2xHH4x")
-"""Of it: bytes of the headers of each packet on the wire, and of what each carries; 0: it is one packet."""
+"""Bytes of each packet's headers on the wire, and of what each carries; 0: it is one packet."""
 _ETHERNET = 14
-_TARGET = slice(_HEADER + 16, _HEADER + 20)
-"""Of an IPv4 packet the address that it is for (RFC 791)."""
+_TARGET = slice(_HEADER + 16, _HEADER + 20)  # of an IPv4 packet the address that it is for (RFC 791)
 _LARGEST = 65536 + _HEADER
 _AT_ONCE = 16
 
@@ -139,7 +128,7 @@ _AT_ONCE = 16
 def open_device(name: str, network: Network) -> int:
     """Make a TUN device in this thread's network namespace; its descriptor.
 
-    Where none are lost, packets of up to 64 KiB cross in one read, as the kernel has not cut them yet.
+    Without loss, up to 64 KiB cross in one read, as the kernel has not cut them yet.
     """
     descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
@@ -152,8 +141,8 @@ def open_device(name: str, network: Network) -> int:
 def relay(network: Network, devices: Sequence[int], addresses: Sequence[str]) -> None:
     """Carry packets between hosts until this process is ended.
 
-    A packet leaves when the sender has sent what came before, travels for the delay, and arrives when the receiver has
-    received what came before: a rate limits both.
+    A packet leaves after what its sender sent before, travels for the delay, and arrives after what its receiver
+    received before: a rate limits both.
     """
     by_address = {
         bytes(map(int, address.split("."))): device for address, device in zip(addresses, devices, strict=True)
@@ -186,7 +175,7 @@ def relay(network: Network, devices: Sequence[int], addresses: Sequence[str]) ->
 
 
 def wire_bytes(packet: bytes) -> int:
-    """Bytes that a packet has on an Ethernet, where one that the kernel has not cut is many, each with its headers."""
+    """Bytes of a packet on an Ethernet; one that the kernel has not cut is many, each with headers."""
     headers: int
     piece: int
     headers, piece = _HEADERS_AND_PIECE.unpack_from(packet)
@@ -212,19 +201,17 @@ _FEWEST = 5
 _ROUND_TRIPS_S = 0.1
 _SENDS_S = 0.15
 _STARTS_S = 0.05
-_IN_ROUND_TRIPS = 12
-"""TCP doubles what it has under way in each: so it has filled what a gigabit carries in 100 ms."""
+_IN_ROUND_TRIPS = 12  # TCP doubles what it has under way in each: so it has filled what a gigabit carries in 100 ms
 _PIECE = 1 << 20
 _GIVES_UP_S = 15.0
 
-Enter = Callable[[int], AbstractContextManager[None]]
-"""Makes sockets those of a host."""
+Enter = Callable[[int], AbstractContextManager[None]]  # makes sockets those of a host
 
 
 def probe(enter: Enter, hosts: int, network: Network) -> list[Passage]:
-    """Send from each host to the next, one pair after the other; of two hosts both ways, and of one nowhere.
+    """Send from each host to the next, pair by pair; of two hosts both ways, of one nowhere.
 
-    By TCP alone, with no torch and no gloo, so that it tells the network from what runs on it.
+    By TCP alone, which tells the network from what runs on it.
     """
     if hosts == 1:
         return []
@@ -249,7 +236,6 @@ def probe(enter: Enter, hosts: int, network: Network) -> list[Passage]:
 
 
 def _ping(sender: socket.socket, receiver: socket.socket) -> float:
-    """Seconds of a byte there and back, the median of some."""
     found: list[float] = []
     began = time.monotonic()
     while len(found) < _ROUND_TRIPS and (len(found) < _FEWEST or time.monotonic() < began + _ROUND_TRIPS_S):
@@ -292,8 +278,7 @@ def _pour(sender: socket.socket, receiver: socket.socket, *, starts_s: float) ->
     return 8 * counted / (last - since) if last > since > 0 else 0.0
 
 
-_NEW_USER, _NEW_NET = 0x10000000, 0x40000000
-"""CLONE_NEWUSER and CLONE_NEWNET (linux/sched.h)."""
+_NEW_USER, _NEW_NET = 0x10000000, 0x40000000  # CLONE_NEWUSER and CLONE_NEWNET (linux/sched.h)
 _DIES_WITH_PARENT, _SLACK, _DUMPABLE = 1, 29, 4
 """PR_SET_PDEATHSIG, PR_SET_TIMERSLACK and PR_SET_DUMPABLE (linux/prctl.h)."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -305,7 +290,7 @@ class Unavailable(Exception):
 
 
 class _Hosts:
-    """The namespaces of the hosts, and that of the switch, which is this process's own."""
+    """The hosts' namespaces, and the switch's, which is this process's own."""
 
     def __init__(self, network: Network, count: int) -> None:
         self._network = network

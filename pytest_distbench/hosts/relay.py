@@ -1,12 +1,10 @@
-"""A host's end of a launch whose controller is on another host: the local site of the ranks that live here.
+"""A host's end of a launch whose controller is on another host: the local site of the ranks here.
 
-``python -m pytest_distbench.hosts.relay PORT ADDRESS... [--torchrun]`` runs on each host, by one ``srun`` for instance.
-It tries the addresses one after the other, says who it is in a line of JSON, and is then the relay of its host. The
-secret in :data:`SECRET_VARIABLE` tells the controller that it is one of those that it asked for. With ``--torchrun``
-the command line tool starts the ranks.
-
-A relay lives for one launch and host. It takes orders on its connection, answers there, a JSON line each, and starts
-the ranks. When the connection breaks it ends them and all they have started: their lifeline has two hops.
+``python -m pytest_distbench.hosts.relay PORT ADDRESS... [--torchrun]`` runs on each host, started by ``srun`` for
+instance. It connects to the first address that answers, says who it is, with the secret in :data:`SECRET_VARIABLE`, and
+relays for its host and one launch: it takes orders, a JSON line each, answers them, and starts the ranks, with
+``--torchrun`` by that tool. When the connection breaks it ends them and all they have started: their lifeline has two
+hops.
 """
 
 from __future__ import annotations
@@ -43,67 +41,64 @@ from pytest_distbench.records.wire import Event, Lines, variables_from_wire
 
 SECRET_VARIABLE = "DISTBENCH_RELAY_SECRET"
 NAME_VARIABLES = ("DISTBENCH_HOST", "SLURMD_NODENAME")
-"""Which name a host has where it was asked for; else its host name."""
+"""A host's name where it was asked for; else its host name."""
 BY_TORCHRUN = "--torchrun"
 _CONNECT_S = 10.0
 _TRIES = 3
 _LOST_S = 20
-"""A connection whose other end says nothing at all, not even that it is there, is broken after so many seconds."""
+"""After so many seconds without any sign of the other end a connection is broken."""
 
 
 INTERFACE = "GLOO_SOCKET_IFNAME"
-"""Of ranks on several hosts: set where it is not, to the interface by which the host reached pytest's."""
+"""Unless set, of ranks on several hosts the interface by which the host reached pytest's."""
 
 OF_THE_HOST = {
     "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "HIP_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
     "ROCR_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "ZE_AFFINITY_MASK",
 }  # fmt: skip
-"""Devices, named by whoever started a process on the host: the step, the pod or the engine. Ranks have the values of
-their own host; of all other variables they have pytest's."""
+"""Devices, named by whoever started a process on the host: the step, the pod or the engine. Of these ranks have their
+own host's values, otherwise pytest's.
+"""
 
 
 FileKind = Literal["log", "stacks", "flight", "groups"]
-"""What a rank writes that is shown as it is, and the method of :class:`LaunchFiles` that names the file."""
+"""What a rank writes that is shown, and the method of :class:`LaunchFiles` that names it."""
 
 OUTPUT: tuple[FileKind, ...] = ("log",)
 EVERYTHING: tuple[FileKind, ...] = get_args(FileKind)
 
 Order = Literal["open", "ping", "start", "ask", "signal", "running", "collect", "end", "fetch", "clear"]
-"""From the controller to a relay, which carries them out one after the other. All are answered by ``done``, but
-``ping`` by ``pong``, and ``ask`` and ``signal`` by nothing. ``open``: make a place for the launch, and measure nothing
-yet. ``running``: say which ranks are there. ``fetch``: send what ranks have printed since. ``clear``: end what is left,
-and send all that ranks have written and reported. The others are methods of a site."""
+"""From the controller to a relay, one after the other, each answered by ``done``, but ``ping`` by ``pong``, and ``ask``
+and ``signal`` by nothing. ``open``: make a place for the launch. ``running``: say which ranks are there. ``fetch``:
+send ranks' new output. ``clear``: end what is left, and send all files and reports. The others are a site's methods.
+"""
 Word = Literal["pong", "said", "closed", "ended", "wrote", "done"]
-"""From a relay to the controller: ``said``, by a rank; ``closed``: a rank's line has ended; ``ended``: all ranks there;
-``wrote``: a rank, to one of its files, at the beginning of which what was there before is gone."""
+"""From a relay to the controller: ``said`` by a rank; ``closed``: a rank's line; ``ended``: all ranks there; ``wrote``:
+a rank, to a file, which begins anew at offset 0.
+"""
 
 
 class Message(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of the stream. Moments are CLOCK_MONOTONIC seconds of the relay's host."""
+    """A line of the stream, with moments in CLOCK_MONOTONIC seconds of the relay's host."""
 
     what: Order | Word
     rank: int = -1
-    ranks: list[int] = []
-    """That it is about; of ``collect`` those that are undecided."""
+    ranks: list[int] = []  # that it is about; of ``collect`` those that are undecided
     held: list[int] = []
-    number: int = 0
-    """Of a ping and its pong, or of a signal."""
+    number: int = 0  # of a ping and its pong, or of a signal
     at: float = 0.0
     request: str = ""
-    plan: LaunchPlan | None = None
-    """With its variables as they travel."""
+    plan: LaunchPlan | None = None  # with its variables as they travel
     places: dict[int, dict[str, str]] = {}
-    """Rank that is to live there -> the variables by which torchrun would tell it its place."""
-    began_ns: int = 0
-    """When the file of that name was made: a relay that finds the same one shares the launch's folder."""
+    """Rank to live there -> its variables, as torchrun's."""
+    began_ns: int = 0  # when the file of that name was made: a relay that finds the same one shares the launch's folder
     event: Event | None = None
     ended: Exit | None = None
     kind: FileKind = "log"
     offset: int = 0
     data: bytes = b""
     report: HostReport | None = None
-    trouble: str = ""
-    """Why an order could not be carried out; empty: it was."""
+    trouble: str = ""  # why an order could not be carried out; empty: it was
 
 
 def place_of(files: LaunchFiles, kind: FileKind, rank: int) -> Path:
@@ -133,8 +128,8 @@ class Caller(Record, frozen=True, kw_only=True, omit_defaults=True):
 def call(addresses: Sequence[str], port: int, secret: str) -> Iterator[socket.socket]:
     """A connection to the controller, which has been told that a relay calls. :class:`SystemExit`: it is not reached.
 
-    A port is bound meanwhile, so that nobody is given it. Rank 0 may listen there all the same: both sockets allow it,
-    and this one does not listen (SO_REUSEADDR, socket(7)).
+    A port is bound meanwhile, so that nobody else gets it. Rank 0 may listen there: this socket does not (SO_REUSEADDR,
+    socket(7)).
     """
     with connect(addresses, port) as line, socket.socket(line.family) as kept:
         address = line.getsockname()[0]
@@ -145,12 +140,11 @@ def call(addresses: Sequence[str], port: int, secret: str) -> Iterator[socket.so
 
 
 def say(line: socket.socket, caller: Caller) -> None:
-    """Tell the controller who calls, which is the first that it hears."""
     line.sendall(msgspec.json.encode(caller) + b"\n")
 
 
 def connect(addresses: Sequence[str], port: int) -> socket.socket:
-    """A connection to the first of the addresses that answers. Raises :class:`SystemExit` where none does."""
+    """A connection to the first address that answers, or :class:`SystemExit`."""
     errors = {}
     for turn in range(_TRIES):
         for address in addresses:
@@ -168,7 +162,7 @@ def connect(addresses: Sequence[str], port: int) -> socket.socket:
 
 
 def keep_alive(line: socket.socket) -> None:
-    """Notice within :data:`_LOST_S` that the other end is gone: a host that died closes nothing."""
+    """Notice within :data:`_LOST_S` that the other end is gone: a dead host closes nothing."""
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _LOST_S // 4)
@@ -187,10 +181,7 @@ _LOCK = "lock"
 
 @contextlib.contextmanager
 def relay_folder() -> Iterator[Path]:
-    """A folder of this process's own below TMPDIR; those of relays that were killed are removed.
-
-    They hold the plans of launches, with all variables of the environment.
-    """
+    """A private folder below TMPDIR; those of killed relays, with their launches' variables, are removed."""
     for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/"):
         with contextlib.suppress(OSError):  # of another user, or removed meanwhile, or in use
             if left.lstat().st_uid == os.getuid() and not left.is_symlink():
@@ -209,12 +200,12 @@ _READ_BYTES = 65536
 _CHUNK_BYTES = 2**18
 _MOST_OUTPUT = 64 * 2**20
 _MOST_OF_PASSED = 2**20
-"""Of what a rank has printed since it was last fetched: what lies before is left out. Of one that has passed, and whose
-output nobody reads numbers from, the end will do."""
+"""Of a rank's output since the last fetch: the rest is left out; less of one that has passed, and whose numbers nobody
+reads from it.
+"""
 
 
-MakeLauncher = Callable[[Message], LocalLauncher]
-"""Makes what starts the ranks that have a place here."""
+MakeLauncher = Callable[[Message], LocalLauncher]  # makes what starts the ranks that have a place here
 
 
 def start_interpreters(order: Message) -> LocalLauncher:
@@ -222,7 +213,6 @@ def start_interpreters(order: Message) -> LocalLauncher:
 
 
 def serve(line: socket.socket, make_launcher: MakeLauncher = start_interpreters) -> None:
-    """Serve one launch, until the other end of the connection closes."""
     adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with relay_folder() as folder:
@@ -234,10 +224,7 @@ def serve(line: socket.socket, make_launcher: MakeLauncher = start_interpreters)
 
 
 class Relay:
-    """Carries out orders on this host's site, and passes on what its ranks say.
-
-    The launch's files are in a private folder, which whoever made it removes.
-    """
+    """Carries out orders on this host's site, and passes on what its ranks say. The folder is private."""
 
     def __init__(self, line: socket.socket, folder: Path, make_launcher: MakeLauncher) -> None:
         self._make_launcher = make_launcher
@@ -252,7 +239,7 @@ class Relay:
         self._told_ends = 0
         self._has_ended = False
         self._sent: dict[tuple[int, FileKind], tuple[int, int]] = {}
-        """Bytes of a file that the controller has, or does without, and how many of them it does without."""
+        """Bytes of a file that the controller has or does without, and how many it does without."""
 
     def serve(self) -> None:
         lines = Lines()
@@ -292,7 +279,6 @@ class Relay:
         return None
 
     def _carry_out(self, order: Message) -> Message | None:
-        """Do as told. Returns the answer, where one is wanted."""
         if order.what == "open":
             assert order.plan is not None
             is_alone = len(order.places) == order.plan.processes
@@ -334,7 +320,6 @@ class Relay:
         return Message(what="done")
 
     def _tell_news(self) -> None:
-        """Pass on what ranks have said and how they ended, as far as that was not told yet."""
         site = self._site
         if site is None:
             return
@@ -374,29 +359,29 @@ class Relay:
 
 
 def own_address(line: socket.socket) -> str:
-    """This host's address on a connection; empty: it is none between hosts."""
+    """This host's address on a connection, or "" if it is none between hosts."""
     return str(line.getsockname()[0]) if line.family in (socket.AF_INET, socket.AF_INET6) else ""
 
 
 def interface_of(address: str) -> str:
-    """The network interface that has an address; empty: none has, or it leads to this host alone."""
+    """The network interface with an address, or "" if none has it or it is this host's alone."""
     mapped = address.removeprefix("::ffff:").split("%")[0]
     found = psutil.net_if_addrs().items() if mapped and not ipaddress.ip_address(mapped).is_loopback else ()
     return next((name for name, all_of in found if any(one.address.split("%")[0] == mapped for one in all_of)), "")
 
 
 def of_ranks(variables: Mapping[str, str], here: Mapping[str, str]) -> dict[str, str]:
-    """Those of ranks on this host, made of pytest's and of those that were set here."""
+    """Variables of ranks on this host, from pytest's and those set here."""
     kept = {name: value for name, value in variables.items() if name not in OF_THE_HOST}
     return kept | {name: here[name] for name in sorted(OF_THE_HOST & here.keys())}
 
 
 def _settle_here(plan: LaunchPlan, folder: Path, *, began_ns: int, interface: str = "") -> LaunchPlan:
-    """The plan as it is on this host: what ranks write lies in its folder, and goes up the stream from there.
+    """The plan on this host: what ranks write lies in its folder, and goes up the stream.
 
-    Where the launch's own folder is seen from here, ranks run in that; else in one of this host, whose files nobody
-    reads. Ranks on several hosts meet over the interface, where nobody has chosen one: gloo would take the one that the
-    name of the host leads to, which may be that of the host itself.
+    Ranks run in the launch's own folder if it is seen from here, else in one that nobody reads. Ranks on several hosts
+    meet over the interface unless one is chosen: gloo would take the one that the host's name leads to, maybe this
+    host's alone.
     """
     variables = of_ranks(variables_from_wire(plan.variables), os.environ)
     if interface:
@@ -423,10 +408,9 @@ def _settle_here(plan: LaunchPlan, folder: Path, *, began_ns: int, interface: st
 
 
 def torchrun_of_node(processes: int, *, place: Mapping[str, str], address: str, logs: Path) -> list[str]:
-    """The command line of the torchrun of one of several hosts, up to what its ranks run.
+    """Command line of one host's torchrun, up to what its ranks run.
 
-    They meet at a rendezvous that the first host keeps, whose store the place of each of them names, and are numbered
-    in the order of their addresses, as texts.
+    They meet at the first host's rendezvous, whose place names the store, and are numbered by address, as text.
     """
     return [
         *TORCHRUN,
@@ -442,7 +426,7 @@ def torchrun_of_node(processes: int, *, place: Mapping[str, str], address: str, 
 
 
 class NodeAgent:
-    """Starts the agent of one node, whose ranks get their places from it, as the controller expects them."""
+    """Starts the agent of one node, which gives its ranks the places that the controller expects."""
 
     def __init__(self, places: Mapping[int, Mapping[str, str]], address: str) -> None:
         self._places = places
@@ -454,7 +438,6 @@ class NodeAgent:
         return TorchrunLaunch(command, plan, self.leftovers)
 
     def leftovers(self) -> list[psutil.Process]:
-        """Orphans are adopted by this process."""
         return psutil.Process().children(recursive=True)
 
 

@@ -1,7 +1,7 @@
-"""The site of ranks that live on other hosts: each host has a relay, which somebody has started there.
+"""The site of ranks on other hosts, each with a relay that somebody has started there.
 
-What is known here of a rank is its number. To its process, its files and its clock only the relay of its host has
-access, so that nothing that is done here can meet a process of this host.
+A rank is a number here: only its host's relay has access to its process, files and clock, so that nothing done here can
+meet a process of this host.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.hosts.relay import Message, Order, place_of
 from pytest_distbench.launch.site import PULSE_S, Clocks, Exit, Heard
-from pytest_distbench.launch.site.local import places
+from pytest_distbench.launch.site.local import RankProcess, places
 from pytest_distbench.launch.site.processes import Standstill
 from pytest_distbench.records.launch import MOMENTS, HostReport
 from pytest_distbench.records.plan import LaunchPlan, read_work
@@ -29,19 +29,12 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import Event, Lines, variables_to_wire
 
 _READ_BYTES = 2**18
-_LEAVE_S = 10.0
-"""How long a relay may take to end when its stream has closed: it ends what is left of its ranks."""
-_LOST_LEAVE_S = 1.0
-"""The same where nobody reaches it any more."""
+_LEAVE_S = 10.0  # how long a relay may take to end when its stream has closed: it ends what is left of its ranks
+_LOST_LEAVE_S = 1.0  # the same where nobody reaches it any more
 
 
-class Keeper(Protocol):
-    """What a relay lives by: a process of this host, which may keep several relays."""
-
-    pid: int
-
-    def poll(self) -> int | None:
-        """The exit code of what leads there; None: it runs."""
+class Keeper(RankProcess, Protocol):
+    """What a relay lives by: a process of this host, maybe of several relays."""
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait until the relay has ended. Raises ``subprocess.TimeoutExpired``."""
@@ -51,16 +44,11 @@ class Keeper(Protocol):
 
 
 class Host:
-    """A host for ranks, the stream to its relay, and what is known of that.
+    """A host for ranks, the line to its relay, the keeper that this lives by, and what is known of it.
 
-    The offset is added to a moment of that host to make it one of ours; an error of None: nobody has measured it.
-    It is silent since its last word, or since a ping that came after that.
-    Answers are owed that are still to come: a Ctrl-C may have left one behind.
-
-    Args:
-        name: for people; each host has another.
-        line: to the relay over there, which :func:`.relay.serve` reads: most often a connection that it has made.
-        keeper: what the relay lives by, in a session of its own, which Ctrl-C does not reach.
+    The keeper has a session of its own, which Ctrl-C does not reach. ``offset_s`` makes a moment of that host ours; an
+    ``error_s`` of None: not measured. It is silent since its last word, or since a ping after that. ``owed`` answers
+    are still to come: a Ctrl-C may have left one behind.
     """
 
     def __init__(self, name: str, *, line: socket.socket, keeper: Keeper, ranks: Sequence[int]) -> None:
@@ -84,7 +72,7 @@ class Host:
 
     @property
     def report(self) -> HostReport | None:
-        """What the ranks there have left behind, with moments of this process's clock; None: it has not told."""
+        """What the ranks there have left, with moments of this process's clock; None: it has not told."""
         told = self.answer.report
         if told is None:
             return None
@@ -103,7 +91,7 @@ class Host:
         return self.pong.number == self.pings
 
     def ping(self) -> Message:
-        """The question for the time there, and whether anybody is there."""
+        """Ask for the time there, and whether anybody is there."""
         self.pinged_at = time.monotonic()
         if self.has_answered:
             self.silent_since = self.pinged_at
@@ -111,22 +99,19 @@ class Host:
         return Message(what="ping", number=self.pings)
 
     def read_clock(self) -> tuple[float, float] | None:
-        """How wrong the last answer may be as a time of that host, and what makes a moment of it one of ours.
-
-        None where there was none. It may be wrong by half of the way there and back.
-        """
+        """(error_s, offset_s) of the last answer, or None: wrong by at most half of the way there and back."""
         half = (self.ponged_at - self.pinged_at) / 2
         return (half, self.pinged_at + half - self.pong.at) if self.has_answered else None
 
     def set_clock(self, readings: Sequence[tuple[float, float]]) -> None:
-        """Take the best of some readings; the first time it counts, and later ones tell in how far it still does."""
+        """Take the best reading; the first counts, later ones tell how far it still does."""
         error_s, offset_s = min(readings, default=(math.inf, self.offset_s))
         if self.error_s is None:
             self.offset_s = offset_s
         self.error_s = error_s + abs(offset_s - self.offset_s)
 
     def see_off(self) -> None:
-        """See that what led to the stream ends, which it does by itself once all that it led to are shut."""
+        """See that what led to the stream ends, once all that it led to are shut."""
         try:
             self.keeper.wait(timeout=_LOST_LEAVE_S if self.is_lost else _LEAVE_S)
         except subprocess.TimeoutExpired:
@@ -136,23 +121,16 @@ class Host:
 
 _PINGS = 5
 _AT_ONCE = 8
-"""Hosts whose clocks are read together: so many answers are taken in before one of them has waited for long."""
-_OPEN_S = 30.0
-"""How long a relay may take to start, and to answer its first order."""
-_ANSWER_S = 120.0
-"""How long a relay may take to do what it is told: its own limits are shorter."""
+"""Hosts whose clocks are read together, so that no answer waits for long."""
+_OPEN_S = 30.0  # how long a relay may take to start, and to answer its first order
+_ANSWER_S = 120.0  # how long a relay may take to do what it is told: its own limits are shorter
 _SILENT_S = 20.0
-"""How long a relay may say nothing when it is asked whether it is there, which it is every :data:`PULSE_S`."""
+"""For silence of a relay that is asked every :data:`PULSE_S` whether it is there."""
 _LED_NOWHERE = "its relay has ended, or the connection to it"
 
 
 class RelayedSite:
-    """A launch whose ranks live on other hosts.
-
-    Args:
-        hosts: where they live; together they have all ranks, each once.
-        meeting_point: address and port where rank 0 keeps the store that all ranks meet at.
-    """
+    """A launch whose ranks live on ``hosts``, each once, and meet at rank 0's store at ``meeting_point``."""
 
     def __init__(self, plan: LaunchPlan, hosts: Sequence[Host], *, meeting_point: tuple[str, int]) -> None:
         self.heard = Heard()
@@ -207,25 +185,19 @@ class RelayedSite:
         return frozenset(rank for done in self._order(self._to_all("running")) for rank in done.ranks)
 
     def look(self) -> None:
-        """A relay is the parent of its ranks; what may stand still is the process of this host that leads to it."""
+        """Look at this host's process that leads to a relay: the relay itself is its ranks' parent."""
         if told := self._standstill.look(host.keeper.pid for host in self._hosts if not host.is_lost):
             for host in self._hosts:
                 self._lose(host, told)
 
     def collect(self, *, undecided: Iterable[int], held: Iterable[int]) -> None:
         at_work, waiting = self._by_host(undecided), self._by_host(held)
-        self._order(
-            {
-                host: Message(what="collect", ranks=at_work.get(host, []), held=waiting.get(host, []))
-                for host in {**at_work, **waiting}
-            }
-        )
+        asked = {**at_work, **waiting}
+        self._order({h: Message(what="collect", ranks=at_work.get(h, []), held=waiting.get(h, [])) for h in asked})
 
     def end(self, ranks: Iterable[int]) -> Exit:
         there = self._by_host(ranks)
-        self._order(
-            {host: Message(what="end", ranks=there.get(host, [])) for host in self._hosts if host.ended is None}
-        )
+        self._order({h: Message(what="end", ranks=there.get(h, [])) for h in self._hosts if h.ended is None})
         for host in self._hosts:
             if host.ended is None:
                 self._lose(host, "its relay did not report how its ranks ended")
@@ -271,7 +243,6 @@ class RelayedSite:
                 raise LauncherError(f"host {host.name}: {trouble}")
 
     def _order(self, orders: Mapping[Host, Message], *, within_s: float = _ANSWER_S) -> list[Message]:
-        """Give orders that are answered. Returns the answers; a host that gives none in time is lost."""
         for host, order in orders.items():
             self._send(host, host.ping())  # answered before the order is begun, however long that takes
             host.owed += 1
@@ -280,7 +251,7 @@ class RelayedSite:
         return [host.answer for host in orders if not host.owed]
 
     def _compare_clocks(self) -> None:
-        """Measure how far each host's clock is from ours; if it has run another way since, that is in doubt too."""
+        """Measure each host's clock against ours; a change since the last time adds to its error."""
         for first in range(0, len(self._hosts), _AT_ONCE):
             asked = self._hosts[first : first + _AT_ONCE]
             readings: dict[Host, list[tuple[float, float]]] = {host: [] for host in asked}
@@ -299,18 +270,13 @@ class RelayedSite:
         )
 
     def _lose_if_silent(self, host: Host) -> None:
-        """Lose a host whose relay says nothing any more: it stands still, or the host has gone without a word."""
         if not host.has_answered and time.monotonic() - host.silent_since >= _SILENT_S:
-            self._lose(
-                host,
-                f"its relay has been silent for {_SILENT_S:.0f} s: the host is gone or cannot be reached, or the "
-                f"relay was stopped",
-            )
+            what = "the host is gone or cannot be reached, or the relay was stopped"
+            self._lose(host, f"its relay has been silent for {_SILENT_S:.0f} s: {what}")
 
     def _take_until(
         self, is_so: Callable[[Host], bool], hosts: Iterable[Host], otherwise: str, *, within_s: float = _ANSWER_S
     ) -> None:
-        """Take in what arrives until something holds of each of the hosts; those of which it never does are lost."""
         deadline = time.monotonic() + within_s
         while waiting := [host for host in hosts if not host.is_lost and not is_so(host)]:
             if (remaining := deadline - time.monotonic()) <= 0:
@@ -341,11 +307,8 @@ class RelayedSite:
                     try:
                         self._heed(host, msgspec.json.decode(line, type=Message, dec_hook=read_work))
                     except msgspec.MsgspecError:
-                        self._lose(
-                            host,
-                            f"its relay said {line[:200]!r}; does the host run this version of pytest-distbench, and "
-                            "only one relay?",
-                        )
+                        asks = "does the host run this version of pytest-distbench, and only one relay?"
+                        self._lose(host, f"its relay said {line[:200]!r}; {asks}")
                         break
             else:
                 self._lose(host, _LED_NOWHERE)
@@ -374,7 +337,6 @@ class RelayedSite:
                 host.owed -= 1
 
     def _lose(self, host: Host, why: str) -> None:
-        """Nobody can reach that host any more: its ranks end by their own lifeline."""
         if host.is_lost:
             return
         self._selector.unregister(host.line)

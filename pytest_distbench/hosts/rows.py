@@ -1,4 +1,4 @@
-"""The launchers of other hosts, and the network as a test chooses it. What they need is imported when it is used."""
+"""The launchers of other hosts, and a test's choice of network. What they need is imported when used."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ CMD = LauncherKind(
 
 
 def network_of_marker(mark: pytest.Mark) -> str:
-    """The network that a marker asks for, as options and names of cases have it."""
     from pytest_distbench.hosts.network import make_network
 
     if len(mark.args) == 1 and isinstance(mark.args[0], str) and not mark.kwargs:
@@ -51,10 +50,10 @@ def network_of_marker(mark: pytest.Mark) -> str:
 
 
 def choose_network(given: Arguments, settings: Settings, wanted: Called, ranks: int, by_marker: str) -> str:
-    """The network between the ranks of a call: that it asks for, its test, or the run; empty: whatever there is.
+    """The network between a call's ranks, as it, its test or the run asks; "": whatever there is.
 
-    A test is skipped where none can be made for it; the name of one that is there is that of every launch. Refused is
-    one that was asked for what has no ranks of ours.
+    Skips a test where none can be made for it. A label is every launch's. Refused if asked for what has no ranks of
+    ours.
     """
     from pytest_distbench.hosts.network import VARIABLES, parse_network, rank_hosts
     from pytest_distbench.run.kinds import kind_of

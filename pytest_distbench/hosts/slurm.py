@@ -1,8 +1,7 @@
-"""Ranks on the nodes of the Slurm allocation that pytest runs in, which relays start that connect to this process.
+"""Ranks on the nodes of the Slurm allocation that pytest runs in, started by relays that connect to this process.
 
-A step of the job is one ``srun`` that starts a process on each of some nodes. Before the first launch the nodes report
-what they are. The allocation is read from the environment, whose variables ``salloc`` and ``sbatch`` set (sbatch(1),
-*OUTPUT ENVIRONMENT VARIABLES*).
+A job step is one ``srun`` with a process on each of some nodes, which first report what they are. ``salloc`` and
+``sbatch`` set the variables of the allocation (sbatch(1), *OUTPUT ENVIRONMENT VARIABLES*).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from pytest_distbench.hosts.relayed import RelayedSite
 from pytest_distbench.launch.site import processes
 from pytest_distbench.launch.site.local import ChildRanks
 from pytest_distbench.launch.site.processes import end_with
-from pytest_distbench.launch.starters import NO_REVERSE_DNS, LauncherSetup
+from pytest_distbench.launch.starters import NO_REVERSE_DNS, Launcher, LauncherSetup
 from pytest_distbench.launch.starters.parent import (
     PRELOAD,
     RANK,
@@ -56,8 +55,9 @@ OF_TASKS = (
     "SRUN_CPUS_PER_TASK",
     "SLURM_MEM_BIND", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU",
 )  # fmt: skip
-"""GPUs, CPUs and memory of a task of the job. Our step has one process on each node, which starts all ranks of the
-node: they would share what the job gives to each of its tasks, so the step does not get these variables."""
+"""GPUs, CPUs and memory of a task of the job, which our step does not get: its one process on each node starts all
+ranks there, which would share one task's.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class Allocation:
     gpus_per_node: int = 0
 
     def layout(self, ranks: int, *, on_gpus: bool) -> list[range]:
-        """Which ranks live on each of the first nodes: as many as were asked for, one for each GPU, or equal parts."""
+        """The ranks of each of the first nodes: as many as were asked for, one per GPU, or equal parts."""
         per_node = self.tasks_per_node or (self.gpus_per_node if on_gpus else 0) or -(-ranks // len(self.nodes))
         if ranks > per_node * len(self.nodes):
             raise ConfigurationError(
@@ -87,7 +87,6 @@ class Allocation:
 
 
 def read_allocation(variables: Mapping[str, str]) -> Allocation:
-    """The allocation that this process is in."""
     if not variables.get(_JOB) or not variables.get(_NODES):
         raise ConfigurationError(
             f"--distbench-launcher slurm starts job steps in an allocation, and {_JOB} is not set: run it inside one, "
@@ -101,12 +100,8 @@ def read_allocation(variables: Mapping[str, str]) -> Allocation:
         kinds = allocated[1].split(",") if allocated else []  # gpu:a100:8
         told = accounted[1] if accounted else _number(",".join(k for k in kinds if k.startswith("gpu:"))) or 0
         gpus = int(told) // len(nodes)
-    return Allocation(
-        job=variables[_JOB],
-        nodes=nodes,
-        tasks_per_node=_number(variables.get("SLURM_NTASKS_PER_NODE", "")),
-        gpus_per_node=gpus,
-    )
+    tasks = _number(variables.get("SLURM_NTASKS_PER_NODE", ""))
+    return Allocation(job=variables[_JOB], nodes=nodes, tasks_per_node=tasks, gpus_per_node=gpus)
 
 
 def _run(command: list[str], variables: Mapping[str, str]) -> str:
@@ -123,7 +118,7 @@ def _run(command: list[str], variables: Mapping[str, str]) -> str:
 
 
 def _number(text: str) -> int | None:
-    """Of ``4``, ``a100:4``; a sum over ``a100:2,h100:2``. None: there is none."""
+    """A number of ``4`` or ``a100:4``, the sum of ``a100:2,h100:2``, or None."""
     found = [int(part.rpartition(":")[2]) for part in text.split(",") if part.rpartition(":")[2].isdecimal()]
     return sum(found) or None
 
@@ -138,9 +133,9 @@ def start_step(
     session: str,
     python_path: Sequence[str] | None = None,
 ) -> Callers:
-    """Start a process on each of the nodes, which calls: what a command makes of the words that tell where this one is.
+    """Start a process on each of the nodes, which calls, by ``command`` of where this one is.
 
-    The variables of the job's tasks are left out. Without a path processes find this package as here.
+    Without the variables of the job's tasks. Without a path processes find this package as here.
     """
     path = sys.path if python_path is None else python_path
     kept = {name: value for name, value in variables.items() if name not in OF_TASKS}
@@ -170,7 +165,6 @@ def ranks_of_nodes(ranks: int, *, on_gpus: bool, engine: str) -> list[int]:
 
 
 def describe(*, ranks: int, engine: str, gpu: bool, platform: str) -> tuple[Environment, bool]:
-    """What the nodes of the allocation are, from one step on all of them. See :func:`describe_hosts`."""
     del ranks, engine
     allocation = read_allocation(os.environ)
 
@@ -193,7 +187,7 @@ def describe(*, ranks: int, engine: str, gpu: bool, platform: str) -> tuple[Envi
 
 
 def serve_node(port: int, addresses: Sequence[str], projects: Sequence[str]) -> None:
-    """Be the parent of a node: call the controller, and fork the relay of one launch after the other."""
+    """Be a node's parent: call the controller, and fork one launch's relay after the other."""
     load("distbench", projects, [*PRELOAD, *TRAINING])  # relays fork the ranks: what these import ends with them
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     line = relay.connect(addresses, port)
@@ -205,7 +199,6 @@ RELAY = "pytest_distbench.hosts.slurm:be_relay"
 
 
 def be_relay(port: str, *addresses: str) -> None:
-    """Serve one launch in this process, which ends with its parent."""
     end_with(os.getppid())
     with relay.call(addresses, int(port), os.environ.pop(SECRET_VARIABLE)) as line:  # ranks have no use for it
         relay.serve(line, lambda order: ChildRanks(order.places, lambda plan, _, place: _ForkedRank(plan, place)))
@@ -213,8 +206,6 @@ def be_relay(port: str, *addresses: str) -> None:
 
 
 class _ForkedRank:
-    """A rank that was forked from this process, with torch loaded."""
-
     def __init__(self, plan: LaunchPlan, place: Mapping[str, str]) -> None:
         self._code: int | None = None
         self.pid = fork(RANK, [str(plan.files.plan)], place)
@@ -226,16 +217,13 @@ class _ForkedRank:
         return self._code
 
 
-_FORK_S = 20.0
-"""How long a parent may take to fork a relay, and that to call."""
-_END_S = 5.0
-"""How long a parent may take to end a relay."""
-_LEAVE_S = 10.0
-"""How long parents may take to end when they have been hung up on."""
+_FORK_S = 20.0  # how long a parent may take to fork a relay, and that to call
+_END_S = 5.0  # how long a parent may take to end a relay
+_LEAVE_S = 10.0  # how long parents may take to end when they have been hung up on
 
 
 class NodeParent(Parent):
-    """A node's process that has torch loaded, and keeps the relay of one launch after the other."""
+    """A node's process with torch loaded, which keeps one launch's relay after the other."""
 
     def __init__(self, line: socket.socket, step: Callers) -> None:
         super().__init__(line, step.pid)
@@ -244,7 +232,7 @@ class NodeParent(Parent):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it can fork a relay: it is there, and the one before has gone."""
+        """Whether it can fork a relay: it is there, and the last relay has gone."""
         try:
             self.take()
         except LauncherError:
@@ -252,7 +240,7 @@ class NodeParent(Parent):
         return self.step.poll() is None and not self._goes_on()
 
     def take_relay(self) -> bool:
-        """Wait until the relay has been forked that was asked for; False: the parent stands still."""
+        """Wait for the relay that was asked for; False: the parent stands still."""
         try:
             self._relay = self.forked(_FORK_S)[0]
         except SilentParent:
@@ -260,18 +248,16 @@ class NodeParent(Parent):
         return True
 
     def poll(self) -> int | None:
-        """The exit code of the step; None: it runs."""
         return self.step.poll()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until nothing is left of the relay, or the parent is lost."""
         with contextlib.suppress(LauncherError):
             if self._goes_on() and self.code_of(self._relay, timeout) is None:
                 raise subprocess.TimeoutExpired("srun", timeout or 0.0)
         return 0
 
     def kill(self) -> None:
-        """End the relay; a parent that does not is hung up on, upon which it ends, with all that it has started."""
+        """End the relay; a parent that does not is hung up on, and ends with all that it has started."""
         try:
             self.send(Order(what="kill", pid=self._relay))
             self.wait(_END_S)
@@ -282,11 +268,10 @@ class NodeParent(Parent):
         return bool(self._relay) and self._relay not in self.ended and self.line.fileno() >= 0
 
 
-class SlurmLauncher:
-    """Keeps a parent on each node, a process that has torch loaded, and starts those again that are gone.
+class SlurmLauncher(Launcher):
+    """Keeps a parent with torch loaded on each node, and starts those again that are gone.
 
-    A step starts them, on the nodes that a launch needs and that have none: at the first launch on all of these. A node
-    that has lost its parent is taken last from then on.
+    A step starts those that a launch's nodes lack. A node that has lost its parent is taken last from then on.
     """
 
     name = "slurm"
@@ -299,9 +284,6 @@ class SlurmLauncher:
         self._preferred = list(self._allocation.nodes)
         self._read_at_start: Mapping[str, str] = {}
         self._parents: dict[str, NodeParent] = {}
-
-    def prepare(self, variables: dict[str, str]) -> None:
-        """How many nodes it takes is known at the first launch."""
 
     def open(self, plan: LaunchPlan) -> RelayedSite:
         layout = self._allocation.layout(plan.processes, on_gpus=plan.device == "cuda")
@@ -337,8 +319,7 @@ class SlurmLauncher:
         processes.kill(processes.find_marked(SESSION_VARIABLE, self.session))
 
     def _parents_on(self, number: int, variables: Mapping[str, str]) -> dict[str, NodeParent]:
-        """The parents of so many nodes. In place of nodes that start none others are taken, if there are more."""
-        for spare in range(len(self._preferred) - number, -1, -1):
+        for spare in range(len(self._preferred) - number, -1, -1):  # others replace nodes that start none
             nodes = sorted(self._preferred[:number], key=self._allocation.nodes.index)
             try:
                 self._start_parents([node for node in nodes if node not in self._parents], variables)
@@ -377,7 +358,6 @@ class SlurmLauncher:
         self._parents |= {said.host: NodeParent(line, step) for line, said in callers}
 
     def _drop(self, nodes: Sequence[str]) -> None:
-        """Let go of the parents of nodes, which end, and of steps that have no other."""
         dropped = [self._parents.pop(node) for node in nodes]
         for parent in dropped:
             parent.line.close()

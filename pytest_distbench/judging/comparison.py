@@ -537,15 +537,15 @@ def _slower_in(c: Comparison, of: Whole) -> Finding | None:
     if of_all is not None and c.ab:
         found, looks_worse = decide(of_all), of_all.change > math.log1p(LEAST_OF_ALL) / 2
         if found.kind == "regressed":
-            return replace(found, reason=f"{found.reason}{pattern(c.candidate[-1])}") if of is paid else found
+            return replace(found, reason=f"{found.reason}{pattern(c.candidate[-1])}")
         return found if found.is_open and looks_worse else None
     if of_all is None or of_all.difference.worse_by <= of_all.difference.limit:
         return None
     if not of_all.is_clear(1.0):
         return None if c.is_last else c.noisy("launches-used-up", MORE_LAUNCHES, is_open=True)
     worse_by = of_all.difference.worse_by
-    mean = "geometric mean of all iterations" if of is whole else f"mean of the iterations{pattern(c.candidate[-1])}"
-    told = f"{format_change(math.exp(c.sign * worse_by))} by the {mean}"
+    mean = "geometric mean of all iterations" if of is whole else "mean of the iterations"
+    told = f"{format_change(math.exp(c.sign * worse_by))} by the {mean}{pattern(c.candidate[-1])}"
     code, excuse = c.under.excuse(c.metric.unit, worse_by)
     threshold = math.expm1(min(of_all.difference.limit, LARGEST_EXPONENT))
     shown: Shown = _STATISTICS[of][0], of_all.new, of_all.old

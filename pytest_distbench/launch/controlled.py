@@ -1,8 +1,8 @@
 """A launch whose processes are no ranks of ours: one process below a guardian, from plan to record.
 
-That is a command that starts its processes itself, such as ``accelerate launch``, or the controller of an elastic job
-or of a pool. The whole tree of its processes is watched, and ended, as ranks are. Of a command is measured how long it
-takes, and what is read of its output and its files; its Pythons note which process groups they join.
+A command that starts its processes itself, such as ``accelerate launch``, or the controller of an elastic job or pool.
+Its whole tree of processes is watched and ended as ranks are. Of a command its time is measured, and what is read of
+its output and files; its Pythons note which process groups they join.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -43,19 +44,18 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import SESSION_VARIABLE
 
 _FOLLOW_S = 0.1
-_STACKS_S = 2.0
-"""How long Python takes to write its stacks when it is told to abort."""
+_STACKS_S = 2.0  # how long Python may take to write its stacks when told to abort
 _SITE = str(Path(__file__).resolve().parents[1] / "worker" / "site")
-"""On the path of every Python that is observed; see the module that lies there."""
+"""On the path of every observed Python: see the module there."""
 _OBSERVED = {"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}
-"""So that what hangs can be asked where it is, and what is killed has said what it said."""
+"""For stacks of what hangs, and all output of what is killed."""
 
 
 class Controlled:
-    """One launch below a guardian, whose plan is settled.
+    """One launch below a guardian, with a settled plan.
 
-    If it is observed its Pythons are programs of the user: they note which process groups they join and what they
-    raise, and may record numbers.
+    If observed, its Pythons are the user's programs: they note which process groups they join and what they raise, and
+    may record numbers.
     """
 
     def __init__(self, plan: LaunchPlan, side: Side, *, observes: bool, is_ours: bool) -> None:
@@ -71,10 +71,7 @@ class Controlled:
         self._leftovers = Leftovers(watched_folder(self.plan))
 
     def run(self, words: Sequence[str], *followers: Follower) -> End:
-        """Run a command line to its end. Whatever happens, nothing of it outlives the call.
-
-        Followers look at what it writes meanwhile.
-        """
+        """Run a command line to its end, watched by followers; nothing of it outlives the call."""
         plan, show = self.plan, self._side.on_output
         looks = [*followers, *([LogFollower(plan, show)] if show is not None else [])]
         plan.files.plan.touch(mode=0o600)  # it has the command line, with its secrets
@@ -112,15 +109,12 @@ class Controlled:
         return replace(used, code=code, timed_out=timed_out, wall_s=wall_s, cpu_s=cpu_s)
 
     def run_module(self, name: str, *followers: Follower) -> End:
-        """As :meth:`run`, for a module of this package that is given the path of the plan."""
+        """:meth:`run` a module of this package with the path of the plan."""
         python = self._side.python or sys.executable
         return self.run([python, "-m", name, str(self.plan.files.plan)], *followers)
 
     def _wait(self, guardian: int, followers: Sequence[Follower]) -> bool:
-        """Wait for the end. True: its time is over; it is ended where somebody has stopped who waits for it.
-
-        One that is throttled stands still again and again, and that means nothing.
-        """
+        """Wait for the end; True: its time is over. It is ended if whoever waits for it has been stopped."""
         deadline = time.monotonic() + self.plan.timeout_s
         standstill, look_at = Standstill(), float("inf") if self.plan.delay > 0 else 0.0
         patience_s = _FOLLOW_S if followers else LOOK_S
@@ -144,7 +138,6 @@ class Controlled:
         return False
 
     def _ask_for_stacks(self, guardian: int) -> None:
-        """Have every Python of it show its stacks."""
         asked = []
         for process in self._members(guardian):
             with contextlib.suppress(OSError, psutil.Error):
@@ -164,14 +157,14 @@ class Controlled:
         return list({process.pid: process for process in found}.values())
 
     def complete(self, record: LaunchRecord, ended: End) -> LaunchRecord:
-        """A record of the launch with what is told of each: who computed beside it, and what it left."""
+        """The launch's record with its load and what it left behind."""
         remark = self._leftovers.remark()
         record = replace(with_load(record, ended.load), delayed_s=ended.delayed_s)
         return replace(record, remarks=[*record.remarks, remark]) if remark else record
 
 
 class Follower(Protocol):
-    """Looks at what is written below the guardian, while it runs."""
+    """Looks at what is written below the guardian."""
 
     def poll(self) -> None:
         """Look. Never blocks."""
@@ -180,20 +173,18 @@ class Follower(Protocol):
         """Look for the last time."""
 
 
+@dataclass(frozen=True, slots=True)
 class TimelineFollower:
-    """Shows what happens while it runs, line by line of a timeline; what is told of a line may be nothing."""
+    """Shows a timeline line by line while it runs; ``tell`` may return ""."""
 
-    def __init__(
-        self, read: Callable[[], Iterable[Any]], tell: Callable[[Any], str], show: Callable[[str], None]
-    ) -> None:
-        self._read = read
-        self._tell = tell
-        self._show = show
+    read: Callable[[], Iterable[Any]]
+    tell: Callable[[Any], str]
+    show: Callable[[str], None]
 
     def poll(self) -> None:
-        for line in self._read():
-            if text := self._tell(line):
-                self._show(text)
+        for line in self.read():
+            if text := self.tell(line):
+                self.show(text)
 
     finish = poll
 
@@ -203,7 +194,7 @@ def read_trouble(files: LaunchFiles) -> str:
 
 
 def tell_end(plan: LaunchPlan, what: str, ended: End) -> str:
-    """Why a controller did not come to its end; empty: it did."""
+    """Why a controller did not come to its end, or ""."""
     if ended.timed_out:
         return f"the {what} had not ended after {ended.wall_s:.1f} s, and was ended"
     if not ended.code:
@@ -214,11 +205,10 @@ def tell_end(plan: LaunchPlan, what: str, ended: End) -> str:
 
 _LONGEST_SHOWN = 60
 _STACKS = "(most recent call first):"
-"""In what Python's faulthandler writes."""
 
 
 def launch_command(plan: LaunchPlan, side: Side) -> LaunchRecord:
-    """Run a command once. Whatever becomes of it is in the record; nothing of it outlives the call."""
+    """Run a command once and record whatever becomes of it; nothing of it outlives the call."""
     launch = Controlled(plan, side, observes=True, is_ours=False)
     words = launch.plan.expect(Command).words
     side.on_progress(shlex.join(words)[:_LONGEST_SHOWN])
@@ -293,9 +283,9 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
 
 
 def check_command(plan: LaunchPlan, *, gave_numbers: bool) -> list[str]:
-    """The same of a command's processes, as far as they are Pythons and on this host.
+    """As :func:`fates.check_group`, for a command's processes that are Pythons on this host.
 
-    What it gave as numbers, with nothing of it going on when it had ended, may be what should have been measured.
+    If it gave numbers and has ended entirely, it may not be Python at all.
     """
     sizes = plan.files.joined()
     if not plan.expect(Command).makes_group or (not sizes and gave_numbers):
@@ -307,18 +297,18 @@ _RANK = "rank "
 
 
 RankNote = tuple[float, str, str, int, str]
-"""A line that a rank of a command has left, or what has started it.
+"""A line that a command's rank, or what has started ranks, has left.
 
-A moment (CLOCK_MONOTONIC), ``rank 1`` or the command line of what starts ranks, ``began`` or ``raised``, a process id,
-and the error in words: ``raised ValueError: bad batch (train.py:12)``; of what starts ranks how they died.
+Time (CLOCK_MONOTONIC), ``rank 1`` or the starter's command line, ``began`` or ``raised``, process id, and the error:
+``raised ValueError: bad batch (train.py:12)``, or how the starter's ranks died.
 """
 
 
 def failed_ranks(plan: LaunchPlan) -> str:
-    """How ranks of a command failed, in a clause; empty: none did, or they began anew afterwards, and ended well.
+    """How ranks of a command failed, in a clause, or "".
 
-    An elastic agent, or a loop in a shell, starts ranks again: of each rank, and of each command line that starts them,
-    the process that began last counts.
+    An elastic agent, or a loop in a shell, starts ranks again: of each rank and starter the process that began last
+    counts.
     """
     if not plan.files.rank_notes.exists():
         return ""

@@ -22,14 +22,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
+from pytest_distbench.launch.reduce import read_left
 from pytest_distbench.launch.workplace import find_line
 from pytest_distbench.records.iteration import FlightEntry, flight_entries, operation
 from pytest_distbench.records.launch import ErrorReport, RankFate
-from pytest_distbench.records.launch_files import LaunchFiles, open_left
+from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.record import replace
 
 _UNCAUGHT = re.compile(rb"terminate called after throwing an instance of")
@@ -55,17 +56,13 @@ _SAID = re.compile(
     rb"(Watchdog caught collective operation timeout|(Process group|NCCL) watchdog thread terminated with exception"
     rb"|watchdog got stuck)"
 )
-_LATE = re.compile(
-    r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+)"
-    r".*"
-)
+_LATE = re.compile(r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+).*")
 _FRAMES = re.compile(r"^(?:Exception raised from|frame #|terminate called|\[rank\d+\]:\[)", re.MULTILINE)
-_FOLLOWING = 6
-"""Lines below the watchdog's in which torch says what an error of NCCL's means, and NCCL what it warned of last."""
+_FOLLOWING = 6  # lines below the watchdog's: torch's meaning of an NCCL error, and NCCL's last warning
 
 
 def read_abort(log: Path) -> ErrorReport | None:
-    """What the watchdog wrote first into a rank's log, with what torch says of an error of NCCL's below it."""
+    """What the watchdog wrote first into a rank's log, with torch's lines about an NCCL error."""
     text = _FRAMES.split(find_line(log, _SAID, following=_FOLLOWING), maxsplit=1)[0].rstrip()
     if late := _LATE.search(text):
         return _abort("DistBackendError", late[0])
@@ -73,13 +70,13 @@ def read_abort(log: Path) -> ErrorReport | None:
 
 
 def late_collective(text: str) -> tuple[str, int | None]:
-    """The collective that the watchdog found late, ``all_reduce``, and its number in its group; "" if none was."""
+    """The collective that the watchdog found late, ``all_reduce``, and its number; "" and None if none."""
     late = _LATE.search(text)
     return (operation(late[2]), int(late[1])) if late else ("", None)
 
 
 def read_uncaught(log: Path) -> ErrorReport | None:
-    """The exception of C++ that has ended a rank, with the first line of what it says."""
+    """The C++ exception that has ended a rank, with the first line of its text."""
     found = _EXCEPTION.search(find_line(log, _UNCAUGHT, following=1))
     if found is None:
         return None
@@ -88,30 +85,24 @@ def read_uncaught(log: Path) -> ErrorReport | None:
 
 
 def _abort(kind: str, text: str) -> ErrorReport:
-    """Why a rank aborted, as the error of torch's that it would be if it were raised."""
     said = [f"{kind}: {text}"]
     return ErrorReport(kind=kind, message=text, traceback=text, raised_at=0.0, torch_errors=said, began_in_torch=True)
 
 
-_LARGEST_BYTES = 64 * 2**20
-
-_Content = TypeVar("_Content")
-
-
 def with_entered(fate: RankFate, files: LaunchFiles) -> tuple[RankFate, bool]:
-    """A fate with the collectives that its rank has entered, as far as its recorders say.
+    """A fate with the collectives that its rank has entered, by its recorders.
 
     Groups have torch's name, which two backends may share: under NCCL it begins with ``nccl``. Returns also whether the
     rank waits for nobody by way of a GPU: NCCL's recorder is there, and nothing in it is unfinished.
     """
     try:
-        found = _read(files.flight(fate.rank), dict[str, msgspec.Raw])
+        found = read_left(files.flight(fate.rank), dict[str, msgspec.Raw])
         recordings = {name: flight_entries(recording) for name, recording in (found or {}).items()}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return fate, False
     if found is None:
         return fate, False
-    told = _read(files.groups(fate.rank), dict[str, list[int]]) or {}
+    told = read_left(files.groups(fate.rank), dict[str, list[int]]) or {}
     by_group: dict[str, list[FlightEntry]] = {}
     for recorder, recorded in recordings.items():
         for entry in recorded:
@@ -147,30 +138,21 @@ def _moment(entry: FlightEntry) -> tuple[int, int]:
     return (entry.time_created_ns, entry.collective_seq_id)
 
 
-def _read(path: Path, kind: type[_Content]) -> _Content | None:
-    try:
-        with open_left(path) as file:
-            return msgspec.json.decode(file.read(_LARGEST_BYTES), type=kind)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-
-
 def _frames_in(**functions: str) -> re.Pattern[str]:
-    """Lines of a dump that name one of these functions, by the worker's module they are in."""
     each = (rf'{module}\.py", line \d+ in (?:{names})' for module, names in functions.items())
     return re.compile(rf"pytest_distbench/worker/(?:{'|'.join(each)})$", re.MULTILINE)
 
 
 _TORCH = importlib.util.find_spec("torch")
 _TORCH_FOLDER = str(Path(_TORCH.origin).parent) if _TORCH is not None and _TORCH.origin else "/no torch here"
-"""Where torch is: one that was built in its checkout is not among the other packages."""
+"""torch built in its checkout is not among the other packages."""
 _LIFELINE = "_die_with_pytest"
 _AT_WORK = _frames_in(main="_measure", membership="join_group|leave_group")
 _ENTRY = _frames_in(
     main="_measure|run|_end", bodies="call", script="run_script", membership="join_group|leave_group", leaving="leave"
 )
 _OUTERMOST = _frames_in(main="run_rank|_end")
-"""Our frame at the bottom of the main thread, which comes last: a dump that shows it is whole."""
+"""Our frame at the bottom of the main thread, which comes last: a dump with it is whole."""
 _OURS = r"/pytest_distbench/(?:jobs|launch|testing|worker|workloads|instruments\.py)"
 """This package, and not a checkout that is called so."""
 _LIBRARY = re.compile(rf"/site-packages/|{_OURS}|/lib/python3|^<")
@@ -180,7 +162,7 @@ _LOGGING_WRAPPER = "wrapper"  # around every collective in torch
 _FRAME = re.compile(r'File "(.+)", line (\d+) in (\S+)')
 _TRACED = re.compile(r'File "(.+)", line (\d+), in (\S+)')
 _NEXT_DUMP = re.compile(r"(?<=\S\n)(?=(?:Current thread|Thread|Stack) )")
-"""Threads of one dump are separated by an empty line, dumps by nothing."""
+"""An empty line separates a dump's threads, nothing separates dumps."""
 
 
 def trim(text: str) -> str:
@@ -205,7 +187,7 @@ def waits_at(text: str) -> str:
 
 
 def raised_at(traceback: str) -> str:
-    """The same of the last traceback in a text."""
+    """:func:`waits_at` of the last traceback in a text."""
     frames = _TRACED.findall(traceback[traceback.rfind("Traceback (most recent call last)") :])
     return waits_at("\n".join(f'  File "{file}", line {line} in {name}' for file, line, name in reversed(frames)))
 
@@ -239,30 +221,27 @@ def _innermost(text: str) -> tuple[list[tuple[str, str, str]], tuple[str, str, s
 
 
 def _last_dump(text: str) -> str:
-    """The last whole one of a rank at work, else the last whole one.
+    """The last whole dump of a rank at work, else the last whole one.
 
-    The elastic agent may ask a rank once more while we end it: it is left half an answer, or answers from where it
-    reports that a peer is gone, which is not where it waited.
+    While we end it the elastic agent may ask again: that dump is half an answer, or from where it reports that a peer
+    is gone.
     """
     dumps = _NEXT_DUMP.split(text)
     whole = [dump for dump in dumps if is_whole(dump)] or dumps[-1:]
     return next((dump for dump in reversed(whole) if _AT_WORK.search(dump)), whole[-1])
 
 
-Kind = Literal["wait", "victim", "cause"]
-
-
 @dataclass(frozen=True, slots=True)
 class Sign:
     """What a text, searched in any case, is a sign of.
 
-    ``wait``: another rank did not come. ``victim``: another rank is gone. ``cause``: it began here.
+    ``wait``: another rank did not come. ``victim``: another is gone. ``cause``: it began here.
     """
 
     text: str
     meaning: str = ""
     advice: str = ""
-    kind: Kind = "cause"
+    kind: Literal["wait", "victim", "cause"] = "cause"
 
 
 _SEE_XID = (
@@ -274,8 +253,7 @@ _TORCH_FOR_DRIVER = (
 )
 _BLOCKING = "CUDA reports it late: run it again with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer"
 
-MISMATCH = "collectives do not match"
-"""What gloo finds where a message is longer than what the rank that receives it has room for."""
+MISMATCH = "collectives do not match"  # gloo finds it where a message is longer than its receiver has room for
 
 SIGNS: Sequence[Sign] = (
     # A wait: of NCCL's watchdog, of NCCL_BLOCKING_WAIT, of a store.

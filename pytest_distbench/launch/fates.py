@@ -12,22 +12,8 @@ import msgspec
 
 from pytest_distbench.errors import ReadingError, RecordingError
 from pytest_distbench.judging.fingerprint_rule import structure_metrics
-from pytest_distbench.launch.evidence import (
-    MISMATCH,
-    Sign,
-    before_dump,
-    is_in_own_code,
-    last_error,
-    late_collective,
-    raised_at,
-    read_abort,
-    read_dump,
-    read_sign,
-    read_uncaught,
-    trim,
-    waits_at,
-    with_entered,
-)
+from pytest_distbench.launch import evidence
+from pytest_distbench.launch.evidence import Sign
 from pytest_distbench.launch.readers import readings
 from pytest_distbench.launch.reduce import breakdowns, join, largest, late_s, merge, of_launch, peak_memory, with_load
 from pytest_distbench.launch.site import Clocks, Exit, Heard, processes
@@ -51,22 +37,22 @@ from pytest_distbench.units import format_seconds
 
 
 def has_waited_in_vain(error: ErrorReport) -> bool:
-    """Whether it came from waiting for another rank. The same words in a user's own exception are no sign of that."""
+    """Whether torch's error came from waiting for another rank."""
     return any(sign.kind == "wait" for sign in _signs(error))
 
 
 def is_follower(error: ErrorReport) -> bool:
-    """Whether it began with another rank that did not come, or was gone; not, where it names a cause of its own."""
+    """Whether another rank did not come or was gone first; not if it names a cause of its own."""
     kinds = {sign.kind for sign in _signs(error)}
     return error.began_in_torch and bool(kinds) and "cause" not in kinds
 
 
 def _signs(error: ErrorReport) -> list[Sign]:
-    return [sign for text in error.torch_errors if (sign := read_sign(text))]
+    return [sign for text in error.torch_errors if (sign := evidence.read_sign(text))]
 
 
 def is_hang(fates: Sequence[RankFate]) -> bool:
-    """Whether the launch failed because a rank did not go on, or did not come where others waited."""
+    """Whether a rank did not go on, or did not come where others waited."""
     return any(f.is_hung for f in fates) or is_deadlock(fates)
 
 
@@ -82,9 +68,9 @@ def is_deadlock(fates: Sequence[RankFate]) -> bool:
 def find_missing(hung: Sequence[RankFate]) -> list[RankFate]:
     """Of ranks that hang, those that others wait for.
 
-    In an earlier phase, or behind in the collectives of a group; of those, whoever waits for nobody in turn. Where
-    torch records nothing, as of ``send``, ``recv`` and ``monitored_barrier``, those that are in code of their own while
-    others are in torch.
+    They are in an earlier phase, or behind in a group's collectives, and if possible wait for nobody in turn. Where
+    torch records nothing (``send``, ``recv``, ``monitored_barrier``), they are in their own code while others are in
+    torch.
     """
     phases: tuple[Phase, ...] = get_args(Phase)
     furthest = max((phases.index(f.phase) for f in hung), default=0)
@@ -145,7 +131,7 @@ def tell_fates(plan: LaunchPlan, reports: Mapping[int, RankReport], heard: Heard
         code, log = ending.exit.codes.get(rank), plan.files.log(rank)
         was_aborted = code == -signal.SIGABRT
         if was_aborted or rank in ending.ended_by_us or code == -signal.SIGTERM:
-            abort = read_abort(log) or (read_uncaught(log) if was_aborted else None)
+            abort = evidence.read_abort(log) or (evidence.read_uncaught(log) if was_aborted else None)
             if abort is not None and (was_aborted or has_waited_in_vain(abort)):
                 aborts[rank] = abort
     hung = _hung(reports, ending, aborts)
@@ -168,7 +154,7 @@ def tell_fates(plan: LaunchPlan, reports: Mapping[int, RankReport], heard: Heard
 
 
 def _with_doubts(fates: Sequence[RankFate], heard: Heard, ending: Ending) -> list[RankFate]:
-    """What clocks of two hosts cannot order is not ordered: who may have failed first is told by its rank."""
+    """Order by rank who may have failed first, where the clocks of two hosts cannot."""
     first, *rest = fates
     if first.outcome != "failed" or first.is_victim or first.is_hung:
         return [*fates]
@@ -184,7 +170,7 @@ def _with_doubts(fates: Sequence[RankFate], heard: Heard, ending: Ending) -> lis
 
 
 def _hung(reports: Mapping[int, RankReport], ending: Ending, aborts: Mapping[int, ErrorReport]) -> frozenset[int]:
-    """Ranks that did not go on: alive at the launch's time-out, or when all that had failed by then had waited."""
+    """Ranks that did not go on: alive at the time-out, or when all that had failed by then had waited."""
     silent = frozenset(r for r in ending.ended_by_us if r not in reports or reports[r].outcome == "passed")
     if ending.timed_out:
         return silent
@@ -216,44 +202,33 @@ def _fate(
     if report is not None and rank not in hung and (is_stopped or code in (None, 0)):
         return RankFate(rank=rank, outcome="passed", phase=report.phase, how="passed")
     how, is_victim = (HUNG, False) if rank in hung else _how(rank, heard, ending, is_stopped=is_stopped)
-    fate = RankFate(
-        rank=rank,
-        outcome="failed",
-        phase=msgspec.convert(heard.last_phase(rank), Phase),
-        how=how,
-        is_victim=is_victim,
-        log_tail=tail(files.log(rank)),
-    )
-    dump = read_dump(files.log(rank)) if code is not None and code < 0 else ""
+    phase, log = msgspec.convert(heard.last_phase(rank), Phase), tail(files.log(rank))
+    fate = RankFate(rank=rank, outcome="failed", phase=phase, how=how, is_victim=is_victim, log_tail=log)
+    dump = evidence.read_dump(files.log(rank)) if code is not None and code < 0 else ""
     if dump:
-        above = before_dump(tail(files.log(rank), _LONGEST_DUMP_LINES))
+        above = evidence.before_dump(tail(files.log(rank), _LONGEST_DUMP_LINES))
         last = "\n".join(above.splitlines()[-TAIL_LINES:])
-        fate = replace(fate, log_tail=last, stacks=trim(dump), waits_at=waits_at(dump))
+        fate = replace(fate, log_tail=last, stacks=evidence.trim(dump), waits_at=evidence.waits_at(dump))
     if (abort := aborts.get(rank)) is not None and rank not in hung:
         ended_at = heard.closed_at.get(rank, max(heard.closed_at.values(), default=0.0))
-        op, number = late_collective(abort.message)
-        fate = replace(
-            fate,
-            is_victim=is_follower(abort),
-            error=replace(abort, traceback=f"{abort.message}\n{fate.stacks}".rstrip(), raised_at=ended_at),
-            collective=op,
-            collective_number=number,
-        )
+        op, number = evidence.late_collective(abort.message)
+        error = replace(abort, traceback=f"{abort.message}\n{fate.stacks}".rstrip(), raised_at=ended_at)
+        fate = replace(fate, is_victim=is_follower(abort), error=error, collective=op, collective_number=number)
     if dump or (rank not in hung and not fate.is_victim):
         return fate
     stacks = tail(files.stacks(rank), _STACKS_LINES)
-    fate, is_idle = with_entered(fate, files)
+    fate, is_idle = evidence.with_entered(fate, files)
     return replace(
         fate,
-        stacks=trim(stacks),
-        waits_at=waits_at(stacks),
+        stacks=evidence.trim(stacks),
+        waits_at=evidence.waits_at(stacks),
         # On a GPU the user's own line may be the one that waits: for what other ranks have not sent.
-        is_elsewhere=(plan.device == "cpu" or is_idle) and is_in_own_code(stacks),
+        is_elsewhere=(plan.device == "cpu" or is_idle) and evidence.is_in_own_code(stacks),
     )
 
 
 def _how(rank: int, heard: Heard, ending: Ending, *, is_stopped: bool) -> tuple[str, bool]:
-    """How a rank ended that left no report, and whether that followed from another's end."""
+    """How a rank without a report ended, and whether that followed from another's end."""
     code = ending.exit.codes.get(rank)
     if ending.exit.died:
         return "ended with the launcher", True
@@ -277,7 +252,6 @@ def _how(rank: int, heard: Heard, ending: Ending, *, is_stopped: bool) -> tuple[
 
 
 def _fate_as_reported(report: RankReport, files: LaunchFiles, *, beside_hung: bool) -> RankFate:
-    """The fate a rank told itself. Its log ends with the traceback, which is not shown twice."""
     error = report.error
     trace = error.traceback.strip().splitlines() if error else []
     log = tail(files.log(report.rank), TAIL_LINES + len(trace)).strip().splitlines()
@@ -292,18 +266,16 @@ def _fate_as_reported(report: RankReport, files: LaunchFiles, *, beside_hung: bo
         error=error,
         log_tail="\n".join(log[-TAIL_LINES:]),
     )
-    return with_entered(fate, files)[0]
+    return evidence.with_entered(fate, files)[0]
 
 
 def _moment(fate: RankFate, heard: Heard) -> float:
-    """When it failed. One that died without a word did so before its line closed."""
     return fate.error.raised_at if fate.error else heard.closed_at.get(fate.rank, float("inf"))
 
 
 _UNRECORDED = re.compile(r'/torch/distributed/.*", line \d+, in (send|recv|monitored_barrier)$', re.MULTILINE)
 """What torch's flight recorder does not know, in a traceback."""
-_SIZES = re.compile(r"(\d+) vs\.? (\d+)")
-"""Bytes that came, and that were expected, in gloo's words."""
+_SIZES = re.compile(r"(\d+) vs\.? (\d+)")  # gloo's bytes received and expected
 _UNORDERED = "the clocks of their hosts do not show who was first"
 _SPAWNS = (
     "\nnext: torch.multiprocessing.spawn starts its own processes, in every rank. Give a script that starts its "
@@ -312,9 +284,9 @@ _SPAWNS = (
 
 
 def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, str]:
-    """The launch's outcome and one line that tells it.
+    """The launch's outcome, and one line about it.
 
-    All passed: passed. All skipped: skipped. Some skipped and none failed by itself: they disagree.
+    Some skipped and none failed by itself: they disagree.
     """
     skipped = [f for f in fates if f.outcome == "skipped"]
     if len(skipped) == len(fates):
@@ -341,8 +313,8 @@ def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, s
     if first.error is not None:  # its first line; of one of torch's that is known, what it means and the next step
         said = _first_line(first.error.message)
         for text in first.error.torch_errors if first.error.began_in_torch else ():
-            if (sign := read_sign(text)) is not None and sign.meaning:
-                latest = last_error(text) or _first_line(text.partition(": ")[2])
+            if (sign := evidence.read_sign(text)) is not None and sign.meaning:
+                latest = evidence.last_error(text) or _first_line(text.partition(": ")[2])
                 said = f"{sign.meaning}: {latest}\nnext: {sign.advice}"
                 break
     where = f" at {first.waits_at}" if first.waits_at and not said else ""
@@ -354,9 +326,8 @@ def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, s
 
 
 def _tell_mismatch(first: RankFate, fates: Sequence[RankFate]) -> str:
-    """What each rank was in where the collectives of two do not match; empty: that is not why it failed."""
-    sign = read_sign(first.error.message) if first.error is not None and first.error.began_in_torch else None
-    if sign is None or sign.meaning != MISMATCH or first.error is None:
+    sign = evidence.read_sign(first.error.message) if first.error is not None and first.error.began_in_torch else None
+    if sign is None or sign.meaning != evidence.MISMATCH or first.error is None:
         return ""
     sizes = _SIZES.search(first.error.message)
     got = f"got {sizes[1]} B for {sizes[2]} B" if sizes else "received more than it had room for"
@@ -367,7 +338,7 @@ def _tell_mismatch(first: RankFate, fates: Sequence[RankFate]) -> str:
 
 
 def _called_at(fate: RankFate) -> str:
-    place = fate.waits_at or raised_at(fate.error.traceback if fate.error is not None else fate.log_tail)
+    place = fate.waits_at or evidence.raised_at(fate.error.traceback if fate.error is not None else fate.log_tail)
     line, _, called = place.partition(", in ")
     return f"{called and f' in {called}'}{line and f' at {line}'}"
 
@@ -398,7 +369,6 @@ def _tell_hang(failed: Sequence[RankFate], after_s: float) -> str:
 
 
 def _waiting(fates: Sequence[RankFate], verb: Literal["waits", "waited"]) -> str:
-    """Who waits where; one that is alone there, while all others are together elsewhere, is told first."""
     places: dict[str, list[RankFate]] = {}
     for fate in sorted(fates, key=lambda f: f.rank):
         places.setdefault(_place(fate), []).append(fate)
@@ -432,12 +402,7 @@ def _numbers(fates: Sequence[RankFate]) -> str:
 
 
 def make_record(
-    plan: LaunchPlan,
-    hosts: Sequence[HostReport],
-    heard: Heard,
-    ending: Ending,
-    *,
-    remarks: Sequence[str] = (),
+    plan: LaunchPlan, hosts: Sequence[HostReport], heard: Heard, ending: Ending, *, remarks: Sequence[str] = ()
 ) -> LaunchRecord:
     whole = join(hosts)
     reports = {report.rank: report for report in whole.ranks}
@@ -479,9 +444,9 @@ def make_record(
     for report in told:
         for text in report.trained.remarks:
             said.setdefault(text, []).append(str(report.rank))
-    phases: dict[
-        str, float
-    ] = {}  # seconds of the slowest rank in each, and of starting and ending the group around them
+    of_ranks = [f"rank {', '.join(who)}: {text}" for text, who in said.items()]
+    # seconds of the slowest rank in each, and of starting and ending the group around them
+    phases: dict[str, float] = {}
     if told:
         begin = max(report.phases["begin"] for report in told)
         agreed = ending.exit.stamps.get("rendezvous", ending.started_at)
@@ -508,11 +473,7 @@ def make_record(
         hosts=homes if all(homes) and len(set(homes)) > 1 else [],
         gpus=[reports[rank].gpu for rank in range(plan.processes)] if has_passed and any(r.gpu for r in told) else [],
         software=reports[0].software if 0 in reports else {},
-        remarks=[
-            *(f"rank {', '.join(who)}: {text}" for text, who in said.items()),
-            *filter(None, remarks),
-            *ending.exit.remarks,
-        ],
+        remarks=[*of_ranks, *filter(None, remarks), *ending.exit.remarks],
         logs=plan.directory,
     )
     if stands_for_a_rank:  # what it computed, and how fast, is nobody's
@@ -528,7 +489,7 @@ def make_record(
 
 
 def check_group(plan: LaunchPlan, largest: int, *, who: str) -> list[str]:
-    """What is to be said of a launch where only some of those that were to meet did."""
+    """Remarks on a launch in whose group only some of the expected processes met; RecordingError: none did."""
     if plan.world_size == 1:
         return []
     if largest < 2:
@@ -544,7 +505,7 @@ def check_group(plan: LaunchPlan, largest: int, *, who: str) -> list[str]:
 
 
 def mask_record(record: LaunchRecord, values: Sequence[str]) -> LaunchRecord:
-    """The record as it may be shown and stored. What ranks printed stays in their logs as it was."""
+    """The record as it may be shown and stored; the ranks' logs stay as they were."""
     if not values:
         return record
     return replace(
@@ -557,7 +518,6 @@ def mask_record(record: LaunchRecord, values: Sequence[str]) -> LaunchRecord:
 
 
 def _masked(document: Any, values: Sequence[str]) -> Any:
-    """With masks in all of its texts."""
     match document:
         case str():
             return mask_values(document, values)

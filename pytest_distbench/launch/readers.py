@@ -1,8 +1,8 @@
-"""Numbers out of what a script prints and writes: a reader each format, and what is wrong with one.
+"""Numbers out of what a script prints and writes: a reader per format, and what is wrong with one.
 
-A reader looks at the output and the files of one rank. What lay there before the launch is noted, of the files that are
-read after it: a script may append to an earlier run's. A conftest adds a reader by one row: ``READERS["mine"] = read``,
-and asks for it with ``Reader(kind="mine", ...)``.
+A reader looks at one rank's output and files. Files that it reads are noted before the launch: a script may append to
+an earlier run's. A conftest adds a reader by one row: ``READERS["mine"] = read``, and asks for it with
+``Reader(kind="mine", ...)``.
 """
 
 from __future__ import annotations
@@ -24,19 +24,9 @@ from typing import Any
 
 from pytest_distbench.errors import ReadingError, show, tell
 from pytest_distbench.launch.reduce import of_rank
-from pytest_distbench.records import wanted
+from pytest_distbench.records import metric, wanted
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.metric import (
-    AXIS,
-    LARGEST_NUMBER,
-    MOST_TAKEN_FROM,
-    NUMBER,
-    TAKES,
-    Observation,
-    Reader,
-    as_scalar,
-    metric_key,
-)
+from pytest_distbench.records.metric import Observation, Reader, as_scalar, metric_key
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wanted import Wanted, one_of, whole
 
@@ -45,14 +35,11 @@ _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LONGEST_SHOWN = 160
 _MOST_SHOWN = 5
 _MOST_COMPARED = 2_000
-_COARSEST_S = 2.0
-"""Some file systems note times in steps of this, or by a server's clock: a file of this launch may look older."""
-LONGEST_S = 60.0
-"""CPU seconds that reading one metric may take."""
+_COARSEST_S = 2.0  # some file systems note times in such steps, or by a server's clock
+LONGEST_S = 60.0  # CPU seconds for reading one metric
 
 
-Found = tuple[str, str, str]
-"""A value as text, where it stands, for an error, and what the script has written there beside it."""
+Found = tuple[str, str, str]  # a value as text, its place for an error, and what stands next to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +48,7 @@ class Place:
     rank: int
 
     def lines(self) -> Iterator[str]:
-        """What the rank printed, on stdout and stderr, line by line; a progress bar's states are lines too."""
+        """Lines that the rank printed on stdout and stderr, each state of a progress bar being one."""
         try:
             with self.plan.files.log(self.rank).open(errors="replace", newline="") as log:
                 for line in log:
@@ -70,7 +57,7 @@ class Place:
             return
 
     def path(self, source: str) -> Path:
-        """A file of the launch: relative paths are relative to the working directory."""
+        """A file of the launch; relative paths are relative to the working directory."""
         path = Path(self.plan.working_dir, self.plan.fill(source))
         if not path.exists():
             near = sorted(p.name for p in path.parent.iterdir()) if path.parent.is_dir() else []
@@ -99,7 +86,7 @@ class Place:
 
 @contextlib.contextmanager
 def limited() -> Iterator[None]:
-    """End what searches for ever, as a regular expression may: by CPU time, which waiting does not use.
+    """End what searches forever, as a regular expression may, by CPU time.
 
     Only the main thread can be interrupted; Python's ``re`` asks for signals while it searches.
     """
@@ -122,7 +109,7 @@ def limited() -> Iterator[None]:
 
 
 def nearest(pattern: str, lines: Iterable[str]) -> Sequence[str]:
-    """The lines that look most like what a pattern would match; the last ones where none does."""
+    """Lines most like what a pattern would match, else the last ones."""
     kept = [line.strip() for line in lines if line.strip()][-_MOST_COMPARED:]
     words = set(re.findall(r"[A-Za-z]{2,}", re.sub(r"\\[A-Za-z]|\(\?P<\w+>", " ", pattern)))
     sharing = [line for line in kept if words & set(re.findall(r"[A-Za-z]{2,}", line))]
@@ -131,15 +118,12 @@ def nearest(pattern: str, lines: Iterable[str]) -> Sequence[str]:
     return [line[:_LONGEST_SHOWN] for line in close or kept[-_MOST_SHOWN:]]
 
 
-_FILE_KINDS = ("jsonl", "csv")
-"""Readers of one file. TensorBoard begins a new one in every run."""
-
-_MOST_BYTES = 2**20
-"""Of a file's beginning: who appends leaves it as it is, who writes anew hardly writes the same."""
+_FILE_KINDS = ("jsonl", "csv")  # readers of one file; TensorBoard begins a new one in every run
+_MOST_BYTES = 2**20  # of a file's beginning, which appending leaves as it is
 
 
 def note_before(plan: LaunchPlan) -> None:
-    """Keep the size and the beginning of each file that will be read, if it is there."""
+    """Keep the size and beginning of each file that will be read."""
     found = {}
     for reader in plan.read.values():
         if reader.kind not in _FILE_KINDS:
@@ -153,7 +137,7 @@ def note_before(plan: LaunchPlan) -> None:
 
 
 def appended_to(plan: LaunchPlan, path: Path) -> int:
-    """Bytes of an earlier run that a file still begins with; 0 where it is the launch's own."""
+    """Bytes of an earlier run that a file still begins with, or 0."""
     if not plan.files.before.exists():
         return 0
     size, digest = json.loads(plan.files.before.read_text()).get(str(path), (0, ""))
@@ -166,7 +150,7 @@ def _digest(path: Path, size: int) -> str:
 
 
 def read_csv(reader: Reader, place: Place) -> list[Found]:
-    """The cells of the column ``reader.key`` that are not empty."""
+    """Non-empty cells of the column ``reader.key``."""
     path = place.path(reader.source)
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         rows = csv.DictReader(file, skipinitialspace=True)
@@ -224,7 +208,7 @@ _MARK = ":::MLLOG"
 
 
 def read_mllog(reader: Reader, place: Place) -> list[Found]:
-    """The values of the events named ``reader.key``; with ``reader.since`` the seconds since the last of those."""
+    """Values of the events named ``reader.key``, or seconds since the last ``reader.since`` before each."""
     found, known = [], dict[str, None]()
     since_ms: float | None = None
     for number, line in enumerate(place.lines(), 1):
@@ -252,13 +236,11 @@ def read_mllog(reader: Reader, place: Place) -> list[Found]:
     return found
 
 
-VALUE = "value"
-"""Name of the group that holds the number, in a pattern with several."""
+VALUE = "value"  # the group with the number, in a pattern with several
 
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][-+]?\d+)?", re.ASCII)
 _NOT_FINITE = re.compile(r"(?<![\w.])[-+]?(?:nan|inf(?:inity)?)(?![\w.])", re.IGNORECASE)
-_IN_ITS_PLACE = ("1.0", "1")
-"""What a pattern takes for a number, in a line that says nan where one should stand."""
+_IN_ITS_PLACE = ("1.0", "1")  # what a pattern takes for a number, put where a line says nan
 
 
 def read_stdout(reader: Reader, place: Place) -> list[Found]:
@@ -287,13 +269,12 @@ def read_stdout(reader: Reader, place: Place) -> list[Found]:
 
 
 def _shown(reader: Reader) -> str:
-    """The pattern as somebody wrote it: with the name of the group for numbers, not with what that stands for."""
-    parts = [repr(part) for part in reader.source.split(NUMBER)]
+    parts = [repr(part) for part in reader.source.split(metric.NUMBER)]
     return " + NUMBER + ".join(parts).removesuffix(" + ''").removeprefix("'' + ")
 
 
 def _not_finite(pattern: re.Pattern[str], group: int | str, line: str) -> str | None:
-    """The nan or inf that stands where the pattern wants a number; None where there is none."""
+    """The nan or inf where the pattern wants a number, or None."""
     for found in _NOT_FINITE.finditer(line):
         for number in _IN_ITS_PLACE:
             match = pattern.search(line[: found.start()] + number + line[found.end() :])
@@ -303,7 +284,7 @@ def _not_finite(pattern: re.Pattern[str], group: int | str, line: str) -> str | 
 
 
 def read_tensorboard(reader: Reader, place: Place) -> list[Found]:
-    """The values of the tag ``reader.key`` below a folder, in the order of their steps."""
+    """Values of the tag ``reader.key`` below a folder, by step."""
     try:
         accumulator = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
     except ImportError as error:
@@ -343,11 +324,11 @@ READERS: dict[str, Callable[[Reader, Place], list[Found]]] = {
     "mllog": read_mllog,
     "tensorboard": read_tensorboard,
 }
-"""By kind: what finds a reader's values at a place, in their order; a ReadingError where there is none."""
+"""Kind -> function that finds a reader's values at a place, in order, or raises ReadingError."""
 
 
 def problem_with(reader: Reader) -> str:
-    """The first thing that is wrong with it, as wanted and found, before anything is launched; empty: nothing is."""
+    """The first thing wrong with a reader, before anything is launched, or ""."""
     if reader.kind not in READERS:
         return f"unknown kind of reader {show(reader.kind)}; known are {', '.join(READERS)}"
     if reader.kind == "stdout":
@@ -367,7 +348,7 @@ def problem_with(reader: Reader) -> str:
     if reader.take and kind.shape == "series":
         return f"take={reader.take!r} makes one number, and better={reader.better!r} judges a series"
     for name, scalars in (("at", reader.at), ("identity", reader.identity)):
-        if not isinstance(scalars, dict) or not all(AXIS.take(name) for name in scalars):
+        if not isinstance(scalars, dict) or not all(metric.AXIS.take(name) for name in scalars):
             return f"{name}={show(scalars)}; wanted a dict from names, without [ ] = and , to plain values"
         if not all(isinstance(v, bool | int | float | str) and as_scalar(v) is not None for v in scalars.values()):
             return f"{name}={show(scalars)}; wanted finite numbers, printable texts, True or False"
@@ -379,7 +360,7 @@ _WANTED: dict[str, Wanted[Any]] = {
     "rank": Wanted("the number of a rank, or 'all'", lambda value: "all" if value == "all" else whole(0).take(value)),
     "skip": Wanted("how many values at the start do not count", whole(0).take),
     "first": Wanted("how many values count", lambda value: "all" if value is None else whole(1).take(value)),
-    "take": Wanted(one_of(TAKES).words, one_of(["", *TAKES]).take),
+    "take": Wanted(one_of(metric.TAKES).words, one_of(["", *metric.TAKES]).take),
 }
 
 
@@ -416,8 +397,8 @@ def _observe(name: str, reader: Reader, place: Place) -> Observation:
     values += [_number_behind(text.strip(), reader.scale) for text, *_ in rest]
     kind = METRIC_KINDS[reader.better]
     take = reader.take or ("last" if kind.shape == "number" else "")
-    taken_from = values[:MOST_TAKEN_FROM] if take and kind.is_of_training else []
-    values = [TAKES[take](values)] if take else values
+    taken_from = values[: metric.MOST_TAKEN_FROM] if take and kind.is_of_training else []
+    values = [metric.TAKES[take](values)] if take else values
     why = kind.why_impossible(values, reader.unit, is_series=not take) if kind.is_judged or reader.bounds else ""
     if why:
         raise ReadingError(f"{key}: {why}: {kept[-1][1]}; is unit={reader.unit!r} right? (info is not judged)")
@@ -438,16 +419,14 @@ def _observe(name: str, reader: Reader, place: Place) -> Observation:
 
 
 def _number_behind(text: str, scale: float) -> float:
-    """The number that a text says behind the values that were asked for; the largest one where it is not finite."""
     try:
         number = _number("", text, "") * scale
     except ReadingError:
-        return LARGEST_NUMBER
-    return number if abs(number) < LARGEST_NUMBER else LARGEST_NUMBER
+        return metric.LARGEST_NUMBER
+    return number if abs(number) < metric.LARGEST_NUMBER else metric.LARGEST_NUMBER
 
 
 def _number(key: str, text: str, where: str) -> float:
-    """The finite number a text says; commas may separate thousands, and nothing else."""
     try:
         number = float(text.replace(",", "") if _THOUSANDS.fullmatch(text) else text.replace("_", " _"))
     except ValueError:

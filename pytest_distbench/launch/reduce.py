@@ -1,6 +1,6 @@
-"""From what each rank left behind to one sample per metric, and where loops go: reduction over ranks, by element.
+"""From what each rank left to one sample per metric, and where loops go: reduction over ranks, by element.
 
-It goes in two steps, on each host and over hosts, so that what travels is as much for many ranks as for one.
+First on each host, then over hosts, so that what travels does not grow with the ranks.
 """
 
 from __future__ import annotations
@@ -9,69 +9,56 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from pytest_distbench.errors import RecordingError, show
+from pytest_distbench.records import kinds, metric
 from pytest_distbench.records.environment import Load
 from pytest_distbench.records.iteration import Breakdown, Fingerprint, named_ranks, rank_ranges
-from pytest_distbench.records.kinds import (
-    FAST_SIDE,
-    FEWEST_OF_SERIES,
-    METRIC_KINDS,
-    distribution,
-    nearest_rank,
-    quantile,
-)
+from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import Entered, HostReport, LaunchRecord, RankReport
 from pytest_distbench.records.launch_files import open_left
-from pytest_distbench.records.metric import (
-    LARGEST_NUMBER,
-    PEAK_MEMORY,
-    WALL_TIME,
-    Observation,
-    Sample,
-    Scalar,
-    Spread,
-    kept_places,
-)
+from pytest_distbench.records.metric import Observation, Sample, Scalar, Spread
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
 
 _Part = TypeVar("_Part")
 
-_DIGITS = 9
-"""Behind the comma of a second: finer than any clock, and sums over parts are right to a microsecond."""
+_DIGITS = 9  # decimals of seconds: finer than any clock, and sums are right to a microsecond
 
 
-_LARGEST_REPORT = 256 * 2**20
+_LARGEST_BYTES = 256 * 2**20
 
 
-def read_reports(plan: LaunchPlan, ranks: Iterable[int] | None = None) -> dict[int, RankReport]:
-    """The reports by rank, of all processes or some. A missing or damaged one is left out: its rank died writing it."""
-    reports = {}
-    for rank in range(plan.processes) if ranks is None else ranks:
-        try:
-            with open_left(plan.files.report(rank)) as file:
-                report = msgspec.json.decode(file.read(_LARGEST_REPORT), type=RankReport)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue
-        if report.rank == rank:
-            reports[rank] = report
-    return reports
+def read_left(path: Path, kind: type[_Part]) -> _Part | None:
+    """What a rank has left in a file of JSON, or None if that is missing or damaged: its rank died writing it."""
+    try:
+        with open_left(path) as file:
+            return msgspec.json.decode(file.read(_LARGEST_BYTES), type=kind)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def read_reports(plan: LaunchPlan, ranks: Sequence[int] | None = None) -> dict[int, RankReport]:
+    """Reports by rank, of all processes or some, as far as they are whole."""
+    asked = range(plan.processes) if ranks is None else ranks
+    found = [read_left(plan.files.report(rank), RankReport) for rank in asked]
+    return {rank: report for rank, report in zip(asked, found, strict=True) if report and report.rank == rank}
 
 
 def report_host(plan: LaunchPlan, ranks: Iterable[int] | None = None) -> HostReport:
-    """What the ranks that live on this host, or all, have left behind, reduced."""
+    """What the ranks on this host, or all, have left, reduced."""
     here = sorted(range(plan.processes) if ranks is None else ranks)
     return reduce_host(read_reports(plan, here), lived_here=len(here), are_all=len(here) == plan.processes)
 
 
 def reduce_host(found: Mapping[int, RankReport], *, lived_here: int, are_all: bool) -> HostReport:
-    """What the ranks of one host recorded, reduced over them where all of them have passed.
+    """What one host's ranks recorded, reduced over them if all have passed.
 
-    Where they are all there are, and no other host had any, one clock has all stamps.
+    ``are_all``: no other host has ranks, so that one clock has all stamps.
     """
     each = [
         HostReport(
@@ -88,9 +75,9 @@ def reduce_host(found: Mapping[int, RankReport], *, lived_here: int, are_all: bo
 
 
 def join(reports: Sequence[HostReport], *, is_one_clock: bool = False) -> HostReport:
-    """What the ranks of several hosts recorded, reduced over all of them; each rank may be a host of its own.
+    """What ranks of several hosts recorded, reduced over all; each rank may be a host of its own.
 
-    Who waited for whom is known where they are all ranks, whose stamps are of one clock.
+    ``is_one_clock``: all ranks, with stamps of one clock: who waited for whom is known.
     """
     keys = dict.fromkeys(key for report in reports for key in report.fingerprints)
     return HostReport(
@@ -109,7 +96,7 @@ def join(reports: Sequence[HostReport], *, is_one_clock: bool = False) -> HostRe
 
 
 def of_rank(rank: int, observation: Observation) -> Observation:
-    """What one rank recorded, to be reduced with that of others."""
+    """What one rank recorded, to be reduced with others."""
     is_compared = observation.is_series and observation.reduce == "max"
     values = observation.values
     means = {"time_s": values} if values else {}
@@ -127,7 +114,7 @@ def recorded(reports: Iterable[RankReport]) -> list[Observation]:
 
 
 def reduce_partials(found: Iterable[Observation], *, is_one_clock: bool = False) -> list[Observation]:
-    """Reduce over ranks those of one key that are the same metric, in the order they were first recorded."""
+    """Reduce over ranks the same metrics of each key, in the order of their first recording."""
     by_key: dict[str, list[list[Observation]]] = {}
     for part in sorted(found, key=lambda part: min(part.of_ranks)):
         same = by_key.setdefault(part.key, [])
@@ -163,10 +150,10 @@ def merge(found: Iterable[Observation]) -> list[Sample]:
 
 
 def breakdowns(launch: HostReport) -> dict[str, Breakdown]:
-    """Where the iterations of each loop with phases go that all ranks of a launch ran, by the key of its metric.
+    """Where the iterations of loops with phases go that all ranks ran, by the key of the loop's metric.
 
-    A rank that does not enter a phase has spent no time there. A script as a whole, whose key is that of its wall time,
-    is one iteration, and a part of it has all the times that it was entered, at whatever points.
+    A rank that does not enter a phase spends no time there. A script as a whole is one iteration under the key of its
+    wall time; its parts have all their times, at whatever points.
     """
     ranks = [report.rank for report in launch.ranks]
     parts: dict[str, dict[tuple[str, ...], list[Observation]]] = {}
@@ -194,20 +181,15 @@ def breakdowns(launch: HostReport) -> dict[str, Breakdown]:
 
 
 def _by_rank(ranks: Sequence[int], seen: Sequence[Observation], name: str) -> list[float]:
-    """What each rank has of a name; empty where none has it."""
     if not any(name in means for one in seen for means in one.of_ranks.values()):
         return []
-    is_script = any(one.loop == WALL_TIME for one in seen)
-    return [
-        round(
-            sum(one.of_ranks.get(r, {}).get(name, 0.0) * (len(one.values) if is_script else 1) for one in seen), _DIGITS
-        )
-        for r in ranks
-    ]
+    is_script = any(one.loop == metric.WALL_TIME for one in seen)
+    times = [(one.of_ranks, len(one.values) if is_script else 1) for one in seen]
+    return [round(sum(of.get(r, {}).get(name, 0.0) * count for of, count in times), _DIGITS) for r in ranks]
 
 
 def peak_memory(bytes_of: Mapping[int, int | None]) -> list[Sample]:
-    """Peak memory as a metric, of the rank that needed most; none where one of them does not know."""
+    """Peak memory of the rank that needed most as a metric; none if one rank does not know."""
     known = {rank: used for rank, used in bytes_of.items() if used is not None}
     if not known or len(known) < len(bytes_of):
         return []
@@ -218,34 +200,34 @@ def peak_memory(bytes_of: Mapping[int, int | None]) -> list[Sample]:
 
 
 def of_largest_process(num_bytes: int) -> list[Sample]:
-    """Peak memory as a metric where processes are no ranks of ours; none where it is not known, which is 0."""
+    """Peak memory as a metric where processes are no ranks of ours; none for 0, unknown."""
     return [_memory(num_bytes, {"of": "its largest process"})] if num_bytes else []
 
 
 def largest(reports: Iterable[RankReport]) -> int:
-    """Bytes of the rank that needed most; 0 where none knows."""
+    """Bytes of the rank that needed most, or 0 if unknown."""
     return max((report.peak_memory_bytes or 0 for report in reports), default=0)
 
 
 def _memory(num_bytes: int, facts: dict[str, Scalar]) -> Sample:
-    return Sample(name=PEAK_MEMORY, unit="B", better="memory", value=num_bytes, facts=facts)
+    return Sample(name=metric.PEAK_MEMORY, unit="B", better="memory", value=num_bytes, facts=facts)
 
 
 def with_load(record: LaunchRecord, load: Load | None) -> LaunchRecord:
-    """The record of a launch with what other processes did to it meanwhile, as far as that is known."""
+    """A launch's record with what other processes did meanwhile, if known."""
     if load is None:
         return record
     return replace(record, foreign_cores=load.foreign_cores, foreign_wanted=load.foreign_wanted, crowding=load.crowding)
 
 
 def of_launch(fingerprint: Fingerprint, world_size: int | None) -> Fingerprint:
-    """The fingerprint of all ranks, or of one process that stands for a rank, without what is 0 on each of them."""
+    """Fingerprint of all ranks, or of one that stands for them, without facts that are 0 everywhere."""
     facts = {name: by_ranks for name, by_ranks in fingerprint.facts.items() if any(by_ranks.values())}
     return join_fingerprints([replace(fingerprint, facts=facts)], world_size)
 
 
 def join_fingerprints(found: Sequence[Fingerprint], world_size: int | None = None) -> Fingerprint:
-    """The fingerprint of several ranks, equal parts told once."""
+    """The fingerprint of several ranks, equal parts once."""
     if missing := next((f.missing for f in found if f.missing), ""):
         return Fingerprint(missing=missing)
     return Fingerprint(
@@ -279,11 +261,6 @@ def _join_parts(parts: Iterable[Mapping[str, _Part]], world_size: int | None) ->
 
 
 def _join_entered(parts: Sequence[Entered]) -> Entered:
-    """When some ranks entered the same collectives.
-
-    A rank that came latest to another collective than others of its host, whose host came latest to a third, is told
-    less than that: a host keeps one of each rank.
-    """
     firsts = [min(column) for column in zip(*(own_firsts for own_firsts, _ in parts), strict=True)]
     latest = {}
     for own_firsts, own_latest in parts:
@@ -295,9 +272,9 @@ def _join_entered(parts: Sequence[Entered]) -> Entered:
 
 
 def late_s(launch: HostReport, *, doubt_s: float) -> dict[str, list[float]]:
-    """How long after the first of all each rank entered the collective that it came latest to, by key and rank.
+    """Seconds after the first at which each rank entered its latest collective, by key, in order of rank.
 
-    Two moments of different hosts may be apart by the doubt and told as one: who is late by less is not known.
+    Moments of different hosts that differ by less than the doubt count as one.
     """
     found = {
         key: [round(after, 7) for _, (_, after) in sorted(latest.items())]
@@ -315,11 +292,10 @@ _MEANING: dict[str, Callable[[Observation], object]] = {
     "identity": lambda part: part.identity,
     "bounds": lambda part: [f"{bound.side} {bound.value:g}" for bound in part.bounds],
 }
-"""What ranks have to agree about, by what it is called."""
+"""What ranks have to agree about, by its name."""
 
 
 def _shape(part: Observation) -> tuple[object, ...]:
-    """What is equal of one metric, with as many values; with the same where all ranks have to have those."""
     values = part.values if part.reduce == "all" else len(part.values)
     return values, part.bounds, *(of(part) for of in _MEANING.values())
 
@@ -367,9 +343,9 @@ def _reduce(group: Sequence[Observation], *, is_one_clock: bool) -> Observation:
 
 
 def _add_waits(group: Sequence[Observation], of_ranks: dict[int, dict[str, float]]) -> None:
-    """How long each rank waited for the last one to come into a phase, and how long after the first it came.
+    """Add how long each rank waited for the last one to enter a phase, and how long after the first it came.
 
-    A rank waits no longer than it is in the phase. An iteration that only some of the ranks enter has no waiting.
+    A rank waits no longer than it is in the phase. An iteration that not all ranks enter has no waiting.
     """
     came = [(part, part.began_at) for part in group if part.began_at]
     if len(came) < 2:
@@ -384,7 +360,7 @@ def _add_waits(group: Sequence[Observation], of_ranks: dict[int, dict[str, float
 
 
 def _sum_squares(group: Sequence[Observation]) -> list[float]:
-    """Of each value the sum over ranks of the squared deviation from their mean (Chan, Golub and LeVeque 1983)."""
+    """Sum over ranks of each value's squared deviation from their mean (Chan, Golub and LeVeque 1983)."""
     found = []
     for i in range(len(group[0].values)):
         count, mean, squares = 0, 0.0, 0.0
@@ -394,7 +370,7 @@ def _sum_squares(group: Sequence[Observation]) -> list[float]:
             squares += (part.squares[i] if part.squares else 0.0) + apart * apart * count * n / (count + n)
             mean += apart * n / (count + n)
             count += n
-        found.append(min(squares, LARGEST_NUMBER))
+        found.append(min(squares, metric.LARGEST_NUMBER))
     return found
 
 
@@ -404,11 +380,11 @@ def _measure(part: Observation) -> Sample:
     kept, value = part.taken_from, values[0] if values else None
     whole: list[float] = []
     if 0 < part.curve_steps < len(values):
-        whole = [values[place] for place in kept_places(len(values))]
+        whole = [values[place] for place in metric.kept_places(len(values))]
         part = replace(part, squares=part.squares[: part.curve_steps])
         values = values[: part.curve_steps]
     if part.is_series:
-        kept = values if kind.keeps_series else distribution(values)
+        kept = values if kind.keeps_series else kinds.distribution(values)
         value = kind.launch_value(values)
         if part.is_phase:  # seconds: an iteration that does not enter the phase says nothing of it
             value = METRIC_KINDS["lower"].launch_value([v for v in values if v > 0] or values)
@@ -423,10 +399,10 @@ def _measure(part: Observation) -> Sample:
         values=kept,
         whole=whole,
         whole_length=len(part.values) if whole else 0,
-        beside=[part.beside[place] for place in kept_places(len(part.beside))],
+        beside=[part.beside[place] for place in metric.kept_places(len(part.beside))],
         spread=_spread(values, kept, part) if part.is_series or part.squares else None,
         companions={
-            name: quantile(sums, FAST_SIDE) if name.endswith("_s") else statistics.fmean(sums)
+            name: kinds.quantile(sums, kinds.FAST_SIDE) if name.endswith("_s") else statistics.fmean(sums)
             for name, sums in part.witnesses.items()
             if sums
         },
@@ -461,14 +437,14 @@ def _spread(values: list[float], kept: Sequence[float], part: Observation) -> Sp
     slowest, times = None, 0
     if len(part.of_ranks) > 1 and part.slowest:
         slowest, times = Counter(part.slowest).most_common(1)[0]
-    is_timing = METRIC_KINDS[part.better].is_noisy and len(values) >= FEWEST_OF_SERIES and min(*kept, *values) > 0
+    is_timing = METRIC_KINDS[part.better].is_noisy and len(values) >= kinds.FEWEST_OF_SERIES and min(*kept, *values) > 0
     return Spread(
         n=len(values),
         minimum=min(values),
-        p25=quantile(values, 0.25),
+        p25=kinds.quantile(values, 0.25),
         median=statistics.median(values),
-        p95=nearest_rank(values, 0.95),
-        p99=nearest_rank(values, 0.99),
+        p95=kinds.nearest_rank(values, 0.95),
+        p99=kinds.nearest_rank(values, 0.99),
         mean=statistics.fmean(values),
         stdev=statistics.stdev(values) if len(values) > 1 else 0.0,
         geometric_mean=statistics.geometric_mean(kept) if is_timing else None,

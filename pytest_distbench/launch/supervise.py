@@ -1,7 +1,4 @@
-"""One launch, or several side by side, from plan to record: start, listen, end in time, leave nothing behind.
-
-Of launches that are held open together the bodies run in turns. What a launch is given is its side's of a comparison;
-alone it measures this tree.
+"""One launch, or several interleaved, from plan to record: start, listen, end in time, leave nothing behind.
 
 Known limits. A group that is destroyed and made again through the same store may hang in torch, also under torchrun.
 Ranks do not finalize the interpreter: what ``__del__`` alone cleans up stays, a file that only a local variable holds
@@ -40,9 +37,9 @@ class Side:
     """What a launch is given besides its plan.
 
     Attributes:
-        launcher: makes what starts its ranks, if it has any; the same at each call.
-        python: runs what is not a rank; empty: this one.
-        on_output: gets (number, line) of what it prints, while it runs; None: nobody looks.
+        launcher: makes what starts its ranks; the same at each call.
+        python: runs what is not a rank; "": this one.
+        on_output: gets (number, line) of what it prints, or None.
     """
 
     launcher: Callable[[], Launcher] = _nobody
@@ -54,26 +51,18 @@ class Side:
 Arm = tuple[LaunchPlan, Side]
 
 
-VICTIM_GRACE_S = 0.5
-"""How long the other ranks may still report after one has failed."""
-CRASH_GRACE_S = 1.0
-"""How long the launcher may take to end a launch by itself after a rank has died."""
-SKIP_GRACE_S = 2.0
-"""How long the other ranks may go on after one has skipped, before they disagree."""
-TEARDOWN_S = 30.0
-"""How long the ranks may take to end after all bodies have passed."""
-LEAST_TEARDOWN_S = 13.0
-"""The same where less is left of the launch's own time: ranks give their threads and exit handlers 10 s."""
-FOLLOW_INTERVAL_S = 0.1
-"""How often the ranks' logs are read while they are shown live."""
-TWICE_S = 1.0
-"""A second Ctrl-C within this time ends an attached launch."""
-TELLING_S = 5.0
-"""How long before the end of the test's own time a launch is ended: ranks that hang have to show where they are."""
+VICTIM_GRACE_S = 0.5  # for the other ranks to report after one has failed
+CRASH_GRACE_S = 1.0  # for the launcher to end a launch by itself after a rank has died
+SKIP_GRACE_S = 2.0  # for the other ranks to go on after one has skipped, before they disagree
+TEARDOWN_S = 30.0  # for the ranks to end after all bodies have passed
+LEAST_TEARDOWN_S = 13.0  # the same at the end of the launch's own time: threads and exit handlers have 10 s
+FOLLOW_INTERVAL_S = 0.1  # between readings of logs that are shown live
+TWICE_S = 1.0  # a second Ctrl-C within this time ends an attached launch
+TELLING_S = 5.0  # before the end of the test's own time: ranks that hang have to show where they are
 
 
 def supervise(plan: LaunchPlan, side: Side) -> LaunchRecord:
-    """Run one launch. Whatever happens to the ranks is in the record; nothing of the launch outlives the call."""
+    """Run one launch and record whatever happens; nothing of it outlives the call."""
     with open_launch(plan, side) as launch:
         launch.wait()
     return launch.record()
@@ -81,7 +70,7 @@ def supervise(plan: LaunchPlan, side: Side) -> LaunchRecord:
 
 @contextlib.contextmanager
 def open_launch(plan: LaunchPlan, side: Side) -> Iterator[Supervised]:
-    """A launch in flight; at the end nothing of it is left but its record."""
+    """A launch in flight, of which only the record is left at the end."""
     launcher = side.launcher()
     plan = settle(replace(plan, variables={**plan.variables, SESSION_VARIABLE: launcher.session}))
     site = launcher.open(plan)
@@ -101,8 +90,8 @@ def open_launch(plan: LaunchPlan, side: Side) -> Iterator[Supervised]:
 class Supervised:
     """A launch in flight.
 
-    ``latest`` is the moment at which it ends whatever else its limits say, for the sake of the test's own. ``on_ready``
-    is told when all ranks wait for their turn; at first they have it at once.
+    ``latest``: when it ends whatever its other limits say, for the sake of the test's own. ``on_ready``: called when
+    all ranks wait for their turn; by default gives it.
     """
 
     def __init__(
@@ -118,8 +107,7 @@ class Supervised:
         self.finished_at: float | None = None
         self.told: set[bytes] = set()
         self.asking: set[int] = set()
-        self.waits_since: float | None = None
-        """Since when all ranks wait for their turn; CLOCK_MONOTONIC seconds."""
+        self.waits_since: float | None = None  # since when all ranks wait for their turn; CLOCK_MONOTONIC seconds
         self.on_ready: Callable[[Supervised], None] = Supervised.give_turn
         self.ended_by_us: frozenset[int] = frozenset()
         self.left: frozenset[int] = frozenset()
@@ -134,7 +122,7 @@ class Supervised:
     def wait(self) -> None:
         """Listen until all ranks have ended or one must not go on.
 
-        Ctrl-C, which the terminal sends to pytest, belongs to the debugger of an attached rank.
+        Ctrl-C, which the terminal sends to pytest, belongs to an attached rank's debugger.
         """
         attached = self.plan.expect(Ranks).attached
         last = float("-inf")
@@ -152,7 +140,7 @@ class Supervised:
                 self.site.signal(attached, signal.SIGINT)
 
     def patience(self) -> float:
-        """Seconds for which nothing has to be done, nor looked at, unless something arrives."""
+        """Seconds for which nothing has to be done unless something arrives."""
         now = time.monotonic()
         remaining = min(PULSE_S, self.stop_at - (now if self.waits_since is None else self.waits_since))
         if self._needs_drivers():
@@ -160,11 +148,11 @@ class Supervised:
         return max(0.0, remaining if self.follower is None else min(remaining, FOLLOW_INTERVAL_S))
 
     def _needs_drivers(self) -> bool:
-        """Whether the ranks are about to start or to end, which who has started them must live to see."""
+        """Whether ranks are about to start or end, which whoever has started them must live to see."""
         return len(self.heard.ranks_up) < self.plan.processes or len(self.heard.ranks_done) == self.plan.processes
 
     def advance(self, timeout_s: float) -> bool:
-        """Take in what has arrived, or arrives within the time-out. True when the launch is over: to be finished."""
+        """Take in what arrives within the time-out. True: the launch is over, and is to be finished."""
         for event in self.site.listen(timeout_s):
             self._heed(event)
         if self.heard.ranks_lost:
@@ -185,7 +173,7 @@ class Supervised:
         return False
 
     def finish(self) -> None:
-        """End what still runs. To be called once nothing more is waited for; later calls do nothing."""
+        """End what still runs; later calls do nothing."""
         if self.finished_at is not None:
             return
         try:
@@ -196,7 +184,7 @@ class Supervised:
             self.finished_at = time.monotonic()
 
     def give_turn(self) -> None:
-        """Let the ranks, which all wait, go on; their limit is later by the time they waited."""
+        """Let the waiting ranks go on; their limit moves by the time they waited."""
         if self.waits_since is not None:
             self.stop_at = min(self.latest, self.stop_at + time.monotonic() - self.waits_since)
             self.waits_since = None
@@ -204,7 +192,6 @@ class Supervised:
         self.site.ask(asked, TURN_REQUEST)
 
     def _heed(self, event: Event) -> None:
-        """Act on an event: show it, or decide until when the ranks may go on after it."""
         match event.what:
             case "hello" if self._is_last_of(self.heard.ranks_up):
                 self._tell_all(ALL_UP)
@@ -241,7 +228,6 @@ class Supervised:
         return len(ranks) == self.plan.processes
 
     def _end(self) -> None:
-        """End the ranks by force, hung ones after they have shown where they are."""
         alive = self.site.running()
         self.ended_by_us = alive
         self.left = alive & self.heard.ranks_lost
@@ -275,11 +261,11 @@ class Supervised:
 
 
 def run_in_turns(arms: Sequence[Arm]) -> list[LaunchRecord | None]:
-    """Run launches of ranks at once, whose bodies take turns, block by block. Nothing of any outlives the call.
+    """Run launches of ranks interleaved, block by block; nothing of any outlives the call.
 
-    A launch that does not pass ends the others at once, which then have no record: what they measured without it is no
-    comparison. Each launcher has a session of its own for that. A launch's limit stands still while it waits for its
-    turn: the others' limits bound that wait.
+    A launch that does not pass ends the others, which then have no record: their measurements are no comparison. Each
+    launcher has a session of its own for that. A launch's limit stands still while it waits: the others' limits bound
+    that wait.
     """
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as all_arms:
         launches = [
@@ -306,8 +292,8 @@ def run_in_turns(arms: Sequence[Arm]) -> list[LaunchRecord | None]:
 class Turnstile:
     """Gives the turn to one group at a time.
 
-    A turn is given only while every group waits that has not left: until it first asks a group starts up, later it asks
-    after each block. In every round each group has one turn; ``shuffle`` draws the order of a round anew, in place.
+    Only while every group waits that has not left: it asks when it has started, and after each block. Each group has
+    one turn per round; ``shuffle`` orders each round, in place.
     """
 
     def __init__(self, launches: Sequence[Supervised], shuffle: Callable[[list[Supervised]], None]) -> None:
@@ -321,7 +307,6 @@ class Turnstile:
         self._next()
 
     def leave(self, launch: Supervised) -> None:
-        """A group has ended: the others go on without it."""
         for queue in (self._present, self._waiting, self._round):
             if launch in queue:
                 queue.remove(launch)

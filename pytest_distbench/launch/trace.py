@@ -1,8 +1,8 @@
 """The traces of torch's profiler: one file of all ranks, and how busy they were with communication.
 
-The file is in Chrome's trace event format, which Perfetto and chrome://tracing read: a list of events with a kind
-(``ph``), a process and a thread (``pid``, ``tid``), and a time in microseconds (``ts``). Each rank is a process of it,
-and so is each of its GPUs. Ranks of one host have one clock.
+Chrome's trace event format, which Perfetto and chrome://tracing read: a list of events with a kind (``ph``), a process
+and a thread (``pid``, ``tid``), and a time in microseconds (``ts``). Each rank and each of its GPUs is a process. Ranks
+of one host have one clock.
 """
 
 from __future__ import annotations
@@ -23,17 +23,15 @@ from pytest_distbench.records.plan import LaunchPlan
 
 Event = dict[str, Any]
 
-_NAMES = ("process_name", "process_sort_index")
-"""What a process is called, and where it stands: of that we have a word of our own."""
-_DESCRIPTION = "M"
-"""The kind of event that describes a process or a thread; its time means nothing."""
+_NAMES = ("process_name", "process_sort_index")  # what names and orders processes: ours replace them
+_DESCRIPTION = "M"  # the kind of event that describes a process or thread, whose time means nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopTrace:
-    """What the profiler saw of a rank in one loop; times in microseconds of its host's clock, since some moment.
+    """What the profiler saw of a rank in one loop; microseconds of its host's clock.
 
-    The loop is the key of its metric, :data:`~pytest_distbench.records.iteration.WHOLE` where there was none.
+    ``loop``: the key of its metric, or :data:`~pytest_distbench.records.iteration.WHOLE`.
     """
 
     rank: int
@@ -101,12 +99,11 @@ def write_file(sides: Sequence[Side]) -> bytes:
     return gzip.compress(msgspec.json.encode(document), compresslevel=6, mtime=0)
 
 
-Numbers = dict[tuple[object, ...], int]
-"""By what several ranks may call by the same number: one that is used once in a file."""
+Numbers = dict[tuple[object, ...], int]  # numbers of a file, by what they stand for
 
 
 def _events_of_rank(side: Side, rank: int, numbers: Numbers, places: Iterator[int], *, shift: float) -> Iterator[Event]:
-    """The events of all loops of a rank; its processes have numbers and names of their own."""
+    """Events of all loops of a rank, with numbers and names of its own for its processes."""
     called, note, all_traces = side
     traces = [trace for trace in all_traces if trace.rank == rank]
 
@@ -140,19 +137,18 @@ def _timed(trace: LoopTrace) -> Iterator[Event]:
 _MICRO = 1e-6
 
 _GLOO = "gloo:"
-"""gloo's own threads carry a collective out, from when it has its turn there until it is over, and say so: waiting for
-ranks that are late is in it. ``c10d::`` beside it is the call, which only enqueues."""
+"""gloo's own threads carry a collective out, which includes waiting for late ranks; ``c10d::`` only enqueues."""
 _NCCL = "nccl"
-"""With it the kernels of NCCL begin (``ncclDevKernel_AllReduce_Sum_f32_RING_LL``). They run later than they were
-enqueued, and belong to the iteration that enqueued them."""
+"""Kernels of NCCL begin with it (``ncclDevKernel_AllReduce_Sum_f32_RING_LL``). They belong to the iteration that
+enqueued them.
+"""
 _LAUNCHES = ("cuda_runtime", "cuda_driver")
-"""What enqueues kernels."""
 
 Span = tuple[float, float]
 
 
 def busy_communication(traces: Sequence[LoopTrace]) -> dict[str, BusyCommunication]:
-    """By the key of a loop, of all ranks that ran it; none of one in which no collective was seen."""
+    """Time in collectives by loop, of all ranks that ran it; without loops that have none."""
     found = {}
     for loop in dict.fromkeys(trace.loop for trace in traces):
         of_ranks = [(trace, trace.iterations()) for trace in traces if trace.loop == loop]
@@ -175,7 +171,6 @@ def busy_communication(traces: Sequence[LoopTrace]) -> dict[str, BusyCommunicati
 
 
 def union(spans: Iterator[Span]) -> float:
-    """How long at least one of them lasts."""
     total, reached = 0.0, float("-inf")
     for begin, end in sorted(spans):
         total += max(0.0, end - max(begin, reached))
@@ -184,7 +179,6 @@ def union(spans: Iterator[Span]) -> float:
 
 
 def _collectives(events: Sequence[Event], iterations: Sequence[Span]) -> dict[str, list[Span]]:
-    """When collectives were under way, by name: what the plugin itself sends lies between the iterations."""
     launched: dict[int, float] = {
         e["args"]["correlation"]: e["ts"]
         for e in events

@@ -24,7 +24,7 @@ _Tensors = dict[str, dict[str, TensorState]]
 
 
 def samples_of(reports: Sequence[RankReport]) -> list[Sample]:
-    """What the optimizers of all ranks have trained, and what was saved; none of what there is nothing of."""
+    """Samples of what all ranks' optimizers have trained, and of what was saved, if anything."""
     trained = {report.rank: report.trained for report in sorted(reports, key=lambda report: report.rank)}
     updates = max((one.updates for one in trained.values()), default=0)
     weights = by_ranks(
@@ -48,7 +48,7 @@ def samples_of(reports: Sequence[RankReport]) -> list[Sample]:
 
 
 def by_ranks(found: Mapping[int, Mapping[str, _Part]], world_size: int) -> dict[str, dict[str, _Part]]:
-    """What each rank has, by name; equal parts are told once, by the ranks that hold them."""
+    """What each rank has, by name; equal parts once, under the ranks that hold them."""
     holders: dict[str, dict[_Part, list[int]]] = {}
     for rank, named in found.items():
         for name, state in named.items():
@@ -61,7 +61,7 @@ def by_ranks(found: Mapping[int, Mapping[str, _Part]], world_size: int) -> dict[
 
 
 def _with_moves(saved: Mapping[str, TensorState], moved: Mapping[str, float]) -> dict[str, TensorState]:
-    """What was saved, with how far the weight of that name has moved: ``0.weight`` of ``model.pt: net.0.weight``."""
+    """Saved states with the move of the weight of that name: ``0.weight`` of ``model.pt: net.0.weight``."""
 
     def of(entry: str) -> float:
         names = entry.partition(": ")[2].split(".")
@@ -76,9 +76,9 @@ def _norm(tensors: _Tensors) -> float:
 
 
 def _replicas_apart(trained: Mapping[int, Trained]) -> Iterator[Sample]:
-    """The tensors that are to be equal on several ranks and are not, as a number that may not be above 0.
+    """The number of tensors that differ on ranks where they should be equal, bounded by 0.
 
-    What counts are the digests after updates. Behind the last one rank 0 may hold an average that it evaluates.
+    Digests after updates count: behind the last one rank 0 may hold an average that it evaluates.
     """
     told: dict[str, list[str]] = {}
     for rank, one in trained.items():
@@ -101,7 +101,6 @@ def _replicas_apart(trained: Mapping[int, Trained]) -> Iterator[Sample]:
 
 
 def _parting(name: str, first: Trained, other: Trained) -> str:
-    """Since when two replicas differ after an update; empty: they do not."""
     at, other_at = first.names.index(name), other.names.index(name)
     known = [
         (update, own[at] != others[other_at])
@@ -117,7 +116,7 @@ def _parting(name: str, first: Trained, other: Trained) -> str:
 
 
 def _is_rounding(name: str, first: Trained, other: Trained) -> bool:
-    """Whether two replicas of a low precision differ by no more than stochastic rounding brings about."""
+    """Whether replicas of a low precision differ by no more than stochastic rounding would."""
     a, b = first.weights.get(name), other.weights.get(name)
     if a is None or b is None or (epsilon := _EPSILON.get(a.form.split(" ")[0])) is None:
         return False

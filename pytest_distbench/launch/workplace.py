@@ -1,7 +1,4 @@
-"""Where a launch works: a folder of its own, with what its ranks print, and a look at what it leaves elsewhere.
-
-What ranks print is read from their logs, so that nothing stands between them.
-"""
+"""Where a launch works: a folder of its own, its ranks' logs, and a look at what it leaves elsewhere."""
 
 from __future__ import annotations
 
@@ -16,9 +13,9 @@ from pytest_distbench.launch.readers import note_before
 from pytest_distbench.records.launch_files import open_left
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
+from pytest_distbench.units import and_more
 
-TAIL_LINES = 30
-"""As much of a log as a failure shows."""
+TAIL_LINES = 30  # of a log, in a failure
 
 _READ_BYTES = 2**20
 _LONGEST_LINE_BYTES = 2**16
@@ -26,12 +23,12 @@ _TAIL_BYTES = 64 * 1024
 _SEARCHED_BYTES = 64 * 2**20
 _TRACEBACK = "Traceback (most recent call last):"
 _MEANS_NOTHING = re.compile(r"\[W\S* [\d:.]* socket\.cpp:\d+\] \[c10d\] The hostname of the client socket cannot be")
-"""torch asks for the name of whoever connects, for its logs: in a network without DNS there is none, and no harm."""
+"""torch asks for the name of whoever connects: harmless in a network without DNS."""
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 def tail(path: Path, lines: int = TAIL_LINES) -> str:
-    """The last lines of a log of any size; empty where there is none. What means nothing is not among them."""
+    """The last meaningful lines of a log of any size, or ""."""
     try:
         with open_left(path) as file:
             file.seek(0, 2)
@@ -43,9 +40,9 @@ def tail(path: Path, lines: int = TAIL_LINES) -> str:
 
 
 def error_tail(path: Path) -> str:
-    """The last lines of a log; where the first Python traceback lies above them, half are the end of that.
+    """The last lines of a log; if its first Python traceback lies above them, half are that traceback's end.
 
-    A launcher that reports at length how its processes ended has pushed away what they said themselves.
+    A launcher's long report of how its processes ended has pushed it away.
     """
     lines = tail(path, lines=_TAIL_BYTES).splitlines()
     begin = next((i for i, line in enumerate(lines) if line.endswith(_TRACEBACK)), len(lines))
@@ -59,10 +56,7 @@ def error_tail(path: Path) -> str:
 
 
 def find_line(path: Path, pattern: re.Pattern[bytes], *, following: int) -> str:
-    """The first line of a log, and some that follow it, from where a pattern is found on; empty: nowhere.
-
-    Searched are the log's last 64 MiB.
-    """
+    """The text from where a pattern is first found in a log's last 64 MiB, with some lines that follow, or ""."""
     with contextlib.suppress(OSError), open_left(path) as file:
         file.seek(max(0, file.seek(0, 2) - _SEARCHED_BYTES))
         data = file.read(_SEARCHED_BYTES)
@@ -75,7 +69,7 @@ def find_line(path: Path, pattern: re.Pattern[bytes], *, following: int) -> str:
 
 
 class LogFollower:
-    """Reads the logs of one launch as they grow; each line is passed on with the number of what has printed it."""
+    """Reads a launch's logs as they grow, and passes each line on with its process's number."""
 
     def __init__(self, plan: LaunchPlan, on_line: Callable[[int, str], None]) -> None:
         self._logs = plan.work.logs(plan.files, plan.world_size)
@@ -114,12 +108,11 @@ _DEEPEST = 8
 _NOT_LEFT = frozenset({
     "__pycache__", ".git", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".tox", ".nox", "node_modules",
 })  # fmt: skip
-"""What others write while a launch runs, or in thousands; as an environment of Python, which has a pyvenv.cfg."""
+"""What others write while a launch runs, or in thousands."""
 _MOST_NAMED = 5
 
 
 def settle(plan: LaunchPlan) -> LaunchPlan:
-    """Make a launch's own folder, and put this launch's values where the plan has placeholders."""
     work = plan.files.work
     work.mkdir(exist_ok=True)
     working_dir = work if plan.is_mirrored else Path(plan.fill(plan.folder))
@@ -148,9 +141,9 @@ def settle(plan: LaunchPlan) -> LaunchPlan:
 
 
 class Leftovers:
-    """What is left in a folder that outlives the launch: the next launch, and the user, find it there.
+    """What a launch leaves in a folder where the next one finds it.
 
-    A folder that is too large or too deep is looked through in part. Where there is none nothing is left.
+    A folder that is too large or too deep is looked through in part.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -158,7 +151,7 @@ class Leftovers:
         self._before = _Look(folder)
 
     def remark(self) -> str:
-        """What was left, in a sentence, or that nobody could see it; empty where nothing was."""
+        """What was left, in a sentence, or that it could not be seen; else ""."""
         now = _Look(self._folder)
         unseen = self._before.unseen or now.unseen
         left = sorted(name for name, stamp in now.files.items() if self._before.files.get(name) != stamp)
@@ -166,16 +159,13 @@ class Leftovers:
             return f"{self._folder} {unseen}, so files that a script leaves there for later launches go unnoticed"
         if not left:
             return ""
-        more = f" and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
         return (
-            f"left {', '.join(left[:_MOST_NAMED])}{more} in {self._folder}, where later launches may read it; give it "
+            f"left {and_more(left, shown=_MOST_NAMED)} in {self._folder}, where later launches may read it; give it "
             f"a path in {{launch_dir}}, which each launch has for itself"
         )
 
 
 class _Look:
-    """The files below a folder at one moment: when each changed last, its size, and in words what was passed over."""
-
     def __init__(self, folder: Path | None) -> None:
         self.files: dict[str, tuple[int, int]] = {}
         self.is_cut = False
@@ -204,9 +194,9 @@ class _Look:
 
 
 def watched_folder(plan: LaunchPlan) -> Path | None:
-    """Where a script may leave something that outlives its launch: None: nowhere.
+    """Where a script may leave something that outlives its launch, or None.
 
-    That is the folder that is linked into its own, or the one in which the test wants it to run.
+    The folder that is linked into its own, or the one it runs in.
     """
     if not plan.work.is_program:
         return None

@@ -1,6 +1,6 @@
-"""AMD's GPUs, as the package amdsmi of ROCm describes them, by the questions that NVML answers.
+"""AMD's GPUs, as ROCm's package amdsmi describes them, by the questions that NVML answers.
 
-Written by the interface of amdsmi 7.0, and by what torch reads of it; run with simulated GPUs alone.
+By the interface of amdsmi 7.0, and what torch reads of it; run with simulated GPUs alone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CODES = {
     "DRIVER_NOT_LOADED": "DRIVER_NOT_LOADED",
     "AMDGPU_RESTART_ERR": "GPU_IS_LOST",
 }
-"""Statuses of amdsmi, and the errors of NVML that mean the same."""
+"""amdsmi's statuses -> NVML's errors of the same meaning."""
 _WHY_NO_GPU = {
     "NO_PERMISSION": "this process may not use it: a container or a job scheduler has given it to others, or the user "
     "is not in the groups render and video",
@@ -46,7 +46,7 @@ _TARGET = re.compile(r"gfx(\d+)([0-9a-f])[0-9a-f]")
 
 
 class AmdDriver(Driver):
-    """Answers NVML's questions by amdsmi's functions. What amdsmi has no answer to is *not supported*."""
+    """Answers NVML's questions by amdsmi's functions; *not supported* if it has no answer."""
 
     maker = "AMD"
     tool, sets_power = "amd-smi", "set --power-cap"
@@ -75,12 +75,7 @@ class AmdDriver(Driver):
         except self._amdsmi.AmdSmiException as error:
             status = re.search(r"AMDSMI_STATUS_(\w+)", str(error))
             self._fail(_CODES.get(status[1] if status else "", "UNKNOWN"), error)
-        except (
-            AttributeError,
-            KeyError,
-            TypeError,
-            ValueError,
-        ):  # amdsmi of another release, or "N/A" in the place of a number
+        except (AttributeError, KeyError, TypeError, ValueError):  # of another release, or "N/A" for a number
             self._fail("NOT_SUPPORTED")
         return self._fail("NOT_SUPPORTED") if found in (None, "N/A") else found
 
@@ -119,11 +114,7 @@ class AmdDriver(Driver):
 
 @contextlib.contextmanager
 def connect_amd() -> Iterator[AmdDriver]:
-    """The driver, for as long as it is needed.
-
-    Raises:
-        DriverError: there is no amdsmi, or it cannot reach the driver.
-    """
+    """The driver, for as long as it is needed. DriverError: no amdsmi, or no driver."""
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # where it finds no library it prints that, and raises KeyError
             import amdsmi  # type: ignore[import-not-found]
@@ -142,7 +133,7 @@ def connect_amd() -> Iterator[AmdDriver]:
 
 
 def _capability(target: str) -> tuple[int, int] | None:
-    """Of ``gfx90a`` 9.0 and of ``gfx942`` 9.4, as torch says it: the last digit is the stepping."""
+    """``gfx90a`` -> 9.0, ``gfx942`` -> 9.4, as torch says it: the last digit is the stepping."""
     found = _TARGET.fullmatch(target)
     return (int(found[1]), int(found[2], 16)) if found else None
 
@@ -166,7 +157,6 @@ def _power(smi: Any, handle: Any) -> Any:
 
 
 def _held(smi: Any, handle: Any) -> int:
-    """What holds the clocks down now, in NVML's bits."""
     told = smi.amdsmi_get_violation_status(handle)
     reasons = {
         "SwPowerCap": ["active_ppt_pwr"],

@@ -1,4 +1,4 @@
-"""What is asked of a driver of GPUs, and how NVIDIA's answers, through NVML. AMD's is in ``machine/amd.py``."""
+"""What is asked of a driver of GPUs, and how NVIDIA's answers, through NVML; ``machine/amd.py`` has AMD's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WHY_NO_GPU = {
 
 
 class DriverError(DistbenchError):
-    """The driver of the GPUs cannot be asked; the message says why, and what to do. It is absent, or in trouble."""
+    """The driver cannot be asked, and why; it is absent, or in trouble."""
 
     def __init__(self, message: str, *, is_absent: bool) -> None:
         super().__init__(message)
@@ -38,24 +38,24 @@ class DriverError(DistbenchError):
 
 _MOST_LINKS = 36
 _GENERATIONS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
-"""NVML's number of an NVLink version -> its generation: 2.0 and 2.2 are of one, 3.0 and 3.1 of another."""
-_SWITCH = 2
-"""NVML's number of a device type: the link leads to a switch, and through it to all GPUs at it."""
+"""NVML's number of an NVLink version -> its generation: 2.0 and 2.2 are one, 3.0 and 3.1 another."""
+_SWITCH = 2  # NVML's number of a device type: the link leads to a switch, and through it to all GPUs at it
 _NVLINK_BYTES_PER_S = {1: 20e9, 2: 25e9, 3: 25e9, 4: 25e9, 5: 50e9, 6: 100e9}
-"""NVLink's generation -> what one link carries in each direction, by the data sheets of P100, V100, A100, H100, B200
-and Rubin: half of the bidirectional rate over the number of links. A bridge may be slower, which NVML tells."""
+"""NVLink's generation -> bytes/s of a link per direction (data sheets of P100, V100, A100, H100, B200 and Rubin: half
+the bidirectional rate over the number of links). A bridge may be slower, which NVML tells.
+"""
 
 
 @dataclass(kw_only=True)
 class Port:
-    """One GPU's links to others, those that are up.
+    """One GPU's links that are up.
 
     Attributes:
         kind: ``nvlink`` or ``xgmi``.
-        generation: of NVLink; 0: not known.
+        generation: of NVLink, or 0.
         to_switch: links to switches, and through them to all GPUs there.
-        to_gpu: links by the address of the GPU at their other end.
-        bytes_per_s: what one of them carries in each direction; None where that is not known.
+        to_gpu: address of the GPU at the other end -> links.
+        bytes_per_s: of one link in each direction, or None.
     """
 
     kind: str
@@ -95,18 +95,14 @@ class Driver:
         self.binding = binding
 
     def ask(self, name: str, *arguments: Any) -> Any:
-        """The answer of ``nvmlDevice<name>``; None where device, driver or binding have none, or may not give it."""
+        """The answer of ``nvmlDevice<name>``; None if device, driver or binding have none, or may not give it."""
         try:
             return self.demand(name, *arguments)
         except (self.binding.NVMLError, AttributeError):
             return None
 
     def demand(self, name: str, *arguments: Any) -> Any:
-        """The same answer.
-
-        Raises:
-            NVMLError: there is none; :meth:`explain` says why.
-        """
+        """The answer of ``nvmlDevice<name>``. NVMLError: there is none; :meth:`explain` says why."""
         return getattr(self.binding, f"nvmlDevice{name}")(*arguments)
 
     def explain(self, error: Exception) -> str:
@@ -129,23 +125,21 @@ class Driver:
             return None
 
     def place(self, handle: Any, gpu: Gpu) -> tuple[int, str]:
-        """Where a GPU stands in the order in which CUDA counts them."""
+        """A GPU's place in CUDA's order."""
         del handle
         return 0, gpu.pci
 
     def choose(self, cards: Sequence[Gpu], cut: Cut, variables: Mapping[str, str]) -> Choice:
-        """The devices that are visible by the variables, in CUDA's order, and why no more are."""
+        """The devices visible by the variables, in CUDA's order, and why no more are."""
         return choose(cards, cut, variables.get(VARIABLE))
 
     def setting(self, variables: Mapping[str, str]) -> str:
-        """What the user has set to choose among GPUs, as a clause."""
         told = [f"{name} is {variables[name]!r}" for name in self.variables if name in variables]
         return (
             ", ".join(told) or f"{' and '.join(self.variables)} {'is' if len(self.variables) == 1 else 'are'} not set"
         )
 
     def port(self, handle: Any) -> Port:
-        """A GPU's NVLinks, those that are up."""
         port = Port(kind="nvlink")
         field = getattr(self.binding, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON", None)
         [told] = (self.ask("GetFieldValues", handle, [field]) if field is not None else None) or [None]

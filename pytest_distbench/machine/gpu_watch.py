@@ -1,7 +1,7 @@
-"""How the GPUs fare while ranks run on them: clocks, heat, power, memory they keep, and who else uses them.
+"""How GPUs fare while ranks run on them: clocks, heat, power, memory they keep, and who else uses them.
 
-They are looked at from pytest's process, before, during and after a launch, through NVML: nothing runs in the ranks or
-on the GPU for it, and no clock that is judged is running in this process.
+pytest's process looks, before, during and after a launch, through NVML: nothing runs in the ranks or on the GPU, and no
+judged clock runs in this process.
 """
 
 from __future__ import annotations
@@ -36,15 +36,13 @@ _REASONS = {
 }
 """NVML's names of what holds clocks down -> ours. Idle GPUs, and clocks that somebody has set, are held by nothing."""
 _COUNTERS = {"POWER": POWER_CAP, "THERMAL": TEMPERATURE}
-"""NVML's names of its counters of the time for which clocks were held down -> ours."""
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.125, 1.0
-"""Between two looks: short at first, for launches that are over soon."""
-_LONGEST_LOOK_S = 5.0
-"""How long a look may take: the driver may not answer at all where a GPU is in trouble."""
+"""NVML's counters of the time for which clocks were held down -> ours."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.125, 1.0  # between two looks: short at first, for launches that are over soon
+_LONGEST_LOOK_S = 5.0  # how long a look may take: the driver may not answer at all where a GPU is in trouble
 _FIRST_NAMESPACE = "pid:[4026531836]"
-"""What /proc/self/ns/pid leads to outside of containers: there NVML's process ids are ours."""
+"""/proc/self/ns/pid outside of containers, where NVML's process ids are ours."""
 _MPS_SERVER = "nvidia-cuda-mps"
-"""Begins the name of what computes for others, who are looked at themselves. The kernel keeps 15 letters."""
+"""Name of what computes for others, who are looked at themselves; the kernel keeps 15 letters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +51,10 @@ class GpuState:
 
     Attributes:
         at: CLOCK_MONOTONIC seconds.
-        utilisation: share of the last moments in which a kernel ran, 0 to 1.
-        foreign: process id -> whether it is somebody else's; None: nobody can say. Without the server of MPS.
-        by_mps: that server computes, for ranks and whoever else is its client.
-        at_work: processes whose kernels ran of late; None: the driver does not tell.
+        utilisation: share of the last moments with a kernel running, 0 to 1.
+        foreign: process id -> whether it is somebody else's, or None; without MPS's server.
+        by_mps: that server computes, for ranks and other clients.
+        at_work: processes whose kernels ran of late.
     """
 
     at: float
@@ -77,8 +75,7 @@ class GpuState:
 class GpuWatch:
     """Looks at some GPUs while launches run.
 
-    It keeps the driver connected from one launch to the next: where persistence mode is off, a GPU that nobody has
-    open takes seconds to answer.
+    The driver stays connected between launches: without persistence mode a GPU that nobody has open takes seconds.
     """
 
     def __init__(
@@ -100,7 +97,7 @@ class GpuWatch:
 
     @contextlib.contextmanager
     def during(self, count: int) -> Iterator[list[GpuWitness]]:
-        """Watch the first so many GPUs; the list is filled at the end, and stays empty where the driver is silent."""
+        """Watch the first so many GPUs; fills the list at the end, unless the driver is silent."""
         witnesses: list[GpuWitness] = []
         gpus = [gpu for gpu in self._gpus[:count] if gpu.uuid in self._handles]
         if not gpus:
@@ -172,7 +169,7 @@ class GpuWatch:
         )
 
     def memory_in_use(self, count: int) -> dict[str, int]:
-        """Bytes in use, by label, of the first so many GPUs; without those that do not tell."""
+        """Bytes in use by label, of the first so many GPUs that tell."""
         found: dict[str, int] = {}
         for gpu in self._gpus[:count]:
             if self._driver is not None and gpu.uuid in self._handles:
@@ -181,12 +178,9 @@ class GpuWatch:
         return found
 
     def users(self, label: str) -> list[str]:
-        return [
-            _name(pid)
-            for gpu in self._gpus
-            if gpu.label == label and gpu.uuid in self._handles and self._driver is not None
-            for pid in processes_on(self._driver, self._handles[gpu.uuid][1])
-        ]
+        driver = self._driver
+        devices = [self._handles[gpu.uuid][1] for gpu in self._gpus if gpu.label == label and gpu.uuid in self._handles]
+        return [_name(pid) for device in devices if driver is not None for pid in processes_on(driver, device)]
 
     def close(self) -> None:
         self._handles = {}
@@ -194,7 +188,7 @@ class GpuWatch:
 
 
 def summarise(gpu: Gpu, looks: Sequence[GpuState]) -> GpuWitness:
-    """What the looks at one GPU add up to: the first was before the launch, the last after it."""
+    """What the looks at one GPU, from before to after a launch, add up to."""
     busy = [look for look in looks[1:] if look.utilisation is None or look.utilisation > 0]
     last = looks[-1] if looks else GpuState(at=0.0)
     # What held the clocks down -> share of the time: by what was seen, and by the counters, which miss nothing.
@@ -223,14 +217,15 @@ def summarise(gpu: Gpu, looks: Sequence[GpuState]) -> GpuWitness:
     )
 
 
-def complaint(timeout_s: float = _LONGEST_LOOK_S) -> str:
-    """What ``nvidia-smi`` says where a GPU is in trouble: its last line; empty: all is well, or it is not there."""
+def complaint() -> str:
+    """The last line of ``nvidia-smi`` if a GPU is in trouble, else ""."""
+    limit_s = _LONGEST_LOOK_S
     try:
         done = subprocess.run(
-            ["nvidia-smi"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout_s, check=False
+            ["nvidia-smi"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=limit_s, check=False
         )
     except subprocess.TimeoutExpired:
-        return f"nvidia-smi does not answer within {timeout_s:.0f} s: a GPU in trouble blocks who asks for it"
+        return f"nvidia-smi does not answer within {limit_s:.0f} s: a GPU in trouble blocks who asks for it"
     except OSError:
         return ""
     said = done.stdout.strip().splitlines()
@@ -244,20 +239,16 @@ def held_by(driver: Driver, handle: Any) -> frozenset[str]:
 
 
 def processes_on(driver: Driver, handle: Any) -> list[int]:
-    """Process ids of those that compute on a GPU, in the numbering of the host."""
+    """Process ids that compute on a GPU, in the host's numbering."""
     return [int(process.pid) for process in driver.ask("GetComputeRunningProcesses", handle) or []]
 
 
 def own_memory(uuid: str) -> int | None:
-    """Bytes that this process has in use on a GPU, its context and NCCL's buffers included.
-
-    None where the driver does not tell, or numbers processes as another namespace does.
-    """
+    """Bytes that this process uses on a GPU, its context and NCCL's buffers included, or None if unknown."""
     return memory_of(os.getpid(), uuid) if _sees_all_processes() else None
 
 
 def memory_of(pid: int, uuid: str) -> int | None:
-    """The same of a process in the numbering of the host."""
     with contextlib.suppress(DriverError), connect() as driver:
         device = driver.ask("GetHandleByUUID", uuid)
         found = driver.ask("GetComputeRunningProcesses", device) if device is not None else None
@@ -266,7 +257,6 @@ def memory_of(pid: int, uuid: str) -> int | None:
 
 
 def _handles(driver: Driver, gpu: Gpu) -> tuple[Any, Any]:
-    """Of the card, which has the clocks, and of the device, which has the processes; a slice is not its card."""
     device = driver.ask("GetHandleByUUID", gpu.uuid)
     return (driver.ask("GetHandleByUUID", gpu.slice_of) if gpu.slice_of else device), device
 
@@ -274,8 +264,8 @@ def _handles(driver: Driver, gpu: Gpu) -> tuple[Any, Any]:
 def _others(looks: Sequence[GpuState]) -> list[int]:
     """Processes of others that computed on the GPU, or may have.
 
-    In a container NVML's process ids say nothing about whose a process is. There only one counts that was there before
-    the launch and after it: none of its ranks was.
+    In a container NVML's process ids say nothing. Only one that was there before and after the launch counts: it is no
+    rank.
     """
     if not looks:
         return []
@@ -287,7 +277,7 @@ def _others(looks: Sequence[GpuState]) -> list[int]:
 
 
 def _is_foreign(pid: int) -> bool | None:
-    """Whether a process of this host is neither pytest nor below it; None: its number is one of another namespace."""
+    """Whether a process is neither pytest nor below it, or None if it has gone or its number is another namespace's."""
     if not _sees_all_processes():
         return None
     try:
@@ -316,10 +306,8 @@ def _name(pid: int) -> str:
     return f"{name} (pid {pid})" if name else f"pid {pid} of the host"
 
 
-PATIENCE_S = 20.0
-"""How long the driver may take. Contexts of tens of GiB were seen to need several seconds."""
-SLACK_BYTES = 2**28
-"""What other processes and the driver itself may take meanwhile."""
+PATIENCE_S = 20.0  # how long the driver may take. Contexts of tens of GiB were seen to need several seconds
+SLACK_BYTES = 2**28  # what other processes and the driver itself may take meanwhile
 _PAUSE_S = 0.1
 
 
@@ -331,7 +319,7 @@ def await_memory(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, int]:
-    """Wait until GPUs have about as much memory as before; GPU -> bytes that have not come back."""
+    """Wait until GPUs have about as much memory as before; GPU -> bytes still held."""
     deadline = clock() + patience_s
     while True:
         now = read()

@@ -1,7 +1,7 @@
-"""The GPUs that ranks may use, as the driver tells of them without torch, and why others are not among them.
+"""The GPUs that ranks may use, by the driver and without torch, and why others are not among them.
 
-What one device cannot or may not say does not silence the others. GPUs are joined by NVLink or XGMI, with a number of
-links, or by PCIe, with and without peer access.
+A device that does not answer does not silence the others. GPUs are joined by NVLink or XGMI, with a number of links, or
+by PCIe, with and without peer access.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pytest_distbench.releases import hip_version
 
 @contextlib.contextmanager
 def connect() -> Iterator[Driver]:
-    """The driver, for as long as it is needed: the one that torch is built for. Loads no torch, makes no context."""
+    """The driver that torch is built for, for as long as it is needed. Loads no torch, makes no context."""
     if hip_version():
         from pytest_distbench.machine.amd import connect_amd
 
@@ -45,16 +45,16 @@ def connect() -> Iterator[Driver]:
 _CAPABLE_OF_READING = 0
 _CAPABLE = 0
 _ROUTES = {0: "", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
-"""What lies between two GPUs on PCIe, in nvidia-smi's words: a bridge, several, the host's, the node's, two nodes'."""
+"""Between two GPUs on PCIe, in nvidia-smi's words: a bridge, several, the host's, the node's, two nodes'."""
 
 
 _PCIE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
-"""PCIe's generation -> what one lane carries in each direction, behind its line code (PCI-SIG)."""
+"""PCIe's generation -> bytes/s of a lane per direction, behind its line code (PCI-SIG)."""
 _LINK = re.compile(r"(nvlink|pcie|xgmi)(\d*)x(\d+)")
 
 
 def read_links(driver: Driver, handles: Sequence[Any], pcie: Sequence[str]) -> list[list[str]]:
-    """The matrix of what joins each pair; empty on the diagonal. A GPU's own link to the host is told as ``5x16``."""
+    """The matrix of what joins each pair, "" on the diagonal; ``pcie``: each GPU's link to the host, ``5x16``."""
     ports = [driver.port(handle) for handle in handles]
     addresses = [pci_address(driver.ask("GetPciInfo", handle)) for handle in handles]
 
@@ -77,15 +77,15 @@ def read_links(driver: Driver, handles: Sequence[Any], pcie: Sequence[str]) -> l
 
 
 def kinds(links: Sequence[Sequence[str]]) -> list[str]:
-    """The different kinds of link in a matrix, without routes, PCIe last: what a hardware class is told by."""
+    """Kinds of link in a matrix, without routes, PCIe last: part of a hardware class."""
     found = {link.partition(" ")[0] for row in links for link in row if link}
     return sorted(found, key=lambda kind: (kind.startswith("pcie"), kind))
 
 
 def peak_bytes_per_s(gpus: Sequence[Gpu], links: Sequence[Sequence[str]]) -> float | None:
-    """What each of some GPUs can send to the others, in one direction; of different ones the slowest counts.
+    """What the slowest GPU can send to the others in one direction.
 
-    None where they are joined in different ways, by what has no known speed, or there is one alone.
+    None if they are joined in different ways or at unknown speed, or there is one alone.
     """
     count = len(gpus)
     rows = [[_LINK.match(link) for b, link in enumerate(row[:count]) if a != b] for a, row in enumerate(links[:count])]
@@ -136,7 +136,7 @@ class Gpus:
 
     @property
     def platform(self) -> str:
-        """The hardware class: product, what joins several, and the power limit where it is below the default."""
+        """The hardware class: product, what joins several, and a power limit below the default."""
         names = dict.fromkeys(gpu.name for gpu in self.visible)
         capped = [gpu.power_limit_w for gpu in self.visible if gpu.is_capped and gpu.power_limit_w is not None]
         power = [f"{min(capped):.0f}w"] if capped else []
@@ -144,7 +144,7 @@ class Gpus:
 
 
 def read_gpus(variables: Mapping[str, str]) -> Gpus:
-    """Ask the driver. Where it, or one of its GPUs, does not answer, the result says so; nothing is raised."""
+    """Ask the driver. Nothing is raised: what does not answer is in the result."""
     try:
         with connect() as driver:
             try:
@@ -156,7 +156,7 @@ def read_gpus(variables: Mapping[str, str]) -> Gpus:
 
 
 def misplaced(leased: Sequence[Gpu], used: Sequence[str]) -> str:
-    """A sentence about the first rank that did not compute on the GPU that is leased for it; empty: there is none."""
+    """A sentence about the first rank that did not compute on its leased GPU, or ""."""
     for rank, (gpu, uuid) in enumerate(zip(leased, used, strict=False)):
         ours, theirs = (text.lower().removeprefix("gpu-") for text in (gpu.uuid, uuid))
         by_hip = ours.encode().hex()  # torch spells the letters of HIP's UUIDs as bytes
@@ -228,7 +228,7 @@ def _card(driver: Driver, handle: Any, index: int) -> Gpu:
         uuid=str(driver.demand("GetUUID", handle)),
         index=index,
         pci=pci_address(driver.ask("GetPciInfo", handle)),
-        memory_bytes=int(memory.total) if memory is not None else None,
+        memory_bytes=_bytes(memory),
         capability=".".join(map(str, capability)) if capability else "",
         pcie=f"{generation}x{lanes}" if generation and lanes else "",
         nvlinks=port.count,
@@ -248,16 +248,12 @@ def _slices(driver: Driver, handle: Any, gpu: Gpu) -> Iterator[tuple[tuple[int, 
             continue
         place = tuple(driver.ask(f"Get{what}InstanceId", piece) or 0 for what in ("Gpu", "Compute"))
         memory = driver.ask("GetMemoryInfo", piece)
-        described = replace(
-            gpu,
-            name=str(name),
-            uuid=str(uuid),
-            slice_of=gpu.uuid,
-            memory_bytes=int(memory.total) if memory is not None else None,
-            nvlinks=0,
-            nvlink_bytes_per_s=None,
-        )
-        yield (place[0], place[1]), described
+        described = replace(gpu, name=str(name), uuid=str(uuid), slice_of=gpu.uuid, nvlinks=0, nvlink_bytes_per_s=None)
+        yield (place[0], place[1]), replace(described, memory_bytes=_bytes(memory))
+
+
+def _bytes(memory: Any) -> int | None:
+    return None if memory is None else int(memory.total)
 
 
 def _watts(milliwatts: int | None) -> float | None:

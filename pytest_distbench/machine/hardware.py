@@ -1,6 +1,6 @@
-"""What machine this is: the hardware class that keys baselines, its Pythons, and what may be recorded. Without torch.
+"""What machine this is: the hardware class of baselines, its Pythons, and what may be recorded; without torch.
 
-Addresses and host names are stored only when they are asked for.
+Addresses and host names are stored only on request.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ADDRESS = re.compile(
 )
 """Of version 4, and whatever may be one of version 6."""
 _OF_A_VERSION = re.compile(r"(?i)(?:version|driver|cudnn|cuda|nccl|mpi|torch)[\s=:v]{1,3}$")
-"""What stands before a version of four numbers, which looks like an address."""
+"""Before a version of four numbers, which looks like an address."""
 _HOST_OF_USER = re.compile(r"(?<=[\w.-]@)(?:(?:[\w-]+\.)+[A-Za-z]{2,}\b|[A-Za-z][\w-]*(?=:[/~\w]))")
 """A name without a dot is one where a path follows: ``local@ws1`` is a case."""
 
@@ -41,10 +41,9 @@ def host_name() -> str:
 
 
 def mask_addresses(text: str) -> str:
-    """A text without IP addresses, this machine's name, and the hosts of ``user@host.domain`` and ``user@host:path``.
+    """A text without IP addresses, this machine's name, and hosts in ``user@host.domain`` and ``user@host:path``.
 
-    Addresses that mean the same everywhere stay, ``127.0.0.1`` and ``0.0.0.0``; so do hosts in URLs, which lead readers
-    to what they point at.
+    What means the same everywhere stays (``127.0.0.1``, ``0.0.0.0``), and so do hosts in URLs.
     """
     text = _HOST_OF_USER.sub(MASK, _ADDRESS.sub(_masked, text))
     return re.sub(rf"(?<![\w.-]){re.escape(host_name())}(?![\w-])(?:\.[\w-]+)*", MASK, text)
@@ -60,7 +59,7 @@ def _masked(found: re.Match[str]) -> str:
 
 
 NEEDED = ("torch", "numpy", "msgspec", "psutil")
-"""What a rank imports; of this package itself the code that runs here is used."""
+"""A rank's imports besides this package."""
 
 _PROBE_TIMEOUT_S = 60.0
 _PROBE = """
@@ -87,7 +86,7 @@ class Interpreter:
 
 
 def find_interpreter(given: str, folder: Path) -> Interpreter:
-    """Asks a Python what it has, without importing any of it."""
+    """What a Python has, without importing any of it."""
     option = f"distbench_against_python = {given}"
     executable = folder / Path(given).expanduser()
     if os.sep not in given and not executable.exists() and (on_path := shutil.which(given)):
@@ -135,16 +134,16 @@ _ALLOWED = re.compile(
     r"|CUDA_(VISIBLE_DEVICES|DEVICE_ORDER|DEVICE_MAX_CONNECTIONS|LAUNCH_BLOCKING|MODULE_LOADING)"
 )
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
-"""In any part of a variable's name: to leave one out costs nothing."""
+"""In any part of a variable's name."""
 _MARKETING = re.compile(r"\((?:R|TM)\)|\bCPU\b|\bProcessor\b|@.*|\b\d+-Core\b", re.IGNORECASE)
 
 
 def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
 
 
 def cpu_name() -> str:
-    """Product name of the CPU, with family and model where the name alone is generic (as on cloud machines)."""
+    """The CPU's product name, with family and model where that is generic, as on cloud machines."""
     fields: dict[str, str] = {}
     with contextlib.suppress(OSError):
         first = Path("/proc/cpuinfo").read_text(errors="replace").partition("\n\n")[0]
@@ -158,15 +157,14 @@ def cpu_name() -> str:
 
 
 def cpu_class() -> str:
-    """The hardware class of a run on the CPU: product and cores in use. Never a host name or a clock reading."""
+    """Hardware class of a run on the CPU: product and cores in use; never a host name or a clock reading."""
     return f"cpu-{slug(cpu_name())}-{cores()}c"
 
 
 def system(root: Path = Path("/")) -> dict[str, str]:
-    """What software runs on, as far as it tells: OS, kernel, firmware, product name and memory of the machine.
+    """OS, kernel, firmware, product name and memory of the machine, as far as known.
 
-    In a container the OS is the container's, and the rest the host's; of memory what it may use. Serial numbers are not
-    read.
+    In a container: its OS and memory limit, otherwise the host's. Serial numbers are not read.
     """
     dmi = root / "sys/class/dmi/id"
     os_name = re.search(r"""^PRETTY_NAME=["']?([^"'\n]*)""", _content(root / "etc/os-release"), re.MULTILINE)
@@ -203,7 +201,6 @@ def check_platform_name(name: str) -> str:
 
 
 def variables_to_record(variables: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables that may be stored: an allow-list, without addresses and anything named like a secret."""
     return {
         name: mask_addresses(mask_text(value.encode(errors="backslashreplace").decode()))
         for name, value in sorted(variables.items())
@@ -212,7 +209,6 @@ def variables_to_record(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def installed_version(package: str) -> str:
-    """Version of an installed package without importing it; ``not installed`` where there is none."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -228,7 +224,7 @@ def describe(
     shares_gpu: bool = False,
     shares_host: bool = False,
 ) -> Environment:
-    """The environment record of this machine; of a run on the CPU where no GPU is visible to it."""
+    """The environment record of this machine; of a CPU run if no GPU is visible."""
     visible = gpus.visible
     host = GpuHost(
         driver=gpus.driver,

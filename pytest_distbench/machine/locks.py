@@ -1,13 +1,12 @@
-"""What of this host a measurement holds while it runs: the host itself, its GPUs, and a share of its CPUs.
+"""What a measurement holds of this host: the host itself, its GPUs, and a share of its CPUs.
 
-Host and GPUs are held by file locks (flock(2)): they work over pytest-xdist workers, separate runs and containers that
-share the lock folder, and the kernel frees them when their process ends, however it ends. Who waits longest is next:
-beside each lock file lies a queue, in which every process that wants the lock holds the byte of its number (fcntl(2))
-until it has it.
+File locks (flock(2)) hold over pytest-xdist workers, runs and containers with the same lock folder; the kernel frees
+them with their process. Who waits longest is next: in a queue beside each lock file every waiting process holds the
+byte of its number (fcntl(2)).
 
-CPU time is limited by control groups: the cpu controller of cgroups, version 1 or 2 (cgroups(7)). A group is made below
-the one that this process is in, so that whatever limits this process limits the group too. Under version 2 it is a
-threaded one: a group that holds processes may have no other with a controller below it.
+Control groups limit CPU time: the cpu controller of cgroups, version 1 or 2 (cgroups(7)), in a group below this
+process's, whose limits stay. Under version 2 it is threaded: a group that holds processes may have no other with a
+controller below it.
 """
 
 from __future__ import annotations
@@ -30,29 +29,23 @@ import psutil
 from pytest_distbench.errors import AroundUnavailable, LauncherError
 from pytest_distbench.machine.secrets import mask_arguments
 
-WAIT_S = 1800.0
-"""How long a measurement waits for another one."""
-TELL_S = 60.0
-"""How often it says so."""
-_LOOK_S = 2.0
-"""How often it looks who holds the lock."""
-_PAUSE_S = 0.05
-"""Between two tries to take it."""
+WAIT_S = 1800.0  # how long a measurement waits for another one
+TELL_S = 60.0  # how often it says so
+_LOOK_S = 2.0  # how often it looks who holds the lock
+_PAUSE_S = 0.05  # between two tries to take it
 _LONGEST_COMMAND = 150
 _OF_XDIST = "exec(eval(sys.stdin.readline()))"
 """In the command line of a process that pytest-xdist has started: who knows what was typed is its parent."""
-_FLOCK = "hhqqi4x"
-"""The kernel's record of a lock of bytes: kind, whence, start, length, process."""
+_FLOCK = "hhqqi4x"  # the kernel's record of a lock of bytes: kind, whence, start, length, process
 _LONGEST_NUMBER, _LAST_NUMBER = 19, 10**18
 _OWN, _SHARED = 0o600, 0o666
 
 
 @contextlib.contextmanager
 def alone_on_this_host(*, on_wait: Callable[[str], None]) -> Iterator[None]:
-    """One measurement at a time per host and user.
+    """One measurement at a time per host and user; ``on_wait`` is told who has to end first, at once and every minute.
 
-    It is told who has to end first, and again once a minute; another worker of one's own pytest-xdist run is not worth
-    a word before that.
+    Another worker of the own pytest-xdist run is not told at once.
     """
     with _held(_of_host(), "another measurement on this host", on_wait, mode=_OWN):
         yield
@@ -60,16 +53,16 @@ def alone_on_this_host(*, on_wait: Callable[[str], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def beside_others_on_this_host(*, on_wait: Callable[[str], None]) -> Iterator[None]:
-    """Measure beside those who say this too, and beside none that is :func:`alone_on_this_host`."""
+    """Measure with others that share the host, and with none that is :func:`alone_on_this_host`."""
     with _held(_of_host(), "a measurement that is alone on this host", on_wait, mode=_OWN, how=fcntl.LOCK_SH):
         yield
 
 
 @contextlib.contextmanager
 def lease(uuids: Sequence[str], *, on_wait: Callable[[str], None]) -> Iterator[None]:
-    """Hold GPUs, by UUID, against every other run of any user on this host; so all may write to these lock files.
+    """Hold GPUs, by UUID, against every other run of any user on this host: all may write to these lock files.
 
-    They are taken in sorted order, so that two runs cannot wait for each other.
+    In sorted order, so that two runs cannot wait for each other.
     """
     with contextlib.ExitStack() as stack:
         for uuid in sorted(set(uuids)):
@@ -101,7 +94,6 @@ def _holder(path: Path) -> tuple[str, int | None, bool]:
 
 
 def _wait(path: Path, whose: str, on_wait: Callable[[str], None], take: Callable[[], int | None]) -> int:
-    """Wait until the lock is free, and take it."""
     began = time.monotonic()
     told: float | None = None
     while (waited := time.monotonic() - began) < WAIT_S:
@@ -149,9 +141,9 @@ def _held(
 
 @contextlib.contextmanager
 def _queued(path: Path, mode: int) -> Iterator[Callable[[], bool]]:
-    """A place in a queue, and whether it is the first: nobody waits who came before.
+    """A place in a queue, and whether it is the first.
 
-    The kernel frees the place of a process that has ended, and its children never have it.
+    The kernel frees it with its process, whose children never have it.
     """
     descriptor = _open(path, mode)
     try:
@@ -176,7 +168,6 @@ def _queued(path: Path, mode: int) -> Iterator[Callable[[], bool]]:
 
 
 def _take(path: Path, mode: int, how: int) -> int | None:
-    """The descriptor by which the lock is held; None where others hold it."""
     descriptor = _open(path, mode)
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)
@@ -192,10 +183,7 @@ def _take(path: Path, mode: int, how: int) -> int | None:
 
 
 def _open(path: Path, mode: int) -> int:
-    """The lock file, made if it is not there.
-
-    One that another user has made is opened without O_CREAT, which Linux refuses in folders such as /tmp.
-    """
+    """Open or make a lock file; without O_CREAT if it exists, which Linux refuses for others' files in /tmp."""
     flags = os.O_RDWR | os.O_NOFOLLOW
     try:
         descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, mode)
@@ -210,31 +198,27 @@ def _of_host() -> str:
 
 
 PERIOD_US = 5_000
-"""Short, so that a quota slows iterations and does not only pause between them. Under the kernel's own 100 ms the fast
-quarter of steps of 5 ms takes 9 ms with 0.3 of a core, and 16 ms under this."""
-LEAST_US = 1_000
-"""The kernel takes no shorter quota and no shorter period."""
-_PATIENCE_S = 2.0
-"""How long processes that were ended may stay in their group."""
+"""Short, to slow iterations and not only pause between them: with 0.3 of a core the fast quarter of steps of 5 ms takes
+16 ms, and 9 ms under the kernel's own 100 ms.
+"""
+LEAST_US = 1_000  # the kernel takes no shorter quota and no shorter period
+_PATIENCE_S = 2.0  # how long processes that were ended may stay in their group
 _RETRY_S = 0.01
 _GROUP = re.compile(r"distbench-(\d+)-rank\d+")
 _ADVICE = "run pytest as root, in a privileged container, or below systemd-run --user --scope -p Delegate=yes"
 _NAMES = {1: "cpu", 2: ""}
-"""What /proc/self/cgroup calls the hierarchy of the controller; that of version 2 has no name."""
-_CONTROLLERS = "cgroup.controllers"
-"""A file that groups of version 2 have."""
+"""The controller's hierarchy in /proc/self/cgroup; version 2 has no name."""
+_CONTROLLERS = "cgroup.controllers"  # a file that groups of version 2 have
 _FILESYSTEMS = {1: "cgroup", 2: "cgroup2"}
 
 Version = Literal[1, 2]
 
 
 def cpu_group(controller: Path, rank: int) -> Path:
-    """The group of a rank of this process's launches; it need not be there."""
     return controller / f"distbench-{os.getpid()}-rank{rank}"
 
 
 def make_group(group: Path, cpus: float) -> None:
-    """Make a group whose processes together may use so many cores."""
     period_us = max(PERIOD_US, math.ceil(LEAST_US / cpus))
     quota_us = round(cpus * period_us)
     if (group.parent / _CONTROLLERS).exists():
@@ -255,7 +239,7 @@ def make_group(group: Path, cpus: float) -> None:
 
 
 def remove_stale(controller: Path) -> None:
-    """Remove the groups of pytest processes that have ended without doing so; one that is in use stays."""
+    """Remove groups of pytest processes that ended without doing so; one in use stays."""
     for group in controller.glob("distbench-*"):
         named = _GROUP.fullmatch(group.name)
         if named is not None and not psutil.pid_exists(int(named[1])):
@@ -264,10 +248,7 @@ def remove_stale(controller: Path) -> None:
 
 
 def find_controller(root: Path = Path("/")) -> Path:
-    """The folder of the cpu controller for the group of this process.
-
-    Raises :class:`AroundUnavailable` where this system has none, or does not hand it down to that group.
-    """
+    """The cpu controller's folder for this process's group; :class:`AroundUnavailable` if none is handed down."""
     for version in (1, 2):
         if (folder := _own_group(root, version)) is not None:
             return folder
@@ -275,7 +256,7 @@ def find_controller(root: Path = Path("/")) -> Path:
 
 
 def remove(group: Path) -> bool:
-    """Remove a group when the last process in it has ended; False: one has not, and the group is still there."""
+    """Remove a group when its last process has ended; False: it is still there."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
@@ -291,14 +272,13 @@ def remove(group: Path) -> bool:
 
 
 def throttled(group: Path) -> float:
-    """Share of the periods with something to compute in which a group was stopped because its quota was used up."""
+    """Share of periods with something to compute in which a group's quota was used up."""
     lines = (line.split() for line in (group / "cpu.stat").read_text().splitlines())
     counted = {name: int(value) for name, value in lines}
     return counted.get("nr_throttled", 0) / max(1, counted.get("nr_periods", 0))
 
 
 def _own_group(root: Path, version: Version) -> Path | None:
-    """The folder of the group that this process is in, where the controller is of this version."""
     try:
         own = [line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()]
         mounts = (root / "proc/self/mountinfo").read_text().splitlines()

@@ -1,6 +1,6 @@
-"""What must not be stored: secrets, known by their name, by their makers' mark, or as user and password of a URL.
+"""What must not be stored: secrets, by their name, their maker's mark, or as user and password of a URL.
 
-Numbers are no secrets (``max_tokens=512``); nor are texts that only sound like some (``tokenizer=gpt2``).
+Not numbers (``max_tokens=512``) and texts that only sound like secrets (``tokenizer=gpt2``).
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ _HARMLESS = frozenset({
     "padding", "path", "per", "primary", "query", "sep", "size", "sort", "special", "start", "state", "stop", "type",
     "unk", "video", "vocab", "warning",
 })  # fmt: skip
-"""Words beside *key* and *token* that make them parts of a model, of a table, or of an exception's name."""
+"""With these, *key* and *token* belong to a model, a table, or an exception's name."""
 _LONGEST_NAME = 200
-_PASSWORDS = re.compile(r".*(?:passw|pwd|pswd|passphrase|passcode)", re.IGNORECASE)
-"""Of these digits are secrets too."""
+_PASSWORDS = re.compile(r".*(?:passw|pwd|pswd|passphrase|passcode)", re.IGNORECASE)  # of these digits are secrets too
 
 # Every repetition below is possessive or has a limit: what a test passes may be megabytes of anything.
 _USER_INFO = re.compile(r"(?<=://)(?::\S{1,500}|[^\s/:@]{1,200}:(?!\d+/)\S{0,500}|[^\s/]{0,500})@")
@@ -71,17 +70,15 @@ _KNOWN = re.compile(
     r"|ey[JK][\w-]{8,}+\.[\w-]{8,}+(?:\.[\w-]*+)?)",  # JSON Web Tokens
     re.DOTALL,
 )
-"""Formats whose makers have given them a mark, as secret scanners know them."""
+"""Formats with a maker's mark, as secret scanners know them."""
 
-LEAST_KNOWN = 8
-"""Characters of a secret that is masked wherever it stands."""
-_OF_SHELLS = frozenset({"PWD", "OLDPWD"})
-"""Names of variables that sound like a password's, and are folders."""
+LEAST_KNOWN = 8  # characters of a secret that is masked wherever it stands
+_OF_SHELLS = frozenset({"PWD", "OLDPWD"})  # names of variables that sound like a password's, and are folders
 
 
-def mask_secrets(value: Any, name: str = "") -> Any:
-    """A parameter as it may be stored; what a mapping or list with a secret's name holds is secret whatever its own."""
-    return _masked(value, name, is_secret=is_secret_name(name))
+def mask_secrets(value: Any) -> Any:
+    """A parameter as it may be stored; what a mapping or list with a secret's name holds is secret too."""
+    return _masked(value, "", is_secret=False)
 
 
 def _masked(value: Any, name: str, *, is_secret: bool) -> Any:
@@ -132,9 +129,9 @@ def mask_text(text: str) -> str:
 
 
 def secret_values(variables: Mapping[str, str]) -> list[str]:
-    """The values of environment variables that are secret by their names, the longest first; of several lines each.
+    """Values of environment variables with secret names, the longest first, line by line.
 
-    One of fewer than 8 characters may be part of any word; a number, and the path of something, are no secrets.
+    Fewer than 8 characters may be part of any word; numbers and paths are no secrets.
     """
     found = {
         line.strip()
@@ -167,7 +164,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def _mask_pairs(text: str) -> str:
-    """Mask values behind the name of a secret: ``token=X``, ``"token": "X"``, and within a value, ``--opt=token=X``."""
+    """Mask values behind a secret's name: ``token=X``, ``"token": "X"``, ``--opt=token=X``."""
     parts = []
     at = start = 0
     while name := _NAME.search(text, start):

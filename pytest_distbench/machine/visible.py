@@ -1,8 +1,7 @@
-"""Which devices CUDA sees, and in which order, by what users set.
+"""Which devices CUDA sees, in which order, by CUDA_VISIBLE_DEVICES, MIG and CUDA_DEVICE_ORDER.
 
-CUDA_VISIBLE_DEVICES, MIG and CUDA_DEVICE_ORDER say that. The reading of the first is that of torch
-(``torch.cuda._parse_visible_devices``), against which tests check it; the rules for MIG are those of NVIDIA's MIG User
-Guide: one slice at most, and none but it where there is one.
+The first as torch reads it (``torch.cuda._parse_visible_devices``, against which tests check it); MIG by NVIDIA's User
+Guide: one slice at most, and then nothing else.
 """
 
 from __future__ import annotations
@@ -27,17 +26,15 @@ _OLD_SLICE = re.compile(r"MIG-(GPU-[^/]+)/(\d+)/(\d+)")
 
 
 Cut = Mapping[str, Mapping[tuple[int, int], Gpu]]
-"""GPUs on which MIG is on, so that CUDA does not offer them whole, by UUID.
-
-Of each the slices, by (GPU instance, compute instance), in the driver's order.
+"""GPUs with MIG on, which CUDA does not offer whole, by UUID -> slices by (GPU instance, compute instance), in order.
 """
 
 Choice = tuple[list[Gpu], list[str]]
-"""What is visible, in the order in which CUDA numbers it, and why no more of what the user has named is."""
+"""The visible devices in CUDA's order, and why no more of what the user has named are."""
 
 
 def choose(cards: Sequence[Gpu], cut: Cut, setting: str | None) -> Choice:
-    """The devices that are visible by the value of :data:`VARIABLE`, if it is set."""
+    """The devices visible by the value of :data:`VARIABLE`, if set."""
     if setting is not None and setting.startswith("MIG-"):
         # The first name alone counts, in today's spelling or in that of drivers before 470.
         name, comma, _ = setting.partition(",")
@@ -57,9 +54,9 @@ def choose(cards: Sequence[Gpu], cut: Cut, setting: str | None) -> Choice:
 
 
 def listed(cards: Sequence[Gpu], setting: str) -> tuple[list[Gpu], str]:
-    """By numbers, as C's strtoul reads them, or by UUIDs or the beginnings of such, as the first is.
+    """GPUs by numbers, as C's strtoul reads them, or by UUIDs or their beginnings, as the first is.
 
-    Up to the first that names none or several. Twice the same: none at all.
+    Up to the first name of none or several; none at all if one is named twice.
     """
     by_uuid = setting.startswith("GPU-")
     names: list[str] = []

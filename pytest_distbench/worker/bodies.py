@@ -1,7 +1,4 @@
-"""Find a body again inside a rank: import its module, or its file, and look its name up.
-
-A module whose assertions pytest has rewritten gets the same rewriting here: a failing assert explains itself.
-"""
+"""Find a body in a rank, in its module or file, with pytest's assertion rewriting where pytest has rewritten it."""
 
 from __future__ import annotations
 
@@ -55,9 +52,9 @@ def load(reference: BodyReference) -> Callable[[RankContext], object]:
 
 
 def call(body: Callable[..., object], rank: RankContext) -> None:
-    """Call a body: a parameter that has the name of one of ``params`` gets that, the one that is left gets the rank.
+    """Call a body with those of ``params`` that it names, and the rank as the parameter that is left.
 
-    SkipTest is raised where it is marked as unittest's runner would skip it; torch's own decorators only mark.
+    SkipTest: it is marked as unittest's runner would skip it; torch's own decorators only mark.
     """
     if getattr(body, "__unittest_skip__", False):
         raise unittest.SkipTest(getattr(body, "__unittest_skip_why__", ""))
@@ -93,10 +90,10 @@ def check_ran(returned: object) -> None:
 
 
 def check_origin(plan: LaunchPlan) -> None:
-    """Make sure that no module came from another tree than the one this group measures.
+    """Refuse modules from another tree than the one this group measures: both groups would run the same code.
 
-    A project installed as editable may be found by an import hook, which leads to the working tree whatever sys.path
-    says: both groups would then run the same code. So they would with a package that was installed by copy.
+    An import hook of an editable install may lead to the working tree whatever sys.path says, and a copy may be
+    installed.
     """
     if not plan.tree:
         return
@@ -113,14 +110,14 @@ def check_origin(plan: LaunchPlan) -> None:
         known.add(place)
         path = Path(file).resolve()
         if is_installed_here(str(path)) or not any(map(path.is_relative_to, [*allowed, Path(plan.foreign_tree)])):
-            _check_no_copy(name, str(file), plan.tree, ours=allowed[-1])
+            _check_no_copy(name, file, plan.tree, ours=allowed[-1])
         if not path.is_relative_to(plan.foreign_tree):
             continue
         if (
-            any(path.is_relative_to(folder) for folder in allowed)
-            or Path(str(file)).is_relative_to(plan.tree)  # linked there: distbench_against_link
+            any(map(path.is_relative_to, allowed))
+            or Path(file).is_relative_to(plan.tree)  # linked there: distbench_against_link
             or is_installed_here(str(path))
-            or is_installed_here(str(file))
+            or is_installed_here(file)
         ):
             continue
         raise ForeignModuleError(
@@ -140,10 +137,7 @@ _OURS = __name__.partition(".")[0]
 
 
 def may_train(plan: LaunchPlan) -> bool:
-    """Whether ranks may step an optimizer, as far as the text of their body and of what that imports tells.
-
-    They may where it imports what is not known, or cannot be read: the ranks say what is wrong with it.
-    """
+    """Whether ranks may step an optimizer, by the text of their body and of its imports; True if one is unknown."""
     return not isinstance(plan.work, Task) or _may_train(plan.work.body.file, tuple(plan.python_path))
 
 
@@ -205,7 +199,6 @@ def compute(rank: RankContext) -> None:
 
 
 _PACKAGES = (".", "src", "lib", "python")
-"""Below the root of a repository or of a project in it."""
 
 
 @functools.cache
@@ -216,7 +209,6 @@ def _package_in(tree: Path, name: str) -> Path | None:
 
 
 def _check_no_copy(name: str, file: str, tree: str, *, ours: Path) -> None:
-    """Make sure that a module from elsewhere is of no package that the repository has too."""
     top = name.partition(".")[0]
     if top in (*sys.stdlib_module_names, ours.name) or Path(file).is_relative_to(tree):
         return
@@ -272,8 +264,6 @@ def _make_object(owner: type, reference: BodyReference) -> object:
 
 
 class _RewritingLoader(SourceFileLoader):
-    """Loads a file with pytest's assertion rewriting, past the byte-code cache."""
-
     def get_code(self, fullname: str) -> CodeType | None:
         del fullname
         path = self.get_filename()
@@ -290,10 +280,9 @@ class _RewritingLoader(SourceFileLoader):
 
 
 def _explain_comparisons() -> None:
-    """Have a failing ``assert a == b`` say where the two differ, by pytest's own hook; it wants a configuration."""
     from _pytest.assertion import pytest_assertrepr_compare, util
 
-    defaults: Any = SimpleNamespace(
+    defaults: Any = SimpleNamespace(  # pytest's own hook wants a configuration
         get_verbosity=lambda kind=None: 0,
         getini={"assertion_text_diff_style": "ndiff"}.get,
         get_terminal_writer=lambda: SimpleNamespace(_highlight=lambda source, lexer="python": source),

@@ -1,8 +1,4 @@
-"""What of a training survives a restart: checkpoints, and the order of samples.
-
-Each file is whole or known to be torn, and the newest good one is what counts. There is one permutation of the samples
-per epoch, which goes on at the same place after a change of ranks.
-"""
+"""Checkpoints, each whole or known to be torn, and one permutation of the samples per epoch for any number of ranks."""
 
 from __future__ import annotations
 
@@ -25,10 +21,9 @@ def permutation(samples: int, *, seed: int, epoch: int) -> torch.Tensor:
 
 
 def next_count(left: int, *, batch: int, world_size: int, most: int) -> int:
-    """Samples of the next step, over all ranks: a batch for each, or all that is left where that is hardly more.
+    """Samples of the next step over all ranks: a batch for each, or all that is left if the rest were below ``most``.
 
-    What a step leaves of an epoch is nothing, or at least a sample for each of the most ranks there may be: so no rank
-    is ever without one, however many there are in the next step.
+    So no rank is ever without a sample, whatever the next step's number of ranks.
     """
     count = batch * world_size
     return left if left - count < most else count
@@ -40,13 +35,12 @@ def share(chosen: torch.Tensor, *, rank: int, world_size: int) -> torch.Tensor:
 
 
 _KEPT = 3
-"""The newest; a torn one has others behind it."""
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _NAME = re.compile(r"step(\d+)\.pt")
 
 
 def save(folder: Path, step: int, state: dict[str, Any]) -> None:
-    """Write a checkpoint, and remove old ones. It has its name when it is on the disk, whole."""
+    """Write a checkpoint, and remove old ones. It gets its name when it is on the disk, whole."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     data = buffer.getbuffer()
@@ -63,10 +57,7 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> None:
 
 
 def find_good(folder: Path) -> tuple[int, list[str]]:
-    """The step of the newest checkpoint that is whole, and the names of newer ones that are not.
-
-    The step is 0 where there is none: the training begins.
-    """
+    """Step of the newest whole checkpoint, 0 if there is none, and the names of newer ones that are torn."""
     torn: list[str] = []
     for step, path in _by_step(folder):
         if _read(path) is not None:

@@ -1,7 +1,7 @@
-"""RankContext, what a body is given; and Goal, a training loop with a target and the clock around it.
+"""RankContext, what a body is given; and Goal, a training loop with a target and a clock.
 
-Time to accuracy is as MLPerf counts it: from the first step to the evaluation that meets the target, evaluations
-included. The time of the steps alone is kept apart, so that throughput and convergence are judged separately.
+Time to accuracy is MLPerf's: from the first step to the evaluation that meets the target, evaluations included. The
+steps' own time is kept apart: throughput and convergence are judged separately.
 """
 
 from __future__ import annotations
@@ -25,22 +25,11 @@ from pytest_distbench.records.metric import (
     Scalar,
 )
 from pytest_distbench.records.wanted import MODES, Mode, OverRanks
+from pytest_distbench.worker import notebook
 from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.clock.clocks import DeviceSteps, HostSteps, Meter, Steps, block_length
 from pytest_distbench.worker.clock.iterations import MOST_OF_STRUCTURE, time_iterations
 from pytest_distbench.worker.member import Member
-from pytest_distbench.worker.notebook import (
-    check_choice,
-    check_metric,
-    check_name,
-    check_number,
-    check_point,
-    check_scalars,
-    check_unread,
-    check_whole,
-    real,
-    refuse,
-)
 
 
 class RankContext(Member):
@@ -110,15 +99,16 @@ class RankContext(Member):
             RecordingError: an argument is not what is wanted, or the metric was recorded before.
         """
         call = f"timed({show(name)})"
-        name = check_metric(call, name)
-        warmup = check_whole(call, "warmup", warmup, least=0)
-        iterations = check_whole(call, "iterations", iterations, least=1)
-        identity, facts = check_scalars(call, "identity", identity), check_scalars(call, "facts", facts)
-        point = {**self._common_at, **check_point(call, at)}
+        name = notebook.check_metric(call, name)
+        warmup = notebook.check_whole(call, "warmup", warmup, least=0)
+        iterations = notebook.check_whole(call, "iterations", iterations, least=1)
+        identity = notebook.check_scalars(call, "identity", identity)
+        facts = notebook.check_scalars(call, "facts", facts)
+        point = {**self._common_at, **notebook.check_point(call, at)}
         if before is not None and not callable(before):
-            refuse(call, "before to be a function of the iteration's index, or None", before)
+            notebook.refuse(call, "before to be a function of the iteration's index, or None", before)
         identity = self._with_mode(call, mode, warmup, identity)
-        if check_choice(call, "over_ranks", over_ranks, get_args(OverRanks)) != "max":
+        if notebook.check_choice(call, "over_ranks", over_ranks, get_args(OverRanks)) != "max":
             identity = {**identity, "over_ranks": over_ranks}
         label = self.notebook.expect_new(name, point)
         self._unfinished.append(label)
@@ -136,8 +126,7 @@ class RankContext(Member):
         return run()
 
     def _with_mode(self, call: str, mode: Mode, warmup: int, identity: dict[str, Scalar]) -> dict[str, Scalar]:
-        """The identity of a loop with its mode; the usual one stands there only where the body names it."""
-        check_choice(call, "mode", mode, MODES)
+        notebook.check_choice(call, "mode", mode, MODES)
         if identity.get("mode", mode) != mode:
             raise RecordingError(f"{call}: mode={mode!r}, and {identity['mode']!r} in identity=; leave it out there")
         if mode == "per-iteration":
@@ -179,8 +168,7 @@ class RankContext(Member):
         )
 
 
-STEADY_STEP = 3
-"""The step whose collectives are the fingerprint: DDP forms its buckets anew in the second."""
+STEADY_STEP = 3  # the step whose collectives are the fingerprint: DDP forms its buckets anew in the second
 
 
 class Goal:
@@ -233,16 +221,16 @@ class Goal:
             RecordingError: numbers that make no training.
         """
         call = self._call = f"goal({show(metric)})"
-        self.metric = check_name(call, "metric", metric)
-        self.target = check_number(call, "target", target)
-        self.every = check_whole(call, "every", every, least=1)
-        self.max_steps = check_whole(call, "max_steps", max_steps, least=every)
-        min_steps = check_whole(call, "min_steps", min_steps, least=0)
+        self.metric = notebook.check_name(call, "metric", metric)
+        self.target = notebook.check_number(call, "target", target)
+        self.every = notebook.check_whole(call, "every", every, least=1)
+        self.max_steps = notebook.check_whole(call, "max_steps", max_steps, least=every)
+        min_steps = notebook.check_whole(call, "min_steps", min_steps, least=0)
         self.curve_steps, self.evaluation_samples = (
-            None if value is None else check_whole(call, name, value, least=1)
+            None if value is None else notebook.check_whole(call, name, value, least=1)
             for name, value in (("curve_steps", curve_steps), ("evaluation_samples", evaluation_samples))
         )
-        self.better = check_choice(call, "better", better, ("higher", "lower"))
+        self.better = notebook.check_choice(call, "better", better, ("higher", "lower"))
         self.min_steps = min(max(min_steps, self.curve_steps or FEWEST_CURVE_STEPS), self.max_steps)
         self.reached_at: int | None = None
         self._start = 0.0
@@ -250,11 +238,9 @@ class Goal:
         self._rank = rank
         self._step = 0
         self._meter = Meter(rank.delay)
-        self._clock: Steps = (
-            DeviceSteps(self._meter, rank.synchronize, rank.delay)
-            if rank.device.type == "cuda"
-            else HostSteps(self._meter, rank.delay)
-        )
+        self._clock: Steps = HostSteps(self._meter, rank.delay)
+        if rank.device.type == "cuda":
+            self._clock = DeviceSteps(self._meter, rank.synchronize, rank.delay)
         self._evaluation_s = 0.0
         self._values: list[float] = []
         self._losses: list[torch.Tensor] = []
@@ -270,9 +256,9 @@ class Goal:
             RecordingError: no number of samples, the steps of this goal were taken before, or there was no evaluation.
         """
         call = f"{self._call}.steps(...)"
-        samples = check_number(call, "samples_per_step", samples_per_step)
+        samples = notebook.check_number(call, "samples_per_step", samples_per_step)
         if samples <= 0:
-            refuse(call, "samples_per_step above 0", samples_per_step)
+            notebook.refuse(call, "samples_per_step above 0", samples_per_step)
         if self._is_open or self._is_over:
             raise RecordingError(
                 f"{call}: the steps of this goal were taken before; make a new one with rank.goal(...)"
@@ -352,20 +338,20 @@ class Goal:
         if not self._is_open or not self._step:
             raise RecordingError(f"{call}: wanted inside the loop over goal.steps(...), found outside of it")
         if not callable(evaluate):
-            refuse(call, "evaluate to be a function that returns the metric", evaluate)
+            notebook.refuse(call, "evaluate to be a function that returns the metric", evaluate)
         if loss is not None:
-            self._losses.append(torch.as_tensor(check_unread(call, "loss", loss)))
+            self._losses.append(torch.as_tensor(notebook.check_unread(call, "loss", loss)))
         if self._step % self.every or self._rank.only_structure:
             return False
         self._clock.pause()
         self._rank.synchronize()
         mark = self._rank.delay.mark()
         start = HostClock.perf_counter()
-        with self._rank.watch.beside(), self._rank.phases.apart():
-            if (mine := real(found := evaluate())) is None:
-                refuse(call, "evaluate() to return a number", found)
+        with self._rank.watch.apart(is_workloads=True), self._rank.phases.apart():
+            if (mine := notebook.real(found := evaluate())) is None:
+                notebook.refuse(call, "evaluate() to return a number", found)
             where = f"{call} at step {self._step}"  # where it is none that could be recorded, every rank says so
-            value = check_number(where, "the evaluation on rank 0", self._rank.agree(mine))
+            value = notebook.check_number(where, "the evaluation on rank 0", self._rank.agree(mine))
             self._rank.synchronize()
         self._rank.delay.wait(mark, is_apart=True)
         self._evaluation_s += HostClock.perf_counter() - start
@@ -387,21 +373,15 @@ class Goal:
             reached_s = self._ends_s[self.reached_at // self.every - 1]
             rank.record(f"time_to_{metric}", reached_s, unit="s", better="lower", identity=goal)
         rank.record_times("step_time", self._clock.times, self._meter)
-        samples = {} if self.evaluation_samples is None else {"evaluation_samples": self.evaluation_samples}
-        rank.record(
-            f"final_{metric}",
-            self._values[-1],
-            better="floor" if self.better == "higher" else "same",
-            identity={"min_steps": self.min_steps, **goal, **samples},
-        )
+        identity = {"min_steps": self.min_steps, **goal}
+        if self.evaluation_samples is not None:
+            identity["evaluation_samples"] = self.evaluation_samples
+        better: Better = "floor" if self.better == "higher" else "same"
+        rank.record(f"final_{metric}", self._values[-1], better=better, identity=identity)
         rank.record(f"{EVALUATED}{metric}", self._values, better="info", facts={EVERY: self.every})
         rank.record(EVALUATION_ENDS, self._ends_s, unit="s", better="info", facts={EVERY: self.every})
-        rank.record(
-            "samples_per_second",
-            samples_per_step * self._step / (total_s - self._evaluation_s),
-            unit="samples/s",
-            reduce="min",
-        )
+        rate = samples_per_step * self._step / (total_s - self._evaluation_s)
+        rank.record("samples_per_second", rate, unit="samples/s", reduce="min")
         rank.record("evaluation_time", self._evaluation_s, unit="s", reduce="max")
         if not self._losses:
             return
@@ -417,7 +397,6 @@ class Goal:
 
 
 def _seconds(work: Callable[[], None]) -> float:
-    """How long our own work took, to be left out of the training's time."""
     start = HostClock.perf_counter()
     work()
     return HostClock.perf_counter() - start

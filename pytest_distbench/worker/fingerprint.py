@@ -1,11 +1,10 @@
-"""Watch: what one iteration or training step of this rank does, and what all others do beside it.
+"""Watch: what one iteration or training step of this rank does, and how the others differ from it.
 
-While an iteration is described an :class:`Observer` looks, which costs some time in each collective: it is one that no
-clock counts, or one of many. What lies outside of loops, where a body may have clocks of its own, is read afterwards
-out of torch's flight recorder, which writes by itself. How many collectives the timed iterations had is the
-difference of two numbers that their groups count anyway, and which of them had others a :class:`StepFollower` notes.
-On the backend ``fake``, where no clock means anything, the observer looks at all of it. What the plugin itself sends
-(barriers, counts) lies *apart*, and is left out.
+An :class:`Observer` looks at the described iteration, one that is not timed or one of many: it costs time in each
+collective. Outside of loops, where a body may have clocks of its own, torch's flight recorder is read afterwards. The
+groups count the collectives of timed iterations anyway; a :class:`StepFollower` notes which of them had others. On the
+backend ``fake`` the observer looks at everything. What the plugin itself sends (barriers, counts) is left out as
+*apart*.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -44,9 +42,7 @@ _CLOCK_STEP_NS = 5_000_000
 
 _Part = TypeVar("_Part")
 _Message = tuple[str, int, str]
-"""Dtype, bytes, group."""
 _Recorded = tuple[str, str, int, str]
-"""The recorder's name, and the message."""
 
 
 @dataclass(slots=True)
@@ -62,10 +58,9 @@ class _Window:
 
 
 class Watch:
-    """The fingerprints of one rank, by key, and when it entered what they describe, and by which line. Where it is off
-    every method does nothing.
+    """Fingerprints of one rank by key, and the times and lines at which it entered their collectives.
 
-    ``sees_all``: the backend moves no data, and the observer looks all the time.
+    If off, every method does nothing. ``sees_all``: the backend moves no data, and the observer looks all the time.
     """
 
     def __init__(self, *, is_on: bool, sees_all: bool = False, rank: int = 0, observer: Observer | None = None) -> None:
@@ -89,7 +84,7 @@ class Watch:
         self._mark_ns = HostClock.time_ns()
 
     def look(self) -> None:
-        """Begin where the observer looks all the time: called when there is a process group, or one may come."""
+        """Begin where the observer looks all the time: called when there is or may come a process group."""
         if self.is_on and self._sees_all:
             self._observer.look()
 
@@ -122,16 +117,15 @@ class Watch:
 
     @property
     def open_key(self) -> str:
-        """What is being described; empty: nothing."""
         return self._open.key if self._open is not None else ""
 
     @property
     def sent(self) -> int:
-        """Collectives, sends and receives so far of what is being described; 0: nothing is."""
+        """Collectives, sends and receives so far of what is being described, or 0."""
         return len(self._observer.notes) - self._open.first_note if self._open is not None else 0
 
     def begin(self, key: str) -> None:
-        """The iteration described under ``key`` begins; a later one takes the place of an earlier."""
+        """Begin the iteration described under ``key``; a later one replaces an earlier."""
         if not self.is_on:
             return
         self._hook.close()
@@ -158,7 +152,8 @@ class Watch:
         number = _difference(self.entered(), window.entered_before)
         is_gone = number is not None and number < 0  # a group, with its count
         self._per_iteration[window.key] = sum(note.is_counted for note in notes) if is_gone else number
-        window.sent = _rows(note.told for note in notes)
+        told = [note.told for note in notes]
+        window.sent = _rows(told)
         self.lines[window.key] = [note.line for note in notes]
         self.times[window.key] = [(note.at_ns - self._clock_offset_ns) / 1e9 for note in notes[:_MOST_STAMPS]]
         may_go_back = window.graph_nodes not in (None, torch_internals.graph_nodes())  # autograd has recorded in it
@@ -166,23 +161,19 @@ class Watch:
             window.sent,
             groups=self._of_me(groups_here()),
             facts={name: {self._who: count(window)} for name, count in FACTS.items()},
-            pickled_bytes=max(
-                (one.message_bytes for one, is_pickle in _marked(n.told for n in notes) if is_pickle), default=0
-            ),
+            pickled_bytes=max((one.message_bytes for one, is_pickle in _marked(told) if is_pickle), default=0),
             in_backward={self._who: sum(n.is_in_backward for n in notes)} if notes and may_go_back else {},
             totals={name: value for name, count in TOTALS.items() if (value := count(window))},
             is_full=True,
         )
 
     def sends(self, key: str) -> list[Collective]:
-        """The collectives of what is described under a key."""
         return self.found[key].collectives[self._who]
 
     def _made(self, rows: list[Collective], **parts: Any) -> Fingerprint:
         return Fingerprint(collectives={self._who: rows}, **parts)
 
     def _of_me(self, part: _Part | None) -> dict[str, _Part]:
-        """A part of a fingerprint that this rank alone has; of nothing there is none."""
         return {self._who: part} if part else {}
 
     def entered(self) -> int | None:
@@ -201,8 +192,6 @@ class Watch:
         return 0 if self.found else max(0, self.entered() or 0)
 
     def follow(self, key: str) -> StepFollower:
-        """Whoever follows the steps of the loop that is described under ``key``."""
-
         def count() -> Count | None:
             if self._sees_all or not self.is_on:
                 return (self._observer.counted, 0) if self.is_on else None
@@ -212,7 +201,7 @@ class Watch:
         return StepFollower(count, self._rows_of, lambda: self._per_iteration.get(key), self._capacity)
 
     def compare(self, key: str, *, since: int | None, iterations: int, course: StepFollower | None = None) -> None:
-        """Note what the iterations of a loop did beside the described one, since what :meth:`entered` said before."""
+        """Note how many collectives a loop's iterations had beyond the described one, since :meth:`entered`."""
         number, each = _difference(self.entered(), since), self._per_iteration.get(key)
         if number is not None and each is not None and iterations and (more := number - iterations * each):
             self.found[key] = replace(self.found[key], beyond={self._who: (more, iterations)})
@@ -220,20 +209,12 @@ class Watch:
             self.note_course(key, course)
 
     def note_course(self, key: str, course: StepFollower) -> None:
-        """Put the kinds of steps beside the description."""
         if key in self.found:
             self.found[key] = replace(self.found[key], course=self._of_me(course.made(self.sends(key))))
 
-    def apart(self) -> AbstractContextManager[None]:
-        """What happens inside is not the workload's."""
-        return self._aside(is_apart=True)
-
-    def beside(self) -> AbstractContextManager[None]:
-        """What happens inside is the workload's, and a part of its step, but not what every step does."""
-        return self._aside(is_apart=False)
-
     @contextlib.contextmanager
-    def _aside(self, *, is_apart: bool) -> Iterator[None]:
+    def apart(self, *, is_workloads: bool = False) -> Iterator[None]:
+        """What happens inside is not the workload's; or it is, and a part of its step, but not of every step."""
         if not self.is_on:
             yield
             return
@@ -244,24 +225,20 @@ class Watch:
         finally:
             self._observer.is_paused = was_paused
             number = _difference(self.entered(), before)
-            if not is_apart:
+            if is_workloads:
                 self._entered_beside += number or 0
             elif number != 0:  # a reducer is asked at each forward pass, and sends something once
                 self._entered_apart += number or 0
                 self._apart.append((begin, HostClock.time_ns()))
 
     def _rows_of(self, stretches: Sequence[tuple[int, int]]) -> list[list[Collective] | None]:
-        """What was sent in each of several stretches of time; None: not known."""
         if self._sees_all:
             notes = self._observer.notes
             return [_rows(n.told for n in notes if a <= n.at_ns <= b) for a, b in stretches]
         rings = _rings()
-        return [
-            None
-            if not self._capacity or self._why_not_remembered(rings, begin_ns)
-            else _rows(self._inside(rings, begin_ns, end_ns))
-            for begin_ns, end_ns in stretches
-        ]
+        is_known = [self._capacity and not self._why_not_remembered(rings, begin_ns) for begin_ns, _ in stretches]
+        found = zip(stretches, is_known, strict=True)
+        return [_rows(self._inside(rings, *stretch)) if known else None for stretch, known in found]
 
     def _why_not_remembered(self, rings: Sequence[Sequence[FlightEntry]], begin_ns: int) -> str:
         if abs(_clock_offset_ns() - self._clock_offset_ns) > _CLOCK_STEP_NS:
@@ -271,10 +248,7 @@ class Watch:
         return ""
 
     def _learn_names(self, asked: Sequence[Collective], begin_ns: int) -> None:
-        """What the recorder calls by another name, by the step that just ended, of which both have told.
-
-        It writes down what a backend makes of a collective: gloo's all_reduce may be a reduce_scatter_tensor.
-        """
+        """The recorder's names of collectives -> those asked for: gloo's all_reduce may be a reduce_scatter_tensor."""
         rings = _rings() if asked else []
         recorded = self._entered_inside(rings, begin_ns, HostClock.time_ns())
         asked_alike, recorded_alike = _by_message(asked), _by_message(map(_collective, recorded))
@@ -285,7 +259,6 @@ class Watch:
                     self._names[op, *message] = [name for own, name in zip(ops, names, strict=True) if own == op]
 
     def _inside(self, rings: Sequence[Sequence[FlightEntry]], begin_ns: int, end_ns: int) -> Iterator[Collective]:
-        """What is the workload's of a stretch of time, in the order it was entered, by the names that it used."""
         seen: Counter[_Recorded] = Counter()
         for one in map(_collective, self._entered_inside(rings, begin_ns, end_ns)):
             recorded = (one.op, *_message(one))
@@ -295,14 +268,9 @@ class Watch:
 
     def _entered_inside(self, rings: Sequence[Sequence[FlightEntry]], begin_ns: int, end_ns: int) -> list[FlightEntry]:
         apart = [(a, b) for a, b in self._apart if a <= end_ns and b >= begin_ns]
-        inside = [
-            entry
-            for ring in rings
-            for entry in ring
-            if begin_ns <= entry.time_created_ns <= end_ns
-            and not any(a <= entry.time_created_ns <= b for a, b in apart)
-        ]
-        return sorted(inside, key=lambda entry: entry.time_created_ns)
+        inside = [e for ring in rings for e in ring if begin_ns <= e.time_created_ns <= end_ns]
+        own = [e for e in inside if not any(a <= e.time_created_ns <= b for a, b in apart)]
+        return sorted(own, key=lambda entry: entry.time_created_ns)
 
 
 def _held(window: _Window) -> list[torch.Tensor]:
@@ -310,7 +278,6 @@ def _held(window: _Window) -> list[torch.Tensor]:
 
 
 def _kept(window: _Window) -> list[torch.Tensor]:
-    """What the optimizers keep beside the parameters, such as moments."""
     states = [state for o in window.optimizers.values() for state in o.state.values() if isinstance(state, Mapping)]
     return [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
 
@@ -319,17 +286,16 @@ FACTS: dict[str, Callable[[_Window], int]] = {
     "parameter_bytes": lambda window: _bytes_of(_held(window)),
     "optimizer_bytes": lambda window: _bytes_of(_kept(window)),
 }
-"""What is counted of a step on each rank, of what it sent and of the optimizers that stepped in it; of what is sharded,
-its own shard.
+"""Counts per rank of a described step, by name; of sharded state its own shard. Names of bytes end in ``_bytes``.
 
-``judging.fingerprint_rule.FACTS`` says how a change of it is told. Names of bytes end in ``_bytes``.
+``judging.fingerprint_rule.FACTS`` has the texts.
 """
 
 TOTALS: dict[str, Callable[[_Window], int]] = {
     "parameters": lambda window: sum(_own(p).numel() for p in _held(window)),
     "optimizer_steps": lambda window: window.optimizer_steps,
 }
-"""The same, added over all ranks."""
+"""Counts of a described step, added over all ranks."""
 
 
 _OF_OBJECTS = {"broadcast", "all_gather", "all_gather_into_tensor", "gather", "scatter", "send", "recv"}
@@ -344,7 +310,6 @@ def _marked(collectives: Iterable[Collective]) -> Iterator[tuple[Collective, boo
 
 
 def _rows(collectives: Iterable[Collective]) -> list[Collective]:
-    """Equal ones in a row as one, pickles without their sizes."""
     rows: list[Collective] = []
     for one, is_pickle in _marked(collectives):
         found = replace(one, dtype=PICKLE, message_bytes=0) if is_pickle else one
@@ -392,7 +357,6 @@ def _collective(entry: FlightEntry) -> Collective:
 
 
 def _rings() -> list[list[FlightEntry]]:
-    """What the recorders hold, the oldest first, of each that holds something."""
     found = []
     for content in torch_internals.recordings(whole=True).values():
         with contextlib.suppress(msgspec.DecodeError):

@@ -1,15 +1,13 @@
-"""What processes inherit that are forked with torch loaded, and how each becomes one as torchrun starts it.
+"""What forked processes inherit with torch loaded, and how each becomes one as torchrun starts it.
 
-The process that they are forked from imports once for all ranks what a project adds (``distbench_preload``). No rank
-can use CUDA if that process has: so each of these modules is looked at, and the one that did it is named. Ranks know by
-the memory they inherit.
+The process they are forked from imports ``distbench_preload`` once for all ranks. No rank can use CUDA if that process
+has: so it is looked at after each module, and the culprit is named.
 
-A rank shares no state with the others, above all no chance. Generators that were seeded once, before the fork, would
-give every rank of every launch the same weights, shuffles and dropout, and hide a seed or a broadcast that was
-forgotten. This module is imported before torch.
+Ranks share no random state: generators seeded before the fork would give every rank of every launch the same weights,
+shuffles and dropout, and hide a forgotten seed or broadcast. This module is imported before torch.
 
-Every private part of Python that ranks and their parent use is here, too: to be looked at when a release of Python is
-new. None has a public way, and all of it is there from Python 3.11 to 3.13.
+Every private part of Python that ranks and their parent use is here: look at it when a release of Python is new. All of
+it is there from Python 3.11 to 3.13, and has no public way.
 """
 
 from __future__ import annotations
@@ -33,12 +31,10 @@ from typing import Any
 
 from pytest_distbench.errors import ConfigurationError
 
-TEMPORARY_FILE: type[Any] = tempfile._TemporaryFileWrapper
-"""What ``NamedTemporaryFile`` returns."""
+TEMPORARY_FILE: type[Any] = tempfile._TemporaryFileWrapper  # what ``NamedTemporaryFile`` returns
 
 
 def place_sockets(folder: str) -> None:
-    """Let multiprocessing make its sockets in a folder."""
     multiprocessing.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]
 
 
@@ -64,7 +60,6 @@ def wait_for_threads() -> None:
 
 
 def run_exit_handlers() -> None:
-    """What was registered with ``atexit``, the last first."""
     atexit._run_exitfuncs()
 
 
@@ -76,14 +71,12 @@ def open_descriptors() -> set[int]:
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 """At 1 ``torch.cuda.is_available()`` asks the driver's library in place of CUDA, which leaves a fork its CUDA."""
 
-POISONED_BY: list[str] = []
-"""The module among them whose import used CUDA; empty: none did."""
+POISONED_BY: list[str] = []  # the module whose import used CUDA, if any
 
 _AS_IMPORTED: dict[str, Callable[[], None]] = {}
-"""Generator that a module of the project has seeded when it was imported -> what makes it so again after a fork."""
+"""Generators that a module of the project seeded at its import -> what restores that after a fork."""
 
-_UNSEEDED: list[Any] = []
-"""Generators of its own that such a module has made without a seed."""
+_UNSEEDED: list[Any] = []  # generators that such a module made without a seed
 
 
 def load(names: Sequence[str]) -> None:
@@ -101,10 +94,10 @@ def load(names: Sequence[str]) -> None:
 
 
 def begin_anew() -> None:
-    """Leave to the process that this one was forked from what is that one's, and seed all generators by chance.
+    """Leave its exit handlers and finalizers to the parent, and seed all generators by chance.
 
-    A handler that removes a temporary folder would remove it under the other ranks. And a rank that needs a resource
-    tracker, for shared memory say, starts its own, which cleans up when this rank ends, not when all do.
+    A parent's temporary folder would be removed under the other ranks. A rank that needs a resource tracker starts its
+    own, which cleans up when this rank ends.
     """
     import torch
 
@@ -126,7 +119,6 @@ def begin_anew() -> None:
 
 
 def check_fork() -> None:
-    """To be called in a rank that is to use CUDA: it must not be forked from a process that has."""
     if POISONED_BY:
         raise ConfigurationError(
             f"importing {POISONED_BY[0]} (distbench_preload) used CUDA in the process that all ranks are forked from, "
@@ -163,7 +155,6 @@ def _note_seed(name: str, _: object, is_seeded: bool) -> None:  # noqa: FBT001 a
 
 @contextlib.contextmanager
 def _looking_at(module: Any, name: str, look: Callable[[Any, bool], None]) -> Iterator[None]:
-    """Meanwhile it is seen what a function returns, and whether it was given a seed."""
     own = getattr(module, name)
 
     def looking(*args: Any, **options: Any) -> Any:

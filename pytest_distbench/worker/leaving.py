@@ -1,7 +1,4 @@
-"""How a rank ends: what it says of the exception that ended it, and how it leaves.
-
-Its threads and exit handlers run as in any Python process, and have a limit.
-"""
+"""How a rank ends: what it says of the exception that ended it, and how it leaves, within a limit."""
 
 from __future__ import annotations
 
@@ -26,21 +23,20 @@ from pytest_distbench.errors import BodyError
 from pytest_distbench.records.launch import ErrorReport, Outcome
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import XFAILED
+from pytest_distbench.units import and_more
 from pytest_distbench.worker import bodies
 from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.forked import TEMPORARY_FILE, run_exit_handlers, wait_for_threads
 from pytest_distbench.worker.torch_internals import skips_of_torchs_tests
 
 _MACHINERY = (contextlib.__file__, ast.__file__)
-_REWRITING = "/_pytest/assertion/"
-"""Frames in these files stand between ours and the user's."""
+_REWRITING = "/_pytest/assertion/"  # frames in these files stand between ours and the user's
 
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<")
 
 _LONGEST_TEXT = 8_000
 _TORCH = f"{Path(torch.__file__).parent}/"
-_LONGEST_CHAIN = 100
-"""Causes of causes: a class may invent them without end."""
+_LONGEST_CHAIN = 100  # a class may invent causes of causes without end
 
 
 def classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
@@ -87,8 +83,8 @@ def _classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
 def without_values(raised: BaseException, error: ErrorReport) -> tuple[Outcome, ErrorReport]:
     """What an exception means on the backend ``fake``, where a rank receives nothing.
 
-    An assert of the user's is about values, and a reason to skip. One of a library is not: a call may be wrong. What
-    else fails may do so for lack of values, whatever torch says of it, and that is told.
+    An assert of the user's is about values: a skip. Anything else fails, a library's assert too, and says that it may
+    lack values.
     """
     said, _, rest = error.message.partition("\n")
     trace = _innermost(raised)
@@ -101,14 +97,13 @@ def without_values(raised: BaseException, error: ErrorReport) -> tuple[Outcome, 
 
 
 def describe(raised: BaseException) -> str:
-    """Its class and its text, in a line or few."""
     return _cut(f"{type(raised).__name__}: {_text_of(raised)}")
 
 
 def _chain(raised: BaseException) -> list[BaseException]:
-    """An exception, what it came from, and so on to the first. Compared by identity: equality is the class's own."""
     found: list[BaseException] = []
     before: BaseException | None = raised
+    # by identity: equality is the class's own
     while before is not None and len(found) < _LONGEST_CHAIN and all(before is not one for one in found):
         found.append(before)
         before = before.__cause__ if before.__cause__ is not None else before.__context__  # not "or": that asks it
@@ -166,16 +161,15 @@ def user_frames(raised: BaseException) -> TracebackType | None:
     return found or (None if isinstance(raised, SyntaxError | BodyError) else raised.__traceback__)
 
 
-LEAVING_S = 10.0
-"""How long threads and exit handlers may take: less than pytest gives the ranks to end."""
+LEAVING_S = 10.0  # how long threads and exit handlers may take: less than pytest gives the ranks to end
 
 _MOST_THREADS = 4
 
 
 def leave(tell: Callable[[str], None]) -> None:
-    """Wait for this process's threads and run what was registered with ``atexit``, in Python's order.
+    """Wait for this process's threads and run its exit handlers, in Python's order.
 
-    ``tell`` is told what was still going on after :data:`LEAVING_S`; then the process ends, with exit code 0.
+    After :data:`LEAVING_S` ``tell`` is told what still goes on, and the process ends with exit code 0.
     """
     threads_ended, done = threading.Event(), threading.Event()
     threading.Thread(target=_give_up, args=(threads_ended, done, tell), name="distbench-leaving", daemon=True).start()
@@ -206,9 +200,8 @@ def _give_up(threads_ended: threading.Event, done: threading.Event, tell: Callab
         what = f"its exit handlers were not done{_place(frames.get(main.ident or 0))}"
     else:
         threads = [t for t in threading.enumerate() if t is not main and not t.daemon]
-        named = [f"{t.name}{_place(frames.get(t.ident or 0))}" for t in threads[:_MOST_THREADS]]
-        more = f" and {len(threads) - _MOST_THREADS} more" if len(threads) > _MOST_THREADS else ""
-        what = f"threads it had started still ran ({', '.join(named)}{more})"
+        named = [f"{t.name}{_place(frames.get(t.ident or 0))}" for t in threads]
+        what = f"threads it had started still ran ({and_more(named, shown=_MOST_THREADS)})"
     tell(f"{what} after {LEAVING_S:.0f} s, and were ended")
     with contextlib.suppress(BaseException):
         _finish_files()
@@ -217,10 +210,10 @@ def _give_up(threads_ended: threading.Event, done: threading.Event, tell: Callab
 
 
 def _finish_files() -> None:
-    """Write out the files that this process has opened and still holds, and remove its named temporary ones.
+    """Flush the files that this process holds open, and remove its named temporary ones, as finalising would.
 
-    The interpreter would do so when it is finalised, which is left out. What was there before the rank began is frozen,
-    and not among the objects. Nothing is asked of one that is no file: its class may do anything then.
+    What the parent had is frozen, and not among the objects. Nothing is asked of other objects: their class may do
+    anything.
     """
     for held in [held for held in gc.get_objects() if issubclass(type(held), (io.IOBase, TEMPORARY_FILE))]:
         with contextlib.suppress(Exception):  # closed, or its disk is full

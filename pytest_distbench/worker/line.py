@@ -1,4 +1,4 @@
-"""The rank's line to its site: phases and progress out, requests in, and a lifeline: the rank dies with the site."""
+"""A rank's line to its site: phases and progress out, requests in, and a lifeline: the rank dies with the site."""
 
 from __future__ import annotations
 
@@ -13,26 +13,17 @@ from pathlib import Path
 import msgspec
 
 from pytest_distbench.errors import LauncherError
+from pytest_distbench.records import wire
 from pytest_distbench.records.launch import Phase
-from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.wire import (
-    ALL_JOINED,
-    ALL_UP,
-    FLIGHT_REQUEST,
-    TURN_REQUEST,
-    RankWord,
-    cleans_up,
-    rank_event,
-    short_address,
-    start_s,
-)
+from pytest_distbench.records.plan import LaunchPlan
+from pytest_distbench.records.wire import RankWord, start_s
 from pytest_distbench.worker.clock import HostClock
 
 PROGRESS_INTERVAL_S = 0.2
 
 
 class RankLine:
-    """A rank's line, as far as its body uses it: that of a process that has none."""
+    """What a body uses of a rank's line; that of a process that has none."""
 
     def progress(self, text: str) -> None:
         """Show one line of progress; nobody looks."""
@@ -42,28 +33,19 @@ class RankLine:
 
 
 class ControlLine(RankLine):
-    """Connection of one rank to the socket of its launch on this host.
+    """Connection of one rank to its launch's socket on this host, held by pytest or its relay.
 
-    pytest holds the other end, or a relay of it. When that process ends, however it ends, the kernel closes the socket
-    and the thread here, blocked in a read until then, kills the rank's process group. The thread also answers requests,
-    which works while the main thread is blocked in a collective.
+    When that process ends, however it ends, the kernel closes the socket, and the thread blocked in a read here kills
+    the rank's process group. The thread also answers requests while the main thread is blocked in a collective.
     """
 
-    def __init__(
-        self,
-        address: Path,
-        files: LaunchFiles,
-        rank: int,
-        *,
-        ranks: int,
-        reports_progress: bool,
-        is_attached: bool = False,
-    ) -> None:
+    def __init__(self, plan: LaunchPlan, rank: int, *, is_attached: bool) -> None:
         self._rank = rank
-        self._start_s = start_s(ranks)  # for one that does not come up: pytest's own limit is the launch's time longer
-        self._flight = files.flight(rank)
-        self._groups = files.groups(rank)
-        self._reports_progress = reports_progress
+        # for one that does not come up: pytest's own limit is the launch's time longer
+        self._start_s = start_s(plan.processes)
+        self._flight = plan.files.flight(rank)
+        self._groups = plan.files.groups(rank)
+        self._reports_progress = plan.reports_progress
         self._last_progress = 0.0
         self._lock = threading.Lock()
         self._turn = threading.Semaphore(0)
@@ -71,13 +53,13 @@ class ControlLine(RankLine):
         self._all_joined = threading.Event()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            with short_address(address) as name:
+            with wire.short_address(Path(plan.address)) as name:
                 self._socket.connect(name)
         except OSError as error:
             raise LauncherError(
-                f"rank {rank} on {socket.gethostname()} cannot reach pytest: {error.strerror or error} ({address}), a "
-                "socket of the host that holds the other end. Has that ended, or is it another host? Ranks of other "
-                "hosts need a relay there, as --distbench-launcher=slurm starts it"
+                f"rank {rank} on {socket.gethostname()} cannot reach pytest: {error.strerror or error} "
+                f"({plan.address}), a socket of the host that holds the other end. Has that ended, or is it another "
+                "host? Ranks of other hosts need a relay there, as --distbench-launcher=slurm starts it"
             ) from error
         self.send("hello")
         if is_attached:
@@ -89,7 +71,7 @@ class ControlLine(RankLine):
 
     def send(self, what: RankWord, text: str = "") -> None:
         """Send one event. A pytest that is gone is no error here: the lifeline acts on it."""
-        event = rank_event(what, self._rank, HostClock.monotonic(), text)
+        event = wire.rank_event(what, self._rank, HostClock.monotonic(), text)
         with self._lock, contextlib.suppress(OSError):
             self._socket.sendall(msgspec.json.encode(event) + b"\n")
 
@@ -104,14 +86,11 @@ class ControlLine(RankLine):
             self.send("progress", text[:500])
 
     def wait_for_the_others(self) -> None:
-        """Wait until every rank is up. A time-out counted from here does not count how long the slowest one starts."""
+        """Wait until every rank is up: a time-out counted from here does not count how long the slowest starts."""
         self._all_up.wait(self._start_s)
 
     def wait_until_all_joined(self) -> None:
-        """Wait until every rank has joined the group.
-
-        One that ended sooner would break the others: gloo lets one rank go while another still connects to it.
-        """
+        """Wait until every rank has joined the group: gloo lets one leave while another still connects to it."""
         self._all_joined.wait(self._start_s)
 
     def take_turn(self) -> None:
@@ -122,13 +101,13 @@ class ControlLine(RankLine):
     def _die_with_pytest(self) -> None:
         with contextlib.suppress(OSError):
             while request := self._socket.recv(1):
-                if request == FLIGHT_REQUEST:
+                if request == wire.FLIGHT_REQUEST:
                     _dump(self._flight, self._groups)
-                elif request == ALL_UP:
+                elif request == wire.ALL_UP:
                     self._all_up.set()
-                elif request == ALL_JOINED:
+                elif request == wire.ALL_JOINED:
                     self._all_joined.set()
-                elif request == TURN_REQUEST:
+                elif request == wire.TURN_REQUEST:
                     self._turn.release()
         own = os.getpid()
         # its group goes too, where it leads one: all but what cleans up after it
@@ -139,16 +118,16 @@ class ControlLine(RankLine):
                     if (
                         pid != own
                         and os.getpgid(pid) == own
-                        and not cleans_up(Path(f"/proc/{pid}/cmdline").read_bytes())
+                        and not wire.cleans_up(Path(f"/proc/{pid}/cmdline").read_bytes())
                     ):
                         os.kill(pid, signal.SIGKILL)
         os.kill(own, signal.SIGKILL)
 
 
 def _dump(path: Path, groups: Path) -> None:
-    """Write what the recorders hold, by name, and before it the ranks of every group, as JSON, whole or not at all.
+    """Write the recorders' contents by name, and before it the ranks of every group, as JSON, whole or not at all.
 
-    An empty file where torch records nothing here. Best effort: it runs while the process is already in trouble.
+    Empty where torch records nothing. Best effort: it runs while the process is in trouble.
     """
     content = b""
     members: dict[str, list[int]] = {}

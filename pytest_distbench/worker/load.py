@@ -1,7 +1,6 @@
-"""What computes on a launch's CPUs while it is measured: all that the launch has started, and the rest. From /proc.
+"""What computes on a launch's CPUs while it is measured, its own processes and others, from /proc.
 
-Without torch: the guardian of a command looks here, too. One process of a launch looks for all of them, when the
-measured time begins and when it is over; what is looked at again and again meanwhile is told with what ended between.
+Without torch: a command's guardian uses it too. One process of a launch looks for all.
 """
 
 from __future__ import annotations
@@ -21,38 +20,30 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _NANOSECONDS = 1e-9
 
 
-def usable_cpus() -> frozenset[int] | None:
-    """Indices of the CPUs this process may use; None where the system does not tell."""
-    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+def usable_cpus() -> frozenset[int]:
+    return frozenset(os.sched_getaffinity(0))
 
 
-def busy_s(cpus: frozenset[int] | None) -> tuple[float, float]:
-    """Seconds these CPUs have been busy, together, since the machine started; and for how many others had them.
+def busy_s(cpus: frozenset[int]) -> tuple[float, float]:
+    """Seconds that these CPUs were busy, together, and stolen by other virtual machines, since the machine started.
 
-    Other CPUs do not count: on a machine that is divided among jobs, their work takes nothing from this one.
-
-    Without a list all count, also where some are offline, as the list has no indices then.
+    Other CPUs do not count: another job's work there takes nothing from this one. With CPUs offline, when the list has
+    no indices, all count.
     """
     per_cpu = psutil.cpu_times(percpu=True)
-    if cpus is not None and len(per_cpu) == os.sysconf("SC_NPROCESSORS_CONF") and max(cpus) < len(per_cpu):
+    if len(per_cpu) == os.sysconf("SC_NPROCESSORS_CONF") and max(cpus) < len(per_cpu):
         per_cpu = [per_cpu[index] for index in cpus]
     return sum(map(_busy_s, per_cpu)), sum(getattr(times, "steal", 0.0) for times in per_cpu)
 
 
 def _busy_s(times: Any) -> float:
-    return float(
-        sum(times)
-        - times.idle
-        - getattr(times, "iowait", 0.0)
-        - getattr(times, "guest", 0.0)
-        - getattr(times, "guest_nice", 0.0)
-    )
+    return float(sum(times) - sum(getattr(times, name, 0.0) for name in ("idle", "iowait", "guest", "guest_nice")))
 
 
 def oldest_marked(variable: str) -> int:
-    """The first ancestor of this process that was started with the same value of a variable; itself where none was.
+    """The first ancestor that was started with the same value of a variable, or this process.
 
-    Orphans below it are its children: whoever starts processes for a launch adopts them.
+    Orphans below it are its children: whoever starts a launch's processes adopts them.
     """
     mark = f"\0{variable}={os.environ.get(variable, '')}\0".encode()
     found = pid = os.getpid()
@@ -65,14 +56,11 @@ def oldest_marked(variable: str) -> int:
 
 
 class Descendants:
-    """The process ``root`` and all that descends from it."""
-
     def __init__(self, root: int) -> None:
         self._root = root
-        self.cpu_s = 0.0
-        """That they and what they have waited for have computed."""
+        self.cpu_s = 0.0  # seconds that they and what they have waited for have computed
         self.threads: dict[tuple[int, int], tuple[float, float]] = {}
-        """Seconds that each thread ran, and that it could have run and had no CPU, when it was last seen."""
+        """(pid, tid) -> seconds it ran, and waited for a CPU, when last seen."""
         self.look()
 
     def look(self) -> None:
@@ -98,13 +86,12 @@ class Descendants:
 
 
 class LoadWindow:
-    """A stretch of a launch's life. It begins when it is made, and may begin again; at its end it has a load.
+    """A stretch of a launch's life, from when it is made or begins again; its end gives a load.
 
-    All processes of the launch descend from ``root``; where that is None others look at the load, and this one has a
-    clock.
+    All processes of the launch descend from ``root``; None: only the clock is wanted.
     """
 
-    def __init__(self, root: int | None, cpus: frozenset[int] | None) -> None:
+    def __init__(self, root: int | None, cpus: frozenset[int]) -> None:
         self._root = root
         self._cpus = cpus
         self.wall_s = 0.0
@@ -119,7 +106,7 @@ class LoadWindow:
         self._start = HostClock.perf_counter()
 
     def look(self) -> None:
-        """Note the threads there are: of those that end before the window does, what they did until now is known."""
+        """Note the threads there are, so that those which end before the window count until now."""
         self._family.look()
 
     def end(self) -> None:
@@ -129,24 +116,20 @@ class LoadWindow:
                 busy, stolen = (now - then for now, then in zip(busy_s(self._cpus), self._busy, strict=True))
                 self._family.look()
                 cpu_s, threads = self._before
-                deltas = [
-                    (ran - before[0], waited - before[1])
-                    for thread, (ran, waited) in self._family.threads.items()
-                    for before in [threads.get(thread, (0.0, 0.0))]
-                ]
+                now = self._family.threads
+                ran_s, waited_s = (sum(now[t][i] - threads.get(t, (0.0, 0.0))[i] for t in now) for i in (0, 1))
                 self.load = Load(
                     wall_s=self.wall_s,
-                    cpus=len(self._cpus) if self._cpus is not None else os.cpu_count() or 1,
+                    cpus=len(self._cpus),
                     busy_s=busy,
                     stolen_s=stolen,
                     own_s=self._family.cpu_s - cpu_s,
-                    ran_s=sum(ran for ran, _ in deltas),
-                    waited_s=sum(waited for _, waited in deltas),
+                    ran_s=ran_s,
+                    waited_s=waited_s,
                 )
 
 
 def _read(path: str) -> bytes:
-    """What is in a file of /proc; nothing where the process is gone, or another user's."""
     try:
         return Path(path).read_bytes()
     except OSError:

@@ -1,6 +1,6 @@
 """One rank's life: environment, logs, import, rendezvous, body, report, teardown.
 
-Both launchers end up in :func:`run_rank`; ``python -m pytest_distbench.worker rank PLAN`` is what ``torchrun`` starts.
+Both launchers end up in :func:`run_rank`; ``torchrun`` starts ``python -m pytest_distbench.worker rank PLAN``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import pdb
 import time
 from collections.abc import Callable, Iterator
 from os import getpid  # bodies patch os
-from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 import torch
@@ -25,7 +24,7 @@ from pytest_distbench.records.plan import WORKS, LaunchPlan, Ranks
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.trained import Trained
 from pytest_distbench.records.wire import SESSION_VARIABLE
-from pytest_distbench.worker import bodies, script
+from pytest_distbench.worker import bodies, process, script
 from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.forked import begin_anew, check_fork
@@ -33,35 +32,16 @@ from pytest_distbench.worker.leaving import classify, describe, flush_output, le
 from pytest_distbench.worker.line import ControlLine
 from pytest_distbench.worker.load import LoadWindow, oldest_marked, usable_cpus
 from pytest_distbench.worker.membership import join_group, keep_destroyed_groups, leave_group
-from pytest_distbench.worker.process import (
-    MemoryPeak,
-    bind_near_gpu,
-    enter_control_group,
-    enter_namespaces,
-    forbid_breakpoints,
-    gpu_in_use,
-    note_autocast,
-    own_cpu_s,
-    software,
-    take_environment,
-    take_output,
-    take_program,
-    take_signals,
-    take_terminal,
-    tell_of_threads,
-)
+from pytest_distbench.worker.process import MemoryPeak
 from pytest_distbench.worker.script import run_script, watched_steps
 from pytest_distbench.worker.torch_internals import find_collectives, join_fake_groups_only, stand_around_rebuilds
 
-BODY = "body"
-"""Key of the fingerprint of a body that has no loop, where all of it is looked at."""
-
-HOLD_S = 120.0
-"""How long a rank that did not pass waits to be ended by pytest, which looks at its peers first."""
+BODY = "body"  # key of the fingerprint of a body that has no loop, where all of it is looked at
+HOLD_S = 120.0  # how long a rank that did not pass waits to be ended: pytest looks at its peers first
 
 
 def prepare() -> None:
-    """Look up, before ranks are forked, what each would look up by itself: half of the CPU time of a short launch."""
+    """Look up once, before ranks are forked, what each would: half of the CPU time of a short launch."""
     len(METRIC_KINDS)  # reads the rows of extensions
     for record in (LaunchPlan, *WORKS.values()):
         msgspec.json.Decoder(record)  # which types its fields have is kept with the class
@@ -69,7 +49,7 @@ def prepare() -> None:
 
 
 def run_forked_rank(plan_path: str) -> NoReturn:
-    """The same in a process that was forked with torch loaded."""
+    """:func:`run_rank` in a process that was forked with torch loaded."""
     begin_anew()
     run_rank(plan_path)
 
@@ -81,21 +61,21 @@ def run_rank(plan_path: str) -> NoReturn:
     rank = int(os.environ["RANK"])
     is_attached = rank == work.attached
     before = os.dup(2)
-    take_output(plan.files.log(rank))  # first: whatever goes wrong is told there
+    process.take_output(plan.files.log(rank))  # first: whatever goes wrong is told there
     if plan.cpu_groups:
-        enter_control_group(plan.cpu_groups[rank])
-    take_environment(plan)
+        process.enter_control_group(plan.cpu_groups[rank])
+    process.take_environment(plan)
     if plan.namespaces:
-        enter_namespaces(plan, rank)
+        process.enter_namespaces(plan, rank)
     if not work.is_program:
-        take_program(work.body.file)
-    take_signals(plan.files.stacks(rank))
+        process.take_program(work.body.file)
+    process.take_signals(plan.files.stacks(rank))
     control = _connect(plan, rank, before, is_attached=is_attached)
-    tell_of_threads(lambda what: control.send("remark", what))
+    process.tell_of_threads(lambda what: control.send("remark", what))
     if is_attached:
-        take_terminal()
+        process.take_terminal()
     else:
-        forbid_breakpoints(rank, work.attached)
+        process.forbid_breakpoints(rank, work.attached)
     life = _Life(plan, rank, control)
     life.largest_group = keep_destroyed_groups()
     stand_around_rebuilds(life.context.watch.apart)
@@ -104,19 +84,9 @@ def run_rank(plan_path: str) -> NoReturn:
 
 
 def _connect(plan: LaunchPlan, rank: int, before: int, *, is_attached: bool) -> ControlLine:
-    """The rank's line. One that gets none says so in its log, and to whoever started it, and ends.
-
-    ``before`` is what was stderr until the log took its place; closed. One that is attached gets the terminal.
-    """
+    """The rank's line; without one it says so in its log and in ``before``, which was stderr until now, and ends."""
     try:
-        return ControlLine(
-            Path(plan.address),
-            plan.files,
-            rank,
-            ranks=plan.processes,
-            reports_progress=plan.reports_progress,
-            is_attached=is_attached,
-        )
+        return ControlLine(plan, rank, is_attached=is_attached)
     except LauncherError as error:
         for descriptor in (2, before):
             with contextlib.suppress(OSError):
@@ -173,12 +143,12 @@ class _Life:
     def _measure(self) -> None:
         plan, work, profiler = self.plan, self.work, self.context.profiler
         profiled = contextlib.nullcontext() if profiler is None else profiler.body()  # of a launch for a trace
-        note_autocast()
+        process.note_autocast()
         if plan.device == "cuda":
             check_fork()
             torch.cuda.set_device(self.context.device)
             if plan.numa_binding:
-                bind_near_gpu(torch.cuda.current_device(), plan.numa_binding)
+                process.bind_near_gpu(torch.cuda.current_device(), plan.numa_binding)
         self.context.save_watch.begin()
         if plan.set_threads is not None:
             torch.set_num_threads(plan.set_threads)
@@ -192,23 +162,16 @@ class _Life:
                 self.memory.begin()
                 self.window.begin()
                 self.context.training_watch.begin()
-                began_s = own_cpu_s()
+                began_s = process.own_cpu_s()
                 mark = self.context.delay.mark()
                 run_script(work.body)
                 self.context.wait_for_queued()
                 self.context.delay.wait(mark)
-                computed_s = own_cpu_s() - began_s
+                computed_s = process.own_cpu_s() - began_s
             self._read_what_is_left()
             self.context.finish()
-            self.context.notebook.note(
-                WALL_TIME,
-                self.window.wall_s,
-                unit="s",
-                better="lower",
-                reduce="max",
-                at={},
-                witnesses={"cpu_s": [computed_s]},
-            )
+            options: dict[str, Any] = {"unit": "s", "better": "lower", "reduce": "max", "at": {}}
+            self.context.notebook.note(WALL_TIME, self.window.wall_s, witnesses={"cpu_s": [computed_s]}, **options)
             return
         with self.phase("import"):
             body = bodies.load(work.body)
@@ -253,11 +216,10 @@ class _Life:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """Begin when it is this group's turn, and go on to the end when it is again: an exit disturbs the other."""
         self.context.take_turn()
         yield
         bodies.check_origin(self.plan)
-        self.context.take_turn()
+        self.context.take_turn()  # an exit disturbs the other group
 
     @contextlib.contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
@@ -271,7 +233,6 @@ class _Life:
 
     @contextlib.contextmanager
     def _window(self) -> Iterator[None]:
-        """End the window with the body: what computed in it and was no rank, were other processes."""
         yield  # of one that fails nobody asks, and to tell of it is urgent: it is ended when another has died
         self.window.end()
 
@@ -292,8 +253,8 @@ class _Life:
                 unseen_collectives=self.unseen_collectives,
                 peak_memory_bytes=self.memory.num_bytes() if self.context.is_memory_its_own else None,
                 load=self.window.load,
-                software=software(self.plan) if self.rank == 0 else {},
-                gpu=gpu_in_use() if self.plan.device == "cuda" else "",
+                software=process.software(self.plan) if self.rank == 0 else {},
+                gpu=process.gpu_in_use() if self.plan.device == "cuda" else "",
                 group_size=self.largest_group(),
                 delayed_s=self.context.delay.waited_s,
                 trained=self.trained,

@@ -18,22 +18,13 @@ from pytest_distbench.records.kinds import Better, Reduce
 from pytest_distbench.records.metric import BoundValue, Scalar, metric_key
 from pytest_distbench.records.plan import LaunchPlan, Ranks
 from pytest_distbench.records.wanted import OverRanks
+from pytest_distbench.worker import notebook
 from pytest_distbench.worker.clock import Delay, HostClock
 from pytest_distbench.worker.clock.clocks import Meter
 from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.line import RankLine
 from pytest_distbench.worker.membership import SideGroup
-from pytest_distbench.worker.notebook import (
-    Notebook,
-    check_bounds,
-    check_metric,
-    check_name,
-    check_phase,
-    check_point,
-    check_several,
-    real,
-    refuse,
-)
+from pytest_distbench.worker.notebook import Notebook
 from pytest_distbench.worker.phases import DeviceParts, Loop, Phase, Phases
 from pytest_distbench.worker.saves import SaveWatch
 from pytest_distbench.worker.trained import TrainingWatch
@@ -92,9 +83,8 @@ class Member:
         self._only = frozenset(plan.only)
         self._line = line
         self._common_at: dict[str, Scalar] = {}
-        self._side_group = SideGroup(
-            plan.backend if work.is_given_a_group else "", self.world_size, plan.timeout_s, self.watch
-        )
+        backend = plan.backend if work.is_given_a_group else ""
+        self._side_group = SideGroup(backend, self.world_size, plan.timeout_s, self.watch)
         self.profiler = self._make_profiler(plan) if plan.profiled else None
         self._takes_turns = isinstance(work, Ranks) and work.takes_turns
         self._unfinished: list[str] = []
@@ -103,8 +93,8 @@ class Member:
         from pytest_distbench.worker.profiler import Profiler  # torch's is not imported in a judged launch
 
         return Profiler(
-            plan.files,
-            self.rank,
+            files=plan.files,
+            rank=self.rank,
             is_whole=plan.profiled == "whole",
             is_on_device=self.device.type == "cuda",
             synchronize=self.synchronize,
@@ -160,10 +150,10 @@ class Member:
             RecordingError: an argument is not what is wanted, or the metric was recorded before.
         """
         call = f"record({show(name)})"
-        name = check_metric(call, name)
+        name = notebook.check_metric(call, name)
         by = "record" if self.notebook.is_of_script else "rank.record"
-        bounds = check_bounds(call, at_least, at_most, unit=unit, by=by)
-        point = {**self._common_at, **check_point(call, at)}
+        bounds = notebook.check_bounds(call, at_least, at_most, unit=unit, by=by)
+        point = {**self._common_at, **notebook.check_point(call, at)}
         self.notebook.note(
             name,
             value,
@@ -191,12 +181,12 @@ class Member:
         self.notebook.note(name, seconds, at={**self._common_at, **(at or {})}, **options)
 
     def record_curve(self, losses: list[float], *, steps: int, facts: Mapping[str, Scalar]) -> None:
-        """Record the losses of a training: the first steps are the curve, the others count as far as they repeat."""
+        """Record a training's losses: the first steps are the curve, the others count as far as they repeat."""
         options: dict[str, Any] = {"better": "curve", "facts": facts, "curve_steps": steps}
         self.notebook.note("loss_curve", losses, at=self._common_at, **options)
 
     def loop(self, name: str) -> AbstractContextManager[Loop]:
-        """Open a loop at the current point, whose phases are series of it."""
+        """Open a loop at the current point; its phases are series."""
         return self.phases.loop(name, self._common_at)
 
     def point_key(self, name: str) -> str:
@@ -209,8 +199,8 @@ class Member:
         answer is the same in every rank.
         """
         call = f"wants({show(name)})"
-        point = {**self._common_at, **check_point(call, at)}
-        key = metric_key(check_name(call, "name", name), point)
+        point = {**self._common_at, **notebook.check_point(call, at)}
+        key = metric_key(notebook.check_name(call, "name", name), point)
         return not self._only or key in self._only
 
     def phase(self, name: str, *, better: Literal["info", "lower"] = "info") -> AbstractContextManager[None]:
@@ -235,16 +225,16 @@ class Member:
     def phase_at(
         self, name: str, better: Literal["info", "lower"], at: Mapping[str, Scalar] | None
     ) -> AbstractContextManager[None]:
-        """As :meth:`phase`, outside of loops at a point of its own."""
-        name = check_phase(name, better)
-        phase = Phase(self.phases, name, better, {**self._common_at, **check_point(f"phase({name!r})", at)})
+        """As :meth:`phase`, with a point of its own outside of loops."""
+        name = notebook.check_phase(name, better)
+        phase = Phase(self.phases, name, better, {**self._common_at, **notebook.check_point(f"phase({name!r})", at)})
         return phase if self.profiler is None else self.profiler.phase(name, phase)
 
     @contextlib.contextmanager
     def point(self, **at: Scalar) -> Iterator[None]:
         """Everything recorded inside belongs to this point, for example ``rank.point(seed=3)``."""
         before = self._common_at
-        self._common_at = {**before, **check_point("point(...)", at)}
+        self._common_at = {**before, **notebook.check_point("point(...)", at)}
         try:
             yield
         finally:
@@ -253,7 +243,7 @@ class Member:
     def progress(self, text: str = "", **fields: object) -> None:
         """Show a line while the test runs: ``rank.progress(step=10, loss=0.31)``. Rank 0's lines are shown."""
         if not isinstance(text, str):
-            refuse("progress(...)", "text", text)
+            notebook.refuse("progress(...)", "text", text)
         if self.rank == 0:
             line = " ".join(filter(None, [text, *(f"{k} {v}" for k, v in fields.items())]))
             self._line.progress(line.encode(errors="backslashreplace").decode())
@@ -263,7 +253,7 @@ class Member:
         self._side_group.barrier()
 
     def note_refusal(self) -> None:
-        """The backend has refused a call, in all ranks; they go on."""
+        """The backend has refused a call in all ranks, and they go on."""
         self._side_group.was_refused = True
 
     def agree(self, value: float) -> float:
@@ -276,7 +266,7 @@ class Member:
 
     def max_over_ranks(self, values: Sequence[float]) -> list[float]:
         """The maximum over all ranks of each value, in every rank. A collective call; all give equally many."""
-        return self._side_group.reduce(check_several("max_over_ranks(...)", values), dist.ReduceOp.MAX)
+        return self._side_group.reduce(notebook.check_several("max_over_ranks(...)", values), dist.ReduceOp.MAX)
 
     def gather(self, data: bytes) -> list[bytes]:
         """Every rank's bytes, in every rank. A collective call."""
@@ -301,7 +291,7 @@ class Member:
         self._side_group.align(self.device)
 
     def wait_for_queued(self) -> None:
-        """Wait for what the body has left on its device's queue when it returns. Its errors are the body's."""
+        """Wait for what the body has left on its device's queue. Its errors are the body's."""
         if self.device.type != "cuda" or not torch.cuda.is_initialized():
             return
         try:
@@ -316,7 +306,7 @@ class Member:
             torch.cuda.synchronize(self.device)
 
     def finish(self) -> None:
-        """A script is over: what it recorded again and again is noted as series."""
+        """End a script: note its repeated numbers as series."""
         self.notebook.finish()
         self.check_complete()
 
@@ -329,7 +319,7 @@ class Member:
 
 
 def _check_number(call: str, value: object) -> float:
-    number = real(value)
+    number = notebook.real(value)
     if number is None:
-        refuse(f"{call}(...)", "a number", value)
+        notebook.refuse(f"{call}(...)", "a number", value)
     return number

@@ -1,7 +1,6 @@
 """How a rank joins its process group, leaves it, and survives a body that destroys groups itself.
 
-Beside it ranks have a group of their own, by which they wait for one another and exchange numbers without disturbing
-what is measured.
+A group of its own lets ranks wait and exchange numbers without disturbing what is measured.
 """
 
 from __future__ import annotations
@@ -25,29 +24,19 @@ from torch.distributed.rendezvous import rendezvous
 
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.records.wire import collective_s, store_s
+from pytest_distbench.worker import torch_internals
 from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.fingerprint import Watch
-from pytest_distbench.worker.torch_internals import (
-    backends_of,
-    group_members,
-    join_fake_group,
-    process_groups,
-    replace_in_distributed,
-    store_on,
-)
 
 
 class SideGroup:
     """A gloo group of all ranks, apart from the measured collectives; the default group itself where that is gloo.
 
-    Every method is a collective call; so is making the group, at the first of them. With the backend ``fake`` there are
-    no others to wait for, nor are there for one process that has made no group.
+    Every method is a collective call, and the first makes the group. Under ``fake``, or as one process without a group,
+    there is nobody to wait for. An empty ``backend``: whatever a script or a body has made it.
 
-    The backend is that of the default group; empty: whatever a script or a body has made it. The watch is told which
-    collectives are not the workload's.
-
-    ``was_refused``: the backend has refused a call of the workload's. gloo's barrier waits for all work before it, and
-    may find such a call among it a while later and raise its error once more, in one rank alone.
+    ``was_refused``: the backend has refused a call of the workload's. gloo's barrier may find that call among the work
+    before it, and raise its error once more, in one rank alone.
     """
 
     def __init__(self, backend: str, world_size: int, timeout_s: float, watch: Watch) -> None:
@@ -70,9 +59,9 @@ class SideGroup:
                 dist.all_reduce(torch.zeros(1, device="cpu"), group=group)
 
     def align(self, device: torch.device) -> None:
-        """Enqueue what no rank's device leaves before all have reached it; on NCCL alone, for others block the host.
+        """Enqueue what no rank's device leaves before all have reached it; on NCCL alone, others block the host.
 
-        Ranks leave a barrier some ten microseconds apart, and a clock that starts then would count that.
+        Ranks leave a barrier some ten microseconds apart, which a clock that starts then would count.
         """
         if self._is_alone() or self._backends() != {"nccl"}:
             return
@@ -90,7 +79,6 @@ class SideGroup:
         return float(box.item())
 
     def reduce(self, values: Sequence[float], op: dist.ReduceOp.RedOpType) -> list[float]:
-        """Value by value what an operation makes of all ranks', who give equally many."""
         if self._is_alone():
             return list(values)
         box = torch.tensor(values, dtype=torch.float64, device="cpu")
@@ -129,7 +117,7 @@ class SideGroup:
         if self._backend:
             return {self._backend}
         assert dist.group.WORLD is not None  # else it is alone
-        return backends_of(dist.group.WORLD)
+        return torch_internals.backends_of(dist.group.WORLD)
 
     def _make(self) -> dist.ProcessGroup | None:
         if self._group is None and self._backends() != {"gloo"}:
@@ -143,15 +131,15 @@ _LOOPBACK = "127.0.0.1"
 _LISTENS_S = 5.0
 _LOOK_S = 0.002
 _MOST_KEPT = 16
-"""Destroyed groups that are kept: each has threads and sockets, and a body may make hundreds. Those that go are old."""
+"""Destroyed groups that are kept, the newest: each has threads and sockets, and a body may make hundreds."""
 
 
 @contextlib.contextmanager
 def standing_group(world_size: int) -> Iterator[None]:
-    """Have a default group of many ranks that moves no data in place of this process's own, of one rank."""
+    """Replace this process's group, of one rank, by one of many ranks that moves no data."""
     dist.destroy_process_group()
     try:
-        join_fake_group(rank=0, world_size=world_size)
+        torch_internals.join_fake_group(rank=0, world_size=world_size)
         yield
     finally:
         if dist.is_initialized():
@@ -165,7 +153,7 @@ def join_group(
 ) -> None:
     """Join the default group through the store that the environment names; ``fake`` has none."""
     if backend == "fake":
-        join_fake_group(rank=rank, world_size=world_size)
+        torch_internals.join_fake_group(rank=rank, world_size=world_size)
         return
     store = _meet(rank, timeout_s=store_s(timeout_s), in_namespaces=in_namespaces)
     dist.init_process_group(
@@ -179,26 +167,23 @@ def join_group(
 
 
 def _meet(rank: int, *, timeout_s: float, in_namespaces: bool) -> Store:
-    """The store that the environment names: its starter's, or one that rank 0 makes where all are told to meet.
+    """The store that the environment names: its starter's, or one that rank 0 makes.
 
-    torch's own would listen on every interface then. A group that the body makes in its place joins this one.
+    torch's own would listen on every interface. A group that the body makes in its place joins this one.
     """
     own = os.environ["MASTER_ADDR"]
     is_own = own == _LOOPBACK or in_namespaces
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True) and is_own:
         address = own, int(os.environ["MASTER_PORT"])
         if rank == 0:
-            return store_on(socket.create_server(address), timeout_s=timeout_s, multi_tenant=True)
+            return torch_internals.store_on(socket.create_server(address), timeout_s=timeout_s, multi_tenant=True)
         wait_for_listener(address, at_most_s=min(timeout_s, _LISTENS_S))
     store, *_ = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))
     return store
 
 
 def wait_for_listener(address: tuple[str, int], *, at_most_s: float) -> None:
-    """Wait until somebody listens there: torch's store, where it comes too early, sleeps 0.4 to 0.7 s and tries again.
-
-    After ``at_most_s`` torch's store waits on.
-    """
+    """Wait until somebody listens there: torch's store, where it comes too early, sleeps 0.4 to 0.7 s."""
     deadline = HostClock.monotonic() + at_most_s
     while HostClock.monotonic() < deadline:
         with contextlib.suppress(ConnectionRefusedError):
@@ -210,43 +195,42 @@ def wait_for_listener(address: tuple[str, int], *, at_most_s: float) -> None:
 def leave_group() -> None:
     """Leave the groups the safe way for their backends.
 
-    A gloo group ends with its process: destroying it waits 10 ms a rank for an event-loop tick and can deadlock
-    with a live reducer (torch 2.13). NCCL communicators are destroyed as their documentation asks.
+    A gloo group ends with its process: destroying it waits 10 ms a rank and can deadlock with a live reducer (torch
+    2.13). NCCL communicators are destroyed as their documentation asks.
     """
-    if set().union(*map(backends_of, process_groups())) - {"gloo", "fake"}:
+    if set().union(*map(torch_internals.backends_of, torch_internals.process_groups())) - {"gloo", "fake"}:
         gc.collect()
         dist.destroy_process_group()
 
 
 def keep_destroyed_groups() -> Callable[[], int]:
-    """From now on a gloo group that is destroyed stays in memory, whoever destroys it.
+    """Keep destroyed gloo groups in memory; returns what tells the ranks of the largest group so far.
 
-    Returns what tells the ranks of the largest group this process was in, up to then; 0: it was in none.
-
-    Where DistributedDataParallel holds the last reference, its reducer's end joins gloo's thread while it holds the
-    interpreter's lock, and that thread may need the lock to let go of its last work: the rank hangs at its exit (torch
-    2.13; 12 of 30 launches of an ordinary script in a process that was forked).
+    Where DistributedDataParallel holds the last reference, its reducer's end joins gloo's thread under the
+    interpreter's lock, which that thread may need: the rank hangs at its exit (torch 2.13; 12 of 30 launches of an
+    ordinary script).
     """
     kept: deque[Any] = deque(maxlen=_MOST_KEPT)
     sizes = [0]
     destroy = dist.destroy_process_group
 
     def largest_group() -> int:
-        sizes.extend(map(len, group_members().values()))
+        sizes.extend(map(len, torch_internals.group_members().values()))
         return max(sizes)
 
     @functools.wraps(destroy)
     def keeping(group: Any = None) -> None:
         largest_group()
-        kept.extend(g for g in process_groups() if g not in kept and "gloo" in backends_of(g))
+        kept.extend(
+            g for g in torch_internals.process_groups() if g not in kept and "gloo" in torch_internals.backends_of(g)
+        )
         destroy(group)
 
-    replace_in_distributed(destroy, keeping)
+    torch_internals.replace_in_distributed(destroy, keeping)
     return largest_group
 
 
 def backends() -> dict[str, bool]:
-    """Which backends this torch can run."""
     is_built = {
         name: dist.is_available() and getattr(dist, f"is_{name}_available", lambda: False)()
         for name in ("gloo", "nccl", "mpi", "ucc", "xccl")

@@ -1,7 +1,6 @@
 """What one rank has recorded so far, and the checks of what a body gives to ``rank.*``.
 
-Each argument is returned as it is used, or an error says the call, what was wanted and what was found. A body is told
-where it went wrong, at its own line, not when the ranks' numbers are merged or stored.
+A check returns the argument as it is used, or raises at the body's own line with the call, what was wanted and found.
 """
 
 from __future__ import annotations
@@ -17,22 +16,10 @@ import numpy
 import torch
 
 from pytest_distbench.errors import ConfigurationError, RecordingError, line_outside, show
+from pytest_distbench.records import metric
 from pytest_distbench.records.iteration import UNACCOUNTED
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, Reduce
-from pytest_distbench.records.metric import (
-    AXIS,
-    LARGEST_NUMBER,
-    LONGEST_TEXT,
-    NAME,
-    PHASE,
-    Bound,
-    Observation,
-    Scalar,
-    as_scalar,
-    bounds_between,
-    is_own_name,
-    metric_key,
-)
+from pytest_distbench.records.metric import LARGEST_NUMBER, Bound, Observation, Scalar, metric_key
 from pytest_distbench.records.wanted import LARGEST_WHOLE, Wanted, number, one_of, text, whole
 
 T = TypeVar("T")
@@ -41,21 +28,18 @@ _PHASE = text(without="[]/")
 _PHASE_KIND = one_of(("info", "lower"))
 _SCALAR: Wanted[Scalar] = Wanted(
     f"True, False, printable text, or a number: finite, up to {LARGEST_NUMBER:g}, a whole one up to {LARGEST_WHOLE}",
-    as_scalar,
+    metric.as_scalar,
 )
 
 _NO_NUMBER = (TypeError, ValueError, ArithmeticError, RuntimeError)
-"""What float() and index() raise, torch's among them."""
 
 _NO_SERIES = (str, bytes, bytearray, Mapping, set, frozenset)
-"""Could be gone through, and are no numbers in an order."""
 
 
 class Notebook:
-    """What one rank has recorded so far, each metric once, in the order they were noted.
+    """What one rank has recorded so far, each metric once, in order.
 
-    A script has loops of its own: numbers that it records under one name again and again are a series, which is noted
-    when it is over.
+    Numbers that a script records under one name again and again are a series, noted when it is over.
     """
 
     def __init__(self) -> None:
@@ -65,7 +49,7 @@ class Notebook:
         self._collected: dict[str, tuple[str, list[float], dict[str, Any]]] = {}
 
     def expect_new(self, name: str, at: Mapping[str, Scalar]) -> str:
-        """The key of a metric that is about to be measured, and was not before."""
+        """Key of a metric that was not recorded before."""
         key = metric_key(name, dict(at))
         if key in self._keys:
             raise RecordingError(
@@ -89,10 +73,9 @@ class Notebook:
         bounds: Sequence[Bound] = (),
         **place: Any,
     ) -> None:
-        """Check and keep one observation: it can be merged over ranks, judged and stored later.
+        """Check and keep one observation.
 
-        Arguments as of ``rank.record``, the bounds in the unit; and where a phase lies in its loop, as the fields of an
-        observation say it.
+        Arguments as of ``rank.record``; ``place``: a phase's fields of the observation.
         """
         call = f"record({show(name)})"
         unit = check_text(call, "unit", unit)
@@ -107,7 +90,7 @@ class Notebook:
             given = {"unit": unit, "reduce": reduce, "at": point, "identity": identity, "facts": facts}
             self._collect(key, name, values[0], {**given, "better": better, "bounds": bounds, **place})
             return
-        is_own_clock = bool(witnesses) or name.startswith(PHASE)
+        is_own_clock = bool(witnesses) or name.startswith(metric.PHASE)
         why = "" if is_own_clock else kind.why_impossible(values, unit, is_series=is_series)
         if why and (kind.is_judged or bounds):
             raise RecordingError(f"record({key!r}): {why}: was the time read, and in this order? (info is not judged)")
@@ -134,7 +117,6 @@ class Notebook:
         self._keys.add(key)
 
     def finish(self) -> None:
-        """Note the series of a script."""
         self.is_of_script = False
         for name, values, options in self._collected.values():
             is_series = len(values) > 1 or METRIC_KINDS[options["better"]].shape == "series"
@@ -157,7 +139,6 @@ def _differing(these: Mapping[str, Any], those: Mapping[str, Any]) -> str:
 def _check_training(
     call: str, better: Better, values: list[float], identity: Mapping[str, Scalar], *, is_series: bool
 ) -> None:
-    """Refuse what the rules for trainings could not judge later."""
     kind = METRIC_KINDS[better]
     if kind.shape == "tensors":
         raise RecordingError(f"{call}: the plugin records tensors itself, of whatever an optimizer trains")
@@ -191,12 +172,12 @@ def _check(call: str, wanted: Wanted[T], argument: str, value: object) -> T:
 
 
 def check_name(call: str, argument: str, value: object) -> str:
-    """Text that can stand before a point in a key: ``latency`` in ``latency[message_bytes=4]``."""
-    return _check(call, NAME, argument, value)
+    """Text that can stand before a point in a key, as in ``latency[message_bytes=4]``."""
+    return _check(call, metric.NAME, argument, value)
 
 
 def check_phase(name: object, better: object) -> str:
-    """The name of a phase, and how it is judged. A short step has many: where both are right it costs little."""
+    """The name of a phase. A short step has many: where all is right this costs little."""
     found = _PHASE.take(name)
     if found is None or found == UNACCOUNTED or _PHASE_KIND.take(better) is None:
         call = f"phase({show(name)})"
@@ -208,7 +189,7 @@ def check_phase(name: object, better: object) -> str:
 
 def check_metric(call: str, value: object) -> str:
     name = check_name(call, "name", value)
-    if is_own_name(name):
+    if metric.is_own_name(name):
         raise RecordingError(f"{call}: the plugin itself records a metric of that name; choose another name")
     return name
 
@@ -236,7 +217,7 @@ def check_number(call: str, argument: str, value: object) -> float:
 
 
 def real(value: object) -> float | None:
-    """A real number as a float, not finite ones too; None where the value is none."""
+    """A real number as a float, also one that is not finite; else None."""
     is_of_other_kind = isinstance(value, str | bytes | bytearray) or is_yes_or_no(value)
     is_complex = isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real)
     if is_of_other_kind or is_complex:
@@ -252,7 +233,7 @@ def real(value: object) -> float | None:
 
 
 def is_yes_or_no(value: object) -> bool:
-    """True and False count as numbers in Python; where a number is wanted they are a mistake."""
+    """Whether it is True or False, which Python counts as numbers: a mistake where a number is wanted."""
     if isinstance(value, torch.Tensor):
         return value.dtype == torch.bool
     return isinstance(value, bool | numpy.bool_) or (isinstance(value, numpy.ndarray) and value.dtype == numpy.bool_)
@@ -265,7 +246,7 @@ def _is_single(value: torch.Tensor | numpy.ndarray[Any, Any]) -> bool:
 
 
 def check_values(call: str, value: object) -> tuple[list[float], bool]:
-    """What ``rank.record`` is given: numbers, none for "has no value"; and whether they are a series."""
+    """The numbers that ``rank.record`` is given, none for None; and whether they are a series."""
     if value is None:
         return [], False
     if isinstance(value, torch.Tensor | numpy.ndarray):
@@ -285,7 +266,7 @@ def check_values(call: str, value: object) -> tuple[list[float], bool]:
 
 
 def check_several(call: str, value: object) -> list[float]:
-    """At least one number, which need not be finite: a list, a tuple, an array of one dimension."""
+    """At least one number, not necessarily finite: a list, a tuple, an array of one dimension."""
     is_flat = not isinstance(value, torch.Tensor | numpy.ndarray) or len(value.shape) == 1
     found: list[float | None] = []
     if isinstance(value, Iterable) and not isinstance(value, _NO_SERIES) and is_flat:
@@ -297,7 +278,7 @@ def check_several(call: str, value: object) -> list[float]:
 
 
 def check_unread(call: str, argument: str, value: object) -> torch.Tensor | float:
-    """A number, or a tensor of one element. That is not read: its device may still compute it."""
+    """A number, or a tensor of one element, which is not read: its device may still compute it."""
     if not isinstance(value, torch.Tensor):
         number = real(value)
         if number is None:
@@ -316,27 +297,28 @@ def check_bounds(call: str, at_least: object, at_most: object, *, unit: object, 
     if at_least is None and at_most is None:
         return []
     try:
-        return bounds_between(at_least, at_most, unit=check_text(call, "unit", unit), where=f"{by} at {line_outside()}")
+        unit = check_text(call, "unit", unit)
+        return metric.bounds_between(at_least, at_most, unit=unit, where=f"{by} at {line_outside()}")
     except ConfigurationError as error:
         raise RecordingError(f"{call}: {error}") from None
 
 
 def check_scalars(call: str, argument: str, value: object) -> dict[str, Scalar]:
-    """Names with a number, a text or True and False each: a point, an identity, facts. None is an empty one."""
+    """Names with a number, a text or True and False each; None is an empty one."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
         refuse(call, f"{argument} to be a mapping of names to numbers and texts", value)
     return {
-        _check(call, AXIS, f"a name in {argument}", k): _check(call, _SCALAR, f"{argument}[{k!r}]", v)
+        _check(call, metric.AXIS, f"a name in {argument}", k): _check(call, _SCALAR, f"{argument}[{k!r}]", v)
         for k, v in value.items()
     }
 
 
 def check_point(call: str, value: object) -> dict[str, Scalar]:
-    """``at=``: as other scalars, with short texts: they are part of the metric's key."""
+    """``at=``: scalars whose texts are short, as they are part of the metric's key."""
     point = check_scalars(call, "at", value)
     for name, inner in point.items():
         if isinstance(inner, str):
-            _check(call, text(longest=LONGEST_TEXT, may_be_empty=True), f"at[{name!r}]", inner)
+            _check(call, text(longest=metric.LONGEST_TEXT, may_be_empty=True), f"at[{name!r}]", inner)
     return point

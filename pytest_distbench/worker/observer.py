@@ -1,11 +1,11 @@
 """Every collective, send and recv of this process while it looks, as asked for, and the kinds of a loop's steps.
 
-What a backend makes of a collective does not matter here: gloo's reduce_scatter_tensor is one, though gloo does it with
-an all_reduce. So one program has one fingerprint on every backend.
+Noted is what was asked for, whatever a backend makes of it (gloo's reduce_scatter_tensor is an all_reduce inside): one
+program has one fingerprint on every backend.
 
-The other steps of a loop are known without a look at each. A group counts its collectives itself, so that a step costs
-two numbers and two times. Steps with as many as the described one are taken to be like it. What the others send is read
-afterwards out of torch's flight recorder: once, at the end, or before the recorder forgets the first of them.
+The other steps of a loop cost two counts and two times each: groups count their collectives. Steps with as many as the
+described one are taken to be like it. What the others send is read out of torch's flight recorder: once, at the end, or
+before it forgets the first of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,89 +25,73 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.worker import torch_internals
 from pytest_distbench.worker.clock import HostClock
 
-MOST_KINDS = 12
-"""What has more kinds of steps is no matter of kinds, such as an exchange that sends as much as there is."""
-
-MOST_READS = 20
-"""A read may take some 30 ms; after so many a step that is not like the others is known by its number alone."""
+MOST_KINDS = 12  # a loop with more kinds of steps sends as much as there is: its kinds say nothing
+MOST_READS = 20  # a read may take some 30 ms; after so many, unusual steps are known by their counts alone
 
 _NOT_NUMBERED = ("send", "recv")
 
-Rows = list[Collective] | None
-"""None: not known."""
+Rows = list[Collective] | None  # None: not known
 
 
-Count = tuple[int, int]
-"""How many collectives there were so far: of the workload; and in the recorder, the plugin's own among them."""
+Count = tuple[int, int]  # collectives so far: of the workload; and in the recorder, with the plugin's own
 
 
 _Steps = tuple[Rows, int, list[int]]
-"""Steps that are alike: what each sends, how many that are, and their numbers."""
 
 
 def _step_kind(steps: _Steps) -> StepKind:
     rows, entered, numbers = steps
     numbers = sorted(numbers)
     distances = {b - a for a, b in itertools.pairwise(numbers)}
-    return StepKind(
-        collectives=rows,
-        entered=entered,
-        steps=len(numbers),
-        first=numbers[0],
-        last=numbers[-1],
-        every=distances.pop() if len(distances) == 1 else 0,
-    )
+    every = distances.pop() if len(distances) == 1 else 0
+    first, last = numbers[0], numbers[-1]
+    return StepKind(collectives=rows, entered=entered, steps=len(numbers), first=first, last=last, every=every)
 
 
+@dataclass(slots=True, eq=False)
 class StepFollower:
     """Follows the steps of one loop.
 
-    It goes on from a count, None where nobody counts, and from what was sent in each of several stretches of time. The
-    described step is still to come where nobody says how many collectives it has.
+    ``count`` gives None where nobody counts; ``read`` what was sent in each of some stretches; ``described`` the
+    described step's number of collectives, or None before that step.
     """
 
-    def __init__(
-        self,
-        count: Callable[[], Count | None],
-        read: Callable[[Sequence[tuple[int, int]]], list[Rows]],
-        described: Callable[[], int | None],
-        capacity: int,
-    ) -> None:
-        self._count = count
-        self._read = read
-        self._described = described
-        self._forgets_after = capacity * 9 // 10
-        self._ordinary: list[int] = []
-        self._others: list[_Steps] = []
-        self._unsorted: list[tuple[int, int, int, Count | None, Count | None]] = []
-        """By number, when a step began and ended, and the counts before and after it."""
-        self._sort_at: int | None = None
-        self._reads = 0
-        self._steps = 0
-        self._before: Count | None = None
-        self._begin_ns = 0
-        self._is_lost = self._is_whole = False
+    count: Callable[[], Count | None]
+    read: Callable[[Sequence[tuple[int, int]]], list[Rows]]
+    described: Callable[[], int | None]
+    capacity: int
+    _ordinary: list[int] = field(default_factory=list)
+    _others: list[_Steps] = field(default_factory=list)
+    _unsorted: list[tuple[int, int, int, Count | None, Count | None]] = field(default_factory=list)
+    """Step number, begin and end (ns), and the counts before and after."""
+    _sort_at: int | None = None
+    _reads: int = 0
+    _steps: int = 0
+    _before: Count | None = None
+    _begin_ns: int = 0
+    _is_lost: bool = False
+    _is_whole: bool = False
 
     def begin(self) -> None:
-        """A step begins: the first, or one that does not begin where the one before it ended."""
-        self._before, self._begin_ns = self._count(), HostClock.time_ns()
+        """Begin the first step, or one that does not begin where the one before it ended."""
+        self._before, self._begin_ns = self.count(), HostClock.time_ns()
 
     def end(self, number: int) -> None:
-        """The step with this number is over; the first is 1, and 0 is what comes before it."""
+        """End the step with this number, from 1; 0 is what comes before the first."""
         before, begin_ns = self._before, self._begin_ns
-        now, end_ns = self._before, self._begin_ns = self._count(), HostClock.time_ns()
+        now, end_ns = self._before, self._begin_ns = self.count(), HostClock.time_ns()
         self._unsorted.append((number, begin_ns, end_ns, before, now))
         if now is None or before is None:
             return
         if self._sort_at is None:
-            self._sort_at = before[1] + self._forgets_after
+            self._sort_at = before[1] + self.capacity * 9 // 10
         if 2 * now[1] - before[1] > self._sort_at:  # the next step may have as many
             self._sort()
 
     def end_last(self, number: int, ordinary: Sequence[Collective]) -> None:
-        """The last step of a script is over, with all that came after it; the process groups may be gone by now."""
+        """End a script's last step, with all that came after it; the process groups may be gone by now."""
         self._sort()
-        [rows] = self._read([(self._begin_ns, HostClock.time_ns())])
+        [rows] = self.read([(self._begin_ns, HostClock.time_ns())])
         if rows is None:
             return
         self._steps, self._is_whole = number, True
@@ -117,16 +101,16 @@ class StepFollower:
             self._put(number, sum(row.count for row in rows if row.op not in _NOT_NUMBERED), rows)
 
     def made(self, ordinary: Sequence[Collective]) -> Course | None:
-        """The course so far; None where it is not known.
+        """The course so far, or None if unknown.
 
-        ``ordinary`` is what the described step sends; its kind is named where it is not most of the steps.
+        ``ordinary`` is what the described step sends; its kind is named if it is not most of the steps.
         """
         self._sort()
-        if self._is_lost or self._described() is None or not self._steps:
+        if self._is_lost or self.described() is None or not self._steps:
             return None
         others = [_step_kind(kind) for kind in self._others]
         if 0 < len(self._ordinary) <= sum(kind.steps for kind in others if kind.first):
-            others.append(_step_kind((list(ordinary), self._described() or 0, self._ordinary)))
+            others.append(_step_kind((list(ordinary), self.described() or 0, self._ordinary)))
         others.sort(key=lambda kind: (kind.first, kind.entered))
         return Course(steps=self._steps, others=others, is_whole=self._is_whole)
 
@@ -140,7 +124,7 @@ class StepFollower:
         ]
         self._steps = counted[-1][0]
         self._is_lost |= any(entered < 0 for _, entered, _ in counted)  # nobody counts, or a group is there no more
-        described = self._described()
+        described = self.described()
         self._ordinary += [number for number, entered, _ in counted if number and entered == described]
         others = [step for step in counted if not step[0] or step[1] != described]
         if self._is_lost or not others:
@@ -148,7 +132,7 @@ class StepFollower:
         self._reads += 1
         found: list[Rows] = [None] * len(others)
         if self._reads <= MOST_READS:
-            found = self._read([stretch for _, _, stretch in others])
+            found = self.read([stretch for _, _, stretch in others])
         for (number, entered, _), rows in zip(others, found, strict=True):
             self._put(number, entered, None if not rows and entered else rows)
 
@@ -172,12 +156,12 @@ def _bare(rows: Sequence[Collective]) -> list[Collective]:
 
 
 _INPUTS = ("input_tensors", "input_list", "inputs", "input_tensor", "input", "tensors")
-"""What operators call what is sent. A barrier has none of these."""
+"""Operators' names of what is sent; a barrier has none."""
 
 
 @dataclass(slots=True)
 class Note:
-    """One collective, and when it was entered, CLOCK_REALTIME. A send or recv is not counted: no group numbers it."""
+    """One collective, and when it was entered (CLOCK_REALTIME). No group numbers a send or recv, so none is counted."""
 
     at_ns: int
     collective: Collective
@@ -188,17 +172,16 @@ class Note:
 
     @property
     def told(self) -> Collective:
-        """It, and whether anybody has waited for it so far."""
+        """The collective, and whether anybody has waited for it so far."""
         if self.is_waited_for:
             return self.collective
         return replace(self.collective, how=", ".join(filter(None, (self.collective.how, NOT_WAITED))))
 
 
 class Observer:
-    """Notes what this process sends while it looks. While it is paused, that is not the workload's.
+    """Notes what this process sends while it looks, and is not paused.
 
-    ``counted`` is how many of all that it noted a group numbers; what ``completes`` means is said at
-    :func:`torch_internals.watch_collectives`.
+    ``counted``: how many of those a group numbers. ``completes``: as :func:`torch_internals.watch_collectives` has it.
     """
 
     def __init__(self, *, completes: bool = False) -> None:
@@ -218,11 +201,11 @@ class Observer:
             self._end = None
 
     def note(self, name: str, given: Mapping[str, Any], reduction: str) -> Note | None:
-        """Take a collective; None: it is not the workload's."""
+        """Note a collective; None: it is not the workload's."""
         if self.is_paused:
             return None
         at_ns = HostClock.time_ns()
-        group = torch_internals.process_group(given["process_group"])
+        group = dist.ProcessGroup.unbox(given["process_group"])
         sent = next((given[key] for key in _INPUTS if key in given), ())
         tensors = list(_flat(sent))
         peer = given.get("dst", given.get("src"))
@@ -243,23 +226,20 @@ class Observer:
 
 
 _FOLDERS = (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)), "<")
-"""Of torch, of this package, and of what is in no file."""
+"""torch, this package, and code without a file."""
 
 
 def _line() -> str:
-    """The line of the workload's that is about to send: ``train.py:41 in step``; empty where no Python has called."""
+    """The workload's line that is about to send, ``train.py:41 in step``, or "" where no Python has called."""
     frame = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(_FOLDERS):
         frame = frame.f_back  # type: ignore[assignment] # None behind the outermost one
-    return (
-        ""
-        if frame is None
-        else f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}"
-    )
+    if frame is None:
+        return ""
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 
 def groups_here() -> list[Group]:
-    """The process groups this rank belongs to, but for that of all ranks."""
     found: list[Group] = []
     if not dist.is_initialized():
         return found
@@ -280,8 +260,7 @@ def _flat(sent: Any) -> Any:
 
 
 def _how(reduction: str, given: Mapping[str, Any], peer: int | None, *, rank: int, size: int) -> str:
-    """Reduction, root or partner. A partner is told as a distance, so that the ranks of a ring are alike."""
-    if peer is not None:
+    if peer is not None:  # told as a distance, so that the ranks of a ring are alike
         behind = (size - 1) // 2
         distance = (peer - rank + behind) % size - behind
         return f"{'to' if 'dst' in given else 'from'} {distance:+d}"

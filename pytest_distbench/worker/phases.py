@@ -19,8 +19,9 @@ from pytest_distbench.worker.clock.clocks import recorded, stream_occupier
 from pytest_distbench.worker.notebook import Notebook
 
 Span = tuple[float, float, float, float]
-"""How long a part took: when it began, CLOCK_MONOTONIC seconds, as the ranks of one host have one clock; seconds of the
-clock; of that without what a planted slowdown added; and that the host was in it."""
+"""A part's begin (CLOCK_MONOTONIC seconds, one clock for a host's ranks), seconds, seconds without a positive
+control's, and the host's.
+"""
 
 
 class HostPart:
@@ -43,7 +44,7 @@ class HostPart:
 class DeviceParts:
     """Records events on the current stream, and reads them when the device has been waited for.
 
-    A delay is a kernel that does nothing, behind a part: a share of what the part took when it was read last.
+    A delay is an idle kernel behind a part: a share of what the part took when it was read last.
     """
 
     def __init__(self, delay: Delay) -> None:
@@ -55,7 +56,7 @@ class DeviceParts:
         return DevicePart(self)
 
     def set_clock(self) -> None:
-        """A moment of the device that the host knows. The device is idle, and drifts from the host as time goes on."""
+        """Note a moment of the idle device that the host knows; the two drift apart as time goes on."""
         self._known = recorded()
         self._known.synchronize()
         self._known_at = HostClock.perf_counter()
@@ -90,17 +91,17 @@ class DevicePart:
 
 
 Part = HostPart | DevicePart
-"""A part that has begun. ``end``: it is over for the host, and when it was read last it took so many seconds of its
-own; 0: it was not. ``read``, when the iteration has been waited for: how long it took."""
+"""A part that has begun. ``end``: it is over for the host; its last reading took so many seconds, or 0. ``read``: how
+long it took, when the iteration has been waited for.
+"""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LoopPhase:
-    """A phase of a loop: the names that lead to it from there, and its time in each timed iteration.
+    """A phase of a loop: the names that lead to it, and its time in each timed iteration.
 
-    Each series goes as far as the last iteration that entered it. ``sends``: it enters collectives outside of its own
-    parts, as far as the iteration tells that is described. ``last_s`` is how long it took by itself when it was read
-    last.
+    Each series goes as far as the last iteration that entered it. ``sends``: the described iteration enters collectives
+    outside of its own parts. ``last_s``: its own time when last read.
     """
 
     names: tuple[str, ...]
@@ -113,7 +114,7 @@ class LoopPhase:
     host_s: list[float] = field(default_factory=list)
 
     def add(self, iteration: int, span: Span) -> None:
-        """It took so long in a timed iteration, counted from 1; entered several times in one, that is the sum."""
+        """Add a part to a timed iteration, from 1; several of one iteration add up."""
         self.fill(iteration)
         began_at, seconds, _, host_s = span
         self.seconds[-1] += seconds
@@ -121,7 +122,6 @@ class LoopPhase:
         self.host_s[-1] += host_s
 
     def fill(self, iterations: int) -> None:
-        """So many were timed until now; those that did not enter it have zeros."""
         for series in (self.seconds, self.began_at, self.host_s):
             series += [0.0] * (iterations - len(series))
 
@@ -130,8 +130,7 @@ class LoopPhase:
 class Loop:
     """A loop of iterations with a clock, while a body is in it.
 
-    ``num_timed`` are the timed iterations begun, 0 during warm-up. The phases are by path, and ``entered`` those that
-    the body is in. The iterations of a loop that is captured are replayed without the host.
+    ``num_timed``: timed iterations begun, 0 during warm-up. ``phases``: by path; ``entered``: those the body is in.
     """
 
     name: str
@@ -143,19 +142,14 @@ class Loop:
     phases: dict[str, LoopPhase] = field(default_factory=dict)
     entered: list[LoopPhase] = field(default_factory=list)
     _ended: list[tuple[LoopPhase, int, Part]] = field(default_factory=list)
-    """Phases that are over for the host, in which timed iteration; 0: in the warm-up."""
+    """(phase, timed iteration or 0 in the warm-up, part) of phases that are over for the host."""
 
     def begin_iteration(self) -> None:
-        """A timed iteration begins.
-
-        Raises:
-            RecordingError: the body is still in a phase of the one before.
-        """
+        """Begin a timed iteration. Raises :class:`RecordingError` in a phase of the one before."""
         self.expect_left()
         self.num_timed += 1
 
     def expect_left(self) -> None:
-        """Refuse a phase that is not left in the iteration in which it was entered."""
         if self.entered:
             name = self.entered[-1].names[-1]
             raise RecordingError(f"phase({name!r}) of the loop {self.name!r} was not left in its own iteration")
@@ -165,7 +159,7 @@ class Loop:
         self._ended.append((phase, self.num_timed, part))
 
     def collect(self) -> None:
-        """Read the phases that are over. Called between iterations: the device has been waited for."""
+        """Read the phases that are over. To be called between iterations: the device has been waited for."""
         if not self._ended:
             return
         for phase, iteration, part in self._ended:
@@ -179,7 +173,7 @@ class Loop:
 
 
 class Phase:
-    """A part of the body, for ``with``. A class and no generator: a short step has many, and each costs time of it."""
+    """A part of the body, for ``with``. No generator: a short step has many, and each costs time of it."""
 
     __slots__ = ("_phases", "ascribed", "at", "better", "name", "part", "path", "place", "sent")
     part: Part
@@ -201,39 +195,26 @@ class Phase:
         self._phases.leave(self, is_cut=kind is not None)
 
 
+@dataclass(slots=True, eq=False)
 class Phases:
     """The phases and loops that a body is in, innermost last.
 
-    Outside of loops the device is waited for at both ends of a phase, in a loop never inside of an iteration.
-
-    Args:
-        clock: of phases outside of loops.
-        delay: of what a clock spans.
-        make_device: makes what times the parts of one loop where the device's time counts; the host's stands beside it.
-        sent: collectives so far in the iteration that is described, if it is one.
+    Outside of loops the device is waited for at both ends of a phase, in a loop never inside an iteration. ``clock`` is
+    that of phases outside of loops; ``make_device`` times the parts of one loop on a device; ``sent``: collectives so
+    far in the described iteration.
     """
 
-    def __init__(
-        self,
-        notebook: Notebook,
-        clock: Callable[[], float],
-        synchronize: Callable[[], None],
-        delay: Delay,
-        sent: Callable[[], int],
-        make_device: Callable[[], DeviceParts | None] = lambda: None,
-        clock_of_loops: Callable[[], float] = HostClock.perf_counter,
-    ) -> None:
-        self._notebook = notebook
-        self._clock = clock
-        self._clock_of_loops = clock_of_loops
-        self._delay = delay
-        self._synchronize = synchronize
-        self._make_device = make_device
-        self._sent = sent
-        self._open: list[Loop | Phase] = []
-        self._thread = threading.get_ident()
-        self._is_apart = False
-        self._ascribed = 0
+    notebook: Notebook
+    clock: Callable[[], float]
+    synchronize: Callable[[], None]
+    delay: Delay
+    sent: Callable[[], int]
+    make_device: Callable[[], DeviceParts | None] = lambda: None
+    clock_of_loops: Callable[[], float] = HostClock.perf_counter
+    _open: list[Loop | Phase] = field(default_factory=list)
+    _thread: int = field(default_factory=threading.get_ident)
+    _is_apart: bool = False
+    _ascribed: int = 0
 
     @property
     def in_loop(self) -> bool:
@@ -248,8 +229,8 @@ class Phases:
 
     @contextlib.contextmanager
     def loop(self, name: str, at: Mapping[str, Scalar], *, is_captured: bool = False) -> Iterator[Loop]:
-        """Collect the phases of a loop. They are recorded at its end; of one that is left early, not."""
-        loop = Loop(name=name, at=dict(at), path=self._path(name), device=self._make_device(), is_captured=is_captured)
+        """Collect the phases of a loop, and record them at its end unless it is left early."""
+        loop = Loop(name=name, at=dict(at), path=self._path(name), device=self.make_device(), is_captured=is_captured)
         self._open.append(loop)
         try:
             yield loop
@@ -275,7 +256,7 @@ class Phases:
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
-        """What happens inside is no part of its step, nor are the phases around it in the loop."""
+        """What happens inside is no part of its step, nor are the phases around it."""
         for phase in (phase for o in self._open if isinstance(o, Loop) for phase in o.entered):
             phase.is_apart = True
         self._is_apart = True
@@ -285,13 +266,10 @@ class Phases:
             self._is_apart = False
 
     def enter(self, phase: Phase) -> None:
-        """Begin to time a part of the body.
+        """Begin to time a part of the body; RecordingError: another thread enters it, or a rule is broken.
 
-        Outside a loop a name is used once, but for scripts, and a phase that raises is not recorded. In a loop the
-        phase is always judged in the same way and ends in its iteration; a captured loop has none.
-
-        Raises:
-            RecordingError: it is none of these, or entered in another thread.
+        Outside a loop a name is used once, but for scripts, and a phase that raises is not recorded. In a loop a phase
+        is always judged alike and ends in its iteration; a captured loop has none.
         """
         if threading.get_ident() != self._thread:
             raise RecordingError(
@@ -300,11 +278,11 @@ class Phases:
             )
         phase.path, loop = self._path(phase.name), self._loop
         if loop is None:
-            if not self._notebook.is_of_script:
-                self._notebook.expect_new(phase.path, phase.at)
+            if not self.notebook.is_of_script:
+                self.notebook.expect_new(phase.path, phase.at)
             self._open.append(phase)
-            self._synchronize()
-            phase.part = HostPart(self._delay, self._clock)
+            self.synchronize()
+            phase.part = HostPart(self.delay, self.clock)
             return
         if loop.is_captured:
             raise RecordingError(
@@ -318,12 +296,12 @@ class Phases:
         phase.place = loop, of_loop
         loop.entered.append(of_loop)
         self._open.append(phase)
-        phase.sent, phase.ascribed = self._sent(), self._ascribed
+        phase.sent, phase.ascribed = self.sent(), self._ascribed
         device = loop.device
-        phase.part = HostPart(self._delay, self._clock_of_loops) if device is None else device.begin()
+        phase.part = HostPart(self.delay, self.clock_of_loops) if device is None else device.begin()
 
     def leave(self, phase: Phase, *, is_cut: bool) -> None:
-        """``is_cut``: by an exception. Raises :class:`RecordingError` where it is not the one that was entered last."""
+        """End a part; ``is_cut``: by an exception. RecordingError: it was not the last one entered."""
         if phase not in self._open:
             if is_cut:
                 return
@@ -339,11 +317,11 @@ class Phases:
             )
         if phase.place is None:
             if not is_cut:  # who waits for the device then may hang, and nobody hears of the error
-                self._synchronize()
+                self.synchronize()
                 phase.part.end(0.0)
                 _, seconds, _, _ = phase.part.read()
                 place: dict[str, Any] = {}
-                if self._notebook.is_of_script:
+                if self.notebook.is_of_script:
                     place = {"loop": WALL_TIME, "path": [*(o.name for o in self._open), phase.name]}
                 self._record(phase.path, phase.better, phase.at, seconds, **place)
             return
@@ -351,12 +329,11 @@ class Phases:
         # a loop goes on where the body catches what it raised: when a loader is empty, for example
         with contextlib.suppress(RuntimeError) if is_cut else contextlib.nullcontext():  # of a device that has failed
             loop.end(of_loop, phase.part)
-        if (own := self._sent() - phase.sent - (self._ascribed - phase.ascribed)) > 0:  # the rest: of phases inside
+        if (own := self.sent() - phase.sent - (self._ascribed - phase.ascribed)) > 0:  # the rest: of phases inside
             of_loop.sends = True
             self._ascribed += own
 
     def _close(self, one: Loop | Phase) -> Loop | Phase | None:
-        """It is left, and with it all that is in it; that is returned, the outermost of it."""
         at = self._open.index(one)
         inner = next(iter(self._open[at + 1 :]), None)
         del self._open[at:]
@@ -366,4 +343,4 @@ class Phases:
         return inner
 
     def _record(self, name: str, better: Better, at: Mapping[str, Scalar], value: object, **place: Any) -> None:
-        self._notebook.note(name, value, unit="s", better=better, reduce="max", at=at, **place)
+        self.notebook.note(name, value, unit="s", better=better, reduce="max", at=at, **place)

@@ -1,7 +1,7 @@
-"""The process of a rank: what it makes of it before anything of the user's runs, and what that used.
+"""A rank's process: what is made of it before anything of the user's runs, and what it used.
 
-That is environment, output, signals, terminal and host; then its CPU time and memory, and the software it ran, with the
-precision and the algorithms that a body, and not the machine, chooses. Who else computed meanwhile is in ``load``.
+Environment, output, signals, terminal and host; then CPU time, memory and software, with the precision and algorithms
+that a body chooses. ``load`` tells who else computed.
 """
 
 from __future__ import annotations
@@ -34,17 +34,15 @@ from pytest_distbench.releases import RECORDER_FILE_VARIABLE, RECORDER_SIZE_VARI
 from pytest_distbench.worker.forked import place_sockets
 from pytest_distbench.worker.torch_internals import cpus_near_gpu
 
-_NEW_USER, _NEW_NET = 0x10000000, 0x40000000
-"""CLONE_NEWUSER and CLONE_NEWNET (linux/sched.h)."""
+_NEW_USER, _NEW_NET = 0x10000000, 0x40000000  # CLONE_NEWUSER and CLONE_NEWNET (linux/sched.h)
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def enter_namespaces(plan: LaunchPlan, rank: int) -> None:
-    """Be in the namespaces of the plan from now on, this thread and those that it will start, with the variables there.
+    """Enter the plan's namespaces, with this thread and those it will start, and take the variables there.
 
-    Raises:
-        LauncherError: the kernel does not let it.
+    Raises: LauncherError: the kernel does not let it.
     """
     user = Path(plan.namespaces[rank], "user")
     if user.exists():
@@ -70,12 +68,11 @@ def _enter(place: Path, kind: int, rank: int) -> None:
 
 _LONGEST_TOLD = 300
 _OUR_THREADS = "distbench-"
-_RECORDED = "2000"
-"""Collectives that torch's flight recorder keeps: its own default."""
+_RECORDED = "2000"  # collectives that torch's flight recorder keeps: its own default
 
 
 def tell_of_threads(tell: Callable[[str], None]) -> None:
-    """What a thread raises ends that thread alone, as in any Python: a checkpoint that was not written is told."""
+    """Tell what a thread raises, which ends that thread alone: a checkpoint may not have been written."""
     show = threading.excepthook
 
     def show_and_tell(raised: threading.ExceptHookArgs) -> None:
@@ -89,12 +86,11 @@ def tell_of_threads(tell: Callable[[str], None]) -> None:
 
 
 def enter_control_group(folder: str) -> None:
-    """Be limited by a control group from now on: all threads of this process, and whatever it starts."""
     (Path(folder) / "cgroup.procs").write_text("0")  # this process, by whatever number it is known there
 
 
 def take_environment(plan: LaunchPlan) -> None:
-    """Make the plan's variables, path, folder and sockets those of this process; the launcher's contract stays."""
+    """Take the plan's variables, path, folder and sockets; the launcher's contract stays."""
     contract = {name: os.environ[name] for name in CONTRACT if name in os.environ}
     os.environ.clear()
     os.environ.update(variables_from_wire(plan.variables))
@@ -113,7 +109,7 @@ def take_environment(plan: LaunchPlan) -> None:
 
 
 def take_path(plan: LaunchPlan) -> None:
-    """Import from the folders of the plan: what an editable install has in the working tree, from this group's tree."""
+    """Import from the plan's folders: what an editable install has in the working tree, from this group's tree."""
 
     def there(folder: str) -> str:
         path = Path(folder)
@@ -126,21 +122,20 @@ def take_path(plan: LaunchPlan) -> None:
 
 
 def take_program(file: str) -> None:
-    """Be, for a function, a program of its file without arguments: what started this process is no business of it."""
+    """Become a program of a file without arguments: who started this process does not concern a function."""
     sys.argv = [file]
     sys.modules["__main__"] = main = ModuleType("__main__")
     vars(main)["__builtins__"] = builtins
 
 
 def _size_recorder() -> None:
-    """Have torch's flight recorder on: in torch 2.8 it is off unless it is asked for."""
-    os.environ.setdefault(RECORDER_SIZE_VARIABLE, _RECORDED)
+    os.environ.setdefault(RECORDER_SIZE_VARIABLE, _RECORDED)  # in torch 2.8 it is off unless asked for
 
 
 def arm_nccl(plan: LaunchPlan, place: int) -> None:
     """Let NCCL leave evidence of a hang, and several ranks on one GPU pose as hosts of their own (NCCL_HOSTID).
 
-    To be called before the group is joined. ``place`` is the process's own in its launch: rank or slot.
+    To be called before the group is joined. ``place``: rank or slot.
     """
     _size_recorder()
     settings = {RECORDER_FILE_VARIABLE: plan.files.nccl_flight_prefix}
@@ -153,9 +148,9 @@ def arm_nccl(plan: LaunchPlan, place: int) -> None:
 
 
 def bind_near_gpu(index: int, mode: str) -> None:
-    """Let all threads of this process run on the CPUs near its GPU alone; threads that it starts later inherit that.
+    """Bind all threads of this process, and those they start, to the CPUs near its GPU.
 
-    The index is that among the visible GPUs, the mode as ``torchrun --numa-binding`` names it.
+    ``index`` is that among the visible GPUs, ``mode`` as in ``torchrun --numa-binding``.
     """
     try:
         cpus = cpus_near_gpu(index, mode)
@@ -210,7 +205,7 @@ def forbid_breakpoints(rank: int, attached: int | None) -> None:
 def take_signals(stacks: Path) -> None:
     """Lead a session, die by default on the usual signals, show the stacks when asked and at SIGTERM.
 
-    SIGTERM comes from whoever started the ranks when another rank has died: what this one was waiting for explains it.
+    SIGTERM comes when another rank has died: what this one was waiting for explains it.
     """
     if os.getpgid(0) != os.getpid():
         os.setsid()
@@ -230,9 +225,9 @@ def own_cpu_s() -> float:
 class MemoryPeak:
     """The most memory that a rank needs from now on, beyond what its process has already.
 
-    A process that has loaded torch has some hundred MiB, shared with others in part, beside which a model is little. So
-    the system is asked to forget its high-water mark (proc_pid_clear_refs(5)), and what the process had is taken off.
-    Pages of files are, too: which of a library's are read in, and when, is chance.
+    A process with torch has some hundred MiB, partly shared, beside which a model is little: the high-water mark is
+    reset (proc_pid_clear_refs(5)), and what the process had is taken off. So are pages of files: which are read in is
+    chance.
     """
 
     def __init__(self, plan: LaunchPlan) -> None:
@@ -247,7 +242,7 @@ class MemoryPeak:
             self._before = _memory()
 
     def num_bytes(self) -> int | None:
-        """So far. On CUDA the most that torch's allocator handed out; None where the system does not tell."""
+        """Bytes so far; on CUDA of torch's allocator. None where the system does not tell."""
         if self._on_cuda:
             return torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else None
         with contextlib.suppress(OSError, KeyError):
@@ -264,7 +259,7 @@ def _memory() -> dict[str, int]:
 
 
 def gpu_in_use() -> str:
-    """UUID of the CUDA device in use, as torch spells it; empty where none is, or torch does not tell."""
+    """UUID of the CUDA device in use, as torch spells it, or ""."""
     if not torch.cuda.is_initialized():
         return ""
     return str(getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", ""))
@@ -273,19 +268,16 @@ def gpu_in_use() -> str:
 _OPERATIONS = {"matmul": "cuda.matmul", "conv": "cudnn.conv", "rnn": "cudnn.rnn"}
 """Where torch 2.9 and later keep the precision of each, in ``torch.backends``."""
 
-_lower_precisions: set[str] = set()
-"""Types below float32 to which a tensor was cast while somebody looked."""
-
-_autocast_types: set[str] = set()
-"""To which autocast was switched on in this process."""
+_lower_precisions: set[str] = set()  # types below float32 to which a tensor was cast while somebody looked
+_autocast_types: set[str] = set()  # to which autocast was switched on in this process
 
 
 def forbid_tf32() -> None:
     """Compute in float32 what is float32, on every card.
 
-    Where torch keeps a precision for each operation, that decides. The flags from before are set first and all the
-    same: torch refuses to read them where they contradict it, in its own compiler too. So is what stands for all
-    operations, to which torch goes back at the end of ``torch.backends.cudnn.flags``.
+    torch's precision of each operation decides. The older flags are set first all the same, and so is what
+    ``torch.backends.cudnn.flags`` goes back to: torch refuses to read flags that contradict it, in its own compiler
+    too.
     """
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
@@ -295,7 +287,7 @@ def forbid_tf32() -> None:
 
 
 def note_autocast() -> None:
-    """From now on remember to which types autocast is switched on: at its end a body has left it."""
+    """Remember from now on to which types autocast is switched on: at its end a body has left it."""
     enter = torch.autocast.__enter__
     if hasattr(enter, "__wrapped__"):
         return
@@ -314,7 +306,7 @@ _CASTS = ("to", "type", "type_as", "half", "bfloat16")
 
 
 def watch_casts() -> Callable[[], None]:
-    """From now on remember to which types below float32 Python casts a tensor. Returned is what ends it."""
+    """Remember from now on to which types below float32 Python casts tensors. Returns what ends it."""
 
     def watched(cast: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(cast)
@@ -339,7 +331,7 @@ def watch_casts() -> Callable[[], None]:
 
 
 def settings() -> dict[str, str]:
-    """What is chosen now, by the names of :data:`pytest_distbench.records.environment.SETTINGS`."""
+    """The chosen precisions and algorithms, by the names of :data:`pytest_distbench.records.environment.SETTINGS`."""
     found = {
         "autocast": "+".join(sorted(_autocast_types)) or "off",
         "lower_precision": "+".join(sorted(_lower_precisions)) or "none",
@@ -353,7 +345,6 @@ def settings() -> dict[str, str]:
 
 
 def _kept(operation: str) -> Any:
-    """What has the precision; without one where this torch has none for each operation."""
     try:
         return attrgetter(_OPERATIONS[operation])(torch.backends)
     except AttributeError:
@@ -361,7 +352,6 @@ def _kept(operation: str) -> Any:
 
 
 def _precision(operation: str) -> str:
-    """``ieee`` or ``tf32``."""
     precision = getattr(_kept(operation), "fp32_precision", None)
     if precision is None:
         allows = torch.backends.cuda.matmul if operation == "matmul" else torch.backends.cudnn
@@ -374,7 +364,6 @@ def _on(is_on: bool) -> str:  # noqa: FBT001
 
 
 def software(plan: LaunchPlan) -> dict[str, str]:
-    """Versions and settings: what decides which arithmetic runs and where."""
     found = {
         "python": platform.python_version(),
         "torch": str(torch.__version__),
@@ -396,9 +385,9 @@ def software(plan: LaunchPlan) -> dict[str, str]:
 
 
 def mpi_version(process: Any) -> str:
-    """Of the MPI library that torch has loaded into this process, its first words: ``Open MPI v5.0.6``; empty: none.
+    """The MPI library's first words, ``Open MPI v5.0.6``, or "" if torch has loaded none.
 
-    ``MPI_Get_library_version`` of the MPI standard, at most 8192 characters there, may be called at any time.
+    ``MPI_Get_library_version`` gives at most 8192 characters, and may be called at any time.
     """
     try:
         ask = process.MPI_Get_library_version

@@ -1,8 +1,8 @@
-"""Profiler: torch's own, on in a rank of a launch that is made for a trace, and imported in no other.
+"""Profiler: torch's own, in a rank of a launch for a trace; no other launch imports it.
 
-A few timed iterations of each loop are looked at; of a body that has no such loop, steps of its optimizer, from the
-third on. All of a body is looked at where it has neither, in a launch of its own, for so long as :data:`WHOLE_CPU_S`:
-what begins under one profiler must not end under the next, which has crashed torch 2.13.
+It looks at a few timed iterations of each loop; without a loop at steps of the optimizer, from the third on; without
+either at all of a body for :data:`WHOLE_CPU_S`, in a launch of its own: what begins under one profiler and ends under
+the next has crashed torch 2.13.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 
 import msgspec
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -20,55 +21,37 @@ from pytest_distbench.records.iteration import TRAINING_STEP, WHOLE, iteration_n
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.worker.clock.clocks import Steps, Stopwatch
 
-ITERATIONS = 10
-"""Of a loop: some more than one, as no two are alike, and few enough for a file that a viewer opens at once."""
+ITERATIONS = 10  # per loop: more than one, as no two are alike, and few enough for a viewer to open the file at once
 
 WHOLE_CPU_S = 0.2
-"""CPU time that all of a body is looked at: a loop of small operations gives almost a million events in a second of it,
-and a file of 2 MB a rank in this time."""
+"""CPU time of a whole body that is looked at: small operations give almost a million events in a second of it."""
 
-_STEADY_STEP = 3
-"""The first steps of an optimizer also build; from here on one is like the next."""
+_STEADY_STEP = 3  # the first steps of an optimizer also build
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Profiler:
-    """Profiles one rank, loop after loop.
+    """Profiles one rank, loop after loop; ``is_whole``: all of the body. Traces go to the launch's files."""
 
-    Args:
-        files: of the launch, among which the traces go.
-        is_whole: all of the body is looked at.
-    """
-
-    def __init__(
-        self,
-        files: LaunchFiles,
-        rank: int,
-        *,
-        is_whole: bool,
-        is_on_device: bool,
-        synchronize: Callable[[], None],
-        barrier: Callable[[], None],
-        in_loop: Callable[[], bool],
-    ) -> None:
-        self._files = files
-        self._rank = rank
-        self._is_whole = is_whole
-        self._activities = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * is_on_device]
-        self._synchronize = synchronize
-        self._barrier = barrier
-        self._in_loop = in_loop
-        self._running: profile | None = None
-        self._iteration: record_function | None = None
-        self._seen = 0
-        self._optimizer_steps = 0
-        self._loops: list[str] = []
+    files: LaunchFiles
+    rank: int
+    is_whole: bool
+    is_on_device: bool
+    synchronize: Callable[[], None]
+    barrier: Callable[[], None]
+    in_loop: Callable[[], bool]
+    _running: profile | None = None
+    _iteration: record_function | None = None
+    _seen: int = 0
+    _optimizer_steps: int = 0
+    _loops: list[str] = field(default_factory=list)
 
     @contextlib.contextmanager
     def body(self) -> Iterator[None]:
-        """Look at what runs inside: at its loops, or at all of it. At the end the traces are written."""
+        """Look at the loops that run inside, or at all of it, and write the traces."""
         hook = register_optimizer_step_pre_hook(self._step)
         before = signal.signal(signal.SIGVTALRM, lambda *_: self.end_loop())
-        if self._is_whole:
+        if self.is_whole:
             self._begin_loop(WHOLE)
             signal.setitimer(signal.ITIMER_VIRTUAL, WHOLE_CPU_S)
         try:
@@ -78,7 +61,7 @@ class Profiler:
             signal.signal(signal.SIGVTALRM, before)
             hook.remove()
             self.end_loop()
-        self._files.loops(self._rank).write_bytes(msgspec.json.encode(self._loops))
+        self.files.loops(self.rank).write_bytes(msgspec.json.encode(self._loops))
 
     def watch(self, watch: Stopwatch, loop: str) -> Stopwatch:
         return _ProfiledWatch(watch, self, loop)
@@ -92,19 +75,19 @@ class Profiler:
             yield
 
     def begin_iteration(self, loop: str) -> None:
-        """An iteration of a loop with a clock begins. A collective call: all begin when all profilers have started."""
-        if self._is_whole:
+        """Begin an iteration of a timed loop. A collective call: all begin when all profilers have started."""
+        if self.is_whole:
             return
         if self._loops[-1:] != [loop]:
             if self._loops == [TRAINING_STEP]:  # before the first loop, which was to come
                 self._stop()
                 self._loops.clear()
             self._begin_loop(loop)
-            self._barrier()
+            self.barrier()
         self._begin_iteration(loop)
 
     def end_iteration(self) -> None:
-        """It is over, as far as it is measured; after :data:`ITERATIONS` the profiler stops."""
+        """End its measured part; after :data:`ITERATIONS` the profiler stops."""
         if self._iteration is None:
             return
         self._iteration.__exit__(None, None, None)
@@ -115,14 +98,14 @@ class Profiler:
 
     def end_loop(self) -> None:
         if (stopped := self._stop()) is not None:
-            stopped.export_chrome_trace(str(self._files.trace(self._rank, len(self._loops) - 1)))
+            stopped.export_chrome_trace(str(self.files.trace(self.rank, len(self._loops) - 1)))
 
     def _begin_loop(self, loop: str) -> None:
         self.end_loop()
         self._loops.append(loop)
         self._seen = 0
-        self._synchronize()
-        self._running = profile(activities=self._activities)
+        self.synchronize()
+        self._running = profile(activities=[ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * self.is_on_device])
         self._running.start()
 
     def _begin_iteration(self, loop: str) -> None:
@@ -132,7 +115,7 @@ class Profiler:
 
     def _step(self, *_: object) -> None:
         """An optimizer is about to step: what lies between two of them is an iteration where there is no loop."""
-        if self._is_whole or self._in_loop() or self._loops not in ([], [TRAINING_STEP]):
+        if self.is_whole or self.in_loop() or self._loops not in ([], [TRAINING_STEP]):
             return
         self._optimizer_steps += 1
         if self._optimizer_steps == _STEADY_STEP:
@@ -147,22 +130,20 @@ class Profiler:
             self._iteration = None
         if self._running is None:
             return None
-        self._synchronize()
+        self.synchronize()
         running, self._running = self._running, None
         running.stop()
         return running
 
 
+@dataclass(slots=True)
 class _ProfiledWatch:
-    """A stopwatch whose iterations are looked at too."""
-
-    def __init__(self, watch: Stopwatch, profiler: Profiler, loop: str) -> None:
-        self._watch = watch
-        self._profiler = profiler
-        self._loop = loop
+    _watch: Stopwatch
+    _profiler: Profiler
+    _loop: str
 
     def start(self, iterations: int = 1) -> None:
-        """After the watch itself, which may wait for the other ranks."""
+        """After the watch, which may wait for other ranks."""
         self._watch.start(iterations)
         self._profiler.begin_iteration(self._loop)
 
@@ -175,8 +156,6 @@ class _ProfiledWatch:
 
 
 class _ProfiledSteps:
-    """The clock of a training's steps, which are looked at too once they are steady."""
-
     def __init__(self, steps: Steps, profiler: Profiler, loop: str, *, after: int) -> None:
         self._steps = steps
         self._profiler = profiler

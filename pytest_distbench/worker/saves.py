@@ -1,8 +1,8 @@
 """SaveWatch: what this rank saves, seen at the call: ``torch.save``, torch.distributed.checkpoint, safetensors.
 
-Of a file the tensors and numbers count, as they were saved last; texts, times of day and random states do not. What a
-checkpoint saves asynchronously is read when it is asked for; what a thread of the body's own saves may come too late to
-be seen in each launch, and is not read.
+A file counts by its tensors and numbers as last saved, without texts, times of day and random states. An asynchronous
+checkpoint is read when it is asked for. What a body's own threads save is not read: it may come too late in some
+launches.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ import torch
 from pytest_distbench.records.trained import UPDATES, TensorState
 from pytest_distbench.worker.tensors import form_of, own_part, state_of, state_of_number
 
-WHOLE_BYTES, ONE_IN = 2 * 2**30, 8
-"""Of a launch, all ranks together: of what is saved beyond these bytes one tensor in so many is read."""
+WHOLE_BYTES, ONE_IN = 2 * 2**30, 8  # per launch: beyond these bytes one saved tensor in so many is read
 
 _DATE = r"(?:19|20)\d\d[-_.]?(?:0[1-9]|1[0-2])[-_.]?[0-3]\d"
 _HOUR = r"[0-2]\d[-_.:]?[0-5]\d(?:[-_.:]?[0-5]\d)?"
 _MEASURED = r"\d+\.\d{3,}"
 _SECONDS = r"(?<!\d)1\d{9}(?:\d{3})?(?!\d)"
 _TIME = re.compile(rf"{_DATE}(?:[-_.T ]?{_HOUR})?|{_MEASURED}|{_SECONDS}|(?<=[-_])[0-2]\d([-_:.])[0-5]\d\1[0-5]\d")
-"""In the name of a file; seconds and milliseconds since 1970, too, and what was measured, such as a loss."""
+"""In a file's name: dates, hours, seconds and milliseconds since 1970, and measured numbers such as a loss."""
 _RANDOM = re.compile(r"rng|random|generator", re.IGNORECASE)
 _OF_TIME = re.compile(r"time|elapsed|second|minute|hour|duration|date(?!s)|eta$|speed|per_sec", re.IGNORECASE)
 _LONGEST_SERIES, _DEEPEST, _MOST_NUMBERS, _LARGEST = 16, 20, 1000, 2**1000
@@ -43,12 +42,7 @@ _WHAT, _WHERE = ("what", "obj", "tensors", "state_dict"), ("where", "f", "filena
 
 
 class SaveWatch:
-    """Of one rank.
-
-    Attributes:
-        saved: by ``model.pt: layer1.weight``, as it was saved last.
-        remarks: what was not looked at, and why.
-    """
+    """``saved``: what this rank saved last, by ``model.pt: layer1.weight``; ``remarks``: what was not read, and why."""
 
     def __init__(
         self, *, world_size: int, folder: Path, updates: Callable[[], int], is_clocked: Callable[[], bool]
@@ -72,7 +66,7 @@ class SaveWatch:
         )
 
     def begin(self) -> None:
-        """Before the body is imported: it may take a function by its name."""
+        """To be called before the body is imported, which may take a function by its name."""
         self._replace(torch, "save", self._saving)
         self._replace(torch.serialization, "save", self._saving)
         for name, watch in self._finder.wanted.items():
@@ -110,7 +104,7 @@ class SaveWatch:
         return save
 
     def _writing(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A writer of torch.distributed.checkpoint: what of all is this rank's to write."""
+        """The part that is this rank's to write, of torch.distributed.checkpoint."""
 
         @functools.wraps(function)
         def write_data(writer: Any, plan: Any, planner: Any) -> Any:
@@ -124,7 +118,6 @@ class SaveWatch:
         return write_data
 
     def _note(self, look: Callable[[], tuple[str, Iterator[tuple[str, object]]]]) -> None:
-        """Note what is about to be saved; whatever is wrong with it, saving it says so."""
         if self._is_inside or not self._replaced:
             return  # a part of what was noted at the writer; or a body has kept the function for later
         if self._is_clocked():
@@ -160,7 +153,7 @@ class SaveWatch:
 
 
 class _Finder:
-    """Finds nothing by itself: calls a function with each of some modules as soon as that was imported."""
+    """Calls a function with each of some modules when it is imported; finds nothing itself."""
 
     def __init__(self, wanted: Mapping[str, Callable[[ModuleType], None]]) -> None:
         self.wanted = wanted
@@ -188,7 +181,6 @@ class _Finder:
 
 
 def _name_of(file: object, folder: Path) -> str:
-    """A file's path from the launch's folder or the working directory, else its name; times in it are ``*``."""
     place = file if isinstance(file, str | os.PathLike) else getattr(file, "name", getattr(file, "path", None))
     if not isinstance(place, str | os.PathLike):
         return _BYTES

@@ -1,4 +1,4 @@
-"""A training script, run as ``torchrun`` would: as ``__main__``, with its command line; and what it records itself.
+"""A training script, run as ``torchrun`` would: as ``__main__``, with its command line.
 
 It records as a body does, with ``pytest_distbench.record``, ``timed`` and ``phase``.
 """
@@ -29,23 +29,17 @@ from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.line import RankLine
 
-CURRENT: RankContext | None = None
-"""The rank that this process is; None outside of ranks that run a script."""
+CURRENT: RankContext | None = None  # the rank that this process is; None outside of ranks that run a script
 
 
-WHOLE = "script"
-"""Key of the fingerprint of a script that takes no such step."""
-
-_STEADY_STEP = 3
-"""The first steps also build and broadcast; from here on one is like the next."""
+WHOLE = "script"  # key of the fingerprint of a script without such a step
+_STEADY_STEP = 3  # the first steps also build and broadcast
 
 
 def run_script(body: BodyReference) -> None:
-    """Run a file, or a module by its name, as ``__main__``.
+    """Run a file, or a module by its name, as ``__main__`` to the end: threads and exit handlers pickle by it.
 
-    It stays ``__main__`` to the end: what its threads and exit handlers pickle is looked up there.
-
-    An exit code other than 0 is a SystemExit; whatever else it raises is raised.
+    SystemExit: an exit code other than 0; whatever else it raises is raised.
     """
     script = ModuleType("__main__")
     if body.module:
@@ -65,10 +59,7 @@ def run_script(body: BodyReference) -> None:
 
 
 def _take_module(name: str, script: ModuleType) -> CodeType:
-    """The code that ``python -m`` runs for a name; the packages above it are imported.
-
-    Whoever runs a module of a folder by its name stands in that folder, which is on the path then.
-    """
+    """The code that ``python -m`` runs for a name, from the working directory; the packages above it are imported."""
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
@@ -90,10 +81,10 @@ def _take_module(name: str, script: ModuleType) -> CodeType:
 
 @contextlib.contextmanager
 def watched_steps(watch: Watch) -> Iterator[None]:
-    """Take the fingerprint of one training step: what lies between two steps of the optimizer that steps first.
+    """Take the fingerprint of one step: what lies between two steps of the optimizer that steps first.
 
-    Beside it the kinds of all steps: of what comes before the first, and of the last with what comes after it, too.
-    Where no optimizer of torch's steps often enough, the fingerprint of the whole script is taken.
+    Note the kinds of all steps, with what comes before the first and after the last. Without enough steps of torch's
+    optimizers, take the fingerprint of the whole script.
     """
     if not watch.is_on:
         yield
@@ -131,9 +122,12 @@ def watched_steps(watch: Watch) -> Iterator[None]:
         watch.since_mark(WHOLE)
 
 
-_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
-_LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
-_WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+_PLACE = {
+    "RANK": ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"),
+    "LOCAL_RANK": ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"),
+    "WORLD_SIZE": ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"),
+    "GROUP_RANK": ("GROUP_RANK",),
+}
 """How torchrun, Open MPI, MPICH and Slurm name them."""
 
 UNFINISHED = "it recorded numbers, and ended before it could write them down: by os._exit, or by a signal?"
@@ -142,17 +136,13 @@ UNFINISHED = "it recorded numbers, and ended before it could write them down: by
 def begin_apart(plan_path: str) -> RankContext:
     """Begin to note what this process records; it is written when the process ends.
 
-    Some other launcher has started it (``accelerate launch``, ``mpirun``), below a command that we measure. It is no
-    rank of ours: it has no line to pytest, and joins no group for us. But what its script records is wanted too.
+    Another launcher (``accelerate launch``, ``mpirun``) started it, below a measured command: it is no rank of ours,
+    with no line to pytest and no group.
     """
     global CURRENT
     plan = LaunchPlan.read_from(plan_path)
-    environment = {
-        "RANK": _first(_RANK, "0"),
-        "LOCAL_RANK": _first(_LOCAL_RANK, "0"),
-        "WORLD_SIZE": _first(_WORLD_SIZE, "1"),
-        "GROUP_RANK": os.environ.get("GROUP_RANK", "0"),
-    }
+    found = {name: next((os.environ[n] for n in names if n in os.environ), "0") for name, names in _PLACE.items()}
+    environment = found | ({"WORLD_SIZE": "1"} if found["WORLD_SIZE"] == "0" else {})
     context = CURRENT = RankContext(plan, RankLine(), environment, watch=Watch(is_on=False))
     context.notebook.is_of_script = True
     owner = os.getpid()
@@ -165,10 +155,6 @@ def begin_apart(plan_path: str) -> RankContext:
 
     atexit.register(finish)
     return context
-
-
-def _first(names: tuple[str, ...], otherwise: str) -> str:
-    return next((os.environ[name] for name in names if name in os.environ), otherwise)
 
 
 def _write(files: LaunchFiles, context: RankContext, trouble: str) -> None:

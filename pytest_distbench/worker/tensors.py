@@ -1,8 +1,8 @@
-"""Tensors as digests and sketches: what is kept of one to compare it later, at a fraction of a second a GiB.
+"""Tensors as digests and sketches, to compare them later, at a fraction of a second a GiB.
 
-The digest is a sum of 64-bit words with fixed random coefficients, modulo 2**64: of the words in each tile, and of the
-tiles. It sees every bit and the order. The sketch is the norm, and products with fixed random vectors: two sketches
-differ by an estimate of the norm of the difference (Johnson and Lindenstrauss 1984), so no copy of a tensor is kept.
+The digest is a sum of 64-bit words with fixed random coefficients, modulo 2**64, of the words in each tile and of the
+tiles: it sees every bit and the order. The sketch is the norm, and products with fixed random vectors: two sketches
+differ by an estimate of the norm of the difference (Johnson and Lindenstrauss 1984).
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from pytest_distbench.records.trained import NOT_A_TENSOR, TensorState
 
 _TILE = 1 << 13
 _PRODUCTS = 8
-_CHUNK = 128
-"""Tiles that are converted at once: 4 MiB of float32."""
+_CHUNK = 128  # tiles converted at once: 4 MiB of float32
 _DEVICES = ("cpu", "cuda")
 
 
@@ -40,7 +39,7 @@ def _vectors(count: int, seed: int, device: torch.device) -> torch.Tensor:
 
 
 def own_part(tensor: torch.Tensor) -> torch.Tensor | None:
-    """A rank's own part of a tensor, as a plain one; None where its values cannot be read."""
+    """A rank's own part of a tensor as a plain one, or None if its values cannot be read."""
     local = tensor.detach()
     if hasattr(local, "to_local"):
         local = local.to_local()
@@ -69,7 +68,6 @@ def digest(part: torch.Tensor) -> str:
 
 
 def _reduced(words: torch.Tensor, *, level: int) -> torch.Tensor:
-    """One word of many: the words of each tile, times the coefficients of a level; then the tiles, by the next."""
     while True:
         coefficients = _words(level, words.device)
         whole = len(words) // _TILE * _TILE
@@ -121,7 +119,7 @@ def sketch(part: torch.Tensor) -> Sketch:
 
 
 def state_of(tensor: torch.Tensor, *, first: Sketch | None = None) -> TensorState | None:
-    """A tensor as it is now, and how far it is from a first sketch of it; None where it cannot be read."""
+    """A tensor as it is now, and its distance from a first sketch; None if it cannot be read."""
     part = own_part(tensor)
     if part is None:
         return None
@@ -138,5 +136,4 @@ def state_of_number(value: float) -> TensorState:
 
 
 def _rounded(value: float) -> float:
-    """Six digits: no difference is judged by the digits of a sketch. A value that is not finite has no JSON."""
-    return float(f"{value:.6g}") if math.isfinite(value) else 0.0
+    return float(f"{value:.6g}") if math.isfinite(value) else 0.0  # which JSON does not have

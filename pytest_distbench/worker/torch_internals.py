@@ -1,7 +1,7 @@
-"""Every private part of torch that ranks use: to be looked at when a release of torch is new.
+"""Every private part of torch that ranks use: look at it when a release of torch is new.
 
-What differs between releases is found by looking for it, as nightly and vendor builds carry their number before they
-have everything. ``releases.py`` has the table of what is found in which release, and a test compares the two.
+Differences between releases are found by looking for the part: nightly and vendor builds carry their number before they
+have everything. A test compares them with the table in ``releases.py``.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from torch.distributed import TCPStore, distributed_c10d  # type: ignore[attr-de
 from torch.nn.parallel import DistributedDataParallel
 
 _DUMPS = {"": "_dump_fr_trace_json", "nccl": "_dump_nccl_trace_json"}
-"""torch's recorders: NCCL has one of its own, and writes nothing into that of the other backends."""
+"""torch's recorders: NCCL has its own, and is not in that of the other backends."""
 
 
 def recordings(*, whole: bool) -> dict[str, bytes]:
-    """What torch's flight recorders hold, as JSON: that of NCCL as ``nccl``, that of all other backends without a name.
+    """torch's flight recorders as JSON: NCCL's as ``nccl``, that of all other backends without a name.
 
-    Whole is with the collectives; else the counts alone, which takes some ten microseconds.
+    Not ``whole``: the counts alone, some ten microseconds.
     """
     found = {}
     for recorder, name in _DUMPS.items():
@@ -43,19 +43,17 @@ def recordings(*, whole: bool) -> dict[str, bytes]:
 
 
 def group_members() -> dict[str, list[int]]:
-    """Name of each process group of this process -> its ranks; of those it is not in torch has no name."""
+    """Name of each process group of this process -> its ranks; without those it is not in."""
     world = distributed_c10d._world
     known = {group: ranks for group, ranks in world.pg_group_ranks.items() if group in world.pg_names}
     return {world.pg_names[group]: sorted(ranks) for group, ranks in known.items()}
 
 
 def cpus_near_gpu(index: int, mode: str) -> set[int]:
-    """The CPUs that ``torchrun --numa-binding=MODE`` binds the process of a GPU to.
+    """The CPUs that ``torchrun --numa-binding=MODE`` binds the process of a visible GPU to.
 
-    torch itself binds the processes it starts, in another way in each release and not those of a forkserver in all.
-
-    The index is that among the visible GPUs. ImportError: this torch has no NUMA binding. OSError: the kernel does not
-    tell where the GPU sits.
+    torch itself binds the processes it starts, differently in each release, and forkserver's not in all. ImportError:
+    this torch has no NUMA binding. OSError: the kernel does not tell where the GPU sits.
     """
     from torch.numa import binding  # not in torch 2.8 and before
 
@@ -66,9 +64,9 @@ def cpus_near_gpu(index: int, mode: str) -> set[int]:
 
 
 def is_fork_poisoned() -> bool:
-    """Whether this process has used CUDA, so that no process forked from it can: a child is asked.
+    """Whether this process has used CUDA, so that no fork of it can; torch tells it in a child alone.
 
-    Asking how many devices there are is use enough. torch tells it in a forked process alone.
+    Asking how many devices there are is use enough.
     """
     child = os.fork()
     if child == 0:
@@ -77,7 +75,7 @@ def is_fork_poisoned() -> bool:
 
 
 def skips_of_torchs_tests() -> dict[int, str]:
-    """Exit code by which a test of torch's own skips -> why; empty where no such test was imported here."""
+    """Exit code by which a test of torch's own skips -> why; empty if none was imported here."""
     table = getattr(sys.modules.get("torch.testing._internal.common_distributed"), "TEST_SKIPS", {})
     return {skip.exit_code: str(skip.message) for skip in table.values()}
 
@@ -98,17 +96,16 @@ class Issued(Protocol):
 
 
 Told = Callable[[str, dict[str, Any], str], Issued | None]
-"""Gets the operator's name, its arguments by their names, and the reduction if Python has named one."""
+"""Called with the operator's name, its arguments by name, and the reduction if Python has named one."""
 
 _ASKING = ("wait", "synchronize", "is_completed", "result", "get_future", "get_future_result", "block_current_stream")
-"""Methods of a work by which somebody waits for it, or sees that it is over, or hands that on: a future to a hook."""
+"""Methods of a work that wait for it, see that it is over, or hand that on: a future to a hook."""
 
 
 class _Asked(threading.local):
     """What Python asks for in this thread: the reduction it has named, and what was issued for it.
 
-    ``together`` is what the operations of a coalescing have issued, whose one work comes at its end; None: there is no
-    such.
+    ``together``: issued inside a coalescing, whose one work comes at its end; None outside.
     """
 
     def __init__(self) -> None:
@@ -120,8 +117,8 @@ class _Asked(threading.local):
 class _Waits:
     """Whether anybody waits for what was issued.
 
-    That is known of what Python has asked for: it gets a work, or of a functional collective a tensor. What C++ issues
-    by itself, as DistributedDataParallel's reducer does, it also waits for.
+    Known of what Python asks for: it gets a work, or a functional collective's tensor. C++, such as
+    DistributedDataParallel's reducer, waits for what it issues.
     """
 
     def __init__(self) -> None:
@@ -133,7 +130,6 @@ class _Waits:
         self._by_work[work] = issued
 
     def hand_out_tensors(self, found: Any, issued: list[Issued], *, is_new: bool) -> None:
-        """Python has these tensors in hand, of memory that nothing else has had since it is new."""
         self._leave(issued)
         for tensor in [found] if isinstance(found, torch.Tensor) else found or []:
             memory = _memory(tensor)
@@ -157,16 +153,15 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 def watch_collectives(tell: Told, *, completes: bool = False) -> Callable[[], None]:
-    """From now on ``tell`` hears of every collective, send and recv of this process before its backend does.
+    """Tell of every collective, send and recv of this process before its backend does; returns what ends it.
 
-    All that a process group is asked for, by Python or by C++ such as DistributedDataParallel's reducer, goes through
-    an operator of torch's namespace ``c10d``. Ours stands in front of the backends', at the key ``BackendSelect``:
-    every call passes there, with and without autograd, and no other operator does. It takes some 50 us a collective.
-    What ``tell`` returns is marked where Python has it in hand and does not wait for it.
+    All that Python or C++ (DistributedDataParallel's reducer) asks of a process group goes through operators of torch's
+    namespace ``c10d``. Ours stand in front, at the key ``BackendSelect``: every call passes there, with and without
+    autograd, and no other operator does. It takes some 50 us a collective, in whatever thread issues it. What ``tell``
+    returns is marked where Python has it in hand and does not wait for it.
 
-    ``tell`` is called in whatever thread issues it. ``completes``: the backend moves no data: what it returns is over,
-    and has its tensors as result, which the ``fake`` backend leaves out and DistributedDataParallel's reducer and its
-    hooks need. Returned is what ends it.
+    ``completes``: the backend moves no data; works are over and have the tensors as result, which the ``fake`` backend
+    omits and DistributedDataParallel's reducer and hooks need.
     """
     asked, waits = _Asked(), _Waits()
     library = torch.library.Library("c10d", "IMPL")
@@ -186,11 +181,8 @@ def watch_collectives(tell: Told, *, completes: bool = False) -> Callable[[], No
         return ask
 
     # methods of a process group that give a work, and those around several of them
-    issuing = [
-        name
-        for name, method in vars(dist.ProcessGroup).items()
-        if callable(method) and ("Work" in (method.__doc__ or "") or name == _BEGINS_TOGETHER)
-    ]
+    methods = {name: method for name, method in vars(dist.ProcessGroup).items() if callable(method)}
+    issuing = [name for name, m in methods.items() if "Work" in (m.__doc__ or "") or name == _BEGINS_TOGETHER]
     replaced = [
         *_replace_methods(dist.ProcessGroup, issuing, lambda m: _issuing_method(m, asked, waits)),
         *_replace_methods(dist.Work, _ASKING, asking),
@@ -208,7 +200,6 @@ def watch_collectives(tell: Told, *, completes: bool = False) -> Callable[[], No
 def _replace_methods(
     of: type, names: Iterable[str], make: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> Iterator[tuple[type, str, Callable[..., Any]]]:
-    """Put others in place of methods that a class has itself; what was there."""
     for name in names:
         if (method := vars(of).get(name)) is not None:
             setattr(of, name, make(getattr(of, name)))
@@ -217,7 +208,7 @@ def _replace_methods(
 
 @functools.cache  # going through thousands of names takes 10 ms, and a sweep begins to look at each of its sizes
 def find_collectives() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """The operators of ``c10d`` and of ``_c10d_functional`` that are watched, by name. torch defines them at import.
+    """The watched operators of ``c10d`` and of ``_c10d_functional``, by name. torch defines them at import.
 
     An overload has a point in its name, and calls the one without.
     """
@@ -248,7 +239,7 @@ def _standing_before(operator: Any, name: str, tell: Told, asked: _Asked, comple
 
 
 def finished_work(results: Any = None, *_: object) -> Any:
-    """A work that is over, as C++ takes it: its result are these tensors, of which there may be lists."""
+    """A work that is over, as C++ takes it, with these tensors, or lists of such, as result."""
     flat = [results] if isinstance(results, torch.Tensor) else list(results or [])
     done: torch.futures.Future[Any] = torch.futures.Future()
     done.set_result([t for r in flat for t in (r if isinstance(r, list) else [r])])
@@ -256,7 +247,6 @@ def finished_work(results: Any = None, *_: object) -> Any:
 
 
 def _functional(operator: Any, name: str, asked: _Asked, waits: _Waits) -> Callable[..., Any]:
-    """A functional collective, which has its reduction as a text, or what waits for one."""
     names = [argument.name for argument in operator._schema.arguments]
     is_new = not name.endswith(("_", "tensor_out"))
 
@@ -275,7 +265,6 @@ def _functional(operator: Any, name: str, asked: _Asked, waits: _Waits) -> Calla
 
 @contextlib.contextmanager
 def _asking(asked: _Asked, reduction: str) -> Iterator[list[Issued]]:
-    """What is issued inside was asked for with this reduction."""
     before = asked.reduction, asked.issued
     issued: list[Issued] = []
     asked.reduction, asked.issued = reduction, issued
@@ -319,10 +308,6 @@ def _reduction(given: Iterable[Any]) -> str:
     return ""
 
 
-def process_group(script_object: Any) -> dist.ProcessGroup:
-    return dist.ProcessGroup.unbox(script_object)
-
-
 def group_facts() -> list[tuple[str, str, list[int]]]:
     """Name, description and ranks of each process group that this process belongs to."""
     world, me = distributed_c10d._world, dist.get_rank()
@@ -331,10 +316,7 @@ def group_facts() -> list[tuple[str, str, list[int]]]:
 
 
 def entered_in_all_groups() -> int | None:
-    """How many collectives this process has entered, without send and recv; None where a backend does not count.
-
-    Takes less than a microsecond a group.
-    """
+    """Collectives entered so far, without send and recv, or None if a backend does not count; < 1 us a group."""
     try:
         groups: list[Any] = list(distributed_c10d._world.pg_names)
         return sum(group._get_sequence_number_for_group() for group in groups)
@@ -347,10 +329,9 @@ def process_groups() -> list[dist.ProcessGroup]:
 
 
 def backends_of(group: dist.ProcessGroup) -> set[str]:
-    """Names of the backends that a group is made of: of each of its devices, or its own, where it is written in Python.
+    """Names of the backends of a group's devices, or its own if it is written in Python.
 
-    What torch calls a group is no answer: one that was made without a name is ``undefined`` there, others are
-    ``cpu:gloo,cuda:nccl`` or have the name under which a backend was registered.
+    torch's name of a group is no answer: ``undefined``, ``cpu:gloo,cuda:nccl``, or whatever was registered.
     """
     made_of: list[Any] = [group._get_backend(device) for device in group._device_types] or [group]
     return {_backend_name(part) for part in made_of}
@@ -365,10 +346,10 @@ def _backend_name(part: Any) -> str:
 
 
 def stand_around_rebuilds(around: Callable[[], contextlib.AbstractContextManager[None]]) -> Callable[[], None]:
-    """From now on a DDP reducer rebuilds its buckets inside ``around()``; what is returned ends that.
+    """Let DDP reducers rebuild their buckets inside ``around()``; returns what ends that.
 
-    It does so once, at the first forward pass after its first reduction, and sends how: the sizes and parameters of its
-    buckets, in two broadcasts of integers. So at which step they come says where the first reduction was, and no more.
+    They do so once, at the first forward pass after the first reduction, and broadcast the sizes and parameters of the
+    buckets: its step only says where the first reduction was.
     """
     reducer: Any = torch._C._distributed_c10d.Reducer
     rebuild = reducer._rebuild_buckets
@@ -388,7 +369,7 @@ def stand_around_rebuilds(around: Callable[[], contextlib.AbstractContextManager
 
 
 def uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
-    """The hook, which the compiler of an optimizer's step calls, and does not look into."""
+    """The hook, which the compiler of an optimizer's step calls without compiling it."""
 
     def call(*args: object) -> None:
         with _without_compiler():
@@ -400,7 +381,6 @@ def uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
 
 @contextlib.contextmanager
 def _without_compiler() -> Iterator[None]:
-    """What is called inside is not compiled, though a compiled function calls it."""
     compiler = torch._C._dynamo.eval_frame.set_eval_frame(None)
     try:
         yield
@@ -408,17 +388,12 @@ def _without_compiler() -> Iterator[None]:
         torch._C._dynamo.eval_frame.set_eval_frame(compiler)
 
 
-def is_capturing() -> bool:
-    """Whether a CUDA graph is being captured, in which nothing may wait for the device."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-
-
 _AVERAGING_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks."
 _LOCAL = "post_localSGD"
 
 
 def managed_by_ddp(ddp: DistributedDataParallel) -> list[torch.Tensor]:
-    """The parameters whose gradients DDP averages: replicas that stay equal. None under a hook that may not average."""
+    """The parameters that DDP keeps equal by averaging gradients; none under a hook that may not average."""
     hooks = [hook for hook, _ in getattr(ddp, "_comm_hooks", ())]
     if any(_LOCAL in h.__qualname__ or not h.__module__.startswith(_AVERAGING_HOOKS) for h in hooks):
         return []
@@ -426,13 +401,8 @@ def managed_by_ddp(ddp: DistributedDataParallel) -> list[torch.Tensor]:
     return [p for name, p in named if p.requires_grad and name not in ddp.parameters_to_ignore]
 
 
-def reduces_gradients(ddp: DistributedDataParallel) -> bool:
-    """Whether the gradients of the last forward pass were to be reduced; False behind one in ``no_sync``, too."""
-    return ddp.require_forward_param_sync
-
-
 def graph_nodes() -> int | None:
-    """How many operations autograd has recorded so far in this thread; None where this torch does not tell."""
+    """Operations that autograd has recorded so far in this thread, or None if torch does not tell."""
     count = getattr(torch._C._autograd, "_get_sequence_nr", None)
     return int(count()) if count is not None else None
 
@@ -456,7 +426,7 @@ def replace_in_distributed(old: Callable[..., object], new: Callable[..., object
 
 
 def coalescing(group: dist.ProcessGroup | None, *, is_async: bool = False) -> contextlib.AbstractContextManager[Any]:
-    """The collectives of one kind that are called inside become one; at its end it has come about, or is to be."""
+    """Make one collective of those of one kind that are called inside; at its end it is over, unless ``is_async``."""
     return cast(
         "contextlib.AbstractContextManager[Any]", distributed_c10d._coalescing_manager(group, async_ops=is_async)
     )
@@ -470,7 +440,7 @@ def join_fake_group(*, rank: int, world_size: int) -> None:
 
 
 def join_fake_groups_only(*, rank: int, world_size: int) -> None:
-    """Whatever group a script asks for from now on, it gets one that moves no data."""
+    """Give a script groups that move no data, whatever it asks for from now on."""
     real = dist.init_process_group
 
     @functools.wraps(real)
@@ -485,10 +455,9 @@ def join_fake_groups_only(*, rank: int, world_size: int) -> None:
 
 
 def store_on(listener: socket.socket, *, timeout_s: float, multi_tenant: bool = False) -> TCPStore:
-    """A TCPStore that serves on a socket of ours, which it closes: torch's own would listen on every interface.
+    """A TCPStore that serves on a socket of ours and closes it: torch's would listen on every interface.
 
-    A client may wait ``timeout_s`` for something. Where it is multi-tenant another store of this process on the same
-    port joins it.
+    ``timeout_s``: how long clients may wait. ``multi_tenant``: other stores of this process on the same port join it.
     """
     host, port = listener.getsockname()[:2]
     return TCPStore(

@@ -1,8 +1,8 @@
-"""TrainingWatch: what the optimizers of this rank train, and whether replicas stay equal on the way.
+"""TrainingWatch: what the optimizers of this rank train, and whether replicas stay equal.
 
-Nothing is sent for it: each rank writes digests into its own report, and they are compared behind the launch. A tensor
-is read at the first update, after updates 1, 2, 4, 8 ..., and when its optimizer is gone or the body over; never while
-a clock runs: a loop with a clock asks for it before its first iteration and between two of them.
+Nothing is sent: each rank writes digests into its report, compared behind the launch. A tensor is read at the first
+update, after updates 1, 2, 4, 8 ..., and when its optimizer is gone or the body over; never while a clock runs: a timed
+loop asks for it before its first iteration and between two of them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
-from torch.optim.optimizer import (
-    Optimizer,
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from pytest_distbench.records.trained import Option, TensorState, Trained
 from pytest_distbench.worker import torch_internals
@@ -34,24 +30,25 @@ from pytest_distbench.worker.tensors import Sketch, digest, own_part, sketch, st
 _T = TypeVar("_T")
 
 _WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
-"""What DistributedDataParallel, torch.compile and others put before the names of what they wrap."""
+"""What DistributedDataParallel, torch.compile and others put before names."""
 
 _AVERAGES = "torch.optim.swa_utils"
-"""Module of torch's averages of weights."""
 
 _NO_OPTIONS = ("params", "param_names", "initial_lr")
 _COUNTERS = ("last_epoch", "verbose", "base_lrs", "T_cur", "num_bad_epochs", "cooldown_counter", "best")
-"""Public attributes of schedulers that change from step to step, or repeat what the optimizer says."""
+"""Public attributes of schedulers that change from step to step, or that the optimizer has too."""
 
 
 class TrainingWatch:
-    """Of one rank. Where it is off every method does nothing. ``updates`` are steps of all optimizers so far."""
+    """Watches one rank's optimizers; if off, every method does nothing. ``updates``: steps of all of them so far."""
 
     def __init__(self, *, is_on: bool, is_clocked: Callable[[], bool] = lambda: False) -> None:
         self.updates = 0
         self._options: dict[str, Option] = {}
         self._is_on = is_on
-        self._is_clocked = lambda: is_clocked() or torch_internals.is_capturing()
+        # in a CUDA graph that is being captured, too, nothing may wait for the device
+        is_capturing = torch.cuda.is_current_stream_capturing
+        self._is_clocked = lambda: is_clocked() or (torch.cuda.is_initialized() and is_capturing())
         self._hooks: list[Any] = []
         self._end_casts: Callable[[], None] = lambda: None
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, tuple[int, int]] = weakref.WeakKeyDictionary()
@@ -78,19 +75,19 @@ class TrainingWatch:
             ]
 
     def before_loop(self) -> None:
-        """A loop with a clock begins: what the optimizers train that there are is read now."""
+        """Read what all present optimizers train, before a timed loop begins."""
         if self._hooks:
             found = [o for o in _of_type(gc.get_objects(), Optimizer) if o not in self._optimizers]
             for optimizer in sorted(found, key=lambda o: type(o).__name__):
                 self._safely(self._meet)(optimizer)
 
     def between_steps(self) -> None:
-        """No clock runs at this moment."""
+        """Compare replicas if due: no clock runs at this moment."""
         if self._hooks and self.updates.bit_length() > max([0, *(at for at, _ in self._checks)]).bit_length():
             self._safely(self._compare_replicas)()
 
     def finish(self) -> Trained:
-        """The body, or that of its first seed, is over."""
+        """End the watch with the body, or that of its first seed."""
         if not self._hooks:
             return Trained()
         for hook in self._hooks:
@@ -110,12 +107,10 @@ class TrainingWatch:
         )
 
     def _safely(self, work: Callable[..., None]) -> Callable[..., None]:
-        """The same, which raises nothing: an optimizer may be anybody's, and no training may end by being looked at."""
-
         def do(*args: Any) -> None:
             try:
                 work(*args)
-            except Exception as error:  # noqa: BLE001 of whatever kind
+            except Exception as error:  # noqa: BLE001 anybody's optimizer: no training may end by being looked at
                 self._remarks[f"weights were not read: {type(error).__name__}: {str(error)[:100]}"] = None
 
         return do
@@ -127,7 +122,7 @@ class TrainingWatch:
         if (not is_known or self._optimizers[optimizer][1] != _count(optimizer)) and not self._is_clocked():
             self._meet(optimizer)
         for ddp, names in list(self._ddps.items()):
-            if not torch_internals.reduces_gradients(ddp):
+            if not ddp.require_forward_param_sync:  # the last forward pass was in no_sync
                 self._unmanaged.update(names)  # an update without a reduction, as in local SGD
 
     def _after_update(self, *_: object) -> None:
@@ -138,7 +133,6 @@ class TrainingWatch:
             self._compare_replicas()
 
     def _meet(self, optimizer: Optimizer) -> None:
-        """Look at what an optimizer trains and was not looked at before: how that is called, and its options."""
         if optimizer not in self._around.optimizers:
             self._around = _Around(gc.get_objects())  # not what was there before this rank was forked: that is frozen
         around = self._around
@@ -201,16 +195,10 @@ class TrainingWatch:
 
 
 class _Around:
-    """What there was when an optimizer stepped for the first time, and what that calls its parameters.
+    """What there was when an optimizer stepped for the first time, and how that calls its parameters.
 
-    Looking costs 60 ms, and there may be an optimizer for each parameter. Nothing is kept alive by it.
-
-    Attributes:
-        optimizers: all of them.
-        schedulers: of their rates.
-        roots: modules that are part of no other.
-        ddps: wrapped for data parallelism.
-        averages: of weights.
+    Looking costs 60 ms, and there may be an optimizer per parameter. Nothing is kept alive. ``roots``: modules that are
+    part of no other; ``averages``: torch's, of weights.
     """
 
     def __init__(self, objects: Sequence[object]) -> None:
@@ -230,7 +218,7 @@ class _Around:
         }
 
     def named(self, parameter: torch.Tensor) -> tuple[torch.nn.Module | None, str]:
-        """The outermost module that has a parameter, or None, and its name there."""
+        """The outermost module of a parameter, or None, and its name there."""
         of, name = self._names.get(id(parameter), (lambda: None, ""))
         return of(), name
 
@@ -272,7 +260,7 @@ def _buffers(
 
 
 def replicas_of(parameter: torch.Tensor) -> list[int]:
-    """The ranks that hold the same part of a DTensor, by a replicate dimension of its mesh; empty: none do."""
+    """The ranks that hold the same part of a DTensor, by its mesh's replicate dimension; empty if none."""
     mesh, placements = getattr(parameter, "device_mesh", None), getattr(parameter, "placements", ())
     own = mesh.get_coordinate() if mesh is not None else None
     if mesh is None or own is None or not any(p.is_replicate() for p in placements):
@@ -283,7 +271,7 @@ def replicas_of(parameter: torch.Tensor) -> list[int]:
 
 
 def options_of(optimizer: Optimizer, schedulers: Sequence[LRScheduler], number: int) -> dict[str, Option]:
-    """Options of an optimizer, those of its groups side by side where they differ; and of those who set its rates."""
+    """Options of an optimizer and its schedulers; where groups differ, side by side."""
     kind = type(optimizer).__name__ + (f" (optimizer {number})" if number else "")
     found: dict[str, Option] = {}
     groups: list[dict[str, Option]] = [dict(_simple(group, without=_NO_OPTIONS)) for group in optimizer.param_groups]
@@ -298,7 +286,6 @@ def options_of(optimizer: Optimizer, schedulers: Sequence[LRScheduler], number: 
 
 
 def _simple(values: Mapping[str, Any], *, without: Sequence[str]) -> Iterator[tuple[str, Option]]:
-    """The options that are numbers, texts, yes or no, or several of these, as they are told."""
     for name, value in values.items():
         if isinstance(value, torch.Tensor) and value.numel() == 1:
             value = value.item()

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import psutil
@@ -137,26 +138,28 @@ def relay(tmp_path: Path) -> Iterator[tuple[socket.socket, subprocess.Popen[byte
     assert list(place.iterdir()) == []
 
 
+def start_site(
+    relay: tuple[socket.socket, subprocess.Popen[bytes]], plan: LaunchPlan, code: str, **more: Any
+) -> RelayedSite:
+    """A launch of one rank over the relay, once the rank has said hello."""
+    file = Path(plan.data_dir, "bodies.py")
+    file.write_text(code)
+    body = BodyReference(file=str(file), function="body", makes_group=False)
+    work = Ranks(body=body, params=more.pop("params", {}))
+    own = {"world_size": 1, "timeout_s": 60.0, "variables": dict(os.environ), "python_path": sys.path}
+    host = Host("here", line=relay[0], keeper=relay[1], ranks=[0])
+    site = RelayedSite(replace(plan, work=work, **own, **more), [host], meeting_point=("127.0.0.1", 29500))
+    site.start()
+    wait_for(lambda: any(event.what == "hello" for event in site.listen(1.0)))
+    return site
+
+
 @pytest.mark.spawn
 @pytest.mark.parametrize("ends", [pytest.param(True, id="stream"), pytest.param(False, id="SIGTERM")])
 def test_when_the_stream_breaks_the_ranks_end_and_what_they_have_started_and_no_file_stays(
-    relay: tuple[socket.socket, subprocess.Popen[bytes]], plan: LaunchPlan, tmp_path: Path, ends: bool
+    relay: tuple[socket.socket, subprocess.Popen[bytes]], plan: LaunchPlan, ends: bool
 ) -> None:
-    (tmp_path / "bodies.py").write_text(BODY)
-    plan = replace(
-        plan,
-        world_size=1,
-        timeout_s=60.0,
-        work=Ranks(body=BodyReference(file=str(tmp_path / "bodies.py"), function="body", makes_group=False)),
-        variables=dict(os.environ),
-        python_path=sys.path,
-        reports_progress=True,
-    )
-    line, process = relay
-    host = Host("here", line=line, keeper=process, ranks=[0])
-    site = RelayedSite(plan, [host], meeting_point=("127.0.0.1", 29500))
-    site.start()
-    wait_for(lambda: any(event.what == "hello" for event in site.listen(1.0)))
+    site, process = start_site(relay, plan, BODY, reports_progress=True), relay[1]
     site.ask([0], ALL_UP)
     wait_for(lambda: any(event.what == "progress" for event in site.listen(1.0)))
     started = psutil.Process(process.pid).children(recursive=True)
@@ -192,28 +195,12 @@ def body(rank):
 def test_of_a_rank_that_has_passed_the_end_of_its_output_comes_back(
     relay: tuple[socket.socket, subprocess.Popen[bytes]],
     plan: LaunchPlan,
-    tmp_path: Path,
     fails: bool,
     read: dict[str, Reader],
     least: int,
     most: int,
 ) -> None:
-    (tmp_path / "bodies.py").write_text(PRINTS)
-    body = BodyReference(file=str(tmp_path / "bodies.py"), function="body", makes_group=False)
-    plan = replace(
-        plan,
-        world_size=1,
-        timeout_s=60.0,
-        work=Ranks(body=body, params={"fails": fails}),
-        variables=dict(os.environ),
-        python_path=sys.path,
-        read=read,
-    )
-    line, process = relay
-    host = Host("here", line=line, keeper=process, ranks=[0])
-    site = RelayedSite(plan, [host], meeting_point=("127.0.0.1", 29500))
-    site.start()
-    wait_for(lambda: any(event.what == "hello" for event in site.listen(1.0)))
+    site = start_site(relay, plan, PRINTS, params={"fails": fails}, read=read)
     site.ask([0], ALL_UP + ALL_JOINED)
     wait_for(lambda: bool(site.listen(1.0)) and bool(site.heard.ranks_done))
     site.end([0])

@@ -245,9 +245,9 @@ def test_iterations_that_became_slow_are_in_doubt_and_red_in_turns(fault: str, b
 @pytest.mark.parametrize(
     ("fault", "better", "share"),
     [
-        ("one of ten, sixfold", "lower", r"about 1 of 10 iterations at 5\d.* ms instead of 1\d.* ms"),
+        ("one of ten, sixfold", "lower", r"about 1 of 10 iterations at \d\d.* ms instead of (9|1\d).* ms"),
         ("one of ten, sixfold", "higher", r"about 1 of 10 iterations at 1\d.* 1/s instead of \d+.* 1/s"),
-        ("the first of an epoch", "lower", r"about 1 of 1\d iterations at 1\d\d.* ms instead of 1\d.* ms"),
+        ("the first of an epoch", "lower", r"about 1 of 10 iterations at 1\d\d.* ms instead of (9|1\d).* ms"),
     ],
 )
 def test_the_share_of_slow_iterations_is_named(fault: str, better: Better, share: str) -> None:

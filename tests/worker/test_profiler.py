@@ -29,8 +29,8 @@ class Made:
         self.waited = 0
         self.in_loop = False
         self.profiler = Profiler(
-            self.files,
-            0,
+            files=self.files,
+            rank=0,
             is_whole=is_whole,
             is_on_device=False,
             synchronize=lambda: None,

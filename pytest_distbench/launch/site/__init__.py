@@ -1,7 +1,7 @@
 """A site, where the ranks of a launch live: the one contract between the controller, pytest's process, and the ranks.
 
-A rank is a number here, and a moment is one of the controller's own clock. No process id crosses this contract, and no
-stamp of another clock: only who lives where the ranks live can tell what these mean.
+A rank is a number here, and a moment is one of the controller's clock. No process id and no stamp of another clock
+crosses this contract: they mean nothing elsewhere.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:  # a guardian, which starts for each command, has no use for t
     from pytest_distbench.records.wire import Event
 
 PULSE_S = 5.0
-"""A site is listened to at least so often: whoever is to be heard there may have gone without a word."""
+"""Longest pause in listening: a site may have gone without a word."""
 LOOK_S = 1.0
-"""How often it is looked whether those stand still who have to notice that ranks start and end."""
+"""Between looks whether those stand still who have to notice that ranks start and end."""
 
 
 class Exit(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -60,16 +60,16 @@ class Clocks:
 
     @property
     def is_one(self) -> bool:
-        """Whether all moments are of one clock."""
+        """Whether one clock has all moments."""
         return len(set(self.hosts.values())) < 2
 
     @property
     def most_doubt_s(self) -> float:
-        """Moments of any two ranks that are further apart can be ordered; 0: all can."""
+        """Seconds by which moments of any two ranks must differ to be ordered."""
         return 0.0 if self.is_one else sum(sorted(self.errors_s.values())[-2:])
 
     def doubt_s(self, one: int, other: int) -> float:
-        """Moments of these two ranks that are no further apart cannot be ordered; 0: all can."""
+        """Seconds by which moments of these two ranks must differ to be ordered."""
         first, second = self.hosts.get(one, ""), self.hosts.get(other, "")
         return 0.0 if first == second else self.errors_s.get(first, 0.0) + self.errors_s.get(second, 0.0)
 
@@ -119,10 +119,7 @@ class Site(Protocol):
         """End ranks by force, and with them the launch."""
 
     def clear(self) -> Exit:
-        """End all that is left over of the launch, however it got away. Nobody speaks any more then.
-
-        Returns :attr:`ended`, with what the end has shown.
-        """
+        """End all that is left of the launch, however it got away; :attr:`ended`, with what that has shown."""
 
     def fetch_output(self) -> None:
         """Bring what the ranks have printed so far into their logs among the launch's files."""
@@ -137,9 +134,9 @@ class Site(Protocol):
 class Heard:
     """All that the ranks of a launch have said, and when their lines ended, in the controller's time.
 
-    Sets of ranks are kept as they grow: they are asked for at every event. Lost are ranks whose line ended before they
-    said how they ended: they have died. One that has not passed holds: it waits to be ended. From ``ended_at`` on ranks
-    are ended by force, and a signal may wake what hung: the phases that it comes to then are not where it was.
+    Lost ranks have died: their lines ended before they said how they ended. One that has not passed holds: it waits to
+    be ended. From ``ended_at`` on ranks are ended by force, and a signal may wake what hung: later phases are not where
+    it was.
     """
 
     def __init__(self) -> None:
@@ -181,11 +178,11 @@ class Heard:
             self.ranks_lost.add(rank)
 
     def said(self, rank: int) -> str:
-        """What a rank that failed said on the line; empty where it left a report instead."""
+        """What a failed rank said on the line, or "" if it left a report."""
         return next((str(e.text) for e in self.events if e.slot == rank and e.what == "failed" and e.text), "")
 
     def remarks(self) -> dict[int, str]:
-        """Rank -> what is to be said of it though it has passed: what it could not end, what a thread of it raised."""
+        """Rank -> remarks on one that passed: what it could not end, what its threads raised."""
         found: dict[int, list[str]] = {}
         for event in self.events:
             if event.what == "remark" and event.text not in found.setdefault(event.slot, []):

@@ -1,9 +1,8 @@
-"""The site on this host: ranks are children of this process, and what ends or looks at one goes by its process id.
+"""The site on this host: ranks are children of this process, known by their process ids.
 
-Their lines end here at a Unix socket. Who has connected is the kernel's word, not the rank's. A connection counts as an
-open file, so that it is asked first whether processes may have as many as a launch needs. Ranks that are stuck or have
-failed write evidence while they still live; those that SIGKILL does not end the kernel keeps, for a driver or a file
-system that does not come back.
+Their lines end at a Unix socket, whose peer the kernel names. A connection counts as an open file: first it is asked
+whether processes may have enough. Stuck or failed ranks write evidence while they live. Those that survive SIGKILL the
+kernel keeps, for a driver or a file system that does not come back.
 """
 
 from __future__ import annotations
@@ -43,16 +42,16 @@ from pytest_distbench.units import format_bytes
 
 
 class RankProcess(Protocol):
-    """A child of this process, as ``Popen`` has it."""
+    """A process of this host, as ``Popen`` has it."""
 
     pid: int
 
     def poll(self) -> int | None:
-        """Its exit code, or minus the signal's number; None: it runs."""
+        """Exit code, or minus the signal's number; None: it runs."""
 
 
 StartRank = Callable[[LaunchPlan, int, Mapping[str, str]], RankProcess]
-"""Starts a rank of a stored plan, with the variables that tell it its place."""
+"""Starts a rank of a stored plan, with its variables."""
 
 
 _HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
@@ -67,8 +66,8 @@ def places(
 ) -> list[dict[int, dict[str, str]]]:
     """Host by host, the variables by which torchrun would tell its ranks their places (``records/launch_files.py``).
 
-    The ranks of each host meet at a store, which rank 0 keeps, or who starts the ranks where there is a folder for what
-    functions under torch's ``record`` write of an error.
+    Ranks meet at a store of rank 0, or of who starts them where there is a folder for the errors that functions under
+    torch's ``record`` write.
     """
     world_size = sum(map(len, ranks))
     run_id = uuid.uuid4().hex
@@ -105,7 +104,7 @@ def places(
 
 
 class ChildRanks:
-    """Starts the ranks that have a place here, and waits for them."""
+    """Starts the ranks with a place here, and waits for them."""
 
     def __init__(self, places: Mapping[int, Mapping[str, str]], start_rank: StartRank) -> None:
         self._places = places
@@ -145,26 +144,17 @@ class ChildRanks:
 
 
 def start_interpreter(plan: LaunchPlan, rank: int, place: Mapping[str, str]) -> RankProcess:
-    path = os.pathsep.join(p for p in plan.python_path if p)
-    with open(plan.files.log(rank), "ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "pytest_distbench.worker", "rank", str(plan.files.plan)],
-            env={**plan.variables, "PYTHONPATH": path, **place},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    words = [sys.executable, "-m", "pytest_distbench.worker", "rank", str(plan.files.plan)]
+    variables = {**plan.variables, "PYTHONPATH": os.pathsep.join(filter(None, plan.python_path)), **place}
+    return processes.start_session(words, variables=variables, log=plan.files.log(rank))
 
 
-_BESIDES = 64
-"""What a process has open besides: libraries, logs, the sockets of its own line."""
-_OF_A_RANK = 2
-"""Of each other rank a rank may hold: one of gloo's group, and in rank 0, which keeps the store, that of its client."""
+_BESIDES = 64  # libraries, logs, the sockets of its own line
+_OF_A_RANK = 2  # sockets per other rank: gloo's, and in rank 0, which keeps the store, the client's
 
 
 def check_ranks(ranks: int) -> None:
-    """Refuse a launch whose ranks, on this host, may not hold what they need of each other: they would wait in vain."""
+    """Refuse a launch whose ranks may not open enough files on this host: they would wait in vain."""
     needed = _OF_A_RANK * ranks + _BESIDES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= soft < needed:
@@ -205,8 +195,7 @@ def gpu_memory(pids: Collection[int]) -> dict[int, int]:
     return dict(held)
 
 
-_WAIT_S = 5.0
-"""For an answer. A busy machine is slow, and what is not told is lost; a rank that cannot answer costs this much."""
+_WAIT_S = 5.0  # for an answer: a busy machine is slow, and a rank that cannot answer costs this much
 _LOOK_AGAIN_S = 0.02
 _PY_SPY_S = 10.0
 
@@ -219,11 +208,10 @@ def collect(
     undecided: Collection[int],
     held: Collection[int],
 ) -> None:
-    """Make ranks write their stacks and last collectives into the launch's files; returns when they have, or cannot.
+    """Make ranks write stacks and last collectives into the launch's files; returns when they have, or cannot.
 
-    Undecided ranks are still at work; held ones have failed and wait: of them only the collectives matter. Ranks answer
-    a signal, also while blocked in a collective. Where one does not (it masks the signal, or has not come that far),
-    py-spy is asked, if it is installed and the kernel lets it look.
+    Undecided ranks are at work; held ones have failed and wait: only their collectives matter. Ranks answer a signal,
+    also in a collective. Of one that masks it, or has not come that far, py-spy is asked, if installed and allowed.
     """
     at_work = {rank: pids[rank] for rank in undecided if rank in pids}
     # One without the handler would die of the signal: it has not come that far, or the body took the handler away.
@@ -266,7 +254,7 @@ def _written(path: Path) -> bytes:
 
 
 def as_faulthandler(told: bytes) -> str:
-    """What py-spy says of threads, in JSON, as Python's faulthandler writes it."""
+    """py-spy's JSON as Python's faulthandler would write it."""
     blocks = []
     for thread in msgspec.json.decode(told):
         frames = [f'  File "{f["filename"]}", line {f["line"]} in {f["name"]}' for f in thread["frames"]]
@@ -275,14 +263,10 @@ def as_faulthandler(told: bytes) -> str:
 
 
 _READ_BYTES = 65536
-LONGEST_LINE_BYTES = 2**20
-"""A longer event is dropped: a body got hold of the socket."""
+LONGEST_LINE_BYTES = 2**20  # longer events are dropped: a body got hold of the socket
 _LAUNCHER = "launcher"
-"""Marks what tells of the launcher, among that which tells of ranks."""
-REAP_S = 20.0
-"""How long whoever started the ranks may take to notice that they are gone."""
-UNKNOWN_REAP_S = 0.3
-"""The same where some ranks have not even started: nobody can end those but by ending who starts them."""
+REAP_S = 20.0  # for whoever started the ranks to notice their end
+UNKNOWN_REAP_S = 0.3  # the same if some ranks have not even started: only ending who starts them ends those
 
 
 class RunningLaunch(Protocol):
@@ -292,33 +276,33 @@ class RunningLaunch(Protocol):
         """A descriptor that turns readable when :meth:`poll` has something to do."""
 
     def poll(self) -> Exit | None:
-        """Take in what has arrived; the exit when all ranks have ended, else None. Never blocks."""
+        """Take in what has arrived; the exit when all ranks have ended. Never blocks."""
 
     def pids(self) -> dict[int, int]:
         """Rank -> process id, as far as known."""
 
     def drivers(self) -> list[int]:
-        """Process ids of what has to notice that ranks start and end. Where one stands still, nobody does."""
+        """Process ids of what has to notice that ranks start and end."""
 
     def abandon(self) -> None:
-        """End whatever of the launcher still belongs to this launch, by force, within a few seconds."""
+        """End whatever the launcher still has of this launch, by force, within a few seconds."""
 
 
 class LocalLauncher(Protocol):
-    """Starts ranks as processes of this host: its only job."""
+    """Starts ranks as processes of this host."""
 
     def start(self, plan: LaunchPlan) -> RunningLaunch:
         """Start the ranks of a plan that is stored in its directory; :class:`LauncherError`: they cannot be."""
 
     def leftovers(self) -> list[psutil.Process]:
-        """Processes of launches that have ended, found by what they were started with, however they got away."""
+        """Processes of ended launches, found by what they were started with."""
 
 
 class LocalSite:
-    """A launch whose ranks, or those of them that live here, are processes of this host.
+    """A launch whose ranks, or those that live here, are processes of this host.
 
-    Closing it ends every rank that is still connected. Events of ranks that there are not are ignored. The attached
-    rank is given this process's stdin, stdout and stderr when it says hello.
+    Closing it ends every connected rank. Events of unknown ranks are ignored. The attached rank is given stdin, stdout
+    and stderr when it says hello.
     """
 
     def __init__(self, launcher: LocalLauncher, plan: LaunchPlan, *, ranks: Collection[int] | None = None) -> None:
@@ -505,5 +489,4 @@ class LocalSite:
             self.heard.close(self._ranks_by_line[connection], time.monotonic())
 
     def _pids(self) -> dict[int, int]:
-        """Rank -> process id, of those that have said hello and of those that the launcher knows."""
         return self.pids | (self._running.pids() if self._running is not None else {})

@@ -1,8 +1,7 @@
-"""The processes that something has started, as a tree: they are found, ended, throttled, watched for standing still.
+"""The processes below something, as a tree: found, ended, throttled, watched for standing still.
 
-They are known by process id, by group, by what their environment says. Never by name. A guardian is the parent of one
-torchrun or command: nothing that it starts outlives it, nor pytest, whatever happens to either. It adopts every orphan
-among its descendants, so that a child with a session and an environment of its own is found too.
+They are known by process id, group and environment, never by name. A guardian is the parent of one torchrun or command:
+it adopts all orphans among its descendants, and nothing that it starts outlives it, nor pytest.
 """
 
 from __future__ import annotations
@@ -38,17 +37,15 @@ from pytest_distbench.worker.load import LoadWindow, usable_cpus
 if TYPE_CHECKING:  # a guardian, which starts for each command, has no use for it
     from pytest_distbench.records.plan import LaunchPlan
 
-CYCLE_S = 0.02
-"""Of going on and standing still. No number of a program is to end within one."""
-_LOOK_S = 0.2
-"""How often it is looked for new processes, which goes through all that there are."""
+CYCLE_S = 0.02  # of going on and standing still; shorter than any program's numbers
+_LOOK_S = 0.2  # between looks for new processes, which go through all
 
 
 class Throttle:
     """Makes whatever runs below this process take longer by a share, until it is closed.
 
-    For each second that it goes on it stands still for so many: what a cycle misses the next one makes up for. This
-    process itself goes on, so that it can end the others at any time.
+    Per second that it goes on it stands still for so many; the next cycle makes up for misses. This process goes on, so
+    that it can end the others.
     """
 
     def __init__(self, share: float) -> None:
@@ -86,19 +83,18 @@ class Throttle:
                 getattr(process, what)()
 
 
-STOPPED_S = 5.0
-"""How long a process may stand still. One that is sent SIGCONT at once has only been looked at."""
+STOPPED_S = 5.0  # for standing still; one that gets SIGCONT at once has only been looked at
 
 
 class Standstill:
-    """Looks at processes that somebody waits for. What it has said is kept in ``told``."""
+    """Looks at processes that somebody waits for, and keeps its complaint in ``told``."""
 
     def __init__(self) -> None:
         self.told = ""
         self._since: dict[int, float] = {}
 
     def look(self, pids: Iterable[int]) -> str:
-        """What there is to say of one that has stood still for too long; empty: nothing."""
+        """What to say of one that has stood still for too long, or ""."""
         now = time.monotonic()
         self._since = {pid: self._since.get(pid, now) for pid in pids if is_stopped(pid)}
         stopped = next((pid for pid, since in self._since.items() if now - since >= STOPPED_S), None)
@@ -112,7 +108,7 @@ class Standstill:
 
 
 def below_guardian(guardian: int) -> list[int]:
-    """Process ids of a guardian and of what it runs, which is the oldest of its children: the others are orphans."""
+    """Process ids of a guardian and of what it runs, its oldest child: the others are orphans."""
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(guardian)
         children = sorted(process.children(), key=psutil.Process.create_time)
@@ -121,18 +117,17 @@ def below_guardian(guardian: int) -> list[int]:
 
 
 _LOOK_AGAIN_S = 0.002
-_CLEANERS_S = 20.0
-"""How long resource trackers and their like may clean up: done soon, but one may still be starting on a busy host."""
-_PF_EXITING = 0x4
-"""Of a process's flags in the kernel (include/linux/sched.h): it is in its exit."""
+_CLEANERS_S = 20.0  # for resource trackers and their like: one may still be starting on a busy host
+_KILLED_S = 5.0
+_PF_EXITING = 0x4  # a process's flag in the kernel (include/linux/sched.h)
 _GONE = (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess)
 
 
 def find_marked(variable: str, value: str | None = None) -> list[psutil.Process]:
-    """Live processes, other than this one, that were started with a variable in their environment, of any value or one.
+    """Live processes, but for this one, that were started with a variable, of any value or one.
 
-    A process that was forked and not executed anew shows the environment of the one it was forked from. Reads /proc
-    itself: ten times faster than through psutil, and done after every launch.
+    A forked process shows its parent's environment. /proc is ten times faster than psutil, and this follows every
+    launch.
     """
     found = []
     text = f"\0{variable}=".encode() + (b"" if value is None else f"{value}\0".encode())
@@ -155,10 +150,10 @@ def family(pids: Iterable[int]) -> list[psutil.Process]:
     return [process for process in found.values() if _is_running(process)]
 
 
-def kill(processes: Iterable[psutil.Process], *, wait_s: float = 5.0) -> list[psutil.Process]:
-    """SIGKILL processes and the groups they lead; returns those still alive after ``wait_s``.
+def kill(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """SIGKILL processes and the groups they lead; returns those alive after :data:`_KILLED_S`.
 
-    Resource trackers and their like are let end by themselves, which they do when the others have: they clean up.
+    Resource trackers and their like clean up: they end by themselves when the others have.
     """
     victims = list(processes)
     others = []
@@ -176,11 +171,10 @@ def kill(processes: Iterable[psutil.Process], *, wait_s: float = 5.0) -> list[ps
             if os.getpgid(process.pid) == process.pid and process.pid != os.getpgid(0):
                 os.killpg(process.pid, signal.SIGKILL)
             process.kill()
-    return _wait_until_gone(victims, wait_s)
+    return _wait_until_gone(victims, _KILLED_S)
 
 
 def _wait_until_gone(processes: Sequence[psutil.Process], wait_s: float) -> list[psutil.Process]:
-    """The processes that are alive when all others are gone, or the time is over."""
     deadline = time.monotonic() + wait_s
     while (alive := [p for p in processes if _is_running(p)]) and time.monotonic() < deadline:
         time.sleep(_LOOK_AGAIN_S)
@@ -188,7 +182,7 @@ def _wait_until_gone(processes: Sequence[psutil.Process], wait_s: float) -> list
 
 
 def kill_descendants() -> None:
-    """SIGKILL all below this process, again and again until a look finds none: one may start others meanwhile."""
+    """SIGKILL all below this process until none is left: one may start others meanwhile."""
     while descendants := [p for p in psutil.Process().children(recursive=True) if _is_running(p)]:
         kill(descendants)
 
@@ -212,7 +206,7 @@ def kill_groups(leaders: Iterable[int]) -> None:
 
 
 def group(leader: int) -> list[psutil.Process]:
-    """The live processes of a process group; one that has ended and that its parent has not noticed is none."""
+    """The live processes of a process group, without zombies."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(*_GONE, OSError):
@@ -236,9 +230,9 @@ def is_alive(pid: int) -> bool:
 
 
 def is_ending(pid: int) -> bool:
-    """Whether a process is on its way out and runs no code of its own any more, however long the kernel may take.
+    """Whether a process runs no code of its own any more, however long the kernel may take.
 
-    A GPU's driver takes seconds to let go of a context, and a rank's connections may be closed before that.
+    A GPU's driver takes seconds to release a context; a rank's connections may be closed before.
     """
     letter, flags = state(pid)
     # A SIGKILL that still waits: the process has yet to come back from a call of the kernel's, and will go then.
@@ -247,10 +241,7 @@ def is_ending(pid: int) -> bool:
 
 
 def state(pid: int) -> tuple[str, int]:
-    """The letter that ``ps`` shows for what a process does, ``D`` for one the kernel keeps, and its flags; "" if gone.
-
-    In /proc/PID/stat they stand behind the name, which may hold anything.
-    """
+    """A process's letter in ``ps``, such as ``D`` for one the kernel keeps, and its flags; "" if gone."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
         return fields[0], int(fields[6])
@@ -266,7 +257,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def ending(code: int) -> str:
-    """An exit code in words; a negative one is the signal that killed the process, as subprocess tells it."""
+    """An exit code in words; a negative one is a signal, as in subprocess."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:
@@ -276,17 +267,14 @@ def ending(code: int) -> str:
 
 
 def oom_kills() -> int:
-    """Processes the kernel has ended for lack of memory since the host started, in any container; 0 where unknown."""
+    """Processes killed for lack of memory since the host started, in any container, or 0 if unknown."""
     with contextlib.suppress(OSError):
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            name, _, count = line.partition(" ")
-            if name == "oom_kill":
-                return int(count)
+        if found := re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE):
+            return int(found[1])
     return 0
 
 
 def _is_running(process: psutil.Process) -> bool:
-    """A zombie has ended: in a container its adoptive parent may take seconds to notice."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except _GONE:
@@ -296,11 +284,10 @@ def _is_running(process: psutil.Process) -> bool:
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _HELPER = re.compile(r"multiprocessing\.(resource_tracker|forkserver|spawn)")
-"""Of Python: such a process ends a moment after the one it is for."""
+"""Python's; one ends a moment after the process it is for."""
 _LOOK_AT_THREADS_S = 0.5
-"""Between looks at the threads of a command: what they did is gone with them. A look costs some milliseconds."""
-_NOT_STARTED = 126
-"""Exit code of a shell for a program that is there and cannot be run."""
+"""Between looks at a command's threads, which cost milliseconds: what they did is gone with them."""
+_NOT_STARTED = 126  # a shell's exit code for a program that cannot be run
 
 
 def adopt_orphans() -> None:
@@ -309,18 +296,40 @@ def adopt_orphans() -> None:
 
 
 def end_with(parent: int) -> None:
-    """Get SIGTERM when the parent of this process, which is to be this one, ends (Linux, prctl(2))."""
+    """Get SIGTERM when the parent, which is to be this one, ends (Linux, prctl(2))."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGTERM)  # it has ended before
 
 
 def remove_traces(launch: LaunchFiles) -> None:
-    """Remove a launch's sockets, and its plan, which holds secrets of the environment; of its jobs too."""
+    """Remove the sockets and the plan, with its secrets, of a launch and its jobs."""
     for files in (launch, *launch.jobs()):
         for path in (files.control, files.plan):
             path.unlink(missing_ok=True)
         shutil.rmtree(files.sockets, ignore_errors=True)
+
+
+def start_session(
+    words: Sequence[str],
+    *,
+    variables: Mapping[str, str],
+    log: Path,
+    folder: str | None = None,
+    keeps: Iterable[int] = (),
+) -> subprocess.Popen[bytes]:
+    """Start a command line in a session of its own, which reads nothing, and appends what it prints to a log."""
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            words,
+            env=dict(variables),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            pass_fds=[*keeps],
+            start_new_session=True,
+        )
 
 
 _PACKAGE = str(Path(__file__).resolve().parents[3])
@@ -336,25 +345,15 @@ _START = (
 def start_guarded(
     plan: LaunchPlan, words: Sequence[str], *, variables: Mapping[str, str], log: Path, looks: bool = False
 ) -> tuple[subprocess.Popen[bytes], int]:
-    """Start a command line in the place of a plan, below a guardian; and the descriptor that the guardian lives by.
+    """Start a command line below a guardian; returns its process and the descriptor that it lives by.
 
-    Raises:
-        OSError: no process could be started.
+    Raises: OSError: no process could be started.
     """
     lifeline, theirs = os.pipe()
     given = [str(lifeline), "looks" if looks else "", str(plan.delay if looks else 0.0), plan.directory, *words]
+    guardian = [sys.executable, "-P", "-c", _START, *given]
     try:
-        with open(log, "ab") as out:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _START, *given],
-                env=dict(variables),
-                cwd=plan.working_dir,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                pass_fds=[lifeline],
-                start_new_session=True,
-            )
+        process = start_session(guardian, variables=variables, log=log, folder=plan.working_dir, keeps=[lifeline])
     except OSError:
         os.close(theirs)
         raise
@@ -363,14 +362,13 @@ def start_guarded(
     return process, theirs
 
 
-_EXEC_S = 2.0
-"""How long the kernel may read a program from a cold disk."""
+_EXEC_S = 2.0  # how long the kernel may read a program from a cold disk
 
 
 def command_line(process: psutil.Process) -> list[str]:
-    """The words that a process was started with; its name if it has none.
+    """The words that a process was started with, else its name.
 
-    One that has just been started has none while the kernel reads its program, though who started it goes on already.
+    A new one has none while the kernel reads its program.
     """
     deadline = time.monotonic() + _EXEC_S
     while not (line := process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
@@ -381,9 +379,8 @@ def command_line(process: psutil.Process) -> list[str]:
 def guard(lifeline: int, launch: LaunchFiles, command: list[str], *, looks: bool, delay: float) -> None:
     """Run the command until it or pytest ends; then end all its descendants, and this process.
 
-    pytest holds the other end of the lifeline. One that looks notes what the command used, what goes on though it has
-    ended, and how long others kept it from the CPUs: it has no ranks that do. A delay is the share by which all of it
-    is to take longer.
+    pytest holds the other end of the lifeline. If it looks, it notes what the command used, what goes on after it, and
+    how long others kept it from the CPUs. ``delay``: share by which all of it is to take longer.
     """
     adopt_orphans()
     window = LoadWindow(os.getpid(), usable_cpus()) if looks else None

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"}
-"""For ranks of one host: their sockets are not for others to see, and one reverse look-up of 127.0.0.1 (where
-/etc/hosts lacks it) costs a second, not ten."""
+"""For ranks of one host: private sockets, and a reverse look-up of 127.0.0.1 costs one second, not ten."""
 
 NO_REVERSE_DNS = {"RES_OPTIONS": "attempts:0"}
-"""For the processes that keep a store: torch asks for the name of every client, and where /etc/hosts does not know
-127.0.0.1 and DNS does not answer, glibc waits 10 s each time while all clients wait too (seen: 10 s for two ranks)."""
+"""For processes with a store: torch asks for every client's name, and if neither /etc/hosts nor DNS knows 127.0.0.1,
+glibc waits 10 s each time while all clients wait too.
+"""
 
 LOOPBACK_ADDRESS = "127.0.0.1"
 
@@ -64,7 +64,8 @@ class Launcher(Protocol):
     """The value of :data:`~pytest_distbench.records.wire.SESSION_VARIABLE` in all that it starts."""
 
     def prepare(self, variables: dict[str, str]) -> None:
-        """Begin whatever makes the first launch quick. Returns at once."""
+        """Begin whatever makes the first launch quick, if anything does. Returns at once."""
+        del variables
 
     def open(self, plan: LaunchPlan) -> Site:
         """The site of a launch, where nothing runs yet: on this host a :class:`~.site.local.LocalSite`."""
@@ -123,7 +124,7 @@ class LauncherKind(Hosting):
 
 
 def by_name(place: str) -> Callable[..., Any]:
-    """What is at ``module:name``, which is imported when it is first called."""
+    """A call of ``module:name``, imported at its first call."""
 
     def call(*given: Any, **named: Any) -> Any:
         module, _, name = place.partition(":")
@@ -153,5 +154,5 @@ LAUNCHERS: Table[str, LauncherKind] = Table(
 
 
 def shown(launchers: Iterable[str]) -> str:
-    """Launchers, as ``--distbench-launcher`` takes them, for an error."""
+    """Launchers as ``--distbench-launcher`` takes them."""
     return ", ".join("a command with {nodes} and {command}" if LAUNCHERS[name].engine else name for name in launchers)

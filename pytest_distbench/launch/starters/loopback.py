@@ -1,7 +1,4 @@
-"""Stores that listen on 127.0.0.1 only: torchrun's, by a rendezvous of one node, and those of ranks that are forked.
-
-Imported where torch is.
-"""
+"""Stores on 127.0.0.1 only: torchrun's, by a rendezvous of one node, and forked ranks'. Imported where torch is."""
 
 from __future__ import annotations
 
@@ -10,11 +7,7 @@ import uuid
 
 import msgspec
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined] # exported at run time only
-from torch.distributed.elastic.rendezvous import (
-    RendezvousHandler,
-    RendezvousInfo,
-    RendezvousStoreInfo,
-)
+from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
 from pytest_distbench.launch.starters import LOOPBACK_ADDRESS
 from pytest_distbench.worker.torch_internals import store_on
@@ -23,10 +16,10 @@ _STORE_TIMEOUT_S = 60.0
 
 
 class LoopbackRendezvous(RendezvousHandler):
-    """A rendezvous of one node: its store is a TCPStore this process binds to a free port itself.
+    """A rendezvous of one node: its store is a TCPStore that this process binds to a free port.
 
-    The ranks join that store (TORCHELASTIC_USE_AGENT_STORE), as under torchrun. Nobody probes for a port, and the
-    random delay of torch's own c10d rendezvous (0 to 0.3 s) does not apply.
+    Ranks join it as under torchrun (TORCHELASTIC_USE_AGENT_STORE). Nobody probes for a port, and torch's random delay
+    (0 to 0.3 s) does not apply.
     """
 
     def __init__(self) -> None:
@@ -71,9 +64,9 @@ def _new_store() -> TCPStore:
 
 
 def keep_stores(descriptor: int) -> None:
-    """Keep the store of one launch after the other, until the line with that descriptor closes.
+    """Keep one launch's store after the other, until the line with that descriptor closes.
 
-    A process of its own does so: a store has threads, and ranks are forked from one that has none.
+    In a process of its own: a store has threads, and ranks are forked from a process without.
     """
     from pytest_distbench.launch.starters.parent import Order, Word  # late: torchrun has no use for them
 

@@ -1,9 +1,8 @@
-"""The process that has torch loaded, and that ranks are forked from; and how its owner speaks to it.
+"""The process with torch loaded that ranks are forked from, and how its owner speaks to it.
 
-It has one thread, as is right for a fork, and forks whatever it is told to: the ranks of this host, the relays of a
-node's launches, the agents and workers of an elastic job. It speaks JSON lines over a socket to its owner, and to those
-of its children that have children of their own. Where a line closes, for whatever reason, all that was forked for it
-ends, and with its owner's line everything.
+It has one thread, as a fork needs, and forks what it is told to: ranks, a node's relays, an elastic job's agents and
+workers. It speaks JSON lines over a socket to its owner, and to children that have children of their own. Where a line
+closes, all that was forked for it ends; with the owner's line everything.
 """
 
 from __future__ import annotations
@@ -32,15 +31,9 @@ from pytest_distbench.launch.site.processes import adopt_orphans
 from pytest_distbench.records.record import Record
 from pytest_distbench.records.wire import Lines
 from pytest_distbench.worker import forked
-from pytest_distbench.worker.forked import (
-    name_semaphores,
-    open_descriptors,
-    run_exit_handlers,
-    wait_for_threads,
-)
+from pytest_distbench.worker.forked import name_semaphores, open_descriptors, run_exit_handlers, wait_for_threads
 
-_WORKER = "pytest_distbench.worker.main"
-"""Named, not imported, so that this module does without torch."""
+_WORKER = "pytest_distbench.worker.main"  # named, not imported: this module does without torch
 PRELOAD = [
     "torch",
     "torch.distributed",
@@ -54,8 +47,7 @@ PRELOAD = [
 TRAINING = ["torch.nn.parallel.distributed", "torch.optim", "torch._dynamo"]
 """Imported once, before the first fork of ranks that train: an optimizer's first step imports the last, for seconds."""
 
-RANK = f"{_WORKER}:run_forked_rank"
-"""What a rank runs."""
+RANK = f"{_WORKER}:run_forked_rank"  # what a rank runs
 
 _READ_AT_START = re.compile(
     r"(OMP|MKL|KMP|GOMP|OPENBLAS|LD|PYTHON|TORCH|PYTORCH|ATEN|DNNL|ONEDNN|MALLOC|CUDA|NCCL|GLOO)_?\w*|PATH"
@@ -66,22 +58,20 @@ _SET_HERE = frozenset({"OMP_NUM_THREADS", "PYTHONPATH", "TORCH_EXTENSIONS_DIR"})
 differ in their paths, which nothing reads there."""
 
 _HASH_SEED = "PYTHONHASHSEED"
-_HANDLERS_S = 3
-"""How long a parent's exit handlers may take, which are those of the modules that a project adds."""
+_HANDLERS_S = 3  # for exit handlers of a project's modules
 _READ_BYTES = 65536
 _NO_PROCESS = "; no process or thread could be started: see ulimit -u and the container's limit of processes (pids.max)"
 
 
 def read_at_start(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables that libraries read when they are loaded: a change asks for a process that loads them anew."""
+    """Variables that libraries read when loaded: a change needs a new process."""
     return {k: v for k, v in variables.items() if _READ_AT_START.fullmatch(k) and k not in _SET_HERE}
 
 
 def variables_of_parent(variables: Mapping[str, str]) -> dict[str, str]:
-    """Those of a process that loads torch, and that ranks are forked from. They have their own.
+    """Variables of a process that ranks are forked from; they have their own.
 
-    But Python's hashes are the parent's in all of them, and by chance they would make the order of a set repeat in all
-    launches of a run, and be another one in the next.
+    But Python's hashes are the parent's: by chance, a set's order would repeat in all launches of one run only.
     """
     return {_HASH_SEED: "1", **variables, "OMP_NUM_THREADS": "1"}
 
@@ -89,11 +79,10 @@ def variables_of_parent(variables: Mapping[str, str]) -> dict[str, str]:
 class Order(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A line to a parent.
 
-    ``fork``: fork children that call a function, each with variables of its own. Each may have a line of its own, for
-    children of its own, whose descriptor is one argument more. If they may train, the parent first imports what each
-    would import. ``count``: say which processes a child is: it, and the children that it has by a line. ``kill``: end a
-    child by force, with all that is below it. ``end``: end, with everything: nothing of the run is to be removed. To
-    what keeps the store of a launch of this host: ``make`` one, and ``drop`` it.
+    ``fork`` children that call a function, each with its own variables, and maybe a line for children of its own, its
+    last argument. If they may train, the parent first imports what each would. ``count``: say which processes a child
+    is, with its children by a line. ``kill`` a child, with all below it. ``end`` with everything, as nothing of the run
+    is to be removed. ``make`` and ``drop``: to the keeper of a launch's store.
     """
 
     what: Literal["fork", "count", "kill", "end", "make", "drop"]
@@ -108,9 +97,9 @@ class Order(Record, frozen=True, kw_only=True, omit_defaults=True):
 class Word(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A line from a parent.
 
-    ``forked`` answers ``fork`` and ``count``: process ids, or why a child could not be forked. ``ended``: a child has;
-    where it was the last one, all that it had started has, too. ``ready``: a parent of this host has torch loaded; the
-    process keeps the stores of launches. ``made``: a store listens at a port, or why there is none.
+    ``forked`` answers ``fork`` and ``count``: process ids, or why there is none. ``ended``: a child; of the last one
+    also all that it had started. ``ready``: torch is loaded; ``pids`` keep stores. ``made``: a store listens at a port,
+    or why not.
     """
 
     what: Literal["forked", "ended", "ready", "made"]
@@ -119,15 +108,13 @@ class Word(Record, frozen=True, kw_only=True, omit_defaults=True):
     code: int = 0
     port: int = 0
     backends: dict[str, bool] = {}
-    """Which of them this torch can run."""
 
 
-kept: set[int] = set()
-"""Descriptors that children of this process have, too."""
+kept: set[int] = set()  # descriptors that children have too
 
 
 def fork(entry: str, arguments: Sequence[str | int], variables: Mapping[str, str], *own: int) -> int:
-    """Fork a process that calls a function. It has none of this one's descriptors but those kept and its own."""
+    """Fork a process that calls a function, with no descriptors but those kept and its own."""
     pid = os.fork()
     if pid:
         return pid
@@ -146,7 +133,7 @@ def fork(entry: str, arguments: Sequence[str | int], variables: Mapping[str, str
 
 
 class _Client:
-    """Whoever orders children by a line, and those that live, with the descriptors that tell of their ends."""
+    """Whoever orders children by a line; those that live, with descriptors of their ends."""
 
     def __init__(self, line: socket.socket) -> None:
         self.line = line
@@ -159,14 +146,11 @@ class _Client:
 
 
 class _Server:
-    """Forks children for its owner, and for children of its own."""
-
     def __init__(self, line: socket.socket, keeper: int, on_death: Callable[[], None]) -> None:
         self._selector = selectors.DefaultSelector()
         self._on_death = on_death
         self._owner = self._add(line)
-        self._clients: dict[int, _Client] = {}
-        """Those that are children, by process id."""
+        self._clients: dict[int, _Client] = {}  # by process id, those that are children
         if keeper:  # a child that was forked before: the owner is told of its end, too
             self._watch(self._owner, keeper)
 
@@ -191,7 +175,6 @@ class _Server:
         self._selector.register(handle, selectors.EVENT_READ)
 
     def _hear(self, client: _Client) -> None:
-        """Do what a client orders; where its line has closed, end what was forked for it."""
         try:
             data = client.line.recv(_READ_BYTES)
         except OSError:  # a network that has parted, too
@@ -241,7 +224,7 @@ class _Server:
         client.say(what="forked", pids=pids, trouble=trouble)
 
     def _take_ends(self) -> None:
-        """Tell of children that have ended. What goes on when the last one has, is nobody's, and ends."""
+        """Tell of children that have ended. What goes on after the last one is nobody's, and ends."""
         clients = [self._owner, *self._clients.values()]
         codes = {}
         is_any_left = True
@@ -273,9 +256,9 @@ class _Server:
 
 
 def load(run: str, projects: Sequence[str], names: Sequence[str] = PRELOAD) -> None:
-    """Import what children are to have. Nothing of it uses CUDA, which no fork could use then.
+    """Import what children are to have; nothing of it uses CUDA, which no fork could use then.
 
-    The semaphores of children are called after the run's folder, so that a later run finds them.
+    Children's semaphores are named after the run's folder, for a later run to find.
     """
     name_semaphores(f"/{run}")
     os.environ[forked.NVML_CHECK] = "1"
@@ -295,7 +278,7 @@ def _import(names: Iterable[str]) -> None:
 
 
 def serve(line: socket.socket, *, keeper: int = 0, on_death: Callable[[], None] = lambda: None) -> NoReturn:
-    """Fork what the owner at the other end of the line orders. Children keep what is open now, but for the line."""
+    """Fork what the line's owner orders. Children keep what is open now, but for the line."""
     kept.update(open_descriptors() - {line.fileno()})
     line.set_inheritable(False)
     adopt_orphans()
@@ -303,7 +286,7 @@ def serve(line: socket.socket, *, keeper: int = 0, on_death: Callable[[], None] 
 
 
 def fork_parent(run: str, projects: Sequence[str], names: Sequence[str]) -> Parent:
-    """Make a fork of this process a parent. To be called while there is one thread."""
+    """Fork a parent from this process, which must have one thread."""
     load(run, projects, names)
     ours, theirs = socket.socketpair()
     pid = os.fork()
@@ -320,16 +303,15 @@ def fork_parent(run: str, projects: Sequence[str], names: Sequence[str]) -> Pare
 
 
 _END_S = 3.0
-_ANSWER_S = 60.0
-"""How long a parent may take to fork, which takes milliseconds: one that was stopped never answers."""
+_ANSWER_S = 60.0  # for a fork, of milliseconds: one that was stopped never answers
 
 
 class SilentParent(LauncherError):
-    """It lives, and does not answer."""
+    """A parent that lives and does not answer."""
 
 
 class Parent:
-    """The line to a parent; ``ended`` has the exit codes of children that it has told of."""
+    """The line to a parent; ``ended``: exit codes of children so far."""
 
     def __init__(self, line: socket.socket, pid: int, *, gone: str = "it is gone") -> None:
         self.line = line
@@ -376,24 +358,23 @@ class Parent:
         has_line: bool = False,
         trains: bool = False,
     ) -> None:
-        """Have children forked, as an :class:`Order` has it; :meth:`forked` is the answer."""
+        """Have children forked as in :class:`Order`; :meth:`forked` gives the answer."""
         variables = [dict(one) for one in each]
         self.send(
             Order(what="fork", entry=entry, arguments=[*arguments], each=variables, has_line=has_line, trains=trains)
         )
 
     def fork(self, entry: str, *arguments: str, **options: Any) -> list[int]:
-        """The children, forked as by :meth:`begin_fork`."""
         self.begin_fork(entry, *arguments, **options)
         return self.forked()
 
     def count(self, child: int) -> list[int]:
-        """A child of this one's, and the children that it has by a line; none: it has ended."""
+        """A child and the children that it has by a line; empty if it has ended."""
         self.send(Order(what="count", pid=child))
         return self.forked()
 
     def forked(self, within_s: float = _ANSWER_S) -> list[int]:
-        """The answer to an order. Raises LauncherError: no child could be forked, or the parent is gone or silent."""
+        """Answer to an order. LauncherError: no child could be forked, or the parent is gone or silent."""
         deadline = time.monotonic() + within_s
         told: list[Word] = []
         while not told:
@@ -405,14 +386,14 @@ class Parent:
         return told[0].pids
 
     def code_of(self, child: int, timeout_s: float | None) -> int | None:
-        """The exit code of a child; None: it goes on when the time is over."""
+        """Exit code of a child; None: it goes on when the time is over."""
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while child not in self.ended and (left_s := deadline - time.monotonic()) > 0:
             self.take(None if timeout_s is None else left_s)
         return self.ended.get(child)
 
     def end(self) -> None:
-        """End a parent that was forked from this process, which runs its exit handlers."""
+        """End a parent that was forked from this process; it runs its exit handlers."""
         with contextlib.suppress(LauncherError):
             self.send(Order(what="end"))
         deadline = time.monotonic() + _END_S

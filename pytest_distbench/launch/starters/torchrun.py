@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from pytest_distbench.launch.site import Exit, processes
-from pytest_distbench.launch.starters import NO_REVERSE_DNS
+from pytest_distbench.launch.starters import NO_REVERSE_DNS, Launcher
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.record import replace
@@ -26,28 +26,22 @@ if TYPE_CHECKING:
     from pytest_distbench.launch.starters import LauncherSetup
 
 LOOPBACK_RENDEZVOUS = "distbench-loopback"
-"""Name of our rendezvous for torchrun, an entry point of this package: its store listens on 127.0.0.1 only, where
-the one of ``--standalone`` listens on every interface."""
+"""An entry point of this package for torchrun: a store on 127.0.0.1 only, where ``--standalone`` listens everywhere."""
 
 _EXIT_CODES = re.compile(r"rank\s*: (\d{1,9}) .*\n\s*exitcode\s*: (-?\d{1,9})", re.ASCII)
-"""How torchrun's closing table names a failed rank and its exit code."""
+"""Failed ranks and exit codes in torchrun's closing table."""
 
 _MAIN = "import gc; gc.disable(); from torch.distributed.run import main; gc.freeze(); gc.enable(); main()"
-"""What the command ``torchrun`` runs. To go through torch's objects while they become more is a sixth of its start."""
+"""The command ``torchrun``. Garbage collection while torch is imported is a sixth of its start."""
 
 TORCHRUN = [sys.executable, "-c", _MAIN]
 
 
-class TorchrunLauncher:
-    """Runs ``torchrun`` once per launch."""
-
+class TorchrunLauncher(Launcher):
     name = "torchrun"
 
     def __init__(self, setup: LauncherSetup) -> None:
         self.session = setup.session
-
-    def prepare(self, variables: dict[str, str]) -> None:
-        """Nothing can be prepared."""
 
     def open(self, plan: LaunchPlan) -> LocalSite:
         from pytest_distbench.launch.site.local import LocalSite  # late: torch loads this module in every rank
@@ -75,10 +69,7 @@ class TorchrunLauncher:
 
 
 class TorchrunLaunch:
-    """A torchrun whose ranks run a stored plan, below a guardian (see there), which ends as it ends, and that below it.
-
-    ``leftovers`` finds what is left of it.
-    """
+    """A torchrun whose ranks run a stored plan, below a guardian. ``leftovers`` finds what is left of it."""
 
     def __init__(
         self, command: Sequence[str], plan: LaunchPlan, leftovers: Callable[[], Iterable[psutil.Process]]
@@ -126,9 +117,9 @@ class TorchrunLaunch:
 
 
 def rendezvous_handler() -> Callable[[object], object]:
-    """Entry point in the group ``torchrun.handlers``: makes ``torchrun --rdzv-backend=distbench-loopback`` possible.
+    """Entry point in the group ``torchrun.handlers``, for ``torchrun --rdzv-backend=distbench-loopback``.
 
-    torch loads it in whatever process imports its rendezvous, so nothing is imported before it is used.
+    torch loads it whenever it imports its rendezvous, so nothing is imported before it is used.
     """
 
     def make(parameters: object) -> object:
@@ -142,5 +133,4 @@ def rendezvous_handler() -> Callable[[object], object]:
 
 
 def exit_codes(log: str) -> dict[int, int]:
-    """Rank -> exit code, from torchrun's closing table."""
     return {int(rank): int(code) for rank, code in _EXIT_CODES.findall(log)}

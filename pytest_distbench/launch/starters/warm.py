@@ -35,7 +35,7 @@ _END_S = 2.0
 
 
 def main(descriptor: int, stores: int, directory: str, projects: Sequence[str]) -> None:
-    """Be the parent of this host's ranks, for as long as its owner keeps the line; and fork what keeps their stores.
+    """Be the parent of this host's ranks while its owner keeps the line, and fork what keeps their stores.
 
     When pytest dies no socket stays behind, and no plan with its secrets.
     """
@@ -57,7 +57,7 @@ def main(descriptor: int, stores: int, directory: str, projects: Sequence[str]) 
 
 
 class WarmLauncher:
-    """Keeps one parent; starts it again when it has died or its start-up environment no longer fits."""
+    """Keeps one parent, started again when it has died or its start-up environment does not fit."""
 
     name = "warm"
 
@@ -98,7 +98,7 @@ class WarmLauncher:
         raise AssertionError("unreachable")
 
     def leftovers(self) -> list[psutil.Process]:
-        """All that carries the session's mark or descends from the parent, but for that and what keeps its stores."""
+        """All with the session's mark or below the parent, without the parent and its store keeper."""
         found = {p.pid: p for p in processes.find_marked(SESSION_VARIABLE, self.session)}
         if self._parent is None:
             return list(found.values())
@@ -113,8 +113,6 @@ class WarmLauncher:
 
 
 class _HostParent(Parent):
-    """The parent of this host's ranks, and what keeps the stores that they meet at."""
-
     def __init__(self, setup: LauncherSetup, variables: dict[str, str], read_at_start: dict[str, str]) -> None:
         self._read_at_start = read_at_start
         self._log = setup.directory / f"parent-{variables[SESSION_VARIABLE][:8]}.log"
@@ -124,16 +122,11 @@ class _HostParent(Parent):
         stores, its = socket.socketpair()
         python = str(setup.interpreter or sys.executable)
         start = f"main({theirs.fileno()}, {its.fileno()}, {str(setup.directory)!r}, {[*setup.preload]!r})"
-        with theirs, its, open(self._log, "ab") as log:
-            self._process = subprocess.Popen(
-                [python, "-c", f"from pytest_distbench.launch.starters.warm import main; {start}"],
-                env={**variables_of_parent(variables), **NO_REVERSE_DNS},
-                pass_fds=[theirs.fileno(), its.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        words = [python, "-c", f"from pytest_distbench.launch.starters.warm import main; {start}"]
+        own = {**variables_of_parent(variables), **NO_REVERSE_DNS}
+        with theirs, its:
+            keeps = [theirs.fileno(), its.fileno()]
+            self._process = processes.start_session(words, variables=own, log=self._log, keeps=keeps)
         super().__init__(ours, self._process.pid)
         self._stores = Parent(stores, self._process.pid, gone="the process with the ranks' TCPStore has ended")
 
@@ -142,18 +135,16 @@ class _HostParent(Parent):
         return is_whole and self._process.poll() is None and self._read_at_start == read_at_start
 
     def kept(self) -> set[int]:
-        """Processes that outlive a launch."""
         return {self.pid} if self._ready is None else {self.pid, *self._ready.pids}
 
     def wait_until_ready(self) -> dict[str, bool]:
-        """Wait until the parent has torch loaded; returns which backends that torch has."""
+        """Wait until the parent has torch loaded; returns torch's backends."""
         deadline = time.monotonic() + _START_S
         if self._ready is None:
             self._ready = self._wait_for("ready", self, deadline)
         return self._ready.backends
 
     def _wait_for(self, what: str, line: Parent, deadline: float = math.inf) -> Word:
-        """A word on a line, unless who has to say it stands still."""
         standstill = Standstill()
         while time.monotonic() < deadline:
             for word in line.take(min(LOOK_S, max(0.0, deadline - time.monotonic()))):
@@ -176,7 +167,6 @@ class _HostParent(Parent):
             raise LauncherError(f"the process that starts the ranks {how}; its log:\n{self._log_tail()}") from None
 
     def make_store(self) -> int:
-        """The port of a new store, which listens on 127.0.0.1."""
         self._stores.send(Order(what="make"))
         made = self._wait_for("made", self._stores)
         if made.trouble:
@@ -191,7 +181,6 @@ class _HostParent(Parent):
             self._stores.send(Order(what="drop"))
 
     def end(self) -> None:
-        """Ask the parent to end, and make sure of it and of all it started."""
         tree = processes.family([self.pid])
         with contextlib.suppress(LauncherError):  # it may have died
             self.send(Order(what="end"))
@@ -209,7 +198,7 @@ class _HostParent(Parent):
 
 
 class _WarmLaunch:
-    """Ranks that a parent forks. Where one of them fails, the others are told to end, as torchrun does it."""
+    """Ranks forked by a parent. Where one fails, the others are told to end, as torchrun does."""
 
     def __init__(self, parent: _HostParent, plan: LaunchPlan) -> None:
         self._parent = parent

@@ -1,9 +1,8 @@
-"""How time is measured in a rank: iterations, steps, blocks, and the clocks of the host and the device.
+"""The clocks of a rank. Here are the host's, and a delay that they see.
 
-Here are the host's, as they were when the package was imported, and a delay that they see. A body or a script may put
-others in their place, which stand still or jump: freezegun does, in every module that it finds, and a test of a
-scheduler patches the module ``time``. What is measured is the time that passes all the same. A delay is a slowdown that
-is planted, and really passes: what a clock spans takes longer by a share of itself.
+They are as they were when the package was imported: freezegun, or a test that patches the module ``time``, may put
+others in their place that stand still or jump, and the time that passes is measured all the same. A delay is a slowdown
+that really passes: what a clock spans takes longer by a share of itself.
 """
 
 from __future__ import annotations
@@ -23,26 +22,19 @@ class HostClock:
     time_ns = staticmethod(time.time_ns)
 
 
-_AWAKE_S = 100e-6
-"""The last of a wait is spent awake: the system wakes a sleeper up to so much late."""
+_AWAKE_S = 100e-6  # the last of a wait is spent awake: the system wakes a sleeper up to so much late
 
 
-Mark = tuple[float, float, float]
-"""A moment, and what had been waited for until then, and computed by this thread."""
+Mark = tuple[float, float, float]  # a moment, seconds waited until then, and CPU seconds of this thread
 
 
 class Delay:
-    """Waits, where a clock is about to stop, for a share of what it has spanned.
+    """Waits, where a clock is about to stop, for a share of what it has spanned, 0 for never.
 
-    What is spanned may be delayed in part already, as a phase is in its iteration: then only the rest is waited for,
-    and the whole is longer by the same share. It waits as it was: awake for as much of it as the thread has computed,
-    because beside others who sleeps gets a core back late, and who never does loses his turn to those that do. None of
-    that counts in the CPU time that the meter tells: it is a slowdown that only the clock can see.
-
-    Attributes:
-        share: as a fraction; 0: nothing is ever waited for.
-        waited_s: so far, on the host or enqueued on the device.
-        awake_s: CPU time that this has taken.
+    A phase inside an iteration may be delayed already: then only the rest is waited for, and the whole is longer by the
+    same share. It waits awake for as much of it as the thread has computed: who sleeps beside others gets a core back
+    late, and who never does loses his turn to those that do. The meter leaves out ``awake_s``, CPU time that this has
+    taken. ``waited_s``: so far, on the host or enqueued on the device.
     """
 
     def __init__(self, share: float, clock: Callable[[], float]) -> None:
@@ -51,13 +43,12 @@ class Delay:
         self._clock = clock
 
     def mark(self) -> Mark:
-        """A clock starts now."""
         return self._clock(), self.waited_s, HostClock.thread_time() if self.share else 0.0
 
     def wait(self, since: Mark, *, apart_s: float = 0.0, is_apart: bool = False) -> None:
-        """A clock stops now, which has spanned what happened since, but for so many seconds.
+        """Stop a clock that has spanned what happened since the mark, but for ``apart_s``.
 
-        What is apart itself is no part of what is spanned around it, and its delay is none of that.
+        ``is_apart``: it is no part of what is spanned around it, nor is its delay.
         """
         if not self.share:
             return
@@ -75,5 +66,5 @@ class Delay:
             self.waited_s += waited_s
 
     def rest(self, own_s: float, within_s: float) -> float:
-        """What is still to be waited for, of something that took so long by itself, and was delayed by so much."""
+        """What is still to be waited for, of something with so many own and already delayed seconds."""
         return max(0.0, self.share * own_s - within_s)

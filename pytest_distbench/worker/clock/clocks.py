@@ -1,11 +1,8 @@
 """The clocks of iterations and of a training's steps: the host's, or the device's, for which nobody waits inside.
 
-The device is kept busy while the host enqueues what is measured, so that the clock sees the device. A meter has
-quieter witnesses of what an iteration cost than the clock. Where two groups run in turns, each runs a block of
-iterations before the other one has its turn.
-
-On a CPU a step has a time by itself, on a GPU a block of them: a training that waits for its device after every step
-hides what it costs to wait, as the host would no longer run ahead.
+The device is kept busy while the host enqueues what is measured, so that the clock sees the device. Where two groups
+interleave, each runs a block of iterations at a time. On a CPU a step has its own time, on a GPU a block of steps:
+waiting for the device after every step would hide what waiting costs.
 """
 
 from __future__ import annotations
@@ -23,11 +20,8 @@ from pytest_distbench.units import format_quantity
 from pytest_distbench.worker.clock import Delay, HostClock
 from pytest_distbench.worker.torch_internals import occupy_stream
 
-MOST_BLOCKS = 60
-"""Of one timed loop: each change of turns costs about a millisecond."""
-
-SHORTEST_BLOCK = 10
-"""Iterations. The first one after a change of turns finds cold caches, and must stay a small part of its block."""
+MOST_BLOCKS = 60  # per timed loop: each change costs about a millisecond
+SHORTEST_BLOCK = 10  # iterations: the first after a change finds cold caches, and must stay a small part of its block
 
 
 def block_length(iterations: int) -> int:
@@ -35,15 +29,12 @@ def block_length(iterations: int) -> int:
 
 
 class Meter:
-    """CPU time and voluntary context switches of this process, all threads, per iteration.
+    """CPU seconds and voluntary context switches (``waits``) of this process, all threads, per iteration.
 
-    On a busy machine they move far less than the clock. Two microseconds each time, outside the clock. On a GPU they
-    tell less, since a host that waits for the device spins; there the host's own share stands beside them.
-
-    All of it is per iteration; ``waits`` are times a thread went to sleep. What stands beside a clock of the device is
-    by name: ``host_s``, seconds of the host in it; ``exposed``, 1 where the device had to wait for the host;
-    ``lead_s``, seconds by which the host was ahead of the device at its end. CPU time that
-    a delay has taken is left out.
+    On a busy machine they vary far less than the clock. Two microseconds each time, outside the clock. On a GPU, where
+    a waiting host spins, the host's share adds to them: ``host_s``, its seconds in the clock; ``exposed``, 1 where the
+    device had to wait for the host; ``lead_s``, seconds by which the host was ahead at the end. CPU time of a delay is
+    left out.
     """
 
     def __init__(self, delay: Delay) -> None:
@@ -73,20 +64,16 @@ class Meter:
 
 
 SHORTEST_S, FIRST_S, LONGEST_S = 50e-6, 1e-3, 20e-3
-"""A longer one than this costs more time than it tells: what takes so long to enqueue keeps the device busy itself. The
-first is not yet chosen by what the host needs."""
+"""What takes longer to enqueue keeps the device busy itself; the first is not yet chosen by the host's need."""
 
 TRIES = 3
-"""Warm-up iterations that decide: the first length, and where that is not enough the longest one twice. A host that was
-interrupted in one of them decides nothing."""
+"""Warm-up iterations that decide: the first length, and if needed the longest twice, as a host may be interrupted once.
+"""
 
 _MARGIN = 3.0
-"""The host is not equally fast each time."""
 _SHRINK = 0.5
-_GROWTH = 4.0
-"""After the warm-up it becomes at most so many times as long: a loop may begin to wait only then."""
-_CALIBRATION_CYCLES = 1_000_000
-"""Of a kernel whose time tells how fast the device counts: half a millisecond at 2 GHz."""
+_GROWTH = 4.0  # after the warm-up: a loop may begin to wait only then
+_CALIBRATION_CYCLES = 1_000_000  # half a millisecond at 2 GHz
 _AGREES = 1.05
 _NOTICED_S = 0.05
 _MOST_CALIBRATIONS = 200
@@ -95,13 +82,12 @@ _MOST_CALIBRATIONS = 200
 class BusyStream:
     """A kernel that runs idly until the host has enqueued an iteration.
 
-    Without it the first event of an iteration lands on an idle stream, and a kernel of 10 us that takes the host 40 us
-    to enqueue reads 50 us. How long it has to be is learned from iteration to iteration. Where the iteration itself
-    waits for the device, or takes the host longer than is worth waiting for, no length is enough: then there is none,
-    and the host's time is part of what is measured. That is decided once, at the end of a warm-up of at least
-    :data:`TRIES` iterations: values with the host in them, and others without, would be no series.
+    Without it the first event lands on an idle stream, and a kernel of 10 us that takes the host 40 us to enqueue reads
+    50 us. Its length is learned from iteration to iteration. Where the iteration waits for the device, or takes the
+    host too long, no length is enough: there is none, and the host's time is measured too. That is decided once, after
+    a warm-up of at least :data:`TRIES` iterations: a series has the host in all its values or in none.
 
-    What occupies it is given, and enqueues the kernel for so many seconds.
+    ``occupy`` enqueues the kernel for so many seconds.
     """
 
     def __init__(self, occupy: Callable[[float], None]) -> None:
@@ -115,7 +101,7 @@ class BusyStream:
             self._occupy(min(LONGEST_S, self._hold_s * iterations))
 
     def learn(self, host_s: float, *, was_enough: bool) -> None:
-        """Choose the next length, after an iteration that the host needed so long to enqueue."""
+        """Choose the next length, after an iteration that took the host so long to enqueue."""
         if was_enough:
             self._least_s = min(self._least_s, host_s)
         if not self._hold_s:
@@ -129,10 +115,7 @@ class BusyStream:
         self._hold_s = min(self._most_s, wanted_s)
 
     def settle(self, iterations: int = 1) -> None:
-        """The warm-up is over: decide for the rest whether there is one: where it was enough once.
-
-        So many iterations follow in one breath.
-        """
+        """End the warm-up: decide for all further iterations, so many in one breath, whether there is a kernel."""
         self._hold_s *= self._least_s * iterations < LONGEST_S
         self._most_s = min(LONGEST_S, _GROWTH * self._hold_s)
 
@@ -145,7 +128,6 @@ def stream_occupier() -> Callable[[float], None]:
 
 @functools.cache
 def _rate_of(device: int) -> float:
-    """How fast the current device counts: found out once in a process."""
     del device
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
@@ -160,13 +142,11 @@ def _rate_of(device: int) -> float:
 
 
 def cycles_per_s(kernel_s: Callable[[int], float]) -> float:
-    """How fast the device counts when it works: a card that was idle counts at a sixth of its clock at first.
+    """How fast the device counts at work: an idle card counts at a sixth of its clock at first.
 
-    Kernels run one after the other until two agree, and no earlier than an idle card needs to notice that it has work;
-    of two that never agree the faster counts.
-
-    Args:
-        kernel_s: runs a kernel of so many cycles, and returns the seconds it took. The first one of all is also loaded.
+    Kernels run until two agree, and at least for as long as an idle card needs to notice that it has work; of two that
+    never agree the faster counts. ``kernel_s`` runs a kernel of so many cycles and returns its seconds; the first also
+    loads.
     """
     worked_s, before_s = 0.0, math.inf
     for _ in range(_MOST_CALIBRATIONS):
@@ -186,20 +166,20 @@ def recorded() -> torch.cuda.Event:
 
 
 LEFT_SHARE, LEFT_S = 0.05, 20e-6
-"""What the device still does when its clock stops passes for nothing up to this share of what was timed, or so long."""
+"""The device may go on for this share of what was timed, or so long, when its clock stops."""
 
 
 class Stopwatch(Protocol):
     """Times what lies between its two methods."""
 
     def start(self, iterations: int = 1) -> None:
-        """So many iterations follow. Whatever has to be done first is no part of what is timed."""
+        """So many iterations follow. Preparations are not timed."""
 
     def stop(self) -> float:
         """Seconds of an iteration; of several their mean."""
 
     def settle(self, iterations: int = 1) -> None:
-        """The warm-up is over: from now on every value is measured in the same way, so many iterations at a time."""
+        """End the warm-up: from now on every value is measured alike, so many iterations at a time."""
 
 
 class HostStopwatch:
@@ -226,21 +206,15 @@ class HostStopwatch:
 class DeviceStopwatch:
     """Times what the device does, with events on its current stream. The meter is told what the host did meanwhile.
 
-    ``align`` enqueues what ends on all ranks' devices together: their streams go on at the same time. ``occupy``
-    enqueues a kernel that does nothing for so many seconds. A delay is such a kernel, behind what is timed: a share of
-    what the iteration before took by itself, as nobody waits to know how long this one takes.
+    ``align`` enqueues what ends on all ranks' devices together, ``occupy`` an idle kernel of so many seconds. A delay
+    is such a kernel behind what is timed: a share of the iteration before, as nobody waits to know how long this one
+    takes.
 
-    Work on a stream that the current one does not wait for is in no event. So in the warm-up the whole device is waited
-    for when the clock has stopped, and once more, to know how long that takes where nothing is left.
+    Work on a stream that the current one does not wait for is in no event: in the warm-up the whole device is waited
+    for after the clock, and once more, to know what that takes where nothing is left.
     """
 
-    def __init__(
-        self,
-        meter: Meter,
-        align: Callable[[], None],
-        occupy: Callable[[float], None],
-        delay: Delay,
-    ) -> None:
+    def __init__(self, meter: Meter, align: Callable[[], None], occupy: Callable[[float], None], delay: Delay) -> None:
         self._meter = meter
         self._align = align
         self._occupy = occupy
@@ -292,7 +266,6 @@ class DeviceStopwatch:
 
 
 def _synchronized() -> float:
-    """Wait for the whole device; the seconds that takes."""
     start = HostClock.perf_counter()
     torch.cuda.synchronize()
     return HostClock.perf_counter() - start
@@ -307,18 +280,13 @@ class Steps(Protocol):
         """A step begins."""
 
     def pause(self) -> None:
-        """The step waits for the device now, for reasons of ours: what it has enqueued is all it does."""
+        """Let the step wait for the device, for reasons of ours: it enqueues nothing more."""
 
     def end(self, apart_s: float, *, ends_block: bool) -> None:
-        """The step is over, of which so many seconds are not its own.
-
-        ``ends_block``: what follows is not to run beside the device's work.
-        """
+        """End a step, without ``apart_s`` seconds. ``ends_block``: what follows must not run beside device work."""
 
 
 class HostSteps:
-    """Each step by itself, on the host's clock."""
-
     def __init__(self, meter: Meter, delay: Delay) -> None:
         self.times: list[float] = []
         self._meter = meter
@@ -338,10 +306,7 @@ class HostSteps:
 
 
 class DeviceSteps:
-    """Steps in blocks: the device is waited for once, at the end of a block, whose steps all get their mean time.
-
-    The meter measures each step too, and is told the host's share.
-    """
+    """Steps in blocks: the device is waited for once, at the end of a block, whose steps all get their mean time."""
 
     def __init__(self, meter: Meter, synchronize: Callable[[], None], delay: Delay) -> None:
         self.times: list[float] = []
@@ -350,7 +315,7 @@ class DeviceSteps:
         self._mark = delay.mark()
         self._synchronize = synchronize
         self._block: list[tuple[float, float, torch.cuda.Event]] = []
-        """When the host was done with a step, what it needed for that, and the event that the device is too."""
+        """When the host was done with a step, its seconds, and the event of the device's end."""
         self._block_start = self._step_start = self._apart_s = 0.0
         self._began: torch.cuda.Event
         self._is_enqueued = False

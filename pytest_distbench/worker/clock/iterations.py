@@ -21,16 +21,9 @@ from pytest_distbench.worker.member import Member
 from pytest_distbench.worker.observer import StepFollower
 from pytest_distbench.worker.phases import Loop
 
-BATCH = 20
-"""Iterations of a batch, as nccl-tests has (``-n``)."""
-
-MOST_OF_STRUCTURE = 10
-"""Timed iterations of a loop, or further steps of a training, where no clock counts: to see what some of them do."""
-
-_WARMUP_ON_DEVICE = 3
-"""Rounds of an empty clock: what is loaded and connected at its first use is no part of what is measured."""
-
-Timed = Generator[int, None, tuple[list[float], Meter]]
+BATCH = 20  # iterations of a batch, as nccl-tests has (``-n``)
+MOST_OF_STRUCTURE = 10  # timed iterations, or further steps of a training, where no clock counts
+_WARMUP_ON_DEVICE = 3  # rounds of an empty clock: first uses load and connect
 
 
 def time_iterations(
@@ -42,14 +35,12 @@ def time_iterations(
     warmup: int,
     iterations: int,
     before: Callable[[int], object] | None = None,
-) -> Timed:
+) -> Generator[int, None, tuple[list[float], Meter]]:
     """Yield the index of each iteration, negative during warm-up; what happens until the next is timed.
 
-    A collective call: every iteration, or batch of them, begins with an untimed barrier.
-
-    With ``graph`` one iteration is captured, index 0, and replayed without the host's code. On CUDA a warm-up has
-    :data:`TRIES` iterations where there is one at all. ``before`` is called with the index before the barrier of each
-    iteration; with ``batch`` in the warm-up only, and with ``graph`` too.
+    A collective call: every iteration, or batch, begins with an untimed barrier. ``graph`` captures one iteration,
+    index 0, and replays it without the host's code. On CUDA a warm-up has at least :data:`TRIES` iterations. ``before``
+    is called with the index before each barrier; with ``batch`` and ``graph`` in the warm-up only.
 
     Returns the seconds of each timed iteration, or of one in each batch, and what they cost besides.
     """
@@ -133,7 +124,6 @@ def _one_by_one(
 def _in_batches(
     rank: Member, loop: Loop, watch: Stopwatch, meter: Meter, iterations: int
 ) -> Generator[int, None, list[float]]:
-    """One after the other without a wait between, and one value of each batch."""
     times = []
     first = 0
     for length in batches(iterations):
@@ -171,7 +161,7 @@ def _replayed(rank: Member, watch: Stopwatch, meter: Meter, iterations: int) -> 
 
 
 def batches(iterations: int) -> list[int]:
-    """Lengths of the batches of so many iterations, as equal as they can be, none shorter than asked for."""
+    """Lengths of the batches of so many iterations: as equal as possible, none shorter than asked for."""
     count = max(1, iterations // BATCH)
     return [iterations // count + (i < iterations % count) for i in range(count)]
 

@@ -1,9 +1,8 @@
-"""Every Python below a command that is measured starts with this: it notes the groups they join, and what ranks raise.
+"""Every Python below a measured command starts with this: it notes the groups they join, and what ranks raise.
 
-A command that gave up, or whose processes never met, ends like one that has done its work; and a shell that pipes the
-output of ranks on ends well where they did not. Python imports a module of
-this name at its start, so that this folder on PYTHONPATH is enough. It may be any Python, in any environment: the
-standard library alone is used, and nothing may fail or be left on ``sys.path``.
+A command that gave up, or whose processes never met, ends like one that has done its work, and a pipe in a shell hides
+that ranks did not end well. Python imports a module of this name at its start, so that this folder on PYTHONPATH is
+enough. It may be any Python: only the standard library is used, and nothing may fail or be left on ``sys.path``.
 """
 
 from __future__ import annotations
@@ -21,24 +20,20 @@ if TYPE_CHECKING:
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _TARGET = "torch.distributed.distributed_c10d"
-_PLAN = "DISTBENCH_NOTES"
-"""As in ``records/launch_files.py``."""
+_PLAN = "DISTBENCH_NOTES"  # as in ``records/launch_files.py``
 _LONGEST_ERROR = 300
 _OF_STARTERS = ("ChildFailedError", "ProcessRaisedException", "ProcessExitedException")
 """What torchrun and ``torch.multiprocessing.spawn`` raise for a rank that ended badly."""
-_SLOT = "DISTBENCH_SLOT"
-"""As in ``elastic/records.py``."""
+_SLOT = "DISTBENCH_SLOT"  # as in ``elastic/records.py``
 _LOOPBACK = "127.0.0.1"
-_PACKAGES = (".", "src", "lib", "python")
-"""Where a repository has packages, as in ``worker/bodies.py``."""
-_tree = ""
-"""Of another revision, that this process runs."""
+_PACKAGES = (".", "src", "lib", "python")  # where a repository has packages, as in ``worker/bodies.py``
+_tree = ""  # the other revision that this process runs, if any
 _WORKER = "DISTBENCH_WORKER"
-"""In what a worker of an elastic job starts itself, such as the processes of a data loader: they are no workers."""
+"""Set in what a worker of an elastic job starts, such as a data loader's processes: they are no workers."""
 
 
 def _note(ranks: int) -> None:
-    """Leave a file that says that a group of so many ranks was joined; 0: torch.distributed was imported."""
+    """Leave a file: a group of so many ranks was joined; 0: torch.distributed was imported."""
     try:
         plan = os.environ[_PLAN]
         with open(os.path.join(os.path.dirname(plan), f"joined{ranks}"), "w"):
@@ -48,7 +43,7 @@ def _note(ranks: int) -> None:
 
 
 def _note_rank(who: str, what: str, error: str = "") -> None:
-    """Leave a line that says that a rank began, or what it raised: ``RankNote`` in ``launch/controlled.py``."""
+    """Leave a line: a rank began, or what it raised (``RankNote`` in ``launch/controlled.py``)."""
     import json
     import time
 
@@ -67,7 +62,6 @@ def _append(name: str, line: bytes) -> None:
 
 
 def _note_what_it_raises() -> None:
-    """Of a rank, and of what starts ranks and sees them die: a shell around them may lose their exit codes."""
     rank = os.environ.get("RANK")
     who = f"rank {rank}" if rank is not None else f"starter {' '.join(sys.argv)[:_LONGEST_ERROR]}"
     _note_rank(who, "began")
@@ -88,7 +82,6 @@ def _note_what_it_raises() -> None:
 
 
 def _note_copies(who: str) -> None:
-    """Of a package that the repository has, and that is installed by copy, no side runs its own code."""
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None) or ""
         is_installed = "-packages" in file and "." not in name and name != "pytest_distbench"
@@ -106,7 +99,6 @@ def _in_words(kind: type[BaseException], error: BaseException, trace: TracebackT
 
 
 def _how_ranks_died(error: BaseException) -> str:
-    """What torchrun, or ``torch.multiprocessing.spawn``, says of a process that ended badly."""
     if not hasattr(error, "get_first_failure"):
         return next((line.strip() for line in str(error).splitlines() if line.strip(" -")), type(error).__name__)
     rank, failure = error.get_first_failure()
@@ -115,7 +107,7 @@ def _how_ranks_died(error: BaseException) -> str:
 
 
 def _note_moment(what: str) -> None:
-    """Leave a line that says when a worker of an elastic job had come so far (``elastic/progress.py``)."""
+    """Leave a line: when a worker of an elastic job had come so far (``elastic/progress.py``)."""
     if os.environ.get(_WORKER) != str(os.getpid()):
         return
     import json
@@ -233,7 +225,6 @@ def _enter_tree() -> None:
 
 
 def _give_way() -> None:
-    """Import the module of this name that Python would have found without us, if there is one."""
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != _FOLDER]
     ours = sys.modules.pop(__name__)
     try:

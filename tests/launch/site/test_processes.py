@@ -1,4 +1,4 @@
-"""Finding, ending, throttling and watching processes, with processes that only sleep."""
+"""Finding, ending, throttling and watching processes, with processes that only sleep, and what may not be left."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from typing import Any
 
 import psutil
 import pytest
-from support.processes import wait_for
+from support.processes import has_ended, wait_for
 
 from pytest_distbench.launch.site import processes
-from pytest_distbench.launch.site.processes import Standstill, Throttle, is_stopped
+from pytest_distbench.launch.site.processes import Standstill, Throttle, is_stopped, remove_traces
+from pytest_distbench.records.launch_files import LaunchFiles
 
 pytestmark = pytest.mark.spawn
 
@@ -304,3 +305,39 @@ def test_one_that_stands_still_for_five_seconds_is_told_and_one_that_goes_on_is_
     wait_for(lambda: not is_stopped(stopped.pid))
 
     assert [watched.look([stopped.pid]) for _ in range(3)] == ["", "", ""]
+
+
+BEGETS = """
+import os, signal, time
+from pytest_distbench.launch.site.processes import end_with
+
+parent = os.getpid()
+if os.fork() == 0:
+    end_with(parent)
+    print(os.getpid(), flush=True)
+    time.sleep(1000)
+signal.pause()
+"""
+
+
+@pytest.mark.spawn
+def test_a_process_ends_with_its_parent_however_that_ends() -> None:
+    with subprocess.Popen([sys.executable, "-c", BEGETS], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+        wait_for(lambda: has_ended(child), limit_s=30)
+
+
+def test_sockets_and_the_plan_go_and_what_is_for_reading_stays(tmp_path: Path) -> None:
+    remove_traces(LaunchFiles(tmp_path))
+
+    assert list(tmp_path.iterdir()) == []
+
+    files = LaunchFiles(tmp_path)
+    files.sockets.mkdir()
+    for path in (files.plan, files.control, files.sockets / "listener", files.log(0), files.report(0)):
+        path.touch()
+    remove_traces(files)
+
+    assert sorted(tmp_path.iterdir()) == sorted([files.log(0), files.report(0)])

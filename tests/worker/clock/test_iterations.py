@@ -204,6 +204,11 @@ def test_a_series_has_the_host_in_all_its_values_or_in_none(
     kernel = measure(cuda, host_s, waits=waits, warmup=warmup)
 
     assert kernel.values == [pytest.approx(host_s + KERNEL_S, abs=2e-6)] * 60
+    assert kernel.witnesses["exposed"] == [1.0] * 60
+
+
+def test_a_batch_that_takes_the_host_long_has_it_in_all_its_values(cuda: VirtualCuda) -> None:
+    assert measure(cuda, 5e-3, mode="batch").values == [pytest.approx(5e-3, rel=1e-2)] * 3
 
 
 def beside(
@@ -363,14 +368,3 @@ def test_the_hosts_share_stands_beside_the_devices_time(cuda: VirtualCuda, mode:
 
     assert kernel.witnesses["host_s"] == [pytest.approx(80e-6, abs=1e-6)] * len(kernel.values)
     assert set(kernel.witnesses) == {"cpu_s", "waits", "host_s", "exposed"}
-
-
-def test_what_takes_the_host_long_or_waits_for_the_device_has_the_host_in_all_its_values(cuda: VirtualCuda) -> None:
-    kernel = measure(cuda, 80e-6, waits=True)
-
-    assert kernel.values[-1] == pytest.approx(90e-6, abs=2e-6)
-    assert kernel.witnesses["exposed"] == [1.0] * 60
-
-    kernel = measure(cuda, 5e-3, mode="batch")
-
-    assert kernel.values == [pytest.approx(5e-3, rel=1e-2)] * 3
