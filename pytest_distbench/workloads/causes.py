@@ -152,7 +152,7 @@ def fit_link_terms(times: Mapping[int, float]) -> tuple[float, float]:
 
 
 def slow_sizes(result: CaseResult) -> Iterator[Finding]:
-    """Of a sweep: which sizes are slower, and whether a call or a byte costs more."""
+    """Which sizes of a sweep are slower, and whether a call or a byte costs more."""
     timed = [v for v in result.verdicts if v.unit == "s" and v.current and v.baseline]
     sweeps = grouped((v.name, v) for v in timed if set(v.at) == {"message_bytes"})
     for name, verdicts in sweeps.items():

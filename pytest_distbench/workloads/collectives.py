@@ -180,7 +180,6 @@ def _unequal_parts(inputs: Inputs) -> RepeatedNumbers:
 
 
 def _send_recv(buffers: Buffers, form: Form) -> object:
-    """To the next rank, and from the one before, in a ring."""
     import torch.distributed as dist
 
     following, before = form.ranks[(form.rank + 1) % form.size], form.ranks[form.rank - 1]

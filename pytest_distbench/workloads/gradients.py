@@ -285,9 +285,8 @@ def compressed_training(rank: RankContext) -> None:
         )
     step(plain)
     exact = _gradient(plain)
-    expect_support(rank, params["hook"])
     model = make()
-    _register(params["hook"], model, params["approximation_rank"])
+    _register(rank, params["hook"], model, params["approximation_rank"])
     for _ in range(_WHOLE_STEPS + 1):
         step(model)
     if hook.register is not None:
@@ -302,7 +301,7 @@ def compressed_training(rank: RankContext) -> None:
         rank.record("gradient_bytes", sent, unit="B", better="exact", reduce="max", at=at, identity=identity)
 
 
-def expect_support(rank: RankContext, name: str) -> None:
+def _register(rank: RankContext, name: str, model: DistributedDataParallel, approximation_rank: int = 1) -> None:
     """Skip in all ranks where the hook of this name cannot work. A collective call."""
     import torch
 
@@ -313,14 +312,10 @@ def expect_support(rank: RankContext, name: str) -> None:
         raise unittest.SkipTest(f"{name}: {hook.waits_for}")
     if hook.dtype:
         expect_sums(rank, hook.dtype)
-
-
-def _register(name: str, model: DistributedDataParallel, approximation_rank: int = 1) -> None:
-    register = HOOKS[name].register
-    if register is None:
+    if hook.register is None:
         return
     try:
-        register(model, approximation_rank)
+        hook.register(model, approximation_rank)
     except TypeError as error:  # what DDP refuses a hook with
         raise unittest.SkipTest(f"{name}: {error}") from None
 
@@ -355,11 +350,10 @@ def parallel(rank: RankContext, model: nn.Module) -> nn.Module:
         raise RecordingError(f"compression={show(compression)}; wanted one of {', '.join(hooks)}")
     if communication == "off" or not _overlaps(rank):
         return model
-    expect_support(rank, compression)
     from torch.nn.parallel import DistributedDataParallel
 
     ddp = DistributedDataParallel(model, device_ids=[rank.device] if rank.device.type == "cuda" else None)
-    _register(compression, ddp)
+    _register(rank, compression, ddp)
     return ddp
 
 

@@ -252,7 +252,7 @@ class Autoencoder(nn.Module):
 
 @dataclass(frozen=True)
 class Size:
-    """Of a transformer, and of the sequences that a rank trains on in a step."""
+    """Size of a transformer, and of the sequences that a rank trains on in a step."""
 
     width: int
     heads: int

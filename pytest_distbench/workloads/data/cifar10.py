@@ -86,7 +86,7 @@ class _Arrays(pickle.Unpickler):
             ("numpy.core.multiarray", "_reconstruct"): self._reconstruct,
             ("numpy._core.multiarray", "_reconstruct"): self._reconstruct,
             ("numpy", "ndarray"): self._refuse_call,
-            ("numpy", "dtype"): self._dtype,
+            ("numpy", "dtype"): lambda name, *_: _Kind(_text(name)),
             ("_codecs", "encode"): self._encode,
         }
 
@@ -103,9 +103,6 @@ class _Arrays(pickle.Unpickler):
         if kind != self._refuse_call:
             raise _RefusedError("an array of another class")
         return _Array()
-
-    def _dtype(self, name: object, *_: object) -> _Kind:
-        return _Kind(_text(name))
 
     def _encode(self, text: object, encoding: object) -> bytes:
         if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
@@ -137,9 +134,6 @@ _PADDING = 4
 _MEAN = torch.tensor([0.4914, 0.4822, 0.4465]).view(3, 1, 1)
 _STDEV = torch.tensor([0.2470, 0.2435, 0.2616]).view(3, 1, 1)
 """Of the training set's pixels, by channel, where white is 1."""
-
-
-# All of it
 
 
 def load(folder: Path) -> Parts:
@@ -193,9 +187,6 @@ def _checked(labels: np.ndarray, path: str, what: str) -> np.ndarray:
     return labels
 
 
-# Record by record
-
-
 def count_records(sizes: Mapping[str, int], where: str, files: tuple[str, ...] = FILES) -> dict[str, int]:
     """How many records each of these files has, from the bytes of every file that lies there."""
     found = {name: sizes[name] for name in files if name in sizes}
@@ -235,9 +226,6 @@ def augment(image: torch.Tensor) -> torch.Tensor:
     if torch.rand(()) < 0.5:
         crop = crop.flip(2)
     return (crop.float() / 255 - _MEAN) / _STDEV
-
-
-# Generated
 
 
 def generate_noise(samples: int, seed: int) -> Iterator[tuple[str, bytes]]:

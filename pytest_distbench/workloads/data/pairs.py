@@ -175,8 +175,6 @@ def load_text(folder: Path, split: Split) -> Pairs:
     return Pairs(source, target, vocabulary)
 
 
-# In index files
-
 MAGIC = b"TNTIDX\0\0"
 STEMS: dict[Split, str] = {"train": "train.en-de", "test": "test.en-de"}
 DICTIONARIES = tuple(f"dict.{language}.txt" for language in LANGUAGES)
@@ -223,7 +221,6 @@ def _tokens(path: Path) -> list[str]:
 
 
 def _read(stem: Path, known: int) -> Sentences:
-    """The sentences of the two files of this stem, whose ids are below ``known``."""
     index, content = require(Path(f"{stem}.idx")), require(Path(f"{stem}.bin"))
     kind, starts = _read_index(index)
     if content.stat().st_size != starts[-1] * kind.itemsize:
@@ -283,8 +280,6 @@ def count(folder: Path, load: Callable[[Path, Split], Pairs]) -> dict[str, int]:
     parts: dict[str, Split] = {"training pairs": "train", "test pairs": "test"}
     return {title: len(load(folder, split)) for title, split in parts.items()}
 
-
-# Generated
 
 _SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
 _WORDS = 24

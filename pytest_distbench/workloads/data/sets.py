@@ -144,7 +144,7 @@ def find(place: str | os.PathLike[str], name: str) -> Path:
 
 
 def folder_in(root: Path, name: str) -> Path | None:
-    """Where :func:`find` finds a set; None where its files lie nowhere in it."""
+    """The folder in which :func:`find` finds a set, or None if its files lie nowhere in it."""
     row = SETS[name]
     places = (root / name, *(root / inner for inner in row.folders), root)
     return next((folder for folder in places if layout_in(folder, row)), None)

@@ -86,7 +86,6 @@ def sweep_points(result: CaseResult) -> list[SweepPoint]:
 
 
 def _refusals(result: CaseResult) -> list[Finding]:
-    """What the backend was asked for and has not: the verdicts on it, whose facts give its reason."""
     return [v for v in result.verdicts if v.name == "supported" and v.current == 0 and "reason" in v.facts]
 
 
@@ -133,7 +132,6 @@ def _refusal_lines(result: CaseResult) -> list[Line]:
 
 
 def _choose(judged: list[Finding]) -> list[Finding]:
-    """The ends of a sweep, and the size that moved most."""
     of_sizes = [v for v in judged if v.unit == "s" and _AXIS in v.at]
     times = sorted(of_sizes, key=lambda v: int(v.at[_AXIS]))
     if not times:
@@ -300,8 +298,6 @@ def footer(rows: Sequence[CollectiveRow]) -> list[str]:
 
 
 def _placement(name: str, *, in_place: bool) -> list[Column[CollectiveRow]]:
-    """What was measured in one placement."""
-
     def column(
         what: str, heading: str, cell: Callable[[SweepPoint], Cell], *, if_any: bool = False
     ) -> Column[CollectiveRow]:
@@ -356,7 +352,7 @@ _Ways = tuple[bool, dict[str, CollectiveRow | None]]
 
 
 def _ways(results: Sequence[CaseResult], way: str) -> Iterator[_Ways]:
-    """Of the operations that were measured in more than one way.
+    """Rows of the operations that were measured in more than one way.
 
     What a backend has not, it has in no placement: its row stands in each of the message.
     """
@@ -402,7 +398,6 @@ def _times_first(name: str) -> Column[_Ways]:
 
 
 def _if_chosen(way: str) -> Column[_Ways]:
-    """In what the rows may differ besides."""
     return Column(way, str, way, lambda row: getattr(_any(row), way), if_any=True)
 
 

@@ -22,7 +22,6 @@ _Bucket = tuple[CaseResult, Finding, float, float]
 
 
 def _buckets(results: Sequence[CaseResult]) -> Iterator[_Bucket]:
-    """By the way they are sent, the fewest tensors first."""
     for result in results:
         ways: dict[str, list[tuple[Finding, float]]] = {}
         for verdict in result.verdicts:
@@ -105,7 +104,6 @@ def link_points(result: CaseResult) -> Iterator[LinkPoint]:
 
 
 def _choose(judged: list[Finding]) -> list[Finding]:
-    """The slowest link by each metric, and what failed or is of no link."""
     found = by_link(judged).values()
     slowest = [of[max(times, key=times.__getitem__)] for of in found if (times := times_of(of))]
     return [v for v in judged if v in slowest or v.is_failure or link_at(v.at) is None]
@@ -150,7 +148,7 @@ _Size = tuple[str, str, int, dict[str, int], dict[str, int]]
 
 
 def growth_rows(results: Sequence[CaseResult]) -> Iterator[_Size]:
-    """Of every loop that was looked at with several world sizes, tests together and ascending in their ranks."""
+    """Rows of every loop that ran at several world sizes: tests together, ascending in their ranks."""
     found: dict[tuple[str, str], dict[int, dict[str, int]]] = {}
     for result in results:
         for launch in result.launches[:1]:

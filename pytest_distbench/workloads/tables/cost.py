@@ -111,7 +111,7 @@ class CostRow:
 def cost_rows(
     results: Sequence[CaseResult], prices: Prices | None = None, run: RunRecord | None = None
 ) -> list[CostRow]:
-    """Of cases that trained to a goal or recorded a rate, test by test, ascending in ranks; not of elastic jobs."""
+    """Rows of cases that trained to a goal or recorded a rate, test by test, ascending in ranks; no elastic jobs."""
     found: dict[tuple[object, ...], list[CostRow]] = {}
     for result in results:
         case, platform = result.case, result.environment.platform
@@ -261,7 +261,6 @@ def cost_charts(results: Sequence[CaseResult], prices: Prices | None = None) -> 
 
 
 def _costs(title: str, bought: Mapping[str, Sequence[CostRow]], prices: Prices | None) -> Iterator[Chart]:
-    """A line for each thing that was bought, and with prices for each of their terms."""
     ways: list[tuple[str, Callable[[CostRow], float | None]]] = [("", lambda row: row.ranks * (row.time_s or 0.0))]
     if prices is not None:
         ways = [(f", {term}", partial(CostRow.cost, term=term)) for term in TERMS]

@@ -49,10 +49,6 @@ class PhaseRow(NamedTuple):
     steps: int | None = None
 
     @property
-    def total_s(self) -> float | None:
-        return None if self.steps is None else self.steps * self.time_s
-
-    @property
     def time_s(self) -> float:
         return fmean(self.times_s)
 
@@ -198,7 +194,7 @@ PHASES: TableKind[PhaseRow] = TableKind(
         Column("ranks", int, "ranks", lambda row: row.result.case.world_size),
         Column("time_s", float, "time", lambda row: seconds(row.time_s)),
         Column("share", float, "share", lambda row: number(row.time_s / row.step_s, ".1%")),
-        Column("total_s", float, "total", lambda row: seconds(row.total_s), if_any=True),
+        Column("total_s", float, "total", lambda row: seconds(row.steps and row.steps * row.time_s), if_any=True),
         Column("steps", int, None, lambda row: row.steps),
         Column("wait_s", float, "wait", lambda row: seconds(_mean_or_none(row.waits_s))),
         Column("latest_rank", int, "comes last", _latest),
@@ -215,7 +211,6 @@ PHASES: TableKind[PhaseRow] = TableKind(
 
 
 def _tops(results: Sequence[CaseResult]) -> Iterator[tuple[str, PhaseRow]]:
-    """The outermost parts of each loop, and what is in none, by name."""
     for row in _rows(results):
         if (row.kind == "phase" and len(row.path) == 1) or row.kind == UNACCOUNTED:
             yield row.path[0] if row.path else UNACCOUNTED, row
@@ -226,7 +221,7 @@ def _whole_of(loop: str) -> str:
 
 
 def phases_by_rank(result: CaseResult) -> Iterator[Chart]:
-    """Where a step of each rank goes: its outermost phases, and what is in none."""
+    """Time of a step by rank: its outermost phases, and what is in none."""
     loops: dict[str, dict[str, Sequence[float]]] = {}
     for name, row in _tops([result]):
         loops.setdefault(row.loop, {})[name] = row.times_s
@@ -239,7 +234,7 @@ def phases_by_rank(result: CaseResult) -> Iterator[Chart]:
 
 
 def phases_by_size(results: Sequence[CaseResult], prices: Prices | None = None) -> Iterator[Chart]:
-    """Where a step goes by world size, of tests that ran at several: means over ranks."""
+    """Time of a step by world size, of tests that ran at several: means over ranks."""
     del prices
     groups: dict[tuple[str, str], dict[int, dict[str, float]]] = {}
     for name, row in _tops(results):

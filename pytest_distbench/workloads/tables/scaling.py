@@ -131,7 +131,7 @@ class ScalingRow:
 
 
 def scaling_rows(results: Sequence[CaseResult]) -> list[ScalingRow]:
-    """By test; its one worker without communication first, then the sizes ascending."""
+    """Rows by test: its one worker without communication first, then the sizes ascending."""
     tests: dict[tuple[str, ...], list[ScalingRow]] = {}
     verdicts: dict[tuple[object, ...], Finding] = {}
     for result in results:
@@ -158,13 +158,11 @@ def scaling_rows(results: Sequence[CaseResult]) -> list[ScalingRow]:
 
 
 def _place(case: Case) -> tuple[str, ...]:
-    """A test, with what was chosen for its workers: the backend, a CPU quota, a network."""
     under = case.conditions
     return case.test, case.id, under.backend, under.around.get(CPUS, ""), under.around.get(NETWORK, "")
 
 
 def _row(result: CaseResult) -> ScalingRow | None:
-    """What a training on some workers measured; None where it told of no rate and loop."""
     launches = [{m.key: m for m in launch.measurements} for launch in result.launches if launch.outcome == "passed"]
     rates = [launch[RATE] for launch in launches if RATE_OF in getattr(launch.get(RATE), "facts", {})]
     if not rates:
