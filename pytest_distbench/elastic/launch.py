@@ -178,7 +178,7 @@ def last_reports(reports: Mapping[int, RankReport], lines: Sequence[Event]) -> d
 
 
 def tell_torn(lines: Sequence[Event]) -> list[str]:
-    """Of checkpoints that were passed over, because they are not whole."""
+    """Remarks on checkpoints that were passed over, because they are not whole."""
     torn = sorted({name for line in lines if line.what == "loaded" for name in line.torn})
     return [f"checkpoint {name} was incomplete, and the last complete one was used" for name in torn]
 

@@ -348,7 +348,6 @@ class PoolController:
             self._note("submitted", job=job.name)
 
     def _seconds(self) -> float:
-        """By the pool's clock; it stands at 0 until the first step."""
         return 0.0 if self._began is None else self._clock() - self._began
 
     def _demand(self) -> None:

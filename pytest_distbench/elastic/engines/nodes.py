@@ -99,7 +99,6 @@ class NodeEngine:
         return tail(self._files.agent_log(slot))
 
     def _told_end(self, slot: int, code: int | None) -> list[Event]:
-        """The end of the agent in a slot, once; None: it lives."""
         node = self._nodes[slot]
         if code is None or node.is_told:
             return []

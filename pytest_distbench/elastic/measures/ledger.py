@@ -11,6 +11,7 @@ from math import isclose
 
 from pytest_distbench.elastic.measures.history import History, Worker
 from pytest_distbench.elastic.records import OUTSIDE, RANDOM_PART, STEPS, HeldAt
+from pytest_distbench.records.kinds import grouped
 from pytest_distbench.records.wire import Event
 
 PARAMETERS = "parameters_changed_by_load"
@@ -276,9 +277,7 @@ def _of_movement(history: History) -> Iterator[Mismatch]:
 def _of_samples(history: History) -> Iterator[Mismatch]:
     """Workers whose model was given what earlier generations gave it for samples of other batches, or one row twice."""
     known: dict[tuple[str, str], set[int]] = {}
-    by_generation: dict[int, list[Event]] = {}
-    for line in history.of("fed"):
-        by_generation.setdefault(line.generation, []).append(line)
+    by_generation = grouped((line.generation, line) for line in history.of("fed"))
     for generation, lines in sorted(by_generation.items()):
         wrong: dict[int, list[int]] = {}
         fed = []
@@ -310,12 +309,8 @@ def _of_rates(history: History) -> Iterator[Mismatch]:
             step, slot = worker.steps[0], worker.joined.slot
             here, there = _first_rates(worker), [] if first is None else _first_rates(first)
             if here and there and here != there:
-                yield (
-                    RATE,
-                    generation,
-                    slot,
-                    f"its first step has the learning rates {here}, the one of rank 0 has {there}",
-                )
+                told = f"its first step has the learning rates {here}, the one of rank 0 has {there}"
+                yield (RATE, generation, slot, told)
                 continue
             # the rate that it had when as many nodes took it before
             rates = [
@@ -352,12 +347,8 @@ def _of_replicas(history: History) -> Iterator[Mismatch]:
                 continue
             told.add((generation, line.slot))
             when = f"at the checkpoint of step {step}" if at == "save" else "before its first step"
-            yield (
-                REPLICAS,
-                generation,
-                line.slot,
-                f"the parameters of rank {rank} differ from those of rank 0, {when}",
-            )
+            differs = f"the parameters of rank {rank} differ from those of rank 0, {when}"
+            yield (REPLICAS, generation, line.slot, differs)
 
 
 _CHECKS: tuple[Callable[[History], Iterator[Mismatch]], ...] = (

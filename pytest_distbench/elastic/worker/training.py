@@ -320,7 +320,6 @@ class Training:
             self._ledger.at_first_step(self._place)
 
     def _keep(self) -> None:
-        """Behind each step: save it where a checkpoint is due, and wait where a change is."""
         if self.step % self._every != 0:
             return
         self._since_saved = 0
