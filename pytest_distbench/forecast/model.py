@@ -182,7 +182,6 @@ def time_of(call: Call, cluster: Cluster) -> float:
 
 
 def _leg(link: str, terms: Terms, op: str, n: int, size: float) -> Leg:
-    """By the faster algorithm, or that of the terms."""
     costs = dict(zip(ALGORITHMS, COLLECTIVES[op], strict=True))
     chosen = [costs[terms.algorithm]] if terms.algorithm else costs.values()
     return min(

@@ -227,7 +227,6 @@ _ONLY_WRITES = re.compile(r"^(_foreach_)?(copy|zero|fill|normal|uniform|random)_
 
 
 def _moved(func: Any, args: Any, kwargs: Mapping[str, Any], found: object) -> int:
-    """Bytes that an operator reads and writes."""
     returned, name = func._schema.returns, func.overloadpacket.__name__
     is_view = any(result.alias_info is not None and not result.alias_info.is_write for result in returned)
     if is_view or name in _VIEWS:
@@ -247,7 +246,7 @@ def _moved(func: Any, args: Any, kwargs: Mapping[str, Any], found: object) -> in
 
 
 def _bytes(tensor: torch.Tensor) -> int:
-    """That it has in memory: what is expanded is there once."""
+    """Bytes that a tensor has in memory: what is expanded is there once."""
     if tensor.layout is not torch.strided:
         return tensor.numel() * tensor.element_size()
     return math.prod(n for n, step in zip(tensor.shape, tensor.stride(), strict=True) if step) * tensor.element_size()
@@ -431,7 +430,6 @@ class _Kept:
 
 
 def _is_from(*modules: str) -> bool:
-    """Whether a function of one of these modules has called."""
     frame = inspect.currentframe()
     while frame is not None and not str(frame.f_globals.get("__name__")).startswith(modules):
         frame = frame.f_back

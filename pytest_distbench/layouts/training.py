@@ -137,7 +137,7 @@ class Pass:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of parameters."""
+        """Dtype of the parameters."""
         return torch.float64 if self._precision == "float64" else torch.float32
 
     def model(self, seed: int | None = None) -> nn.Module:
@@ -161,7 +161,7 @@ class Pass:
         return model if self.simulation is None else self.simulation.model(model)
 
     def as_one(self) -> AbstractContextManager[object]:
-        """Where ranks are simulated, they make the same meanwhile, once."""
+        """Context in which simulated ranks make the same, once; of a real rank nothing changes."""
         return contextlib.nullcontext() if self.simulation is None else self.simulation.paused()
 
     def arithmetic(self) -> AbstractContextManager[object]:

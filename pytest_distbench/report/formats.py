@@ -19,14 +19,7 @@ from pytest_distbench.extensions import Table
 from pytest_distbench.judging.remarks import flaky_lines, flaky_tests
 from pytest_distbench.judging.words import metric_text
 from pytest_distbench.records.run import CaseResult, RunRecord, name_in_file
-from pytest_distbench.report import (
-    escape,
-    escape_lines,
-    escape_markdown,
-    layout,
-    row_line,
-    table_head,
-)
+from pytest_distbench.report import escape, escape_lines, escape_markdown, layout, row_line, table_head
 from pytest_distbench.report.page.content import again, headline_of, page_of, write_page
 from pytest_distbench.report.tables import VERDICTS, OfCase
 from pytest_distbench.report.tables.table import DataTable, as_text, table_of_rows, write_csv, write_parquet
@@ -101,7 +94,6 @@ def _size(lines: Sequence[str]) -> int:
 
 
 def _fitting(rows: Sequence[OfCase], room: int) -> list[str]:
-    """A table of as many rows as there is room for, and how many more there are."""
     made = table_of_rows(rows, VERDICTS.columns)
     head = table_head(made.header, left=4)
     ends = accumulate((_size([row_line(texts)]) for texts in made.texts), initial=_size(head))
@@ -165,7 +157,6 @@ def workflow_commands(results: Sequence[CaseResult]) -> list[str]:
 
 
 def _without_baseline(results: Sequence[CaseResult]) -> list[CaseResult]:
-    """The cases that passed unjudged, where this class of machines has no baseline for any of the run's."""
     judged = [verdict for result in results for verdict in result.verdicts if verdict.is_judged]
     if any(verdict.code not in _NO_BASELINE for verdict in judged):
         return []

@@ -46,7 +46,6 @@ def _whole(pattern: str) -> str:
 
 @cache
 def _glossary() -> dict[str, list[Entry]]:
-    """The entries of ``words.toml`` by their kinds."""
     rows = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
     found = {
         kind: [

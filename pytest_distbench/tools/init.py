@@ -183,7 +183,6 @@ def find_out(folder: Path, *, gpu: bool = False, ranks: int | None = None) -> Re
 
 
 def _baselines_of(folder: Path) -> str:
-    """Where the ini file says that baselines are."""
     for name in ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg"):
         text = (folder / name).read_text(errors="replace") if (folder / name).is_file() else ""
         if found := re.search(r"""^distbench_baselines *= *["']?([^"'#\n]*[^"'#\s/])""", text, re.MULTILINE):
@@ -216,7 +215,6 @@ def _ask_git(folder: Path, *arguments: str) -> str:
 
 
 def _write_new(path: Path, text: str) -> bool:
-    """Write a file unless something is there already; says whether it was written."""
     if os.path.lexists(path):
         return False
     with _refused(path):

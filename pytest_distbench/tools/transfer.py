@@ -503,7 +503,6 @@ def read_perf_json(text: str, path: Path) -> PerfOutput:
 def _read(
     path: Path, name: str, found: Sequence[Any], rows_of: Callable[[Mapping[str, Any], Path], list[PerfRow]]
 ) -> list[PerfRow]:
-    """The rows of every result, the damaged one named."""
     rows = []
     for i, one in enumerate(found):
         place = Path(f"{path}: {name}[{i}]")

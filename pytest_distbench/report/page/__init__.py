@@ -151,7 +151,7 @@ Curves = dict[str, list[tuple[str, list[Point]]]]
 
 
 def curves_of(launches: Sequence[LaunchRecord]) -> Curves:
-    """Of launches; what was evaluated stands for what the training computed under the same name."""
+    """Curves of launches; what was evaluated stands for what the training computed under the same name."""
     found: Curves = {}
     evaluated = {m.name for launch in launches for m in launch.measurements if m.name.startswith(EVALUATED)}
     for launch in launches:

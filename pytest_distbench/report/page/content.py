@@ -137,13 +137,10 @@ def headline_of(record: RunRecord) -> str:
     return headline(record.results, besides=record.failed_besides, was_interrupted=record.was_interrupted)
 
 
-def name_of(record: RunRecord) -> str:
-    """What a run is called beside another one: when it began, and on which commit."""
-    return " ".join(filter(None, [record.started[:16].replace("T", " "), record.commit[:10]]))
-
-
 def other_of(record: RunRecord) -> OtherRun:
-    return name_of(record), {_key(result): _values(result, result.launches) for result in record.results}
+    """What a run is beside another one: by name when it began, and on which commit."""
+    name = " ".join(filter(None, [record.started[:16].replace("T", " "), record.commit[:10]]))
+    return name, {_key(result): _values(result, result.launches) for result in record.results}
 
 
 def _key(result: CaseResult) -> str:
@@ -214,7 +211,6 @@ def again(result: CaseResult, record: RunRecord) -> str:
 
 
 def _rows(result: CaseResult) -> Iterator[list[object]]:
-    """The judged ones first, the most severe before the others; of a case without verdicts what was measured."""
     values, before = _values(result, result.launches), _values(result, result.reference.launches)
     turns = result.confirmation
     decided, beside = (
@@ -354,7 +350,6 @@ def _hash(text: str) -> str:
 
 
 def _safe(value: Any) -> Any:
-    """The same without characters that hide or reorder what people read."""
     if isinstance(value, str):
         return escape(value)
     if isinstance(value, dict):
@@ -369,7 +364,6 @@ def _text(text: str) -> str:
 
 
 def _readable(page: Mapping[str, Any]) -> Iterator[str]:
-    """What mail programs and browsers without JavaScript show; the script puts its own in the place."""
     first = [case for case in page["cases"] if "is_first" in case]
     counts = ", ".join(f"{number} {state}" for state, number in page["counts"].items())
     yield f'<main id="page"><h1>{_text(page["title"])}</h1>'

@@ -17,7 +17,7 @@ from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Confirmation, ReferenceRecord
-from pytest_distbench.report.page.content import BROKEN, COLUMNS, MEASURED, name_of, other_of, page_of
+from pytest_distbench.report.page.content import BROKEN, COLUMNS, MEASURED, other_of, page_of
 from pytest_distbench.report.tables import tables_of
 
 
@@ -71,7 +71,7 @@ def test_the_gravest_come_first_and_what_all_share_is_told_once() -> None:
 
     record = run(result(verdict(), launches=launches(0.03)), commit="1234567890abcdef")
     name, cases = other_of(record)
-    assert name == name_of(record) == "2026-01-02 03:04 1234567890"
+    assert name == "2026-01-02 03:04 1234567890"
     assert cases == {page(result(verdict())).cases[0].key: {"step": [0.03]}}
 
     settings = {"world-size": "4", "gpu": "true", "json": "run.json", "unknown": "1", "against-tolerance": "9 %"}
