@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_distbench.judging.fingerprint_rule import structure_of, unit_of
+from pytest_distbench.records.kinds import grouped
 from pytest_distbench.records.reasons import REASONS, ReasonCode, severity_order
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.report.page import Chart, heat
@@ -23,11 +24,8 @@ _Bucket = tuple[CaseResult, Finding, float, float]
 
 def _buckets(results: Sequence[CaseResult]) -> Iterator[_Bucket]:
     for result in results:
-        ways: dict[str, list[tuple[Finding, float]]] = {}
-        for verdict in result.verdicts:
-            if verdict.name == "latency" and verdict.at.keys() == _AXES and verdict.current:
-                ways.setdefault(str(verdict.at["calls"]), []).append((verdict, verdict.current))
-        for found in ways.values():
+        timed = (v for v in result.verdicts if v.name == "latency" and v.at.keys() == _AXES)
+        for found in grouped((str(v.at["calls"]), (v, v.current)) for v in timed if v.current).values():
             found.sort(key=lambda pair: int(pair[0].at["tensors"]))
             yield from ((result, verdict, time_s, found[0][1]) for verdict, time_s in found)
 

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.iteration import UNACCOUNTED, Breakdown, BusyCommunication
+from pytest_distbench.records.kinds import grouped
 from pytest_distbench.records.metric import WALL_TIME
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.page import Chart, bars, short
@@ -73,10 +74,8 @@ def _rows(results: Sequence[CaseResult]) -> Iterator[PhaseRow]:
     for result in results:
         measured = [m for launch in result.launches for m in launch.measurements]
         over_seeds = {m.key: m.key_over_seeds for m in measured}
-        found: dict[str, list[Breakdown]] = {}
-        for launch in result.launches:
-            for key, breakdown in launch.breakdowns.items():
-                found.setdefault(over_seeds.get(key, key), []).append(breakdown)
+        each = (pair for launch in result.launches for pair in launch.breakdowns.items())
+        found = grouped((over_seeds.get(key, key), breakdown) for key, breakdown in each)
         for loop, breakdowns in found.items():
             timed = {m.spread.n for m in measured if m.key_over_seeds == loop and m.spread}
             steps = timed.pop() if len(timed) == 1 else None  # a script has none, and launches may have unequally many

@@ -12,6 +12,7 @@ from pytest_distbench.judging.thresholds import STANDARD_ERRORS, variance_of_ite
 from pytest_distbench.records.case import CPUS, NETWORK, OVERSUBSCRIBED, Case
 from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.iteration import RATE, SAMPLES
+from pytest_distbench.records.kinds import grouped
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.report.page import Chart, axis, line, lines, points
@@ -268,10 +269,8 @@ _WORKERS = axis("workers", scale="log2")
 def scaling_charts(results: Sequence[CaseResult], prices: Prices | None = None) -> Iterator[Chart]:
     """Speed-up and efficiency by workers: a line for each test, dotted what is ideal, or what the baseline was."""
     del prices
-    found: dict[str, list[ScalingRow]] = {}
-    for row in scaling_rows(results):
-        if row.speedup is not None and row.communicates:
-            found.setdefault(_test(row).text, []).append(row)
+    compared = (row for row in scaling_rows(results) if row.speedup is not None and row.communicates)
+    found = grouped((_test(row).text, row) for row in compared)
     if not found:
         return
     speedups = [line(name, points((row.workers, row.speedup) for row in rows)) for name, rows in found.items()]
