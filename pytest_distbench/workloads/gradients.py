@@ -87,7 +87,7 @@ def tensor_lengths(elements: int, tensors: int, *, aligned: int = 1) -> list[int
 def elements_of(message_bytes: int, dtype: str) -> int:
     """Elements of a message."""
     item = item_bytes(dtype)
-    if not message_bytes or message_bytes % item:
+    if message_bytes % item:
         raise ConfigurationError(f"{message_bytes} B are no whole number of {dtype} elements, which take {item} B each")
     return message_bytes // item
 
