@@ -1,4 +1,4 @@
-"""From timelines to what one launch of an elastic job, or of a pool of them, measured. Pure.
+"""What one launch of an elastic job, or of a pool of them, measured, by its timelines. Pure.
 
 That is metrics to be judged, and events for the record of the launch.
 """

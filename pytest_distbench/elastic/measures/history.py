@@ -62,7 +62,7 @@ class Worker:
 
     @property
     def step_seconds(self) -> list[float]:
-        """From step to step; the first of a generation has none. A script may tell of every tenth step alone.
+        """Seconds from each step to the next; the first has none. A script may tell of every tenth step alone.
 
         Of one that tells of an epoch by a single line it is from epoch to epoch.
         """
