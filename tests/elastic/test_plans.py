@@ -246,16 +246,3 @@ def test_a_reader_gives_each_line_once_and_passes_over_what_is_none(tmp_path: Pa
     path.write_bytes(b'{"what":"sav\n')
     append(path, LATER)
     assert read_events(path) == [LATER]
-
-
-def test_lines_are_read_as_they_come_and_a_torn_one_is_passed_over(tmp_path: Path) -> None:
-    path = tmp_path / "pool.jsonl"
-    reader = EventReader(path)
-    granted = event("granted", t=1.0, owner="A", slot=0)
-    ready = event("server_ready", t=2.0, slot=1)
-    append(path, granted)
-    first = reader.read()
-    path.write_bytes(path.read_bytes() + b'{"what":"granted","t":\n')
-    append(path, ready)
-
-    assert (first, reader.read(), reader.read()) == ([granted], [ready], [])
