@@ -63,13 +63,6 @@ def joined(*lines: Event) -> Timeline:
     return timeline
 
 
-def test_a_join_stalls_from_the_last_old_step_however_long_the_newcomer_took_to_come() -> None:
-    [change] = change_results(joined().history)
-
-    assert (change.stall_s, change.recovery_s, change.joiner_ready_s) == (3.0, 8.5, 8.5)
-    assert change.steps_redone == 1
-
-
 def test_a_leave_stops_the_node_first_and_is_noticed_then_and_its_slot_is_free_with_its_agent() -> None:
     timeline = ran(0, 1, steps=5, stable=12.1)
     timeline.change(14.5, 0, "leave", [1], [0])
@@ -84,9 +77,10 @@ def test_a_leave_stops_the_node_first_and_is_noticed_then_and_its_slot_is_free_w
     assert unaccounted_s(change) == pytest.approx(0.0)
 
 
-def test_a_join_stops_the_survivor_from_its_last_step_on() -> None:
+def test_a_join_stalls_and_stops_the_survivor_from_its_last_step_on_however_long_the_newcomer_took_to_come() -> None:
     [change] = change_results(joined(event("worker_ended", t=20.25, slot=0, pid=0)).history)
 
+    assert (change.stall_s, change.recovery_s, change.joiner_ready_s, change.steps_redone) == (3.0, 8.5, 8.5, 1)
     assert (change.parts["detect"], change.parts["stop"]) == pytest.approx((20.0 - 14.5, 21.5 - 20.0))
     assert unaccounted_s(change) == pytest.approx(0.0)
 
