@@ -84,6 +84,13 @@ def run_pytest(
     return code
 
 
+def take_pytest_options(parser: argparse.ArgumentParser, usage: str) -> None:
+    """Leave to pytest what the parser does not know."""
+    parser.usage = f"%(prog)s {usage}"
+    parser.allow_abbrev = False
+    parser.set_defaults(pytest_arguments=[])
+
+
 def choose_entries(parser: argparse.ArgumentParser, *, default: Path | None = Path("baselines")) -> None:
     told = f"baseline directory (default: {default or 'that of the run'})"
     parser.add_argument("--baselines", metavar="DIR", type=Path, default=default, help=told)

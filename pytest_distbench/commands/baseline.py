@@ -251,14 +251,13 @@ def _accept(options: argparse.Namespace) -> Iterator[str]:
         raise NegativeError
 
 
-MOST_ROWS = 100
-"""Of metrics, and of other differences: GitHub cuts a comment at 64 KiB, and nobody reads more."""
+MOST_ROWS = 100  # of metrics, and of other differences: GitHub cuts a comment at 64 KiB, and nobody reads more
 
 _HEADER = ("test", "metric", "old", "new", "change", "launches")
 
 
 def change_lines(changes: Sequence[EntryChange], *, unchanged: int) -> list[str]:
-    """For a terminal. ``unchanged``: entries that are the same on both sides, counted only."""
+    """Lines for a terminal. ``unchanged``: entries that are the same on both sides, counted only."""
     rows = _rows(changes)
     lines = layout(_HEADER, rows[:MOST_ROWS], left=2) if rows else []
     lines += _left_out(rows, "metrics, less worse than these")
@@ -267,7 +266,7 @@ def change_lines(changes: Sequence[EntryChange], *, unchanged: int) -> list[str]
 
 
 def change_markdown(changes: Sequence[EntryChange], *, unchanged: int) -> list[str]:
-    """For a pull request: the counts, a table of metrics, then what else differs."""
+    """Lines for a pull request: the counts, a table of metrics, then what else differs."""
     rows = _rows(changes)
     lines = [f"### baselines: {_counts(changes, unchanged)}", ""]
     if rows:

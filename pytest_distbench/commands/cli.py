@@ -83,7 +83,6 @@ def _complain(error: DistbenchError) -> None:
 
 
 def _import_modules(names: Sequence[str]) -> None:
-    """Import modules before the commands look at the tables that these add to."""
     for name in names:
         if os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())

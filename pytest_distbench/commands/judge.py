@@ -6,15 +6,8 @@ import argparse
 import os
 from collections.abc import Iterator
 
-from pytest_distbench.commands import NegativeError, Subcommand, run_pytest
+from pytest_distbench.commands import NegativeError, Subcommand, run_pytest, take_pytest_options
 from pytest_distbench.run.judge import PROGRAM, made_ready
-
-
-def _add_judge(parser: argparse.ArgumentParser) -> None:
-    """What its parser does not know is for pytest."""
-    parser.usage = "%(prog)s TESTS --distbench-against REF [PYTEST OPTION ...]"
-    parser.allow_abbrev = False
-    parser.set_defaults(pytest_arguments=[])
 
 
 def _judge(options: argparse.Namespace) -> Iterator[str]:
@@ -30,6 +23,6 @@ def _judge(options: argparse.Namespace) -> Iterator[str]:
 JUDGE = Subcommand(
     "run pytest with these arguments, --distbench-against REF among them: tests of REF over the library code of a "
     "change, as --distbench-judge=base; exit code: pytest's",
-    _add_judge,
+    lambda parser: take_pytest_options(parser, "TESTS --distbench-against REF [PYTEST OPTION ...]"),
     _judge,
 )

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from pytest_distbench.commands import NegativeError, Subcommand, run_pytest
+from pytest_distbench.commands import NegativeError, Subcommand, run_pytest, take_pytest_options
 from pytest_distbench.errors import ConfigurationError, DistbenchError, TableError
 from pytest_distbench.judging.case import compare_runs
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES, impossible_value
@@ -212,22 +212,17 @@ def _tell(record: RunRecord) -> Iterator[str]:
 
 
 GOOD, BAD = 0, 1
-SKIP = 125
-"""git tries a commit nearby."""
-ABORT = 128
-"""git ends its search: from here on it takes no exit code for an answer."""
+SKIP = 125  # git tries a commit nearby
+ABORT = 128  # git ends its search: from here on it takes no exit code for an answer
 
 _PYTEST_FAILED = 1
 _ONE_LAUNCH = ("--distbench-launches=1:1", "--distbench-confirm=off")
 
 
 def _add_verdict(parser: argparse.ArgumentParser) -> None:
-    """What its parser does not know is for pytest."""
-    parser.usage = "%(prog)s [--metric NAME] [--exact] TEST [PYTEST OPTION ...]"
-    parser.allow_abbrev = False
+    take_pytest_options(parser, "[--metric NAME] [--exact] TEST [PYTEST OPTION ...]")
     parser.add_argument("--metric", metavar="NAME", default="", help="only this metric decides, or one number of it")
     parser.add_argument("--exact", action="store_true", help="only exact metrics decide: one launch is enough")
-    parser.set_defaults(pytest_arguments=[])
 
 
 def _verdict(options: argparse.Namespace) -> Iterator[str]:

@@ -12,6 +12,7 @@ from pytest_distbench.elastic.records import JobRun, event, runs_of
 from pytest_distbench.elastic.tables import jobs_of, setup_name
 from pytest_distbench.records.case import OVERSUBSCRIBED
 from pytest_distbench.records.iteration import RATE
+from pytest_distbench.records.kinds import grouped
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.records.wire import Event
@@ -23,11 +24,9 @@ _IN_TRAINING = ", in training"
 """What ``training.note(accuracy=...)`` told of is of the batches trained on, and its column says so."""
 
 
-_Runs = dict[str, dict[int, list[float]]]
-"""All runs of a test by name: epoch -> values of their launches."""
+_Runs = dict[str, dict[int, list[float]]]  # all runs of a test by name: epoch -> values of their launches
 
-AccuracyRow = tuple[str, int, _Runs]
-"""An epoch of a test."""
+AccuracyRow = tuple[str, int, _Runs]  # an epoch of a test
 
 
 def _accuracy_rows(results: Sequence[CaseResult]) -> list[AccuracyRow]:
@@ -79,10 +78,8 @@ FinalRow = tuple[CaseResult, Mapping[str, float]]
 def _final_rows(results: Sequence[CaseResult]) -> list[FinalRow]:
     rows: list[FinalRow] = []
     for result in results:
-        found: dict[str, list[float]] = {}
-        for measured in (m for launch in result.launches for m in launch.measurements):
-            if measured.value is not None and not measured.at.keys() - {"seed"}:
-                found.setdefault(measured.name, []).append(measured.value)
+        measured = (m for launch in result.launches for m in launch.measurements)
+        found = grouped((m.name, m.value) for m in measured if m.value is not None and not m.at.keys() - {"seed"})
         if _TOP1 in found and _TOP5 in found:
             rows.append((result, {name: median(values) for name, values in found.items()}))
     return rows
@@ -109,13 +106,11 @@ FINAL_ACCURACY: TableKind[FinalRow] = TableKind(
 )
 
 
-LEARNING_RATE = "learning_rate"
-"""What a training calls the series of its rate, step by step."""
+LEARNING_RATE = "learning_rate"  # what a training calls the series of its rate, step by step
 
 SETUP_PARTS = ("import", "group_init", "build", "checkpoint_load")
 """Of a recovery: what the processes that restarted did before their first step."""
-WORKER_PARTS = ("rendezvous", "process_start")
-"""What the agents did to have workers again."""
+WORKER_PARTS = ("rendezvous", "process_start")  # what the agents did to have workers again
 
 
 class EpochRow(NamedTuple):
@@ -154,7 +149,6 @@ class EpochRow(NamedTuple):
 
 
 def _rows(results: Sequence[CaseResult]) -> Iterator[EpochRow]:
-    """Of elastic jobs all that they did; of trainings that record their rate, that of the first launch of each case."""
     fixed = {
         result.nodeid: job
         for result in reversed(results)
@@ -187,7 +181,6 @@ def _rows(results: Sequence[CaseResult]) -> Iterator[EpochRow]:
 
 
 def _told(row: OfLaunch[JobRun]) -> Iterator[EpochRow]:
-    """Where all the time of a launch went; what a change took is in its epoch's time, and stands before it."""
     result, launch, job = row
     start_s = job.told.start_s
     yield EpochRow(result, launch, f"Script setup took {start_s:.5f}", start_s, "start")
@@ -242,7 +235,6 @@ def _of_epoch(name: str) -> Column[EpochRow]:
 
 
 def _of_changes(row: EpochRow, name: str) -> Any:
-    """A fact of an epoch in which the membership changed."""
     return row.epoch.facts[name] if row.epoch is not None and row.changes else None
 
 

@@ -41,12 +41,11 @@ if TYPE_CHECKING:
 
 
 MOST_NODES = 10_000
-_MOST_OF_A_TIMER = 1_000_000
-"""Seconds, or a number; larger ones overflow in torch."""
+_MOST_OF_A_TIMER = 1_000_000  # seconds, or a number; larger ones overflow in torch
 
 
 class ElasticKeywords(WorkKeywords, Judged, total=False):
-    """Of ``elastic``."""
+    """Keywords of ``elastic``: what is run, and how it is judged."""
 
 
 class Elastic:
@@ -181,7 +180,6 @@ class Elastic:
 
 
 def _nodes(given: Arguments, name: str, value: object) -> tuple[int, int]:
-    """A number of nodes, or the fewest and the most."""
     if not isinstance(value, tuple | list):
         number = given.whole(name, value, least=1, most=MOST_NODES)
         return number, number
@@ -243,7 +241,6 @@ def _plain(part: AnyRecord) -> AnyRecord:
 
 
 def _job_on(given: Arguments, engine: object, timers: object) -> ElasticJob:
-    """A job of one node, on the engine that was asked for, or on the one that runs here in its place."""
     if not isinstance(engine, str) or engine not in ENGINES:
         given.refuse(f"engine={show(engine)}; wanted one of {', '.join(ENGINES)}")
     kind = ENGINES[engine]

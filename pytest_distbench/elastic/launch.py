@@ -178,7 +178,7 @@ def last_reports(reports: Mapping[int, RankReport], lines: Sequence[Event]) -> d
 
 
 def tell_torn(lines: Sequence[Event]) -> list[str]:
-    """Of checkpoints that were passed over, because they are not whole."""
+    """Remarks on checkpoints that were passed over, because they are not whole."""
     torn = sorted({name for line in lines if line.what == "loaded" for name in line.torn})
     return [f"checkpoint {name} was incomplete, and the last complete one was used" for name in torn]
 
@@ -227,8 +227,7 @@ _RUN_LAUNCHES = 5
 of noise between launches (at the error rate of one comparison), five for 5.0, eight for 4.0, and ten for 3.7: the first
 few each take a fifth off the MDE, the later ones hardly a tenth, and each may take a minute."""
 
-_OPEN_S = 300.0
-"""A launch of elastic jobs may take a minute: so long its answer is worth more of them."""
+_OPEN_S = 300.0  # a launch of elastic jobs may take a minute: so long its answer is worth more of them
 
 
 def _kind(run: Callable[[LaunchPlan, Side], LaunchRecord], who: str, **row: Any) -> LaunchKind:

@@ -207,8 +207,7 @@ def serving(
 
 _COUNT = whole(1).plain()
 
-_LOOKED_AT = 1000
-"""Changes that are looked at: a cycle may have no end, and comes back to where it was, or not."""
+_LOOKED_AT = 1000  # changes that are looked at: a cycle may have no end, and comes back to where it was, or not
 
 
 def changes_of(plan: Plan) -> Iterator[Change]:

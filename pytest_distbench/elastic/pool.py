@@ -36,8 +36,7 @@ from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wire import EventReader, append
 
-Moves = list[tuple[str, int]]
-"""Slots, each with the owner that gets it, or that is to give it back."""
+Moves = list[tuple[str, int]]  # slots, each with the owner that gets it, or that is to give it back
 
 
 def decide(
@@ -348,7 +347,6 @@ class PoolController:
             self._note("submitted", job=job.name)
 
     def _seconds(self) -> float:
-        """By the pool's clock; it stands at 0 until the first step."""
         return 0.0 if self._began is None else self._clock() - self._began
 
     def _demand(self) -> None:

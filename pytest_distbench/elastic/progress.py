@@ -27,20 +27,15 @@ from pytest_distbench.records.record import Number
 from pytest_distbench.records.wire import Event, EventReader
 from pytest_distbench.worker.load import process_began
 
-STABLE_STEPS = 3
-"""So many steps of every node in one generation make a job stable."""
-STABLE_LINES = 1
-"""Of a script so many lines of steps: from one to the next may be an epoch."""
+STABLE_STEPS = 3  # so many steps of every node in one generation make a job stable
+STABLE_LINES = 1  # of a script so many lines of steps: from one to the next may be an epoch
 
 
-EXIT_S = 30.0
-"""How long agents may take to end after their workers have finished."""
+EXIT_S = 30.0  # how long agents may take to end after their workers have finished
 
-ATTEMPTS = 5
-"""So many workers of a slot in a row that come no further: its agent would start others for ever."""
+ATTEMPTS = 5  # so many workers of a slot in a row that come no further: its agent would start others for ever
 
-SPLIT_S = 5.0
-"""How long a generation may go on beside a later one: agents end its workers meanwhile."""
+SPLIT_S = 5.0  # how long a generation may go on beside a later one: agents end its workers meanwhile
 
 
 class Progress:
@@ -203,8 +198,7 @@ def tell_standstill(lines: Sequence[Event]) -> str:
     )
 
 
-SLOW_S = 30.0
-"""A recovery that takes longer is explained."""
+SLOW_S = 30.0  # a recovery that takes longer is explained
 
 
 def tell_slow(change: Event, job: ElasticJob) -> str:
@@ -252,8 +246,7 @@ def _name(since: Sequence[Event], expected: Collection[int], change: Change | No
     return f"Slots that joined a group: {', '.join(map(str, sorted(joined & set(expected)))) or 'none'}"
 
 
-NAMES = ("epoch", "loss", "accuracy", "top5", "lr")
-"""Groups of a pattern that a step is told by, beside its number."""
+NAMES = ("epoch", "loss", "accuracy", "top5", "lr")  # groups of a pattern that a step is told by, beside its number
 
 _VALUE = "value"
 
@@ -359,8 +352,7 @@ def _number(name: str, text: str | None, line: str) -> float | None:
     return number if text is not None else None
 
 
-_EVENT = re.compile(r'\{"name": "torchelastic\.')
-"""What torchrun prints of itself, see ``tells_events``."""
+_EVENT = re.compile(r'\{"name": "torchelastic\.')  # what torchrun prints of itself, see ``tells_events``
 _SHOWN = 8
 
 
@@ -369,10 +361,8 @@ class _ScriptWorker:
     note: Event
     process_t: float
     is_started: bool = False
-    called_t: float | None = None
-    """When it wanted to join a group; None: it has not wanted to yet."""
-    generation: int | None = None
-    """None: it has not joined a group yet."""
+    called_t: float | None = None  # when it wanted to join a group; None: it has not wanted to yet
+    generation: int | None = None  # none: it has not joined a group yet
 
 
 class ScriptWatch:

@@ -27,8 +27,7 @@ from pytest_distbench.records.wire import Event
 
 ChangeKind = Literal["join", "leave", "kill", "crash", "stop"]
 
-SLOT_VARIABLE = "DISTBENCH_SLOT"
-"""In the environment of a node's processes: the slot it has."""
+SLOT_VARIABLE = "DISTBENCH_SLOT"  # in the environment of a node's processes: the slot it has
 
 NODE_VARIABLE = "DISTBENCH_NODE"
 """In the environment of a node's processes: a word of its own, by which all of them are found."""
@@ -36,8 +35,7 @@ NODE_VARIABLE = "DISTBENCH_NODE"
 IMPORTS_VARIABLE = "DISTBENCH_ELASTIC_IMPORTS"
 """In the environment: modules that a worker imports before its body, with commas between. No launcher prepares it."""
 
-START = -1
-"""Index, among the changes of a run, of what is none: the start of the job."""
+START = -1  # index, among the changes of a run, of what is none: the start of the job
 
 
 class Change(Record, frozen=True, kw_only=True):
@@ -49,16 +47,12 @@ class Change(Record, frozen=True, kw_only=True):
 
     kind: ChangeKind
     at_s: float | None = None
-    at_step: int | None = None
-    """The training's own number of the step; of this and ``at_s`` one is set."""
-    nodes: int = 1
-    """How many join, leave or are lost."""
+    at_step: int | None = None  # the training's own number of the step; of this and ``at_s`` one is set
+    nodes: int = 1  # how many join, leave or are lost
     slot: int | None = None
     """Which one; None: of those that join the lowest that are free, of others the highest that are taken."""
-    for_s: float | None = None
-    """Of a stop: how long."""
-    overlaps: bool = False
-    """It does not wait until the change before it is over."""
+    for_s: float | None = None  # of a stop: how long
+    overlaps: bool = False  # it does not wait until the change before it is over
 
     def __str__(self) -> str:
         when = f"at_s={self.at_s:g}" if self.at_s is not None else f"at_step={self.at_step}"
@@ -76,8 +70,7 @@ class Cycle(Record, frozen=True, kw_only=True):
     period_s: float
     on: int
     off: int
-    times: int | None = None
-    """How often they come and go; None: until the training ends."""
+    times: int | None = None  # how often they come and go; None: until the training ends
     by: Literal["leave", "kill"] = "leave"
 
     def __str__(self) -> str:
@@ -87,33 +80,23 @@ class Cycle(Record, frozen=True, kw_only=True):
         return f"cycle({', '.join(words)})"
 
 
-Plan = Cycle | list[Change]
-"""When the membership changes: in a cycle, or by a list, in its order."""
+Plan = Cycle | list[Change]  # when the membership changes: in a cycle, or by a list, in its order
 
 
 class ElasticJob(Record, frozen=True, kw_only=True):
-    name: str = ""
-    """In a pool, which has several."""
-    submit_s: float = 0.0
-    """When it is submitted, by the pool's clock."""
+    name: str = ""  # in a pool, which has several
+    submit_s: float = 0.0  # when it is submitted, by the pool's clock
     least: int
-    most: int
-    """Nodes, each with one worker: fewest and most."""
-    start: int
-    """Nodes at the beginning."""
+    most: int  # nodes, each with one worker: fewest and most
+    start: int  # nodes at the beginning
     plan: Plan = []
-    engine: str = "stock"
-    """What changes the membership: a row of ``elastic/engines/__init__.py``."""
-    in_place_of: str = ""
-    """Which engine was asked for and why this one took its place; empty: this one was asked for."""
-    version: str = ""
-    """Of what the engine runs, as far as it decides about its numbers: ``torch 2.13``."""
+    engine: str = "stock"  # what changes the membership: a row of ``elastic/engines/__init__.py``
+    in_place_of: str = ""  # which engine was asked for and why this one took its place; empty: this one was asked for
+    version: str = ""  # of what the engine runs, as far as it decides about its numbers: ``torch 2.13``
     timers: dict[str, Number]
     """How long it waits, by the names in the engine's row; seconds, but for numbers of attempts and restarts."""
-    checkpoint_every: int | None = None
-    """Steps between two checkpoints; None: of a script, and the test does not say."""
-    steps: Reader | None = None
-    """Which lines of a script are steps; None: a body says so itself."""
+    checkpoint_every: int | None = None  # steps between two checkpoints; None: of a script, and the test does not say
+    steps: Reader | None = None  # which lines of a script are steps; None: a body says so itself
     ends_after: int | None = None
     """Steps behind the last change: with the epoch of that step the training ends. None: when the body says so."""
     cores: int | None = None
@@ -174,11 +157,9 @@ Policy = Literal["gang", "elastic"]
 """Who gets slots. ``gang``: a job starts when there are all it may have, and keeps them. ``elastic``: a job starts when
 there are the fewest it needs, grows into what is free, and gives back what another needs to start."""
 
-Compute = Literal["real", "synthetic"]
-"""What bodies say of themselves: they compute, or wait in place of it."""
+Compute = Literal["real", "synthetic"]  # what bodies say of themselves: they compute, or wait in place of it
 
-SERVING = "serving"
-"""What the serving is called among the owners of slots."""
+SERVING = "serving"  # what the serving is called among the owners of slots
 
 
 Demand = list[tuple[float, int]]
@@ -192,13 +173,10 @@ def wanted_at(demand: Demand, at_s: float) -> int:
 class Sharing(Record, frozen=True, kw_only=True):
     slots: int
     policy: Policy
-    jobs: list[ElasticJob]
-    """In the order in which they are submitted."""
-    demand: Demand = []
-    """Of the serving, if it has one: an inference process in as many slots."""
+    jobs: list[ElasticJob]  # in the order in which they are submitted
+    demand: Demand = []  # of the serving, if it has one: an inference process in as many slots
     compute: Compute = "real"
-    cores: int | None = None
-    """Of this host, where there are fewer of them than slots: the pool is oversubscribed."""
+    cores: int | None = None  # of this host, where there are fewer of them than slots: the pool is oversubscribed
 
     def __str__(self) -> str:
         words = [f"{self.slots} slots, {self.policy}"]
@@ -226,8 +204,7 @@ class Pool(Work, frozen=True, kw_only=True):
     """Jobs that share slots with each other, and with a serving."""
 
     sharing: Sharing
-    tasks: dict[str, Task]
-    """What runs, by the owners of slots."""
+    tasks: dict[str, Task]  # what runs, by the owners of slots
 
     @property
     def engine(self) -> str:
@@ -330,14 +307,11 @@ HeldAt = Literal["save", "load", "begin", "step"]
 """When a worker was looked at: at a checkpoint; behind the load of one; before its first batch; before its optimizer's
 first step."""
 
-STEPS = "that steps"
-"""Name of the first optimizer that stepped; of the second: ``that steps (2)``."""
+STEPS = "that steps"  # name of the first optimizer that stepped; of the second: ``that steps (2)``
 
-RANDOM_PART = "random"
-"""The part that keeps the random state is handed over under this name."""
+RANDOM_PART = "random"  # the part that keeps the random state is handed over under this name
 
-OUTSIDE = "outside: "
-"""What the name of an object begins with that a body has and did not hand over."""
+OUTSIDE = "outside: "  # what the name of an object begins with that a body has and did not hand over
 
 _NOTE = {"pid": ..., "rank": ..., "world_size": ..., "restarts": ..., "address": ...}
 

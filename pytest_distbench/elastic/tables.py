@@ -67,7 +67,6 @@ def _whole_s(run: JobRun) -> float:
 
 
 def _at_end(name: str, fact: str, heading: str) -> Column[OfLaunch[JobRun]]:
-    """A fact of the last epoch."""
     return Column(name, float, heading, lambda row: row.item.epochs[-1].facts[fact] if row.item.epochs else None)
 
 
@@ -106,8 +105,6 @@ def _part(part: str) -> Column[OfLaunch[Event]]:
 
 
 def _moment(when: str) -> list[Column[OfLaunch[Event]]]:
-    """What is shown of the step before a change, or of the one after it, each alone."""
-
     def column(name: str, type_: type[int] | type[float]) -> Column[OfLaunch[Event]]:
         return Column(
             f"{name}_{when}", type_, f"{name} {when}", lambda row: (row.item.facts[f"{when}_it"] or {}).get(name)
@@ -203,7 +200,7 @@ POOLS: TableKind[JobOfPool] = TableKind(
         Column("allocated", float, "allocated", lambda row: number(row.item[0].told.allocated, ".3f")),
         Column("productive", float, "productive", lambda row: number(row.item[0].told.productive, ".3f")),
     ],
-    footer=lambda rows: list(_pictures(rows)),
+    footer=_pictures,
 )
 
 
@@ -237,7 +234,7 @@ SERVINGS: TableKind[Stretch] = TableKind(
         Column("total", int, "total", lambda row: row.item[1].serving + row.item[1].training),
         Column("capacity", int, "capacity", lambda row: row.item[0].sharing.slots),
     ],
-    footer=lambda rows: list(_preemptions(rows)),
+    footer=_preemptions,
 )
 
 
@@ -281,8 +278,7 @@ def _policy(pool: Sharing) -> str:
     return ", ".join(words)
 
 
-MOST_TIMELINES = 3
-"""That are drawn of a case: the table below has them all."""
+MOST_TIMELINES = 3  # that are drawn of a case: the table below has them all
 
 
 def elastic_charts(result: CaseResult) -> Iterator[Chart]:

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from pytest_distbench.forecast import EXPOSED, STEP, label
+from pytest_distbench.forecast.model import Call
 from pytest_distbench.judging.remarks import MOST_DIFFERENCES
 from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.run import CaseResult, Finding
-from pytest_distbench.units import format_bytes, format_change, format_seconds
+from pytest_distbench.units import format_change, format_seconds
 
 
 def dearer_calls(result: CaseResult) -> Iterator[Finding]:
@@ -46,12 +47,10 @@ def dearer_calls(result: CaseResult) -> Iterator[Finding]:
 
 
 def _calls(fingerprint: Fingerprint) -> Counter[str]:
-    """Of rank 0, as :class:`~pytest_distbench.forecast.model.Call` names them."""
     found: Counter[str] = Counter()
     for rows in fingerprint.collectives.values():
         for each in rows:
-            where = "" if each.group == "default" else f" over {each.group}"
-            found[f"{each.op} of {format_bytes(each.message_bytes)} {each.dtype}{where}"] += each.count
+            found[str(Call(each.op, each.dtype, each.message_bytes, each.group, size=0, stride=0))] += each.count
     return found
 
 

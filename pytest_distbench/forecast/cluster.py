@@ -12,8 +12,7 @@ from pytest_distbench.units import convert, parse_quantity
 
 SHIPPED = Path(__file__).with_name("clusters")
 _FLOPS = {"FLOP/s": 1.0, "GFLOP/s": 1e9, "TFLOP/s": 1e12, "PFLOP/s": 1e15}
-MEMORY = "memory"
-"""In ``[computing]``: the rate at which a rank reads and writes its memory."""
+MEMORY = "memory"  # in ``[computing]``: the rate at which a rank reads and writes its memory
 _COMPUTING = (MEMORY, "float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8")
 """A dtype that is not stated has the rate of float32."""
 ALGORITHMS = ("ring", "tree")
@@ -24,8 +23,7 @@ class Terms(Record, frozen=True, kw_only=True):
 
     latency: float
     bandwidth: float
-    algorithm: str = ""
-    """That the collective uses; empty: the faster one."""
+    algorithm: str = ""  # that the collective uses; empty: the faster one
 
 
 class Cluster(Record, frozen=True, kw_only=True):

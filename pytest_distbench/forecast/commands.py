@@ -10,13 +10,12 @@ from pytest_distbench.commands import Subcommand
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.forecast.cluster import Terms
 from pytest_distbench.forecast.model import COLLECTIVES, Point, fit
-from pytest_distbench.records.kinds import median
+from pytest_distbench.records.kinds import grouped, median
 from pytest_distbench.store.files import read_run_record
 from pytest_distbench.units import format_percent
 
 _FEWEST = 4
-_RECEIVED = ("all_gather", "gather")
-"""Whose message is what all ranks put in."""
+_RECEIVED = ("all_gather", "gather")  # whose message is what all ranks put in
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
@@ -30,11 +29,9 @@ def _points(path: Path) -> dict[str, list[Point]]:
         op = str(result.case.params.get("collective", ""))
         if op not in COLLECTIVES:
             continue
-        by_size: dict[int, list[float | None]] = {}
-        for launch in result.launches:
-            for each in launch.measurements:
-                if each.name == "latency" and each.at.keys() == {"message_bytes"}:
-                    by_size.setdefault(int(each.at["message_bytes"]), []).append(each.value)
+        measured = (each for launch in result.launches for each in launch.measurements)
+        sweep = (each for each in measured if each.name == "latency" and each.at.keys() == {"message_bytes"})
+        by_size = grouped((int(each.at["message_bytes"]), each.value) for each in sweep)
         ranks = result.case.world_size
         for size, values in by_size.items():
             if ranks > 1 and (seconds := median(values)):
@@ -70,8 +67,4 @@ def _terms(terms: Terms) -> list[str]:
     return [f'latency = "{terms.latency * 1e6:.4g} us"', f'bandwidth = "{terms.bandwidth / 1e9:.4g} GB/s"']
 
 
-CLUSTER = Subcommand(
-    help="describe a cluster for forecasts, by a sweep that ran on it",
-    add_options=_add,
-    run=_run,
-)
+CLUSTER = Subcommand("describe a cluster for forecasts, by a sweep that ran on it", _add, _run)

@@ -23,8 +23,7 @@ from pytest_distbench.forecast.cluster import ALGORITHMS, Cluster, Terms
 from pytest_distbench.records.record import replace
 from pytest_distbench.units import format_bytes
 
-Cost = tuple[float, float]
-"""Messages that follow each other, and bytes that a rank sends."""
+Cost = tuple[float, float]  # messages that follow each other, and bytes that a rank sends
 
 
 def _log(n: int) -> int:
@@ -182,7 +181,6 @@ def time_of(call: Call, cluster: Cluster) -> float:
 
 
 def _leg(link: str, terms: Terms, op: str, n: int, size: float) -> Leg:
-    """By the faster algorithm, or that of the terms."""
     costs = dict(zip(ALGORITHMS, COLLECTIVES[op], strict=True))
     chosen = [costs[terms.algorithm]] if terms.algorithm else costs.values()
     return min(

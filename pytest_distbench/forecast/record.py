@@ -43,11 +43,12 @@ def record(rank: RankContext, body: Callable[..., object]) -> None:
         rank.watch.found[label(world_size)] = traced.fingerprint
         trace = traced.trace if computing_s is None else traced.trace.scaled(computing_s)
         at: dict[str, Scalar] = {"ranks": world_size}
-        for name, value, unit in (
+        exact = (
             (GRADIENTS, traced.gradient_bytes, "B"),
             (ACTIVATIONS, traced.activation_bytes, "B"),
             (FLOPS, traced.flops, ""),
-        ):
+        )
+        for name, value, unit in exact:
             rank.record(name, value, unit=unit, better="exact", at=at)
         _record(rank, trace, cluster, at, is_judged=computing_s is None and cluster.missed <= cluster.within)
 

@@ -16,8 +16,7 @@ from pytest_distbench.report.page import Chart, axis, line, lines, points
 from pytest_distbench.report.tables.table import Cell, Column, TableKind, num_bytes, number, seconds
 from pytest_distbench.units import format_seconds
 
-_HIDDEN = 0.1
-"""Share of a step that may wait where communication hides behind computing."""
+_HIDDEN = 0.1  # share of a step that may wait where communication hides behind computing
 
 
 class ForecastRow(NamedTuple):
@@ -53,20 +52,17 @@ def _rows(results: Sequence[CaseResult]) -> Iterator[ForecastRow]:
 
 
 def _range(row: ForecastRow) -> Cell:
-    """If all terms of the cluster are off by as much as they may be."""
     low, high, _ = row.step.values
     return Cell(low, f"{format_seconds(low)} to {format_seconds(high)}")
 
 
 def _state(row: ForecastRow) -> Cell:
-    """Parameters, gradients and optimizer state."""
     facts = structure_of(row.fingerprint)
     held = facts.get("parameter_bytes", 0) + facts.get("optimizer_bytes", 0) + int(row.value(GRADIENTS) or 0)
     return num_bytes(held)
 
 
 def _hiding(rows: Sequence[ForecastRow]) -> Iterator[str]:
-    """From which size on communication no longer hides."""
     for title, own in grouped((row.result.case.title, row) for row in rows).items():
         ordered = sorted(own, key=lambda row: row.ranks)
         if not any(row.value(COMMUNICATION) for row in ordered):

@@ -60,10 +60,8 @@ _FLOPS: dict[Any, Callable[..., int]] = {
         _aten._scaled_dot_product_flash_attention_backward
     ],
 }
-_NO_DATA = "its data is not allocated yet"
-"""In what C++ says of a FakeTensor, as that of DistributedDataParallel does."""
-_MOST_NUMBERS = 1 << 24
-"""Of whole numbers, as of tokens: so many have data under ``fake_tensors``."""
+_NO_DATA = "its data is not allocated yet"  # in what C++ says of a FakeTensor, as that of DistributedDataParallel does
+_MOST_NUMBERS = 1 << 24  # of whole numbers, as of tokens: so many have data under ``fake_tensors``
 
 
 class _WithoutData(TorchDispatchMode):
@@ -218,16 +216,13 @@ def _arguments(func: Any, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any
     return {**{each.name: value for each, value in zip(func._schema.arguments, args, strict=False)}, **kwargs}
 
 
-_VIEWS = ("_unsafe_view",)
-"""Operators that their schemas do not tell."""
-_TAKES_ROWS = ("embedding", "index", "index_select", "gather")
-"""They read as much of their first tensor as they give."""
+_VIEWS = ("_unsafe_view",)  # operators that their schemas do not tell
+_TAKES_ROWS = ("embedding", "index", "index_select", "gather")  # they read as much of their first tensor as they give
 _ONLY_WRITES = re.compile(r"^(_foreach_)?(copy|zero|fill|normal|uniform|random)_$")
 """What these write to, they do not read."""
 
 
 def _moved(func: Any, args: Any, kwargs: Mapping[str, Any], found: object) -> int:
-    """Bytes that an operator reads and writes."""
     returned, name = func._schema.returns, func.overloadpacket.__name__
     is_view = any(result.alias_info is not None and not result.alias_info.is_write for result in returned)
     if is_view or name in _VIEWS:
@@ -247,7 +242,7 @@ def _moved(func: Any, args: Any, kwargs: Mapping[str, Any], found: object) -> in
 
 
 def _bytes(tensor: torch.Tensor) -> int:
-    """That it has in memory: what is expanded is there once."""
+    """Bytes that a tensor has in memory: what is expanded is there once."""
     if tensor.layout is not torch.strided:
         return tensor.numel() * tensor.element_size()
     return math.prod(n for n, step in zip(tensor.shape, tensor.stride(), strict=True) if step) * tensor.element_size()
@@ -431,7 +426,6 @@ class _Kept:
 
 
 def _is_from(*modules: str) -> bool:
-    """Whether a function of one of these modules has called."""
     frame = inspect.currentframe()
     while frame is not None and not str(frame.f_globals.get("__name__")).startswith(modules):
         frame = frame.f_back

@@ -298,8 +298,7 @@ class Lab:
         return answer
 
 
-CLOSE = 0.1
-"""A short probe on a busy machine may miss the wanted rate by this fraction."""
+CLOSE = 0.1  # a short probe on a busy machine may miss the wanted rate by this fraction
 _LATE_S = 0.001  # and by this, besides a quarter, the round trip: a relay and a busy machine keep packets a while
 _LATE_SHARE = 0.25
 _TRIES = 4

@@ -40,13 +40,11 @@ from pytest_distbench.records.record import Record, replace
 from pytest_distbench.records.wire import Event, Lines, variables_from_wire
 
 SECRET_VARIABLE = "DISTBENCH_RELAY_SECRET"
-NAME_VARIABLES = ("DISTBENCH_HOST", "SLURMD_NODENAME")
-"""A host's name where it was asked for; else its host name."""
+NAME_VARIABLES = ("DISTBENCH_HOST", "SLURMD_NODENAME")  # a host's name where it was asked for; else its host name
 BY_TORCHRUN = "--torchrun"
 _CONNECT_S = 10.0
 _TRIES = 3
-_LOST_S = 20
-"""After so many seconds without any sign of the other end a connection is broken."""
+_LOST_S = 20  # after so many seconds without any sign of the other end a connection is broken
 
 
 INTERFACE = "GLOO_SOCKET_IFNAME"
@@ -89,8 +87,7 @@ class Message(Record, frozen=True, kw_only=True, omit_defaults=True):
     at: float = 0.0
     request: str = ""
     plan: LaunchPlan | None = None  # with its variables as they travel
-    places: dict[int, dict[str, str]] = {}
-    """Rank to live there -> its variables, as torchrun's."""
+    places: dict[int, dict[str, str]] = {}  # rank to live there -> its variables, as torchrun's
     began_ns: int = 0  # when the file of that name was made: a relay that finds the same one shares the launch's folder
     event: Event | None = None
     ended: Exit | None = None

@@ -120,12 +120,10 @@ class Host:
 
 
 _PINGS = 5
-_AT_ONCE = 8
-"""Hosts whose clocks are read together, so that no answer waits for long."""
+_AT_ONCE = 8  # hosts whose clocks are read together, so that no answer waits for long
 _OPEN_S = 30.0  # how long a relay may take to start, and to answer its first order
 _ANSWER_S = 120.0  # how long a relay may take to do what it is told: its own limits are shorter
-_SILENT_S = 20.0
-"""For silence of a relay that is asked every :data:`PULSE_S` whether it is there."""
+_SILENT_S = 20.0  # for silence of a relay that is asked every :data:`PULSE_S` whether it is there
 _LED_NOWHERE = "its relay has ended, or the connection to it"
 
 

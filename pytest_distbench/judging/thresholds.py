@@ -403,8 +403,7 @@ def paid(measurement: Sample) -> float | None:
 
 Whole = Callable[[Sample], float | None]
 
-WHOLES: tuple[Whole, ...] = (whole, paid)
-"""What stands for all iterations of a launch."""
+WHOLES: tuple[Whole, ...] = (whole, paid)  # what stands for all iterations of a launch
 
 
 def by_all_iterations(launch: Sample, of: Whole = whole) -> Sample | None:

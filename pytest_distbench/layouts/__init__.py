@@ -3,14 +3,11 @@
 LOSS_DEVIATION, GRADIENT_DEVIATION, STATE_DEVIATION = "loss_deviation", "gradient_deviation", "state_deviation"
 """Distance from the reference over the norm of the reference, where it is furthest beyond what controls differ by."""
 
-RANDOM_CONFLICTS = "random_conflicts"
-"""Pairs of ranks whose random numbers do not fit to their samples."""
+RANDOM_CONFLICTS = "random_conflicts"  # pairs of ranks whose random numbers do not fit to their samples
 
-STEP_TIME = "step_time"
-"""Of the layout."""
+STEP_TIME = "step_time"  # of the layout
 
 NARROW = PARAMETERS, GRADIENTS, SENT = "parameters", "gradients", "what a step sends"
 """Facts of a deviation: which of them have 16 bits."""
 
-HELD_BYTES = "held_bytes"
-"""Of parameters and optimizer state, of the rank that holds most."""
+HELD_BYTES = "held_bytes"  # of parameters and optimizer state, of the rank that holds most

@@ -35,14 +35,13 @@ from pytest_distbench.layouts.layouts import LAYOUTS, Layout, one
 from pytest_distbench.layouts.reference import MISSING, NOT_FINITE, EachRank, Seen, StepReference
 from pytest_distbench.layouts.simulated import Simulation
 from pytest_distbench.layouts.training import DTYPES, Draw, Oracle, Pass, TrainSpec
-from pytest_distbench.records.metric import TOLD, Bound
+from pytest_distbench.records.metric import TOLD, Bound, Scalar
 from pytest_distbench.units import counted
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
 
-CONTROLS = 4
-"""Trainings that say how far equal mathematics are apart."""
+CONTROLS = 4  # trainings that say how far equal mathematics are apart
 _WARMUP, _TIMED = 3, 5
 _PARTS = {LOSS_DEVIATION: (LOSS,), GRADIENT_DEVIATION: (GRADIENT,), STATE_DEVIATION: (WEIGHTS, STATE)}
 
@@ -175,7 +174,6 @@ def _gathered(rank: RankContext, seen: Mapping[Quantity, Seen]) -> list[dict[Qua
 
 
 def _sent(rank: RankContext) -> dict[str, set[str]]:
-    """Collectives of a step of any rank, with their dtypes, in every rank."""
     rows = [[each.op, each.dtype] for each in rank.watch.sends(STEP_TIME)]
     found: dict[str, set[str]] = {}
     for data in rank.gather(json.dumps(rows).encode()):
@@ -208,20 +206,11 @@ class LayoutComparison:
                 continue
             quantity = first if first in reached else max(reached, key=lambda q: times_beyond(worst[q], self.limits[q]))
             value = worst[quantity]
-            rank.notebook.note(
-                name,
-                value if math.isfinite(value) else None,
-                unit="",
-                better="info",
-                reduce="rank0",
-                at={},
-                identity=None,
-                facts={**self._narrow(), **({TOLD: self._told(quantity)} if quantity == first else {})},
-                bounds=[Bound(side="most", value=self.limits[quantity], where=f"{CONTROLS} controls")],
-            )
+            facts: dict[str, Scalar] = {**self._narrow(), **({TOLD: self._told(quantity)} if quantity == first else {})}
+            bounds = [Bound(side="most", value=self.limits[quantity], where=f"{CONTROLS} controls")]
+            rank.notebook.note(name, value if math.isfinite(value) else None, at={}, facts=facts, bounds=bounds)
 
     def _told(self, first: Quantity) -> str:
-        """What deviates first, and which part of a step that speaks for."""
         what = {
             WEIGHTS: f"{first.name} before step {first.step}",
             LOSS: f"the loss of step {first.step}",
@@ -252,7 +241,6 @@ class LayoutComparison:
         return f"{told}: {check[first.part]}{narrow}"
 
     def _cause(self, off: Sequence[Quantity]) -> str:
-        """What gradients that deviate have in common."""
         seen = [(self.limits[q], each[q]) for q in off for each in self.seen if q in each]
         factors = [one.factor for _, one in seen]
         if not any(factors):
@@ -277,7 +265,6 @@ class LayoutComparison:
         return f"it is {found.factor:.6g} times that of one rank, so " if math.isfinite(found.factor) else ""
 
     def _narrow(self) -> dict[str, str]:
-        """What has fewer digits than the weights of the reference, and its dtypes."""
         narrow = {kind: sorted(dtypes & {*DTYPES}) for kind, dtypes in self.dtypes.items()}
         return {kind: " and ".join(dtypes) for kind, dtypes in narrow.items() if dtypes}
 
@@ -287,7 +274,7 @@ class LayoutComparison:
 
 
 def _conflicts(rank: RankContext, draws: Sequence[Draw]) -> list[str]:
-    """Where ranks drew the same random numbers for other samples, or other ones for the same samples."""
+    """Pairs of ranks that drew the same random numbers for other samples, or other ones for the same samples."""
     by_rank = [[Draw(*each) for each in json.loads(data)] for data in rank.gather(json.dumps(draws).encode())]
     conflicts = []
     for (i, mine), (j, others) in itertools.combinations(enumerate(by_rank), 2):
@@ -300,14 +287,8 @@ def _conflicts(rank: RankContext, draws: Sequence[Draw]) -> list[str]:
 
 
 def _record_conflicts(rank: RankContext, conflicts: Sequence[str]) -> None:
-    rank.notebook.note(
-        RANDOM_CONFLICTS,
-        len(conflicts),
-        unit="",
-        better="info",
-        reduce="rank0",
-        at={},
-        identity=None,
-        facts={TOLD: f"{conflicts[0]}: seed a rank by the share of the batch that it has"} if conflicts else {},
-        bounds=[Bound(side="most", value=0.0, where="equivalent")],
-    )
+    facts: dict[str, Scalar] = {}
+    if conflicts:
+        facts[TOLD] = f"{conflicts[0]}: seed a rank by the share of the batch that it has"
+    bounds = [Bound(side="most", value=0.0, where="equivalent")]
+    rank.notebook.note(RANDOM_CONFLICTS, len(conflicts), at={}, facts=facts, bounds=bounds)

@@ -128,12 +128,13 @@ def reshard_from_one(run: Pass) -> None:
     _train_in_two(run, None, _fsdp2)
 
 
-Wrap = Callable[[Pass, nn.Module], nn.Module] | None
-"""Wraps a network for all ranks; None: rank 0 has it, alone."""
+Wrap = Callable[[Pass, nn.Module], nn.Module] | None  # wraps a network for all ranks; None: rank 0 has it, alone
 
 
 def _train_in_two(run: Pass, first: Wrap, second: Wrap) -> None:
     """Train with one wrapper, save, load into another one, and go on. Without a half with the one of all ranks."""
+    from torch.distributed.checkpoint.state_dict_saver import save
+
     here = dist.new_group([0])
     wrap = first if run.half else first or second
     model, updates = _begin(run, wrap, run.rank.seed)
@@ -156,7 +157,7 @@ def _train_in_two(run: Pass, first: Wrap, second: Wrap) -> None:
             run.rank.barrier()
             if model is not None and updates is not None:
                 with run.rank.phase("checkpoint_save"):
-                    _save(model, updates, folder, None if wrap else here)
+                    save(_states(model, updates), checkpoint_id=folder, process_group=None if wrap else here)
             run.rank.barrier()
             wrap = second
             model, updates = _begin(run, wrap, run.rank.seed + 1)
@@ -186,12 +187,6 @@ def _states(model: nn.Module, updates: Updates) -> dict[str, Any]:
     weights, optimizer = get_state_dict(model, updates.optimizer)
     schedule = {} if updates.schedule is None else {"schedule": updates.schedule.state_dict()}
     return {"model": weights, "optimizer": optimizer, **schedule}
-
-
-def _save(model: nn.Module, updates: Updates, folder: Any, group: dist.ProcessGroup | None) -> None:
-    from torch.distributed.checkpoint import state_dict_saver
-
-    state_dict_saver.save(_states(model, updates), checkpoint_id=folder, process_group=group)
 
 
 def _load(model: nn.Module, updates: Updates, folder: Any, group: dist.ProcessGroup | None) -> None:

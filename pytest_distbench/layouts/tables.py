@@ -14,6 +14,7 @@ from pytest_distbench.layouts import (
     STATE_DEVIATION,
     STEP_TIME,
 )
+from pytest_distbench.records.kinds import grouped
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.tables.table import Cell, Column, TableKind, number, seconds
@@ -38,10 +39,7 @@ class LayoutRow(NamedTuple):
 
 def _rows(results: Sequence[CaseResult]) -> Iterator[LayoutRow]:
     for result in results:
-        samples: dict[str, list[Sample]] = {}
-        for launch in result.launches:
-            for each in launch.measurements:
-                samples.setdefault(each.key, []).append(each)
+        samples = grouped((each.key, each) for launch in result.launches for each in launch.measurements)
         if GRADIENT_DEVIATION in samples or LOSS_DEVIATION in samples:
             yield LayoutRow(result, samples)
 

@@ -26,19 +26,15 @@ if TYPE_CHECKING:
     from pytest_distbench.layouts.simulated import Simulation
     from pytest_distbench.worker.context import RankContext
 
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-"""Of autocast, by the name of the precision."""
-_FIRST_SCALE = 2.0**10
-"""Of the loss in float16: a small network's gradients do not overflow."""
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}  # of autocast, by the name of the precision
+_FIRST_SCALE = 2.0**10  # of the loss in float16: a small network's gradients do not overflow
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 _WRAPPERS = {"module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
 """What wrappers add to the names of parameters."""
 
-Batch = tuple[torch.Tensor, torch.Tensor]
-"""Inputs and targets; the first dimension of both counts the samples."""
+Batch = tuple[torch.Tensor, torch.Tensor]  # inputs and targets; the first dimension of both counts the samples
 
-Tensors = dict[str, torch.Tensor]
-"""Whole tensors on the CPU in float64, by name."""
+Tensors = dict[str, torch.Tensor]  # whole tensors on the CPU in float64, by name
 
 
 class Oracle(Protocol):
@@ -137,7 +133,7 @@ class Pass:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of parameters."""
+        """Dtype of the parameters."""
         return torch.float64 if self._precision == "float64" else torch.float32
 
     def model(self, seed: int | None = None) -> nn.Module:
@@ -161,7 +157,7 @@ class Pass:
         return model if self.simulation is None else self.simulation.model(model)
 
     def as_one(self) -> AbstractContextManager[object]:
-        """Where ranks are simulated, they make the same meanwhile, once."""
+        """Context in which simulated ranks make the same, once; of a real rank nothing changes."""
         return contextlib.nullcontext() if self.simulation is None else self.simulation.paused()
 
     def arithmetic(self) -> AbstractContextManager[object]:

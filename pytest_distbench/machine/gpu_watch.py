@@ -39,8 +39,7 @@ _COUNTERS = {"POWER": POWER_CAP, "THERMAL": TEMPERATURE}
 """NVML's counters of the time for which clocks were held down -> ours."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.125, 1.0  # between two looks: short at first, for launches that are over soon
 _LONGEST_LOOK_S = 5.0  # how long a look may take: the driver may not answer at all where a GPU is in trouble
-_FIRST_NAMESPACE = "pid:[4026531836]"
-"""/proc/self/ns/pid outside of containers, where NVML's process ids are ours."""
+_FIRST_NAMESPACE = "pid:[4026531836]"  # /proc/self/ns/pid outside of containers, where NVML's process ids are ours
 _MPS_SERVER = "nvidia-cuda-mps"
 """Name of what computes for others, who are looked at themselves; the kernel keeps 15 letters."""
 

@@ -58,8 +58,7 @@ def _masked(found: re.Match[str]) -> str:
     return found[0] if address.is_loopback or address.is_unspecified or is_version else MASK
 
 
-NEEDED = ("torch", "numpy", "msgspec", "psutil")
-"""A rank's imports besides this package."""
+NEEDED = ("torch", "numpy", "msgspec", "psutil")  # a rank's imports besides this package
 
 _PROBE_TIMEOUT_S = 60.0
 _PROBE = """
@@ -133,8 +132,7 @@ _ALLOWED = re.compile(
     r"(NCCL|GLOO|UCC|UCX|TORCH|OMP|MKL|KMP|ATEN|PYTORCH|CUDNN|CUBLAS|CUBLASLT)_[A-Z0-9_]+|NVIDIA_TF32_OVERRIDE"
     r"|CUDA_(VISIBLE_DEVICES|DEVICE_ORDER|DEVICE_MAX_CONNECTIONS|LAUNCH_BLOCKING|MODULE_LOADING)"
 )
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
-"""In any part of a variable's name."""
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)  # in any part of a variable's name
 _MARKETING = re.compile(r"\((?:R|TM)\)|\bCPU\b|\bProcessor\b|@.*|\b\d+-Core\b", re.IGNORECASE)
 
 

@@ -206,8 +206,7 @@ _PATIENCE_S = 2.0  # how long processes that were ended may stay in their group
 _RETRY_S = 0.01
 _GROUP = re.compile(r"distbench-(\d+)-rank\d+")
 _ADVICE = "run pytest as root, in a privileged container, or below systemd-run --user --scope -p Delegate=yes"
-_NAMES = {1: "cpu", 2: ""}
-"""The controller's hierarchy in /proc/self/cgroup; version 2 has no name."""
+_NAMES = {1: "cpu", 2: ""}  # the controller's hierarchy in /proc/self/cgroup; version 2 has no name
 _CONTROLLERS = "cgroup.controllers"  # a file that groups of version 2 have
 _FILESYSTEMS = {1: "cgroup", 2: "cgroup2"}
 

@@ -19,28 +19,18 @@ from pytest_distbench.extensions import Table
 from pytest_distbench.judging.remarks import flaky_lines, flaky_tests
 from pytest_distbench.judging.words import metric_text
 from pytest_distbench.records.run import CaseResult, RunRecord, name_in_file
-from pytest_distbench.report import (
-    escape,
-    escape_lines,
-    escape_markdown,
-    layout,
-    row_line,
-    table_head,
-)
+from pytest_distbench.report import escape, escape_lines, escape_markdown, layout, row_line, table_head
 from pytest_distbench.report.page.content import again, headline_of, page_of, write_page
 from pytest_distbench.report.tables import VERDICTS, OfCase
 from pytest_distbench.report.tables.table import DataTable, as_text, table_of_rows, write_csv, write_parquet
 from pytest_distbench.report.terminal import headline
 from pytest_distbench.report.verdicts import accept_command
 
-MAX_SUMMARY_BYTES = 900 * 1024
-"""GitHub drops a step's whole summary above 1024 KiB."""
+MAX_SUMMARY_BYTES = 900 * 1024  # GitHub drops a step's whole summary above 1024 KiB
 
-MAX_ANNOTATIONS = 9
-"""GitHub shows ten of a kind per step; the tenth says how many more there are."""
+MAX_ANNOTATIONS = 9  # GitHub shows ten of a kind per step; the tenth says how many more there are
 
-MAX_COMMENT_BYTES = 60 * 1024
-"""GitHub refuses a comment above 64 KiB."""
+MAX_COMMENT_BYTES = 60 * 1024  # GitHub refuses a comment above 64 KiB
 
 COMMENT_MARK = "<!-- distbench -->"
 """The first line of a comment: by it the next run finds the one that it has to replace."""
@@ -49,8 +39,7 @@ _NO_BASELINE = frozenset({"no-baseline", "within-bound", "bound"})
 
 _SHOWN_COMMANDS = 10
 
-_SHOWN_CASES = 50
-"""Of those that failed, and of flaky ones, above the table."""
+_SHOWN_CASES = 50  # of those that failed, and of flaky ones, above the table
 
 
 def append_summary(path: Path, results: Sequence[CaseResult], *, besides: int = 0) -> None:
@@ -92,8 +81,7 @@ def summary(results: Sequence[CaseResult], head: str, *, max_bytes: int, notes: 
     return "\n".join([*lines, *table, "", *folded]) + "\n\n"
 
 
-_ROOM_AROUND = 400
-"""Bytes for what stands around two tables, and says how many rows are left out of each."""
+_ROOM_AROUND = 400  # bytes for what stands around two tables, and says how many rows are left out of each
 
 
 def _size(lines: Sequence[str]) -> int:
@@ -101,7 +89,6 @@ def _size(lines: Sequence[str]) -> int:
 
 
 def _fitting(rows: Sequence[OfCase], room: int) -> list[str]:
-    """A table of as many rows as there is room for, and how many more there are."""
     made = table_of_rows(rows, VERDICTS.columns)
     head = table_head(made.header, left=4)
     ends = accumulate((_size([row_line(texts)]) for texts in made.texts), initial=_size(head))
@@ -165,7 +152,6 @@ def workflow_commands(results: Sequence[CaseResult]) -> list[str]:
 
 
 def _without_baseline(results: Sequence[CaseResult]) -> list[CaseResult]:
-    """The cases that passed unjudged, where this class of machines has no baseline for any of the run's."""
     judged = [verdict for result in results for verdict in result.verdicts if verdict.is_judged]
     if any(verdict.code not in _NO_BASELINE for verdict in judged):
         return []
@@ -241,8 +227,7 @@ TABLE_FORMATS: dict[str, Callable[[DataTable, BinaryIO], None]] = {
 }
 """Those of a table, whether it is of a run or of many."""
 
-BINARY = ("parquet",)
-"""Those of them that are no text."""
+BINARY = ("parquet",)  # those of them that are no text
 
 FORMATS: Table[str, Format] = Table(
     "formats",

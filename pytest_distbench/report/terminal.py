@@ -41,8 +41,7 @@ _MOST_OF_A_TEXT = 4  # lines; -v shows all of it
 
 _ROWS = 7
 _NAMES = 3
-_RECORDED = 10
-"""Launches that an update makes of a noisy case at most, unless it is told otherwise."""
+_RECORDED = 10  # launches that an update makes of a noisy case at most, unless it is told otherwise
 
 
 def summary_lines(
@@ -180,9 +179,8 @@ def _told(results: Sequence[CaseResult], is_asked: Callable[[Finding], bool], *,
         cases = len({id(other) for other, _ in found})
         more = f" and {len(found) - 1} more{f' of {cases} cases' if cases > 1 else ''}" if len(found) > 1 else ""
         row = verdict.row
-        lines.append(
-            Line(f"{row.mark} {result.case.title} {metric_text(verdict)}{more}: {verdict.reason}", row.severity)
-        )
+        text = f"{row.mark} {result.case.title} {metric_text(verdict)}{more}: {verdict.reason}"
+        lines.append(Line(text, row.severity))
     return lines
 
 
@@ -208,18 +206,9 @@ def updated_lines(results: Sequence[CaseResult], folder: Path) -> list[Line]:
             note = "regression accepted" if verdict.is_failure else ""
             if old is None:
                 note = "changed" if verdict.code == "communication" else "new"
-            metric = metric_text(verdict)
-            rows.append(
-                (
-                    name,
-                    metric,
-                    quantity(old, verdict.unit),
-                    "->",
-                    quantity(verdict.current, verdict.unit),
-                    format_change(verdict.current / old) if old and verdict.current is not None else "",
-                    note,
-                )
-            )
+            then, now = (quantity(value, verdict.unit) for value in (old, verdict.current))
+            moved = format_change(verdict.current / old) if old and verdict.current is not None else ""
+            rows.append((name, metric_text(verdict), then, "->", now, moved, note))
             name = ""
     if rows:
         lines += [
@@ -231,13 +220,10 @@ def updated_lines(results: Sequence[CaseResult], folder: Path) -> list[Line]:
         if len(result.launches) < usual and any(v.is_noisy for v in _written(result)):
             few.append(result)
     if few:
-        lines.append(
-            Line(
-                f"? {counted(len(few), 'case')} stored with fewer than {FEWEST_LAUNCHES} launches: "
-                "their noise is not known, later runs can hardly judge against them",
-                "doubt",
-            )
+        told = (
+            f"{counted(len(few), 'case')} stored with fewer than {FEWEST_LAUNCHES} launches: their noise is not known"
         )
+        lines.append(Line(f"? {told}, later runs can hardly judge against them", "doubt"))
     lines += map(Line, sensitivity_lines([(r.case.title, r.recorded) for r in stored if r.recorded is not None]))
     return [*lines, Line(f"review with: distbench baseline diff --baselines {folder}")]
 
@@ -321,7 +307,6 @@ def counts(results: Sequence[CaseResult], *, took_s: float | None) -> list[Line]
 
 
 def _compared(results: Sequence[CaseResult]) -> str:
-    """What was compared of cases that passed, in words."""
     judged = [v for r in results for v in r.verdicts if v.is_judged]
     exact = {
         "communication": any(v.metric == FINGERPRINT for v in judged),
@@ -448,8 +433,7 @@ def inconclusive(results: Sequence[CaseResult]) -> tuple[list[Line], list[Findin
     return [Line(text, "doubt") for text in lines], [v for _, v in open_ones]
 
 
-_BUSY_CORES = 0.1
-"""That other processes used: below it there is nothing to end."""
+_BUSY_CORES = 0.1  # that other processes used: below it there is nothing to end
 
 _NOISE = ("noise", "launches-used-up", "machine-busy", "not-confirmed")
 """Reasons that more time, a quieter machine or a longer loop mend."""

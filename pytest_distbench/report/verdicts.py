@@ -30,11 +30,7 @@ from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.reasons import REASONS, ReasonCode, Severity
 from pytest_distbench.records.run import STATISTICS, CaseResult, Finding
-from pytest_distbench.report import (
-    Line,
-    escape,
-    layout,
-)
+from pytest_distbench.report import Line, escape, layout
 from pytest_distbench.report.tables import COLUMNS
 from pytest_distbench.units import format_change, plural, quantity
 
@@ -160,7 +156,7 @@ def coded_lines(
 
 
 def telling_verdicts(result: CaseResult) -> Iterable[Finding]:
-    """Of many pairs the ends and what moved, else what tells of a case of its kind.
+    """Verdicts that tell of a case: of many pairs the ends and what changed, else those that its kind chooses.
 
     What accompanies every measurement, memory, is told where it moved.
     """
@@ -300,7 +296,6 @@ def _title_and_body(fate: RankFate) -> tuple[str, str]:
 
 
 def _not_timed(result: CaseResult) -> list[str]:
-    """What noise has no part in, and what was not judged for it."""
     failed = [v for v in result.verdicts if v.is_failure]
     left = [v for v in result.verdicts if v.code == "not-evaluated"]
     told = ["exact check: noise has no part in it"] if failed and not any(v.is_noisy for v in failed) else []
@@ -321,7 +316,6 @@ def accept_command(result: CaseResult, command: str) -> str:
 
 
 def _why_not_accepted(result: CaseResult) -> str:
-    """An update accepts a change, and no value beyond a bound."""
     if any(v.code == "bound" for v in result.verdicts):
         return "no update accepts this: fix what was measured, or change the bound where it was set"
     regressed = [v for v in result.verdicts if v.row.may_be_confirmed]

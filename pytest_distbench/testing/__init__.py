@@ -55,8 +55,7 @@ VARIABLE = "DISTBENCH_STAND_IN"
 SOFTWARE = {"python": "3.11", "torch": "2.13.0", "numpy": "2", "cpu_capability": "AVX2", "threads": "1"}
 """What made-up ranks say they have, unless the environment says otherwise."""
 
-_AT = re.compile(r"\[(\w+=[^=,\]]+(?:,\w+=[^=,\]]+)*)\]$")
-"""What stands behind a metric's name."""
+_AT = re.compile(r"\[(\w+=[^=,\]]+(?:,\w+=[^=,\]]+)*)\]$")  # what stands behind a metric's name
 
 
 class StandInLauncher:

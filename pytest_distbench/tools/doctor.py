@@ -175,8 +175,7 @@ def _cuda(gpus: Gpus, use: Callable[[], subprocess.CompletedProcess[str]]) -> It
 
 
 WATCH_S = 1.0
-BUSY_CORES = 0.2
-"""Other work above this many cores disturbs a measurement on a small machine."""
+BUSY_CORES = 0.2  # other work above this many cores disturbs a measurement on a small machine
 FEW_FILES = 4096
 SMALL_SHM_BYTES = 64 * 2**20
 SHM_OF_A_GPU_BYTES = 40 * 2**20

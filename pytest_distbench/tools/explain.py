@@ -46,7 +46,6 @@ def _whole(pattern: str) -> str:
 
 @cache
 def _glossary() -> dict[str, list[Entry]]:
-    """The entries of ``words.toml`` by their kinds."""
     rows = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
     found = {
         kind: [
@@ -117,8 +116,7 @@ def entries() -> list[Entry]:
     return [*glossary["line"], *verdicts, *reasons, *words, *metrics, *failures, *signs]
 
 
-_ORDER = ("line", "reason", "failure", "verdict", "metric")
-"""Of what a line is explained by: the most particular first."""
+_ORDER = ("line", "reason", "failure", "verdict", "metric")  # of what a line is explained by: the most particular first
 
 
 def explain(text: str) -> list[Entry]:

@@ -20,7 +20,6 @@ _WORDS = {1: "lower", -1: "higher"}
 
 
 def _numbers(record: RunRecord) -> Iterator[tuple[CaseResult, Sample, list[float]]]:
-    """The judged metrics of the cases, with the values of all launches that have one."""
     for result in record.results:
         launches = [launch for launch in result.launches if launch.outcome == "passed"]
         for found in by_metric(launches).values():

@@ -18,7 +18,7 @@ import math
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -37,12 +37,10 @@ from pytest_distbench.store.files import read_run_record, replace_file
 from pytest_distbench.units import counted, format_change, format_quantity
 
 MOST_LAST = 10_000
-MOST_COMMANDS = 5
-"""That find the commits: the largest changes for the worse come first."""
+MOST_COMMANDS = 5  # that find the commits: the largest changes for the worse come first
 
 
-USUAL_LAST = 500
-"""So many runs are looked at where nobody says another number: the last ones."""
+USUAL_LAST = 500  # so many runs are looked at where nobody says another number: the last ones
 
 
 class Point(NamedTuple):
@@ -132,20 +130,15 @@ def read_history(folder: Path, *, last: int = USUAL_LAST) -> tuple[list[Trend], 
     return [trends[key] for key in sorted(trends)], [run[0] for run in runs], problems
 
 
-LEAST_RUNS = 5
-"""Fewer on one side of a change tell no level."""
+LEAST_RUNS = 5  # fewer on one side of a change tell no level
 
-PRICE = 4.0
-"""Of a further segment, times the logarithm of the number of runs, in variances of the noise."""
+PRICE = 4.0  # of a further segment, times the logarithm of the number of runs, in variances of the noise
 
-ERROR_RATE = 1e-3
-"""That a series without a change is said to have one, for all its runs together."""
+ERROR_RATE = 1e-3  # that a series without a change is said to have one, for all its runs together
 
-LEAST_CHANGE = 0.01
-"""Smaller changes are not worth a line, as a fraction."""
+LEAST_CHANGE = 0.01  # smaller changes are not worth a line, as a fraction
 
-_MOST_EXACT = 60
-"""Of more numbers the exact distribution of the rank sum takes long, and the normal one is as good."""
+_MOST_EXACT = 60  # of more numbers the exact distribution of the rank sum takes long, and the normal one is as good
 
 _TO_STDEV = 1.4826 / math.sqrt(2)
 """Times the median absolute difference of neighbours gives the standard deviation of normal noise."""
@@ -156,7 +149,7 @@ Change = tuple[int, float, float]
 
 
 def change_points(values: Sequence[float]) -> list[Change]:
-    """Where the level of a metric changed, oldest first; of values that are not all above 0 nothing is said.
+    """Changes of the level of a metric, oldest first; none of values that are not all above 0.
 
     Logarithms are segmented, and the rank-sum test of Mann and Whitney checks each change, at one error rate for all.
     """
@@ -187,7 +180,7 @@ def _segmented(logs: Sequence[float]) -> list[int]:
 
 
 def fewest_runs() -> int:
-    """Of fewer runs no change can be told, even of levels that do not overlap: chance alone parts so few so well."""
+    """Fewest runs in which a change can be told: chance alone parts fewer as well as two levels do."""
     return next(n for n in itertools.count(2 * LEAST_RUNS) if 2 / math.comb(n, n // 2) <= ERROR_RATE / n)
 
 
@@ -195,7 +188,7 @@ def _certain(logs: Sequence[float], begins: list[int]) -> list[int]:
     from scipy.stats import mannwhitneyu
 
     def chance(before: Sequence[float], after: Sequence[float]) -> float:
-        """That numbers of one level are parted as these are; exact where they are few and all differ."""
+        """Probability that numbers of one level are parted as these are; exact where they are few and all differ."""
         both = [*before, *after]
         is_exact = len(both) <= _MOST_EXACT and len(set(both)) == len(both)
         return float(mannwhitneyu(before, after, method="exact" if is_exact else "asymptotic").pvalue)
@@ -232,7 +225,7 @@ class TrendRow:
 
     @property
     def moved(self) -> float:
-        """By how much, whatever the direction: the logarithm of the ratio."""
+        """Size of the change, whatever its direction: the logarithm of the ratio."""
         ratio = self.ratio
         return abs(math.log(ratio)) if ratio is not None and ratio > 0 else 0.0
 
@@ -281,14 +274,15 @@ def why_unknown(trend: Trend) -> str:
 
 
 def trends_table(rows: Sequence[TrendRow]) -> DataTable:
-    machines = {row.trend.platform for row in rows}
-    return table_of_rows(rows, _COLUMNS if len(machines) < 2 else [_MACHINE, *_COLUMNS[1:]])
+    return table_of_rows(rows, _COLUMNS)
 
 
 def points_table(trends: Sequence[Trend]) -> DataTable:
-    machines = {trend.platform for trend in trends}
-    rows = [(trend, point) for trend in trends for point in trend.points]
-    return table_of_rows(rows, _POINT_COLUMNS if len(machines) < 2 else [_POINT_MACHINE, *_POINT_COLUMNS[1:]])
+    return table_of_rows([(trend, point) for trend in trends for point in trend.points], _POINT_COLUMNS)
+
+
+def _machine(trends: Iterable[Trend]) -> str | None:
+    return "machine" if len({trend.platform for trend in trends}) > 1 else None
 
 
 def _value(row: TrendRow, value: float) -> Cell:
@@ -314,11 +308,8 @@ def _commit(commit: str) -> Cell:
     return Cell(commit or None, f"{shown}-dirty" if commit.endswith("-dirty") else shown)
 
 
-_MACHINE: Column[TrendRow] = Column("platform", str, "machine", lambda row: row.trend.platform)
-"""Where there are several."""
-
 _COLUMNS: list[Column[TrendRow]] = [
-    Column("platform", str, None, lambda row: row.trend.platform),
+    Column("platform", str, lambda rows: _machine(row.trend for row in rows), lambda row: row.trend.platform),
     Column("test", str, "test", lambda row: _title(row.trend)),
     Column("metric", str, "metric", lambda row: row.trend.metric),
     Column("unit", str, None, lambda row: row.trend.sample.unit),
@@ -334,10 +325,8 @@ _COLUMNS: list[Column[TrendRow]] = [
 
 _OfTrend = tuple[Trend, Point]
 
-_POINT_MACHINE: Column[_OfTrend] = Column("platform", str, "machine", lambda row: row[0].platform)
-
 _POINT_COLUMNS: list[Column[_OfTrend]] = [
-    Column("platform", str, None, lambda row: row[0].platform),
+    Column("platform", str, lambda rows: _machine(trend for trend, _ in rows), lambda row: row[0].platform),
     Column("test", str, "test", lambda row: _title(row[0])),
     Column("metric", str, "metric", lambda row: row[0].metric),
     Column("unit", str, None, lambda row: row[0].sample.unit),
@@ -345,10 +334,6 @@ _POINT_COLUMNS: list[Column[_OfTrend]] = [
     Column("commit", str, "commit", lambda row: _commit(row[1].commit)),
     Column("value", float, "value", lambda row: Cell(row[1].value, format_quantity(row[1].value, row[0].sample.unit))),
 ]
-
-
-def charts_of_history(folder: Path) -> Callable[[CaseResult], Iterator[Chart]]:
-    return charts_of_trends(read_history(folder)[0])
 
 
 def charts_of_trends(trends: Sequence[Trend]) -> Callable[[CaseResult], Iterator[Chart]]:
@@ -467,4 +452,6 @@ def _head(starts: list[str], problems: list[str], chosen: list[Trend], rows: lis
 
 
 HISTORY = Subcommand("show metrics over many runs, and where their level changed", _add_history, _history)
-CHARTS = PageFiles("DIR", "run records for the history of changed metrics", charts_of_history)
+CHARTS = PageFiles(
+    "DIR", "run records for the history of changed metrics", lambda folder: charts_of_trends(read_history(folder)[0])
+)

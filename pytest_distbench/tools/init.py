@@ -156,13 +156,9 @@ def find_out(folder: Path, *, gpu: bool = False, ranks: int | None = None) -> Re
     if top and Path(top) != folder.resolve():
         raise DistbenchError(f"{folder} is inside the repository {top}, whose workflows lie at its root: give {top}")
     remote = _ask_git(folder, "symbolic-ref", "--short", "refs/remotes/origin/HEAD").partition("/")[2]
-    own = [name for name in ("pyproject.toml", "setup.py") if (folder / name).exists()]
+    needs = {"requirements.txt": "-r requirements.txt", "pyproject.toml": "-e .", "setup.py": "-e ."}
+    install = dict.fromkeys(option for name, option in needs.items() if (folder / name).exists())
     wanted, is_told = _requirement()
-    install = []
-    if (folder / "requirements.txt").exists():
-        install.append("-r requirements.txt")
-    if own:
-        install.append("-e .")
     usual = [f"refs/{place}/{name}" for name in (_USUAL_BRANCH, "master") for place in ("heads", "remotes/origin")]
     known = _ask_git(folder, "for-each-ref", "--format=%(refname:lstrip=-1)", *usual).partition("\n")[0]
     if ranks is not None and ranks < 1:
@@ -183,7 +179,6 @@ def find_out(folder: Path, *, gpu: bool = False, ranks: int | None = None) -> Re
 
 
 def _baselines_of(folder: Path) -> str:
-    """Where the ini file says that baselines are."""
     for name in ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg"):
         text = (folder / name).read_text(errors="replace") if (folder / name).is_file() else ""
         if found := re.search(r"""^distbench_baselines *= *["']?([^"'#\n]*[^"'#\s/])""", text, re.MULTILINE):
@@ -216,7 +211,6 @@ def _ask_git(folder: Path, *arguments: str) -> str:
 
 
 def _write_new(path: Path, text: str) -> bool:
-    """Write a file unless something is there already; says whether it was written."""
     if os.path.lexists(path):
         return False
     with _refused(path):

@@ -10,24 +10,20 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_distbench.commands import NegativeError, Subcommand, run_pytest
+from pytest_distbench.commands import NegativeError, Subcommand, run_pytest, take_pytest_options
 from pytest_distbench.errors import ConfigurationError, DistbenchError
 from pytest_distbench.records.metric import PEAK_MEMORY
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.store.files import read_run_record
 from pytest_distbench.units import counted
 
-_USAGE = "%(prog)s REF -- TEST [PYTEST OPTION ...]"
 RECORD, PATCH, TROUBLE = "run.json", "patch", "trouble"
 """Files by which the plugin in pytest answers, in a folder: what ran, what was found, and why nothing could be."""
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
-    """What its parser does not know is for pytest."""
-    parser.usage = _USAGE
-    parser.allow_abbrev = False
+    take_pytest_options(parser, "REF -- TEST [PYTEST OPTION ...]")
     parser.add_argument("ref", metavar="REF", help="the revision that the test is compared with, such as main")
-    parser.set_defaults(pytest_arguments=[])
 
 
 def _run(options: argparse.Namespace) -> Iterator[str]:

@@ -29,8 +29,7 @@ from pytest_distbench.tools.hunks import Hunk, Tree, smallest
 from pytest_distbench.tools.shrink import PATCH, TROUBLE
 from pytest_distbench.units import counted
 
-_LONGEST = 110
-"""Of a line that says what is with some hunks."""
+_LONGEST = 110  # of a line that says what is with some hunks
 
 
 def pytest_configure(config: pytest.Config) -> None:

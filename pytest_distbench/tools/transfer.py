@@ -297,8 +297,7 @@ NCCL_DTYPES = {
 }  # fmt: skip
 """What torch calls a type -> what these tools call it, where that differs."""
 
-NCCL_REDOPS = {"product": "prod"}
-"""The same of reduce operations."""
+NCCL_REDOPS = {"product": "prod"}  # the same of reduce operations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,16 +313,14 @@ class PerfRow:
     busbw: float
 
 
-MAX_OUTPUT_BYTES = 64 * 2**20
-"""A larger file is no output of these tools."""
+MAX_OUTPUT_BYTES = 64 * 2**20  # a larger file is no output of these tools
 
 KNOWN = (
     "Known are the output of nccl-tests and rccl-tests, the JSON of nccl-tests (-J FILE) and of rccl-tests "
     "(-Z json -x FILE), and the output of 'distbench baseline export'"
 )
 
-_PREFIX = re.compile(r"^(?:\[\d+,\d+\]<std(?:out|err)>: ?|\d+: )")
-"""Of mpirun --tag-output, and of srun --label."""
+_PREFIX = re.compile(r"^(?:\[\d+,\d+\]<std(?:out|err)>: ?|\d+: )")  # of mpirun --tag-output, and of srun --label
 
 _BEGIN = re.compile(r"^# nThread \d+ nGpus \d+ ")
 _PROGRAM = re.compile(r"^# Collective test starting: (\S+)")
@@ -503,7 +500,6 @@ def read_perf_json(text: str, path: Path) -> PerfOutput:
 def _read(
     path: Path, name: str, found: Sequence[Any], rows_of: Callable[[Mapping[str, Any], Path], list[PerfRow]]
 ) -> list[PerfRow]:
-    """The rows of every result, the damaged one named."""
     rows = []
     for i, one in enumerate(found):
         place = Path(f"{path}: {name}[{i}]")

@@ -9,12 +9,9 @@ COMMUNICATION = ("on", "off")
 RATE_UNCERTAINTY = "samples_per_second_uncertainty"
 RATE_JITTER = "samples_per_second_jitter"
 
-RATE_OF = "loop"
-"""Fact of the rate: the loop that was timed."""
-RATE_COMMUNICATION = "communication"
-"""Fact: one of :data:`COMMUNICATION`."""
-RATE_RANKS_PER_NODE = "ranks_per_node"
-"""Fact: of the ranks, on this rank's host."""
+RATE_OF = "loop"  # fact of the rate: the loop that was timed
+RATE_COMMUNICATION = "communication"  # fact: one of :data:`COMMUNICATION`
+RATE_RANKS_PER_NODE = "ranks_per_node"  # fact: of the ranks, on this rank's host
 
 EFFICIENCY = "scaling_efficiency"
 """Derived of the runs, at so many ``workers``; where the call of the fixture has a name, that stands before it."""

@@ -102,7 +102,7 @@ class Calls:
 
     @property
     def period(self) -> int:
-        """So many calls follow each other before one is like the first."""
+        """How many calls follow each other before one is like the first."""
         return len(self._forms)
 
     def make(self, elements: int, k: int, *, at: int | None = None) -> Call:
@@ -118,7 +118,6 @@ class Calls:
         return Call(buffers, form, partial(_send, call, buffers, form, self._together))
 
     def _slot(self, elements: int, k: int, rank: int) -> Buffers:
-        """The buffers of that index, 64-byte aligned, wrapping around."""
         counts = self._measured.counts(elements, self._size)
         cut = []
         for memory, count in zip(self._memory, [max(counts)] if self._in_place else counts, strict=True):
@@ -162,7 +161,6 @@ def _registered_memory(device: torch.device, kept: list[object]) -> Iterator[Non
 
 
 def _send(call: Callable[[Buffers, Form], Any], buffers: Sequence[Buffers], form: Form, together: Together) -> None:
-    """The tensors of one message, as they are sent together."""
     with coalescing(form.group) if together == "coalesced" else contextlib.nullcontext():
         works = [call(one, form) for one in buffers]
     for work in works if together == "async" else ():
@@ -170,8 +168,7 @@ def _send(call: Callable[[Buffers, Form], Any], buffers: Sequence[Buffers], form
             one.wait()
 
 
-_REFUSED = "not support"
-"""In what torch says of an operation that a backend has not at all."""
+_REFUSED = "not support"  # in what torch says of an operation that a backend has not at all
 
 _LONGEST = 200
 
@@ -317,8 +314,7 @@ def _compare(
     return wrong, example
 
 
-WINDOW_S = 0.1
-"""Calls are made for so long, and give one time."""
+WINDOW_S = 0.1  # calls are made for so long, and give one time
 
 WINDOWS = 3
 MOST_S = 5.0

@@ -16,8 +16,7 @@ from pytest_distbench.records.metric import Scalar, tightest
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.units import format_bytes, format_seconds
 
-STANDS_OUT = 1.8
-"""A link that takes so many times as long as a typical one stands out: one at half its rate does."""
+STANDS_OUT = 1.8  # a link that takes so many times as long as a typical one stands out: one at half its rate does
 
 
 class Link(NamedTuple):
@@ -100,8 +99,7 @@ def outliers(times: Mapping[Link, float], share: float = STANDS_OUT) -> list[Lin
     return [] if typical is None else [link for link, seconds in times.items() if seconds > share * typical]
 
 
-FEWEST_SIZES = 6
-"""Fewer do not tell the two terms apart, let alone how well they fit."""
+FEWEST_SIZES = 6  # fewer do not tell the two terms apart, let alone how well they fit
 
 _STEPS = 60
 _CLOSE = 1e-10
@@ -152,7 +150,7 @@ def fit_link_terms(times: Mapping[int, float]) -> tuple[float, float]:
 
 
 def slow_sizes(result: CaseResult) -> Iterator[Finding]:
-    """Of a sweep: which sizes are slower, and whether a call or a byte costs more."""
+    """Which sizes of a sweep are slower, and whether a call or a byte costs more."""
     timed = [v for v in result.verdicts if v.unit == "s" and v.current and v.baseline]
     sweeps = grouped((v.name, v) for v in timed if set(v.at) == {"message_bytes"})
     for name, verdicts in sweeps.items():

@@ -180,7 +180,6 @@ def _unequal_parts(inputs: Inputs) -> RepeatedNumbers:
 
 
 def _send_recv(buffers: Buffers, form: Form) -> object:
-    """To the next rank, and from the one before, in a ring."""
     import torch.distributed as dist
 
     following, before = form.ranks[(form.rank + 1) % form.size], form.ranks[form.rank - 1]
@@ -305,8 +304,7 @@ _ROWS = [
         granularity=lambda n: 0,
     ),
 ]
-OPERATIONS = {row.name: row for row in _ROWS}
-"""By torch name."""
+OPERATIONS = {row.name: row for row in _ROWS}  # by torch name
 
 
 def operation(name: str) -> Operation:

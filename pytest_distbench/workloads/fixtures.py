@@ -38,8 +38,7 @@ from pytest_distbench.workloads.protocol import (
 
 LARGEST_BYTES = 2**45
 MOST_PARTS = 10**4
-MOST_SIZES = 10**4
-"""More of any is a typing error."""
+MOST_SIZES = 10**4  # more of any is a typing error
 
 _WORKLOADS = Path(workloads.__file__).parent
 _SWEEP = "pytest_distbench.workloads.sweep:sweep"
@@ -176,7 +175,6 @@ class CollectiveSweep:
         return self._distbench.run_in_turns(given, each)
 
     def _sent_by(self, given: Arguments, wanted: Called, name: str) -> Called:
-        """The same by a transport; the test is skipped where the backend has it not."""
         (variables, collectives), backend, params = TRANSPORTS[name], self._distbench.backend, dict(wanted.params or {})
         if collectives and params["collective"] not in collectives:
             given.refuse(f"transport={name!r} is for {', '.join(collectives)}, not for {params['collective']}")
@@ -187,7 +185,6 @@ class CollectiveSweep:
     def _check_choices(
         self, given: Arguments, row: Operation | None, choices: Mapping[str, object], cache: str
     ) -> None:
-        """Refuse choices that these ranks, what is timed, or the collective have no place for."""
         on_gpus = self._distbench.device == "cuda"
         redop, root, in_place = (choices[name] for name in ("redop", "root", "in_place"))
         if choices["buffers"] == "registered" and (not on_gpus or choices["group"] != "all"):
@@ -207,7 +204,6 @@ class CollectiveSweep:
             given.refuse(f"together='coalesced': torch coalesces {_that('coalesces')}, and not {row.name}")
 
     def _sizes(self, given: Arguments, sizes: object, usual: Preset, max_bytes: object, dtype: str) -> list[int]:
-        """The message sizes that are measured; the test is skipped where the run allows none of them."""
         item = item_bytes(dtype)
         if isinstance(sizes, str):
             chosen = usual.sizes(item)
@@ -258,7 +254,6 @@ _HINT = ", or give a list of bytes"
 def _names(
     given: Arguments, argument: str, value: object, table: Mapping[str, object], what: str = ""
 ) -> str | list[str]:
-    """A row of a table or several, each once."""
     if value == "all":
         return [*table]
     names = [value] if isinstance(value, str) else value

@@ -32,11 +32,9 @@ if TYPE_CHECKING:
 TENSORS = (1, 2, 4, 8, 16, 32, 64, 128, 214)
 """Into how many tensors the bytes are cut. A ResNet-50 has 214 that are trained (ElasticDL's benchmark of FTlib)."""
 
-RESNET50_BYTES = 23_555_082 * 4
-"""Gradients of the same ResNet-50, for CIFAR-10, in float32."""
+RESNET50_BYTES = 23_555_082 * 4  # gradients of the same ResNet-50, for CIFAR-10, in float32
 
-_ALIGNED_BYTES = 16
-"""nccl-tests begins each buffer at a multiple of it."""
+_ALIGNED_BYTES = 16  # nccl-tests begins each buffer at a multiple of it
 
 
 def _one_by_one(tensors: Sequence[torch.Tensor], _bucket: torch.Tensor) -> None:
@@ -87,7 +85,7 @@ def tensor_lengths(elements: int, tensors: int, *, aligned: int = 1) -> list[int
 def elements_of(message_bytes: int, dtype: str) -> int:
     """Elements of a message."""
     item = item_bytes(dtype)
-    if not message_bytes or message_bytes % item:
+    if message_bytes % item:
         raise ConfigurationError(f"{message_bytes} B are no whole number of {dtype} elements, which take {item} B each")
     return message_bytes // item
 
@@ -128,8 +126,7 @@ def bucket_sweep(rank: RankContext) -> None:
             assert not wrong, f"{count} tensors, {calls}: {wrong} wrong elements over all ranks{example}"
 
 
-MATRIX_DTYPES = ("float32", "float16", "bfloat16", "float64")
-"""That matrices can have."""
+MATRIX_DTYPES = ("float32", "float16", "bfloat16", "float64")  # that matrices can have
 
 
 def overlap_fraction(communication_s: float, compute_s: float, both_s: float) -> float:
@@ -191,8 +188,7 @@ def overlap(rank: RankContext) -> None:
     assert not wrong, f"all_reduce while computing: {wrong} wrong elements over all ranks{example}"
 
 
-_WHOLE_STEPS = 2
-"""Steps before PowerSGD compresses: DDP makes its final buckets after the first."""
+_WHOLE_STEPS = 2  # steps before PowerSGD compresses: DDP makes its final buckets after the first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,12 +197,9 @@ class Hook:
 
     register: Callable[[DistributedDataParallel, int], None] | None
     """Gives it to a model; the second argument is PowerSGD's rank. None: DDP's own all_reduce."""
-    dtype: str = ""
-    """That the backend has to reduce; empty: the gradients' own."""
-    takes_rank: bool = False
-    """Whether it approximates matrices by some of a rank."""
-    waits_for: str = ""
-    """Why it cannot be used on a CPU beside a CUDA device; empty: it can."""
+    dtype: str = ""  # that the backend has to reduce; empty: the gradients' own
+    takes_rank: bool = False  # whether it approximates matrices by some of a rank
+    waits_for: str = ""  # why it cannot be used on a CPU beside a CUDA device; empty: it can
 
 
 def _default(name: str) -> Callable[[DistributedDataParallel, int], None]:
@@ -238,8 +231,7 @@ HOOKS = {
 """By the name that a test gives."""
 
 
-_FIRST_BUCKET_BYTES = 2**20
-"""Of DDP; gradients of more bytes are in several buckets."""
+_FIRST_BUCKET_BYTES = 2**20  # of DDP; gradients of more bytes are in several buckets
 
 
 def compressed_training(rank: RankContext) -> None:
@@ -285,9 +277,8 @@ def compressed_training(rank: RankContext) -> None:
         )
     step(plain)
     exact = _gradient(plain)
-    expect_support(rank, params["hook"])
     model = make()
-    _register(params["hook"], model, params["approximation_rank"])
+    _register(rank, params["hook"], model, params["approximation_rank"])
     for _ in range(_WHOLE_STEPS + 1):
         step(model)
     if hook.register is not None:
@@ -302,7 +293,7 @@ def compressed_training(rank: RankContext) -> None:
         rank.record("gradient_bytes", sent, unit="B", better="exact", reduce="max", at=at, identity=identity)
 
 
-def expect_support(rank: RankContext, name: str) -> None:
+def _register(rank: RankContext, name: str, model: DistributedDataParallel, approximation_rank: int = 1) -> None:
     """Skip in all ranks where the hook of this name cannot work. A collective call."""
     import torch
 
@@ -313,14 +304,10 @@ def expect_support(rank: RankContext, name: str) -> None:
         raise unittest.SkipTest(f"{name}: {hook.waits_for}")
     if hook.dtype:
         expect_sums(rank, hook.dtype)
-
-
-def _register(name: str, model: DistributedDataParallel, approximation_rank: int = 1) -> None:
-    register = HOOKS[name].register
-    if register is None:
+    if hook.register is None:
         return
     try:
-        register(model, approximation_rank)
+        hook.register(model, approximation_rank)
     except TypeError as error:  # what DDP refuses a hook with
         raise unittest.SkipTest(f"{name}: {error}") from None
 
@@ -355,11 +342,10 @@ def parallel(rank: RankContext, model: nn.Module) -> nn.Module:
         raise RecordingError(f"compression={show(compression)}; wanted one of {', '.join(hooks)}")
     if communication == "off" or not _overlaps(rank):
         return model
-    expect_support(rank, compression)
     from torch.nn.parallel import DistributedDataParallel
 
     ddp = DistributedDataParallel(model, device_ids=[rank.device] if rank.device.type == "cuda" else None)
-    _register(compression, ddp)
+    _register(rank, compression, ddp)
     return ddp
 
 

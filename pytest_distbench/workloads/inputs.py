@@ -68,7 +68,7 @@ class Folder:
         return {path.name: path.stat().st_size for path in self._path.iterdir() if path.is_file()}
 
     def read(self, name: str, start: int, length: int) -> bytes:
-        """So many bytes of a file; fewer where it ends before."""
+        """At most so many bytes of a file, from ``start`` on; fewer where it ends before."""
         with (self._path / name).open("rb", buffering=0) as file:
             return os.pread(file.fileno(), length, start)
 
@@ -133,11 +133,6 @@ class ObjectStore:
             ) from None
 
     def _open(self) -> tuple[Any, str]:
-        """The file system of this process, of which fsspec keeps one, and the path in it.
-
-        Raises:
-            RecordingError: there is no library for such a URL, or it lacks something.
-        """
         try:
             from fsspec.core import url_to_fs
 
@@ -296,7 +291,6 @@ def batches(
 
 
 def _real(place: str | os.PathLike[str] | None) -> Storage:
-    """The folder of the user's files: the one that was given, or in it that of the set, or of its archive."""
     if not place:
         raise RecordingError(
             f"{_CALL}: wanted storage=, where the files of kind 'real' lie, found none: give --distbench-data DIR, and "
@@ -308,7 +302,6 @@ def _real(place: str | os.PathLike[str] | None) -> Storage:
 
 
 def _generated(rank: RankContext, place: str | os.PathLike[str] | None, samples: int) -> Storage:
-    """The folder of the generated files, which one rank of each host writes where they are not there yet."""
     folder = storage_at(place or rank.data_dir).below(f"{cifar10.FOLDER}-generated-{samples}-seed-{rank.seed}")
     if rank.local_rank == 0:
         there = folder.sizes()

@@ -21,53 +21,43 @@ if TYPE_CHECKING:
 
     from pytest_distbench.worker.context import RankContext
 
-BURST = 16
-"""Messages in one direction before the other side answers, as OSU's osu_bw has a window (there 64)."""
-
-
-def _ping_pong(rank: int, link: Link, message: torch.Tensor) -> None:
-    import torch.distributed as dist
-
-    if rank == link.source:
-        dist.send(message, link.target)
-        dist.recv(message, link.target)
-    else:
-        dist.recv(message, link.source)
-        dist.send(message, link.source)
-
-
-def _one_way(rank: int, link: Link, message: torch.Tensor) -> None:
-    import torch.distributed as dist
-
-    answer = message[:1]
-    if rank == link.source:
-        for _ in range(BURST):
-            dist.send(message, link.target)
-        dist.recv(answer, link.target)
-    else:
-        for _ in range(BURST):
-            dist.recv(message, link.source)
-        dist.send(answer, link.source)
+BURST = 16  # messages in one direction before the other side answers, as OSU's osu_bw has a window (there 64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """What a pair does in an exchange of so many messages; the metrics that are measured so, and of which pairs.
+    """What a pair of ranks does in an exchange, and which pairs do.
 
-    ``exchange`` takes this rank, the link and a message; one of the two ranks calls it.
+    Attributes:
+        burst: messages before the other side answers: a single one with one as long, several with a byte.
+        timed: messages that the time of an exchange is divided by.
+        metrics: that are measured so.
+        choose: of which pairs.
     """
 
-    exchange: Callable[[int, Link, torch.Tensor], None]
-    messages: int
+    burst: int
+    timed: int
     metrics: tuple[str, ...]
     choose: Callable[[Iterable[int], int], Iterable[tuple[int, ...]]]
 
+    def exchange(self, rank: int, link: Link, message: torch.Tensor) -> None:
+        """The part of one of the two ranks in an exchange."""
+        import torch.distributed as dist
+
+        answer = message if self.burst == 1 else message[:1]
+        if rank == link.source:
+            for _ in range(self.burst):
+                dist.send(message, link.target)
+            dist.recv(answer, link.target)
+        else:
+            for _ in range(self.burst):
+                dist.recv(message, link.source)
+            dist.send(answer, link.source)
+
 
 PATTERNS = {
-    "ping-pong": Pattern(
-        exchange=_ping_pong, messages=2, metrics=("latency", "bandwidth"), choose=itertools.combinations
-    ),
-    "one-way": Pattern(exchange=_one_way, messages=BURST, metrics=("bandwidth",), choose=itertools.permutations),
+    "ping-pong": Pattern(burst=1, timed=2, metrics=("latency", "bandwidth"), choose=itertools.combinations),
+    "one-way": Pattern(burst=BURST, timed=BURST, metrics=("bandwidth",), choose=itertools.permutations),
 }
 """By name: there and back, each pair once; or bursts, in both directions, where a single message has no time."""
 
@@ -127,7 +117,7 @@ def _measure(rank: RankContext, link: Link, name: str, message_bytes: int) -> fl
             try:
                 next(timed)
             except StopIteration as end:
-                times = [seconds / pattern.messages for seconds in end.value[0]]
+                times = [seconds / pattern.timed for seconds in end.value[0]]
                 break
             if is_part:
                 pattern.exchange(rank.rank, link, message)
@@ -145,7 +135,6 @@ def _measure(rank: RankContext, link: Link, name: str, message_bytes: int) -> fl
 
 
 def _check(rank: int, link: Link, message: torch.Tensor) -> None:
-    """Send a pattern, get each element back with one added."""
     import torch
     import torch.distributed as dist
 

@@ -26,11 +26,9 @@ if TYPE_CHECKING:
 LEAST_BYTES = 64 * 2**20
 """Larger than the last-level cache of the machines we know: a rotating buffer comes from memory each time."""
 
-_CACHES = 2
-"""So many times as large as a GPU's L2 cache (RTX 4090: 72 MiB, B200: 126 MiB)."""
+_CACHES = 2  # so many times as large as a GPU's L2 cache (RTX 4090: 72 MiB, B200: 126 MiB)
 
-_MOST_OF_MEMORY = 0.8
-"""Share of the free memory that buffers may take: the backend wants some as well."""
+_MOST_OF_MEMORY = 0.8  # share of the free memory that buffers may take: the backend wants some as well
 
 
 def least_bytes(rank: RankContext) -> int:

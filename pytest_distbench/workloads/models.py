@@ -68,8 +68,7 @@ def initialise(model: nn.Module) -> None:
 RESNET_STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
 """Width and number of the blocks of each stage; the first block of each but the first halves the image."""
 
-EXPANSION = 4
-"""A block's output is so many times as wide as its inside."""
+EXPANSION = 4  # a block's output is so many times as wide as its inside
 
 
 class Bottleneck(nn.Module):
@@ -184,8 +183,7 @@ class MobileNetV2(nn.Module):
 VGG_WIDTHS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 """Of the 3x3 convolutions between two halvings of the image."""
 
-GRID = 7
-"""Edge of what the linear layers see, as of an image of 224."""
+GRID = 7  # edge of what the linear layers see, as of an image of 224
 
 
 class VGG16(nn.Module):
@@ -221,8 +219,7 @@ class VGG16(nn.Module):
 AUTOENCODER_WIDTHS = (32, 48, 48, 192, 768)
 """Of the pairs of convolutions, from the image inwards. The first of each pair halves the image."""
 
-CODE = 192
-"""Channels of the code."""
+CODE = 192  # channels of the code
 
 
 class Autoencoder(nn.Module):
@@ -252,7 +249,7 @@ class Autoencoder(nn.Module):
 
 @dataclass(frozen=True)
 class Size:
-    """Of a transformer, and of the sequences that a rank trains on in a step."""
+    """Size of a transformer, and of the sequences that a rank trains on in a step."""
 
     width: int
     heads: int
@@ -321,8 +318,7 @@ class Transformer(nn.Module):
         return scores
 
 
-_Batch = tuple[torch.Tensor, torch.Tensor]
-"""What a model is given, and what it is to answer."""
+_Batch = tuple[torch.Tensor, torch.Tensor]  # what a model is given, and what it is to answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,7 @@ from torch.optim.lr_scheduler import LambdaLR, LinearLR, ReduceLROnPlateau
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.worker.notebook import check_number, check_whole
 
-EXPONENTIAL_START = 0.01
-"""Where an exponential warm-up begins, as a share of the rate that it leads to."""
+EXPONENTIAL_START = 0.01  # where an exponential warm-up begins, as a share of the rate that it leads to
 
 
 def warmup(optimizer: Optimizer, *, factor: float, steps: int) -> LinearLR:
@@ -144,8 +143,7 @@ def _by_update(optimizer: Optimizer, factor: Callable[[int], float]) -> LambdaLR
     return LambdaLR(optimizer, lambda taken: factor(taken + 1))
 
 
-LEAST_SCALE = 2.0**-14
-"""Gradients that overflow at this scale are no question of the scale: the training has diverged."""
+LEAST_SCALE = 2.0**-14  # gradients that overflow at this scale are no question of the scale: the training has diverged
 
 
 class LossScale:

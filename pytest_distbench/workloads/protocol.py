@@ -53,8 +53,7 @@ def item_bytes(dtype: str) -> int:
     return look_up(DTYPES, dtype, "dtype")[0]
 
 
-BETWEEN_RANKS = 7
-"""Ranks send the same numbers, each from one on that lies so far behind the other's."""
+BETWEEN_RANKS = 7  # ranks send the same numbers, each from one on that lies so far behind the other's
 
 
 def _period(most: int) -> int:
@@ -273,8 +272,7 @@ def groups_of(name: str | int, world_size: int) -> list[tuple[int, ...]]:
     return [tuple(group) for group in found]
 
 
-Cache = Literal["rotate", "hot"]
-"""Whether buffers move through a memory larger than the caches, or stay."""
+Cache = Literal["rotate", "hot"]  # whether buffers move through a memory larger than the caches, or stay
 
 MemoryKind = Literal["plain", "registered"]
 Together = Literal["turns", "coalesced", "async"]
@@ -284,8 +282,7 @@ CACHES: tuple[Cache, ...] = get_args(Cache)
 MEMORY_KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)
 TOGETHER: tuple[Together, ...] = get_args(Together)
 
-SHIFT = "shift"
-"""As root: each iteration has the next rank as its root."""
+SHIFT = "shift"  # as root: each iteration has the next rank as its root
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

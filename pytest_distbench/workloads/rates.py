@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
 
 
-MAD_TO_STDEV = 1.4826
-"""Times the median absolute deviation of a normal distribution gives its standard deviation."""
+MAD_TO_STDEV = 1.4826  # times the median absolute deviation of a normal distribution gives its standard deviation
 
 
 def rate_of(samples: float, seconds: Sequence[float]) -> tuple[float, float | None, float | None]:

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     _Group = dist.ProcessGroup | None
     """None: all ranks."""
 
-PARTNERS = ("send", "recv")
-"""Operations of two ranks, which are issued together as far as they follow one another."""
+PARTNERS = ("send", "recv")  # operations of two ranks, which are issued together as far as they follow one another
 
 REPLAYED = {
     **{name: name for name in ("all_gather", "all_reduce", "broadcast", "reduce", "gather", "scatter", "barrier")},
@@ -97,7 +96,6 @@ def replay_params(given: Arguments, source: object, of: str, *, world_size: int,
 
 
 def _choose(given: Arguments, source: object, of: str, beside: Path) -> tuple[str, Fingerprint]:
-    """The fingerprint that is meant, with its name."""
     from pytest_distbench.plugin.outcomes import Run
     from pytest_distbench.store.baselines import read_file
 
@@ -139,9 +137,6 @@ def _passes(rows: list[Collective], op: str, sizes: Mapping[str, int]) -> Counte
             distance = (row.partner or 0) * (1 if op == "send" else -1)
             found[row.group, distance % sizes[row.group], row.message_bytes] += row.count
     return found
-
-
-# In a rank
 
 
 def replay(rank: RankContext) -> None:
@@ -198,7 +193,6 @@ def _tensor(row: Collective, device: torch.device, *, share: int = 1) -> torch.T
 
 
 def _call(row: Collective, group: _Group, device: torch.device) -> _Call:
-    """What issues a collective once more."""
     import torch
     import torch.distributed as dist
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from pytest_distbench.errors import DistbenchWarning
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
 MODES = ("weak", "strong")
 
 COMPUTING_SHARE = "computing_share"
-DERIVED = (EFFICIENCY, COMPUTING_SHARE)
-"""What is judged of the runs together, at each number of workers above one."""
+DERIVED = (EFFICIENCY, COMPUTING_SHARE)  # what is judged of the runs together, at each number of workers above one
 
 
 class Scaling:
@@ -109,12 +109,10 @@ class Scaling:
             for size, how in asked
         ]
 
-        def check_first(label: str, launch: LaunchRecord) -> None:
-            _check_loop(given, label, launch, of)
-
-        runs = dict(zip(asked, distbench.run_in_turns(given, wanted, check_first=check_first), strict=True))
+        check = partial(_check_loop, given, of)
+        runs = dict(zip(asked, distbench.run_in_turns(given, wanted, check_first=check), strict=True))
         for run in runs.values():
-            _check_loop(given, run.result.case.label, run.launches[0], of)
+            check(run.result.case.label, run.launches[0])
         _check_runs(given, runs, of, of_runs)
         if most == 1:
             told = "no efficiency was judged: it needs two or more workers. Next: --world-size 2 or more"
@@ -170,7 +168,6 @@ class TimeToAccuracy:
 
 
 def _batch(given: Arguments, found: Mapping[str, Any], parts: int) -> int:
-    """What a worker trains on in a step, where the samples of all are cut into so many parts."""
     if taken := {"communication", CALL} & found.keys():
         given.refuse(f"params contains {taken.pop()!r}, which scaling sets itself")
     if "batch" not in found:
@@ -184,17 +181,14 @@ def _batch(given: Arguments, found: Mapping[str, Any], parts: int) -> int:
     return batch // parts
 
 
-def _check_loop(given: Arguments, label: str, launch: LaunchRecord, of: str) -> None:
+def _check_loop(given: Arguments, of: str, label: str, launch: LaunchRecord) -> None:
     timed = [m.key for m in launch.measurements if m.unit == "s" and not m.is_phase]
     if of not in timed:
         given.refuse(f"of={of!r}: {label} timed no such loop; wanted one of {', '.join(timed) or 'rank.timed(...)'}")
 
 
 def _check_runs(given: Arguments, runs: Mapping[tuple[int, str], Run], of: str, tolerance: object) -> None:
-    """Refuse runs that cannot be compared: they computed with other threads, communicate, or train on other samples.
-
-    And a tolerance for what is not there: it would have no effect, and nobody would know.
-    """
+    """Refuse runs that cannot be compared, and a tolerance that would have no effect."""
     by_threads: dict[str, list[str]] = {}
     by_samples: dict[float, list[str]] = {}
     for run in runs.values():

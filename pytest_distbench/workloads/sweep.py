@@ -32,8 +32,7 @@ FEWEST, MOST = 5, 100
 LARGE_BYTES = 2**20
 """From here on a call lasts so long that one warm-up iteration is enough; on CUDA the clock makes more."""
 _TRIALS = 3
-_MOST_CALLS = 4096
-"""So many calls are made ready before the clock runs; then they begin again."""
+_MOST_CALLS = 4096  # so many calls are made ready before the clock runs; then they begin again
 
 
 def collective_sweep(rank: RankContext) -> None:

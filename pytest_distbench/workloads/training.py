@@ -270,8 +270,7 @@ def _check_samples(call: str, rank: RankContext, inputs: torch.Tensor, labels: t
         )
 
 
-FOLDER = "checkpoints"
-"""The parameter that names the folder."""
+FOLDER = "checkpoints"  # the parameter that names the folder
 
 
 class Checkpoints:

@@ -35,9 +35,6 @@ class Translator(Protocol):
         """Scores (N, vocabulary) of the token after the prefixes (N, T); each call has one token more."""
 
 
-# Batches
-
-
 class Batch(NamedTuple):
     """Sentences, padded: ``source`` (N, S) ends with EOS, ``target`` (N, T) begins with BOS and ends with EOS.
 
@@ -115,9 +112,6 @@ class TokenBatches:
             first = 0
 
 
-# Loss
-
-
 def smoothed_loss(scores: torch.Tensor, target: torch.Tensor, *, smoothing: float) -> torch.Tensor:
     """The sum over tokens of their cross-entropy with labels that give a share to all words (arXiv 1512.00567).
 
@@ -128,9 +122,6 @@ def smoothed_loss(scores: torch.Tensor, target: torch.Tensor, *, smoothing: floa
     """
     flat = scores.flatten(0, 1).float()
     return F.cross_entropy(flat, target.flatten(), ignore_index=PAD, reduction="sum", label_smoothing=smoothing)
-
-
-# Translating
 
 
 def beam_search(
@@ -209,9 +200,6 @@ def translate(
                 found[index] = own
     model.train(was_training)
     return found
-
-
-# BLEU
 
 
 def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:

@@ -1,4 +1,4 @@
-"""What a collective takes, and how long a step waits for it."""
+"""What a collective takes, how long a step waits for it, and when a forecast has changed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.forecast.cluster import Cluster, Terms
+from pytest_distbench.forecast.kinds import MODELLED
 from pytest_distbench.forecast.model import (
     COLLECTIVES,
     Call,
@@ -22,6 +23,10 @@ from pytest_distbench.forecast.model import (
     time_of,
     with_terms,
 )
+from pytest_distbench.judging.comparison import Comparison
+from pytest_distbench.judging.deciders import decide
+from pytest_distbench.judging.thresholds import Circumstances
+from pytest_distbench.records.metric import Sample
 
 NODE, NETWORK = Terms(latency=1e-6, bandwidth=1e11), Terms(latency=1e-5, bandwidth=1e10)
 CLUSTER = Cluster(ranks_per_node=8, within=0.25, node=NODE, network=NETWORK)
@@ -205,3 +210,28 @@ def test_a_fit_of_equal_times_has_no_term_below_zero() -> None:
     assert terms.latency > 0
     assert terms.bandwidth > 0
     assert math.isfinite(terms.bandwidth)
+
+
+def told(*seconds: float) -> Sample:
+    return Sample(name="step_forecast", unit="s", better="modelled", value=seconds[-1], values=list(seconds))
+
+
+@pytest.mark.parametrize(
+    ("now", "kind", "reason"),
+    [
+        (told(8, 12, 10), "unchanged", ""),
+        (told(8.1, 12.2, 10.15), "unchanged", ""),
+        (told(9, 14, 11), "regressed", "+10.0 % to +16.7 % if terms are off"),
+        (told(7.9, 14, 11), "inconclusive", "-1.2 % to +16.7 % if terms are off"),
+        (told(7, 10, 9), "improved", "-16.7 % to -10.0 % if terms are off"),
+        (told(8.1, 10, 9), "unchanged", ""),
+    ],
+)
+def test_a_change_counts_if_it_is_one_whatever_the_terms_are(now: Sample, kind: str, reason: str) -> None:
+    under = Circumstances(tolerance=MODELLED.tolerance or 0.0, comparisons=1)
+
+    found = decide(Comparison(baseline=[told(8, 12, 10)], candidate=[now], under=under))
+
+    assert found.kind == kind
+    assert found.reason == reason
+    assert found.threshold == MODELLED.tolerance

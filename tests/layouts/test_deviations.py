@@ -1,11 +1,14 @@
-"""How far a layout may be off: as far as equal mathematics are."""
+"""How far a training may be from its reference, and that nobody chooses a tolerance."""
 
 from __future__ import annotations
 
+import ast
 import math
+from pathlib import Path
 
 import pytest
 
+from pytest_distbench import layouts
 from pytest_distbench.layouts.deviations import GRADIENT, LOSS, STATE, Quantity, first_beyond, limits_of, times_beyond
 
 FIRST, SECOND = Quantity(1, GRADIENT, "a"), Quantity(2, GRADIENT, "a")
@@ -47,3 +50,18 @@ def test_the_first_step_and_part_is_named_and_of_it_what_is_furthest_beyond() ->
 def test_what_is_no_number_is_beyond_every_limit(deviation: float, limit: float, times: float) -> None:
     assert times_beyond(deviation, limit) == times
     assert (first_beyond({FIRST: deviation}, {FIRST: limit}) is None) == (times <= 1)
+
+
+HARMLESS = {0.0, 1.0, 2.0}
+"""Zero and one; and the base of the scale of a loss in float16."""
+
+
+def test_no_file_of_the_extension_has_a_tolerance() -> None:
+    found = [
+        (path.name, node.lineno, node.value)
+        for path in Path(layouts.__file__).parent.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, float) and node.value not in HARMLESS
+    ]
+
+    assert found == []

@@ -82,8 +82,10 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
 def test_a_folder_is_of_the_kind_of_the_innermost_mount_it_lies_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file_system: str, kind: str
 ) -> None:
-    mounts = {"/": "ext4", str(tmp_path): file_system, f"{tmp_path}/data/inner": "proc", f"{tmp_path}/da": "sysfs"}
-    found = [SimpleNamespace(mountpoint=point, fstype=name) for point, name in mounts.items()]
+    """Of two mounts at one place the later counts."""
+    inner, other = (f"{tmp_path}/data/inner", "proc"), (f"{tmp_path}/da", "sysfs")
+    mounts = [("/", "ext4"), (f"{tmp_path}", "autofs"), (f"{tmp_path}", file_system), inner, other]
+    found = [SimpleNamespace(mountpoint=point, fstype=name) for point, name in mounts]
     monkeypatch.setattr(inputs.psutil, "disk_partitions", lambda **_: found)
     folder = storage_at(tmp_path / "data" / "not-there-yet")
 
@@ -250,13 +252,6 @@ def test_images_are_resized_to_what_the_model_takes(numbered: Path) -> None:
     images, _ = next(batches(rank_of(numbered), "real", batch=2, shape=[3, 64, 48], storage=numbered))
 
     assert images.shape == (2, 3, 64, 48)
-
-
-def test_of_two_mounts_at_one_place_the_later_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = [SimpleNamespace(mountpoint=str(tmp_path), fstype=name) for name in ("autofs", "nfs4")]
-    monkeypatch.setattr(inputs.psutil, "disk_partitions", lambda **_: found)
-
-    assert Folder(tmp_path).file_system == "nfs4"
 
 
 @pytest.mark.parametrize("folder", ["cifar10", cifar10.FOLDER])

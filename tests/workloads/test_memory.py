@@ -57,14 +57,17 @@ def test_what_does_not_fit_is_told_with_what_there_is() -> None:
         memory.expect_room(make_rank(), 10**6 * 2**30 + 24000 * 2**30, what="a message")
 
 
-def test_on_a_cpu_it_is_the_resident_size() -> None:
+def test_on_a_cpu_it_is_the_resident_size_of_each_part_of_a_body() -> None:
     rank = make_rank()
-    reset_peak_memory(rank)
-    record_peak_memory(rank)
+    parts: list[dict[str, str]] = [{}, {"during": "training"}, {"during": "evaluation"}]
+    for part in parts:
+        reset_peak_memory(rank)
+        record_peak_memory(rank, at=part)
+    found = rank.notebook.observations
 
-    (found,) = rank.notebook.observations
-    assert (found.name, found.at, found.unit, found.better) == ("memory", {"of": "resident"}, "B", "lower")
-    assert 2**24 < found.values[0] < 2**40
+    assert [one.at for one in found] == [{**part, "of": "resident"} for part in parts]
+    assert {(one.name, one.unit, one.better) for one in found} == {("memory", "B", "lower")}
+    assert all(2**24 < one.values[0] < 2**40 for one in found)
 
 
 @pytest.mark.parametrize("own", [None, 25, 0])
@@ -88,13 +91,3 @@ def test_on_a_gpu_it_is_the_allocators_and_the_process_s_where_the_driver_tells(
     found = {o.at["of"]: (o.values, o.better) for o in rank.notebook.observations}
     wanted = {"allocated": ([10.0], "lower"), "reserved": ([20.0], "lower"), "device": ([30.0], "info")}
     assert found == wanted | ({} if own is None else {"process": ([float(own)], "lower")})
-
-
-def test_each_part_of_a_body_has_its_own() -> None:
-    rank = make_rank()
-    for part in ("training", "evaluation"):
-        reset_peak_memory(rank)
-        record_peak_memory(rank, at={"during": part})
-    found = [o.at for o in rank.notebook.observations]
-
-    assert found == [{"during": "training", "of": "resident"}, {"during": "evaluation", "of": "resident"}]

@@ -83,8 +83,7 @@ class NodeOutputs:
 
 
 LOOPBACK = "127.0.0.1"
-STORE_S = 60.0
-"""How long agents and workers wait for the store."""
+STORE_S = 60.0  # how long agents and workers wait for the store
 MAX_RESTARTS = 1000
 """Those that torchrun counts while nodes only join: who loses its peers a moment before it hears of the change."""
 
@@ -145,8 +144,7 @@ _KNOBS = {
 }
 
 
-_STORE_S = 60
-"""Timeout of the store of torch's rendezvous, by default."""
+_STORE_S = 60  # timeout of the store of torch's rendezvous, by default
 
 
 def _of_torchs_rendezvous(change: Event, job: ElasticJob) -> Causes:

@@ -69,14 +69,6 @@ class FastRendezvous(private.DynamicRendezvousHandler):
         waiting = super().num_nodes_waiting()
         return waiting if self._this_node in self._state_holder.state.participants else max(1, waiting)
 
-    def shutdown(self) -> bool:
-        """Do nothing: the agent of torch 2.7 and older would close the rendezvous of all nodes when its own leaves."""
-        return True
-
-    def close(self) -> None:
-        """Let no node join any more: the job is at its end."""
-        super().shutdown()
-
     def leave(self) -> None:
         """Take this node off all lists: others need not wait until it counts as lost."""
         self._stop_heartbeats()
@@ -124,8 +116,7 @@ def _leave(context: Any, deadline: float) -> private._Action:
 
 _WORKER = "pytest_distbench.elastic.engines.fast_agent:work"
 _FEWEST_S = 0.001
-_SHUTDOWN_S = 30
-"""How long a worker may take to end when it is told to: torchrun's own."""
+_SHUTDOWN_S = 30  # how long a worker may take to end when it is told to: torchrun's own
 _FAILED = 1
 
 
@@ -214,7 +205,7 @@ def run(path: str, port: str, run_id: str, descriptor: int) -> NoReturn:
             local_addr=LOOPBACK,
         )
         _Agent(spec, Parent(socket.socket(fileno=descriptor), os.getppid()), plan, run_id).run()
-        rendezvous.close()
+        rendezvous.shutdown()  # no node joins any more: the job is at its end
     except SignalException:
         with contextlib.suppress(Exception):  # the others will miss it in time
             if rendezvous is not None:

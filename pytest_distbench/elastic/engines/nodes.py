@@ -78,10 +78,9 @@ class Node:
 
 
 class NodeEngine:
-    def __init__(self, plan: LaunchPlan, clock: Callable[[], float]) -> None:
+    def __init__(self, plan: LaunchPlan) -> None:
         self._job = plan.expect(Job).job
         self._files = plan.files
-        self._clock = clock
         self._nodes: dict[int, Node] = {}
         self._store = store_on(socket.create_server((LOOPBACK, 0)), timeout_s=STORE_S)
         self._id = uuid.uuid4().hex[:12]
@@ -99,12 +98,11 @@ class NodeEngine:
         return tail(self._files.agent_log(slot))
 
     def _told_end(self, slot: int, code: int | None) -> list[Event]:
-        """The end of the agent in a slot, once; None: it lives."""
         node = self._nodes[slot]
         if code is None or node.is_told:
             return []
         node.is_told = True
-        return [event("agent_ended", t=self._clock(), slot=slot, code=code)]
+        return [event("agent_ended", t=time.monotonic(), slot=slot, code=code)]
 
 
 def _kill(members: Sequence[psutil.Process]) -> None:
@@ -138,9 +136,8 @@ class TorchrunEngine(NodeEngine):
         outputs: NodeOutputs | None = None,
         *,
         workaround: dict[str, str] = HANGS_ON_SCALE_UP,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(plan, clock)
+        super().__init__(plan)
         self._variables = {**os.environ, **NO_REVERSE_DNS, **workaround}
         self._outputs = outputs
         body = plan.expect(Job).body
@@ -223,7 +220,7 @@ class TorchrunEngine(NodeEngine):
                 data = file.read()
             whole = data[: data.rfind(b"\n") + 1]
             self._offsets[slot] += len(whole)
-            now = self._clock()
+            now = time.monotonic()
             told = rendezvous_seconds(whole.decode(errors="replace"))
             found += [event("rendezvous", t=now, slot=slot, seconds=seconds) for seconds in told]
             found += self._told_end(slot, code)
@@ -267,8 +264,7 @@ _AGENT = "pytest_distbench.elastic.engines.fast_agent"
 _THREADS = "OMP_NUM_THREADS"
 _LOST = "the process that all agents and workers are forked from has ended, and nobody asked it to"
 
-_parents: list[Parent] = []
-"""The one of this process, which jobs of a pool share; empty: it has made none."""
+_parents: list[Parent] = []  # the one of this process, which jobs of a pool share; empty: it has made none
 
 
 def let_parent_end() -> None:
@@ -280,15 +276,13 @@ def let_parent_end() -> None:
 class FastEngine(NodeEngine):
     """Nodes that are forked. The first is to be made before this process has a second thread."""
 
-    def __init__(
-        self, plan: LaunchPlan, outputs: NodeOutputs | None = None, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, plan: LaunchPlan, outputs: NodeOutputs | None = None) -> None:
         assert outputs is None, "it runs functions only"
         if not _parents:  # before the store, which has threads
             os.environ |= {**NO_REVERSE_DNS, **HANGS_ON_SCALE_UP, _THREADS: "1"}
             run = plan.files.directory.parent.name
             _parents.append(fork_parent(run, plan.preload, [*PRELOAD, *TRAINING, _AGENT]))
-        super().__init__(plan, clock)
+        super().__init__(plan)
         self._parent = _parents[0]
         self._gone: list[Node] = []
         """Those whose slot another one has taken; they may not have ended yet."""

@@ -1,4 +1,4 @@
-"""From timelines to what one launch of an elastic job, or of a pool of them, measured. Pure.
+"""What one launch of an elastic job, or of a pool of them, measured, by its timelines. Pure.
 
 That is metrics to be judged, and events for the record of the launch.
 """
@@ -41,6 +41,7 @@ from pytest_distbench.elastic.measures.ledger import (
     shared_batches,
 )
 from pytest_distbench.elastic.records import PARTS, SERVING, Demand, ElasticJob, Sharing, event, wanted_at
+from pytest_distbench.records.kinds import grouped
 from pytest_distbench.records.metric import TOLD, Bound, Sample, Scalar
 from pytest_distbench.records.record import Number, replace
 from pytest_distbench.records.wire import Event
@@ -185,14 +186,12 @@ def _of_loads(job: ElasticJob, history: History, *, is_whole: bool) -> list[Samp
 
 
 def _of_changes(job: ElasticJob, changes: Sequence[Event], *, torn: int) -> list[Sample]:
-    """Of each kind of change the median and the largest; those that another change disturbed do not count.
+    """Median and largest cost of each kind of change; those that another change disturbed do not count.
 
     ``torn`` checkpoints were passed over: so much further a job may have gone back.
     """
-    kinds: dict[tuple[str, int, int], list[Event]] = {}
-    for change in changes:
-        if change.after is not None and not change.overlapped:
-            kinds.setdefault((change.kind, change.before, change.after), []).append(change)
+    done = (change for change in changes if change.after is not None and not change.overlapped)
+    kinds = grouped(((change.kind, change.before, change.after), change) for change in done)
     found = []
     for (kind, before, after), those in kinds.items():
         at: dict[str, Scalar] = {"change": f"{kind} {before} to {after}"}
@@ -241,7 +240,6 @@ def useful_s(history: History) -> float:
 
 
 def _given_s(history: History) -> float:
-    """Seconds that nodes were given to the job, from its first step to its last, summed over nodes."""
     first = history.first_step_t
     assert first is not None
     last = max(step.t for worker in history.workers.values() for step in worker.steps)
@@ -271,7 +269,6 @@ def _longest_interval(history: History, claimed: int) -> int | None:
 
 
 def _none(name: str, value: int, told: str = "") -> Sample:
-    """A count of what there may be none of; where there is one, what is told of it."""
     facts: dict[str, Scalar] = {TOLD: told} if told else {}
     none = Bound(side="most", value=0, where=_WHERE, is_default=True)
     return Sample(name=name, unit="", better="exact", value=value, facts=facts, bounds=[none])
@@ -290,8 +287,7 @@ def number(
     return Sample(name=name, unit=unit, better=better, value=value, at=at or {}, bounds=list(bounds))
 
 
-_SHORTEST_S = 0.1
-"""Of a row of its own: a slot changes hands within it."""
+_SHORTEST_S = 0.1  # of a row of its own: a slot changes hands within it
 
 
 def stretches_of(demand: Demand, holds: Sequence[Event], end_s: float) -> list[Event]:

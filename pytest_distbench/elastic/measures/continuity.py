@@ -21,7 +21,7 @@ from typing import Literal
 
 from pytest_distbench.elastic.measures.history import History, mean_of
 from pytest_distbench.elastic.records import ElasticJob
-from pytest_distbench.records.wire import Event
+from pytest_distbench.records.kinds import grouped
 
 _NAMED = "Wrong epoch on resume"
 _TOGETHER = "Epoch and step must be saved and restored together, with the place in the epoch"
@@ -183,8 +183,7 @@ ORDER = "epochs_in_one_order"
 _CHANCE = math.log(1e-9)
 """Orders that are equal by chance with at least this probability say nothing: those of a few large steps."""
 
-_Steps = Sequence[frozenset[int]]
-"""Samples of all ranks, step by step."""
+_Steps = Sequence[frozenset[int]]  # samples of all ranks, step by step
 
 
 def epochs_in_one_order(history: History) -> tuple[int, str]:
@@ -262,7 +261,8 @@ def samples_reordered(history: History) -> tuple[int, str]:
         before = max((g for g in of_ranks if g < generation and resumed + 1 in of_ranks[g]), default=None)
         if before is not None and _redone_otherwise(of_ranks[before], after, resumed + 1):
             told = f"from step {resumed + 1} on, it has other samples than generation {before} had"
-        ascends = [_ascends([set(ranks[0]) for _, ranks in steps]) for steps in _by_epoch(after)]
+        by_epoch = itertools.groupby(after.values(), key=lambda step: step[0])
+        ascends = [_ascends([set(ranks[0]) for _, ranks in steps]) for _, steps in by_epoch]
         if not told and known - {None} == {False} and any(ascends):
             told = "its samples ascend, and were shuffled before the change"
         known |= {*ascends}
@@ -271,8 +271,7 @@ def samples_reordered(history: History) -> tuple[int, str]:
     return len(found), found[0] if found else ""
 
 
-_OfRanks = tuple[int, list[list[int]]]
-"""The epoch of a step, and its samples by rank."""
+_OfRanks = tuple[int, list[list[int]]]  # the epoch of a step, and its samples by rank
 
 
 def _samples(history: History, generation: int) -> dict[int, _OfRanks]:
@@ -283,12 +282,7 @@ def _samples(history: History, generation: int) -> dict[int, _OfRanks]:
     return {step: (workers[0].batches[step].epoch, [w.samples(step) for w in workers]) for step in sorted(common)}
 
 
-def _by_epoch(steps: dict[int, _OfRanks]) -> list[list[_OfRanks]]:
-    return [list(those) for _, those in itertools.groupby(steps.values(), key=lambda step: step[0])]
-
-
 def _redone_otherwise(before: dict[int, _OfRanks], after: dict[int, _OfRanks], first: int) -> bool:
-    """Whether the steps from ``first`` on, of its epoch, have other samples the second time."""
     if first not in after:
         return False
     epoch = after[first][0]
@@ -311,16 +305,14 @@ MOST_LOST = 0.6
 """Of what was learned, that a change may lose. Made anew, weights lose all of it: 0.9 and more. Of 200 healthy changes
 none is beyond it (``benchmarks/elastic_plans.py``)."""
 
-_STEPS = 5
-"""Before and behind a load whose mean is taken: the loss of one batch says little."""
+_STEPS = 5  # before and behind a load whose mean is taken: the loss of one batch says little
 
 _LEARNED = 8.0
 """Standard deviations between one step's loss and the next's that a training must have learned before it is judged.
 So many of a mean, and a quarter of it, must a loss lie above all means before a load to be worse than nothing learned:
 fewer nodes make a smaller, noisier batch."""
 
-_ABOVE = 0.25
-"""Of that highest mean, see :data:`_LEARNED`."""
+_ABOVE = 0.25  # of that highest mean, see :data:`_LEARNED`
 
 
 def worst_relapse(history: History) -> tuple[float, str]:
@@ -377,14 +369,11 @@ def accuracy_lost(history: History) -> float | None:
 
 
 def _first_of(history: History, generation: int, name: Literal["loss", "accuracy"]) -> list[float | None]:
-    steps: dict[int, list[Event]] = {}
-    for worker in history.members(generation).values():
-        for line in worker.steps[:_STEPS]:
-            steps.setdefault(line.step, []).append(line)
+    lines = (line for worker in history.members(generation).values() for line in worker.steps[:_STEPS])
+    steps = grouped((line.step, line) for line in lines)
     return [mean_of(name, lines) for _, lines in sorted(steps.items())][:_STEPS]
 
 
 def _mean(losses: Sequence[float | None]) -> float | None:
-    """None where one is missing, or there are too few."""
     known = [loss for loss in losses if loss is not None]
     return fmean(known) if len(known) == len(losses) == _STEPS else None

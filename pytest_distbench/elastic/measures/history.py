@@ -14,6 +14,7 @@ from statistics import median
 from typing import Literal
 
 from pytest_distbench.elastic.records import START, HeldAt, event
+from pytest_distbench.records.kinds import grouped
 from pytest_distbench.records.metric import Scalar
 from pytest_distbench.records.wire import Event
 
@@ -45,7 +46,7 @@ class Worker:
         return self.started.t if called_t is None else called_t
 
     def samples(self, step: int) -> list[int]:
-        """That it has trained on in a step, as far as anybody says."""
+        """Samples that it has trained on in a step, as far as anybody says."""
         batch = self.batches.get(step)
         return self.drawn.get(step, [] if batch is None else batch.samples)
 
@@ -61,7 +62,7 @@ class Worker:
 
     @property
     def step_seconds(self) -> list[float]:
-        """From step to step; the first of a generation has none. A script may tell of every tenth step alone.
+        """Seconds from each step to the next; the first has none. A script may tell of every tenth step alone.
 
         Of one that tells of an epoch by a single line it is from epoch to epoch.
         """
@@ -115,7 +116,7 @@ class History:
 
     @property
     def generations(self) -> list[int]:
-        """In their order; the numbers of those in which nobody took a step are left out."""
+        """Numbers of the generations in which somebody took a step, ascending."""
         return sorted({generation for (generation, _), worker in self.workers.items() if worker.steps})
 
     def members(self, generation: int) -> dict[int, Worker]:
@@ -180,10 +181,7 @@ class History:
 
     def passes(self) -> Iterator[tuple[int, int, int | None, list[Event]]]:
         """Each step that counted: its number, its generation, its epoch, and its lines, one per worker."""
-        by_step: dict[tuple[int, int], list[Event]] = {}
-        for (generation, _), worker in self.workers.items():
-            for step in worker.steps:
-                by_step.setdefault((generation, step.step), []).append(step)
+        by_step = grouped(((of, step.step), step) for (of, _), worker in self.workers.items() for step in worker.steps)
         for number, generation in self.kept().items():
             lines = sorted(by_step[generation, number], key=lambda line: line.slot)
             yield number, generation, self.workers[generation, lines[0].slot].epoch(lines[0]), lines
@@ -197,10 +195,7 @@ def epoch_results(history: History, changes: Sequence[Event]) -> list[Event]:
     first = history.first_step_t
     if first is None:
         return []
-    steps: dict[int, list[list[Event]]] = {}
-    for *_, epoch, lines in history.passes():
-        if epoch is not None:
-            steps.setdefault(epoch, []).append(lines)
+    steps = grouped((epoch, lines) for *_, epoch, lines in history.passes() if epoch is not None)
     found = []
     begin = first
     for epoch, passes in sorted(steps.items()):
@@ -251,8 +246,7 @@ def rates_at(history: History) -> list[tuple[dict[str, Scalar], float]]:
     ]
 
 
-_MOST_CHANGES = 10_000
-"""So many changes of it are kept: a schedule may change it at every step."""
+_MOST_CHANGES = 10_000  # so many changes of it are kept: a schedule may change it at every step
 
 
 def rate_changes(history: History) -> list[Event]:
@@ -381,7 +375,6 @@ def _cost_within(
 
 
 def _parts(history: History, change: Event, worker: Worker) -> dict[str, float]:
-    """Seconds from the change to a worker's first step, cut where the timeline has seen something."""
     joined, started, loaded = worker.joined.t, worker.started, worker.loaded
     stepped = worker.steps[0].t
     ends = [

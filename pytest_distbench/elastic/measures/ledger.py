@@ -11,6 +11,7 @@ from math import isclose
 
 from pytest_distbench.elastic.measures.history import History, Worker
 from pytest_distbench.elastic.records import OUTSIDE, RANDOM_PART, STEPS, HeldAt
+from pytest_distbench.records.kinds import grouped
 from pytest_distbench.records.wire import Event
 
 PARAMETERS = "parameters_changed_by_load"
@@ -31,14 +32,11 @@ UPDATES = "optimizer_steps_missed"
 LOADS = (PARAMETERS, MOMENTS, STEP, RATE, STATE, LEFT, POSITION, OLDER, REPLICAS, UPDATES, OTHER)
 """Metrics of each job whose workers load checkpoints; :data:`RANDOM` is one where the body keeps its random state."""
 
-_FEWEST_STEPS = 4
-"""Of a generation whose optimizers' steps are compared with those of others."""
+_FEWEST_STEPS = 4  # of a generation whose optimizers' steps are compared with those of others
 
-_LEFT_OUT = 0.05
-"""Of a generation's batches, which may be without a step, and others before were not."""
+_LEFT_OUT = 0.05  # of a generation's batches, which may be without a step, and others before were not
 
-_SAME_RATE = 1e-6
-"""A schedule may compute one rate in two ways."""
+_SAME_RATE = 1e-6  # a schedule may compute one rate in two ways
 
 
 Mismatch = tuple[str, int, int, str]
@@ -276,9 +274,7 @@ def _of_movement(history: History) -> Iterator[Mismatch]:
 def _of_samples(history: History) -> Iterator[Mismatch]:
     """Workers whose model was given what earlier generations gave it for samples of other batches, or one row twice."""
     known: dict[tuple[str, str], set[int]] = {}
-    by_generation: dict[int, list[Event]] = {}
-    for line in history.of("fed"):
-        by_generation.setdefault(line.generation, []).append(line)
+    by_generation = grouped((line.generation, line) for line in history.of("fed"))
     for generation, lines in sorted(by_generation.items()):
         wrong: dict[int, list[int]] = {}
         fed = []
@@ -310,12 +306,8 @@ def _of_rates(history: History) -> Iterator[Mismatch]:
             step, slot = worker.steps[0], worker.joined.slot
             here, there = _first_rates(worker), [] if first is None else _first_rates(first)
             if here and there and here != there:
-                yield (
-                    RATE,
-                    generation,
-                    slot,
-                    f"its first step has the learning rates {here}, the one of rank 0 has {there}",
-                )
+                told = f"its first step has the learning rates {here}, the one of rank 0 has {there}"
+                yield (RATE, generation, slot, told)
                 continue
             # the rate that it had when as many nodes took it before
             rates = [
@@ -352,12 +344,8 @@ def _of_replicas(history: History) -> Iterator[Mismatch]:
                 continue
             told.add((generation, line.slot))
             when = f"at the checkpoint of step {step}" if at == "save" else "before its first step"
-            yield (
-                REPLICAS,
-                generation,
-                line.slot,
-                f"the parameters of rank {rank} differ from those of rank 0, {when}",
-            )
+            differs = f"the parameters of rank {rank} differ from those of rank 0, {when}"
+            yield (REPLICAS, generation, line.slot, differs)
 
 
 _CHECKS: tuple[Callable[[History], Iterator[Mismatch]], ...] = (

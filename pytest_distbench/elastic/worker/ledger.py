@@ -134,7 +134,6 @@ class Ledger:
         self._tell("held", rank=self._rank, at=at, per_rank=per_rank, **place, **found)
 
     def _whole(self) -> dict[str, dict[str, Any]]:
-        """All but rates, states of parts and random streams, as facts of an event."""
         models, optimizers = self._models.items(), self._optimizers.items()
         self._tensors = {
             name: {tensor: of_tensor(values) for tensor, values in model.named_parameters()} for name, model in models
@@ -228,12 +227,10 @@ def objects_of(frame: FrameType, parts: Mapping[str, Any]) -> dict[str, Any]:
         for attribute, held in getattr(owner, "__dict__", {}).items()
     }
 
-    def has_state(of: type) -> bool:
-        return callable(getattr(of, "state_dict", None)) and callable(getattr(of, "load_state_dict", None))
-
     found: dict[str, Any] = {}
     for name, held in {**variables, **inner}.items():
-        if id(held) in known or isinstance(held, type) or not has_state(type(held)):
+        has_state = all(callable(getattr(type(held), call, None)) for call in ("state_dict", "load_state_dict"))
+        if id(held) in known or isinstance(held, type) or not has_state:
             continue
         if isinstance(held, torch.nn.Module):
             parameters = list(held.parameters())
@@ -287,7 +284,7 @@ class RandomStreams:
         self._generators = generators
 
     def state_dict(self) -> dict[str, Any]:
-        """Of all streams, as they stand."""
+        """State of all streams, as they stand."""
         version, internal, spare = random.getstate()
         state: dict[str, Any] = {
             "torch": torch.get_rng_state(),
@@ -317,19 +314,17 @@ class RandomStreams:
             generator.set_state(state["generators"][name])
 
 
-_SIZE = 16
-"""Bytes of a digest."""
+_SIZE = 16  # bytes of a digest
 
 _ROW_SIZE = 6
 _NO_OPTIONS = ("lr", "initial_lr", "params")
 _PLAIN = (bool, int, float, str, tuple)
 
-_STEP = "step"
-"""The slot in which optimizers of torch count their steps."""
+_STEP = "step"  # the slot in which optimizers of torch count their steps
 
 
 def of_tensor(tensor: torch.Tensor) -> bytes:
-    """Of a tensor's type, shape and values, wherever it lies."""
+    """Digest of a tensor's type, shape and values, wherever it lies."""
     values = tensor.detach()
     values = getattr(values, "full_tensor", lambda: values)()  # of a tensor in shards, a collective call
     values = values.cpu().contiguous()
@@ -356,7 +351,7 @@ def of_rows(tensor: torch.Tensor) -> list[str]:
 
 
 def of_fields(part: object) -> dict[str, str]:
-    """Of each number, tensor, or container of such, that an object has as an attribute, by name; a count is itself."""
+    """Digest of each attribute that is a number, a tensor or a container of such, by name; a count is itself."""
     fields = {} if isinstance(part, Mapping | list | tuple) else getattr(part, "__dict__", {})
     kept = {name: value for name, value in fields.items() if not isinstance(value, str | bool | None)}
     found = {name: str(value) if isinstance(value, int) else of_state(value) for name, value in kept.items()}
@@ -374,7 +369,7 @@ def options_of(optimizer: Optimizer) -> list[str]:
 
 
 def of_state(state: object) -> str:
-    """Of what ``state_dict()`` returns: containers, tensors, arrays, numbers, texts. Empty: it holds other things."""
+    """Digest of what ``state_dict()`` returns: containers, tensors, arrays, numbers, texts; "" if it holds others."""
     found = blake2b(digest_size=_SIZE)
     try:
         _add(found, state)
@@ -407,7 +402,7 @@ def _add(found: Any, value: object) -> None:
 
 
 def of_moments(optimizer: Optimizer) -> dict[str, str]:
-    """Of what an optimizer remembers of each parameter, by slot: ``exp_avg``. The count of its steps is none of it."""
+    """Digests of what an optimizer remembers of its parameters, by slot, such as ``exp_avg``; without its steps."""
     slots: dict[str, Any] = {}
     for index, parameter in enumerate(_parameters(optimizer)):
         for slot, value in optimizer.state.get(parameter, {}).items():
@@ -423,7 +418,7 @@ def steps_of(optimizer: Optimizer) -> str:
 
 
 def of_parameters(optimizer: Optimizer) -> str:
-    """Of the parameters that an optimizer trains."""
+    """Digest of the parameters that an optimizer trains."""
     return of_tensors((str(index), parameter) for index, parameter in enumerate(_parameters(optimizer)))
 
 
@@ -436,7 +431,7 @@ def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
 
 
 def of_random() -> dict[str, str]:
-    """Of every random stream of this process that a training may draw from, by name."""
+    """Digests of all random streams of this process that a training may draw from, by name."""
     found = {"torch": of_state(torch.get_rng_state()), "python": of_state(random.getstate())}
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
@@ -511,7 +506,7 @@ class OptimizerMemory:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Of the first optimizer that stepped; empty: none did, or it is gone."""
+        """Groups of the first optimizer that stepped; empty: none did, or it is gone."""
         return next((optimizer.param_groups for optimizer in self.optimizers), [])
 
 
@@ -524,8 +519,7 @@ def count_states(optimizer: Optimizer) -> int:
     )
 
 
-_SCHEDULED = "initial_lr"
-"""Key of the parameter groups of an optimizer that has a schedule of torch."""
+_SCHEDULED = "initial_lr"  # key of the parameter groups of an optimizer that has a schedule of torch
 
 
 def left_out(

@@ -49,8 +49,7 @@ from pytest_distbench.worker.process import (
     take_signals,
 )
 
-_COUNTERS = "distbench"
-"""Part of what survives: step, epoch and place in it."""
+_COUNTERS = "distbench"  # part of what survives: step, epoch and place in it
 
 _HOLD_S = 0.01
 """Between two collectives of nodes that hold: one of them fails where a node is lost, as the next step's would."""
@@ -320,7 +319,6 @@ class Training:
             self._ledger.at_first_step(self._place)
 
     def _keep(self) -> None:
-        """Behind each step: save it where a checkpoint is due, and wait where a change is."""
         if self.step % self._every != 0:
             return
         self._since_saved = 0

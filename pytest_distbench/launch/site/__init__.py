@@ -18,10 +18,8 @@ if TYPE_CHECKING:  # a guardian, which starts for each command, has no use for t
     from pytest_distbench.records.launch import HostReport
     from pytest_distbench.records.wire import Event
 
-PULSE_S = 5.0
-"""Longest pause in listening: a site may have gone without a word."""
-LOOK_S = 1.0
-"""Between looks whether those stand still who have to notice that ranks start and end."""
+PULSE_S = 5.0  # longest pause in listening: a site may have gone without a word
+LOOK_S = 1.0  # between looks whether those stand still who have to notice that ranks start and end
 
 
 class Exit(Record, frozen=True, kw_only=True, omit_defaults=True):

@@ -60,8 +60,7 @@ class Launcher(Protocol):
     """
 
     name: str
-    session: str
-    """The value of :data:`~pytest_distbench.records.wire.SESSION_VARIABLE` in all that it starts."""
+    session: str  # the value of :data:`~pytest_distbench.records.wire.SESSION_VARIABLE` in all that it starts
 
     def prepare(self, variables: dict[str, str]) -> None:
         """Begin whatever makes the first launch quick, if anything does. Returns at once."""

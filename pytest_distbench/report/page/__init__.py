@@ -24,8 +24,7 @@ from pytest_distbench.records.run import CaseResult
 from pytest_distbench.units import format_bytes, plural
 
 Point = tuple[float, float]
-Chart = dict[str, Any]
-"""What ``page.js`` draws by its ``type``, in JSON-able values; what is empty is left out."""
+Chart = dict[str, Any]  # what ``page.js`` draws by its ``type``, in JSON-able values; what is empty is left out
 Series = dict[str, Any]
 
 
@@ -140,18 +139,15 @@ def points(pairs: Iterable[tuple[float, float | None]]) -> list[Point]:
     return [(short(x), short(y)) for x, y in pairs if y is not None]
 
 
-MOST_POINTS = 300
-"""Of a curve: a screen has not many more."""
+MOST_POINTS = 300  # of a curve: a screen has not many more
 
-LOSS, LOSS_CURVE = "loss", "loss_curve"
-"""All losses, and the first ones, which are judged."""
+LOSS, LOSS_CURVE = "loss", "loss_curve"  # all losses, and the first ones, which are judged
 
-Curves = dict[str, list[tuple[str, list[Point]]]]
-"""Name -> its launches, each with a name of its own."""
+Curves = dict[str, list[tuple[str, list[Point]]]]  # name -> its launches, each with a name of its own
 
 
 def curves_of(launches: Sequence[LaunchRecord]) -> Curves:
-    """Of launches; what was evaluated stands for what the training computed under the same name."""
+    """Curves of launches; what was evaluated stands for what the training computed under the same name."""
     found: Curves = {}
     evaluated = {m.name for launch in launches for m in launch.measurements if m.name.startswith(EVALUATED)}
     for launch in launches:
@@ -292,8 +288,7 @@ def epochs(result: CaseResult) -> Iterator[Chart]:
         yield lines(f"{name} by epoch", axis("epoch"), axis(name), drawn, target=target_of([result], name))
 
 
-_FEWEST_LOOKS = 4
-"""A launch of fewer was over in half a second: it has no course."""
+_FEWEST_LOOKS = 4  # a launch of fewer was over in half a second: it has no course
 _MOST_LAUNCHES = 3
 
 
@@ -334,8 +329,7 @@ class PageFiles(NamedTuple):
     charts: Callable[[Path], Callable[[CaseResult], Iterable[Chart]]]
 
 
-PAGE_FILES: Table[str, PageFiles] = Table("page files", {})
-"""By the name of the option, and of the chart that it adds."""
+PAGE_FILES: Table[str, PageFiles] = Table("page files", {})  # by the name of the option, and of the chart that it adds
 
 
 _Given = TypeVar("_Given")

@@ -46,18 +46,14 @@ from pytest_distbench.report.verdicts import (
 )
 from pytest_distbench.units import counted, quantity
 
-MEASURED = "measured"
-"""State of a case with no verdict, and of its numbers."""
-BROKEN = "launch failed"
-"""State of a case whose ranks did not come to their end."""
+MEASURED = "measured"  # state of a case with no verdict, and of its numbers
+BROKEN = "launch failed"  # state of a case whose ranks did not come to their end
 
-UNKNOWN_COMMAND = "pytest --distbench-update=new"
-"""Of a run whose record does not say how it records."""
+UNKNOWN_COMMAND = "pytest --distbench-update=new"  # of a run whose record does not say how it records
 
 _SEVERITIES: list[Severity] = ["failure", "doubt", "plain"]
 
-_AS_CASES = "verdicts"
-"""The table whose rows are those of the cases."""
+_AS_CASES = "verdicts"  # the table whose rows are those of the cases
 
 
 _HEADINGS = {"mark": "", **{column.name: column.heading for column in VERDICT_TABLE.columns}}
@@ -137,13 +133,10 @@ def headline_of(record: RunRecord) -> str:
     return headline(record.results, besides=record.failed_besides, was_interrupted=record.was_interrupted)
 
 
-def name_of(record: RunRecord) -> str:
-    """What a run is called beside another one: when it began, and on which commit."""
-    return " ".join(filter(None, [record.started[:16].replace("T", " "), record.commit[:10]]))
-
-
 def other_of(record: RunRecord) -> OtherRun:
-    return name_of(record), {_key(result): _values(result, result.launches) for result in record.results}
+    """What a run is beside another one: by name when it began, and on which commit."""
+    name = " ".join(filter(None, [record.started[:16].replace("T", " "), record.commit[:10]]))
+    return name, {_key(result): _values(result, result.launches) for result in record.results}
 
 
 def _key(result: CaseResult) -> str:
@@ -214,7 +207,6 @@ def again(result: CaseResult, record: RunRecord) -> str:
 
 
 def _rows(result: CaseResult) -> Iterator[list[object]]:
-    """The judged ones first, the most severe before the others; of a case without verdicts what was measured."""
     values, before = _values(result, result.launches), _values(result, result.reference.launches)
     turns = result.confirmation
     decided, beside = (
@@ -320,8 +312,7 @@ def _table(name: str, table: DataTable, record: RunRecord, prices: Prices | None
     return summary, grid(name.replace("_", " "), table.header, table.texts, right=right, foot=foot), charts
 
 
-WITHOUT_SCRIPT = 50
-"""Cases that stand first, and notes, which are readable without JavaScript."""
+WITHOUT_SCRIPT = 50  # cases that stand first, and notes, which are readable without JavaScript
 
 _FILES = files(__package__)
 
@@ -354,7 +345,6 @@ def _hash(text: str) -> str:
 
 
 def _safe(value: Any) -> Any:
-    """The same without characters that hide or reorder what people read."""
     if isinstance(value, str):
         return escape(value)
     if isinstance(value, dict):
@@ -369,7 +359,6 @@ def _text(text: str) -> str:
 
 
 def _readable(page: Mapping[str, Any]) -> Iterator[str]:
-    """What mail programs and browsers without JavaScript show; the script puts its own in the place."""
     first = [case for case in page["cases"] if "is_first" in case]
     counts = ", ".join(f"{number} {state}" for state, number in page["counts"].items())
     yield f'<main id="page"><h1>{_text(page["title"])}</h1>'

@@ -43,8 +43,7 @@ from pytest_distbench.report.tables.table import (
 )
 from pytest_distbench.units import counted, format_bytes, format_change
 
-OfCase = tuple[CaseResult, Finding]
-"""A row: a finding beside its case."""
+OfCase = tuple[CaseResult, Finding]  # a row: a finding beside its case
 
 
 _TEST: Column[OfCase] = Column("test", str, "test", lambda row: Cell(row[0].nodeid, row[0].case.title))

@@ -86,7 +86,7 @@ class _Arrays(pickle.Unpickler):
             ("numpy.core.multiarray", "_reconstruct"): self._reconstruct,
             ("numpy._core.multiarray", "_reconstruct"): self._reconstruct,
             ("numpy", "ndarray"): self._refuse_call,
-            ("numpy", "dtype"): self._dtype,
+            ("numpy", "dtype"): lambda name, *_: _Kind(_text(name)),
             ("_codecs", "encode"): self._encode,
         }
 
@@ -103,9 +103,6 @@ class _Arrays(pickle.Unpickler):
         if kind != self._refuse_call:
             raise _RefusedError("an array of another class")
         return _Array()
-
-    def _dtype(self, name: object, *_: object) -> _Kind:
-        return _Kind(_text(name))
 
     def _encode(self, text: object, encoding: object) -> bytes:
         if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
@@ -125,21 +122,16 @@ CLASSES = 10
 RECORD_BYTES = 1 + 3 * 32 * 32
 TRAINING = tuple(f"data_batch_{number}" for number in range(1, 6))
 TEST = "test_batch"
-FILES = tuple(f"{name}.bin" for name in TRAINING)
-"""Names of the binary training set's files, in its order."""
+FILES = tuple(f"{name}.bin" for name in TRAINING)  # names of the binary training set's files, in its order
 FILE_RECORDS = 10_000
 FOLDER = "cifar-10-batches-bin"
-PICKLED_FOLDER = "cifar-10-batches-py"
-"""What the archives of the data set unpack to."""
+PICKLED_FOLDER = "cifar-10-batches-py"  # what the archives of the data set unpack to
 
 _NO_CIFAR10 = "the file is damaged, or it is no CIFAR-10 (records of CIFAR-100 have two labels)"
 _PADDING = 4
 _MEAN = torch.tensor([0.4914, 0.4822, 0.4465]).view(3, 1, 1)
 _STDEV = torch.tensor([0.2470, 0.2435, 0.2616]).view(3, 1, 1)
 """Of the training set's pixels, by channel, where white is 1."""
-
-
-# All of it
 
 
 def load(folder: Path) -> Parts:
@@ -193,9 +185,6 @@ def _checked(labels: np.ndarray, path: str, what: str) -> np.ndarray:
     return labels
 
 
-# Record by record
-
-
 def count_records(sizes: Mapping[str, int], where: str, files: tuple[str, ...] = FILES) -> dict[str, int]:
     """How many records each of these files has, from the bytes of every file that lies there."""
     found = {name: sizes[name] for name in files if name in sizes}
@@ -235,9 +224,6 @@ def augment(image: torch.Tensor) -> torch.Tensor:
     if torch.rand(()) < 0.5:
         crop = crop.flip(2)
     return (crop.float() / 255 - _MEAN) / _STDEV
-
-
-# Generated
 
 
 def generate_noise(samples: int, seed: int) -> Iterator[tuple[str, bytes]]:

@@ -105,7 +105,6 @@ def _verify(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _chosen(options: argparse.Namespace) -> list[str]:
-    """The names that were given, all where none was. Raises :class:`ConfigurationError` where there is no such set."""
     from pytest_distbench.workloads.data.sets import SETS
 
     for name in options.names:

@@ -23,8 +23,7 @@ from pytest_distbench.workloads.data import CUT, Labelled, Parts, damaged, requi
 FEATURES = 2000
 TRAIN = "epsilon_normalized"
 TEST = "epsilon_normalized.t"
-PACKED = ".bz2"
-"""What may follow these names, where the text is compressed."""
+PACKED = ".bz2"  # what may follow these names, where the text is compressed
 
 _SCHEMA = 2
 _HEADER_BYTES = 4096
@@ -63,16 +62,13 @@ def count(folder: Path, *, features: int = FEATURES) -> dict[str, int]:
 
 
 def cache_of(text: Path) -> Path:
-    """Where the cache of a text lies."""
+    """Path of the cache of a text."""
     return text.with_name(f"{text.name}.rows")
 
 
 def _text_of(folder: Path, name: str) -> Path:
     plain, packed = folder / name, folder / f"{name}{PACKED}"
     return require(packed if packed.exists() and not plain.exists() else plain)
-
-
-# The cache: a header, all features, all labels
 
 
 def _cached(text: Path, features: int) -> Labelled:
@@ -103,7 +99,6 @@ def _cached(text: Path, features: int) -> Labelled:
 
 
 def _header(text: Path, rows: int, features: int) -> list[int]:
-    """What a cache begins with: its schema, the text that it was made of, and its shape."""
     status = text.stat()
     return [_SCHEMA, status.st_size, status.st_mtime_ns, features, rows]
 
@@ -122,9 +117,6 @@ def _open(cache: Path, text: Path, features: int) -> Labelled | None:
     numbers = np.memmap(cache, np.float32, "c", _HEADER_BYTES)
     known = torch.from_numpy(numbers[: rows * features]).view(rows, features)
     return Labelled(known, torch.from_numpy(numbers[rows * features :]))
-
-
-# The text
 
 
 def _read(text: Path, features: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -174,7 +166,6 @@ def _lines(text: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _fill(values: np.ndarray, row: bytes, dense: list[bytes]) -> None:
-    """Write a row's values where they belong."""
     tokens = row.translate(_COLON_TO_SPACE).split()
     pairs = len(tokens) // 2
     if row.translate(None, _NO_SEPARATORS) != b" :" * pairs or len(tokens) % 2 == 0 or b"_" in row:
@@ -191,8 +182,6 @@ def _fill(values: np.ndarray, row: bytes, dense: list[bytes]) -> None:
         raise ValueError
     values[indices] = found
 
-
-# Generated
 
 _FACTORS = 12
 _STRONGEST = 8

@@ -29,8 +29,7 @@ from pytest_distbench.workloads.data import CUT, damaged, lines_of, require
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
 PAD, UNK, BOS, EOS = range(4)
 
-_MULTIPLE = 8
-"""Matrix units of GPUs want sizes that are multiples of it, in half precision."""
+_MULTIPLE = 8  # matrix units of GPUs want sizes that are multiples of it, in half precision
 
 
 class Vocabulary:
@@ -175,8 +174,6 @@ def load_text(folder: Path, split: Split) -> Pairs:
     return Pairs(source, target, vocabulary)
 
 
-# In index files
-
 MAGIC = b"TNTIDX\0\0"
 STEMS: dict[Split, str] = {"train": "train.en-de", "test": "test.en-de"}
 DICTIONARIES = tuple(f"dict.{language}.txt" for language in LANGUAGES)
@@ -184,11 +181,9 @@ DICTIONARIES = tuple(f"dict.{language}.txt" for language in LANGUAGES)
 _TYPES = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64}
 """Of elements, by code; 6 and 7 are fractions, which no ids are."""
 _FIRST = ("<pad>_", "<EOS>_")
-_END = 2
-"""Id of the end of a sentence, in a file."""
+_END = 2  # id of the end of a sentence, in a file
 _LUA = "<lua_index_compat>"
-_SHIFT = 1
-"""From an id of a file to ours, which have four special tokens where a file has three."""
+_SHIFT = 1  # from an id of a file to ours, which have four special tokens where a file has three
 _AT_ONCE = 1 << 22
 
 
@@ -223,7 +218,6 @@ def _tokens(path: Path) -> list[str]:
 
 
 def _read(stem: Path, known: int) -> Sentences:
-    """The sentences of the two files of this stem, whose ids are below ``known``."""
     index, content = require(Path(f"{stem}.idx")), require(Path(f"{stem}.bin"))
     kind, starts = _read_index(index)
     if content.stat().st_size != starts[-1] * kind.itemsize:
@@ -284,13 +278,10 @@ def count(folder: Path, load: Callable[[Path, Split], Pairs]) -> dict[str, int]:
     return {title: len(load(folder, split)) for title, split in parts.items()}
 
 
-# Generated
-
 _SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
 _WORDS = 24
 _GENERATED: dict[Split, int] = {"train": 8192, "test": 256}
-Word = tuple[str, ...]
-"""Its pieces: one, or two."""
+Word = tuple[str, ...]  # its pieces: one, or two
 
 
 def made_words() -> tuple[list[Word], list[Word]]:

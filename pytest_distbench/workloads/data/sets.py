@@ -18,10 +18,8 @@ from pytest_distbench.workloads.data import cifar10, damaged, libsvm, pairs, unp
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
 
-SEED = 0
-"""Of all generated sets: they are data, and no part of what a training's seed decides."""
-GENERATED = "generated.txt"
-"""In a folder that was generated: says so."""
+SEED = 0  # of all generated sets: they are data, and no part of what a training's seed decides
+GENERATED = "generated.txt"  # in a folder that was generated: says so
 
 
 class DataSet(msgspec.Struct, frozen=True):
@@ -144,7 +142,7 @@ def find(place: str | os.PathLike[str], name: str) -> Path:
 
 
 def folder_in(root: Path, name: str) -> Path | None:
-    """Where :func:`find` finds a set; None where its files lie nowhere in it."""
+    """The folder in which :func:`find` finds a set, or None if its files lie nowhere in it."""
     row = SETS[name]
     places = (root / name, *(root / inner for inner in row.folders), root)
     return next((folder for folder in places if layout_in(folder, row)), None)

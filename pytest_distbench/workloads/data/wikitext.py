@@ -6,6 +6,7 @@ end of each line is the word ``<eos>``, as all published perplexities count it.
 
 from __future__ import annotations
 
+import itertools
 import math
 from array import array
 from pathlib import Path
@@ -47,10 +48,7 @@ def count(folder: Path) -> dict[str, int]:
     return {**known, "different words": len(vocabulary)}
 
 
-# Generated
-
-_CHANCES = (0.55, 0.25, 0.15, 0.05)
-"""Of the four words that may follow a word."""
+_CHANCES = (0.55, 0.25, 0.15, 0.05)  # of the four words that may follow a word
 GENERATED_PERPLEXITY = math.exp(-sum(chance * math.log(chance) for chance in _CHANCES))
 """The least that any model can have on generated text: 3.03."""
 _GENERATED = dict(zip(FILES, (40_000, 4_000, 4_000), strict=True))
@@ -59,14 +57,8 @@ _GENERATED = dict(zip(FILES, (40_000, 4_000, 4_000), strict=True))
 def generate(folder: Path, seed: int) -> None:
     """A small text in this format: each word, and the end of a line, is followed by one of four others."""
     chance = np.random.default_rng(seed)
-    words = [
-        END,
-        *(
-            f"{a}{b}"
-            for a in ("ar", "el", "in", "on", "ur", "is")
-            for b in ("a", "o", "en", "um", "ik", "eth", "as", "or")
-        ),
-    ]
+    stems, ends = ("ar", "el", "in", "on", "ur", "is"), ("a", "o", "en", "um", "ik", "eth", "as", "or")
+    words = [END, *map("".join, itertools.product(stems, ends))]
     order = chance.permutation(len(words)).tolist()
     follows = {
         word: [following, *chance.choice([w for w in order if w not in (word, following)], 3, replace=False).tolist()]

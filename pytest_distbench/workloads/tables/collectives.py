@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
+from typing import Any, NamedTuple
 
 from pytest_distbench.judging.words import change, threshold
 from pytest_distbench.records.case import NETWORK
+from pytest_distbench.records.kinds import grouped
 from pytest_distbench.records.metric import LINK_PEAK, PEAK_MEMORY, Scalar
 from pytest_distbench.records.reasons import REASONS, VERDICTS, ReasonCode, severity_order
 from pytest_distbench.records.run import CaseResult, Finding
@@ -86,7 +88,6 @@ def sweep_points(result: CaseResult) -> list[SweepPoint]:
 
 
 def _refusals(result: CaseResult) -> list[Finding]:
-    """What the backend was asked for and has not: the verdicts on it, whose facts give its reason."""
     return [v for v in result.verdicts if v.name == "supported" and v.current == 0 and "reason" in v.facts]
 
 
@@ -123,17 +124,14 @@ def _sweep_table(result: CaseResult, *, show_all: bool) -> list[Line]:
 
 
 def _refusal_lines(result: CaseResult) -> list[Line]:
-    reasons: dict[str, list[str]] = {}
-    for refused in _refusals(result):
-        facts = refused.facts
-        pair = " ".join(str(facts[name]) for name in ("dtype", "redop") if name in facts)
-        reasons.setdefault(str(facts["reason"]), []).append(pair)
+    told = [refused.facts for refused in _refusals(result)]
+    pairs = [" ".join(str(facts[name]) for name in ("dtype", "redop") if name in facts) for facts in told]
+    reasons = grouped((str(facts["reason"]), pair) for facts, pair in zip(told, pairs, strict=True))
     backend = result.case.conditions.backend
     return [Line(f"  {backend} has not {', '.join(pairs)}: {reason}") for reason, pairs in reasons.items()]
 
 
 def _choose(judged: list[Finding]) -> list[Finding]:
-    """The ends of a sweep, and the size that moved most."""
     of_sizes = [v for v in judged if v.unit == "s" and _AXIS in v.at]
     times = sorted(of_sizes, key=lambda v: int(v.at[_AXIS]))
     if not times:
@@ -149,41 +147,15 @@ SWEEP = CaseText(is_of=is_sweep, choose=_choose, table=_sweep_table, remarks=_re
 _HOW = ("cache", "group", "together", "parts", "over_ranks", "buffers")
 """What else tells how a call was made, besides its mode, in the order it is told."""
 
-_USUAL = {"cache": "rotate"}
-"""Not worth a word; of the others nothing is noted where they are as usual."""
+_USUAL = {"cache": "rotate"}  # not worth a word; of the others nothing is noted where they are as usual
 
-_ON_A_COPY = "out of place: in place on a copy, made outside the timed part"
-"""torch has some collectives in place only."""
+_ON_A_COPY = "out of place: in place on a copy, made outside the timed part"  # torch has some collectives in place only
 
-NO_ROOT = "-1"
-"""As nccl-tests writes it."""
+NO_ROOT = "-1"  # as nccl-tests writes it
 
 
-_KIND = (
-    "test",
-    "collective",
-    "backend",
-    "world_size",
-    "mode",
-    "how",
-    "dtype",
-    "redop",
-    "root",
-    "device",
-    "network",
-    "transport",
-)
-"""Fields of a row that say what is sent, and how: rows of one kind differ in their size."""
-
-
-@dataclass(slots=True, kw_only=True)
-class CollectiveRow:
-    """One message, and what was measured of it ``in_place`` and out of it: its ``sides``.
-
-    The network is one that was chosen, or empty. The size is None where the sweep failed; ``count`` is elements, as
-    nccl-tests counts them; ``verdict`` the gravest, or ``unsupported``, or ``failed``; ``note`` says why there are no
-    numbers, or what they are not.
-    """
+class Sent(NamedTuple):
+    """What is sent, and how: rows in which it is the same differ in their size. ``network``: that was chosen, or ""."""
 
     test: str
     collective: str
@@ -197,19 +169,26 @@ class CollectiveRow:
     device: str
     network: str
     transport: str
+
+
+@dataclass(slots=True, kw_only=True)
+class CollectiveRow:
+    """One message, and what was measured of it ``in_place`` and out of it: its ``sides``.
+
+    The size is None where the sweep failed; ``count`` is elements, as nccl-tests counts them; ``verdict`` the gravest,
+    or ``unsupported``, or ``failed``; ``note`` says why there are no numbers, or what they are not.
+    """
+
+    sent: Sent
     message_bytes: int | None
     count: int | None
     sides: dict[bool, SweepPoint]
     verdict: str
     note: str
 
-    def kind(self, *without: str) -> tuple[object, ...]:
-        """What rows have in common that differ in their size, and in these fields."""
-        return tuple(getattr(self, name) for name in _KIND if name not in without)
-
     @property
     def called(self) -> Cell:
-        return Cell(self.mode, f"{self.mode} {self.how}".rstrip())
+        return Cell(self.sent.mode, f"{self.sent.mode} {self.sent.how}".rstrip())
 
 
 def collective_rows(results: Sequence[CaseResult]) -> list[CollectiveRow]:
@@ -217,7 +196,7 @@ def collective_rows(results: Sequence[CaseResult]) -> list[CollectiveRow]:
     rows: dict[tuple[object, ...], list[CollectiveRow]] = {}
     for result in results:
         for row in _rows_of(result):
-            known = rows.setdefault((row.kind(), row.message_bytes), [])
+            known = rows.setdefault((row.sent, row.message_bytes), [])
             other = next((r for r in known if r.sides and row.sides and not r.sides.keys() & row.sides.keys()), None)
             if other is None:
                 known.append(row)
@@ -261,18 +240,20 @@ def _row(
     told = {**{k: v for k, v in case.params.items() if isinstance(v, str | int)}, **facts}
     how = [name for name in _HOW if name in facts and told[name] != _USUAL.get(name)]
     return CollectiveRow(
-        test=case.test,
-        collective=str(told.get("collective", "?")),
-        backend=case.conditions.backend,
-        world_size=case.world_size,
-        mode=str(told.get("mode", "per-iteration")),
-        how=" ".join(str(told[name]) if name in ("cache", "together") else f"{name}={told[name]}" for name in how),
-        dtype=str(told.get("dtype", "?")),
-        redop=str(told.get("redop", "none")),
-        root=str(told.get("root", NO_ROOT)),
-        device=case.device,
-        network=case.conditions.around.get(NETWORK, ""),
-        transport=str(told.get("transport", "")),
+        sent=Sent(
+            test=case.test,
+            collective=str(told.get("collective", "?")),
+            backend=case.conditions.backend,
+            world_size=case.world_size,
+            mode=str(told.get("mode", "per-iteration")),
+            how=" ".join(str(told[name]) if name in ("cache", "together") else f"{name}={told[name]}" for name in how),
+            dtype=str(told.get("dtype", "?")),
+            redop=str(told.get("redop", "none")),
+            root=str(told.get("root", NO_ROOT)),
+            device=case.device,
+            network=case.conditions.around.get(NETWORK, ""),
+            transport=str(told.get("transport", "")),
+        ),
         message_bytes=None if size is None else int(size),
         count=None if count is None else int(count),
         sides=sides,
@@ -288,9 +269,9 @@ def footer(rows: Sequence[CollectiveRow]) -> list[str]:
     state = "OK" if not wrong and not failed else "FAILED"
     more = f", and {counted(failed, 'sweep')} without numbers" if failed else ""
     lines = [f"# Out of bounds values : {wrong} {state}{more}"]
-    programs: dict[tuple[str, str, int, str], list[CollectiveRow]] = {}
-    for row in rows:
-        programs.setdefault((row.collective, row.backend, row.world_size, row.network), []).append(row)
+    programs = grouped(
+        ((row.sent.collective, row.sent.backend, row.sent.world_size, row.sent.network), row) for row in rows
+    )
     for (collective, backend, ranks, network), own in programs.items():
         if found := [side.busbw for row in own for side in row.sides.values() if side.busbw is not None]:
             over = f", {network}" if network else ""
@@ -300,8 +281,6 @@ def footer(rows: Sequence[CollectiveRow]) -> list[str]:
 
 
 def _placement(name: str, *, in_place: bool) -> list[Column[CollectiveRow]]:
-    """What was measured in one placement."""
-
     def column(
         what: str, heading: str, cell: Callable[[SweepPoint], Cell], *, if_any: bool = False
     ) -> Column[CollectiveRow]:
@@ -326,19 +305,19 @@ COLLECTIVES: TableKind[CollectiveRow] = TableKind(
     summary="Every message of every sweep, as nccl-tests prints it.",
     rows=collective_rows,
     columns=[
-        Column("test", str, None, lambda row: row.test),
-        Column("collective", str, "collective", lambda row: row.collective),
-        Column("backend", str, "backend", lambda row: row.backend),
+        Column("test", str, None, lambda row: row.sent.test),
+        Column("collective", str, "collective", lambda row: row.sent.collective),
+        Column("backend", str, "backend", lambda row: row.sent.backend),
         Column("mode", str, "mode", lambda row: row.called),
-        Column("how", str, None, lambda row: row.how),
-        Column("transport", str, "transport", lambda row: row.transport, if_any=True),
-        Column("world_size", int, "ranks", lambda row: row.world_size),
-        Column("network", str, "network", lambda row: row.network, if_any=True),
+        Column("how", str, None, lambda row: row.sent.how),
+        Column("transport", str, "transport", lambda row: row.sent.transport, if_any=True),
+        Column("world_size", int, "ranks", lambda row: row.sent.world_size),
+        Column("network", str, "network", lambda row: row.sent.network, if_any=True),
         Column("message_bytes", int, "size(B)", lambda row: number(row.message_bytes, "", nothing="")),
         Column("count", int, "count", lambda row: number(row.count, "", nothing="")),
-        Column("type", str, "type", lambda row: row.dtype),
-        Column("redop", str, "redop", lambda row: row.redop),
-        Column("root", str, "root", lambda row: row.root),
+        Column("type", str, "type", lambda row: row.sent.dtype),
+        Column("redop", str, "redop", lambda row: row.sent.redop),
+        Column("root", str, "root", lambda row: row.sent.root),
         *_placement("out_of_place", in_place=False),
         *_placement("in_place", in_place=True),
         Column("verdict", str, "verdict", lambda row: row.verdict),
@@ -356,15 +335,16 @@ _Ways = tuple[bool, dict[str, CollectiveRow | None]]
 
 
 def _ways(results: Sequence[CaseResult], way: str) -> Iterator[_Ways]:
-    """Of the operations that were measured in more than one way.
+    """Rows of the operations that were measured in more than one way.
 
     What a backend has not, it has in no placement: its row stands in each of the message.
     """
-    kinds: dict[tuple[object, ...], dict[str, dict[int, CollectiveRow]]] = {}
+    kinds: dict[Sent, dict[str, dict[int, CollectiveRow]]] = {}
     for row in collective_rows(results):
-        name: str = getattr(row, way) or _UNNAMED.get(way, "")
+        name: str = getattr(row.sent, way) or _UNNAMED.get(way, "")
         if row.message_bytes is not None and name:
-            known = kinds.setdefault(row.kind("test", way), {}).setdefault(name, {})
+            whatever: dict[str, Any] = {"test": "", way: ""}
+            known = kinds.setdefault(row.sent._replace(**whatever), {}).setdefault(name, {})
             other = known.setdefault(row.message_bytes, row)
             if other is not row:
                 other.sides |= row.sides
@@ -402,8 +382,7 @@ def _times_first(name: str) -> Column[_Ways]:
 
 
 def _if_chosen(way: str) -> Column[_Ways]:
-    """In what the rows may differ besides."""
-    return Column(way, str, way, lambda row: getattr(_any(row), way), if_any=True)
+    return Column(way, str, way, lambda row: getattr(_any(row).sent, way), if_any=True)
 
 
 def _side_by_side(way: str, *, summary: str, needs: str, has_ratios: bool = False) -> TableKind[_Ways]:
@@ -419,15 +398,15 @@ def _side_by_side(way: str, *, summary: str, needs: str, has_ratios: bool = Fals
         summary=summary,
         rows=partial(_ways, way=way),
         columns=[
-            Column("collective", str, "collective", lambda row: _any(row).collective),
-            Column("device", str, "device", lambda row: _any(row).device),
+            Column("collective", str, "collective", lambda row: _any(row).sent.collective),
+            Column("device", str, "device", lambda row: _any(row).sent.device),
             *map(_if_chosen, others),
             Column("mode", str, "mode", lambda row: _any(row).called),
-            Column("world_size", int, "ranks", lambda row: _any(row).world_size),
+            Column("world_size", int, "ranks", lambda row: _any(row).sent.world_size),
             Column("message_bytes", int, "size(B)", lambda row: _any(row).message_bytes),
             Column("count", int, "elements", lambda row: number(_any(row).count, "", nothing="")),
-            Column("type", str, "type", lambda row: _any(row).dtype),
-            Column("redop", str, "redop", lambda row: _any(row).redop),
+            Column("type", str, "type", lambda row: _any(row).sent.dtype),
+            Column("redop", str, "redop", lambda row: _any(row).sent.redop),
             Column("in_place", bool, None, lambda row: row[0]),
         ],
         further=further,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_distbench.judging.fingerprint_rule import structure_of, unit_of
+from pytest_distbench.records.kinds import grouped
 from pytest_distbench.records.reasons import REASONS, ReasonCode, severity_order
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.report.page import Chart, heat
@@ -22,13 +23,9 @@ _Bucket = tuple[CaseResult, Finding, float, float]
 
 
 def _buckets(results: Sequence[CaseResult]) -> Iterator[_Bucket]:
-    """By the way they are sent, the fewest tensors first."""
     for result in results:
-        ways: dict[str, list[tuple[Finding, float]]] = {}
-        for verdict in result.verdicts:
-            if verdict.name == "latency" and verdict.at.keys() == _AXES and verdict.current:
-                ways.setdefault(str(verdict.at["calls"]), []).append((verdict, verdict.current))
-        for found in ways.values():
+        timed = (v for v in result.verdicts if v.name == "latency" and v.at.keys() == _AXES)
+        for found in grouped((str(v.at["calls"]), (v, v.current)) for v in timed if v.current).values():
             found.sort(key=lambda pair: int(pair[0].at["tensors"]))
             yield from ((result, verdict, time_s, found[0][1]) for verdict, time_s in found)
 
@@ -105,7 +102,6 @@ def link_points(result: CaseResult) -> Iterator[LinkPoint]:
 
 
 def _choose(judged: list[Finding]) -> list[Finding]:
-    """The slowest link by each metric, and what failed or is of no link."""
     found = by_link(judged).values()
     slowest = [of[max(times, key=times.__getitem__)] for of in found if (times := times_of(of))]
     return [v for v in judged if v in slowest or v.is_failure or link_at(v.at) is None]
@@ -150,7 +146,7 @@ _Size = tuple[str, str, int, dict[str, int], dict[str, int]]
 
 
 def growth_rows(results: Sequence[CaseResult]) -> Iterator[_Size]:
-    """Of every loop that was looked at with several world sizes, tests together and ascending in their ranks."""
+    """Rows of every loop that ran at several world sizes: tests together, ascending in their ranks."""
     found: dict[tuple[str, str], dict[int, dict[str, int]]] = {}
     for result in results:
         for launch in result.launches[:1]:

@@ -18,6 +18,7 @@ from pytest_distbench.machine.hardware import mask_addresses
 from pytest_distbench.records.case import CPUS, NODES, OVERSUBSCRIBED
 from pytest_distbench.records.environment import TERMS, Machine, Prices, Term
 from pytest_distbench.records.iteration import SAMPLES
+from pytest_distbench.records.kinds import grouped
 from pytest_distbench.records.metric import EVALUATION_ENDS, EVERY, Sample, metric_key, without
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.report.page import (
@@ -37,8 +38,7 @@ from pytest_distbench.report.tables.table import Cell, Column, TableKind, number
 from pytest_distbench.units import counted
 from pytest_distbench.workloads import COMMUNICATION, RATE_COMMUNICATION
 
-STALE_DAYS = 180
-"""Between the day of the prices and that of the run: beyond it the table says so."""
+STALE_DAYS = 180  # between the day of the prices and that of the run: beyond it the table says so
 
 _GOAL_STEPS = "steps_to_"
 _GOAL_TIME = "time_to_"
@@ -111,7 +111,7 @@ class CostRow:
 def cost_rows(
     results: Sequence[CaseResult], prices: Prices | None = None, run: RunRecord | None = None
 ) -> list[CostRow]:
-    """Of cases that trained to a goal or recorded a rate, test by test, ascending in ranks; not of elastic jobs."""
+    """Rows of cases that trained to a goal or recorded a rate, test by test, ascending in ranks; no elastic jobs."""
     found: dict[tuple[object, ...], list[CostRow]] = {}
     for result in results:
         case, platform = result.case, result.environment.platform
@@ -137,11 +137,8 @@ def _purchases(result: CaseResult) -> Iterator[CostRow]:
     """Nobody buys steps without communication: a scaling test has them to compare with."""
     passed = (launch for launch in result.launches if launch.outcome == "passed")
     launches = [launch for launch in passed if not launch.only and not launch.events]
-    found: dict[tuple[str, str], list[Sample]] = {}
-    for launch in launches:
-        for measurement in launch.measurements:
-            key = metric_key("", without(measurement.at, "seed"))
-            found.setdefault((measurement.name, key), []).append(measurement)
+    samples = (m for launch in launches for m in launch.measurements)
+    found = grouped(((m.name, metric_key("", without(m.at, "seed"))), m) for m in samples)
     goals = [name for name in found if name[0].startswith(_GOAL_STEPS)]
     if goals:
         time_s = median(launch.wall_s - launch.phases.get(_LAUNCHER, 0.0) for launch in launches)
@@ -261,7 +258,6 @@ def cost_charts(results: Sequence[CaseResult], prices: Prices | None = None) -> 
 
 
 def _costs(title: str, bought: Mapping[str, Sequence[CostRow]], prices: Prices | None) -> Iterator[Chart]:
-    """A line for each thing that was bought, and with prices for each of their terms."""
     ways: list[tuple[str, Callable[[CostRow], float | None]]] = [("", lambda row: row.ranks * (row.time_s or 0.0))]
     if prices is not None:
         ways = [(f", {term}", partial(CostRow.cost, term=term)) for term in TERMS]
@@ -282,10 +278,7 @@ def _costs(title: str, bought: Mapping[str, Sequence[CostRow]], prices: Prices |
 
 def _courses(results: Sequence[CaseResult]) -> Iterator[Chart]:
     """Losses and evaluations of a training by time, a line for each world size: medians over launches and seeds."""
-    tests: dict[str, list[CaseResult]] = {}
-    for result in results:
-        if any(m.name.startswith("steps_to_") for launch in result.launches for m in launch.measurements):
-            tests.setdefault(result.case.series, []).append(result)
+    tests = grouped((r.case.series, r) for r in results if any(m.name.startswith(_GOAL_STEPS) for m in _measured(r)))
     for test, sizes in tests.items():
         sizes.sort(key=lambda result: result.case.world_size)
         curves = [(result, without_first_losses(curves_of(result.launches))) for result in sizes]
@@ -307,7 +300,7 @@ def over_time(result: CaseResult, curve: Sequence[Point]) -> list[Point]:
     They are between the ends of evaluations, which a goal knows; else at the median step. The ends are medians of the
     times from one to the next, so that none ends before another.
     """
-    measured = [m for launch in result.launches for m in launch.measurements]
+    measured = _measured(result)
     lasted: dict[float, list[float]] = {}
     for m in measured:
         for i, (began, ended) in enumerate(pairwise([0.0, *m.values]), 1) if m.name == EVALUATION_ENDS else ():
@@ -337,11 +330,8 @@ _NOT_SHOWN = ("communication", "data", "goal", "storage")
 
 def setup_rows(results: Sequence[CaseResult], run: RunRecord | None = None) -> list[tuple[str, str, list[str]]]:
     """A test whose training has told how large its model is or had a goal, a parameter, its values by world size."""
-    tests: dict[str, list[CaseResult]] = {}
-    for result in results:
-        case = result.case
-        if any(m.name == PARAMETERS or m.name.startswith(_GOAL_STEPS) for m in _measured(result)):
-            tests.setdefault(f"{case.shown_test}[{case.family}]" if case.family else case.shown_test, []).append(result)
+    trained = [r for r in results if any(m.name == PARAMETERS or m.name.startswith(_GOAL_STEPS) for m in _measured(r))]
+    tests = grouped((r.case.shown_test + (f"[{r.case.family}]" if r.case.family else ""), r) for r in trained)
     hide = str if run is not None and "addresses" in run.settings else mask_addresses
     rows = []
     for test, sizes in tests.items():

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.iteration import UNACCOUNTED, Breakdown, BusyCommunication
+from pytest_distbench.records.kinds import grouped
 from pytest_distbench.records.metric import WALL_TIME
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.page import Chart, bars, short
@@ -20,8 +21,7 @@ from pytest_distbench.units import counted, format_seconds
 COMMUNICATION = ("communication", "all_reduce")
 """Phases of these names are communication; the rest of a step is compute."""
 
-_INDENT = "· "
-"""Blanks at the beginning of a cell would be lost in Markdown."""
+_INDENT = "· "  # blanks at the beginning of a cell would be lost in Markdown
 
 _Kind = Literal["step", "phase", "unaccounted", "apart"]
 _Path = tuple[str, ...]
@@ -49,10 +49,6 @@ class PhaseRow(NamedTuple):
     steps: int | None = None
 
     @property
-    def total_s(self) -> float | None:
-        return None if self.steps is None else self.steps * self.time_s
-
-    @property
     def time_s(self) -> float:
         return fmean(self.times_s)
 
@@ -77,10 +73,8 @@ def _rows(results: Sequence[CaseResult]) -> Iterator[PhaseRow]:
     for result in results:
         measured = [m for launch in result.launches for m in launch.measurements]
         over_seeds = {m.key: m.key_over_seeds for m in measured}
-        found: dict[str, list[Breakdown]] = {}
-        for launch in result.launches:
-            for key, breakdown in launch.breakdowns.items():
-                found.setdefault(over_seeds.get(key, key), []).append(breakdown)
+        each = (pair for launch in result.launches for pair in launch.breakdowns.items())
+        found = grouped((over_seeds.get(key, key), breakdown) for key, breakdown in each)
         for loop, breakdowns in found.items():
             timed = {m.spread.n for m in measured if m.key_over_seeds == loop and m.spread}
             steps = timed.pop() if len(timed) == 1 else None  # a script has none, and launches may have unequally many
@@ -198,7 +192,7 @@ PHASES: TableKind[PhaseRow] = TableKind(
         Column("ranks", int, "ranks", lambda row: row.result.case.world_size),
         Column("time_s", float, "time", lambda row: seconds(row.time_s)),
         Column("share", float, "share", lambda row: number(row.time_s / row.step_s, ".1%")),
-        Column("total_s", float, "total", lambda row: seconds(row.total_s), if_any=True),
+        Column("total_s", float, "total", lambda row: seconds(row.steps and row.steps * row.time_s), if_any=True),
         Column("steps", int, None, lambda row: row.steps),
         Column("wait_s", float, "wait", lambda row: seconds(_mean_or_none(row.waits_s))),
         Column("latest_rank", int, "comes last", _latest),
@@ -215,7 +209,6 @@ PHASES: TableKind[PhaseRow] = TableKind(
 
 
 def _tops(results: Sequence[CaseResult]) -> Iterator[tuple[str, PhaseRow]]:
-    """The outermost parts of each loop, and what is in none, by name."""
     for row in _rows(results):
         if (row.kind == "phase" and len(row.path) == 1) or row.kind == UNACCOUNTED:
             yield row.path[0] if row.path else UNACCOUNTED, row
@@ -226,7 +219,7 @@ def _whole_of(loop: str) -> str:
 
 
 def phases_by_rank(result: CaseResult) -> Iterator[Chart]:
-    """Where a step of each rank goes: its outermost phases, and what is in none."""
+    """Time of a step by rank: its outermost phases, and what is in none."""
     loops: dict[str, dict[str, Sequence[float]]] = {}
     for name, row in _tops([result]):
         loops.setdefault(row.loop, {})[name] = row.times_s
@@ -239,7 +232,7 @@ def phases_by_rank(result: CaseResult) -> Iterator[Chart]:
 
 
 def phases_by_size(results: Sequence[CaseResult], prices: Prices | None = None) -> Iterator[Chart]:
-    """Where a step goes by world size, of tests that ran at several: means over ranks."""
+    """Time of a step by world size, of tests that ran at several: means over ranks."""
     del prices
     groups: dict[tuple[str, str], dict[int, dict[str, float]]] = {}
     for name, row in _tops(results):

@@ -12,6 +12,7 @@ from pytest_distbench.judging.thresholds import STANDARD_ERRORS, variance_of_ite
 from pytest_distbench.records.case import CPUS, NETWORK, OVERSUBSCRIBED, Case
 from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.iteration import RATE, SAMPLES
+from pytest_distbench.records.kinds import grouped
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.report.page import Chart, axis, line, lines, points
@@ -26,17 +27,13 @@ from pytest_distbench.workloads import (
     RATE_UNCERTAINTY,
 )
 
-NEGATIVE = "negative scaling"
-"""More workers do less than fewer did."""
+NEGATIVE = "negative scaling"  # more workers do less than fewer did
 
-_LESS = "< "
-"""Before what communication is at most, where noise hides how much it is."""
+_LESS = "< "  # before what communication is at most, where noise hides how much it is
 
-CALL = "scaling"
-"""The parameter that names which call of ``scaling`` a training is of, where its test has several."""
+CALL = "scaling"  # the parameter that names which call of ``scaling`` a training is of, where its test has several
 
-_OF_THE_SIZE = ("batch", "communication")
-"""Parameters in which the runs of one scaling test differ."""
+_OF_THE_SIZE = ("batch", "communication")  # parameters in which the runs of one scaling test differ
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,7 +128,7 @@ class ScalingRow:
 
 
 def scaling_rows(results: Sequence[CaseResult]) -> list[ScalingRow]:
-    """By test; its one worker without communication first, then the sizes ascending."""
+    """Rows by test: its one worker without communication first, then the sizes ascending."""
     tests: dict[tuple[str, ...], list[ScalingRow]] = {}
     verdicts: dict[tuple[object, ...], Finding] = {}
     for result in results:
@@ -158,13 +155,11 @@ def scaling_rows(results: Sequence[CaseResult]) -> list[ScalingRow]:
 
 
 def _place(case: Case) -> tuple[str, ...]:
-    """A test, with what was chosen for its workers: the backend, a CPU quota, a network."""
     under = case.conditions
     return case.test, case.id, under.backend, under.around.get(CPUS, ""), under.around.get(NETWORK, "")
 
 
 def _row(result: CaseResult) -> ScalingRow | None:
-    """What a training on some workers measured; None where it told of no rate and loop."""
     launches = [{m.key: m for m in launch.measurements} for launch in result.launches if launch.outcome == "passed"]
     rates = [launch[RATE] for launch in launches if RATE_OF in getattr(launch.get(RATE), "facts", {})]
     if not rates:
@@ -270,10 +265,8 @@ _WORKERS = axis("workers", scale="log2")
 def scaling_charts(results: Sequence[CaseResult], prices: Prices | None = None) -> Iterator[Chart]:
     """Speed-up and efficiency by workers: a line for each test, dotted what is ideal, or what the baseline was."""
     del prices
-    found: dict[str, list[ScalingRow]] = {}
-    for row in scaling_rows(results):
-        if row.speedup is not None and row.communicates:
-            found.setdefault(_test(row).text, []).append(row)
+    compared = (row for row in scaling_rows(results) if row.speedup is not None and row.communicates)
+    found = grouped((_test(row).text, row) for row in compared)
     if not found:
         return
     speedups = [line(name, points((row.workers, row.speedup) for row in rows)) for name, rows in found.items()]

@@ -11,7 +11,7 @@ import pytest
 from support.timelines import JOB
 
 from pytest_distbench.elastic import engines, join, kill
-from pytest_distbench.elastic.engines import ENGINES, EngineKind, NodeOutputs
+from pytest_distbench.elastic.engines import ENGINES, NodeOutputs
 from pytest_distbench.elastic.progress import tell_agent_end, tell_slow, tell_split, tell_unstable
 from pytest_distbench.elastic.records import PARTS, ElasticJob, event
 from pytest_distbench.machine.hardware import installed_version
@@ -48,11 +48,15 @@ def texts(job: ElasticJob) -> list[str]:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_every_engine_has_advice_for_every_failure(engine: str) -> None:
-    told = texts(job_of(engine))
+def test_every_engine_can_be_used_here_and_has_timers_a_stand_in_and_advice_for_every_failure(engine: str) -> None:
+    """The tests run under each release of torch that docs/dev/versions.md has a row of."""
+    kind = ENGINES[engine]
 
-    assert all(told)
-    assert set(ENGINES[engine].knobs) == set(PARTS) - {"rendezvous"}
+    assert kind.problem() == ""
+    assert {"collective_s", "settle_s"} <= kind.timers.keys()
+    assert kind.stand_in in ("", engines.DEFAULT_ENGINE)
+    assert all(texts(job_of(engine)))
+    assert set(kind.knobs) == set(PARTS) - {"rendezvous"}
 
 
 def test_rows_of_engines_have_what_controller_and_workers_need() -> None:
@@ -64,24 +68,11 @@ def test_rows_of_engines_have_what_controller_and_workers_need() -> None:
     words = ("torchrun restarts workers", "--max-restarts=1000", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "last_call_timeout")
     assert [word for word in words if word not in told] == []
 
-    assert ENGINES[engines.DEFAULT_ENGINE].problem() == ""
-
     found = ENGINES["stock"].all_timers({"last_call_s": 0.3, "keep_alive_s": 2, "poll_s": 0.05})
     assert list(found) == list(ENGINES["stock"].timers)
     assert (found["last_call_s"], found["keep_alive_s"], found["settle_s"]) == (1, 2, 120)
 
     assert f"{installed_version('torch')}.".startswith(f"{engines.torch_release().removeprefix('torch ')}.")
-
-
-@pytest.mark.parametrize("kind", ENGINES.values(), ids=list(ENGINES))
-def test_each_row_has_what_controller_and_workers_need_and_a_stand_in_that_can_always_be_used(kind: EngineKind) -> None:
-    assert {"collective_s", "settle_s"} <= kind.timers.keys()
-    assert kind.stand_in in ("", engines.DEFAULT_ENGINE)
-
-
-def test_the_fast_engine_can_be_used_with_this_torch_and_this_python() -> None:
-    """The tests run under each release that docs/dev/versions.md has a row of."""
-    assert ENGINES["fast"].problem() == ""
 
 
 def test_what_a_torch_lacks_of_the_private_parts_of_the_fast_engine_is_named_and_stock_stands_in(

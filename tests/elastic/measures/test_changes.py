@@ -8,7 +8,6 @@ from support.timelines import JOB, Timeline, killed
 from pytest_distbench.elastic.measures import measure
 from pytest_distbench.elastic.measures.history import History, change_results, unplanned
 from pytest_distbench.elastic.records import event, unaccounted_s
-from pytest_distbench.records.wire import Event
 
 PARTS = {
     "detect": 23.5 - 20.5,
@@ -54,22 +53,6 @@ def ran(*slots: int, steps: int, stable: float, number: int = 0) -> Timeline:
     return timeline
 
 
-def joined(*lines: Event) -> Timeline:
-    timeline = ran(0, steps=11, stable=12.5)
-    timeline.change(14.5, 0, "join", [1], [0, 1])
-    timeline.lines += lines
-    timeline.generation(1, [0, 1], first=23.0, steps=3, resumed=10)
-    timeline.stable(25.1, 0, 1, 2)
-    return timeline
-
-
-def test_a_join_stalls_from_the_last_old_step_however_long_the_newcomer_took_to_come() -> None:
-    [change] = change_results(joined().history)
-
-    assert (change.stall_s, change.recovery_s, change.joiner_ready_s) == (3.0, 8.5, 8.5)
-    assert change.steps_redone == 1
-
-
 def test_a_leave_stops_the_node_first_and_is_noticed_then_and_its_slot_is_free_with_its_agent() -> None:
     timeline = ran(0, 1, steps=5, stable=12.1)
     timeline.change(14.5, 0, "leave", [1], [0])
@@ -84,9 +67,15 @@ def test_a_leave_stops_the_node_first_and_is_noticed_then_and_its_slot_is_free_w
     assert unaccounted_s(change) == pytest.approx(0.0)
 
 
-def test_a_join_stops_the_survivor_from_its_last_step_on() -> None:
-    [change] = change_results(joined(event("worker_ended", t=20.25, slot=0, pid=0)).history)
+def test_a_join_stalls_and_stops_the_survivor_from_its_last_step_on_however_long_the_newcomer_took_to_come() -> None:
+    timeline = ran(0, steps=11, stable=12.5)
+    timeline.change(14.5, 0, "join", [1], [0, 1])
+    timeline.lines.append(event("worker_ended", t=20.25, slot=0, pid=0))
+    timeline.generation(1, [0, 1], first=23.0, steps=3, resumed=10)
+    timeline.stable(25.1, 0, 1, 2)
+    [change] = change_results(timeline.history)
 
+    assert (change.stall_s, change.recovery_s, change.joiner_ready_s, change.steps_redone) == (3.0, 8.5, 8.5, 1)
     assert (change.parts["detect"], change.parts["stop"]) == pytest.approx((20.0 - 14.5, 21.5 - 20.0))
     assert unaccounted_s(change) == pytest.approx(0.0)
 

@@ -16,8 +16,8 @@ from pytest_distbench.records.wire import Event
 
 
 def test_a_demand_has_a_latency_once_its_server_is_ready() -> None:
-    found = {m.key: m.value for m in launch_of(SERVED).measurements}
-    assert (found["preempt_latency"], found["serving_ready"]) == (0.5, 2.0)
+    ready = {m.key: m.value for m in launch_of(SERVED).measurements}
+    assert (ready["preempt_latency"], ready["serving_ready"]) == (0.5, 2.0)
 
     lines, jobs = served()
     _, measurements = measure_pool(SERVED, lines[:6], jobs)
@@ -25,11 +25,9 @@ def test_a_demand_has_a_latency_once_its_server_is_ready() -> None:
     assert (found["preempt_latency"], found["serving_ready"]) == (None, None)
 
     # Three seconds of it, of two slots over 22 s: the training's steps are 1 s each, 3 of two and 15 of one
-    found = {m.key: m.value for m in launch_of(SERVED).measurements}
-    lines, jobs = served()
     _, without = measure_pool(SERVED, [line for line in lines if line.what != "server_ready"], jobs)
     idle = {m.key: m.value for m in without}
-    assert round(((found["productive"] or 0) - (idle["productive"] or 0)) * 2 * 22, 6) == 3.0
+    assert round(((ready["productive"] or 0) - (idle["productive"] or 0)) * 2 * 22, 6) == 3.0
 
 
 def test_a_row_for_each_stretch_in_which_slots_and_demand_were_the_same() -> None:
@@ -87,7 +85,6 @@ def test_slots_are_held_until_they_are_free_or_the_pool_ends() -> None:
     assert (found["slots_kept[job=A]"], found["slots_kept[job=B]"]) == (0.5, 1.0)
 
     # A has 11.5 s of a slot, B 17.5 and 10; of use are 10, 6 and twice 6 steps of a second
-    found = values(launch_of(POOL))
     assert found["allocated"] == pytest.approx(39 / 44)
     assert found["productive"] == pytest.approx(28 / 44)
 
@@ -99,7 +96,6 @@ def test_slots_are_held_until_they_are_free_or_the_pool_ends() -> None:
     assert [hold.end_s for hold in cut.holds] == [19.0, 19.0]  # of the last step
     assert [job.told.ended_s for job in cut.jobs] == [None, None]
 
-    lines, _ = shared()
     assert measure_pool(POOL, lines[:2], {"A": [], "B": []}) == ([], [])
 
 
@@ -145,18 +141,15 @@ def test_generations_count_where_they_took_steps() -> None:
     assert (history.step_s(2), history.step_s(1), history.step_s(3)) == (1.0, 0.5, None)
 
 
-def test_epochs_have_their_time_their_loss_and_their_rates() -> None:
+def test_epochs_have_their_time_loss_rate_and_world_sizes_and_what_changes_cost_them() -> None:
     history = killed().history
     epochs = epoch_results(history, change_results(history))
-    assert [epoch.epoch for epoch in epochs] == [0, 1, 2]
+
+    assert [(e.epoch, e.nodes, e.changes) for e in epochs] == [(0, [2], []), (1, [2], []), (2, [1], [0])]
     assert sum(epoch.seconds for epoch in epochs) == pytest.approx(27.5 - 11.0)
-
-    history = killed().history
-    epochs = epoch_results(history, [])
     assert epochs[0].loss == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
-    assert [epoch.lr for epoch in epochs] == [0.2, 0.2, 0.1]
-
-    assert rate_changes(killed().history) == [
+    assert [(e.lr, e.stall_s, e.steps_redone) for e in epochs] == [(0.2, 0.0, 0), (0.2, 0.0, 0), (0.1, 5.0, 4)]
+    assert rate_changes(history) == [
         event("rate", t=0.0, step=1, epoch=0, nodes=2, lr=0.2),
         event("rate", t=14.0, step=7, epoch=2, nodes=1, lr=0.1),
     ]
@@ -197,13 +190,3 @@ def test_the_time_of_a_step_is_looked_for_once_however_often_it_is_asked_for(mon
 
     assert {history.step_s(2) for _ in range(10)} == {1.0}
     assert len(asked) == 2
-
-
-def test_an_epoch_has_its_world_sizes_its_changes_and_what_they_cost() -> None:
-    history = killed().history
-    epochs = epoch_results(history, change_results(history))
-
-    assert [epoch.nodes for epoch in epochs] == [[2], [2], [1]]
-    assert [epoch.changes for epoch in epochs] == [[], [], [0]]
-    assert [epoch.stall_s for epoch in epochs] == [0.0, 0.0, 5.0]
-    assert [epoch.steps_redone for epoch in epochs] == [0, 0, 4]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.launching import RunInside
@@ -82,14 +84,25 @@ def test_step(forecast, way):
 """
 
 
+@pytest.fixture(autouse=True)
+def _project(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\n")
+
+
+def measured() -> list[dict[str, Any]]:
+    """By key, of each case of the run that was recorded."""
+    return [
+        {each.key: each.value for each in result.launches[0].measurements}
+        for result in read_run_record(Path("run.json")).results
+    ]
+
+
 def test_a_change_that_costs_something_on_many_ranks_is_red(
     pytester: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytester.makeini("[pytest]\n")
     pytester.makepyfile(bodies=BODIES, test_step=TESTS)
     run_inside("--distbench-update=new", "--distbench-json=run.json").assert_outcomes(passed=2)
-    record = read_run_record(pytester.path / "run.json")
-    ddp, fsdp = ({each.key: each.value for each in result.launches[0].measurements} for result in record.results)
+    ddp, fsdp = measured()
 
     assert ddp["efficiency[ranks=1]"] == fsdp["efficiency[ranks=1]"] == 1.0
     assert ddp["step_forecast[ranks=64]"] > ddp["step_forecast[ranks=8]"] > ddp["step_forecast[ranks=1]"]
@@ -149,13 +162,9 @@ def test_matrices(forecast):
 
 def test_what_is_waited_for_is_exposed(pytester: pytest.Pytester, run_inside: RunInside) -> None:
     """A gather of what was computed before it, unlike one of FSDP; and DDP sorts its buckets anew in no step."""
-    pytester.makeini("[pytest]\n")
     pytester.makepyfile(bodies=BODIES, late=LATE, test_step=OTHERS)
     run_inside("--distbench-json=run.json").assert_outcomes(passed=5)
-    results = read_run_record(pytester.path / "run.json").results
-    early, late, sorted_anew, steady, matrices = (
-        {each.key: each.value or 0.0 for each in result.launches[0].measurements} for result in results
-    )
+    early, late, sorted_anew, steady, matrices = measured()
 
     assert early["exposed[ranks=8]"] == 0
     assert late["exposed[ranks=8]"] == pytest.approx(late["communication[ranks=8]"], rel=1e-3)
@@ -167,7 +176,6 @@ def test_what_is_waited_for_is_exposed(pytester: pytest.Pytester, run_inside: Ru
 def test_a_call_that_only_became_exposed_is_named_with_its_time_before(
     pytester: pytest.Pytester, run_inside: RunInside
 ) -> None:
-    pytester.makeini("[pytest]\n")
     late = LATE.replace('rank.params["is_late"]', "IS_LATE").replace("def train", "IS_LATE = False\n\ndef train")
     test = 'def test_gather(forecast):\n    forecast("late.py::train", worlds=[8], cluster="h100-ib400")\n'
     pytester.makepyfile(late=late, test_step=test)
@@ -184,7 +192,6 @@ def test_a_call_that_only_became_exposed_is_named_with_its_time_before(
 
 
 def test_computing_is_measured_where_the_cluster_states_none(pytester: pytest.Pytester, run_inside: RunInside) -> None:
-    pytester.makeini("[pytest]\n")
     pytester.makepyfile(bodies=BODIES, test_step=TESTS.replace('"h100-ib400"', '"mine.toml"'))
     (pytester.path / "mine.toml").write_text(MEASURED)
     run_inside("--distbench-json=run.json").assert_outcomes(passed=2)
@@ -256,15 +263,14 @@ def scaled(rank):
 
 
 def test_tensors_without_data_make_the_same_forecast(pytester: pytest.Pytester, run_inside: RunInside) -> None:
-    pytester.makeini("[pytest]\n")
     pytester.makepyfile(bodies=BODIES, odd=ODD, test_step=FAKE)
     run_inside("--distbench-json=run.json").assert_outcomes(passed=12)
-    launches = [result.launches[0] for result in read_run_record(pytester.path / "run.json").results]
-    found = [{each.key: each.value for each in launch.measurements} for launch in launches]
+    found = measured()
 
     for with_data, without in zip(found[::2], found[1::2], strict=True):
         assert with_data == pytest.approx(without, rel=1e-3)
-    assert [launch.fingerprints for launch in launches[::2]] == [launch.fingerprints for launch in launches[1::2]]
+    fingerprints = [result.launches[0].fingerprints for result in read_run_record(Path("run.json")).results]
+    assert fingerprints[::2] == fingerprints[1::2]
     matrices = found[4]["activation_bytes[ranks=64]"]  # a batch of 8; a rank has 1 of 64 columns
     assert matrices == 4 * (8 * 64 + 8 * 1 + 8 * 64 + 8 * 1 + 8 * 64)
 
@@ -309,13 +315,9 @@ def test_step(forecast, way):
 
 
 def test_code_that_moves_as_much_memory_computes_as_long(pytester: pytest.Pytester, run_inside: RunInside) -> None:
-    pytester.makeini("[pytest]\n")
     pytester.makepyfile(equal=EQUAL, test_step=PAIRS)
     run_inside("--distbench-json=run.json").assert_outcomes(passed=14)
-    steps = [
-        {each.key: each.value for each in result.launches[0].measurements}["step_forecast[ranks=1]"]
-        for result in read_run_record(pytester.path / "run.json").results
-    ]
+    steps = [case["step_forecast[ranks=1]"] for case in measured()]
 
     for one, other in zip(steps[::2], steps[1::2], strict=True):
         assert one == pytest.approx(other, rel=1e-2)
@@ -342,7 +344,6 @@ REFUSED = {
 
 
 def test_what_cannot_be_forecast_is_refused(pytester: pytest.Pytester, run_inside: RunInside) -> None:
-    pytester.makeini("[pytest]\n")
     calls = "\n".join(f"def test_{i}(forecast):\n    {each}" for i, each in enumerate(REFUSED))
     pytester.makepyfile(bodies=BODIES, test_step=calls)
     (pytester.path / "mine.toml").write_text(MEASURED)
@@ -364,7 +365,6 @@ def test_sweep(collective_sweep, collective):
 
 
 def test_a_sweep_becomes_a_cluster(pytester: pytest.Pytester, run_inside: RunInside) -> None:
-    pytester.makeini("[pytest]\n")
     pytester.makepyfile(test_sweep=SWEEP)
     run_inside("--world-size=2", "--distbench-json=run.json").assert_outcomes(passed=2)
     made = [sys.executable, "-m", "pytest_distbench", "cluster"]

@@ -157,7 +157,10 @@ def test_what_was_called_in_another_way_is_a_row_of_its_own() -> None:
         [result(gathered(64)), result(gathered(64, in_place=True, group="half", parts=4, together="async"))]
     )
 
-    assert [(row.mode, row.how) for row in rows] == [("batch", "hot"), ("batch", "hot group=half async parts=4")]
+    assert [(row.sent.mode, row.sent.how) for row in rows] == [
+        ("batch", "hot"),
+        ("batch", "hot group=half async parts=4"),
+    ]
 
 
 def test_a_pair_without_times_is_a_row_with_its_reason() -> None:
@@ -170,7 +173,7 @@ def test_a_pair_without_times_is_a_row_with_its_reason() -> None:
     assert row.note == "gloo: Invalid scalar type (the baseline has it)"
 
     rows = collective_rows([failed(), result(gathered(64))])
-    assert (rows[0].verdict, rows[0].note, rows[0].dtype) == ("failed", "all_reduce: 3 wrong elements", "int8")
+    assert (rows[0].verdict, rows[0].note, rows[0].sent.dtype) == ("failed", "all_reduce: 3 wrong elements", "int8")
     assert footer(rows)[0] == "# Out of bounds values : 0 FAILED, and 1 sweep without numbers"
 
     at = {"message_bytes": 64}
