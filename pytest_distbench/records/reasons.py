@@ -301,7 +301,7 @@ _OURS: dict[ReasonCode, Reason] = {
         ),
         printed=(
             r"baseline has it, and this run did not|not measured by this test|is not measured|the candidate does not"
-            r"|; this run has none"
+            r"|; this run has none|not the number that the base judges"
             r"|recorded (as|by) |(series|launch); the baseline has"
         ),
     ),
@@ -421,7 +421,7 @@ _OURS: dict[ReasonCode, Reason] = {
         next_step=RECORD,
         printed=(
             r"the baseline has (one launch|no value)|so it is not exact|no value in .* pairs|baseline missed its goal"
-            r"|record the baseline again|baseline's curve has"
+            r"|record the baseline again|baseline's curve has|a launch of the baseline took"
         ),
         mark="x",
         updates=True,
