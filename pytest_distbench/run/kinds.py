@@ -15,7 +15,6 @@ import contextlib
 import functools
 import itertools
 import math
-import os
 import random
 import threading
 import time
