@@ -68,7 +68,7 @@ def test_a_run_on_a_gpu_of_another_waits_for_it_and_names_it(pytester: pytest.Py
     pytester.makepyfile(test_meets=MEETS)
     uuid = HOSTS[HOST].cards[1].uuid
     with lease([uuid], on_wait=pytest.fail):
-        run = start(pytester.path, "1,2", "a", "a")
+        run = start(pytester.path, "1,2", "a", "a", "--gpu")
         line = next((line for line in run.stdout or () if "waiting for" in line), "")
     output, _ = run.communicate(timeout=LIMIT_S)
 
