@@ -36,6 +36,7 @@ from pytest_distbench.run.against import (
     ReferenceSide,
     Variant,
     VariantKey,
+    find_missed,
     outside,
     python_path,
 )
@@ -324,6 +325,12 @@ class Launching:
         if record is None:
             shutil.rmtree(plan.directory, ignore_errors=True)
             return None
+        judged = self.compared_with.judged if self.compared_with is not None else None
+        if judged is not None and record.outcome == "failed" and not side:
+            trees = {"root": Path(judged.root), "tree": Path(judged.candidate), "folder": Path(plan.folder)}
+            if missed := find_missed(record, **trees):
+                of_base = "of the change was not used: by its name or folder it judges, and is the base's"
+                record = replace(record, reason=f"{missed[0]} {of_base} ({record.reason})")
         self.directory.take(record, plan.title, side)
         return mask_record(record, _secrets(plan))
 

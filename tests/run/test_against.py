@@ -12,7 +12,7 @@ from support.repositories import git
 from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.launch.starters.parent import read_at_start
 from pytest_distbench.records.launch import ErrorReport, LaunchRecord, RankFate
-from pytest_distbench.run.against import Variant, find_links, hint, link, outside
+from pytest_distbench.run.against import Variant, find_links, find_missed, link, outside
 from pytest_distbench.run.directory import Revision
 
 
@@ -43,31 +43,33 @@ def test_a_path_that_cannot_be_linked_is_refused(path: str, root: Path) -> None:
         find_links([path], folder=root, root=root)
 
 
+TRAIN = "data/tokens/train.bin"
+
+
 @pytest.mark.parametrize(
     ("kind", "message", "missed"),
     [
-        ("FileNotFoundError", "[Errno 2] No such file or directory: 'data/tokens/train.bin'", ("train.bin", "data")),
+        (
+            "FileNotFoundError",
+            "[Errno 2] No such file or directory: 'data/tokens/train.bin'",
+            (TRAIN, "data"),
+        ),
         ("FileNotFoundError", "[Errno 2] No such file or directory: '{tree}/data/tokens'", ("data/tokens", "data")),
-        ("RuntimeError", "file 'data/tokens/train.bin' does not exist", ("train.bin", "data")),
+        ("RuntimeError", "file 'data/tokens/train.bin' does not exist", (TRAIN, "data")),
         ("ModuleNotFoundError", "No module named 'pkg._version'", ("pkg/_version.py", "pkg/_version.py")),
         ("FileNotFoundError", "[Errno 2] No such file or directory: 'nowhere/at/all'", None),
         ("FileNotFoundError", "[Errno 2] No such file or directory: '/etc/nowhere'", None),
         ("ValueError", "'data/tokens/train.bin' is damaged", None),
     ],
 )
-def test_what_is_missed_and_is_in_the_working_tree_is_told_and_other_failures_have_no_such_hint(
+def test_what_is_missed_and_is_in_the_working_tree_is_found_with_its_topmost_folder(
     kind: str, message: str, missed: tuple[str, str] | None, root: Path, tree: Path
 ) -> None:
     error = ErrorReport(kind=kind, message=message.format(tree=tree), traceback="", raised_at=0.0)
     fate = RankFate(rank=0, outcome="failed", phase="body", how=f"raised {kind}", error=error)
     failed = LaunchRecord(index=0, outcome="failed", wall_s=1.0, fates=[fate])
-    told = hint(failed, root=root, tree=tree, folder=tree)
-    if missed is None:
-        assert told == ""
-        return
 
-    assert f"{missed[0]} is in the working tree and not in the other revision" in told
-    assert told.endswith(f"write distbench_against_link = {missed[1]} into the ini file")
+    assert find_missed(failed, root=root, tree=tree, folder=tree) == (missed and tuple(map(Path, missed)))
 
 
 def is_clean(project: pytest.Pytester) -> bool:
