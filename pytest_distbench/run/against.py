@@ -11,7 +11,7 @@ import os
 import random
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replaced
 from pathlib import Path
@@ -85,6 +85,25 @@ def find_missed(record: LaunchRecord, *, root: Path, tree: Path, folder: Path) -
         if (root / path).exists():
             return path, first
     return None
+
+
+def untracked(root: Path, read: Iterable[str], began: float) -> list[str]:
+    """The topmost names below a repository of what was read and git does not track.
+
+    Neither what is installed there, nor hidden, nor written since the launch began (seconds of the wall clock).
+    """
+    listed = git.run(root, "ls-files", "-z").stdout
+    tracked = set(filter(None, listed.split("\0")))
+    tracked |= {str(parent) for name in tracked for parent in Path(name).parents}
+    found = set()
+    for name in read:
+        path = Path(name)
+        parts = path.relative_to(root).parts
+        is_ours = not is_installed_here(name) and not any(part.startswith((".", "__pycache__")) for part in parts)
+        if is_ours and path.exists() and path.stat().st_mtime < began:
+            tops = (str(Path(*parts[:depth])) for depth in range(1, len(parts) + 1))
+            found.add(next((top for top in tops if top not in tracked), ""))
+    return sorted(found - {""})
 
 
 _BUILDS = "TORCH_EXTENSIONS_DIR"

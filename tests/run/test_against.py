@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from support.repositories import git
 from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.launch.starters.parent import read_at_start
 from pytest_distbench.records.launch import ErrorReport, LaunchRecord, RankFate
-from pytest_distbench.run.against import Variant, find_links, find_missed, link, outside
+from pytest_distbench.run.against import Variant, find_links, find_missed, link, outside, untracked
 from pytest_distbench.run.directory import Revision
 
 
@@ -205,3 +207,21 @@ def test_each_side_builds_extensions_in_a_folder_of_its_own_unless_the_user_has_
 
 def test_a_folder_that_differs_by_side_starts_no_process_anew() -> None:
     assert read_at_start({"TORCH_EXTENSIONS_DIR": "a", "TORCH_HOME": "b"}) == {"TORCH_HOME": "b"}
+
+
+def test_what_was_read_and_git_does_not_track_is_named_by_its_topmost_folder(tmp_path: Path) -> None:
+    git(tmp_path, "init", "--quiet")
+    tracked, others = (
+        ["src/model.py", "old.txt"],
+        ["data/shards/0.bin", "data/shards/1.bin", "src/local.cfg", ".cache/x"],
+    )
+    names = [*tracked, *others, "made.txt"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    git(tmp_path, "add", *tracked)
+    began = time.time()
+    os.utime(tmp_path / "made.txt", (began + 1, began + 1))
+    read = [str(tmp_path / name) for name in [*names, "src", "nowhere/at/all"]]
+
+    assert untracked(tmp_path, read, began) == ["data", "src/local.cfg"]
