@@ -37,7 +37,7 @@ BUDGETS = {
     "scripts.md": 1300,
     "writing.md": 1600,
     "baselines.md": 1200,
-    "against.md": 1195,  # whose tests judge a change, which files these are, and what of its numbers is theirs
+    "against.md": 1205,  # whose tests judge a change, which files these are, and what of its numbers is theirs
     "ci.md": 1565,  # pull requests from forks
     "hosts.md": 1700,
     "noise.md": 1000,
@@ -71,8 +71,8 @@ def test_a_page_keeps_to_its_words() -> None:
 
     assert {page.name for page in site} == {*BUDGETS, *GENERATED}
     assert {p.name: words([p]) for p in site if words([p]) > BUDGETS.get(p.name, 8_000)} == {}
-    assert words([page for page in site if page.name in GENERATED]) <= 8_560  # weights, options, baseline move
-    assert words([page for page in site if page.name not in GENERATED]) <= 30_250  # what a training leaves behind
+    assert words([page for page in site if page.name in GENERATED]) <= 8_570  # weights, options, baseline move
+    assert words([page for page in site if page.name not in GENERATED]) <= 30_260  # what a training leaves behind
 
 
 def test_the_sidebar_has_the_groups_and_labels_of_the_readme() -> None:

@@ -17,6 +17,7 @@ from pytest_distbench.extensions import Table
 from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.metric import UNASKED, Sample
 from pytest_distbench.records.reasons import ReasonCode
+from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 
 Absence = tuple[ReasonCode, str]  # why there is no baseline: a code and a sentence
@@ -92,7 +93,9 @@ def decide(c: Compared) -> Finding:
 def lost_in_part(c: Compared) -> Finding | None:
     if not c.lost or c.known_as is None:
         return None
-    return c.of_kind(c.known_as.better).finding("not-measured", c.lost)
+    found = c.of_kind(c.known_as.better).finding("not-measured", c.lost)
+    is_other_unit = c.known_as.unit != c.metric.unit  # one row has one unit
+    return replace(found, unit=c.known_as.unit, current=None) if is_other_unit else found
 
 
 def not_judged(c: Compared) -> Finding | None:

@@ -153,8 +153,8 @@ _ENTRY = _frames_in(
 )
 _OUTERMOST = _frames_in(main="run_rank|_end")
 """Our frame at the bottom of the main thread, which comes last: a dump with it is whole."""
-_OURS = r"/pytest_distbench/(?:jobs|launch|testing|worker|workloads|instruments\.py)"
-"""This package, and not a checkout that is called so."""
+_ROOMS = "|".join(sorted(path.parent.name for path in Path(__file__).parents[1].glob("*/__init__.py")))
+_OURS = rf"/pytest_distbench/(?:{_ROOMS}|instruments\.py)"  # this package, and not a checkout that is called so
 _LIBRARY = re.compile(rf"/site-packages/|{_OURS}|/lib/python3|^<")
 _PACKAGE = re.compile(r"^(.*/site-packages/[^/]+)")
 _WAITS = re.compile(rf"/(?:site|dist)-packages/torch/|{re.escape(_TORCH_FOLDER)}/|{_OURS}")

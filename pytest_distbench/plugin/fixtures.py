@@ -124,6 +124,7 @@ def _make_session(config: pytest.Config, settings: Settings) -> Session:
         on_output=state.progress.show_output if config.getoption("capture") == "no" else None,
         post_mortem=bool(config.getoption("usepdb")),
         compared_with=state.against,
+        root=config.rootpath,
     )
     is_compared = not settings.is_paired and settings.attach is None and settings.fake_rank is None
     is_confirmed = is_compared and settings.update is None and settings.confirm[0] != "off"

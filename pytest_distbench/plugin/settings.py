@@ -274,8 +274,10 @@ def _ranks(settings: Settings, given: Given) -> Settings:
 
     hosts, name = LAUNCHERS[settings.launcher].hosts, given.text("world-size")
     needs_gpus = settings.gpu and hosts != "many"
+    if not settings.gpu and settings.shares_gpu and given.typed("share") is not None:
+        raise given.refuse("share", "it shares GPUs between ranks: give --gpu too, or host alone")
     if not settings.gpu:
-        settings = replace(settings, share="", numa_binding="")
+        settings = replace(settings, share="host" if settings.shares_host else "", numa_binding="")
     elif settings.numa_binding:
         torch = hardware.installed_version("torch")
         if release_of(torch) < NUMA_SINCE:

@@ -289,10 +289,9 @@ class Options:
     )
     share: str = _advanced(
         "gpu: ranks share GPUs, unjudged; host: runs share a host",
-        "With --gpu. Runs that give host measure at the same time, each on its own GPUs.",
+        "Runs that give host measure at the same time: with --gpu each on its own GPUs, else with each other's noise.",
         metavar="WHAT",
         wanted=one_of(("gpu", "host", "gpu,host")),
-        needs={"gpu": "it shares GPUs, or the host between runs on different GPUs"},
         default="",
     )
     platform: str = _advanced("name of this hardware, in place of the detected one", metavar="NAME", default="")

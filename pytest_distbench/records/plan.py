@@ -252,6 +252,7 @@ class LaunchPlan(LaunchRequest, frozen=True, kw_only=True):
     numa_binding: str = ""  # which CPUs near its GPU a rank is bound to, a mode of torchrun's; empty: it may run on all
     post_mortem: bool = False  # an attached rank starts pdb where its body raised
     reports_progress: bool = False
+    notes_reads_below: str = ""  # a folder; each rank notes which files in it it reads; empty: none does
     preload: list[str] = []  # modules to import once for all processes, where what starts them can
     cpu_groups: list[str] = []
     """Folder of the control group of each rank, which is there while the launch runs; empty: no quota."""

@@ -11,7 +11,7 @@ import os
 import random
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replaced
 from pathlib import Path
@@ -65,10 +65,10 @@ def link(paths: Sequence[Path], *, root: Path, tree: Path) -> None:
         target.symlink_to(root / path)
 
 
-def hint(record: LaunchRecord, *, root: Path, tree: Path, folder: Path) -> str:
-    """What a launch of the reference missed although the working tree has it, and what to do; empty where nothing.
+def find_missed(record: LaunchRecord, *, root: Path, tree: Path, folder: Path) -> tuple[Path, Path] | None:
+    """What a launch missed in its tree although the working tree has it, and the topmost folder of it that is missing.
 
-    The other revision is checked out in the tree; relative paths of the launch were relative to the folder there.
+    Relative paths of the launch were relative to the folder.
     """
     names = []  # what errors that say that something is not there have in quotes; of a module the files it may be in
     for fate in record.fates:
@@ -83,11 +83,27 @@ def hint(record: LaunchRecord, *, root: Path, tree: Path, folder: Path) -> str:
         path = place.relative_to(tree)
         first = next((p for p in [*reversed(path.parents), path] if p != Path() and not (tree / p).exists()), path)
         if (root / path).exists():
-            return (
-                f"{path} is in the working tree and not in the other revision; does git ignore it? To link it, "
-                f"write {OPTION} = {first} into the ini file"
-            )
-    return ""
+            return path, first
+    return None
+
+
+def untracked(root: Path, read: Iterable[str], began: float) -> list[str]:
+    """The topmost names below a repository of what was read and git does not track.
+
+    Neither what is installed there, nor hidden, nor written since the launch began (seconds of the wall clock).
+    """
+    listed = git.run(root, "ls-files", "-z").stdout
+    tracked = set(filter(None, listed.split("\0")))
+    tracked |= {str(parent) for name in tracked for parent in Path(name).parents}
+    found = set()
+    for name in read:
+        path = Path(name)
+        parts = path.relative_to(root).parts
+        is_ours = not is_installed_here(name) and not any(part.startswith((".", "__pycache__")) for part in parts)
+        if is_ours and path.exists() and path.stat().st_mtime < began:
+            tops = (str(Path(*parts[:depth])) for depth in range(1, len(parts) + 1))
+            found.add(next((top for top in tops if top not in tracked), ""))
+    return sorted(found - {""})
 
 
 _BUILDS = "TORCH_EXTENSIONS_DIR"
@@ -216,8 +232,12 @@ class ReferenceSide:
         revision = self.variant.revision
         if revision is not None and self.tree is not None:
             folder = Path(plan.folder)
-            if missed := hint(record, root=revision.root, tree=self.tree, folder=folder):
-                reason = f"in {self.variant}: {missed} ({record.reason})"
+            if missed := find_missed(record, root=revision.root, tree=self.tree, folder=folder):
+                path, first = missed
+                reason = (
+                    f"in {self.variant}: {path} is in the working tree and not in the other revision; does git ignore "
+                    f"it? To link it, write {OPTION} = {first} into the ini file ({record.reason})"
+                )
         return replace(record, reason=reason)
 
     def _plan(self, plan: LaunchPlan, number: int) -> LaunchPlan:

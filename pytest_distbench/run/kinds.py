@@ -15,7 +15,6 @@ import contextlib
 import functools
 import itertools
 import math
-import os
 import random
 import threading
 import time
@@ -186,7 +185,7 @@ class UtilisationAround(Around):
 
     def looks(self, wait: Callable[[float], bool]) -> Iterator[tuple[float, float]]:
         """Until waiting says that it is over: a moment, and the share that was busy since the one before."""
-        cpus = len(usable_cpus() or ()) or os.cpu_count() or 1
+        cpus = len(usable_cpus())
         start = last = self._now()
         before = self._busy()
         is_over = False

@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from pytest_distbench import git
 from pytest_distbench.errors import ConfigurationError, ExtensionError, LauncherError, ReadingError, blame, line_of
 from pytest_distbench.launch.evidence import read_sign
 from pytest_distbench.launch.fates import mask_record
@@ -31,18 +33,23 @@ from pytest_distbench.records.metric import UNASKED, metric_name
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.against import (
+    OPTION,
     Candidate,
     LauncherKey,
     ReferenceSide,
     Variant,
     VariantKey,
+    find_missed,
     outside,
     python_path,
+    untracked,
 )
 from pytest_distbench.run.directory import RunDirectory
 from pytest_distbench.run.kinds import AroundSetup, Surroundings, devices, kind_of, run_launch
 from pytest_distbench.run.request import Settings
+from pytest_distbench.units import and_more
 from pytest_distbench.worker import bodies
+from pytest_distbench.worker.reads import read_notes
 
 
 @dataclass
@@ -67,7 +74,9 @@ class Launching:
     _directory: RunDirectory | None = None
     _launchers: dict[LauncherKey, list[Launcher]] = field(default_factory=dict)
     _references: dict[VariantKey, ReferenceSide] = field(default_factory=dict)
+    root: Path = field(default_factory=Path.cwd)
     _unprepared: ExtensionError | None = None
+    _named: set[str] = field(default_factory=set)
 
     @functools.cached_property
     def surroundings(self) -> Surroundings:
@@ -179,10 +188,41 @@ class Launching:
         self.on_progress(f"launch {index + 1}")
         with self._room():
             plan = self._plan(request, index, self.compared_with, only=only)
+            is_recording = self.settings.update is not None and index == 0
+            if is_recording and isinstance(plan.work, Ranks):
+                plan = replace(plan, notes_reads_below=self._repository)
+            began = time.time()
             [record] = self._surrounded(plan, lambda side: [run_launch(plan, side)])
+            if record is not None and record.outcome == "passed" and plan.notes_reads_below:
+                record = self._with_unlinked(record, plan, began)
             kept = self._keep(record, plan)
         assert kept is not None
         return kept
+
+    @functools.cached_property
+    def _repository(self) -> str:
+        try:
+            found = git.run(self.root, "rev-parse", "--show-toplevel")
+        except OSError:
+            return ""
+        return "" if found.returncode else os.path.realpath(found.stdout.removesuffix("\n"))
+
+    def _with_unlinked(self, record: LaunchRecord, plan: LaunchPlan, began: float) -> LaunchRecord:
+        """The record with a remark on what its ranks read and another revision lacks; each is named once a run."""
+        root, read = Path(self._repository), read_notes(plan.directory)
+        linked = [(self.root / name).resolve() for name in self.settings.against_link]
+        found = [
+            os.path.relpath(root / name, self.root)
+            for name in untracked(root, read, began)
+            if not any((root / name).is_relative_to(link) for link in linked)
+        ]
+        new = [name for name in found if name not in self._named]
+        self._named.update(new)
+        if not new:
+            return record
+        told = f"reads {and_more(new)}, which git does not track: A/B with another revision needs it"
+        remark = f"{told}; to link it, write {OPTION} = {', '.join(new)} into the ini file"
+        return replace(record, remarks=[*record.remarks, remark])
 
     def launch_beside(
         self, variant: Variant, request: LaunchRequest, index: int, *, only: Sequence[str], times: int = 1
@@ -324,6 +364,12 @@ class Launching:
         if record is None:
             shutil.rmtree(plan.directory, ignore_errors=True)
             return None
+        judged = self.compared_with.judged if self.compared_with is not None else None
+        if judged is not None and record.outcome == "failed" and not side:
+            trees = {"root": Path(judged.root), "tree": Path(judged.candidate), "folder": Path(plan.folder)}
+            if missed := find_missed(record, **trees):
+                of_base = "of the change was not used: by its name or folder it judges, and is the base's"
+                record = replace(record, reason=f"{missed[0]} {of_base} ({record.reason})")
         self.directory.take(record, plan.title, side)
         return mask_record(record, _secrets(plan))
 

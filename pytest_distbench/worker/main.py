@@ -33,6 +33,7 @@ from pytest_distbench.worker.line import ControlLine
 from pytest_distbench.worker.load import LoadWindow, oldest_marked, usable_cpus
 from pytest_distbench.worker.membership import join_group, keep_destroyed_groups, leave_group
 from pytest_distbench.worker.process import MemoryPeak
+from pytest_distbench.worker.reads import note_reads
 from pytest_distbench.worker.script import run_script, watched_steps
 from pytest_distbench.worker.torch_internals import find_collectives, join_fake_groups_only, stand_around_rebuilds
 
@@ -65,6 +66,8 @@ def run_rank(plan_path: str) -> NoReturn:
     if plan.cpu_groups:
         process.enter_control_group(plan.cpu_groups[rank])
     process.take_environment(plan)
+    if plan.notes_reads_below:
+        note_reads(plan.notes_reads_below, plan.directory, rank)
     if plan.namespaces:
         process.enter_namespaces(plan, rank)
     if not work.is_program:

@@ -85,6 +85,15 @@ def test_a_test_that_the_change_renames_with_its_code_fails_and_says_what_to_do(
     assert "if a test fails because it is to change, review them, and run without --distbench-judge" in told
 
 
+def test_library_code_that_has_the_name_of_a_test_is_said_to_be_left_out(propose: Propose) -> None:
+    library = "from test_sizes import SIZE\n\ndef size(layers):\n    return SIZE * layers\n"
+    folder = propose(Change(files={"library.py": library, "test_sizes.py": "SIZE = 1\n"}))
+    code, told = judged_changes.run(folder, *PYTEST, *AGAINST)
+
+    assert code == 1, told
+    assert "test_sizes.py of the change was not used: by its name or folder it judges, and is the base's" in told
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_judge_that_is_ended_from_outside_leaves_no_process_and_its_trees_not_for_long(
     propose: Propose, number: signal.Signals

@@ -40,8 +40,8 @@ MEETS = """
 pytestmark = [pytest.mark.spawn, pytest.mark.timeout(4 * LIMIT_S)]
 
 
-def start(folder: Path, devices: str, me: str, other: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "pytest", "--gpu", "--world-size=1", "--distbench-share=host"]
+def start(folder: Path, devices: str, me: str, other: str, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "pytest", *options, "--world-size=1", "--distbench-share=host"]
     return subprocess.Popen(
         [*command, *gpu_acceptance.STAND_IN, f"--distbench-json={me}.json"],
         cwd=folder,
@@ -51,10 +51,11 @@ def start(folder: Path, devices: str, me: str, other: str) -> subprocess.Popen[s
     )
 
 
-def test_runs_on_different_gpus_measure_at_once(pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize("options", [["--gpu"], []], ids=["GPUs", "CPUs"])
+def test_runs_that_share_a_host_measure_at_once(pytester: pytest.Pytester, options: list[str]) -> None:
     """Each waits in its rank until the other's rank is there too."""
     pytester.makepyfile(test_meets=MEETS)
-    runs = [start(pytester.path, "0,1", "a", "b"), start(pytester.path, "2,3", "b", "a")]
+    runs = [start(pytester.path, "0,1", "a", "b", *options), start(pytester.path, "2,3", "b", "a", *options)]
     told = [run.communicate(timeout=LIMIT_S)[0] for run in runs]
 
     assert [run.returncode for run in runs] == [0, 0], "".join(told)
@@ -67,7 +68,7 @@ def test_a_run_on_a_gpu_of_another_waits_for_it_and_names_it(pytester: pytest.Py
     pytester.makepyfile(test_meets=MEETS)
     uuid = HOSTS[HOST].cards[1].uuid
     with lease([uuid], on_wait=pytest.fail):
-        run = start(pytester.path, "1,2", "a", "a")
+        run = start(pytester.path, "1,2", "a", "a", "--gpu")
         line = next((line for line in run.stdout or () if "waiting for" in line), "")
     output, _ = run.communicate(timeout=LIMIT_S)
 

@@ -15,7 +15,7 @@ from support.documents import documents
 from support.nccl_texts import LATE, TEXTS, watchdog_log
 
 from pytest_distbench.launch import evidence
-from pytest_distbench.launch.evidence import is_in_own_code, read_abort, trim, waits_at, with_entered
+from pytest_distbench.launch.evidence import is_in_own_code, raised_at, read_abort, trim, waits_at, with_entered
 from pytest_distbench.launch.workplace import tail
 from pytest_distbench.records.launch import ErrorReport, RankFate
 from pytest_distbench.records.launch_files import LaunchFiles
@@ -306,3 +306,11 @@ def test_any_text_may_stand_for_stacks(text: str) -> None:
     for dump in (text, f"Current thread 0x1 (most recent call first):\n{text}", f'  File "{text}", line 3 in f\n'):
         assert isinstance(trim(dump), str)
         assert isinstance(waits_at(dump), str)
+
+
+@pytest.mark.parametrize("room", ["elastic/worker", "layouts", "workloads"])
+def test_the_users_line_is_named_whatever_room_of_ours_it_calls(room: str) -> None:
+    frames = [("/home/me/pytest_distbench/train.py", 7, "main"), (f"/env/pytest_distbench/{room}/loop.py", 3, "go")]
+    lines = "".join(f'  File "{file}", line {line}, in {name}\n    call()\n' for file, line, name in frames)
+
+    assert raised_at(f"Traceback (most recent call last):\n{lines}ValueError") == "train.py:7 in main, in go"

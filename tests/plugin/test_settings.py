@@ -90,7 +90,7 @@ def refused(made: pytest.Pytester, told: str, *arguments: str) -> None:
         (["--distbench-backend=gloo,"], "*--distbench-backend (ini: *): *; wanted one or more of gloo, *"),
         (["--distbench-backend=gloo,nope"], "*distbench-backend*; wanted one or more of gloo, nccl*"),
         (["--distbench-share=gpu"], "*--distbench-share (ini: *it shares GPUs*: give --gpu too*"),
-        (["--distbench-share=host"], "*--distbench-share (ini: *on different GPUs: give --gpu too*"),
+        (["--distbench-share=gpu,host"], "*--distbench-share (ini: *it shares GPUs*: give --gpu too*"),
         (["--gpu", "--distbench-share=disk"], "*--distbench-share*'disk'; wanted one of gpu, host, gpu,host*"),
         (
             ["--gpu", "--distbench-share=gpu,host", "--distbench-update"],

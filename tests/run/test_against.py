@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from support.repositories import git
 from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.launch.starters.parent import read_at_start
 from pytest_distbench.records.launch import ErrorReport, LaunchRecord, RankFate
-from pytest_distbench.run.against import Variant, find_links, hint, link, outside
+from pytest_distbench.run.against import Variant, find_links, find_missed, link, outside, untracked
 from pytest_distbench.run.directory import Revision
 
 
@@ -43,31 +45,33 @@ def test_a_path_that_cannot_be_linked_is_refused(path: str, root: Path) -> None:
         find_links([path], folder=root, root=root)
 
 
+TRAIN = "data/tokens/train.bin"
+
+
 @pytest.mark.parametrize(
     ("kind", "message", "missed"),
     [
-        ("FileNotFoundError", "[Errno 2] No such file or directory: 'data/tokens/train.bin'", ("train.bin", "data")),
+        (
+            "FileNotFoundError",
+            "[Errno 2] No such file or directory: 'data/tokens/train.bin'",
+            (TRAIN, "data"),
+        ),
         ("FileNotFoundError", "[Errno 2] No such file or directory: '{tree}/data/tokens'", ("data/tokens", "data")),
-        ("RuntimeError", "file 'data/tokens/train.bin' does not exist", ("train.bin", "data")),
+        ("RuntimeError", "file 'data/tokens/train.bin' does not exist", (TRAIN, "data")),
         ("ModuleNotFoundError", "No module named 'pkg._version'", ("pkg/_version.py", "pkg/_version.py")),
         ("FileNotFoundError", "[Errno 2] No such file or directory: 'nowhere/at/all'", None),
         ("FileNotFoundError", "[Errno 2] No such file or directory: '/etc/nowhere'", None),
         ("ValueError", "'data/tokens/train.bin' is damaged", None),
     ],
 )
-def test_what_is_missed_and_is_in_the_working_tree_is_told_and_other_failures_have_no_such_hint(
+def test_what_is_missed_and_is_in_the_working_tree_is_found_with_its_topmost_folder(
     kind: str, message: str, missed: tuple[str, str] | None, root: Path, tree: Path
 ) -> None:
     error = ErrorReport(kind=kind, message=message.format(tree=tree), traceback="", raised_at=0.0)
     fate = RankFate(rank=0, outcome="failed", phase="body", how=f"raised {kind}", error=error)
     failed = LaunchRecord(index=0, outcome="failed", wall_s=1.0, fates=[fate])
-    told = hint(failed, root=root, tree=tree, folder=tree)
-    if missed is None:
-        assert told == ""
-        return
 
-    assert f"{missed[0]} is in the working tree and not in the other revision" in told
-    assert told.endswith(f"write distbench_against_link = {missed[1]} into the ini file")
+    assert find_missed(failed, root=root, tree=tree, folder=tree) == (missed and tuple(map(Path, missed)))
 
 
 def is_clean(project: pytest.Pytester) -> bool:
@@ -203,3 +207,21 @@ def test_each_side_builds_extensions_in_a_folder_of_its_own_unless_the_user_has_
 
 def test_a_folder_that_differs_by_side_starts_no_process_anew() -> None:
     assert read_at_start({"TORCH_EXTENSIONS_DIR": "a", "TORCH_HOME": "b"}) == {"TORCH_HOME": "b"}
+
+
+def test_what_was_read_and_git_does_not_track_is_named_by_its_topmost_folder(tmp_path: Path) -> None:
+    git(tmp_path, "init", "--quiet")
+    tracked, others = (
+        ["src/model.py", "old.txt"],
+        ["data/shards/0.bin", "data/shards/1.bin", "src/local.cfg", ".cache/x"],
+    )
+    names = [*tracked, *others, "made.txt"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    git(tmp_path, "add", *tracked)
+    began = time.time()
+    os.utime(tmp_path / "made.txt", (began + 1, began + 1))
+    read = [str(tmp_path / name) for name in [*names, "src", "nowhere/at/all"]]
+
+    assert untracked(tmp_path, read, began) == ["data", "src/local.cfg"]

@@ -1,0 +1,43 @@
+"""The files below a folder that a rank reads: a recording notes them, to say which of them git does not track."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+_READS = ("open", "os.listdir", "os.scandir")
+_PREFIX = "reads"
+
+
+def note_reads(root: str, folder: str, rank: int) -> None:
+    """Append each path below ``root`` that this process or a fork of it reads, once, to a file in ``folder``.
+
+    An audit hook cannot be taken away, so only the first launch of a recording has it. What C++ opens is not seen.
+    """
+    seen: set[str] = set()
+    notes = os.open(os.path.join(folder, f"{_PREFIX}{rank}"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in _READS or not isinstance(arguments[0], str | bytes | os.PathLike):
+            return
+        if event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR):
+            return
+        try:
+            path = os.path.abspath(os.fsdecode(arguments[0]))
+            if path.startswith(f"{root}{os.sep}") and path not in seen:
+                seen.add(path)
+                os.write(notes, os.fsencode(path) + b"\0")
+        except (OSError, ValueError):
+            return  # what is raised here would be raised by the user's open()
+
+    sys.addaudithook(hook)
+
+
+def read_notes(folder: str) -> set[str]:
+    names: set[str] = set()
+    for entry in os.scandir(folder):
+        if entry.name.startswith(_PREFIX) and entry.name.removeprefix(_PREFIX).isdecimal():
+            with open(entry.path, "rb") as file:
+                names.update(map(os.fsdecode, filter(None, file.read().split(b"\0"))))
+    return names
