@@ -17,7 +17,9 @@ those of ``cudaGetErrorString``.
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import re
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -33,6 +35,8 @@ from pytest_distbench.records.launch import ErrorReport, RankFate
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.record import replace
 
+_LAST_PACE = 10  # collectives, by which it is seen how often a rank enters one
+_SOON_S, _TIMES_PACE = 1.0, 5.0  # a rank whose last collective is older, and by so many times its pace, hangs
 _UNCAUGHT = re.compile(rb"terminate called after throwing an instance of")
 _EXCEPTION = re.compile(r"instance of '(?P<kind>.+)'\n\s*what\(\):\s+(?P<what>.*)")
 _WHERE_IN_C = re.compile(r"^\[enforce fail at \S+\] ")
@@ -109,6 +113,7 @@ def with_entered(fate: RankFate, files: LaunchFiles) -> tuple[RankFate, bool]:
             if entry.group_name and not entry.is_p2p and entry.collective_seq_id > 0:
                 by_group.setdefault(f"{recorder} {entry.group_name}".strip(), []).append(entry)
     waiting = {}
+    fate = replace(fate, went_on=_went_on(list(chain(*recordings.values())), files.flight(fate.rank)))
     for name, entries in by_group.items():  # a group ends its collectives one by one
         ended = max((e.collective_seq_id for e in entries if e.is_over), default=0)
         if rest := [e for e in entries if e.collective_seq_id > ended]:
@@ -132,6 +137,16 @@ def with_entered(fate: RankFate, files: LaunchFiles) -> tuple[RankFate, bool]:
     fate = replace(fate, collective=f"{shown.op}{of}{within}", collective_number=shown.collective_seq_id)
     of_nccl = recordings.get("nccl", [])
     return fate, bool(of_nccl) and all(e.is_over for e in of_nccl)
+
+
+def _went_on(entries: Sequence[FlightEntry], dump: Path) -> int:
+    """How many collectives a rank had entered if it entered the last one as soon before the dump as ever; else 0."""
+    moments = sorted(entry.time_created_ns / 1e9 for entry in entries)[-_LAST_PACE:]
+    if len(moments) < _LAST_PACE:
+        return 0
+    pace_s = statistics.median(after - before for before, after in itertools.pairwise(moments))
+    stalled_s = dump.stat().st_mtime - moments[-1]
+    return max(entry.record_id for entry in entries) + 1 if stalled_s <= max(_SOON_S, _TIMES_PACE * pace_s) else 0
 
 
 def _moment(entry: FlightEntry) -> tuple[int, int]:

@@ -354,6 +354,11 @@ def _tell_hang(failed: Sequence[RankFate], after_s: float) -> str:
     waited = {f.collective for f in hung if f.collective_number and not f.collective_is_over}
     if not missing and len(waited) > 1 and all(f.is_hung and f.collective in waited for f in failed):
         return f"deadlock: {_waiting(failed, 'waits')}; ended after {after_s:.1f} s"
+    if all(f.went_on for f in failed):
+        entered = max(f.went_on for f in failed)
+        where = f"rank {hung[0].rank} at {hung[0].waits_at}" if hung[0].waits_at else f"in {hung[0].phase}"
+        went_on = f"its ranks went on, with {entered} collectives so far: {where}"
+        return f"ended after {after_s:.1f} s, its limit: {went_on}\nnext: --distbench-timeout, or fewer steps"
     shown = missing or hung
     phases = list(dict.fromkeys(f.phase for f in shown))
     places = [

@@ -278,7 +278,7 @@ def remark_lines(launches: Sequence[LaunchRecord]) -> list[str]:
 
 
 def _title_and_body(fate: RankFate) -> tuple[str, str]:
-    words = [f"{fate.how}, in phase {fate.phase}"]
+    words = [f"{'went on' if fate.went_on else fate.how}, in phase {fate.phase}"]
     if fate.waits_at:
         words.append(f"at {fate.waits_at}")
     if fate.collective_number is not None:

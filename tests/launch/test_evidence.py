@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -147,6 +148,22 @@ def test_a_recording_tells_the_last_collective_of_each_recorder(tmp_path: Path) 
     assert collective_of(found) == (2, "all_reduce of float32[8]", False)
     assert (found.entered, found.groups) == ({"0": 2}, {"0": [0, 1]})
     assert collective_of(of_pairs) == (0, "none", True)
+
+
+@pytest.mark.parametrize(
+    ("count", "stalled_s", "went_on"),
+    [(40, 0.5, 41), (40, 60.0, 0), (4, 0.5, 0)],
+    ids=["goes on", "hangs", "began"],
+)
+def test_a_rank_that_still_enters_collectives_when_its_time_is_up_does_not_hang(
+    tmp_path: Path, count: int, stalled_s: float, went_on: int
+) -> None:
+    made = [entry(number, time_created_ns=int(1e9 * (1000 + number / 5))) for number in range(1, count + 1)]
+    files, last_s = LaunchFiles(tmp_path), 1000 + count / 5
+    files.flight(0).write_bytes(msgspec.json.encode({"": {"entries": made}}))
+    os.utime(files.flight(0), (last_s, last_s + stalled_s))
+
+    assert with_entered(FATE, files)[0].went_on == went_on
 
 
 @pytest.mark.parametrize(

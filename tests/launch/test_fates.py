@@ -528,6 +528,7 @@ def hang_in(*names: str) -> list[RankFate]:
     ]
 
 
+MORE = "\nnext: --distbench-timeout, or fewer steps"
 BESIDES_FAILED = {"": "passed", "not today": "skipped"}
 
 
@@ -542,6 +543,14 @@ BESIDES_FAILED = {"": "passed", "not today": "skipped"}
         (
             [fate(1, HUNG, waits_at="a.py:7 in f"), waits(0)],
             "hung in body, ended after 4.0 s: rank 1 at a.py:7 in f; rank 0 waits in all_reduce, number 2",
+        ),
+        (
+            [fate(rank, HUNG, waits_at="f", went_on=5400 + rank) for rank in range(2)],
+            f"ended after 4.0 s, its limit: its ranks went on, with 5401 collectives so far: rank 0 at f{MORE}",
+        ),
+        (
+            [fate(0, HUNG, waits_at="a.py:7 in f"), fate(1, HUNG, waits_at="a.py:9 in f", went_on=5400)],
+            "hung in body, ended after 4.0 s: rank 0 at a.py:7 in f; rank 1 at a.py:9 in f",
         ),
         (
             [fate(1, HUNG, phase="import"), fate(0, HUNG, phase="rendezvous")],
