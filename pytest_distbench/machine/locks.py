@@ -74,11 +74,10 @@ def lease(uuids: Sequence[str], *, on_wait: Callable[[str], None]) -> Iterator[N
 def _holder(path: Path) -> tuple[str, int | None, bool]:
     """Who holds a lock, its process, and whether it is of one's own pytest-xdist run; None: it cannot be seen."""
     with contextlib.suppress(OSError, psutil.Error, ValueError, IndexError):
-        found = path.stat()
-        place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+        inode = str(path.stat().st_ino)  # overlayfs and btrfs give stat() another device than /proc/locks has
         for line in Path("/proc/locks").read_text().splitlines():
             fields = line.split()
-            if fields[1] == "FLOCK" and fields[5] == place:
+            if fields[1] == "FLOCK" and fields[5].rpartition(":")[2] == inode:
                 process = psutil.Process(int(fields[4]))
                 above = process.parent() if _OF_XDIST in " ".join(process.cmdline()) else None
                 is_ours = above is not None and above.pid == os.getppid()
