@@ -128,32 +128,10 @@ def compare(
         lost=lost,
         is_judge=beside is not None and beside.is_judge,
     )
-    sides: Mapping[str, tuple[Sequence[Sample], Sequence[Sample]]]
     if beside is None:
-        sides = {key: (stored.get(key, ()), now) for key, now in wanted.items()}
-        tolerances = accepted_changes(terms, launches, entry)
-        under = dataclasses.replace(
-            under,
-            busier_cores=busier_cores(entry, launches),
-            crowding=crowding(entry, launches, cores=terms.cores),
-            disturbance=disturbance(entry.gpu_norm if entry is not None else None, launches),
-        )
+        sides, tolerances, under = _with_stored(terms, launches, entry, stored, wanted, under)
     else:
-        sides = in_pairs(beside.references, launches, wanted, terms)
-        own = {key: METRIC_KINDS[now[0].better].tolerance for key, (_, now) in sides.items()}
-        for key, (then, (now, *_)) in sides.items():
-            if METRIC_KINDS[now.better].is_memory:
-                named = terms.own_tolerance_of(now.name, ())
-                own[key] = tolerance_of_memory(then) if named is None else named
-        tolerances = {k: beside.tolerance_of(sides[k][1][0]) if known is None else known for k, known in own.items()}
-        noisy = [now[0] for _, now in sides.values() if now[0].is_noisy]
-        under = dataclasses.replace(
-            under,
-            comparisons=comparisons * max(1, len(noisy)),
-            whole_comparisons=comparisons * max(1, sum(whole(m) is not None for m in noisy)),
-            looks=beside.looks,
-            spending=beside.spending,
-        )
+        sides, tolerances, under = _with_pairs(terms, launches, beside, wanted, under)
     again = in_pairs(beside.controls, launches, wanted, terms) if beside is not None and beside.controls else {}
     runs = find_runs(now[0] for then, now in sides.values() if then)
     noise = typical_noise(stored) if beside is None else {}
@@ -189,7 +167,6 @@ def compare(
     known = entry.fingerprints if entry is not None and not stale else {}
     known = {key: known[key] for key in known.keys() - left_out(list(known), found, terms)}
     if (prints := fingerprints_of(launches)) or known:
-        is_last = len(launches) >= most or case.conditions.backend == "fake"
         findings.append(
             judge_fingerprints(
                 known,
@@ -199,14 +176,64 @@ def compare(
                 drift=changed,
                 absent=None if absent is NO_BASELINE else absent,
                 is_wanted=terms.wants(METRIC),
-                is_last=is_last,
+                is_last=len(launches) >= most or case.conditions.backend == "fake",
             )
         )
+    return findings + _unseen(terms, launches, stored, found, is_paired=beside is not None)
+
+
+Sides = Mapping[str, tuple[Sequence[Sample], Sequence[Sample]]]  # metric key -> what the other side has of it, and this
+
+
+def _with_stored(
+    terms: Terms,
+    launches: Sequence[LaunchRecord],
+    entry: BaselineEntry | None,
+    stored: Metrics,
+    wanted: Metrics,
+    under: Circumstances,
+) -> tuple[Sides, dict[str, float], Circumstances]:
+    sides = {key: (stored.get(key, ()), now) for key, now in wanted.items()}
+    under = dataclasses.replace(
+        under,
+        busier_cores=busier_cores(entry, launches),
+        crowding=crowding(entry, launches, cores=terms.cores),
+        disturbance=disturbance(entry.gpu_norm if entry is not None else None, launches),
+    )
+    return sides, accepted_changes(terms, launches, entry), under
+
+
+def _with_pairs(
+    terms: Terms, launches: Sequence[LaunchRecord], beside: Beside, wanted: Metrics, under: Circumstances
+) -> tuple[Sides, dict[str, float], Circumstances]:
+    sides = in_pairs(beside.references, launches, wanted, terms)
+    tolerances = {}
+    for key, (then, (now, *_)) in sides.items():
+        own = METRIC_KINDS[now.better].tolerance
+        if METRIC_KINDS[now.better].is_memory:
+            named = terms.own_tolerance_of(now.name, ())
+            own = tolerance_of_memory(then) if named is None else named
+        tolerances[key] = beside.tolerance_of(now) if own is None else own
+    noisy = [now[0] for _, now in sides.values() if now[0].is_noisy]
+    under = dataclasses.replace(
+        under,
+        comparisons=under.comparisons * max(1, len(noisy)),
+        whole_comparisons=under.comparisons * max(1, sum(whole(m) is not None for m in noisy)),
+        looks=beside.looks,
+        spending=beside.spending,
+    )
+    return sides, tolerances, under
+
+
+def _unseen(
+    terms: Terms, launches: Sequence[LaunchRecord], stored: Metrics, found: Metrics, *, is_paired: bool
+) -> list[Finding]:
+    """What the other side has and this run did not measure."""
     unseen = [k for k in stored if metric_name(k) != PEAK_MEMORY and k not in found and terms.wants(metric_name(k))]
     reasons = left_out(unseen, found, terms)
     lacks = "the baseline has it, and this run did not measure it"
-    lacks = lacks if beside is None else "the baseline commit records it, the candidate does not"
-    return findings + [
+    lacks = "the baseline commit records it, the candidate does not" if is_paired else lacks
+    return [
         missing_finding(key, stored[key], lacks, found=found, launches=launches, left_out=reasons.get(key, ""))
         for key in unseen
     ]
