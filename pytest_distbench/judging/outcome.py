@@ -207,7 +207,8 @@ def state_of(result: CaseResult) -> str:
         return "measured"
     if "inconclusive" in kinds:
         return "inconclusive"
-    if any(v.code == "within-bound" for v in judged) and all(v.baseline is None for v in judged):
+    is_bounded = any(v.code == "within-bound" or any(not b.is_default for b in v.bounds) for v in result.verdicts)
+    if is_bounded and all(v.baseline is None for v in judged):
         return "bounds"
     return "new" if "new" in kinds else "environment" if "environment" in kinds else "passed"
 
