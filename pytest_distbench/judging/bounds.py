@@ -190,7 +190,7 @@ def _tighter(references: Sequence[Sample], current: Sample) -> list[Bound]:
         own = [b.value for b in current.bounds if b.side == bound.side and not b.is_default]
         if not bound.is_default and not any(bound.holds(value) for value in own):
             now = f"{_WORDS[bound.side]} {format_quantity(own[0], current.unit)}" if own else "none"
-            found.append(replace(bound, where=f"{bound.where}, the baseline commit's; the candidate's: {now}"))
+            found.append(replace(bound, where=f"{bound.where}, the other revision's; the candidate's: {now}"))
     return found
 
 

@@ -232,7 +232,7 @@ def _unseen(
     unseen = [k for k in stored if metric_name(k) != PEAK_MEMORY and k not in found and terms.wants(metric_name(k))]
     reasons = left_out(unseen, found, terms)
     lacks = "the baseline has it, and this run did not measure it"
-    lacks = "the baseline commit records it, the candidate does not" if is_paired else lacks
+    lacks = "the other revision records it, the candidate does not" if is_paired else lacks
     return [
         missing_finding(key, stored[key], lacks, found=found, launches=launches, left_out=reasons.get(key, ""))
         for key in unseen

@@ -567,7 +567,10 @@ def pattern(launch: Sample) -> str:
     fast, slow = (spread.median, spread.minimum) if is_rate else (spread.p25, spread.p95)
     if not is_rate and slow < MARKEDLY * fast:
         slow = spread.p99
-    times = [1 / v if is_rate else v for v in (fast, slow, spread.mean_but_slowest) if v > 0]
+    mean = spread.mean
+    if is_rate and spread.minimum > 0:  # the harmonic one, with the slowest
+        mean = spread.n / ((spread.n - 1) / spread.mean_but_slowest + 1 / spread.minimum)
+    times = [1 / v if is_rate else v for v in (fast, slow, mean) if v > 0]
     if len(times) < 3 or times[1] < MARKEDLY * times[0]:
         return ""
     share = Fraction((times[2] - times[0]) / (times[1] - times[0])).limit_denominator(10)

@@ -90,7 +90,7 @@ def find_missed(record: LaunchRecord, *, root: Path, tree: Path, folder: Path) -
 def untracked(root: Path, read: Iterable[str], began: float) -> list[str]:
     """The topmost names below a repository of what was read and git does not track.
 
-    Neither what is installed there, nor hidden, nor written since the launch began (seconds of the wall clock).
+    Neither what is installed there, nor hidden, nor made since the run began (seconds of the wall clock).
     """
     listed = git.run(root, "ls-files", "-z").stdout
     tracked = set(filter(None, listed.split("\0")))
@@ -100,7 +100,7 @@ def untracked(root: Path, read: Iterable[str], began: float) -> list[str]:
         path = Path(name)
         parts = path.relative_to(root).parts
         is_ours = not is_installed_here(name) and not any(part.startswith((".", "__pycache__")) for part in parts)
-        if is_ours and path.exists() and path.stat().st_mtime < began:
+        if is_ours and path.exists() and path.stat().st_ctime < began:  # an archive sets st_mtime
             tops = (str(Path(*parts[:depth])) for depth in range(1, len(parts) + 1))
             found.add(next((top for top in tops if top not in tracked), ""))
     return sorted(found - {""})

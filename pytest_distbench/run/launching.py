@@ -77,6 +77,7 @@ class Launching:
     root: Path = field(default_factory=Path.cwd)
     _unprepared: ExtensionError | None = None
     _named: set[str] = field(default_factory=set)
+    _began: float = field(default_factory=time.time)
 
     @functools.cached_property
     def surroundings(self) -> Surroundings:
@@ -191,10 +192,9 @@ class Launching:
             is_recording = self.settings.update is not None and index == 0
             if is_recording and isinstance(plan.work, Ranks):
                 plan = replace(plan, notes_reads_below=self._repository)
-            began = time.time()
             [record] = self._surrounded(plan, lambda side: [run_launch(plan, side)])
             if record is not None and record.outcome == "passed" and plan.notes_reads_below:
-                record = self._with_unlinked(record, plan, began)
+                record = self._with_unlinked(record, plan)
             kept = self._keep(record, plan)
         assert kept is not None
         return kept
@@ -207,13 +207,13 @@ class Launching:
             return ""
         return "" if found.returncode else os.path.realpath(found.stdout.removesuffix("\n"))
 
-    def _with_unlinked(self, record: LaunchRecord, plan: LaunchPlan, began: float) -> LaunchRecord:
+    def _with_unlinked(self, record: LaunchRecord, plan: LaunchPlan) -> LaunchRecord:
         """The record with a remark on what its ranks read and another revision lacks; each is named once a run."""
         root, read = Path(self._repository), read_notes(plan.directory)
         linked = [(self.root / name).resolve() for name in self.settings.against_link]
         found = [
             os.path.relpath(root / name, self.root)
-            for name in untracked(root, read, began)
+            for name in untracked(root, read, self._began)
             if not any((root / name).is_relative_to(link) for link in linked)
         ]
         new = [name for name in found if name not in self._named]

@@ -135,14 +135,16 @@ class Session:
                 source.most_open = kind.most_open
         return source
 
-    def interleaved(self, request: LaunchRequest, variant: Variant, known: Sequence[LaunchRecord]) -> Source:
+    def interleaved(
+        self, request: LaunchRequest, variant: Variant, known: Sequence[LaunchRecord], left_s: float
+    ) -> Source:
         """Launches of a suspicious case, each with two of the revision that recorded its baseline.
 
         Where that is this tree they are alone.
         """
         if variant.is_itself:
             return self.launches_of(request)
-        bounded = in_time(request, [launch.wall_s for launch in known])
+        bounded = in_time(request, [launch.wall_s for launch in known], left_s=left_s)
         return PairedLaunches(self.launching, bounded, variant, has_control=True)
 
     def source_again(self, request: CaseRequest, rerun: Rerun | None) -> Source:
@@ -152,7 +154,7 @@ class Session:
         if rerun is None or key not in rerun.sources:
             return self.source(launched)
         known, variant = rerun.sources[key], rerun.beside.get(key)
-        return known if variant is None else self.interleaved(launched, variant, known.launches)
+        return known if variant is None else self.interleaved(launched, variant, known.launches, rerun.budget.left_s)
 
     def launches_of(self, request: LaunchRequest) -> Source:
         """The launches of a case, alone; and why they cannot be interleaved, if they cannot."""
@@ -266,12 +268,12 @@ class Session:
         old = self.confirmer.of_its_time(suspect.variant)
         alone = self.alone(request.case.world_size, takes_host=source.takes_host)
         with rerun.budget.waiting(alone):
-            confirmation = Confirmation(request, suspect, rerun)
+            confirmation, left_s = Confirmation(request, suspect, rerun), rerun.budget.left_s
             result = confirmation.result(
                 source,
                 here=self.confirmer.here,
-                exchanged=self.interleaved(launched, exchanged, suspect.launches) if launched else None,
-                of_its_time=self.interleaved(launched, old, suspect.launches) if launched and old else None,
+                exchanged=self.interleaved(launched, exchanged, suspect.launches, left_s) if launched else None,
+                of_its_time=self.interleaved(launched, old, suspect.launches, left_s) if launched and old else None,
             )
         self.launching.release(exchanged)
         if source.failed:

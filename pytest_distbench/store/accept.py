@@ -277,7 +277,7 @@ def propose_entry(
         raise NotABaseline(why)
     made = make_entry(result.case, result.launches, result.environment.software, before=stored)
     known = stored if stored is not None and stored.workload == made.workload else None
-    if known is None or force or result.update in ("new", "changed", "rewritten"):
+    if known is None or (force and mode == "all") or result.update in ("new", "changed", "rewritten"):
         return made if force or result.update else _checked(result, made, {}, {})
     few = len(result.launches) < FEWEST_LAUNCHES
     verdicts = {v.metric: v for v in result.verdicts}
@@ -293,7 +293,7 @@ def propose_entry(
         is_course_known = bool(f.course or f.course_missing) and now is not None and not now.missing
         if few and (f.missing or (is_course_known and now is not None and not differences(f, now))):
             unsure[key] = f
-    checked = _checked(result, made, kept, known.metrics)
+    checked = _checked(result, made, kept, known.metrics, force=force)
     if any(metric[0].is_noisy for metric in kept.values()):  # what explains their noise stays with them
         checked = replace(checked, **{name: getattr(known, name) for name in _OF_CLOCKS})
     return replace(checked, fingerprints=made.fingerprints | unsure)
@@ -305,7 +305,10 @@ def _newer(result: CaseResult, stored: BaselineEntry) -> str:
     if not then and stored.holds_numbers and all(v.kind == "new" for v in result.verdicts if v.is_judged):
         return "its baseline was recorded"
     found = by_metric(result.launches)
+    moved = {verdict.metric for verdict in result.verdicts if _moved_or_new(verdict)}
     for key, metric in stored.metrics.items():
+        if key not in moved:
+            continue
         is_own = _what_counts(metric) == _what_counts(found.get(key, ()))
         if key in then and not is_own and _what_counts(then[key]) != _what_counts(metric):
             values = (quantity(median(m.value for m in side), metric[0].unit) for side in (then[key], metric))
@@ -337,13 +340,15 @@ def _checked(
     made: BaselineEntry,
     kept: Mapping[str, list[Sample]],
     known: Mapping[str, list[Sample]],
+    *,
+    force: bool = False,
 ) -> BaselineEntry:
     few = {
         key: fewest
         for key, metric in made.metrics.items()
         if key not in kept and len(metric) < (fewest := _fewest(metric, known.get(key, [])))
     }
-    if few:
+    if few and not force:
         key, fewest = max(few.items(), key=lambda item: item[1])
         more = f" (and {len(few) - 1} more)" if len(few) > 1 else ""
         raise NotABaseline(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from typing import Any
@@ -13,7 +14,8 @@ _PREFIX = "reads"
 def note_reads(root: str, folder: str, rank: int) -> None:
     """Append each path below ``root`` that this process or a fork of it reads, once, to a file in ``folder``.
 
-    An audit hook cannot be taken away, so only the first launch of a recording has it. What C++ opens is not seen.
+    An audit hook cannot be taken away, so only the first launch of a recording has it. Not seen is what C++ opens, and
+    what processes read that are not forked.
     """
     seen: set[str] = set()
     notes = os.open(os.path.join(folder, f"{_PREFIX}{rank}"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -24,10 +26,13 @@ def note_reads(root: str, folder: str, rank: int) -> None:
         if event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR):
             return
         try:
-            path = os.path.abspath(os.fsdecode(arguments[0]))
-            if path.startswith(f"{root}{os.sep}") and path not in seen:
-                seen.add(path)
-                os.write(notes, os.fsencode(path) + b"\0")
+            name = os.fsdecode(arguments[0])
+            if f"{os.sep}__pycache__{os.sep}" in name:  # an import reads what it has compiled of the file
+                name = importlib.util.source_from_cache(name)
+            for path in {os.path.abspath(name), os.path.realpath(name)} - seen:  # a script runs in a folder of links
+                if path.startswith(f"{root}{os.sep}"):
+                    seen.add(path)
+                    os.write(notes, os.fsencode(path) + b"\0")
         except (OSError, ValueError):
             return  # what is raised here would be raised by the user's open()
 

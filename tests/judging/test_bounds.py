@@ -224,8 +224,8 @@ def test_a_comparison_of_runs_has_the_bounds_of_the_newer() -> None:
 @pytest.mark.parametrize(
     ("here", "there", "reason"),
     [
-        (0.04, 0.02, "30 ms, bound: at most 20 ms (lib.py:3, the baseline commit's; the candidate's: at most 40 ms)"),
-        (None, 0.02, "30 ms, bound: at most 20 ms (lib.py:3, the baseline commit's; the candidate's: none)"),
+        (0.04, 0.02, "30 ms, bound: at most 20 ms (lib.py:3, the other revision's; the candidate's: at most 40 ms)"),
+        (None, 0.02, "30 ms, bound: at most 20 ms (lib.py:3, the other revision's; the candidate's: none)"),
         (0.02, 0.04, "30 ms, bound: at most 20 ms (lib.py:3)"),
         (0.04, 0.04, ""),
     ],

@@ -23,9 +23,9 @@ from pytest_distbench.machine.hardware import find_interpreter
 from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.run.against import Variant, find_links
-from pytest_distbench.run.confirm.case import START_S, Confirmation, Rerun, Suspect
+from pytest_distbench.run.confirm.case import Confirmation, Rerun, Suspect
 from pytest_distbench.run.confirm.evaluated import Evaluation
-from pytest_distbench.run.confirm.interleaved import Allowance, Interleaved, in_time
+from pytest_distbench.run.confirm.interleaved import START_S, Allowance, Interleaved, in_time
 from pytest_distbench.run.confirm.rule import are_asked_about, can_be_confirmed, judge_interleaved
 from pytest_distbench.run.directory import Revision
 from pytest_distbench.run.request import CaseRequest, Settings

@@ -15,7 +15,7 @@ from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.records.run import Confirmation as Record
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.confirm.evaluated import Evaluation, differing
-from pytest_distbench.run.confirm.interleaved import ENDED, Allowance, Interleaved
+from pytest_distbench.run.confirm.interleaved import ENDED, START_S, Allowance, Interleaved
 from pytest_distbench.run.confirm.rule import (
     Evaluated,
     StoredComparison,
@@ -30,8 +30,6 @@ from pytest_distbench.run.confirm.rule import (
 )
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.sources import Source, SourceFailed, take_turns
-
-START_S = 4.0  # what the launchers of a side take to start, once
 
 _ARMS = 3  # the working tree, the revision that recorded the baseline, and that revision once more
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -13,6 +14,8 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 from pytest_distbench.run.request import CaseRequest
 from pytest_distbench.run.sources import Reference, Source
+
+START_S = 4.0  # what the launchers of a side take to start, once
 
 ENDED = "--distbench-confirm=auto:SECONDS"
 
@@ -61,7 +64,8 @@ class Interleaved(Reference):
         last_s, self._added_at = now - self._added_at, now
         if not len(source):
             return True
-        each_s = max(last_s, (now - self._began_at) / len(source))
+        last_s -= START_S * (len(source) == 1)
+        each_s = max(last_s, (now - self._began_at - START_S) / len(source), 0.0)
         return each_s * (look - len(source)) <= self._budget.left_s
 
     def give_up(self, source: Source, error: LauncherError) -> None:
@@ -76,6 +80,11 @@ class Interleaved(Reference):
         ]
 
 
-def in_time(request: LaunchRequest, launched: Sequence[float]) -> LaunchRequest:
-    """A request whose launches end in a bounded time, whatever another revision does in them."""
-    return replace(request, timeout_s=min(request.timeout_s, _SLOWER * max(launched, default=0.0) + _GRACE_S))
+def in_time(request: LaunchRequest, launched: Sequence[float], *, left_s: float = math.inf) -> LaunchRequest:
+    """A request whose launches end in a bounded time, whatever another revision does in them.
+
+    That is what is left of a budget, but no less than this tree's launches and a start have taken.
+    """
+    longest = max(launched, default=0.0)
+    most_s = min(_SLOWER * longest + _GRACE_S, max(left_s, START_S + 2 * longest))
+    return replace(request, timeout_s=min(request.timeout_s, most_s))
