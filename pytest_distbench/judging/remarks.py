@@ -404,6 +404,16 @@ def unconfirmed(results: Sequence[CaseResult]) -> Iterator[Finding]:
         yield Finding(code="unconfirmed", reason=told)
 
 
+def unlinked(results: Sequence[CaseResult]) -> Iterator[Finding]:
+    """What a recording read and git does not track, so that no A/B with its commit can run."""
+    found = {name: r.case.title for r in results for launch in r.launches for name in launch.unlinked}
+    if found:
+        who = and_more(list(dict.fromkeys(found.values())))
+        told = f"{who} reads {and_more(list(found))}, which git does not track: A/B with another revision needs it"
+        link = f"to link it, write distbench_against_link = {', '.join(found)} into the ini file"
+        yield Finding(code="unlinked", reason=f"{told}; {link}")
+
+
 def contradictions(results: Sequence[CaseResult]) -> Iterator[Finding]:
     """Timings of a script that became much faster while its wall time did not: they may be of other work."""
     for result in results:
@@ -553,6 +563,7 @@ RUN_REMARKS: tuple[Callable[[Sequence[CaseResult]], Iterable[Finding]], ...] = (
     moved_together,
     out_of_reach,
     unconfirmed,
+    unlinked,
     contradictions,
     flaky,
     needless,

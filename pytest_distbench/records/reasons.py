@@ -555,6 +555,7 @@ REMARKS: dict[ReasonCode, Reason] = {
     "out-of-reach": replace(_DOUBT, mark="?"),
     "unconfirmed": replace(_DOUBT, mark="?"),
     "contradiction": replace(_DOUBT, mark="?"),
+    "unlinked": replace(_DOUBT, mark="?"),
     "all-moved": _REMARK,
     "flaky": _REMARK,
     "needless-xfail": _REMARK,

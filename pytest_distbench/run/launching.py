@@ -33,7 +33,6 @@ from pytest_distbench.records.metric import UNASKED, metric_name
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.against import (
-    OPTION,
     Candidate,
     LauncherKey,
     ReferenceSide,
@@ -47,7 +46,6 @@ from pytest_distbench.run.against import (
 from pytest_distbench.run.directory import RunDirectory
 from pytest_distbench.run.kinds import AroundSetup, Surroundings, devices, kind_of, run_launch
 from pytest_distbench.run.request import Settings
-from pytest_distbench.units import and_more
 from pytest_distbench.worker import bodies
 from pytest_distbench.worker.reads import read_notes
 
@@ -76,7 +74,6 @@ class Launching:
     _references: dict[VariantKey, ReferenceSide] = field(default_factory=dict)
     root: Path = field(default_factory=Path.cwd)
     _unprepared: ExtensionError | None = None
-    _named: set[str] = field(default_factory=set)
     _began: float = field(default_factory=time.time)
 
     @functools.cached_property
@@ -208,21 +205,15 @@ class Launching:
         return "" if found.returncode else os.path.realpath(found.stdout.removesuffix("\n"))
 
     def _with_unlinked(self, record: LaunchRecord, plan: LaunchPlan) -> LaunchRecord:
-        """The record with a remark on what its ranks read and another revision lacks; each is named once a run."""
+        """The record with the names of what its ranks read, and another revision lacks."""
         root, read = Path(self._repository), read_notes(plan.directory)
         linked = [(self.root / name).resolve() for name in self.settings.against_link]
-        found = [
+        unlinked = [
             os.path.relpath(root / name, self.root)
             for name in untracked(root, read, self._began)
             if not any((root / name).is_relative_to(link) for link in linked)
         ]
-        new = [name for name in found if name not in self._named]
-        self._named.update(new)
-        if not new:
-            return record
-        told = f"reads {and_more(new)}, which git does not track: A/B with another revision needs it"
-        remark = f"{told}; to link it, write {OPTION} = {', '.join(new)} into the ini file"
-        return replace(record, remarks=[*record.remarks, remark])
+        return replace(record, unlinked=unlinked)
 
     def launch_beside(
         self, variant: Variant, request: LaunchRequest, index: int, *, only: Sequence[str], times: int = 1

@@ -180,6 +180,17 @@ def test_what_judges_a_loss_or_does_not_train_is_told_nothing(other: CaseResult)
     assert unjudged_learning([other]) == []
 
 
+def test_a_recording_names_once_what_git_does_not_track() -> None:
+    launch = result().launches[0]
+    cases = [
+        result(launches=[replace(launch, unlinked=names), launch]) for names in (["data", "src/gen.py"], ["data"], [])
+    ]
+    [found] = [each for each in remarks(cases) if each.code == "unlinked"]
+
+    assert found.reason.startswith("test_a[ws2] reads data and 1 more, which git does not track: ")
+    assert found.reason.endswith("write distbench_against_link = data, src/gen.py into the ini file")
+
+
 @pytest.mark.parametrize(
     ("ratio", "better", "wall", "is_said"),
     [
