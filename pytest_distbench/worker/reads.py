@@ -9,6 +9,7 @@ from typing import Any
 
 _READS = ("open", "os.listdir", "os.scandir")
 _PREFIX = "reads"
+_MOST = 2_000  # paths: the first of a million images name their folder, and looking at each would take its time
 
 
 def note_reads(root: str, folder: str, rank: int) -> None:
@@ -21,7 +22,7 @@ def note_reads(root: str, folder: str, rank: int) -> None:
     notes = os.open(os.path.join(folder, f"{_PREFIX}{rank}"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in _READS or not isinstance(arguments[0], str | bytes | os.PathLike):
+        if event not in _READS or len(seen) >= _MOST or not isinstance(arguments[0], str | bytes | os.PathLike):
             return
         if event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR):
             return
