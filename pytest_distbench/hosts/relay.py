@@ -72,7 +72,7 @@ send ranks' new output. ``clear``: end what is left, and send all files and repo
 """
 Word = Literal["pong", "said", "closed", "ended", "wrote", "done"]
 """From a relay to the controller: ``said`` by a rank; ``closed``: a rank's line; ``ended``: all ranks there; ``wrote``:
-a rank, to a file, which begins anew at offset 0.
+a rank, to a file, which starts again at offset 0.
 """
 
 

@@ -525,7 +525,7 @@ def slower(c: Comparison) -> Finding | None:
 
 
 def slower_in_all_iterations(c: Comparison) -> Finding | None:
-    """The fast side is not: most iterations may have become slow nevertheless, or a few by so much that it is paid."""
+    """Slower by a mean of all iterations: most may have become slow, or a few by much, while the fast side stays."""
     if c.is_clear(1.0) and not c.ab:
         return None
     found = [_slower_in(c, of) for of in WHOLES]

@@ -77,7 +77,8 @@ FEWEST_TO_SPREAD = 3  # launches; of fewer nobody knows how much they differ
 
 
 def _launch_s(launches: Sequence[LaunchRecord], before: BaselineEntry | None) -> float:
-    """The median, or as ``before`` has it within a factor of two: written anew each time, any two branches conflict."""
+    """The median, or the stored one if it is within a factor of two of that."""
+    # a value that changes with each update is a merge conflict of any two branches
     now = _round(statistics.median(launch.wall_s for launch in launches))
     known = before.launch_s if before is not None else None
     return known if known is not None and known / 2 <= now <= known * 2 else now

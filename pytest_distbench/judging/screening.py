@@ -51,7 +51,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
 from pytest_distbench.units import is_size
 
-SCREENING_LAUNCHES = 3  # of this tree, at most: from there on launches in turns are the cheaper way
+SCREENING_LAUNCHES = 3  # of the candidate, at most: from there on interleaved launches are the cheaper way
 
 SHARE_OF_TOLERANCE = 0.5  # a change below this share of the tolerance is never looked at more closely
 

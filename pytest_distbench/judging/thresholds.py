@@ -92,7 +92,7 @@ LEAST_OF_ALL = 0.25  # the smallest change of all iterations that counts
 
 BEYOND_DOUBT = 1.0  # the same by stored numbers alone
 
-CAUTION = 5  # interleaved it has so small a part of the error rate of the fast side: it is asked where that one says no
+CAUTION = 5  # interleaved, all iterations have this part of the error rate of the fast side, which is judged before
 
 FEWEST_STORED = 5  # launches: of fewer nobody knows how much all of their iterations differ
 

@@ -113,7 +113,8 @@ def with_entered(fate: RankFate, files: LaunchFiles) -> tuple[RankFate, bool]:
             if entry.group_name and not entry.is_p2p and entry.collective_seq_id > 0:
                 by_group.setdefault(f"{recorder} {entry.group_name}".strip(), []).append(entry)
     waiting = {}
-    fate = replace(fate, went_on=_went_on(list(chain(*recordings.values())), files.flight(fate.rank)))
+    if fate.is_hung:
+        fate = replace(fate, went_on=_went_on(list(chain(*recordings.values())), files.flight(fate.rank)))
     for name, entries in by_group.items():  # a group ends its collectives one by one
         ended = max((e.collective_seq_id for e in entries if e.is_over), default=0)
         if rest := [e for e in entries if e.collective_seq_id > ended]:

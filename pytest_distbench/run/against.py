@@ -111,7 +111,7 @@ _BUILDS = "TORCH_EXTENSIONS_DIR"
 Triton keep is found by its content, and numba's lies beside the source: those are right for both, and save time."""
 
 VariantKey = tuple[str, Path | None, tuple[tuple[Path, Path], ...], bool]
-LauncherKey = tuple[Path | None, bool] | None  # of the launchers of a side, or None for those of this tree
+LauncherKey = tuple[Path | None, bool] | None  # of the launchers of a side, or None for those of the working tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -164,6 +164,7 @@ def test_a_rank_that_still_enters_collectives_when_its_time_is_up_does_not_hang(
     os.utime(files.flight(0), (last_s, last_s + stalled_s))
 
     assert with_entered(FATE, files)[0].went_on == went_on
+    assert with_entered(msgspec.structs.replace(FATE, how="raised ValueError"), files)[0].went_on == 0
 
 
 @pytest.mark.parametrize(
