@@ -405,11 +405,11 @@ def unconfirmed(results: Sequence[CaseResult]) -> Iterator[Finding]:
 
 
 def unlinked(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """What a recording read and git does not track, so that no A/B with its commit can run."""
+    """What a recording read and git ignores, so that no A/B with its commit can run."""
     found = {name: r.case.title for r in results for launch in r.launches for name in launch.unlinked}
     if found:
         who = and_more(list(dict.fromkeys(found.values())))
-        told = f"{who} reads {and_more(list(found))}, which git does not track: A/B with another revision needs it"
+        told = f"{who} reads {and_more(list(found))}, which git ignores: A/B with another revision needs it"
         link = f"to link it, write distbench_against_link = {', '.join(found)} into the ini file"
         yield Finding(code="unlinked", reason=f"{told}; {link}")
 

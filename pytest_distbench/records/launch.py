@@ -170,7 +170,7 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     remarks: list[str] = []
     """What the user should know of it besides: that a thread of his kept a rank from ending, for example."""
     unlinked: list[str] = []
-    """Of a recording: names, from the root of the tests, of what ranks read, git does not track, and nothing links."""
+    """Of a recording: names, from the root of the tests, of what ranks read, git ignores, and nothing links."""
     logs: str = ""  # folder of what the ranks printed
 
     def output(self, rank: int = 0) -> str:

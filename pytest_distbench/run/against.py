@@ -87,23 +87,21 @@ def find_missed(record: LaunchRecord, *, root: Path, tree: Path, folder: Path) -
     return None
 
 
-def untracked(root: Path, read: Iterable[str], began: float) -> list[str]:
-    """The topmost names below a repository of what was read and git does not track.
+def ignored(root: Path, read: Iterable[str], began: float) -> list[str]:
+    """The topmost names below a repository of what was read and git ignores; other new files are to be committed.
 
     Neither what is installed there, nor hidden, nor made since the run began (seconds of the wall clock).
     """
-    listed = git.run(root, "ls-files", "-z").stdout
-    tracked = set(filter(None, listed.split("\0")))
-    tracked |= {str(parent) for name in tracked for parent in Path(name).parents}
+    listed = git.run(root, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory").stdout
+    names = {name.rstrip("/") for name in listed.split("\0")}
     found = set()
-    for name in read:
-        path = Path(name)
+    for path in map(Path, read):
         parts = path.relative_to(root).parts
-        is_ours = not is_installed_here(name) and not any(part.startswith((".", "__pycache__")) for part in parts)
+        is_ours = not is_installed_here(str(path)) and not any(part.startswith((".", "__pycache__")) for part in parts)
         if is_ours and path.exists() and path.stat().st_ctime < began:  # an archive sets st_mtime
-            tops = (str(Path(*parts[:depth])) for depth in range(1, len(parts) + 1))
-            found.add(next((top for top in tops if top not in tracked), ""))
-    return sorted(found - {""})
+            tops = {str(Path(*parts[:depth])) for depth in range(1, len(parts) + 1)}
+            found |= tops & names
+    return sorted(found)
 
 
 _BUILDS = "TORCH_EXTENSIONS_DIR"

@@ -39,9 +39,9 @@ from pytest_distbench.run.against import (
     Variant,
     VariantKey,
     find_missed,
+    ignored,
     outside,
     python_path,
-    untracked,
 )
 from pytest_distbench.run.directory import RunDirectory
 from pytest_distbench.run.kinds import AroundSetup, Surroundings, devices, kind_of, run_launch
@@ -210,7 +210,7 @@ class Launching:
         linked = [(self.root / name).resolve() for name in self.settings.against_link]
         unlinked = [
             os.path.relpath(root / name, self.root)
-            for name in untracked(root, read, self._began)
+            for name in ignored(root, read, self._began)
             if not any((root / name).is_relative_to(link) for link in linked)
         ]
         return replace(record, unlinked=unlinked)

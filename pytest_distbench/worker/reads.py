@@ -1,4 +1,4 @@
-"""The files below a folder that a rank reads: a recording notes them, to say which of them git does not track."""
+"""The files below a folder that a rank reads: a recording notes them, to say which of them git ignores."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ def test_a_slow_loader_is_red_though_git_ignores_what_it_reads(project: Path, ru
     write(project, 0.021, reads)
     commit(project, "a loader")
     recording = run_inside("--distbench-update=all", "--distbench-launches=3")
-    assert "reads data, which git does not track: A/B with another revision needs it; to link it, write " in unwrapped(
+    assert "reads data, which git ignores: A/B with another revision needs it; to link it, write " in unwrapped(
         recording
     )
     commit(project, "its baseline")

@@ -180,14 +180,14 @@ def test_what_judges_a_loss_or_does_not_train_is_told_nothing(other: CaseResult)
     assert unjudged_learning([other]) == []
 
 
-def test_a_recording_names_once_what_git_does_not_track() -> None:
+def test_a_recording_names_once_what_git_ignores() -> None:
     launch = result().launches[0]
     cases = [
         result(launches=[replace(launch, unlinked=names), launch]) for names in (["data", "src/gen.py"], ["data"], [])
     ]
     [found] = [each for each in remarks(cases) if each.code == "unlinked"]
 
-    assert found.reason.startswith("test_a[ws2] reads data and 1 more, which git does not track: ")
+    assert found.reason.startswith("test_a[ws2] reads data and 1 more, which git ignores: ")
     assert found.reason.endswith("write distbench_against_link = data, src/gen.py into the ini file")
 
 

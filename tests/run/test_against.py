@@ -13,7 +13,7 @@ from support.repositories import git
 from pytest_distbench.errors import ConfigurationError, LauncherError
 from pytest_distbench.launch.starters.parent import read_at_start
 from pytest_distbench.records.launch import ErrorReport, LaunchRecord, RankFate
-from pytest_distbench.run.against import Variant, find_links, find_missed, link, outside, untracked
+from pytest_distbench.run.against import Variant, find_links, find_missed, ignored, link, outside
 from pytest_distbench.run.directory import Revision
 
 
@@ -208,7 +208,7 @@ def test_a_folder_that_differs_by_side_starts_no_process_anew() -> None:
     assert read_at_start({"TORCH_EXTENSIONS_DIR": "a", "TORCH_HOME": "b"}) == {"TORCH_HOME": "b"}
 
 
-def test_what_was_read_and_git_does_not_track_is_named_by_its_topmost_folder(tmp_path: Path) -> None:
+def test_what_was_read_and_git_ignores_is_named_by_its_topmost_folder(tmp_path: Path) -> None:
     git(tmp_path, "init", "--quiet")
     tracked, others = (
         ["src/model.py", "old.txt"],
@@ -218,8 +218,10 @@ def test_what_was_read_and_git_does_not_track_is_named_by_its_topmost_folder(tmp
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
+    (tmp_path / ".gitignore").write_text("data/\n*.cfg\n.cache/\n")
+    (tmp_path / "new.py").touch()  # to be committed, with the baseline
     git(tmp_path, "add", *tracked)
-    read = [str(tmp_path / name) for name in [*names, "src", "nowhere/at/all"]]
+    read = [str(tmp_path / name) for name in [*names, "src", "new.py", "nowhere/at/all"]]
 
-    assert untracked(tmp_path, read, time.time() + 60) == ["data", "src/local.cfg"]
-    assert untracked(tmp_path, read, time.time() - 60) == [], "made by the run itself"
+    assert ignored(tmp_path, read, time.time() + 60) == ["data", "src/local.cfg"]
+    assert ignored(tmp_path, read, time.time() - 60) == [], "made by the run itself"
