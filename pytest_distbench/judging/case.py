@@ -98,6 +98,7 @@ def compare(
     screening: Screening | None = None,
 ) -> list[Finding]:
     """Compare launches with a baseline, or with those that ran beside them."""
+    terms = terms.of(launches)
     entry = make_entry(case, beside.references, beside.references[0].software) if beside is not None else baseline
     stale = staleness(entry, case) if entry is not None else None
     absent = stale or absent
@@ -179,7 +180,12 @@ def compare(
                 is_last=len(launches) >= most or case.conditions.backend == "fake",
             )
         )
-    return findings + _unseen(terms, launches, stored, found, is_paired=beside is not None)
+    findings += _unseen(terms, launches, stored, found, is_paired=beside is not None)
+    return [_of_busy_host(finding) if finding.name in terms.not_evaluated else finding for finding in findings]
+
+
+def _of_busy_host(finding: Finding) -> Finding:
+    return replace(finding, code="host-busy", reason="not evaluated: another run measured on this host")
 
 
 Sides = Mapping[str, tuple[Sequence[Sample], Sequence[Sample]]]  # metric key -> what the other side has of it, and this

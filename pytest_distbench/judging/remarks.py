@@ -404,6 +404,12 @@ def unconfirmed(results: Sequence[CaseResult]) -> Iterator[Finding]:
         yield Finding(code="unconfirmed", reason=told)
 
 
+def not_evaluated(results: Sequence[CaseResult]) -> Iterator[Finding]:
+    if found := [r.case.title for r in results if any(v.code == "host-busy" for v in r.verdicts)]:
+        told = f"{WALL_TIME} of {and_more(found)} not evaluated: host busy, as another run measured on it"
+        yield Finding(code="not-evaluated", reason=told)
+
+
 def unlinked(results: Sequence[CaseResult]) -> Iterator[Finding]:
     """What a recording read and git ignores, so that no A/B with its commit can run."""
     found = {name: r.case.title for r in results for launch in r.launches for name in launch.unlinked}
@@ -563,6 +569,7 @@ RUN_REMARKS: tuple[Callable[[Sequence[CaseResult]], Iterable[Finding]], ...] = (
     moved_together,
     out_of_reach,
     unconfirmed,
+    not_evaluated,
     unlinked,
     contradictions,
     flaky,

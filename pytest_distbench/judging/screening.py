@@ -257,6 +257,7 @@ def screen(
     terms: Terms, case: Case, launches: Sequence[LaunchRecord], entry: BaselineEntry, *, comparisons: int
 ) -> Screening:
     """Look at the clocks of a case."""
+    terms = terms.of(launches)
     found = {key: m for key, m in by_metric(launches).items() if terms.wants(m[0].name)}
     tolerances = accepted_changes(terms, launches, entry)
     stored = {} if staleness(entry, case) else entry.metrics

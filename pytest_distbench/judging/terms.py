@@ -8,6 +8,7 @@ missed (which is red by its steps), and a clock of a change of membership that d
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import math
 import re
@@ -23,7 +24,7 @@ from pytest_distbench.records.case import BaselineEntry, Case, Conditions
 from pytest_distbench.records.environment import SETTINGS
 from pytest_distbench.records.kinds import METRIC_KINDS, median
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import PEAK_MEMORY, AskedBound, Sample, metric_name
+from pytest_distbench.records.metric import PEAK_MEMORY, WALL_TIME, AskedBound, Sample, metric_name
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
@@ -48,6 +49,7 @@ class Terms:
         tolerance: of the test: the argument of ``run``, else its marker's. A fraction, or one per metric name; None:
             the test does not say.
         metrics: None: all.
+        not_evaluated: such as no test names, and other measurements on this host disturbed.
         largest_message: sweeps were told to leave out messages of more bytes; None: none.
     """
 
@@ -58,9 +60,30 @@ class Terms:
     cores: int
     bounds: tuple[AskedBound, ...] = ()
     largest_message: int | None = None
+    not_evaluated: frozenset[str] = frozenset()
 
     def wants(self, name: str) -> bool:
-        return self.metrics is None or name in self.metrics
+        return (self.metrics is None or name in self.metrics) and name not in self.not_evaluated
+
+    def names(self, name: str) -> bool:
+        """Whether the test names this metric."""
+        named = [*(self.tolerance if isinstance(self.tolerance, Mapping) else ()), *(self.metrics or ())]
+        return name in [*named, *(metric_name(metric) for metric, *_ in self.bounds)]
+
+    def judge_timings(self, metrics: Sequence[Sample], *, has_reference: bool = True) -> bool:
+        """Whether one of these is a timing to judge, and not only there because each script has one.
+
+        Without anything to compare with bounds are judged, and where there are none, everything is looked at.
+        """
+        only_bounds = not has_reference and bool(self.bounds or any(m.bounds for m in metrics))
+        timings = [m for m in metrics if m.is_noisy and m.is_judged and self.wants(m.name)]
+        return any(m.bounds or self.names(m.name) or not (only_bounds or m.name == WALL_TIME) for m in timings)
+
+    def of(self, launches: Iterable[LaunchRecord]) -> Terms:
+        """The same without the time that nobody asked for, where other measurements ran beside one of these."""
+        if self.names(WALL_TIME) or not any(launch.host_was_busy for launch in launches):
+            return self
+        return dataclasses.replace(self, not_evaluated=frozenset({WALL_TIME}))
 
     def tolerance_of(self, metric: Sample, by_hand: Iterable[float | None]) -> float:
         """The change towards worse that is accepted of a metric, as a fraction: the closest one to the number counts.

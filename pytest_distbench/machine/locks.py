@@ -19,6 +19,7 @@ import re
 import shlex
 import struct
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ from pytest_distbench.errors import AroundUnavailable, LauncherError
 from pytest_distbench.machine.secrets import mask_arguments
 
 WAIT_S = 1800.0  # how long a measurement waits for another one
+TURN_S = 20.0  # how long it waits for a launch without timings, and such a launch for one of its
 TELL_S = 60.0  # how often it says so
 _LOOK_S = 2.0  # how often it looks who holds the lock
 _PAUSE_S = 0.05  # between two tries to take it
@@ -42,20 +44,44 @@ _OWN, _SHARED = 0o600, 0o666
 
 
 @contextlib.contextmanager
-def alone_on_this_host(*, on_wait: Callable[[str], None]) -> Iterator[None]:
+def alone_on_this_host(*, on_wait: Callable[[str], None], waits: bool = True) -> Iterator[bool]:
     """One measurement at a time per host and user; ``on_wait`` is told who has to end first, at once and every minute.
 
-    Another worker of the own pytest-xdist run is not told at once.
+    Another worker of the own pytest-xdist run is not told at once. Without waiting: False where others measure.
     """
-    with _held(_of_host(), "another measurement on this host", on_wait, mode=_OWN):
-        yield
+    patience_s = None if waits else 0.0
+    with _held(_of_host(), "another measurement on this host", on_wait, mode=_OWN, patience_s=patience_s) as held:
+        yield held is not None
 
 
 @contextlib.contextmanager
-def beside_others_on_this_host(*, on_wait: Callable[[str], None]) -> Iterator[None]:
+def beside_others_on_this_host(*, on_wait: Callable[[str], None], waits: bool = True) -> Iterator[bool]:
     """Measure with others that share the host, and with none that is :func:`alone_on_this_host`."""
-    with _held(_of_host(), "a measurement that is alone on this host", on_wait, mode=_OWN, how=fcntl.LOCK_SH):
-        yield
+    whose, patience_s = "a measurement that is alone on this host", None if waits else 0.0
+    with _held(_of_host(), whose, on_wait, mode=_OWN, how=fcntl.LOCK_SH, patience_s=patience_s) as held:
+        yield held is not None
+
+
+@contextlib.contextmanager
+def turn_of_a_launch(*, has_timings: bool) -> Iterator[None]:
+    """One launch of a measurement that is alone on this host, or any number of others' without timings.
+
+    They take turns, as long as none keeps the other from its turn for more than :data:`TURN_S`.
+    """
+    name, how = f"distbench-{os.getuid()}-launch.lock", fcntl.LOCK_EX if has_timings else fcntl.LOCK_SH
+    patience_s = None if has_timings else TURN_S
+    with _held(name, "launches without timings", lambda text: None, mode=_OWN, how=how, patience_s=patience_s) as held:
+        if has_timings or held is None:
+            yield
+            return
+        ends = threading.Timer(TURN_S, fcntl.flock, (held, fcntl.LOCK_UN))
+        ends.daemon = True
+        ends.start()
+        try:
+            yield
+        finally:
+            ends.cancel()
+            ends.join()
 
 
 @contextlib.contextmanager
@@ -80,7 +106,8 @@ def _holder(path: Path) -> tuple[str, int | None, bool]:
             if fields[1] == "FLOCK" and fields[5].rpartition(":")[2] == inode:
                 process = psutil.Process(int(fields[4]))
                 above = process.parent() if _OF_XDIST in " ".join(process.cmdline()) else None
-                is_ours = above is not None and above.pid == os.getppid()
+                if above is not None and above.pid == os.getppid():
+                    return f"another worker of this run (pytest -n), pid {process.pid}", process.pid, True
                 who = above or process
                 command = " ".join(shlex.join(mask_arguments(who.cmdline())).split())
                 if len(command) > _LONGEST_COMMAND:
@@ -88,24 +115,33 @@ def _holder(path: Path) -> tuple[str, int | None, bool]:
                 whose = f" of {who.username()}" if who.uids().real != os.getuid() else ""
                 minutes = (time.time() - who.create_time()) / 60
                 told = f"pid {who.pid}{whose} ({command}), which has run for {minutes:.0f} min"
-                return told, who.pid, is_ours
+                return told, who.pid, False
     return "a process that is not seen from here, perhaps in another container", None, False
 
 
-def _wait(path: Path, whose: str, on_wait: Callable[[str], None], take: Callable[[], int | None]) -> int:
+def _wait(
+    path: Path,
+    whose: str,
+    on_wait: Callable[[str], None],
+    take: Callable[[], int | None],
+    patience_s: float | None,
+) -> int | None:
     began = time.monotonic()
     told: float | None = None
-    while (waited := time.monotonic() - began) < WAIT_S:
+    most_s = WAIT_S if patience_s is None else patience_s
+    while (waited := time.monotonic() - began) < most_s:
         who, _, is_ours = _holder(path)
         if waited - (told or 0.0) >= TELL_S or (told is None and not is_ours):
             since = f" since {waited / 60:.0f} min" if told is not None else ""
             on_wait(f"waiting{since} for {whose}: {who}")
             told = waited
-        look_again = began + min(waited + min(_LOOK_S, TELL_S), WAIT_S)
+        look_again = began + min(waited + min(_LOOK_S, TELL_S), most_s)
         while time.monotonic() < look_again:
             if (descriptor := take()) is not None:
                 return descriptor
             time.sleep(_PAUSE_S)
+    if patience_s is not None:
+        return None
     who, pid, _ = _holder(path)
     end = "" if pid is None else f" (kill {pid})"
     raise LauncherError(
@@ -116,8 +152,15 @@ def _wait(path: Path, whose: str, on_wait: Callable[[str], None], take: Callable
 
 @contextlib.contextmanager
 def _held(
-    name: str, whose: str, on_wait: Callable[[str], None], *, mode: int, how: int = fcntl.LOCK_EX
-) -> Iterator[None]:
+    name: str,
+    whose: str,
+    on_wait: Callable[[str], None],
+    *,
+    mode: int,
+    how: int = fcntl.LOCK_EX,
+    patience_s: float | None = None,
+) -> Iterator[int | None]:
+    """The descriptor of the locked file; None: it was not free within the seconds that one has patience for."""
     path = Path(tempfile.gettempdir()) / name
     try:
         with _queued(path.with_suffix(".queue"), mode) as is_next:
@@ -126,13 +169,16 @@ def _held(
                 return _take(path, mode, how) if is_next() else None
 
             if (descriptor := take()) is None:
-                descriptor = _wait(path, whose, on_wait, take)
+                descriptor = _wait(path, whose, on_wait, take, patience_s)
     except OSError as error:
         raise LauncherError(
             f"cannot lock {path}: {error.strerror or error}; TMPDIR must be a folder this user may write to"
         ) from error
+    if descriptor is None:
+        yield None
+        return
     try:
-        yield
+        yield descriptor
     finally:
         fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked meanwhile has the descriptor too
         os.close(descriptor)

@@ -169,6 +169,7 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     """What happened in it, of a kind that keeps that: then what it measured is computed of a timeline."""
     remarks: list[str] = []
     """What the user should know of it besides: that a thread of his kept a rank from ending, for example."""
+    host_was_busy: bool = False  # another run measured on this host, and this one did not wait for its end
     unlinked: list[str] = []
     """Of a recording: names, from the root of the tests, of what ranks read, git ignores, and nothing links."""
     logs: str = ""  # folder of what the ranks printed

@@ -100,8 +100,8 @@ VERDICTS: dict[VerdictName, Reason] = {
     ),
     "not evaluated": Reason(
         verdict="not evaluated",
-        means="The case already failed by an exact check, so this number was not judged. That is no verdict.",
-        next_step="fix the failure first; the next run judges the number",
+        means="The number was not judged, as the case already failed or the host was busy.",
+        next_step="fix the failure first, or wait for the other run; the next run judges the number",
         mark=" ",
     ),
     "inconclusive": Reason(
@@ -316,6 +316,12 @@ _OURS: dict[ReasonCode, Reason] = {
         means="The case already failed by an exact check, so no more launches were made to judge this number.",
         next_step="fix the failure first; the next run judges the number",
         printed=r"not evaluated: the case already failed",
+    ),
+    "host-busy": because(
+        "not evaluated",
+        means="The time of a whole script, which the test does not name, is only judged while nothing else measures.",
+        next_step="nothing to do; to wait for the other run instead, name wall_time in the test: metrics=, tolerance=",
+        printed=r"not evaluated: (another run|host busy)",
     ),
     "noise": because(
         "inconclusive",
@@ -556,6 +562,7 @@ REMARKS: dict[ReasonCode, Reason] = {
     "unconfirmed": replace(_DOUBT, mark="?"),
     "contradiction": replace(_DOUBT, mark="?"),
     "unlinked": replace(_DOUBT, mark="?"),
+    "not-evaluated": _REMARK,
     "all-moved": _REMARK,
     "flaky": _REMARK,
     "needless-xfail": _REMARK,

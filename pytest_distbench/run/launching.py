@@ -12,6 +12,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from pathlib import Path
@@ -26,6 +27,7 @@ from pytest_distbench.launch.starters import LAUNCHERS, Hosting, Launcher, Launc
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.launch.trace import LoopTrace, read_traces
 from pytest_distbench.machine import hardware
+from pytest_distbench.machine.locks import turn_of_a_launch
 from pytest_distbench.machine.secrets import mask_values, secret_values
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import is_of_a_group
@@ -57,7 +59,7 @@ class Launching:
     ``on_start`` is called before anything is started that has to be ended, ``on_wait`` shows a line while another run
     is waited for. What ranks print stays in their logs where nobody gets it as output. ``compared_with`` is what the
     settings want this tree to be compared with, found. ``test_ends_at`` is the moment at which somebody else ends the
-    test that runs now.
+    test that runs now. Each launch runs in its ``turn``; while the host is busy, its record says so.
     """
 
     settings: Settings
@@ -69,6 +71,8 @@ class Launching:
     post_mortem: bool = False
     compared_with: Variant | None = None
     test_ends_at: float | None = None
+    turn: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+    host_is_busy: bool = False
     _directory: RunDirectory | None = None
     _launchers: dict[LauncherKey, list[Launcher]] = field(default_factory=dict)
     _references: dict[VariantKey, ReferenceSide] = field(default_factory=dict)
@@ -102,6 +106,17 @@ class Launching:
     @property
     def launcher_kind(self) -> LauncherKind:
         return LAUNCHERS[self.settings.launcher]
+
+    @contextlib.contextmanager
+    def in_turns(self, *, is_alone: bool) -> Iterator[None]:
+        """Each launch meanwhile waits for its turn; where somebody else measures on this host, its record says so."""
+        if not (is_alone and self.settings.shares_host):
+            self.turn = functools.partial(turn_of_a_launch, has_timings=is_alone)
+        self.host_is_busy = not is_alone
+        try:
+            yield
+        finally:
+            self.turn, self.host_is_busy = contextlib.nullcontext, False
 
     def hosting(self, work: Work) -> Hosting:
         return kind_of(work).hosted_by(self.launcher_kind)
@@ -307,9 +322,9 @@ class Launching:
 
         launcher, on_output = functools.partial(self._launcher, None), show and masked
         side = Side(launcher=launcher, on_progress=self.on_progress, on_output=on_output)
-        with self.surroundings.during(plan, self.hosting(plan.work)) as describe:
+        with self.turn(), self.surroundings.during(plan, self.hosting(plan.work)) as describe:
             records = run(side)
-        return [record and describe(record) for record in records]
+        return [record and replace(describe(record), host_was_busy=self.host_is_busy) for record in records]
 
     def _plan(
         self, request: LaunchRequest, index: int, beside: Variant | None, *, only: Sequence[str] = ()

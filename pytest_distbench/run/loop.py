@@ -22,7 +22,7 @@ from pytest_distbench.records.environment import Environment
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.confirm import Confirmation, Confirmer, Rerun, Suspect, in_time
 from pytest_distbench.run.kinds import kind_of
@@ -234,11 +234,30 @@ class Session:
         return [EntryName(platform=self.store.platform, test=test, key=key) for key in sorted(lost)]
 
     def run(self, request: CaseRequest, source: Source, reference: Reference) -> CaseResult:
-        with self.alone(request.case.world_size, takes_host=source.takes_host):
-            findings = reference.decide(source)
+        findings = None if reference.judges_timings else self._decide_without_timings(request, source, reference)
+        if findings is None:
+            with self.alone(request.case.world_size, takes_host=source.takes_host):
+                findings = reference.decide(source)
         result = self.result(request, source, reference)
         verdicts = [] if source.failed else [replace(finding, is_open=False) for finding in findings]
         return reference.conclude(replace(result, verdicts=verdicts))
+
+    def _decide_without_timings(
+        self, request: CaseRequest, source: Source, reference: Reference
+    ) -> list[Finding] | None:
+        """What is found, beside other measurements if there are any; None: there are, and a launch has timings."""
+        with self.alone(request.case.world_size, takes_host=source.takes_host, waits=False) as is_alone:
+            if is_alone:
+                return reference.decide(source)
+            if is_new := not source.launches:
+                source.add()
+            if source.failed:
+                return []
+            if not any(map(reference.judges_timings_of, source.launches)):
+                return reference.decide(source)
+            if is_new:
+                source.forget()
+            return None
 
     def measure(self, sources: Sequence[Source], wanted: int, world_size: int) -> None:
         with self.alone(world_size, takes_host=any(source.takes_host for source in sources)):
@@ -268,6 +287,8 @@ class Session:
         old = self.confirmer.of_its_time(suspect.variant)
         alone = self.alone(request.case.world_size, takes_host=source.takes_host)
         with rerun.budget.waiting(alone):
+            turn = self.launching.turn
+            self.launching.turn = lambda: rerun.budget.waiting(turn())  # nobody pays for the time of others
             confirmation, left_s = Confirmation(request, suspect, rerun), rerun.budget.left_s
             result = confirmation.result(
                 source,
@@ -293,13 +314,18 @@ class Session:
             self.store.write(case.test, case.key, entry)
 
     @contextlib.contextmanager
-    def alone(self, world_size: int, *, takes_host: bool) -> Iterator[None]:
-        """One measurement at a time on this host, unless it is shared; and nobody else on these GPUs."""
+    def alone(self, world_size: int, *, takes_host: bool, waits: bool = True) -> Iterator[bool]:
+        """One measurement at a time on this host, unless it is shared; and nobody else on these GPUs.
+
+        Without waiting for the host: False where somebody else measures, between whose launches these run then.
+        """
         gpus = [gpu.uuid for gpu in self.settings.gpus.visible[:world_size]]
         tell = self.launching.on_wait
+        is_alone = True
         with contextlib.ExitStack() as held:
             if takes_host and self.settings.fake_rank is None:
                 of_host = beside_others_on_this_host if self.settings.shares_host else alone_on_this_host
-                held.enter_context(of_host(on_wait=tell))
+                is_alone = held.enter_context(of_host(on_wait=tell, waits=waits))
                 held.enter_context(lease(gpus, on_wait=tell))
-            yield
+                held.enter_context(self.launching.in_turns(is_alone=is_alone))
+            yield is_alone

@@ -27,7 +27,7 @@ from pytest_distbench.judging.terms import accepted_changes
 from pytest_distbench.records.case import BaselineEntry, Case
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import AskedBound, metric_name
+from pytest_distbench.records.metric import WALL_TIME, AskedBound, metric_name
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord
 from pytest_distbench.records.wanted import Update
@@ -69,6 +69,16 @@ class Stored(Reference):
     @property
     def _is_updated(self) -> bool:
         return self.update is not None and not only_judges(self.update, self._known)
+
+    @property
+    def judges_timings(self) -> bool:
+        if self._is_updated or self.entry is None:
+            return self._is_updated
+        by_hand = map(metric_name, self.entry.bounds | self.entry.tolerances)
+        return WALL_TIME in by_hand or self.request.terms.judge_timings([m for m, *_ in self.entry.metrics.values()])
+
+    def judges_timings_of(self, launch: LaunchRecord) -> bool:
+        return self.request.terms.judge_timings(launch.measurements, has_reference=self.has_numbers)
 
     def _lacking(self, launches: Sequence[LaunchRecord]) -> list[LaunchRecord]:
         """What an update adds to an entry that it otherwise leaves as it is."""

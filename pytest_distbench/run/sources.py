@@ -128,12 +128,25 @@ class Source(ABC):
     def add(self, *, only: Sequence[str] = ()) -> None:
         """Add one sample, for the metrics that are still needed; none: all."""
 
+    def forget(self) -> None:
+        """Begin again: without a launch."""
+        for side in self.sides:
+            side.clear()
+
 
 class Reference:
     """What a case is compared with, and the loop that adds launches until every metric is decided."""
 
     def __init__(self, request: CaseRequest) -> None:
         self.request = request
+
+    @property
+    def judges_timings(self) -> bool:
+        """Whether it is known before the first launch that timings are judged or stored."""
+        return False
+
+    def judges_timings_of(self, launch: LaunchRecord) -> bool:
+        return self.request.terms.judge_timings(launch.measurements)
 
     def looks(self) -> Iterable[int]:
         """Numbers of launches after which is judged, ascending; the last is the most there may be."""

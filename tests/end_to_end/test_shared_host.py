@@ -10,9 +10,10 @@ from pathlib import Path
 
 import gpu_acceptance
 import pytest
+from support.launching import RunInside
 from support.nvml import HOSTS
 
-from pytest_distbench.machine.locks import lease
+from pytest_distbench.machine.locks import alone_on_this_host, lease
 from pytest_distbench.store.files import read_run_record
 
 HOST = gpu_acceptance.MADE_UP["DISTBENCH_NVML"]
@@ -75,3 +76,29 @@ def test_a_run_on_a_gpu_of_another_waits_for_it_and_names_it(pytester: pytest.Py
     me = rf"(?:{os.getpid()}|{os.getppid()})"  # of a worker of pytest-xdist the run that has started it is named
     assert re.search(rf"waiting for the run that uses {uuid}: pid {me} ", line)
     assert run.returncode == 0, output
+
+
+def test_exact_numbers_do_not_wait_for_another_measurement_and_the_time_of_a_script_is_not_evaluated(
+    run_inside: RunInside, pytester: pytest.Pytester, tmp_path: Path
+) -> None:
+    pytester.makefile(".py", train="print('loss:', 0.5)")
+    pytester.makepyfile(
+        test_it="""
+        from pytest_distbench.read import stdout
+
+        LOSS = stdout(r"loss: ([\\d.]+)", better="exact")
+
+        def test_it(distbench):
+            distbench.run("train.py", read={"loss": LOSS}, makes_group=False)
+        """
+    )
+    run_inside("--distbench-update=new", "--distbench-launches=2").assert_outcomes(passed=1)
+    with alone_on_this_host(on_wait=pytest.fail):
+        busy = run_inside("--distbench-json=run.json")
+
+    busy.assert_outcomes(passed=1)
+    busy.stdout.no_fnmatch_line("*waiting for*")
+    busy.stdout.fnmatch_lines("wall_time of test_it[[]ws2] not evaluated: host busy, as another run measured on it")
+    [case] = read_run_record(pytester.path / "run.json").results
+    codes = {verdict.metric: verdict.code for verdict in case.verdicts}
+    assert (codes["loss"], codes["wall_time"]) == ("equal", "host-busy")

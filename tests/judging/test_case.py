@@ -56,6 +56,28 @@ def test_each_metric_has_its_own_launches_and_without_an_entry_none() -> None:
     assert verdicts(part, None)["count"].kind == "new"
 
 
+@pytest.mark.parametrize(
+    ("busy", "terms", "code"),
+    [
+        (False, {}, "beyond-threshold"),
+        (True, {}, "host-busy"),
+        (True, {"metrics": ("wall_time",)}, "beyond-threshold"),
+        (True, {"tolerance": {"wall_time": 0.1}}, "beyond-threshold"),
+        (True, {"bounds": (("wall_time", 9.0, "the marker"),)}, "beyond-threshold"),
+    ],
+)
+def test_the_time_of_a_script_that_no_test_names_is_judged_only_where_nothing_else_was_measured(
+    busy: bool, terms: dict[str, Any], code: str
+) -> None:
+    stored = replace(STORED, metrics={"wall_time": baseline_of((*QUIET, *QUIET), name="wall_time")})
+    slow = [
+        replace(launch, measurements=[replace(m, name="wall_time") for m in launch.measurements], host_was_busy=busy)
+        for launch in launches(*[1.5 * v for v in QUIET])
+    ]
+
+    assert verdicts(slow, stored, **terms)["wall_time"].code == code
+
+
 def test_what_is_set_by_hand_in_the_metric_goes_before_the_entry_and_that_before_the_run() -> None:
     slow = launches(*[1.5 * v for v in QUIET])
     assert verdicts(slow, replace(STORED, tolerance=1.0))["step"].kind == "unchanged"

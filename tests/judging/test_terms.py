@@ -16,7 +16,7 @@ from pytest_distbench.judging.terms import Terms, difference, software_changes, 
 from pytest_distbench.judging.thresholds import Circumstances
 from pytest_distbench.records.case import Case
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Sample, Scalar
+from pytest_distbench.records.metric import Bound, Sample, Scalar
 from pytest_distbench.records.record import replace
 
 NAMED = {"step": 0.2}
@@ -43,6 +43,36 @@ def test_the_tolerance_closest_to_the_number_counts(
 
     assert terms.tolerance_of(STEP, by_hand) == accepted
     assert terms.own_tolerance_of("step", by_hand) == named
+
+
+WALL = replace(STEP, name="wall_time")
+LOSS = replace(STEP, name="loss", unit="", better="exact")
+BOUND = Bound(side="at_most", value=1.0, where="rank.record")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "terms", "has_reference", "judged"),
+    [
+        ([LOSS], {}, True, False),
+        ([LOSS, STEP], {}, True, True),
+        ([LOSS, STEP], {}, False, True),
+        ([LOSS, STEP], {"metrics": ("loss",)}, True, False),
+        ([LOSS, replace(STEP, better="info")], {}, True, False),
+        ([LOSS, WALL], {}, True, False),
+        ([LOSS, WALL], {"tolerance": {"wall_time": 0.1}}, True, True),
+        ([LOSS, WALL], {"bounds": [("wall_time", 9.0, "the marker")]}, True, True),
+        ([replace(LOSS, bounds=[BOUND]), STEP], {}, True, True),
+        ([replace(LOSS, bounds=[BOUND]), STEP], {}, False, False),  # it is judged by its bounds alone
+        ([LOSS, replace(STEP, bounds=[BOUND])], {}, False, True),
+        ([LOSS, STEP], {"bounds": [("loss", 9.0, "the marker")]}, False, False),
+    ],
+)
+def test_a_timing_is_judged_that_somebody_asked_for(
+    metrics: list[Sample], terms: dict[str, Any], has_reference: bool, judged: bool
+) -> None:
+    given = Terms(**({"default_tolerance": 0.1, "max_launches": 1, "cores": 2} | terms))
+
+    assert given.judge_timings(metrics, has_reference=has_reference) == judged
 
 
 def test_a_kind_with_a_tolerance_of_its_own_gives_way_to_nothing_less_than_its_name() -> None:

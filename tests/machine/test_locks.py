@@ -26,6 +26,7 @@ from pytest_distbench.machine.locks import (
     make_group,
     remove,
     remove_stale,
+    turn_of_a_launch,
 )
 
 
@@ -73,6 +74,34 @@ def test_those_who_share_the_host_measure_beside_each_other_and_beside_nobody_el
         beside_others_on_this_host(on_wait=ignore),
     ):
         pytest.fail("one of them believes to be alone")
+
+
+def test_without_waiting_it_is_said_that_the_host_is_not_free() -> None:
+    with alone_on_this_host(on_wait=ignore), alone_on_this_host(on_wait=pytest.fail, waits=False) as is_free:
+        assert not is_free
+    with alone_on_this_host(on_wait=pytest.fail, waits=False) as is_free:
+        assert is_free
+
+
+def test_launches_without_timings_run_at_once_and_with_timings_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "TURN_S", 60.0)
+    with (
+        turn_of_a_launch(has_timings=False),
+        turn_of_a_launch(has_timings=False),
+        pytest.raises(LauncherError, match="for launches without timings"),
+        turn_of_a_launch(has_timings=True),
+    ):
+        pytest.fail("a launch that is timed runs beside another one")
+
+
+@pytest.mark.parametrize(("first", "second"), [(True, False), (False, True)])
+def test_no_launch_keeps_another_from_its_turn_for_long(
+    monkeypatch: pytest.MonkeyPatch, *, first: bool, second: bool
+) -> None:
+    monkeypatch.setattr(locks, "TURN_S", 0.05)
+    monkeypatch.setattr(locks, "WAIT_S", 60.0)
+    with turn_of_a_launch(has_timings=first), turn_of_a_launch(has_timings=second):
+        pass  # it came to its turn while the other one still ran
 
 
 WAITER = """

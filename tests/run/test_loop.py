@@ -52,16 +52,18 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> None:
 class Counted(Source):
     """Notes what each sample is still needed for; the one of this index fails."""
 
-    def __init__(self, *, fails_at: int | None = None) -> None:
+    def __init__(self, *, fails_at: int | None = None, better: str = "lower") -> None:
         super().__init__()
         self.asked: list[list[str]] = []
         self.fails_at = fails_at
+        self.better = better
 
     def add(self, *, only: Sequence[str] = ()) -> None:
         self.asked.append(list(only))
         [launch] = result(1.0).launches
         outcome = "failed" if len(self) == self.fails_at else "passed"
-        self.launches.append(replace(launch, index=len(self), outcome=outcome))
+        measurements = [replace(m, better=self.better) for m in launch.measurements]
+        self.launches.append(replace(launch, index=len(self), outcome=outcome, measurements=measurements))
 
 
 class Opened(Reference):
@@ -136,17 +138,52 @@ def test_what_is_red_for_certain_ends_the_loop_and_what_is_open_stays_unjudged(s
     assert made.verdicts[0].reason == f"{NOT_EVALUATED} (count regressed)"
 
 
+class Compared(Opened):
+    """A reference that knows beforehand whether timings are judged."""
+
+    judges_timings = False
+
+
+@pytest.mark.parametrize(
+    ("known", "better", "failed", "waited", "made"),
+    [
+        (False, "exact", False, [False], 2),
+        (False, "exact", True, [False], 1),
+        (False, "lower", False, [False, True], 3),  # the first launch does not count: it was not alone
+        (True, "lower", False, [True], 2),
+    ],
+)
+def test_a_case_waits_for_another_measurement_only_if_it_has_timings(
+    session: Session, monkeypatch: pytest.MonkeyPatch, known: bool, better: str, failed: bool, waited: Any, made: int
+) -> None:
+    asked: list[bool] = []
+
+    def busy(world_size: int, *, takes_host: bool, waits: bool = True) -> contextlib.AbstractContextManager[bool]:
+        asked.append(waits)
+        return contextlib.nullcontext(waits)
+
+    monkeypatch.setattr(session, "alone", busy)
+    monkeypatch.setattr(Compared, "judges_timings", known)
+    source = Counted(fails_at=0 if failed else None, better=better)
+    result = session.run(REQUEST, source, Compared(0))
+
+    assert (asked, len(source.asked)) == (waited, made)
+    assert [launch.index for launch in result.launches] == [*range(1 if failed else 2)]
+
+
 def test_the_gpu_is_leased_that_ranks_will_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine of different GPUs, by the number that CUDA gives it."""
     with made_up(HOSTS["RTX 3060 and 4090"]):
         found = read_gpus({"CUDA_VISIBLE_DEVICES": "1"})
     leased: list[str] = []
-    monkeypatch.setattr(loop, "alone_on_this_host", lambda on_wait: contextlib.nullcontext())
+    monkeypatch.setattr(loop, "alone_on_this_host", lambda on_wait, waits: contextlib.nullcontext(True))
     monkeypatch.setattr(loop, "lease", lambda uuids, on_wait: contextlib.nullcontext(leased.extend(uuids)))
     source = Counted()
     source.takes_host = True
     launching: Any = SimpleNamespace(
-        settings=SimpleNamespace(gpus=found, fake_rank=None, shares_host=False), on_wait=None
+        settings=SimpleNamespace(gpus=found, fake_rank=None, shares_host=False),
+        on_wait=None,
+        in_turns=lambda is_alone: contextlib.nullcontext(),
     )
     Session(launching).measure([source], 0, world_size=1)
 

@@ -308,7 +308,7 @@ def _outcome(row: Reason) -> str:
     if row.verdict == "new":
         return "passes, or as `--distbench-no-baseline` says"
     if row.verdict == "not evaluated":
-        return "has failed by another number"
+        return "is decided by its other numbers"
     return "fails" if row.fails else f"passes; `--{row.fails_under}` fails it" if row.fails_under else "passes"
 
 

@@ -35,7 +35,7 @@ class Allowance:
         return self._until - time.monotonic()
 
     @contextlib.contextmanager
-    def waiting(self, hold: AbstractContextManager[None]) -> Iterator[None]:
+    def waiting(self, hold: AbstractContextManager[object]) -> Iterator[None]:
         asked_at = time.monotonic()
         with hold:
             self._until += time.monotonic() - asked_at
