@@ -55,9 +55,9 @@ def record(rank: RankContext, body: Callable[..., object]) -> None:
 
 def _record(rank: RankContext, trace: Trace, cluster: Cluster, at: dict[str, Scalar], *, is_judged: bool) -> None:
     found = forecast(trace, cluster)
-    quicker, slower = (  # what was measured is as it is
-        forecast(trace.scaled(trace.computing_s * (factor if cluster.computing else 1.0)), with_terms(cluster, factor))
-        for factor in (1 - cluster.within, 1 + cluster.within)
+    quicker, slower = (
+        forecast(trace.scaled(trace.computing_s * factor), with_terms(cluster, factor))
+        for factor in (min(1 - cluster.within, 1 / (1 + cluster.missed)), 1 + max(cluster.within, cluster.missed))
     )
     facts: dict[str, Scalar] = {
         "computing_s": trace.computing_s,

@@ -22,6 +22,7 @@ from pytest_distbench.records.iteration import (
     Collective,
     Course,
     Fingerprint,
+    Group,
     StepKind,
     named_ranks,
     of_rank,
@@ -32,7 +33,7 @@ from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding
-from pytest_distbench.units import format_bytes
+from pytest_distbench.units import counted, format_bytes
 
 METRIC = "fingerprint"  # name of the verdict; a ``metrics=`` that lists others leaves it unjudged
 
@@ -203,11 +204,7 @@ def _changes_of_rank(stored: Fingerprint, current: Fingerprint, rank: int) -> It
     if not (stored.is_full and current.is_full):
         return
     old, new = (Counter(of_rank(f.groups, rank) or []) for f in (stored, current))
-    for word, groups in (("gone", old - new), ("added", new - old)):
-        for (name, size, _), number in groups.items():
-            verb = ("are" if number > 1 else "is") if word == "gone" else ("were" if number > 1 else "was")
-            plural = "s" * (number > 1)
-            yield f"{number} process group{plural} {name} of {size} ranks {verb} {word}"
+    yield from _changes_of_groups(old - new, new - old)
     held, holds = (
         {name: of_rank(by_ranks, rank) or 0 for name, by_ranks in f.facts.items()} for f in (stored, current)
     )
@@ -370,6 +367,22 @@ def sent_text(collectives: Sequence[Collective]) -> str:
     families = _families(count(alike_told(collectives, [])[0]))
     words = [f"{_tell(f, op)}{_where(group)}" for (op, group), f in families.items()]
     return " and ".join(words) or "nothing"
+
+
+def _changes_of_groups(gone: Counter[Group], added: Counter[Group]) -> Iterator[str]:
+    """What became of process groups; one of the same name is the same group with other ranks."""
+    for name in sorted({name for name, *_ in gone} & {name for name, *_ in added}):
+        [old, *more], [new, *others] = ([group for group in side if group[0] == name] for side in (gone, added))
+        if not more and not others and gone.pop(old) == added.pop(new):
+            yield f"process group {name}: {_ranks_of(old)} became {_ranks_of(new)}"
+    for word, be, groups in (("gone", ("is", "are"), gone), ("added", ("was", "were"), added)):
+        for group, number in groups.items():
+            yield f"{counted(number, 'process group')} {group[0]} of {_ranks_of(group)} {be[number > 1]} {word}"
+
+
+def _ranks_of(group: Group) -> str:
+    _, size, stride = group
+    return f"{size} ranks " + (f"with stride {stride}" if stride else "at irregular distances")
 
 
 def _where(group: str) -> str:

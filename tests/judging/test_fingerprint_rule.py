@@ -63,7 +63,21 @@ def test_what_a_rank_counts_has_a_sentence() -> None:
         ),
         (of(reduce(8, how="sum")), of(reduce(8, how="max")), ["1 all_reduce of 8 B (sum) became 1 of 8 B (max)"]),
         (of(reduce(8, how=None)), of(reduce(8, how="max")), []),
-        (FULL, of(is_full=True, groups=MESH), ["1 process group mesh_tp of 2 ranks was added"]),
+        (
+            FULL,
+            of(is_full=True, groups=MESH),
+            ["1 process group mesh_tp of 2 ranks with stride 1 was added"],
+        ),
+        (
+            of(is_full=True, groups={"all": [("group 1", 8, 1)]}),
+            of(is_full=True, groups={"all": [("group 1", 8, 8)]}),
+            ["process group group 1: 8 ranks with stride 1 became 8 ranks with stride 8"],
+        ),
+        (
+            of(is_full=True, groups={"all": [("tp", 8, 1), ("tp", 4, 0)]}),
+            of(is_full=True, groups={"all": [("tp", 8, 1)]}),
+            ["1 process group tp of 4 ranks at irregular distances is gone"],
+        ),
         (of(), of(is_full=True, groups=MESH), []),
         (
             of(is_full=True, facts={"parameter_bytes": {"0": 4096}}),
