@@ -255,10 +255,17 @@ class LayoutComparison:
                 return "other ranks hold the right one, so check what changes it after the reduction"
             if any(max(numbers) - min(numbers) > self.limits[q] for numbers in zip(*copies, strict=True)):
                 return "ranks hold different gradients, so it was not reduced"
+        if lacking := [str(i) for i, each in enumerate(self.seen) if self._lacks(each, off[0])]:
+            return f"rank {', '.join(lacking)} has none, so check what is frozen there, and the reduction"
         same = (
             "ranks hold the same gradients, so " if any(sum(q in each for each in self.seen) > 1 for q in off) else ""
         )
         return f"{same}check the backward pass and what was reduced"
+
+    @staticmethod
+    def _lacks(seen: Mapping[Quantity, Seen], gradient: Quantity) -> bool:
+        """Whether a rank has a weight, and no gradient of it."""
+        return gradient not in seen and gradient._replace(part=STATE) in seen
 
     def _factor(self, loss: Quantity) -> str:
         found = next(each[loss] for each in self.seen if loss in each)

@@ -61,7 +61,9 @@ class StepReference:
         self._schedule = None if training.schedule is None else training.schedule(self._optimizer)
         self._left = {name: tensor.detach().clone() for name, tensor in state_of(model)}  # {}: this rank had none
 
-    def see_gradients(self, step: Step, loss: float, weights: Tensors, gradients: Tensors, own: Set[str]) -> None:
+    def see_gradients(
+        self, step: Step, loss: float, weights: Tensors, gradients: Tensors, own: Set[str], lent: Set[str]
+    ) -> None:
         for name, weight in weights.items():
             if self._left and name in own:
                 self._compare(Quantity(step.number, WEIGHTS, name), weight, self._left.get(name))
@@ -90,7 +92,7 @@ class StepReference:
             right = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             found = gradients.get(name, None if is_used else right)  # else the layout has none, either, or zeros
             self.has_gradient |= bool(right.any())
-            if found is not None and name in own:
+            if found is not None and name in own and name not in lent:
                 self._compare(Quantity(step.number, GRADIENT, name), found, right)
             elif name in weights and found is None:
                 self.seen[Quantity(step.number, GRADIENT, name)] = MISSING
@@ -146,11 +148,13 @@ class EachRank:
         self._simulation = simulation
         self._references = references
 
-    def see_gradients(self, step: Step, loss: float, weights: Tensors, gradients: Tensors, own: Set[str]) -> None:
+    def see_gradients(
+        self, step: Step, loss: float, weights: Tensors, gradients: Tensors, own: Set[str], lent: Set[str]
+    ) -> None:
         with self._simulation.paused():
             split = zip(self._references, self._split(weights), self._split(gradients), strict=True)
             for reference, its_weights, its_gradients in split:
-                reference.see_gradients(step, loss, its_weights, its_gradients, own)
+                reference.see_gradients(step, loss, its_weights, its_gradients, own, lent)
 
     def see_state(self, step: Step, state: Tensors) -> None:
         with self._simulation.paused():

@@ -40,7 +40,9 @@ Tensors = dict[str, torch.Tensor]  # whole tensors on the CPU in float64, by nam
 class Oracle(Protocol):
     """What every step of a pass is compared with."""
 
-    def see_gradients(self, step: Step, loss: float, weights: Tensors, gradients: Tensors, own: Set[str]) -> None:
+    def see_gradients(
+        self, step: Step, loss: float, weights: Tensors, gradients: Tensors, own: Set[str], lent: Set[str]
+    ) -> None:
         """Take the loss, and weights and gradients of all ranks before the update; ``own`` are those of this one."""
 
     def see_state(self, step: Step, state: Tensors) -> None:
@@ -371,8 +373,9 @@ class Step:
             total = 0.0 if loss is None else float(loss.detach())
         if self._pass.of > 1 and simulation is None:
             total = rank.sum_over_ranks(total) * shares / rank.sum_over_ranks(float(loss is not None))
-        own = {*weights, *gradients}
-        oracle.see_gradients(self, total, self._pass.of_all(weights), self._pass.of_all(gradients), own)
+        own, of_all = {*weights, *gradients}, self._pass.of_all(gradients)
+        lent = (weights.keys() & of_all.keys()) - gradients.keys()
+        oracle.see_gradients(self, total, self._pass.of_all(weights), of_all, own, lent)
 
     def is_over(self, model: nn.Module | None) -> None:
         """Compare parameters and buffers, after the update. A collective call."""

@@ -13,6 +13,7 @@ from pytest_distbench.layouts.reference import MISSING, NOT_FINITE, Seen
 from pytest_distbench.records.metric import TOLD
 
 EQUAL = Seen(0.0, 1.0, 0.0)
+NONE = Seen(0.0, 0.0, 0.0)  # this rank has not seen it
 
 
 def quantities(step: int) -> list[Quantity]:
@@ -24,7 +25,7 @@ def told(*ranks: Mapping[Quantity, Seen], dtypes: Mapping[str, set[str]] | None 
     """By metric, what is said of it; empty: it is within its bound."""
     all_of = [*quantities(1), *quantities(2)]
     rank = make_rank()
-    seen = [dict.fromkeys(all_of, EQUAL) | dict(one) for one in ranks]
+    seen = [{q: s for q, s in (dict.fromkeys(all_of, EQUAL) | dict(one)).items() if s is not NONE} for one in ranks]
     LayoutComparison(limits=dict.fromkeys(all_of, 0.1), seen=seen, dtypes=dtypes or {}).record(rank)
     return {each.name: str(each.facts.get(TOLD, "")) for each in rank.notebook.observations}
 
@@ -59,6 +60,7 @@ SCALED = f"{OF_A} {FIRST}, with 1 other of 2: 2 times that of one rank, so check
         ([{A: EQUAL}, {A: OTHER}], f"{OF_A} {ON_1}: other ranks hold the right one, so check what "),
         ([{A: MISSING}], f"{OF_A} is missing"),
         ([{}, {A: NOT_FINITE}], f"{OF_A} {ON_1}: it is not finite"),
+        ([{A: OTHER}, {A: NONE}], f"{OF_A} {FIRST}: rank 1 has none, so check what is frozen there, and the reduction"),
         ([{A: OTHER}] * 2, f"{OF_A} {FIRST}: ranks hold the same gradients, so {BACKWARD} and what was reduced"),
     ],
 )
