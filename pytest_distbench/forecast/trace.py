@@ -92,8 +92,10 @@ class _WithoutData(TorchDispatchMode):
                     self._works[result] = work
             elif work := self._works.get(given["tensor"]):
                 work.wait()
-        elif has_data and func.namespace == "aten" and all(map(_is_small, made := _tensors(found))) and made:
-            return self._with_data(func, args, kwargs)
+        elif has_data and func.namespace == "aten":
+            made = _tensors(found) or _tensors(args)  # those of _foreach_add_ are changed in place, and none returned
+            if made and all(map(_is_small, made)):
+                return self._with_data(func, args, kwargs)
         return found
 
     @staticmethod

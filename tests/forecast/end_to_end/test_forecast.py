@@ -253,7 +253,7 @@ def functional(rank):
 
 def scaled(rank):
     net = torch.nn.Linear(8, 8)
-    optimizer, scaler = torch.optim.AdamW(net.parameters()), torch.amp.GradScaler("cpu")
+    optimizer, scaler = torch.optim.AdamW(net.parameters(), foreach=True), torch.amp.GradScaler("cpu")
     for _ in rank.timed("step", warmup=1, iterations=3):
         scaler.scale(net(torch.ones(4, 8)).sum()).backward()
         scaler.step(optimizer)
