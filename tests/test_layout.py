@@ -17,9 +17,9 @@ class Budget(NamedTuple):
 
 BUDGETS = {
     "pytest_distbench": Budget(
-        247, 61_820
+        247, 61_880
     ),  # with a room for confirmation, one list of deciders, and the mean of iterations
-    "tests": Budget(314, 59_530),  # tables in place of tests that stood one by one
+    "tests": Budget(314, 59_560),  # tables in place of tests that stood one by one
 }
 """A number that rises needs its reason in a comment on its line."""
 

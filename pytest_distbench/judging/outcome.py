@@ -40,7 +40,7 @@ def conclude(result: CaseResult, strictness: Strictness, *, stood_down: CaseOutc
     judged, which is as it should be where ranks share cores; a metric is beyond a bound, unless that is expected; an
     update refused the numbers; another verdict fails, unless that is expected; the run does not accept a verdict;
     there is no baseline, and the run does not accept that. Ranks that all skipped say how the test stands down. The
-    verdicts of an advisory case are decided likewise, and fail nothing.
+    verdicts of an advisory case are decided likewise, and fail nothing, or only where one is no timing.
     """
     outcome, decision, verdicts = _decide(result, strictness, stood_down)
     advisory = f" (advisory: {result.advisory})" if outcome == "advisory" else ""
@@ -67,8 +67,7 @@ def _decide(
         is_meant = OVERSUBSCRIBED in result.case.conditions.around
         return ("passed", "", ()) if is_meant else ("failed", "nothing_judged", ())
     failing = [v for v in judged if v.is_failure]
-    unwanted: CaseOutcome = "advisory" if result.advisory else "failed"
-    expected: CaseOutcome = "xfailed" if result.xfail_perf else unwanted
+    expected: CaseOutcome = "xfailed" if result.xfail_perf else _unwanted(result, failing)
     if any(v.code == "bound" for v in failing):
         return expected, "bound", failing
     if result.update == "refused":
@@ -76,11 +75,17 @@ def _decide(
     if failing:
         return expected, "failed", failing
     if unaccepted := [v for v in judged if v.row.fails_under in strictness.options]:
-        return unwanted, "unaccepted", unaccepted
+        return _unwanted(result, unaccepted), "unaccepted", unaccepted
     stored = (v for v in judged if v.kind != "new" and (v.baseline is not None or not v.is_undecided))
     if not any(stored) and strictness.no_baseline != "warn":
-        return "skipped" if strictness.no_baseline == "skip" else unwanted, "new", judged
+        return "skipped" if strictness.no_baseline == "skip" else _unwanted(result, judged), "new", judged
     return "passed", "", ()
+
+
+def _unwanted(result: CaseResult, verdicts: Sequence[Finding]) -> CaseOutcome:
+    """What verdicts make of a case that the run does not accept."""
+    is_exact = any(v.kind == "missing" or not METRIC_KINDS[v.better].scatters for v in verdicts)
+    return "failed" if not result.advisory or (result.is_advisory_of_timings and is_exact) else "advisory"
 
 
 def _headline(result: CaseResult, verdicts: Sequence[Finding]) -> str:

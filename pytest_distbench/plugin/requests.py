@@ -34,6 +34,8 @@ from pytest_distbench.run.request import CaseRequest, Settings
 
 LEAST_CPUS = 0.01  # the least of docker's ``--cpus``
 
+_ADVISORY = {"": "", "all": "--distbench-advisory", "timings": "--distbench-advisory=timings"}
+
 
 def check_room(given: Arguments, settings: Settings, wanted: int, what: str, *, oversubscribed: object) -> int | None:
     """Skip the test where it wants more than this run was given, and does not say that it may be oversubscribed.
@@ -237,7 +239,8 @@ class RequestMaker:
             terms=terms,
             launches=first,
             xfail_perf=of_test.xfail_perf or "",
-            advisory=of_test.advisory or "--distbench-advisory" * settings.advisory,
+            advisory=of_test.advisory or _ADVISORY[settings.advisory],
+            is_advisory_of_timings=settings.advisory == "timings" and not of_test.advisory,
         )
 
     def _stands_for(self, world_size: int) -> int | None:

@@ -132,6 +132,10 @@ class MetricKind:
         return self.rule not in STEADY_RULES and not self.is_steady
 
     @property
+    def scatters(self) -> bool:
+        return self.is_noisy or self.is_memory
+
+    @property
     def is_exact(self) -> bool:
         return self.rule == "exact"
 

@@ -295,7 +295,14 @@ class Options:
         default="",
     )
     platform: str = _advanced("name of this hardware, in place of the detected one", metavar="NAME", default="")
-    advisory: bool = _advanced("verdicts fail no test; the end lists what would have")
+    advisory: Literal["", "all", "timings"] = _advanced(
+        "verdicts fail no test: all (default), or of timings",
+        "Timings and memory then; what is compared exactly fails. The end lists what would have failed.",
+        metavar="WHICH",
+        const="all",
+        wanted=one_of(("all", "timings")),
+        default="",
+    )
     fail_on_improvement: bool = _advanced("an improvement fails the test too")
     prune: bool = _advanced(
         "delete baselines that no test used, after a complete green run", has_ini_key=False, is_repeated=False

@@ -220,6 +220,7 @@ class CaseResult(Record, frozen=True, kw_only=True):
     """Of a launch more, under torch's profiler, which nothing else here is of; None: none was asked for."""
     xfail_perf: str = ""  # why a regression is expected: the marker's reason, or the baseline's; empty: it is not
     advisory: str = ""  # why its verdicts do not fail its test: the marker's reason, or the option; empty: they do
+    is_advisory_of_timings: bool = False  # so are those of timings and memory alone; others fail it
     outcome: CaseOutcome = "passed"  # what this case made of its test; *advisory*: it would have failed it
     decision: Decision = ""  # what decided that; empty where it simply passed
     headline: str = ""  # one line that says why; empty where it simply passed

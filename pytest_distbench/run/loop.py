@@ -274,6 +274,7 @@ class Session:
             reference=reference.record(source),
             xfail_perf=request.xfail_perf,
             advisory=request.advisory,
+            is_advisory_of_timings=request.is_advisory_of_timings,
         )
 
     def confirm(self, request: CaseRequest, source: Source, suspect: Suspect, rerun: Rerun) -> CaseResult:

@@ -141,3 +141,4 @@ class CaseRequest:
     launches: int
     xfail_perf: str = ""
     advisory: str = ""
+    is_advisory_of_timings: bool = False

@@ -70,6 +70,7 @@ def test_the_gravest_is_named_first() -> None:
 
 BOUND = Bound(side="most", value=1.0, where="x")
 NOTHING = ReferenceRecord(kind="nothing")
+OF_TIMINGS = {"advisory": "--distbench-advisory=timings", "is_advisory_of_timings": True}
 
 
 def ended(outcome: Any) -> dict[str, Any]:
@@ -106,6 +107,13 @@ def told(made: CaseResult, **policy: Any) -> tuple[str, str]:
         (result(verdict("beyond-threshold"), advisory="flaky", xfail_perf="bug 12"), ("xfailed", "failed")),
         (result(verdict("beyond-threshold"), advisory="flaky", **ended("failed")), ("failed", "launch")),
         (result(advisory="flaky"), ("failed", "nothing_judged")),
+        (result(verdict("beyond-threshold"), **OF_TIMINGS), ("advisory", "failed")),
+        (result(verdict("beyond-threshold", better="memory"), **OF_TIMINGS), ("advisory", "failed")),
+        (result(verdict("bound"), **OF_TIMINGS), ("advisory", "bound")),
+        (result(verdict("beyond-threshold", better="exact"), **OF_TIMINGS), ("failed", "failed")),
+        (result(verdict("beyond-threshold", better="curve"), **OF_TIMINGS), ("failed", "failed")),
+        (result(verdict("beyond-threshold"), verdict("bound", better="exact"), **OF_TIMINGS), ("failed", "bound")),
+        (result(verdict("not-measured"), **OF_TIMINGS), ("failed", "failed")),
     ],
 )
 def test_the_first_rule_that_holds_decides(made: CaseResult, expected: tuple[str, str]) -> None:
