@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from support.plans import make_plan
 
+from pytest_distbench import read as public
 from pytest_distbench.errors import ReadingError
-from pytest_distbench.launch.readers import Place, note_before, read_tensorboard, readings
+from pytest_distbench.launch.readers import Place, note_before, problem_with, read_tensorboard, readings
 from pytest_distbench.read import NUMBER, csv, json, jsonl, mllog, stdout, tensorboard
 from pytest_distbench.records.metric import Observation, Reader
 from pytest_distbench.records.record import replace
@@ -380,6 +381,21 @@ def test_commas_may_separate_thousands_and_what_follows_a_number_is_not_of_it(
 ) -> None:
     assert read(tmp_path, stdout(r"loss (-?[\d.,]*[\d.])"), line).values == [value]
     assert read(tmp_path, stdout("loss " + NUMBER), line).values == [value]
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "numbers.md").read_text()
+BY_LOGGER = [
+    code
+    for row in re.findall(r"^\| .+? \| (.+?) \| .*\|$", PAGE.partition("## A line")[0], re.MULTILINE)
+    for code in re.findall(r"`([^`]+)`", row)
+]
+
+
+def test_each_reader_of_the_page_on_loggers_can_be_made() -> None:
+    readers = [eval(code, vars(public)) for code in BY_LOGGER]
+
+    assert len(readers) > 20
+    assert [problem for reader in readers if (problem := problem_with(reader))] == []
 
 
 pytestmark = pytest.mark.xdist_group("test_tensorboard")  # another worker would import torch to write the files again
