@@ -170,15 +170,15 @@ def read_csv(reader: Reader, place: Place) -> list[Found]:
                 first = show(columns[0])
                 header = f"its first line is {first}, without a comma, and commas separate the columns of a CSV file"
             raise ReadingError(f"{path}: {told}; {header}")
-        rows = (
-            Row(
-                {name: row[name] for name in columns},
-                f"{path}:{table.line_num}",
-                ", ".join(f"{name}={row[name] or ''}" for name in columns),
-            )
-            for row in table
-        )
-        return _found(path, rows, reader.key, reader, place)
+        return _found(path, _cells_of(path, table, columns), reader.key, reader, place)
+
+
+def _cells_of(path: Path, table: csv.DictReader[str], columns: Sequence[str]) -> Iterator[Row]:
+    for row in table:
+        where = f"{path}:{table.line_num}"
+        if None in row and any(cell.strip() for cell in row.pop(None)):
+            raise ReadingError(f"{where}: more cells than the {len(columns)} columns of the first line")
+        yield Row(row, where, ", ".join(f"{name}={row[name] or ''}" for name in columns))
 
 
 def read_jsonl(reader: Reader, place: Place) -> list[Found]:
@@ -225,6 +225,12 @@ def read_json(reader: Reader, place: Place) -> list[Found]:
     return _found(path, told, key.removeprefix("."), reader, place)
 
 
+_EMPTY = (
+    "it is empty, as pandas writes nan, and rows before it have a value. Where there is none on purpose, let the "
+    "script write JSON lines without the key"
+)
+
+
 def _found(path: Path, rows: Iterable[Row], key: str, reader: Reader, place: Place) -> list[Found]:
     """What counts of the rows of a file, as text.
 
@@ -247,7 +253,7 @@ def _found(path: Path, rows: Iterable[Row], key: str, reader: Reader, place: Pla
                 f"{reader.key!r} is {show(value, longest=80)}: wanted a number in it: {told}{each}: {where}"
             )
     return [
-        ("nan", f"{where}: it is empty, as pandas writes nan, and rows before it have a value", beside)
+        ("nan", f"{where}: {_EMPTY}", beside)
         if value is None
         else (value if isinstance(value, str) else json.dumps(value), where, beside)
         for value, where, beside in values
@@ -489,6 +495,10 @@ def problem_with(reader: Reader) -> str:
                 f"{reader.source!r} has {pattern.groups} groups; wanted one around the number, or several of which one "
                 f"is (?P<{VALUE}>...)"
             )
+    if reader.kind in ("json", "jsonl") and reader.key.count(_EACH) > (most := int(reader.kind == "json")):
+        return (
+            f"{reader.key!r} has more than {most} {_EACH}: read.json reads one list, and read.jsonl one number a line"
+        )
     kind = METRIC_KINDS[reader.better]
     for name, kind_of in _WANTED.items():
         if kind_of.take(value := getattr(reader, name)) is None:

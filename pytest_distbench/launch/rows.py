@@ -41,17 +41,15 @@ class Value(NamedTuple):
 Position = tuple[float, ...]  # the epoch and the step, as far as rows have them
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Cell:
     """The cell of a row that counts."""
 
     value: Value
+    is_empty: bool
     filled: frozenset[str]  # columns that are not empty in its row
     row: Mapping[str, Any]  # of its columns those that may be asked for
-
-    @property
-    def is_empty(self) -> bool:
-        return self.value.value is None
+    at: Position | None = None
 
 
 def look_up(value: Any, key: str) -> Any:
@@ -79,7 +77,10 @@ def values_of(rows: Iterable[Row], key: str, reader: Reader) -> tuple[list[Value
     """
     cells = _choose(rows, key, reader)
     names = _position(cells, reader)
-    _refuse_mixed(cells, names, reader)
+    for cell in cells if names else ():
+        found = [_as_number(cell.row.get(name)) for name in names]
+        cell.at = None if None in found else tuple(number for number in found if number is not None)
+    _refuse_mixed(cells, reader)
     cells, dropped = _last_attempt(cells, names)
     return [cell.value for cell in _with_nan(cells)], dropped
 
@@ -87,26 +88,26 @@ def values_of(rows: Iterable[Row], key: str, reader: Reader) -> tuple[list[Value
 def _choose(rows: Iterable[Row], key: str, reader: Reader) -> list[_Cell]:
     """The cells of a key in the rows where ``where`` holds; they are not all empty."""
     cells, known, met = [], dict[str, None](), {name: dict[str, None]() for name in reader.where}
-    kinds: dict[frozenset[str], frozenset[str]] = {}  # of a million rows all share a few
+    kinds: dict[frozenset[str], tuple[frozenset[str], list[str]]] = {}  # of a million rows all share a few
     wanted = {*_STEPS, *_EPOCHS, *_TELL_APART}
     unnamed = 0
     for row, place, beside in rows:
         columns = row if isinstance(row, Mapping) else {}
         unnamed += not columns
         known.update(dict.fromkeys(columns))
-        chosen = {name: look_up(row, name) for name in reader.where}
-        for name, value in chosen.items():
-            if value is not MISSING and len(met[name]) < _MOST_SHOWN:
+        for name in reader.where:
+            if len(met[name]) < _MOST_SHOWN and (value := look_up(row, name)) is not MISSING:
                 met[name][str(value)] = None
-        if not all(_equals(chosen[name], value) for name, value in reader.where.items()):
+        if not all(_equals(look_up(row, name), value) for name, value in reader.where.items()):
             continue
         if (value := look_up(row, key)) is not MISSING:
-            filled = frozenset(name for name, cell in columns.items() if not _is_empty(cell))
-            kept = {name: columns[name] for name in filled & wanted}
+            filled = frozenset([name for name, cell in columns.items() if cell is not None and cell != ""])
+            filled, asked = kinds.setdefault(filled, (filled, [name for name in wanted if name in filled]))
+            kept = {name: columns[name] for name in asked}
             if reader.step:
                 kept[reader.step] = look_up(row, reader.step)
-            value = Value(None if _is_empty(value) else value, place, beside)
-            cells.append(_Cell(value, kinds.setdefault(filled, filled), kept))
+            is_empty = _is_empty(value)
+            cells.append(_Cell(Value(None if is_empty else value, place, beside), is_empty, filled, kept))
     if not all(cell.is_empty for cell in cells):
         return cells
     there = f"there are {', '.join(known) or (f'{unnamed} without names' if unnamed else 'no rows')}"
@@ -157,15 +158,13 @@ def _position(cells: Sequence[_Cell], reader: Reader) -> list[str]:
         raise ReadingError(f"step={reader.step!r} is no number in the row {cell.value.beside}: {cell.value.place}")
     if reader.step:
         return [reader.step]
-    return [name for names in (_EPOCHS, _STEPS) for name in list(filter(counts, names))[:1]]
+    [epoch, step] = [next(filter(counts, names), "") for names in (_EPOCHS, _STEPS)]
+    if step and any(not float(cell.row[epoch]).is_integer() for cell in full if epoch):
+        epoch = ""  # a fraction is computed of the step, which then counts through
+    return [name for name in (epoch, step) if name]
 
 
-def _at(cell: _Cell, names: Sequence[str]) -> Position | None:
-    found = [_as_number(cell.row.get(name)) for name in names]
-    return tuple(number for number in found if number is not None) if names and None not in found else None
-
-
-def _refuse_mixed(cells: Sequence[_Cell], names: Sequence[str], reader: Reader) -> None:
+def _refuse_mixed(cells: Sequence[_Cell], reader: Reader) -> None:
     """Rows of several ranks, or of training and validation, are no series: they have steps in common."""
     for column in _TELL_APART:
         if column in reader.where:
@@ -175,7 +174,7 @@ def _refuse_mixed(cells: Sequence[_Cell], names: Sequence[str], reader: Reader) 
             if cell.is_empty or column not in cell.row:
                 continue
             mine = str(cell.row[column])
-            other, first = met.setdefault(_at(cell, names), (mine, cell))
+            other, first = met.setdefault(cell.at, (mine, cell))
             if other != mine:
                 chosen = {**reader.where, column: cell.row[column]}
                 raise ReadingError(
@@ -190,11 +189,11 @@ def _last_attempt(cells: Sequence[_Cell], names: Sequence[str]) -> tuple[list[_C
     last: _Cell | None = None
     restarts, dropped, told = 0, 0, ""
     for cell in cells:
-        now, before = _at(cell, names), _at(last, names) if last is not None else None
+        now, before = cell.at, last.at if last is not None else None
         if not cell.is_empty and now is not None and before is not None and now < before:
             restarts += 1
             told = f"{_told(names, before)} was followed by {_told(names, now)} ({cell.value.place})"
-            while kept and ((at := _at(kept[-1], names)) is None or at >= now):
+            while kept and ((at := kept[-1].at) is None or at >= now):
                 dropped += not kept.pop().is_empty
         kept.append(cell)
         last = last if cell.is_empty else cell

@@ -235,6 +235,12 @@ def test_what_a_restarted_training_made_again_counts_once_and_is_said(
     assert all(said in remark for remark in remarks)
 
 
+def test_a_fraction_of_an_epoch_that_is_rounded_is_no_restart(tmp_path: Path) -> None:
+    text = "epoch,step,loss\n0.33,1,3\n0.67,2,2\n0.66,3,1\n"
+
+    assert read(tmp_path, csv("log.csv", "loss", better="curve"), text).values == [3.0, 2.0, 1.0]
+
+
 @pytest.mark.parametrize("columns", ["epoch,step", "epoch,iter"])
 def test_a_step_that_begins_anew_in_each_epoch_is_no_restart(columns: str, tmp_path: Path) -> None:
     text = f"{columns},loss\n0,0,4\n0,1,3\n1,0,2\n1,1,1\n"
@@ -283,6 +289,7 @@ LOSS, TOOK = r"loss ([\d.]+)", r"took (\S+) ms"
         (jsonl("log.jsonl", "loss", where={"r": 2}), TRAIN_AND_VAL, "no row has 'r'; there are split, epoch, loss"),
         (csv("log.csv", "loss", step="rank", where={"rank": 1}), OF_RANKS.replace("\n1", "\nx"), "no row has it"),
         (jsonl("log.jsonl", "loss", step="n"), TRAIN_AND_VAL, "step='n' is no number in the row"),
+        (csv("log.csv", "loss"), "loss,note\n1,a, b\n2,a,\n", "log.csv:2: more cells than the 2 columns"),
         (jsonl("log.jsonl", "a"), "[1]\n[2]\n", "no row has 'a'; there are 2 without names"),
         (csv("log.csv", "size"), "size\n2 KiB\n", "'2 KiB' is no number: .*; unit='KiB' without scale= reads it"),
         (jsonl("log.jsonl", "m"), '{"m": [1, 2]}\n', r"'m' is \[1, 2\]: wanted a number in it: m.0, m.1, .* m\[\]"),
@@ -389,6 +396,19 @@ BY_LOGGER = [
     for row in re.findall(r"^\| .+? \| (.+?) \| .*\|$", PAGE.partition("## A line")[0], re.MULTILINE)
     for code in re.findall(r"`([^`]+)`", row)
 ]
+
+
+@pytest.mark.parametrize(
+    ("reader", "said"),
+    [
+        (json("a.json", "a[].b[].c"), r"more than 1 \[\]"),
+        (jsonl("a.jsonl", "a[]"), r"more than 0 \[\]: read.json reads one list"),
+        (jsonl("a.jsonl", "a", step=3), "step=3; wanted the name of a column, or None"),  # type: ignore[arg-type]
+        (csv("a.csv", "a", where=["rank"]), r"where=\['rank'\]; wanted a dict"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_reader_of_rows_that_cannot_be_is_told_before_a_launch(reader: Reader, said: str) -> None:
+    assert re.search(said, problem_with(reader))
 
 
 def test_each_reader_of_the_page_on_loggers_can_be_made() -> None:
