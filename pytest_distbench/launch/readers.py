@@ -217,6 +217,13 @@ def read_json(reader: Reader, place: Place) -> list[Found]:
     name, each, key = with_points(reader.key).partition(_EACH)
     rows = look_up(document, name) if each and name else document
     if not each:
+        parts = name.split(".")
+        for end in range(1, len(parts)):
+            if look_up(document, name) is MISSING and isinstance(
+                look_up(document, head := ".".join(parts[:end])), list
+            ):
+                tail = ".".join(parts[end:])
+                raise ReadingError(f"{path}: {head!r} is a list: wanted {head}{_EACH}.{tail}, or {head}.0.{tail}")
         return _found(path, [Row(document, str(path), "")], name, reader, place)
     if not isinstance(rows, list):
         there = f"there are {', '.join(document)}" if isinstance(document, Mapping) else "it is none itself"
@@ -308,7 +315,7 @@ def read_stdout(reader: Reader, place: Place) -> list[Found]:
     units: dict[str, str] = {}  # the first number that has it, and where
     for number, line in enumerate(place.lines(), 1):
         where = f"line {number} of rank {place.rank}'s output: {line.strip()[:160]}"
-        match = pattern.search(line) or _turned_round(pattern, group, line)
+        match = pattern.search(line) or _turned_round(pattern, line)
         if match is not None and match[group] is not None:
             whole = _NUMBER.match(match.string, match.start(group))
             if whole is not None and whole.end() > match.end(group) and match[group][-1:].isdigit():
@@ -363,13 +370,13 @@ def _reads_by_unit(reader: Reader, unit: str) -> bool:
 _PACE = re.compile(r"(?<![\w.])(\d+\.?\d*)(?:([A-Za-z]+)/s|s/([A-Za-z]+))(?!\w)")
 
 
-def _turned_round(pattern: re.Pattern[str], group: int | str, line: str) -> re.Match[str] | None:
-    """What a pattern for ``it/s`` finds where a progress bar, of slow iterations, says ``s/it``; and the reverse."""
+def _turned_round(pattern: re.Pattern[str], line: str) -> re.Match[str] | None:
+    """What a pattern with ``it/s`` finds where a progress bar, of slow iterations, says ``s/it``; and the reverse."""
     for found in _PACE.finditer(line):
         if float(found[1]):
             unit = f"s/{found[2]}" if found[2] else f"{found[3]}/s"
-            match = pattern.search(f"{line[: found.start()]}{1 / float(found[1]):.9f}{unit}{line[found.end() :]}")
-            if match is not None and match.start(group) == found.start():
+            turned = f"{line[: found.start()]}{1 / float(found[1]):.9f}{unit}{line[found.end() :]}"
+            if (match := pattern.search(turned)) is not None:
                 return match
     return None
 

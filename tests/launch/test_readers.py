@@ -196,6 +196,8 @@ TRAIN_AND_VAL = "".join(
         (stdout("took " + NUMBER, unit="s"), "took 3 steps\n", [3.0]),
         (stdout(NUMBER + "it/s", unit="it/s", better="curve"), BARS, [0.952380952, 20.0, 0.5]),
         (stdout(NUMBER + "s/it", unit="s", better="curve"), BARS, [1.05, 0.05, 2.0]),
+        (stdout("s/it, loss=" + NUMBER, better="curve"), BARS, [0.5]),
+        (stdout("held " + NUMBER, unit="B", better="curve"), "held 1MiB\nheld 2KiB\n", [1048576.0, 2048.0]),
     ],
 )
 def test_of_what_loggers_write_the_values_that_were_asked_for_count(
@@ -232,7 +234,7 @@ def test_what_a_restarted_training_made_again_counts_once_and_is_said(
     assert of_csv.values == of_jsonl.values == values
     assert of_all.values == [loss for _, loss in rows]
     assert [remark.partition(":")[0] for remark in remarks] == (["a", "b"] if said else [])
-    assert all(said in remark for remark in remarks)
+    assert all(said in remark and str(tmp_path) not in remark for remark in remarks)
 
 
 def test_a_fraction_of_an_epoch_that_is_rounded_is_no_restart(tmp_path: Path) -> None:
@@ -296,6 +298,7 @@ LOSS, TOOK = r"loss ([\d.]+)", r"took (\S+) ms"
         (jsonl("log.jsonl", "m"), '{"m": {"a": 1}}\n', "wanted a number in it: m.a: "),
         (jsonl("log.jsonl", "loss"), STATE, "no JSON: .* The file is one JSON document, which read.json reads"),
         (json("a.json", "loss"), '{"loss": 1}\n{"loss": 2}\n', "no JSON: Extra data.*; read.jsonl reads"),
+        (json("a.json", "log_history.loss"), STATE, r"'log_history' is a list: wanted log_history\[\].loss, or"),
         (json("a.json", "log[].loss"), STATE, "no list 'log'; there are global_step, losses, eval, log_history"),
         (json("a.json", "log_history[].acc"), STATE, "no row has 'acc'; there are step, loss, eval_loss"),
         (mllog("tracked_stats"), STATS, "is no number"),
