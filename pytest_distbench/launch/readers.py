@@ -215,16 +215,14 @@ def read_json(reader: Reader, place: Place) -> list[Found]:
         advice = "; read.jsonl reads a file with one JSON object a line" if "Extra data" in str(error) else ""
         raise ReadingError(f"{path}: no JSON: {error}{advice}") from None
     name, each, key = with_points(reader.key).partition(_EACH)
-    rows = look_up(document, name) if each and name else document
     if not each:
-        parts = name.split(".")
+        parts = name.split(".") if look_up(document, name) is MISSING else []
         for end in range(1, len(parts)):
-            if look_up(document, name) is MISSING and isinstance(
-                look_up(document, head := ".".join(parts[:end])), list
-            ):
-                tail = ".".join(parts[end:])
+            head, tail = ".".join(parts[:end]), ".".join(parts[end:])
+            if isinstance(look_up(document, head), list):
                 raise ReadingError(f"{path}: {head!r} is a list: wanted {head}{_EACH}.{tail}, or {head}.0.{tail}")
         return _found(path, [Row(document, str(path), "")], name, reader, place)
+    rows = look_up(document, name)
     if not isinstance(rows, list):
         there = f"there are {', '.join(document)}" if isinstance(document, Mapping) else "it is none itself"
         raise ReadingError(f"{path}: no list {name!r}; {there}")
