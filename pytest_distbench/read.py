@@ -13,7 +13,8 @@ All take these keywords:
 ``better``
     as in ``rank.record``; ``info``, the default, is shown and not judged.
 ``unit``, ``scale``
-    the number times ``scale`` is in ``unit``: ``scale=1e-3, unit="s"`` for milliseconds.
+    the number times ``scale`` is in ``unit``: ``scale=1e-3, unit="s"`` for milliseconds. Without ``scale``, a number
+    with ``ms`` or another unit behind it becomes one in ``unit``.
 ``rank``
     of the output or file; ``"all"``: every rank's, reduced as by ``rank.record``.
 ``skip``, ``first``
@@ -23,6 +24,12 @@ All take these keywords:
     times, the whole series for a curve, the last value for ``floor``, ``same`` and ``steps``.
 ``at``, ``identity``, ``at_most``, ``at_least``
     as in ``rank.record``.
+``where``
+    of ``csv``, ``jsonl`` and ``json``: the rows that count, as ``where={"rank": 0}``.
+``step``
+    of the same: the column or key that says how far the training is. Where it goes back, the training was restarted:
+    what it has made again counts once, as last made, and a line says so. Default: the first that all rows have of
+    ``global_step``, ``_step``, ``step``, ``iteration`` and ``iter``, and ``epoch``; None: no column.
 
 An impossible reader is refused when it is made, or by ``distbench.run``. A value that is not there is an error that
 shows the nearest lines of the output, or what there is instead.
@@ -56,6 +63,13 @@ class Reading(TypedDict, total=False):
     at_least: BoundValue | None
 
 
+class RowReading(Reading, total=False):
+    """What readers of rows take besides."""
+
+    where: Mapping[str, Scalar]
+    step: str | None
+
+
 def stdout(pattern: str, **reading: Unpack[Reading]) -> Reader:
     """Each match of a regular expression in the output of a rank, stderr too, at most one per line.
 
@@ -67,20 +81,38 @@ def stdout(pattern: str, **reading: Unpack[Reading]) -> Reader:
     return _reader("stdout", pattern, reading)
 
 
-def jsonl(path: str | PathLike[str], key: str, **reading: Unpack[Reading]) -> Reader:
+def jsonl(path: str | PathLike[str], key: str, **reading: Unpack[RowReading]) -> Reader:
     """The value of a key in each line of a file with one JSON object a line.
+
+    A ``null`` counts as ``nan`` where rows have a value, as an empty cell of :func:`csv` does.
 
     Args:
         path: relative to the script's working directory; it may hold what ``args`` may.
-        key: ``loss``, or ``eval.loss`` for ``loss`` inside ``eval``.
+        key: ``loss``, or ``eval.loss`` for ``loss`` inside ``eval``; ``losses.0`` is the first of a list.
         reading: see the module.
     """
     __tracebackhide__ = True
     return _reader("jsonl", path, reading, key=key)
 
 
-def csv(path: str | PathLike[str], column: str, **reading: Unpack[Reading]) -> Reader:
-    """The cells of a column of a CSV file with a header; empty cells do not count.
+def json(path: str | PathLike[str], key: str, **reading: Unpack[RowReading]) -> Reader:
+    """A number in a file that is one JSON document, or one of each element of a list in it.
+
+    Args:
+        path: relative to the script's working directory; it may hold what ``args`` may.
+        key: ``test.accuracy`` for ``accuracy`` inside ``test``; ``log_history[].loss`` for ``loss`` in each element of
+            the list ``log_history`` that has it; ``loss[]`` for a list of numbers.
+        reading: see the module.
+    """
+    __tracebackhide__ = True
+    return _reader("json", path, reading, key=key)
+
+
+def csv(path: str | PathLike[str], column: str, **reading: Unpack[RowReading]) -> Reader:
+    """The cells of a column of a CSV file with a header; in a file ``.tsv`` tabs separate them.
+
+    An empty cell does not count if something else is logged in its row, or only every few rows have a value. Else it
+    is a ``nan``, which pandas writes so.
 
     Args:
         path: relative to the script's working directory; it may hold what ``args`` may.
@@ -95,7 +127,7 @@ def mllog(key: str, *, since: str = "", **reading: Unpack[Reading]) -> Reader:
     """The value of each event of MLPerf's log (lines ``:::MLLOG {...}`` in the output).
 
     Args:
-        key: of the event, such as ``eval_accuracy``.
+        key: of the event, such as ``eval_accuracy``; ``tracked_stats.throughput`` for one of its values.
         since: an event from which the seconds are counted, instead of the value: ``mllog("run_stop", since="run_start",
             unit="s", better="lower")``.
         reading: see the module.
@@ -107,8 +139,12 @@ def mllog(key: str, *, since: str = "", **reading: Unpack[Reading]) -> Reader:
 def tensorboard(folder: str | PathLike[str], tag: str, **reading: Unpack[Reading]) -> Reader:
     """A scalar of TensorBoard's event files, in the order of its steps. Needs the package ``tensorboard``.
 
+    Each folder is a run. Runs below ``folder`` are joined if they have no step in common; if ``folder`` itself has the
+    tag, they do not count.
+
     Args:
-        folder: relative to the script's working directory; it may hold what ``args`` may.
+        folder: relative to the script's working directory; it may hold what ``args`` may. ``runs/loss_train`` for the
+            curve ``train`` of ``SummaryWriter("runs").add_scalars("loss", ...)``.
         tag: such as ``train/loss``.
         reading: see the module.
     """
@@ -128,8 +164,9 @@ def _reader(kind: str, source: str | PathLike[str], reading: Reading, *, key: st
     limits = options.pop("at_least", None), options.pop("at_most", None)
     unit = options.get("unit", "")
     problem = ""
-    if unknown := sorted(set(reading) - Reading.__optional_keys__):
-        problem = f"unknown keyword {', '.join(unknown)}; known are {', '.join(sorted(Reading.__optional_keys__))}"
+    known = (RowReading if kind in ("csv", "json", "jsonl") else Reading).__optional_keys__
+    if unknown := sorted(set(reading) - known):
+        problem = f"unknown keyword {', '.join(unknown)}; known are {', '.join(sorted(known))}"
     elif not isinstance(better, str) or better not in METRIC_KINDS or METRIC_KINDS[better].shape == "tensors":
         problem = f"better={show(better)}; wanted one of {', '.join(METRIC_KINDS)}"
     elif not isinstance(source, str | PathLike):
@@ -142,7 +179,7 @@ def _reader(kind: str, source: str | PathLike[str], reading: Reading, *, key: st
         options["bounds"] = bounds_between(*limits, unit=unit, where=f"read.{kind} at {line_outside()}")
     except ConfigurationError as error:
         raise ConfigurationError(f"read.{kind}: {error} ({line_outside()})") from None
-    for name in ("at", "identity"):
+    for name in ("at", "identity", "where"):
         if isinstance(given := options.get(name), Mapping):
             options[name] = dict(given)
     return Reader(kind=kind, source=fspath(source), key=key, since=since, better=better, **options)

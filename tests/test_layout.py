@@ -16,10 +16,8 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "pytest_distbench": Budget(
-        247, 61_880
-    ),  # with a room for confirmation, one list of deciders, and the mean of iterations
-    "tests": Budget(314, 59_560),  # tables in place of tests that stood one by one
+    "pytest_distbench": Budget(248, 62_300),  # rows of logs: restarts, ranks, empty cells; exact tests that do not wait
+    "tests": Budget(314, 59_770),  # what real loggers write; a table of what waits for the host
 }
 """A number that rises needs its reason in a comment on its line."""
 

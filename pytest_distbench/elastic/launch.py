@@ -86,11 +86,13 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
     if not reason:
         reason = _NO_STEP if not events else tell_wrong_resume(history, job)
     reports = read_reports(plan)
+    of_files: list[str] = []
     if not reason:
         try:
             if job.steps is not None:
                 reports = last_reports(reports, history.lines)
-            measurements += merge([*recorded(reports.values()), *readings(plan)])
+            read, of_files = readings(plan)
+            measurements += merge([*recorded(reports.values()), *read])
             if job.steps is not None:  # its workers are processes of its own
                 measurements += of_largest_process(ended.peak_memory_bytes)
             else:
@@ -101,7 +103,7 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
     if reason and not history.finished:  # else what was raised before is what its changes brought about
         raised = {line.slot: error_of(line) for line in history.of("raised")}
         fates = [_fate(slot, raised.get(slot), "job", plan.files.log(slot)) for slot in range(job.most)]
-    remarks = _remarks(job, history, events)
+    remarks = [*_remarks(job, history, events), *of_files]
     return _record(plan, ended, reason, [*reports.values()], events, measurements, fates, remarks)
 
 

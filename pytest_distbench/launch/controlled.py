@@ -246,14 +246,14 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
     reason = reason or next((f"rank {r.rank}: {r.reason}" for r in reports.values() if r.outcome != "passed"), "")
     if not reason:
         try:
-            read = readings(replace(plan, world_size=1))
+            read, of_files = readings(replace(plan, world_size=1))
             measurements = merge([of_rank(0, wall_time), *recorded(reports.values()), *read])
             left = []
             if plan.files.left.exists():
                 lines = msgspec.json.decode(plan.files.left.read_bytes(), type=list[list[str]])
                 left = [shlex.join(mask_arguments(line))[:_LONGEST_SHOWN] for line in lines]
             remarks = [f"left {', '.join(left)} running; they were ended"] if left else []
-            remarks += check_command(plan, gave_numbers=len(measurements) > 1 and not left)
+            remarks += [*of_files, *check_command(plan, gave_numbers=len(measurements) > 1 and not left)]
             measurements += of_largest_process(ended.peak_memory_bytes)
         except (RecordingError, ReadingError) as error:
             reason = str(error)

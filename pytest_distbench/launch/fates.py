@@ -432,7 +432,8 @@ def make_record(
                 met = max(report.group_size for report in reports.values())
                 remarks = [*check_group(plan, met, who="rank"), *remarks]
             if not stands_for_a_rank:
-                measurements = merge([*whole.observations, *readings(plan)])
+                read, of_files = readings(plan)
+                measurements, remarks = merge([*whole.observations, *read]), [*remarks, *of_files]
                 if not (plan.only or plan.shares_gpu):  # else it is not of all the launch does, or of the rank alone
                     measurements += samples_of(list(reports.values()))
                     measurements += peak_memory({rank: report.peak_memory_bytes for rank, report in reports.items()})

@@ -12,23 +12,27 @@ import csv
 import difflib
 import hashlib
 import importlib
+import itertools
 import json
 import math
 import re
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pytest_distbench.errors import ReadingError, show, tell
+from pytest_distbench.errors import ConfigurationError, ReadingError, show, tell
 from pytest_distbench.launch.reduce import of_rank
+from pytest_distbench.launch.rows import MISSING, Row, look_up, values_of, with_points
 from pytest_distbench.records import metric, wanted
-from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.kinds import METRIC_KINDS, grouped
 from pytest_distbench.records.metric import Observation, Reader, as_scalar, metric_key
 from pytest_distbench.records.plan import LaunchPlan
 from pytest_distbench.records.wanted import Wanted, one_of, whole
+from pytest_distbench.units import and_more, convert, is_duration, is_rate, is_size
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -46,6 +50,7 @@ Found = tuple[str, str, str]  # a value as text, its place for an error, and wha
 class Place:
     plan: LaunchPlan
     rank: int
+    remarks: list[str] = field(default_factory=list)  # what is to be said of what was read there
 
     def lines(self) -> Iterator[str]:
         """Lines that the rank printed on stdout and stderr, each state of a progress bar being one."""
@@ -118,7 +123,7 @@ def nearest(pattern: str, lines: Iterable[str]) -> Sequence[str]:
     return [line[:_LONGEST_SHOWN] for line in close or kept[-_MOST_SHOWN:]]
 
 
-_FILE_KINDS = ("jsonl", "csv")  # readers of one file; TensorBoard begins a new one in every run
+_FILE_KINDS = ("json", "jsonl", "csv")  # readers of one file; TensorBoard begins a new one in every run
 _MOST_BYTES = 2**20  # of a file's beginning, which appending leaves as it is
 
 
@@ -150,58 +155,114 @@ def _digest(path: Path, size: int) -> str:
 
 
 def read_csv(reader: Reader, place: Place) -> list[Found]:
-    """Non-empty cells of the column ``reader.key``."""
+    """Cells of the column ``reader.key``."""
     path = place.path(reader.source)
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-        rows = csv.DictReader(file, skipinitialspace=True)
-        columns = [name.strip() for name in rows.fieldnames or []]
-        rows.fieldnames = columns
-        if (there := columns.count(reader.key)) != 1:
-            told = f"{there} columns are called {reader.key!r}" if there else f"no column {reader.key!r}"
+        table = csv.DictReader(file, skipinitialspace=True, delimiter="\t" if path.suffix == ".tsv" else ",")
+        columns = [name.strip() for name in table.fieldnames or []]
+        table.fieldnames = columns
+        for name in (reader.key, *reader.where, *([reader.step] if reader.step else [])):
+            if (there := columns.count(name)) == 1:
+                continue
+            told = f"{there} columns are called {name!r}" if there else f"no column {name!r}"
             header = f"there are {', '.join(columns) or 'none'}"
             if len(columns) == 1 and re.search(r"[\t;|]", columns[0]):
                 first = show(columns[0])
                 header = f"its first line is {first}, without a comma, and commas separate the columns of a CSV file"
             raise ReadingError(f"{path}: {told}; {header}")
-        found = [
-            (cell, f"{path}:{rows.line_num}", ", ".join(f"{name}={row[name]}" for name in columns))
-            for row in rows
-            if (cell := (row[reader.key] or "").strip())
-        ]
-    if not found:
-        raise ReadingError(f"{path}: the column {reader.key!r} is empty")
-    return found
+        return _found(path, _cells_of(path, table, columns), reader.key, reader, place)
+
+
+def _cells_of(path: Path, table: csv.DictReader[str], columns: Sequence[str]) -> Iterator[Row]:
+    for row in table:
+        where = f"{path}:{table.line_num}"
+        if None in row and any(cell.strip() for cell in row.pop(None)):
+            raise ReadingError(f"{where}: more cells than the {len(columns)} columns of the first line")
+        yield Row(row, where, ", ".join(f"{name}={row[name] or ''}" for name in columns))
 
 
 def read_jsonl(reader: Reader, place: Place) -> list[Found]:
-    """``reader.key`` of every line that has it; ``a.b`` is ``b`` inside ``a``, unless there is an ``a.b``."""
+    """``reader.key`` of every line that has it."""
     path = place.path(reader.source)
-    found, keys = [], dict[str, None]()
     with path.open(encoding="utf-8-sig", errors="replace") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise ReadingError(f"{path}:{number}: no JSON: {error}: {line.strip()[:80]!r}") from None
-            value = _look_up(row, reader.key)
-            if value is not None:
-                found.append((json.dumps(value).strip('"'), f"{path}:{number}", line.strip()))
-            elif isinstance(row, Mapping):
-                keys.update(dict.fromkeys(row))
-    if not found:
-        raise ReadingError(f"{path}: no line has {reader.key!r}; there are {', '.join(keys) or 'none'}")
-    return found
+        return _found(path, _lines_of(path, file), with_points(reader.key), reader, place)
 
 
-def _look_up(row: object, key: str) -> object:
-    if not isinstance(row, Mapping):
-        return None
-    if key in row:
-        return row[key]
-    first, separator, rest = key.partition(".")
-    return _look_up(row.get(first), rest) if separator else None
+def _lines_of(path: Path, file: Iterable[str]) -> Iterator[Row]:
+    for number, line in enumerate(file, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            advice = ""
+            with contextlib.suppress(ValueError):
+                json.loads(path.read_text(encoding="utf-8-sig", errors="replace"))
+                advice = ". The file is one JSON document, which read.json reads"
+            raise ReadingError(f"{path}:{number}: no JSON: {error}: {line.strip()[:80]!r}{advice}") from None
+        yield Row(row, f"{path}:{number}", line.strip())
+
+
+_EACH = "[]"  # behind the name of a list: its elements are the rows
+
+
+def read_json(reader: Reader, place: Place) -> list[Found]:
+    """``reader.key`` of a JSON document, or of each element of a list in it."""
+    path = place.path(reader.source)
+    try:
+        document = json.loads(path.read_text(encoding="utf-8-sig", errors="replace"))
+    except ValueError as error:
+        advice = "; read.jsonl reads a file with one JSON object a line" if "Extra data" in str(error) else ""
+        raise ReadingError(f"{path}: no JSON: {error}{advice}") from None
+    name, each, key = with_points(reader.key).partition(_EACH)
+    if not each:
+        parts = name.split(".") if look_up(document, name) is MISSING else []
+        for end in range(1, len(parts)):
+            head, tail = ".".join(parts[:end]), ".".join(parts[end:])
+            if isinstance(look_up(document, head), list):
+                raise ReadingError(f"{path}: {head!r} is a list: wanted {head}{_EACH}.{tail}, or {head}.0.{tail}")
+        return _found(path, [Row(document, str(path), "")], name, reader, place)
+    rows = look_up(document, name)
+    if not isinstance(rows, list):
+        there = f"there are {', '.join(document)}" if isinstance(document, Mapping) else "it is none itself"
+        raise ReadingError(f"{path}: no list {name!r}; {there}")
+    told = (Row(row, f"{path}: {name}[{number}]", json.dumps(row)) for number, row in enumerate(rows))
+    return _found(path, told, key.removeprefix("."), reader, place)
+
+
+_EMPTY = (
+    "it is empty, as pandas writes nan, and rows before it have a value. Where there is none on purpose, let the "
+    "script write JSON lines without the key"
+)
+
+
+def _found(path: Path, rows: Iterable[Row], key: str, reader: Reader, place: Place) -> list[Found]:
+    """What counts of the rows of a file, as text.
+
+    Raises:
+        ReadingError: the same of :func:`values_of`, or a value is a list or an object.
+    """
+    try:
+        values, remark = values_of(rows, key, reader)
+    except ReadingError as error:
+        raise error if str(error).startswith(str(path)) else ReadingError(f"{path}: {error}") from None
+    if remark:
+        advice = "" if reader.kind == "tensorboard" else "; step=None reads them all"
+        place.remarks.append(remark.replace(f"{path.parent}/", "") + advice)  # whose launch has a folder of its own
+    for value, where, _ in values:
+        if isinstance(value, Mapping | list):
+            inside = [f"{reader.key}.{name}" for name in (value if isinstance(value, Mapping) else range(len(value)))]
+            each = f", or with read.json {reader.key}{_EACH}" if isinstance(value, list) else ""
+            told = ", ".join(inside[:_MOST_SHOWN]) or "nothing"
+            raise ReadingError(
+                f"{reader.key!r} is {show(value, longest=80)}: wanted a number in it: {told}{each}: {where}"
+            )
+    return [
+        ("nan", f"{where}: {_EMPTY}", beside)
+        if value is None
+        else (value if isinstance(value, str) else json.dumps(value), where, beside)
+        for value, where, beside in values
+    ]
 
 
 _MARK = ":::MLLOG"
@@ -220,14 +281,15 @@ def read_mllog(reader: Reader, place: Place) -> list[Found]:
             event = json.loads(text)
         except ValueError as error:
             raise ReadingError(f"{where}: no JSON after {_MARK}: {error}") from None
-        known[str(event["key"])] = None
-        if event["key"] == reader.since:
+        name, value = str(event["key"]), event.get("value")
+        known.update(dict.fromkeys([name, *(f"{name}.{key}" for key in value)] if isinstance(value, dict) else [name]))
+        if name == reader.since:
             since_ms = float(event["time_ms"])
-        if event["key"] == reader.key:
-            if not reader.since:
-                found.append((json.dumps(event.get("value")).strip('"'), where, text.strip()))
-            elif since_ms is not None:
+        if reader.since:
+            if name == reader.key and since_ms is not None:
                 found.append((repr((float(event["time_ms"]) - since_ms) / 1e3), where, text.strip()))
+        elif (inner := look_up({name: value}, with_points(reader.key))) is not MISSING:
+            found.append((json.dumps(inner).strip('"'), where, text.strip()))
     if not found:
         asked = f"{reader.key!r} after a {reader.since!r}" if reader.since else f"{reader.key!r}"
         raise ReadingError(
@@ -247,17 +309,22 @@ def read_stdout(reader: Reader, place: Place) -> list[Found]:
     """Every match of ``reader.source`` in the output, at most one a line."""
     pattern = re.compile(reader.source)
     group: int | str = VALUE if VALUE in pattern.groupindex else 1
-    found = []
+    found: list[Found] = []
+    units: dict[str, str] = {}  # the first number that has it, and where
     for number, line in enumerate(place.lines(), 1):
         where = f"line {number} of rank {place.rank}'s output: {line.strip()[:160]}"
-        if (match := pattern.search(line)) is not None and match[group] is not None:
-            whole = _NUMBER.match(line, match.start(group))
+        match = pattern.search(line) or _turned_round(pattern, line)
+        if match is not None and match[group] is not None:
+            whole = _NUMBER.match(match.string, match.start(group))
             if whole is not None and whole.end() > match.end(group) and match[group][-1:].isdigit():
                 raise ReadingError(
                     f"the pattern {_shown(reader)} takes {match[group]!r} of the number {whole[0]!r}: {where}. Let "
                     "its group take the whole number, as pytest_distbench.read.NUMBER does"
                 )
-            found.append((match[group], where, line.strip()))
+            unit = _unit_behind(match.string[match.end(group) :])
+            units.setdefault(unit, f"{match[group]} {unit}".strip() + f" in {where}")
+            by_unit = _reads_by_unit(reader, unit)
+            found.append((f"{match[group]} {unit}" if by_unit else match[group], where, line.strip()))
         elif (text := _not_finite(pattern, group, line)) is not None:
             found.append((text, where, line.strip()))
     if not found:
@@ -265,7 +332,51 @@ def read_stdout(reader: Reader, place: Place) -> list[Found]:
         shown = "".join(f"\n{line}" for line in lines)
         told = f"; the nearest lines are:{shown}" if lines else ", which is empty"
         raise ReadingError(f"the pattern {_shown(reader)} matches nothing in the output of rank {place.rank}{told}")
+    mixed = [unit for unit in units if unit or not units.keys().isdisjoint(_MULTIPLES)]
+    if len(mixed) > 1 and not all(_reads_by_unit(reader, unit) for unit in mixed):
+        told = "\n".join(units[unit] for unit in mixed)
+        advice = "" if set(mixed) & {"", *_MULTIPLES} else ", or give unit= without scale=, which reads each by its own"
+        raise ReadingError(
+            f"the pattern {_shown(reader)} takes numbers in several units:\n{told}\nLet the script print one{advice}"
+        )
     return found
+
+
+_MULTIPLES = ("k", "K", "M", "G", "T")
+_BEHIND = re.compile(rf"([{''.join(_MULTIPLES)}])(?![A-Za-z])|\s?([A-Za-zµ]+(?:/s)?)(?![\w/])")
+
+
+def _unit_behind(text: str) -> str:
+    """The unit of time, size or rate that a number has behind it, or a ``k`` for thousands; else nothing."""
+    match = _BEHIND.match(text)
+    if match is None:
+        return ""
+    unit = match[2] or ""
+    return match[1] or (unit if is_duration(unit) or is_size(unit) or is_rate(unit) else "")
+
+
+def _reads_by_unit(reader: Reader, unit: str) -> bool:
+    """Whether a number with this unit behind it becomes one in the reader's: it has one, and no factor says more."""
+    if not unit or not reader.unit or reader.scale != 1:
+        return False
+    with contextlib.suppress(ConfigurationError):
+        convert(1.0, unit, reader.unit)
+        return True
+    return False
+
+
+_PACE = re.compile(r"(?<![\w.])(\d+\.?\d*)(?:([A-Za-z]+)/s|s/([A-Za-z]+))(?!\w)")
+
+
+def _turned_round(pattern: re.Pattern[str], line: str) -> re.Match[str] | None:
+    """What a pattern with ``it/s`` finds where a progress bar, of slow iterations, says ``s/it``; and the reverse."""
+    for found in _PACE.finditer(line):
+        if float(found[1]):
+            unit = f"s/{found[2]}" if found[2] else f"{found[3]}/s"
+            turned = f"{line[: found.start()]}{1 / float(found[1]):.9f}{unit}{line[found.end() :]}"
+            if (match := pattern.search(turned)) is not None:
+                return match
+    return None
 
 
 def _shown(reader: Reader) -> str:
@@ -284,9 +395,9 @@ def _not_finite(pattern: re.Pattern[str], group: int | str, line: str) -> str | 
 
 
 def read_tensorboard(reader: Reader, place: Place) -> list[Found]:
-    """Values of the tag ``reader.key`` below a folder, by step."""
+    """Values of the tag ``reader.key``, by step, of the run in a folder, else of those below it."""
     try:
-        accumulator = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
+        importlib.import_module(_ACCUMULATOR)
     except ImportError as error:
         raise ReadingError(f"reading TensorBoard files needs its package: pip install tensorboard ({error})") from None
     folder = place.path(reader.source)
@@ -295,23 +406,70 @@ def read_tensorboard(reader: Reader, place: Place) -> list[Found]:
     if not files:
         older = f", but for {len(there)} of earlier runs" if there else ""
         raise ReadingError(f"{folder} has no event file{older}")
-    scalars, tags = [], dict[str, None]()
-    for file in files:
-        events = accumulator.EventAccumulator(str(file), size_guidance={"tensors": 0, "scalars": 0})
-        events.Reload()
-        known = events.Tags()
-        tags.update(dict.fromkeys([*known["scalars"], *known["tensors"]]))
-        if reader.key in known["scalars"]:
-            scalars += [(event.step, event.value, file.name) for event in events.Scalars(reader.key)]
-        elif reader.key in known["tensors"]:
-            make = importlib.import_module("tensorboard.util.tensor_util").make_ndarray
-            scalars += [
-                (event.step, float(make(event.tensor_proto).item()), file.name) for event in events.Tensors(reader.key)
-            ]
-    if not scalars:
+    tags, runs = dict[str, None](), dict[Path, list[Logged]]()
+    for run, its_files in grouped((file.parent, file) for file in files).items():
+        scalars, known = _scalars(its_files, reader.key)
+        tags.update(dict.fromkeys(known))
+        if scalars:
+            runs[run] = scalars
+    if not runs:
         raise ReadingError(f"{folder}: no tag {reader.key!r}; there are {', '.join(tags) or 'none'}")
-    scalars.sort(key=lambda one: one[0])
-    return [(repr(value), f"step {step} of {name}", f"step {step}") for step, value, name in scalars]
+    runs = {run: scalars for run, scalars in runs.items() if not any(above in runs for above in run.parents)}
+    steps: dict[int, Path] = {}
+    for run, scalars in runs.items():
+        for before, now in itertools.pairwise(scalars):
+            if now.step < before.step and now.wall_time < before.wall_time:
+                raise ReadingError(
+                    f"{run}: several processes have written {reader.key!r} at the same time, with step {now.step} in "
+                    "both. Let one of them write it, or each into a folder of its own, and name that"
+                )
+        for step in {scalar.step for scalar in scalars}:
+            if (other := steps.setdefault(step, run)) != run:
+                one, another = (str(each.relative_to(folder)) for each in (other, run))
+                names = [str(each.relative_to(folder)) for each in runs]
+                raise ReadingError(
+                    f"{folder}: {len(runs)} runs have the tag {reader.key!r}: {and_more(names, shown=_MOST_SHOWN)}. "
+                    f"They are no single series: step {step} is in {one} and in {another}. Name the folder of one: "
+                    f"tensorboard({str(Path(reader.source, one))!r}, {reader.key!r}); let the script itself set a name "
+                    "that changes from run to run"
+                )
+    rows = [
+        Row({"step": scalar.step, "value": scalar.value}, f"step {scalar.step} of {run.name}", f"step {scalar.step}")
+        for run, scalars in sorted(runs.items(), key=lambda each: each[1][0].step)
+        for scalar in scalars
+    ]
+    return _found(folder, rows, "value", reader, place)
+
+
+_ACCUMULATOR = "tensorboard.backend.event_processing.event_accumulator"
+
+
+class Logged(NamedTuple):
+    step: int
+    value: float
+    wall_time: float
+
+
+def _scalars(files: Sequence[Path], tag: str) -> tuple[list[Logged], list[str]]:
+    """The values of a tag in the files of one run, as TensorBoard shows them with ``purge_step``; and all tags."""
+    with tempfile.TemporaryDirectory() as folder:  # of these files alone: others in theirs are of earlier launches
+        for file in files:
+            Path(folder, file.name).symlink_to(file.resolve())
+        events = importlib.import_module(_ACCUMULATOR).EventAccumulator(
+            folder, size_guidance={"tensors": 0, "scalars": 0}
+        )
+        events.Reload()
+    known = events.Tags()
+    if tag in known["scalars"]:
+        found = [Logged(event.step, event.value, event.wall_time) for event in events.Scalars(tag)]
+    elif tag in known["tensors"]:
+        make = importlib.import_module("tensorboard.util.tensor_util").make_ndarray
+        found = [
+            Logged(event.step, float(make(event.tensor_proto).item()), event.wall_time) for event in events.Tensors(tag)
+        ]
+    else:
+        found = []
+    return found, [*known["scalars"], *known["tensors"]]
 
 
 _LONGEST_BESIDE = 80
@@ -319,6 +477,7 @@ _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?", re.ASCII)
 
 READERS: dict[str, Callable[[Reader, Place], list[Found]]] = {
     "stdout": read_stdout,
+    "json": read_json,
     "jsonl": read_jsonl,
     "csv": read_csv,
     "mllog": read_mllog,
@@ -341,13 +500,19 @@ def problem_with(reader: Reader) -> str:
                 f"{reader.source!r} has {pattern.groups} groups; wanted one around the number, or several of which one "
                 f"is (?P<{VALUE}>...)"
             )
+    if reader.kind in ("json", "jsonl") and reader.key.count(_EACH) > (most := int(reader.kind == "json")):
+        return (
+            f"{reader.key!r} has more than {most} {_EACH}: read.json reads one list, and read.jsonl one number a line"
+        )
     kind = METRIC_KINDS[reader.better]
     for name, kind_of in _WANTED.items():
         if kind_of.take(value := getattr(reader, name)) is None:
             return f"{name}={show(value)}; wanted {kind_of.words}"
     if reader.take and kind.shape == "series":
         return f"take={reader.take!r} makes one number, and better={reader.better!r} judges a series"
-    for name, scalars in (("at", reader.at), ("identity", reader.identity)):
+    if not isinstance(reader.step, str | None):
+        return f"step={show(reader.step)}; wanted the name of a column, or None: no column is the step"
+    for name, scalars in (("at", reader.at), ("identity", reader.identity), ("where", reader.where)):
         if not isinstance(scalars, dict) or not all(metric.AXIS.take(name) for name in scalars):
             return f"{name}={show(scalars)}; wanted a dict from names, without [ ] = and , to plain values"
         if not all(isinstance(v, bool | int | float | str) and as_scalar(v) is not None for v in scalars.values()):
@@ -364,12 +529,15 @@ _WANTED: dict[str, Wanted[Any]] = {
 }
 
 
-def readings(plan: LaunchPlan) -> list[Observation]:
-    return [
-        of_rank(rank, _observe(name, reader, Place(plan, rank)))
-        for name, reader in plan.read.items()
-        for rank in (range(plan.processes) if reader.rank == "all" else [reader.rank])
-    ]
+def readings(plan: LaunchPlan) -> tuple[list[Observation], list[str]]:
+    """What the readers of a launch find, and what is to be said of it."""
+    found, remarks = [], dict[str, None]()
+    for name, reader in plan.read.items():
+        for rank in range(plan.processes) if reader.rank == "all" else [reader.rank]:
+            place = Place(plan, rank)
+            found.append(of_rank(rank, _observe(name, reader, place)))
+            remarks.update(dict.fromkeys(f"{metric_key(name, reader.at)}: {remark}" for remark in place.remarks))
+    return found, [*remarks]
 
 
 def _observe(name: str, reader: Reader, place: Place) -> Observation:
@@ -393,8 +561,8 @@ def _observe(name: str, reader: Reader, place: Place) -> Observation:
     is_curve = METRIC_KINDS[reader.better].is_curve
     rest = kept[reader.first :] if is_curve and reader.first else []
     kept = kept[: reader.first]
-    values = [_number(key, text.strip(), where) * reader.scale for text, where, _ in kept]
-    values += [_number_behind(text.strip(), reader.scale) for text, *_ in rest]
+    values = [_number(key, reader, text.strip(), where) for text, where, _ in kept]
+    values += [_number_behind(reader, text.strip()) for text, *_ in rest]
     kind = METRIC_KINDS[reader.better]
     take = reader.take or ("last" if kind.shape == "number" else "")
     taken_from = values[: metric.MOST_TAKEN_FROM] if take and kind.is_of_training else []
@@ -418,19 +586,24 @@ def _observe(name: str, reader: Reader, place: Place) -> Observation:
     )
 
 
-def _number_behind(text: str, scale: float) -> float:
+def _number_behind(reader: Reader, text: str) -> float:
     try:
-        number = _number("", text, "") * scale
+        number = _number("", reader, text, "")
     except ReadingError:
         return metric.LARGEST_NUMBER
     return number if abs(number) < metric.LARGEST_NUMBER else metric.LARGEST_NUMBER
 
 
-def _number(key: str, text: str, where: str) -> float:
+def _number(key: str, reader: Reader, text: str, where: str) -> float:
+    bare, _, unit = text.partition(" ")
+    by_unit = _reads_by_unit(reader, unit)
+    bare = bare if by_unit else text
     try:
-        number = float(text.replace(",", "") if _THOUSANDS.fullmatch(text) else text.replace("_", " _"))
+        number = float(bare.replace(",", "") if _THOUSANDS.fullmatch(bare) else bare.replace("_", " _"))
     except ValueError:
-        raise ReadingError(f"{key}: {show(text)} is no number: {where}") from None
+        has_unit = unit and re.fullmatch(r"[\d.]+ \S+", text)
+        advice = f"; unit={unit!r} without scale= reads it, or leave the unit out" if has_unit else ""
+        raise ReadingError(f"{key}: {show(text)} is no number: {where}{advice}") from None
     if not math.isfinite(number):
-        raise ReadingError(f"{key}: the value is {text}: {where}")
-    return number
+        raise ReadingError(f"{key}: the value is {bare}: {where}")
+    return convert(number, unit, reader.unit) if by_unit else number * reader.scale

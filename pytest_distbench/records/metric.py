@@ -335,6 +335,8 @@ class Reader(OfKind, frozen=True, kw_only=True):
     key: str = ""  # what is read there: a key, a column, a tag
     since: str = ""
     """Of a log of events: the event from which the seconds are counted; empty: the event's own value is read."""
+    where: dict[str, Scalar] = {}  # of rows: columns, or keys, that have these values in those that count
+    step: str | None = ""  # of rows: the column that says how far the training is; "": by its name; None: none does
     unit: str = ""
     scale: float = 1.0
     rank: int | Literal["all"] = 0  # whose output, or whose file

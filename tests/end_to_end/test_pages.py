@@ -71,6 +71,7 @@ def enter(words: list[str], folder: Path, run_inside: RunInside) -> tuple[int, s
         "forecast",
         "layouts",
         "migration",
+        "numbers",
         pytest.param("scripts", marks=pytest.mark.nightly),
         pytest.param("trainings", marks=pytest.mark.nightly),
         "writing",

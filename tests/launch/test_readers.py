@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from support.plans import make_plan
 
+from pytest_distbench import read as public
 from pytest_distbench.errors import ReadingError
-from pytest_distbench.launch.readers import Place, note_before, read_tensorboard, readings
-from pytest_distbench.read import NUMBER, csv, jsonl, mllog, stdout, tensorboard
+from pytest_distbench.launch.readers import Place, note_before, problem_with, read_tensorboard, readings
+from pytest_distbench.read import NUMBER, csv, json, jsonl, mllog, stdout, tensorboard
 from pytest_distbench.records.metric import Observation, Reader
 from pytest_distbench.records.record import replace
 
@@ -35,12 +36,12 @@ def lay(folder: Path, name: str, text: str) -> None:
 def read(folder: Path, reader: Reader, text: str | None = OUTPUT) -> Observation:
     """What a reader finds in its file, or in the output of rank 0, with an empty one of rank 1 beside it."""
     plan = replace(make_plan(folder), read={"number": reader})
-    if text is not None and reader.kind in ("csv", "jsonl"):
+    if text is not None and reader.kind in ("csv", "jsonl", "json"):
         lay(folder, reader.source, text)
     elif text is not None:
         plan.files.log(0).write_text(text, newline="")
     plan.files.log(1).touch()
-    [found] = readings(plan)
+    [found], _ = readings(plan)
     return found
 
 
@@ -93,7 +94,7 @@ def test_every_rank_may_be_read(tmp_path: Path) -> None:
     for rank in range(2):
         plan.files.log(rank).write_text(f"t {rank + 5}\n")
 
-    assert [([*found.of_ranks], found.values) for found in readings(plan)] == [([0], [5.0]), ([1], [6.0])]
+    assert [([*found.of_ranks], found.values) for found in readings(plan)[0]] == [([0], [5.0]), ([1], [6.0])]
 
 
 MLLOG = """\
@@ -139,6 +140,117 @@ def test_a_reader_finds_its_numbers(reader: Reader, text: str, values: list[floa
     assert (found.values, found.identity) == (values, {"since": "run_start"} if reader.since else {})
 
 
+PANDAS = "step,loss\n0,1.0\n1,0.5\n2,\n3,\n"
+LIGHTNING = """\
+epoch,loss,lr-SGD,step,val_loss
+,,0.05,0,
+0,7.5,,0,
+0,2.5,,1,
+0,,,1,3.25
+,,0.01,2,
+1,1.5,,2,
+1,1.0,,3,
+1,,,3,0.5
+"""
+SPARSE = "step,lr,val\n" + "".join(f"{step},0.1,{step / 10 if step % 3 == 0 else ''}\n" for step in range(8))
+OF_RANKS = "rank,step,loss\n0,0,4.0\n1,0,5.0\n0,1,3.0\n1,1,4.5\n"
+STATE = """\
+{"global_step": 2, "losses": [4, 3], "eval": {"acc": [0.5, 0.75]},
+ "log_history": [{"step": 1, "loss": 2.5}, {"step": 1, "eval_loss": 2.0}, {"step": 2, "loss": 1.5}]}
+"""
+STATS = ':::MLLOG {"key": "tracked_stats", "value": {"throughput": 100.5}, "time_ms": 1}\n'
+BARS = "1.05s/it\n20.00it/s, loss=0.5\n2s/it\n"
+TRAIN_AND_VAL = "".join(
+    f'{{"split": "{s}", "epoch": {e}, "loss": {e + 1}}}\n' for e in (0, 1) for s in ("train", "val")
+)
+
+
+@pytest.mark.parametrize(
+    ("reader", "text", "values"),
+    [
+        (csv("log.csv", "loss", better="curve"), LIGHTNING, [7.5, 2.5, 1.5, 1.0]),
+        (csv("log.csv", "val_loss", better="curve"), LIGHTNING, [3.25, 0.5]),
+        (csv("log.csv", "lr-SGD", better="curve"), LIGHTNING, [0.05, 0.01]),
+        (csv("log.csv", "val", better="curve"), SPARSE, [0.0, 0.3, 0.6]),
+        (csv("log.csv", "loss", better="curve", where={"rank": 1}), OF_RANKS, [5.0, 4.5]),
+        (csv("log.csv", "loss", better="curve", where={"rank": "1", "step": 0.0}), OF_RANKS, [5.0]),
+        (csv("log.tsv", "loss", better="curve"), "step\tloss\n0\t1.5\n", [1.5]),
+        (csv("log.csv", "size", unit="B"), "size\n2 KiB\n", [2048.0]),
+        (jsonl("log.jsonl", "loss", where={"split": "val", "epoch": 0}), TRAIN_AND_VAL, [1.0]),
+        (jsonl("log.jsonl", "m.1"), '{"m": [1, 2]}\n', [2.0]),
+        (jsonl("log.jsonl", "m[1].a.b.c"), '{"m": [1, {"a.b": {"c": 3}}]}\n', [3.0]),
+        (jsonl("log.jsonl", "val"), '{"step": 0, "val": 1}\n{"step": 1}\n', [1.0]),
+        (jsonl("log.jsonl", "val"), '{"step": 0, "val": null}\n{"step": 1, "val": 4}\n', [4.0]),
+        (json("state.json", "log_history[].loss", better="curve"), STATE, [2.5, 1.5]),
+        (json("state.json", "log_history[].loss", where={"step": 2}), STATE, [1.5]),
+        (json("state.json", "global_step"), STATE, [2.0]),
+        (json("state.json", "eval.acc.0"), STATE, [0.5]),
+        (json("state.json", "losses[]", better="curve"), STATE, [4.0, 3.0]),
+        (json("list.json", "[].loss", better="curve"), '[{"loss": 2}, {"loss": 1}]', [2.0, 1.0]),
+        (mllog("tracked_stats.throughput"), STATS, [100.5]),
+        (
+            stdout("took " + NUMBER, unit="s", better="curve"),
+            "took 950 ms\ntook 1,200ms\ntook 1.5 s\n",
+            [0.95, 1.2, 1.5],
+        ),
+        (stdout("took " + NUMBER, unit="s"), "took 3 steps\n", [3.0]),
+        (stdout(NUMBER + "it/s", unit="it/s", better="curve"), BARS, [0.952380952, 20.0, 0.5]),
+        (stdout(NUMBER + "s/it", unit="s", better="curve"), BARS, [1.05, 0.05, 2.0]),
+        (stdout("s/it, loss=" + NUMBER, better="curve"), BARS, [0.5]),
+        (stdout("held " + NUMBER, unit="B", better="curve"), "held 1MiB\nheld 2KiB\n", [1048576.0, 2048.0]),
+    ],
+)
+def test_of_what_loggers_write_the_values_that_were_asked_for_count(
+    reader: Reader, text: str, values: list[float], tmp_path: Path
+) -> None:
+    assert read(tmp_path, reader, text).values == values
+
+
+@pytest.mark.parametrize(
+    ("rows", "values", "said"),
+    [
+        ([(0, 5.0), (1, 4.0), (2, 3.0), (1, 4.5), (2, 3.5)], [5.0, 4.5, 3.5], "without 2 values"),
+        ([(0, 5.0), (1, 4.0), (0, 6.0)], [6.0], "step 1 was followed by step 0"),
+        ([(0, 5.0), (1, 4.0), (1, 4.5), (0, 6.0), (1, 5.5), (0, 7.0)], [7.0], "restarted 2 times, without 5 values"),
+        ([(0, 5.0), (1, 4.0), (1, 3.0), (2, 2.0)], [5.0, 4.0, 3.0, 2.0], ""),
+    ],
+)
+def test_what_a_restarted_training_made_again_counts_once_and_is_said(
+    rows: list[tuple[int, float]], values: list[float], said: str, tmp_path: Path
+) -> None:
+    text = "step,loss\n" + "".join(f"{step},{loss}\n" for step, loss in rows)
+    lay(tmp_path, "log.csv", text)
+    lay(tmp_path, "log.jsonl", "".join(f'{{"step": {step}, "loss": {loss}}}\n' for step, loss in rows))
+    plan = replace(
+        make_plan(tmp_path),
+        read={
+            "a": csv("log.csv", "loss", better="curve"),
+            "b": jsonl("log.jsonl", "loss", better="curve"),
+            "c": csv("log.csv", "loss", better="curve", step=None),
+        },
+    )
+    (of_csv, of_jsonl, of_all), remarks = readings(plan)
+
+    assert of_csv.values == of_jsonl.values == values
+    assert of_all.values == [loss for _, loss in rows]
+    assert [remark.partition(":")[0] for remark in remarks] == (["a", "b"] if said else [])
+    assert all(said in remark and str(tmp_path) not in remark for remark in remarks)
+
+
+def test_a_fraction_of_an_epoch_that_is_rounded_is_no_restart(tmp_path: Path) -> None:
+    text = "epoch,step,loss\n0.33,1,3\n0.67,2,2\n0.66,3,1\n"
+
+    assert read(tmp_path, csv("log.csv", "loss", better="curve"), text).values == [3.0, 2.0, 1.0]
+
+
+@pytest.mark.parametrize("columns", ["epoch,step", "epoch,iter"])
+def test_a_step_that_begins_anew_in_each_epoch_is_no_restart(columns: str, tmp_path: Path) -> None:
+    text = f"{columns},loss\n0,0,4\n0,1,3\n1,0,2\n1,1,1\n"
+
+    assert read(tmp_path, csv("log.csv", "loss", better="curve"), text).values == [4.0, 3.0, 2.0, 1.0]
+    assert read(tmp_path, csv("log.csv", "loss", better="curve", step=columns[6:]), text).values == [2.0, 1.0]
+
+
 NO_TIME = "number: 0 s is no time that anything takes: line 1 of rank 0's output"
 LOSS, TOOK = r"loss ([\d.]+)", r"took (\S+) ms"
 
@@ -160,13 +272,44 @@ LOSS, TOOK = r"loss ([\d.]+)", r"took (\S+) ms"
         (WHOLE, "loss 0.5\nloss -inf", "number: the value is -inf: line 2 of rank 0's output: loss -inf"),
         *((stdout(r"loss (\S+)"), f"loss {text}\n", "is no number") for text in OTHER_COMMAS),
         (jsonl("log.jsonl", "loss"), '{"a": 1}\n{"b"', "log.jsonl:2: no JSON"),
-        (jsonl("log.jsonl", "loss"), '{"a": 1}\n[2]\n', "no line has 'loss'; there are a"),
-        (jsonl("log.jsonl", "loss"), "", "no line has 'loss'; there are none"),
+        (jsonl("log.jsonl", "loss"), '{"a": 1}\n[2]\n', "no row has 'loss'; there are a"),
+        (jsonl("log.jsonl", "loss"), "", "no row has 'loss'; there are no rows"),
         (csv("runs/log.csv", "loss"), None, "nor a folder"),
         (csv("log.csv", "acc"), TABLE, "no column 'acc'; there are step, loss"),
         (csv("log.csv", "loss"), TWICE, "2 columns are called 'loss'; there are step, loss, loss"),
         (csv("log.csv", "loss"), "step\tloss\n1\t3.5\n", rf"{HEAD} 'step\\tloss', without a comma"),
         (csv("log.csv", "loss"), "step;loss\n1;3.5\n", f"{HEAD} 'step;loss', without a comma"),
+        (csv("log.csv", "loss"), PANDAS, r"the value is nan: .*log.csv:4: it is empty, as pandas writes nan"),
+        (csv("log.csv", "loss", take="min"), "step,loss\n0,1\n1,\n2,2\n3,3\n", r"nan: .*log.csv:3"),
+        (csv("log.csv", "val"), SPARSE + "8,0.1,\n9,0.1,\n", r"nan: .*log.csv:9"),
+        (csv("log.csv", "loss"), "step,loss\n0,\n1,\n", "'loss' is empty in all rows, 2 rows"),
+        (jsonl("log.jsonl", "a"), '{"a": 1}\n{"a": null}\n', r"nan: .*log.jsonl:2: it is empty"),
+        (csv("log.csv", "loss"), OF_RANKS, r"rank is 0 \(.*:2\), and 1 \(.*:3\). Choose one: where={'rank': '1'}"),
+        (jsonl("log.jsonl", "loss"), TRAIN_AND_VAL, "split is train .*Choose one: where={'split': 'val'}"),
+        (csv("log.csv", "loss", where={"rank": 2}), OF_RANKS, r"where={'rank': 2}: no row has it; 'rank' is 0, 1"),
+        (csv("log.csv", "loss", where={"ranks": 2}), OF_RANKS, "no column 'ranks'; there are rank, step, loss"),
+        (jsonl("log.jsonl", "loss", where={"r": 2}), TRAIN_AND_VAL, "no row has 'r'; there are split, epoch, loss"),
+        (csv("log.csv", "loss", step="rank", where={"rank": 1}), OF_RANKS.replace("\n1", "\nx"), "no row has it"),
+        (jsonl("log.jsonl", "loss", step="n"), TRAIN_AND_VAL, "step='n' is no number in the row"),
+        (csv("log.csv", "loss"), "loss,note\n1,a, b\n2,a,\n", "log.csv:2: more cells than the 2 columns"),
+        (jsonl("log.jsonl", "a"), "[1]\n[2]\n", "no row has 'a'; there are 2 without names"),
+        (csv("log.csv", "size"), "size\n2 KiB\n", "'2 KiB' is no number: .*; unit='KiB' without scale= reads it"),
+        (jsonl("log.jsonl", "m"), '{"m": [1, 2]}\n', r"'m' is \[1, 2\]: wanted a number in it: m.0, m.1, .* m\[\]"),
+        (jsonl("log.jsonl", "m"), '{"m": {"a": 1}}\n', "wanted a number in it: m.a: "),
+        (jsonl("log.jsonl", "loss"), STATE, "no JSON: .* The file is one JSON document, which read.json reads"),
+        (json("a.json", "loss"), '{"loss": 1}\n{"loss": 2}\n', "no JSON: Extra data.*; read.jsonl reads"),
+        (json("a.json", "log_history.loss"), STATE, r"'log_history' is a list: wanted log_history\[\].loss, or"),
+        (json("a.json", "log[].loss"), STATE, "no list 'log'; there are global_step, losses, eval, log_history"),
+        (json("a.json", "log_history[].acc"), STATE, "no row has 'acc'; there are step, loss, eval_loss"),
+        (mllog("tracked_stats"), STATS, "is no number"),
+        (mllog("tracked_stats.speed"), STATS, "there are tracked_stats, tracked_stats.throughput"),
+        (WHOLE, "loss 950 ms\nloss 1.2 s", "several units:\n950 ms in line 1 .*\n1.2 s in line 2 .*\n.*or give unit="),
+        (stdout("loss " + NUMBER, scale=1e-3, unit="s"), "loss 950 ms\nloss 1.2 s", "takes numbers in several units"),
+        (
+            WHOLE,
+            "loss 12.5k tokens/s\nloss 980 tokens/s",
+            "12.5 k in line 1 .*\n980 tokens/s in line 2 .*\nLet the script",
+        ),
         (mllog("loss"), MLLOG, "no event 'loss'; there are run_start, eval_accuracy, run_stop"),
         (mllog("loss"), "nothing\n", "there are no :::MLLOG lines"),
         (mllog("run_start", since="run_stop"), MLLOG, "'run_start' after a 'run_stop'"),
@@ -250,16 +393,58 @@ def test_commas_may_separate_thousands_and_what_follows_a_number_is_not_of_it(
     assert read(tmp_path, stdout("loss " + NUMBER), line).values == [value]
 
 
+PAGE = (Path(__file__).parents[2] / "docs" / "numbers.md").read_text()
+BY_LOGGER = [
+    code
+    for row in re.findall(r"^\| .+? \| (.+?) \| .*\|$", PAGE.partition("## A line")[0], re.MULTILINE)
+    for code in re.findall(r"`([^`]+)`", row)
+]
+
+
+@pytest.mark.parametrize(
+    ("reader", "said"),
+    [
+        (json("a.json", "a[].b[].c"), r"more than 1 \[\]"),
+        (jsonl("a.jsonl", "a[]"), r"more than 0 \[\]: read.json reads one list"),
+        (jsonl("a.jsonl", "a", step=3), "step=3; wanted the name of a column, or None"),  # type: ignore[arg-type]
+        (csv("a.csv", "a", where=["rank"]), r"where=\['rank'\]; wanted a dict"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_reader_of_rows_that_cannot_be_is_told_before_a_launch(reader: Reader, said: str) -> None:
+    assert re.search(said, problem_with(reader))
+
+
+def test_each_reader_of_the_page_on_loggers_can_be_made() -> None:
+    readers = [eval(code, vars(public)) for code in BY_LOGGER]
+
+    assert len(readers) > 20
+    assert [problem for reader in readers if (problem := problem_with(reader))] == []
+
+
 pytestmark = pytest.mark.xdist_group("test_tensorboard")  # another worker would import torch to write the files again
 
 WRITES = """
 import sys
 from torch.utils.tensorboard import SummaryWriter
-for part in (1, 0):
-    with SummaryWriter(f"{sys.argv[1]}/part{part}") as writer:
-        for step in range(3):
-            writer.add_scalar("train/loss", 4.0 - 3 * part - step, 3 * part + step)
+def write(name, steps, value, start=0, **options):
+    with SummaryWriter(f"{sys.argv[1]}/{name}", **options) as writer:
+        for step in steps:
+            writer.add_scalar("train/loss", value - step, step, walltime=start + step)
         writer.add_text("note", "no number")
+write("purged", range(4), 9)
+write("purged", range(2, 5), 5, start=9, purge_step=2)
+write("restarted", range(4), 9)
+write("restarted", range(2, 5), 5, start=9)
+write("at_once", range(3), 9, start=0)
+write("at_once", range(3), 5, start=0.5)
+for part in (1, 0):
+    write(f"parts/part{part}", range(3 * part, 3 * part + 3), 4)
+with SummaryWriter(f"{sys.argv[1]}/scalars") as writer:
+    for step in range(2):
+        writer.add_scalars("loss", {"train": 2 - step, "val": 4 - step}, step)
+with SummaryWriter(f"{sys.argv[1]}/hparams") as writer:
+    writer.add_scalar("loss", 2, 1)
+    writer.add_hparams({"lr": 0.1}, {"loss": 77})
 """
 
 
@@ -272,44 +457,62 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.filterwarnings("ignore")  # of the package itself
 def test_a_tag_is_read_in_the_order_of_its_steps(runs: Path, tmp_path: Path) -> None:
-    found = read_tensorboard(tensorboard(runs, "train/loss"), Place(make_plan(tmp_path), 0))
+    found = read_tensorboard(tensorboard(runs / "parts", "train/loss"), Place(make_plan(tmp_path), 0))
 
     assert [float(text) for text, *_ in found] == [4.0, 3.0, 2.0, 1.0, 0.0, -1.0]
-    assert found[3][1].startswith("step 3 of events.out")
-    assert found[3][2] == "step 3"
+    assert found[3][1:] == ("step 3 of part1", "step 3")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("folder", "tag", "values", "remarks"),
+    [
+        ("purged", "train/loss", [9.0, 8.0, 3.0, 2.0, 1.0], []),
+        ("restarted", "train/loss", [9.0, 8.0, 3.0, 2.0, 1.0], ["step 3 was followed by step 2 (step 2 of restarted)"]),
+        ("scalars/loss_train", "loss", [2.0, 1.0], []),
+        ("hparams", "loss", [2.0], []),
+    ],
+)
+def test_a_run_has_each_step_once_as_tensorboard_shows_it(
+    folder: str, tag: str, values: list[float], remarks: list[str], runs: Path, tmp_path: Path
+) -> None:
+    place = Place(make_plan(tmp_path), 0)
+
+    assert [float(text) for text, *_ in read_tensorboard(tensorboard(runs / folder, tag), place)] == values
+    assert [remark.partition(": ")[0] for remark in place.remarks] == remarks
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_event_files_of_earlier_runs_are_not_read(runs: Path, tmp_path: Path) -> None:
     plan = make_plan(tmp_path)
-    for file in (runs / "part0").iterdir():
+    for file in (runs / "parts/part0").iterdir():
         os.utime(file, (1.0, 1.0))
     plan.files.began.touch()
-    for file in (runs / "part1").iterdir():
+    for file in (runs / "parts/part1").iterdir():
         os.utime(file)
-    found = [float(text) for text, *_ in read_tensorboard(tensorboard(runs, "train/loss"), Place(plan, 0))]
+    found = [float(text) for text, *_ in read_tensorboard(tensorboard(runs / "parts", "train/loss"), Place(plan, 0))]
 
     assert found == [1.0, 0.0, -1.0]
     with pytest.raises(ReadingError, match="has no event file, but for 1 of earlier runs"):
-        read_tensorboard(tensorboard(runs / "part0", "train/loss"), Place(plan, 0))
+        read_tensorboard(tensorboard(runs / "parts/part0", "train/loss"), Place(plan, 0))
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("folder", "tag", "error", "said"),
     [
-        ("", "loss", ReadingError, "no tag 'loss'; there are train/loss"),
-        ("empty", "loss", ReadingError, "has no event file"),
-        ("", "note/text_summary", ValueError, "could not convert string to float"),
+        ("parts", "loss", ReadingError, "no tag 'loss'; there are train/loss"),
+        ("", "loss", ReadingError, "has no event file"),
+        ("parts/part0", "note/text_summary", ValueError, "could not convert string to float"),
+        ("scalars", "loss", ReadingError, r"2 runs have the tag 'loss': loss_train, loss_val. .* in loss_val. Name"),
+        ("at_once", "train/loss", ReadingError, "several processes have written .*, with step 0 in both"),
     ],
 )
 def test_a_tag_that_is_no_scalar_there_is_told(
     folder: str, tag: str, error: type[Exception], said: str, runs: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "empty").mkdir()
-
     with pytest.raises(error, match=said):
-        read_tensorboard(tensorboard(folder or runs, tag), Place(make_plan(tmp_path), 0))
+        read_tensorboard(tensorboard(runs / folder if folder else tmp_path, tag), Place(make_plan(tmp_path), 0))
 
 
 def test_without_the_package_its_name_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

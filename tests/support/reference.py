@@ -64,7 +64,7 @@ CALLS: dict[str, dict[str, Callable[..., Any]]] = {
         **_methods(ElasticRank, "rank", "training", "random_streams"),
         **_methods(Training, "training", "batches", "note", "drew", "end_after_epoch"),
     },
-    "Readers": {name: getattr(read, name) for name in ("stdout", "jsonl", "csv", "mllog", "tensorboard")},
+    "Readers": {name: getattr(read, name) for name in ("stdout", "jsonl", "json", "csv", "mllog", "tensorboard")},
     "In a script: pytest_distbench.instruments": {n: getattr(instruments, n) for n in ("record", "timed", "phase")},
     "Plans, jobs and serving: pytest_distbench.elastic": {name: getattr(elastic, name) for name in elastic.__all__},
 }
