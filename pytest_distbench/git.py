@@ -70,10 +70,10 @@ def describe_commit(folder: Path, *, timeout_s: float = 30.0) -> str:
     return head.stdout.strip() + ("-dirty" if status.stdout.strip() else "")
 
 
-def knows_branch(folder: Path, name: str, *, timeout_s: float = 30.0) -> bool:
-    """Whether the repository around a folder has a branch of that name."""
+def knows(folder: Path, revision: str, *, timeout_s: float = 30.0) -> bool:
+    """Whether the repository around a folder has that revision: ``HEAD``, or ``refs/heads/main``."""
     try:
-        found = run(folder, "rev-parse", "--verify", "--quiet", f"refs/heads/{name}", timeout_s=timeout_s)
+        found = run(folder, "rev-parse", "--verify", "--quiet", revision, timeout_s=timeout_s)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return found.returncode == 0

@@ -310,7 +310,7 @@ def injected(results: Sequence[CaseResult]) -> Iterator[Finding]:
 
 
 def sensitivity(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """The slowdown that was detectable in the timings that were decided: in the median one, and in the worst.
+    """The slowdown that would not have been seen in the timings that were decided: in the median one, and in the worst.
 
     One below the threshold passes, however quiet the timing is.
     """
@@ -318,21 +318,26 @@ def sensitivity(results: Sequence[CaseResult]) -> Iterator[Finding]:
         (max(v.mde, v.threshold or 0.0), r, v)
         for r in _compared(results)
         for v in r.verdicts
-        if v.is_judged and v.mde is not None and v.kind not in ("not evaluated", "inconclusive")
-        if is_clock(v, v.unit) and (is_duration(v.unit) or is_rate(v.unit))
+        if v.is_judged and v.mde is not None and v.kind not in ("not evaluated", "inconclusive") and _is_timing(v)
     ]
     if not found:
         return
     most, result, verdict = max(found, key=lambda one: one[0])
     where = f"{result.case.title} {metric_text(verdict)}"
-    text = f"Sensitivity: slowdowns of {format_percent(most)} are detectable in {where}"
+    text = f"A slowdown below {format_percent(most)} would not have been seen in {where}"
     if len(found) > 1:
         middle = format_percent(statistics.median(mde for mde, _, _ in found))
-        text = f"Sensitivity: slowdowns of {middle} are detectable (median of {len(found)} timings), of "
+        text = (
+            f"A slowdown below {middle} would not have been seen in the median of {len(found)} timings, nor one below "
+        )
         text += f"{format_percent(most)} in the worst: {where}"
     if low := sum(v.code == "low-power" for _, _, v in found):
         text += f"; {low} could miss one of the tolerance (--distbench-confirm=always)"
-    yield Finding(code="low-sensitivity" if low else "sensitivity", reason=text)
+    yield Finding(code="low-sensitivity" if low or most > BLIND_LIMIT else "sensitivity", reason=text)
+
+
+def _is_timing(verdict: Finding) -> bool:
+    return is_clock(verdict, verdict.unit) and (is_duration(verdict.unit) or is_rate(verdict.unit))
 
 
 def moved_together(results: Sequence[CaseResult]) -> Iterator[Finding]:
@@ -362,8 +367,9 @@ def moved_together(results: Sequence[CaseResult]) -> Iterator[Finding]:
 def out_of_reach(results: Sequence[CaseResult]) -> Iterator[Finding]:
     """The metrics that passed and could not have failed.
 
-    Of a noisy one that is so where its rule sees no doubling; of one that is equal or not, where the software is
-    another one; of one that is judged over seeds, where besides there is one seed. A bound can fail all the same.
+    Of a noisy one that is so where its rule sees no doubling (of timings tells :func:`sensitivity`); of one that is
+    equal or not, where the software is another one; of one that is judged over seeds, where besides there is one seed.
+    A bound can fail all the same.
     """
     found: list[tuple[str, str]] = []
     for result in _compared(results):
@@ -385,7 +391,7 @@ def out_of_reach(results: Sequence[CaseResult]) -> Iterator[Finding]:
 def _why_out_of_reach(verdict: Finding, other_software: str) -> str:
     kind = METRIC_KINDS[verdict.better]
     if kind.is_noisy:
-        mde = verdict.mde or 0.0
+        mde = 0.0 if _is_timing(verdict) else verdict.mde or 0.0
         return f"minimum detectable slowdown {format_change(1 + mde)}" if mde > BLIND_LIMIT else ""
     if not other_software or verdict.name == "fingerprint":
         return ""

@@ -174,6 +174,7 @@ class ResultsPlugin:
         ):
             from pytest_distbench.report import escape, formats
 
+            terminalreporter.currentfspath = None  # pytest has ended its line
             terminalreporter.section("distbench", sep="-")
             for line in self._lines(settings, is_cut_short=is_cut_short):
                 terminalreporter.write_line(escape(line.text), **_COLOURS[line.severity])
@@ -205,7 +206,9 @@ class ResultsPlugin:
             self._results,
             self._remarks,
             verbosity=config.get_verbosity(),
-            commands=next_commands(config, folder, may_compare=may_compare),
+            commands=next_commands(
+                config, folder, [r.case.test.partition("::")[0] for r in self._results], may_compare=may_compare
+            ),
             folder=folder,
             took_s=time.time() - self._started,
         )

@@ -14,7 +14,7 @@ from _pytest.runner import runtestprotocol
 
 from pytest_distbench.plugin import carry
 from pytest_distbench.plugin.fixtures import MADE, is_ours
-from pytest_distbench.units import counted, plural
+from pytest_distbench.units import plural
 
 if TYPE_CHECKING:
     from pytest_distbench.plugin.distbench import Distbench
@@ -173,13 +173,16 @@ class ConfirmPlugin:
         budget_s = self._settings.confirm_budget_s
         begun = [test for test in held if test.that_fit(budget_s)]
         reporter.ensure_newline()
+        if type(reporter) is pytest.TerminalReporter:
+            reporter.showfspath = reporter._show_progress_info = False  # each test has had its file and its share
         if not begun:
             cases, least_s = sum(len(test.suspects) for test in held), min(test.seconds() for test in held)
             is_loud = any(test.is_suspicious for test in held)
-            what = "suspicious, more launches are compared with stored numbers" if is_loud else "too noisy to judge"
+            which = "suspicious" if is_loud else "noisy"
+            then = "; more launches are compared with stored numbers" if is_loud else ""
             reporter.write_line(
-                f"distbench: {counted(cases, 'case')} {what}, and none can be confirmed by A/B: "
-                f"that would take about {least_s:.0f} s, and --distbench-confirm allows {budget_s:g} s"
+                f"distbench: no A/B for {cases} {which} {plural(cases, 'case')}: it would take about {least_s:.0f} s, "
+                f"and --distbench-confirm allows {budget_s:g} s{then}"
             )
             return
         suspects = [suspect for test in begun for suspect in test.suspects.values()]

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ RANKS = pytest.StashKey[int]()  # ranks of a test that is not parametrized by th
 
 _INSTALLED = "site-packages"
 _LONGEST_ID = 80
+_FEW_FILES = 3  # that are named one by one
 
 
 def id_of_variables(value: object) -> str | None:
@@ -133,28 +134,32 @@ def record_command(config: pytest.Config) -> str:
     return shlex.join(["pytest", *record_arguments(config)])
 
 
-def next_commands(config: pytest.Config, folder: Path, *, may_compare: bool) -> dict[str, str]:
-    """What follows a run without baselines; in no repository nothing is committed or compared.
+def next_commands(config: pytest.Config, folder: Path, measured: Iterable[str], *, may_compare: bool) -> dict[str, str]:
+    """What follows a run without baselines; in no repository nothing is committed, nor without a commit compared.
 
     Baselines are committed with the tests that they are of: without those no commit can be measured again.
 
     Args:
         folder: of the baselines.
+        measured: files of tests; they are committed where none is on the command line.
         may_compare: the run's backend and launcher can measure two revisions.
     """
-    from pytest_distbench.git import knows_branch  # it runs a program, which an unused plugin does not
+    from pytest_distbench.git import knows  # it runs a program, which an unused plugin does not
 
     if not any((place / ".git").exists() for place in (config.rootpath, *config.rootpath.parents)):
         return {"record": record_command(config)}
     options, names = _split(config)
     chosen = set(config.args)
     tests = dict.fromkeys(word.partition("::")[0] for word in [*options, *names] if word in chosen)
-    other = "main" if knows_branch(config.rootpath, "main") else "HEAD"
+    files = dict.fromkeys(measured)
+    folders = dict.fromkeys(file.rpartition("/")[0] or file for file in files)
+    tests = tests or (files if len(files) <= _FEW_FILES else folders)
+    other = "main" if knows(config.rootpath, "refs/heads/main") else "HEAD"
     against = shlex.join(["pytest", *without_ours(options, "launches"), f"--distbench-against={other}", *names])
     return {
         "record": record_command(config),
         "keep": f"git add {shlex.join([*tests, str(folder)])} && git commit -m 'Add baselines'",
-        "against": against if may_compare else "",
+        "against": against if may_compare and knows(config.rootpath, "HEAD") else "",
     }
 
 

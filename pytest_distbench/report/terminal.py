@@ -41,6 +41,7 @@ _MOST_OF_A_TEXT = 4  # lines; -v shows all of it
 
 _ROWS = 7
 _NAMES = 3
+_MOST_WRITTEN = 12  # numbers that an update has stored, one by one
 _RECORDED = 10  # launches that an update makes of a noisy case at most, unless it is told otherwise
 
 
@@ -75,7 +76,8 @@ def summary_lines(
     found = {verdict.code for result in compared for verdict in result.verdicts if verdict.is_judged}
     asked = [code for code, row in REASONS.items() if code in found and (row.fails or row.is_told)]
     lines += [Line(f"what that means:  distbench explain {' '.join(asked)}")] if asked else []
-    steps = next_steps(compared, commands)
+    has_failed = any(result.launches[-1].outcome == "failed" for result in results)  # that is to be mended first
+    steps = [] if has_failed else next_steps(compared, commands)
     shown = on_one_screen(lines, steps) if verbosity == 0 else [*lines, *steps]
     advisory = [Line(f"A {r.case.title}: {r.headline}", "doubt") for r in results if r.outcome == "advisory"]
     traces = [line for result in results for line in trace_lines(result)]  # whose paths are copied
@@ -211,9 +213,9 @@ def updated_lines(results: Sequence[CaseResult], folder: Path) -> list[Line]:
             rows.append((name, metric_text(verdict), then, "->", now, moved, note))
             name = ""
     if rows:
-        lines += [
-            Line(f"  {line}") for line in layout(("test", "metric", "old", "", "new", "change", ""), rows, left=2)
-        ]
+        head = ("test", "metric", "old", "", "new", "change", "")
+        lines += [Line(f"  {line}") for line in layout(head, rows[:_MOST_WRITTEN], left=2)]
+        lines += [Line(f"  and {len(rows) - _MOST_WRITTEN} more")] if len(rows) > _MOST_WRITTEN else []
     few = []
     for result in stored:  # with fewer than an update makes where nobody says how many
         usual = LONG_BASELINE_LAUNCHES if result.case.conditions.engine else FEWEST_LAUNCHES
@@ -282,8 +284,7 @@ def counts(results: Sequence[CaseResult], *, took_s: float | None) -> list[Line]
     metrics = f"{counted(kinds.total(), 'metric')}{by_kind and f' ({by_kind})'}"
     launches = sum(len(r.launches) + len(r.reference.launches) for r in results)
     took = f" in {about(took_s)}" if took_s is not None else ""
-    measured = [counted(len(results), "case"), metrics, f"{counted(launches, 'launch')}{took}"]
-    lines = [Line(", ".join(measured))]
+    lines = [Line(f"{metrics}, {counted(launches, 'launch')}{took}")]
     groups = grouped((state_of(result), result) for result in results)
     for state, (words, _) in STATES.items():
         if cases := groups.get(state):

@@ -198,6 +198,7 @@ def control_table(results: Sequence[CaseResult]) -> list[Line]:
 
 _FEW_LINES = 30
 _FEW_LOGS = 4
+_NUMBER = re.compile(r"[\d.,]+")  # that ends of logs may differ by, and be the same
 _STACK_LINES = 90
 _LONGEST_TRACE = 8000
 _MOST_REASONS = 8
@@ -256,11 +257,12 @@ def launch_text(result: CaseResult, *, rerun_command: str) -> str:
         names = ", ".join(f"{rank} ({launch.hosts[rank]})" if launch.hosts else str(rank) for rank in ranks)
         who = escape(launch.command[:LONGEST_LINE]) or f"{plural(len(fates), 'rank')} {names}"
         parts += [f"--- {who}: {title}", *([body, ""] if body else [])]
-        for fate in fates[:_FEW_LOGS]:
-            lines = fate.log_tail.strip().splitlines()[-_FEW_LINES:]
-            if lines and not any("\n".join(lines) in trace for trace in traces):
-                parts.append(f"    end of {LaunchFiles(Path(launch.logs)).log(fate.rank)}:")
-                parts += [*(f"    | {line[:LONGEST_LINE]}" for line in lines), ""]
+        alike = grouped((_NUMBER.sub("", _tail(fate)), fate) for fate in fates)
+        for fate, *others in [*alike.values()][:_FEW_LOGS]:
+            if (tail := _tail(fate)) and not any(tail in trace for trace in traces):
+                ends = f"; {plural(len(others), 'rank')} {', '.join(str(other.rank) for other in others)}: the same"
+                parts.append(f"    end of {LaunchFiles(Path(launch.logs)).log(fate.rank)}{ends * bool(others)}:")
+                parts += [*(f"    | {line[:LONGEST_LINE]}" for line in tail.splitlines()), ""]
     parts.append(f"logs:    {launch.logs}/rank*.log")
     parts.append(f"re-run:  {rerun_command}")
     launcher = LAUNCHERS.get(result.case.conditions.launcher)
@@ -269,6 +271,10 @@ def launch_text(result: CaseResult, *, rerun_command: str) -> str:
         first = launch.fates[0].rank if launch.fates else 0
         parts.append(f"debug:   {rerun_command} --distbench-attach {first}")
     return "\n".join(parts)
+
+
+def _tail(fate: RankFate) -> str:
+    return "\n".join(fate.log_tail.strip().splitlines()[-_FEW_LINES:])
 
 
 def remark_lines(launches: Sequence[LaunchRecord]) -> list[str]:

@@ -222,7 +222,7 @@ def test_a_reason_and_a_rule_are_one_row_each(
         [
             "step: nobody is that fast",
             "!  test_step[[]ws2]  step *",
-            "1 case, * metric* (1 regressed*), * launch* in *",
+            "* metric* (1 regressed*), * launch* in *",
             "::error file=test_it.py,line=*,title=test_step[[]ws2]::step -80.0 *",
         ]
     )

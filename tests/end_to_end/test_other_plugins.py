@@ -55,7 +55,7 @@ def test_reports_of_others_hold_the_numbers_and_a_test_that_is_run_again_counts_
     before = "Regression: step +100.0 % (threshold +10%), 2 of 2 metrics"
     result.stdout.fnmatch_lines(
         [
-            "1 case, * metric* (* unchanged), 1 launch* in *",
+            "* metric* (* unchanged), 1 launch* in *",
             f"test_step?ws2? is flaky: passed at attempt 3, before: {before}",
         ]
     )

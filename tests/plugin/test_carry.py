@@ -104,7 +104,7 @@ def test_a_test_is_new_where_nothing_of_it_has_a_baseline_and_updated_where_one_
 def test_xdist_workers_send_their_cases_to_the_controller(recorded: pytest.Pytester) -> None:
     result = recorded.runpytest_subprocess("-n", "2", "--distbench-json=run.json")
 
-    result.stdout.fnmatch_lines(["1 case, * metric* (* unchanged), 1 launch* in *"])
+    result.stdout.fnmatch_lines(["* metric* (* unchanged), 1 launch* in *"])
     assert len(json.loads((recorded.path / "run.json").read_text())["results"]) == 1
 
 

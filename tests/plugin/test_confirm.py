@@ -101,7 +101,7 @@ def test_an_advisory_case_is_confirmed_as_others_are(slower: pytest.Pytester) ->
     result = run(slower, "--distbench-advisory", *SHORT)
 
     assert result.ret == 0
-    result.stdout.fnmatch_lines(["test_it.py ? *", "test_it.py A", "A test_step?ws2?: step +*", "*= 1 advisory in *"])
+    result.stdout.fnmatch_lines(["test_it.py ? *", "A", "A test_step?ws2?: step +*", "*= 1 advisory in *"])
 
 
 FAILS = "def test_fails():\n    assert False\n"
@@ -213,15 +213,18 @@ def test_of_what_does_not_fit_the_suspicious_stay_unconfirmed_and_the_noisy_what
     assert dict(rerun.beside) == {"ratio": variant, "made of": variant}
 
 
-TOO_LONG = "and none can be confirmed by A/B: that would take about 83 s, and --distbench-confirm allows 60 s"
+TOO_LONG = "it would take about 83 s, and --distbench-confirm allows 60 s"
 CONFIRMS = "by A/B against the baseline commit (budget 60 s), about"
 
 
 @pytest.mark.parametrize(
     ("cases", "line"),
     [
-        ([(83, 0.2)], f"1 case too noisy to judge, {TOO_LONG}"),
-        ([(83, 0.2), (261, 2)], f"2 cases suspicious, more launches are compared with stored numbers, {TOO_LONG}"),
+        ([(83, 0.2)], f"no A/B for 1 noisy case: {TOO_LONG}"),
+        (
+            [(83, 0.2), (261, 2)],
+            f"no A/B for 2 suspicious cases: {TOO_LONG}; more launches are compared with stored numbers",
+        ),
         ([(83, 0.2), (20, 2)], f"confirming 1 suspicious case {CONFIRMS} 40 s"),
         ([(40, 2), (50, 0.5)], f"confirming 1 suspicious and 1 noisy cases {CONFIRMS} 60 s"),
     ],

@@ -96,7 +96,7 @@ def test_doubts_about_a_run_are_a_line_each() -> None:
     words = "all 4 cases with timings are slower than their baselines, by 1.20 to 1.20 times: the cause"
     assert line.text.startswith(words)
 
-    blind = result(verdict("within-threshold", ratio=1.0, mde=2.1), verdict("within-threshold", ratio=1.0, mde=3.0))
+    blind = result(*(verdict("within-threshold", ratio=1.0, mde=mde, unit="") for mde in (2.1, 3.0)))
     line = told(blind, blind)[-1]
     first, _, why = line.text.partition(" and 3 more: ")
     assert first == "? 4 metrics could not have turned red: test_a[ws2] step"

@@ -81,7 +81,7 @@ def test_a_training_that_nobody_seeded_is_told_so_at_the_update_and_is_green_aft
     )
     after.stdout.fnmatch_lines(
         [
-            "1 case, * metric* (*1 inconclusive*), 1 launch* in *",
+            "* metric* (*1 inconclusive*), 1 launch* in *",
             "x test_train?ws2? loss: the baseline's launches differ by up to 8.8e-02 from the first value on: seed *",
         ]
     )
