@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from pytest_distbench.records.metric import FEWEST_CURVE_STEPS, MOST_CURVE_STEPS, kept_places
+from pytest_distbench.units import format_share
 
 RTOL = 1e-3
 """Accepted deviation of a loss, relative to it: a thousand times other hardware's rounding, an eighth of the weakest
@@ -66,7 +67,6 @@ class Departure:
         exceeds_at: the first step beyond the tolerance; None where none is.
         is_identical: equal in every stored digit.
         largest_at: the step at which it differs most, from 1.
-        share: largest deviation relative to how far the stored curve moves in all; 0 where it does not.
     """
 
     starts_at: int | None
@@ -74,7 +74,6 @@ class Departure:
     largest: float
     is_identical: bool
     largest_at: int = 1
-    share: float = 0.0
 
     @property
     def severity(self) -> tuple[bool, float]:
@@ -87,8 +86,7 @@ class Departure:
         Args:
             beside: what a script wrote beside each value, if the curve was read: its steps have other numbers perhaps.
         """
-        share = f" ({self.share:.1%} of the curve's range)" if self.share else ""
-        return f"diverges at {self.place(beside)}, differs by up to {self.largest:.1e}{share}"
+        return f"diverges at {self.place(beside)}, differs by up to {format_share(self.largest)}"
 
     def place(self, beside: Sequence[str]) -> str:
         at = self.starts_at or self.exceeds_at
@@ -194,16 +192,12 @@ def compare(
             if abs(current[i] - stored[i]) < 1.5 * unit:
                 accepted[i] = max(accepted[i], found[i])
     exceeds = next((i for i, (is_, may) in enumerate(zip(found, accepted, strict=True), 1) if is_ > may), None)
-    peak = max(map(abs, [*stored, *current])) or 1.0
-    moved = max(stored) / peak - min(stored) / peak
-    apart = max(abs(b / peak - a / peak) for a, b in zip(stored, current, strict=False))
     return Departure(
         starts_at=_first_beyond(found, rounding),
         exceeds_at=exceeds,
         largest=max(found),
         is_identical=max(found) == 0.0,
         largest_at=found.index(max(found)) + 1,
-        share=apart / moved if moved > 0 else 0.0,
     )
 
 

@@ -45,7 +45,7 @@ from pytest_distbench.records.metric import LARGEST_NUMBER, WEIGHTS, Sample, Sca
 from pytest_distbench.records.reasons import REASONS, ReasonCode
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding, Statistic
-from pytest_distbench.units import counted
+from pytest_distbench.units import counted, format_share
 
 CurveSays = Literal["nothing", "equal", "other digits", "diverges"]
 """Of a training: it has no curve, or none to compare; all digits are equal; the curve is followed in other digits; or
@@ -416,10 +416,12 @@ def by_curve(family: Family) -> Finding:
     if departure.is_identical:
         return say("equal", "equal in every digit")
     if repeats:
-        where = f"from {departure.place(launch.beside)} on, by up to {departure.largest:.1e}{_seed_of(launch)}"
+        where = (
+            f"from {departure.place(launch.beside)} on, by up to {format_share(departure.largest)}{_seed_of(launch)}"
+        )
         reason = f"numerics changed within the tolerance, {where}"
         return say("numerics", reason)
-    return say("within-threshold", f"differs by up to {departure.largest:.1e}")
+    return say("within-threshold", f"differs by up to {format_share(departure.largest)}")
 
 
 def _causes(family: Family, departure: golden_curve.Departure, launch: Sample) -> str:

@@ -93,6 +93,11 @@ def test_a_launch_is_told_by_its_ranks_with_what_they_were_at() -> None:
     assert "    | the launcher's own words" in lines
     assert lines[-2:] == ["re-run:  pytest x", "debug:   pytest x --distbench-attach 3"]
 
+    tails = ["step 1 took 2.5 ms\n", "step 1 took 31 ms\n", "step 1 died\n"]
+    lines = text(*(fate(rank, log_tail=tail) for rank, tail in enumerate(tails)))
+    ends = [line for line in lines if line.startswith("    end of ")]
+    assert ends == ["    end of /tmp/run/rank0.log; rank 1: the same:", "    end of /tmp/run/rank2.log:"]
+
     told = "Traceback: bad"
     lines = text(fate(0, error=error, log_tail=f"{told}\n"), reason=f"the body raised\n{told}")
     assert [line.strip(" |") for line in lines].count(told) == 1
