@@ -123,6 +123,7 @@ class Controlled:
             with selectors.DefaultSelector() as selector:
                 selector.register(handle, selectors.EVENT_READ)
                 while not selector.select(max(0.0, min(patience_s, deadline - time.monotonic()))):
+                    self._side.on_progress("")
                     for follower in followers:
                         follower.poll()
                     if (now := time.monotonic()) >= deadline:

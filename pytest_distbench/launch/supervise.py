@@ -90,7 +90,7 @@ def open_launch(plan: LaunchPlan, side: Side) -> Iterator[Supervised]:
 class Supervised:
     """A launch in flight.
 
-    ``latest``: when it ends whatever its other limits say, for the sake of the test's own. ``on_ready``: called when
+    ``on_progress`` gets what it is at, and nothing now and then, while that goes on. ``latest``: when it ends whatever its other limits say, for the sake of the test's own. ``on_ready``: called when
     all ranks wait for their turn; by default gives it.
     """
 
@@ -160,6 +160,7 @@ class Supervised:
         has_said_all = self._is_last_of(self.heard.ranks_done)
         if self.site.ended is not None or (has_said_all and self.heard.is_holding):  # one waits to be ended
             return True
+        self.on_progress("")
         if self.follower is not None:
             self.site.fetch_output()
             self.follower.poll()

@@ -1,6 +1,6 @@
 """A run while it goes on: how long it will take, one live line that says what the running test is at, and Ctrl-C.
 
-On a pipe the line is a plain one once a minute; under -q there is none, but for an update, which takes its time. What
+On a pipe, and under pytest-xdist, the line is a plain one after 10 s and then every 30 s; under -q there is none, but for an update, which takes its time. What
 keeps a run waiting is told everywhere. A run that has started something ends orderly at Ctrl-C and SIGTERM, and
 finishes its cleaning up.
 """
@@ -118,14 +118,14 @@ def header_lines(
 
 
 REDRAW_S = 0.1
-PLAIN_INTERVAL_S = 60.0
+PLAIN_FIRST_S, PLAIN_INTERVAL_S = 10.0, 30.0
 
 
 class ProgressLine:
     """Shows what the running test is doing, and erases it again.
 
     On a terminal the line is drawn with relative cursor moves, so that it survives scrolling and leaves pytest's own
-    line alone; with another reporter than pytest's (pytest-sugar) it stays off, as under -q and in xdist workers.
+    line alone; with another reporter than pytest's (pytest-sugar) it stays off, as under -q.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -138,9 +138,10 @@ class ProgressLine:
         is_terminal = visible and bool(self._reporter.isatty)
         is_ours = config.getoption("capture") != "no" and not config.getoption("distbench_attach", None)
         self._live = is_terminal and is_ours
-        self._plain = visible and not is_terminal
-        self._title = ""
-        self._started = self._drawn_at = self._plain_at = time.monotonic()
+        self._plain = (visible and not is_terminal) or (is_told and self._is_worker)
+        self._title = self._text = ""
+        self._started = self._drawn_at = time.monotonic()
+        self._plain_at = self._started - PLAIN_INTERVAL_S + PLAIN_FIRST_S
         self._is_drawn = False
 
     @property
@@ -148,16 +149,18 @@ class ProgressLine:
         return self._live or self._plain
 
     def begin(self, title: str) -> None:
-        self._title, self._started = title, time.monotonic()
+        self._title, self._text, self._started = title, "", time.monotonic()
 
     def show(self, text: str) -> None:
+        """Show what the test is at now; an empty text: still at the same."""
         now = time.monotonic()
+        self._text = text or self._text
         if self._live and now - self._drawn_at >= REDRAW_S:
             self._drawn_at = now
-            self._draw(self._line(text, now))
+            self._draw(self._line(self._text, now))
         elif self._plain and now - self._plain_at >= PLAIN_INTERVAL_S:
             self._plain_at = now
-            self._write(f"\ndistbench: {self._line(text, now)}\n")
+            self._write(f"\ndistbench: {self._line(self._text, now)}\n")
 
     def announce(self, text: str) -> None:
         if self._live:

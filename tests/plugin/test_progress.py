@@ -24,7 +24,12 @@ def test_a_run_says_how_long_it_takes_as_far_as_that_was_recorded(project: Proje
 
 
 def make(
-    *, terminal: bool = True, verbosity: int = 0, kind: Any = pytest.TerminalReporter, update: str | None = None
+    *,
+    terminal: bool = True,
+    verbosity: int = 0,
+    kind: Any = pytest.TerminalReporter,
+    update: str | None = None,
+    worker: bool = False,
 ) -> tuple[Any, io.StringIO]:
     """Progress on a reporter that writes into a text, 80 characters wide, with 10 of them taken."""
     out = io.StringIO()
@@ -37,6 +42,8 @@ def make(
         get_verbosity=lambda: verbosity,
         getoption=lambda name, default=None: update if name == "distbench_update" else default,
     )
+    if worker:
+        config.workerinput = {}
     return ProgressLine(config), out
 
 
@@ -67,8 +74,20 @@ def test_on_a_pipe_it_is_a_plain_line_now_and_then(monkeypatch: pytest.MonkeyPat
     made.show("too early")
     monkeypatch.setattr(progress, "PLAIN_INTERVAL_S", 0.0)
     made.show("launch 2")
+    made.show("")
 
-    assert out.getvalue() == "\ndistbench: test_a  launch 2  00:00\n"
+    assert out.getvalue() == 2 * "\ndistbench: test_a  launch 2  00:00\n"
+
+
+def test_under_xdist_a_worker_shows_it_on_stderr(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "PLAIN_FIRST_S", 0.0)
+    made, out = make(worker=True)
+    made.begin("test_a")
+    made.show("launch 1")
+
+    assert (out.getvalue(), capsys.readouterr().err) == ("", "\ndistbench: test_a  launch 1  00:00\n")
 
 
 @pytest.mark.parametrize("quiet", [{"terminal": False}, {"verbosity": -1}])
