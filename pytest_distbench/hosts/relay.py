@@ -59,7 +59,7 @@ own host's values, otherwise pytest's.
 """
 
 
-FileKind = Literal["log", "stacks", "flight", "groups"]
+FileKind = Literal["log", "stacks", "flight", "groups", "awaited"]
 """What a rank writes that is shown, and the method of :class:`LaunchFiles` that names it."""
 
 OUTPUT: tuple[FileKind, ...] = ("log",)

@@ -16,6 +16,7 @@ those of ``cudaGetErrorString``.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import itertools
 import re
@@ -44,6 +45,7 @@ _DUMP = re.compile(rb"Fatal Python error: ")
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
 _BEHIND = re.compile(r"^(?:Extension modules:|Current thread's C stack)", re.MULTILINE)
 _DUMP_LINES = 2_000
+_LONGEST_PATH = 4_096
 
 
 def read_dump(log: Path) -> str:
@@ -138,6 +140,13 @@ def with_entered(fate: RankFate, files: LaunchFiles) -> tuple[RankFate, bool]:
     fate = replace(fate, collective=f"{shown.op}{of}{within}", collective_number=shown.collective_seq_id)
     of_nccl = recordings.get("nccl", [])
     return fate, bool(of_nccl) and all(e.is_over for e in of_nccl)
+
+
+def awaited_file(path: Path) -> str:
+    """The file that a rank waited for, if it has left its name there."""
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+        return (read_left(path, str) or "")[:_LONGEST_PATH]
+    return ""
 
 
 def _went_on(entries: Sequence[FlightEntry], dump: Path) -> int:

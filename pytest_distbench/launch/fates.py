@@ -222,6 +222,7 @@ def _fate(
         fate,
         stacks=evidence.trim(stacks),
         waits_at=evidence.waits_at(stacks),
+        awaits_file=evidence.awaited_file(files.awaited(rank)),
         # On a GPU the user's own line may be the one that waits: for what other ranks have not sent.
         is_elsewhere=(plan.device == "cpu" or is_idle) and evidence.is_in_own_code(stacks),
     )
@@ -277,6 +278,7 @@ _UNRECORDED = re.compile(r'/torch/distributed/.*", line \d+, in (send|recv|monit
 """What torch's flight recorder does not know, in a traceback."""
 _SIZES = re.compile(r"(\d+) vs\.? (\d+)")  # gloo's bytes received and expected
 _UNORDERED = "the clocks of their hosts do not show who was first"
+_LOCKED = "\nnext: remove it if nothing builds an extension of torch now: a build that is killed leaves its lock behind"
 _SPAWNS = (
     "\nnext: torch.multiprocessing.spawn starts its own processes, in every rank. Give a script that starts its "
     "processes itself as a command: [sys.executable, 'train.py']"
@@ -370,6 +372,11 @@ def _tell_hang(failed: Sequence[RankFate], after_s: float) -> str:
     waiting = [f for f in failed if f not in shown]  # some have given up by now: their collective timed out
     what = f"; {_numbers(waiting)} wait{'s' * (len(waiting) == 1)} in {_place(waiting[0])}" if waiting else ""
     advice = _SPAWNS if any(f.waits_at.endswith(", in spawn") for f in hung) else ""
+    for file in dict.fromkeys(f.awaits_file for f in hung if f.awaits_file):
+        those = [f for f in hung if f.awaits_file == file]
+        who = "all ranks" if len(those) == len(failed) > 1 else _numbers(those)
+        wait = "waits" if len(those) == 1 else "wait"
+        advice = f"; {who} {wait} outside of any collective, for the end of the file {file}{_LOCKED}"
     return f"hung in {'/'.join(phases)}, ended after {after_s:.1f} s: {told}{more}{what}{advice}"
 
 

@@ -90,8 +90,9 @@ def open_launch(plan: LaunchPlan, side: Side) -> Iterator[Supervised]:
 class Supervised:
     """A launch in flight.
 
-    ``on_progress`` gets what it is at, and nothing now and then, while that goes on. ``latest``: when it ends whatever its other limits say, for the sake of the test's own. ``on_ready``: called when
-    all ranks wait for their turn; by default gives it.
+    ``on_progress`` gets what it is at, and an empty text now and then, while that goes on. ``latest``: when it ends
+    whatever its other limits say, for the sake of the test's own. ``on_ready``: called when all ranks wait for their
+    turn; by default gives it.
     """
 
     def __init__(

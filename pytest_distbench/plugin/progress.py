@@ -1,8 +1,8 @@
 """A run while it goes on: how long it will take, one live line that says what the running test is at, and Ctrl-C.
 
-On a pipe, and under pytest-xdist, the line is a plain one after 10 s and then every 30 s; under -q there is none, but for an update, which takes its time. What
-keeps a run waiting is told everywhere. A run that has started something ends orderly at Ctrl-C and SIGTERM, and
-finishes its cleaning up.
+On a pipe, and under pytest-xdist, the line is a plain one after 10 s and then every 30 s; under -q there is none, but
+for an update, which takes its time. What keeps a run waiting is told everywhere. A run that has started something ends
+orderly at Ctrl-C and SIGTERM, and finishes its cleaning up.
 """
 
 from __future__ import annotations

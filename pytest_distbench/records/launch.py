@@ -95,6 +95,7 @@ class RankFate(Record, frozen=True, kw_only=True):
     On a GPU ``loss.item()`` waits for other ranks and is a line like any other: there it has to be known besides that
     nothing the rank has entered is unfinished.
     """
+    awaits_file: str = ""  # it hung waiting for the end of this file, the lock of a build
     went_on: int = 0  # collectives that it had entered, where it still entered more when its time was up; 0: it hung
     entered: dict[str, int] = {}  # group's name -> number of the last collective it entered there
     unfinished: dict[str, int] = {}

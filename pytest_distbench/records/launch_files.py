@@ -134,6 +134,10 @@ class LaunchFiles:
         """The ranks of every process group that a rank knows; written before its flight recorder."""
         return self.directory / f"groups{rank}.json"
 
+    def awaited(self, rank: int) -> Path:
+        """The file that a rank waits for; written before its flight recorder, and only if there is one."""
+        return self.directory / f"awaited{rank}.json"
+
     def trace(self, rank: int, loop: int) -> Path:
         """What torch's profiler saw of a rank in one of its loops, by number."""
         return self.directory / f"trace{rank}-{loop}.json"

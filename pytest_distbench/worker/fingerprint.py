@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,9 +53,15 @@ class _Window:
     first_note: int
     entered_before: int | None
     optimizers: dict[int, Optimizer] = field(default_factory=dict)
+    held: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
     optimizer_steps: int = 0
     sent: list[Collective] = field(default_factory=list)
     graph_nodes: int | None = field(default_factory=torch_internals.graph_nodes)
+
+    def hold(self, optimizer: Optimizer) -> None:
+        """Note what an optimizer trains now: a framework may give it one parameter group at a time."""
+        self.optimizers.setdefault(id(optimizer), optimizer)
+        self.held |= {(id(optimizer), id(p)): p for group in optimizer.param_groups for p in group["params"]}
 
 
 class Watch:
@@ -75,6 +82,7 @@ class Watch:
         self._hook = contextlib.ExitStack()
         self._per_iteration: dict[str, int | None] = {}
         self._entered_apart = self._entered_beside = 0
+        self._looked_on = 0, 0
         self._apart: list[tuple[int, int]] = []
         self._names: dict[_Recorded, list[str]] = {}
         size = os.environ.get(RECORDER_SIZE_VARIABLE, "")
@@ -129,10 +137,11 @@ class Watch:
         if not self.is_on:
             return
         self._hook.close()
+        self.end_looking_on()
         window = self._open = _Window(key, HostClock.time_ns(), len(self._observer.notes), self.entered())
 
         def count(optimizer: Optimizer, *_: object) -> None:
-            window.optimizers.setdefault(id(optimizer), optimizer)
+            window.hold(optimizer)
             window.optimizer_steps += 1
 
         self._hook.callback(register_optimizer_step_post_hook(torch_internals.uncompiled(count)).remove)
@@ -145,10 +154,12 @@ class Watch:
         if not self._sees_all:
             self._observer.look_away()
         self._hook.close()
+        for optimizer in window.optimizers.values():
+            window.hold(optimizer)
         notes = sorted(self._observer.notes[window.first_note :], key=lambda note: note.at_ns)
         if not self._sees_all:
-            self._observer.notes.clear()
-            self._learn_names([note.collective for note in notes], window.begin_ns)
+            del self._observer.notes[window.first_note :]
+            self._learn_names([note.collective for note in notes], window.begin_ns, HostClock.time_ns())
         number = _difference(self.entered(), window.entered_before)
         is_gone = number is not None and number < 0  # a group, with its count
         self._per_iteration[window.key] = sum(note.is_counted for note in notes) if is_gone else number
@@ -166,6 +177,24 @@ class Watch:
             totals={name: value for name, count in TOTALS.items() if (value := count(window))},
             is_full=True,
         )
+
+    def look_on(self, key: str) -> None:
+        """Look at what comes after a described iteration that sends nothing, until it is as much as torch remembers.
+
+        To be called before each step. It also ends where another iteration is described.
+        """
+        if key not in self.found or self._sees_all or self.sends(key):
+            return
+        if not self._looked_on[1]:
+            self._looked_on = HostClock.time_ns(), sys.maxsize
+            self._observer.look()
+        elif len(self._observer.notes) >= self._capacity:
+            self.end_looking_on()
+
+    def end_looking_on(self) -> None:
+        if self._looked_on[1] == sys.maxsize:
+            self._observer.look_away()
+            self._looked_on = self._looked_on[0], HostClock.time_ns()
 
     def sends(self, key: str) -> list[Collective]:
         return self.found[key].collectives[self._who]
@@ -232,13 +261,20 @@ class Watch:
                 self._apart.append((begin, HostClock.time_ns()))
 
     def _rows_of(self, stretches: Sequence[tuple[int, int]]) -> list[list[Collective] | None]:
+        notes, (began_ns, ended_ns) = self._observer.notes, self._looked_on
         if self._sees_all:
-            notes = self._observer.notes
-            return [_rows(n.told for n in notes if a <= n.at_ns <= b) for a, b in stretches]
-        rings = _rings()
-        is_known = [self._capacity and not self._why_not_remembered(rings, begin_ns) for begin_ns, _ in stretches]
-        found = zip(stretches, is_known, strict=True)
-        return [_rows(self._inside(rings, *stretch)) if known else None for stretch, known in found]
+            began_ns, ended_ns = 0, sys.maxsize
+        elif ended_ns:
+            self._learn_names([note.collective for note in notes], began_ns, min(ended_ns, HostClock.time_ns()))
+        rings = [] if self._sees_all else _rings()
+
+        def read(begin_ns: int, end_ns: int) -> list[Collective] | None:
+            if began_ns <= begin_ns and end_ns <= ended_ns:
+                return _rows(note.told for note in notes if begin_ns <= note.at_ns <= end_ns)
+            is_known = self._capacity and not self._why_not_remembered(rings, begin_ns)
+            return _rows(self._inside(rings, begin_ns, end_ns)) if is_known else None
+
+        return [read(*stretch) for stretch in stretches]
 
     def _why_not_remembered(self, rings: Sequence[Sequence[FlightEntry]], begin_ns: int) -> str:
         if abs(_clock_offset_ns() - self._clock_offset_ns) > _CLOCK_STEP_NS:
@@ -247,10 +283,10 @@ class Watch:
             return f"more than the {self._capacity} collectives torch remembers ({RECORDER_SIZE_VARIABLE})"
         return ""
 
-    def _learn_names(self, asked: Sequence[Collective], begin_ns: int) -> None:
+    def _learn_names(self, asked: Sequence[Collective], begin_ns: int, end_ns: int) -> None:
         """The recorder's names of collectives -> those asked for: gloo's all_reduce may be a reduce_scatter_tensor."""
         rings = _rings() if asked else []
-        recorded = self._entered_inside(rings, begin_ns, HostClock.time_ns())
+        recorded = self._entered_inside(rings, begin_ns, end_ns)
         asked_alike, recorded_alike = _by_message(asked), _by_message(map(_collective, recorded))
         for message, names in asked_alike.items():
             ops = recorded_alike.get(message, [])
@@ -273,17 +309,13 @@ class Watch:
         return sorted(own, key=lambda entry: entry.time_created_ns)
 
 
-def _held(window: _Window) -> list[torch.Tensor]:
-    return [p for o in window.optimizers.values() for group in o.param_groups for p in group["params"]]
-
-
 def _kept(window: _Window) -> list[torch.Tensor]:
     states = [state for o in window.optimizers.values() for state in o.state.values() if isinstance(state, Mapping)]
     return [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
 
 
 FACTS: dict[str, Callable[[_Window], int]] = {
-    "parameter_bytes": lambda window: _bytes_of(_held(window)),
+    "parameter_bytes": lambda window: _bytes_of(window.held.values()),
     "optimizer_bytes": lambda window: _bytes_of(_kept(window)),
 }
 """Counts per rank of a described step, by name; of sharded state its own shard. Names of bytes end in ``_bytes``.
@@ -292,7 +324,7 @@ FACTS: dict[str, Callable[[_Window], int]] = {
 """
 
 TOTALS: dict[str, Callable[[_Window], int]] = {
-    "parameters": lambda window: sum(_own(p).numel() for p in _held(window)),
+    "parameters": lambda window: sum(_own(p).numel() for p in window.held.values()),
     "optimizer_steps": lambda window: window.optimizer_steps,
 }
 """Counts of a described step, added over all ranks."""

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import threading
 from pathlib import Path
 
@@ -45,6 +46,7 @@ class ControlLine(RankLine):
         self._start_s = start_s(plan.processes)
         self._flight = plan.files.flight(rank)
         self._groups = plan.files.groups(rank)
+        self._awaited = plan.files.awaited(rank)
         self._reports_progress = plan.reports_progress
         self._last_progress = 0.0
         self._lock = threading.Lock()
@@ -102,7 +104,7 @@ class ControlLine(RankLine):
         with contextlib.suppress(OSError):
             while request := self._socket.recv(1):
                 if request == wire.FLIGHT_REQUEST:
-                    _dump(self._flight, self._groups)
+                    _dump(self._flight, self._groups, self._awaited)
                 elif request == wire.ALL_UP:
                     self._all_up.set()
                 elif request == wire.ALL_JOINED:
@@ -124,8 +126,10 @@ class ControlLine(RankLine):
         os.kill(own, signal.SIGKILL)
 
 
-def _dump(path: Path, groups: Path) -> None:
-    """Write the recorders' contents by name, and before it the ranks of every group, as JSON, whole or not at all.
+def _dump(path: Path, groups: Path, awaited: Path) -> None:
+    """Write the recorders' contents by name, as JSON, whole or not at all.
+
+    Before it, the ranks of every group, and the file that the main thread waits for, if it is one.
 
     Empty where torch records nothing. Best effort: it runs while the process is in trouble.
     """
@@ -140,8 +144,21 @@ def _dump(path: Path, groups: Path) -> None:
         # All that have seen something: under NCCL our own barriers are in one, and the workload's collectives in the
         # other.
         content = b"{%s}" % b",".join(b'"%s":%s' % (name.encode(), text) for name, text in telling.items())
+    with contextlib.suppress(Exception):
+        if lock := _awaited_lock():
+            _write(awaited, json.dumps(lock).encode())
     _write(groups, json.dumps(members).encode())
     _write(path, content)
+
+
+def _awaited_lock() -> str:
+    """The file for whose end the main thread waits in torch: the lock of a build of an extension. Empty: for none."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        if frame.f_code.co_filename.endswith("torch/utils/file_baton.py") and frame.f_code.co_name == "wait":
+            return os.path.abspath(frame.f_locals["self"].lock_file_path)
+        frame = frame.f_back
+    return ""
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -141,10 +141,12 @@ class StepFollower:
             if rows != []:
                 self._others.append((rows, entered, [number]))
             return
-        for known, its_entered, numbers in self._others:
+        for at, (known, its_entered, numbers) in enumerate(self._others):
             is_alike = rows is None or (known is not None and _bare(known) == _bare(rows))
             if numbers != [0] and its_entered == entered and is_alike:
                 numbers.append(number)
+                if known and rows and known[0].how is None:  # an observer, who came later, knows the reductions
+                    self._others[at] = rows, entered, numbers
                 break
         else:
             self._others.append((rows, entered, [number]))

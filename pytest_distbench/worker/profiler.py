@@ -1,6 +1,6 @@
 """Profiler: torch's own, in a rank of a launch for a trace; no other launch imports it.
 
-It looks at a few timed iterations of each loop; without a loop at steps of the optimizer, from the third on; without
+It looks at a few timed iterations of each loop; without a loop at training steps, from the third on; without
 either at all of a body for :data:`WHOLE_CPU_S`, in a launch of its own: what begins under one profiler and ends under
 the next has crashed torch 2.13.
 """
@@ -14,19 +14,19 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import msgspec
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from pytest_distbench.records.iteration import TRAINING_STEP, WHOLE, iteration_name, name_in_trace
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.worker.clock.clocks import Steps, Stopwatch
+from pytest_distbench.worker.steps import training_steps
 
 ITERATIONS = 10  # per loop: more than one, as no two are alike, and few enough for a viewer to open the file at once
 
 WHOLE_CPU_S = 0.2
 """CPU time of a whole body that is looked at: small operations give almost a million events in a second of it."""
 
-_STEADY_STEP = 3  # the first steps of an optimizer also build
+_STEADY_STEP = 3  # the first steps also build
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -43,23 +43,22 @@ class Profiler:
     _running: profile | None = None
     _iteration: record_function | None = None
     _seen: int = 0
-    _optimizer_steps: int = 0
+    _training_steps: int = 0
     _loops: list[str] = field(default_factory=list)
 
     @contextlib.contextmanager
     def body(self) -> Iterator[None]:
         """Look at the loops that run inside, or at all of it, and write the traces."""
-        hook = register_optimizer_step_pre_hook(self._step)
         before = signal.signal(signal.SIGVTALRM, lambda *_: self.end_loop())
         if self.is_whole:
             self._begin_loop(WHOLE)
             signal.setitimer(signal.ITIMER_VIRTUAL, WHOLE_CPU_S)
         try:
-            yield
+            with training_steps(self._step):
+                yield
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
             signal.signal(signal.SIGVTALRM, before)
-            hook.remove()
             self.end_loop()
         self.files.loops(self.rank).write_bytes(msgspec.json.encode(self._loops))
 
@@ -113,14 +112,14 @@ class Profiler:
             self._iteration = record_function(iteration_name(loop, self._seen))
             self._iteration.__enter__()
 
-    def _step(self, *_: object) -> None:
-        """An optimizer is about to step: what lies between two of them is an iteration where there is no loop."""
+    def _step(self) -> None:
+        """A training step begins: it is an iteration where there is no loop."""
         if self.is_whole or self.in_loop() or self._loops not in ([], [TRAINING_STEP]):
             return
-        self._optimizer_steps += 1
-        if self._optimizer_steps == _STEADY_STEP:
+        self._training_steps += 1
+        if self._training_steps == _STEADY_STEP:
             self._begin_loop(TRAINING_STEP)
-        if self._optimizer_steps >= _STEADY_STEP:
+        if self._training_steps >= _STEADY_STEP:
             self.end_iteration()
             self._begin_iteration(TRAINING_STEP)
 

@@ -12,22 +12,19 @@ import importlib.util
 import io
 import os
 import sys
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, ModuleType
-
-from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from pytest_distbench.errors import BodyError
 from pytest_distbench.records.iteration import TRAINING_STEP
 from pytest_distbench.records.launch import RankReport
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.plan import BodyReference, LaunchPlan
-from pytest_distbench.worker import torch_internals
 from pytest_distbench.worker.context import RankContext
 from pytest_distbench.worker.fingerprint import Watch
 from pytest_distbench.worker.line import RankLine
+from pytest_distbench.worker.steps import training_steps
 
 CURRENT: RankContext | None = None  # the rank that this process is; None outside of ranks that run a script
 
@@ -81,26 +78,22 @@ def _take_module(name: str, script: ModuleType) -> CodeType:
 
 @contextlib.contextmanager
 def watched_steps(watch: Watch) -> Iterator[None]:
-    """Take the fingerprint of one step: what lies between two steps of the optimizer that steps first.
+    """Take the fingerprint of one training step, from its beginning to the next one's.
 
-    Note the kinds of all steps, with what comes before the first and after the last. Without enough steps of torch's
-    optimizers, take the fingerprint of the whole script.
+    Note the kinds of all steps, with what comes before the first and after the last, and with their reductions where
+    the described one sends nothing. Without enough training steps, take the fingerprint of the whole script.
     """
     if not watch.is_on:
         yield
         return
-    first: list[weakref.ref[Optimizer]] = []  # a script may let it go, with what it trains
     steps = 0
     course = watch.follow(TRAINING_STEP)
 
-    def look(optimizer: Optimizer, *_: object) -> None:
+    def begin() -> None:
         nonlocal steps
-        if not first:
-            first.append(weakref.ref(optimizer))
-        if optimizer is not first[0]():
-            return
         if watch.open_key == TRAINING_STEP:
             watch.end()
+        watch.look_on(TRAINING_STEP)
         course.end(steps)
         steps += 1
         if steps == _STEADY_STEP and not watch.open_key:  # else it steps inside a loop with a clock
@@ -108,15 +101,13 @@ def watched_steps(watch: Watch) -> Iterator[None]:
 
     watch.mark()
     course.begin()
-    hook = register_optimizer_step_pre_hook(torch_internals.uncompiled(look))
-    try:
+    with training_steps(begin):
         yield
-    finally:
-        hook.remove()
     if watch.open_key == TRAINING_STEP:  # that step was the last
         watch.end()
     if TRAINING_STEP in watch.found:
         course.end_last(steps, watch.sends(TRAINING_STEP))
+        watch.end_looking_on()
         watch.note_course(TRAINING_STEP, course)
     elif steps < _STEADY_STEP:
         watch.since_mark(WHOLE)

@@ -14,6 +14,7 @@ import math
 import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
@@ -51,7 +52,7 @@ class TrainingWatch:
         self._is_clocked = lambda: is_clocked() or (torch.cuda.is_initialized() and is_capturing())
         self._hooks: list[Any] = []
         self._end_casts: Callable[[], None] = lambda: None
-        self._optimizers: weakref.WeakKeyDictionary[Optimizer, tuple[int, int]] = weakref.WeakKeyDictionary()
+        self._optimizers: weakref.WeakKeyDictionary[Optimizer, _Known] = weakref.WeakKeyDictionary()
         self._number = 0
         self._around = _Around([])
         self._followed: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
@@ -116,10 +117,10 @@ class TrainingWatch:
         return do
 
     def _before_update(self, optimizer: Optimizer, *_: object) -> None:
-        is_known = optimizer in self._optimizers
-        if is_known and self._around.optimizers:
-            self._around = _Around([])  # until an optimizer steps again, all that step find the same around them
-        if (not is_known or self._optimizers[optimizer][1] != _count(optimizer)) and not self._is_clocked():
+        known, (first, count) = self._optimizers.get(optimizer), _extent(optimizer)
+        if known is not None and first in known.parameters and self._around.optimizers:
+            self._around = _Around([])  # until something is stepped again, all that step find the same around them
+        if (known is None or (first, count) not in known.extents) and not self._is_clocked():
             self._meet(optimizer)
         for ddp, names in list(self._ddps.items()):
             if not ddp.require_forward_param_sync:  # the last forward pass was in no_sync
@@ -133,17 +134,19 @@ class TrainingWatch:
             self._compare_replicas()
 
     def _meet(self, optimizer: Optimizer) -> None:
+        if (known := self._optimizers.get(optimizer)) is None:
+            known = self._optimizers[optimizer] = _Known(self._number)
+            self._number += 1
+        taken = known.take(optimizer)
+        if not taken:
+            return
         if optimizer not in self._around.optimizers:
             self._around = _Around(gc.get_objects())  # not what was there before this rank was forked: that is frozen
         around = self._around
-        number, known = self._optimizers.get(optimizer) or (self._number, 0)
-        self._number = max(self._number, number + 1)
-        self._optimizers[optimizer] = number, _count(optimizer)
-        self._options |= options_of(
-            optimizer, [s for s in _alive(around.schedulers) if s.optimizer is optimizer], number
-        )
+        schedulers = [s for s in _alive(around.schedulers) if s.optimizer is optimizer]
+        self._options |= options_of(optimizer, schedulers, known.number, [group for group, _ in known.groups.values()])
         trained: dict[str, torch.Tensor] = {}
-        for where, parameter in itertools.islice(_parameters(optimizer, number), known, None):
+        for where, parameter in taken:
             root, name = around.named(parameter)
             trained[where if root is None else self._label(root) + name] = parameter
             if ranks := replicas_of(parameter):
@@ -232,15 +235,31 @@ def _alive(references: Iterable[weakref.ref[_T]]) -> list[_T]:
     return [held for of in references if (held := of()) is not None]
 
 
-def _count(optimizer: Optimizer) -> int:
-    return sum(len(group["params"]) for group in optimizer.param_groups)
+@dataclass(slots=True)
+class _Known:
+    """What was seen of an optimizer, which a framework may step once per parameter group, with that one alone."""
+
+    number: int
+    groups: dict[int, tuple[dict[str, Any], Iterator[int]]] = field(default_factory=dict)  # with numbers of parameters
+    parameters: set[int] = field(default_factory=set)  # what is followed stays, so that these are theirs alone
+    extents: set[tuple[int, int]] = field(default_factory=set)
+
+    def take(self, optimizer: Optimizer) -> list[tuple[str, torch.Tensor]]:
+        """The parameters that it has now and had not before, by their places in its groups."""
+        self.extents.add(_extent(optimizer))
+        of, found = f"optimizer {self.number}, " if self.number else "", []
+        for group in optimizer.param_groups:
+            _, numbers = self.groups.setdefault(id(group), (group, itertools.count()))
+            place = f"{of}group {list(self.groups).index(id(group))}, parameter"
+            found += [(f"{place} {next(numbers)}", p) for p in group["params"] if id(p) not in self.parameters]
+        self.parameters.update(id(parameter) for _, parameter in found)
+        return found
 
 
-def _parameters(optimizer: Optimizer, number: int) -> Iterator[tuple[str, torch.Tensor]]:
-    of = f"optimizer {number}, " if number else ""
-    for g, group in enumerate(optimizer.param_groups):
-        for i, parameter in enumerate(group["params"]):
-            yield f"{of}group {g}, parameter {i}", parameter
+def _extent(optimizer: Optimizer) -> tuple[int, int]:
+    """Which parameters an optimizer has now: the first one, and how many."""
+    first = next((id(parameter) for group in optimizer.param_groups for parameter in group["params"]), 0)
+    return first, sum(len(group["params"]) for group in optimizer.param_groups)
 
 
 def _kept_buffers(root: torch.nn.Module) -> Iterator[tuple[str, dict[str, torch.Tensor | None], str]]:
@@ -270,11 +289,13 @@ def replicas_of(parameter: torch.Tensor) -> list[int]:
     return ranks if len(ranks) > 1 else []
 
 
-def options_of(optimizer: Optimizer, schedulers: Sequence[LRScheduler], number: int) -> dict[str, Option]:
-    """Options of an optimizer and its schedulers; where groups differ, side by side."""
+def options_of(
+    optimizer: Optimizer, schedulers: Sequence[LRScheduler], number: int, param_groups: Sequence[dict[str, Any]]
+) -> dict[str, Option]:
+    """Options of an optimizer, with these parameter groups, and its schedulers; where groups differ, side by side."""
     kind = type(optimizer).__name__ + (f" (optimizer {number})" if number else "")
     found: dict[str, Option] = {}
-    groups: list[dict[str, Option]] = [dict(_simple(group, without=_NO_OPTIONS)) for group in optimizer.param_groups]
+    groups: list[dict[str, Option]] = [dict(_simple(group, without=_NO_OPTIONS)) for group in param_groups]
     for name in dict.fromkeys(itertools.chain(*groups)):
         values = [group.get(name, "none") for group in groups]
         is_one = all(value == values[0] for value in values)

@@ -529,6 +529,10 @@ def hang_in(*names: str) -> list[RankFate]:
 
 
 MORE = "\nnext: --distbench-timeout, or fewer steps"
+LOCKED = (
+    "outside of any collective, for the end of the file /x/lock\n"
+    "next: remove it if nothing builds an extension of torch now: a build that is killed leaves its lock behind"
+)
 BESIDES_FAILED = {"": "passed", "not today": "skipped"}
 
 
@@ -559,6 +563,14 @@ BESIDES_FAILED = {"": "passed", "not today": "skipped"}
         (
             [fate(rank, HUNG, waits_at=str(rank)) for rank in range(6)],
             "hung in body, ended after 4.0 s: rank 0 at 0; rank 1 at 1; rank 2 at 2; rank 3 at 3 and 2 more",
+        ),
+        (
+            [fate(rank, HUNG, waits_at=str(rank), awaits_file="/x/lock") for rank in range(2)],
+            f"hung in body, ended after 4.0 s: rank 0 at 0; rank 1 at 1; all ranks wait {LOCKED}",
+        ),
+        (
+            [fate(0, HUNG, waits_at="0"), fate(1, HUNG, waits_at="1", awaits_file="/x/lock")],
+            f"hung in body, ended after 4.0 s: rank 0 at 0; rank 1 at 1; rank 1 waits {LOCKED}",
         ),
         (
             [waits(0), waits(1, "send", 1)],

@@ -128,6 +128,27 @@ def test_a_group_that_is_added_later_is_read_too(watch: TrainingWatch) -> None:
     assert found.options["SGD: lr"] == "0.1 | 0.01"
 
 
+def test_an_optimizer_that_steps_once_per_group_is_looked_at_once_and_read_whole(
+    watch: TrainingWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, loose = nn.Linear(3, 1), nn.Parameter(torch.ones(1, requires_grad=True))
+    groups = [{"params": net.weight, "weight_decay": 0.5}, {"params": net.bias}, {"params": [loose]}]
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    all_groups, looks, objects = list(optimizer.param_groups), [], gc.get_objects
+    monkeypatch.setattr(gc, "get_objects", lambda: looks.append(1) or objects())
+    for _ in range(3):
+        (net(torch.eye(3)).square().mean() + loose.square().sum()).backward()
+        for group in all_groups:
+            optimizer.param_groups = [group]
+            optimizer.step()
+    found = watch.finish()
+
+    assert len(looks) == 1
+    assert found.names == ["weight", "bias", "group 2, parameter 0"]
+    assert found.weights.keys() == set(found.names)
+    assert found.options["SGD: weight_decay"] == "0.5 | 0 | 0"
+
+
 def test_nothing_is_read_while_a_clock_runs_but_before_and_between(watch: TrainingWatch) -> None:
     net = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -200,13 +221,13 @@ def test_options_are_of_a_group_where_groups_differ_and_of_schedulers() -> None:
     nets = [nn.Linear(3, 1), nn.Linear(3, 1)]
     groups: Any = [{"params": nets[0].parameters()}, {"params": nets[1].parameters(), "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=torch.tensor(0.25), weight_decay=0.1 * (1 + 1e-12))
-    found = options_of(optimizer, [StepLR(optimizer, 30)], 0)
+    found = options_of(optimizer, [StepLR(optimizer, 30)], 0, optimizer.param_groups)
     told = {name: found[name] for name in ("AdamW: lr", "AdamW: betas", "StepLR: step_size")}
 
     assert told == {"AdamW: lr": 0.25, "AdamW: betas": "0.9, 0.999", "StepLR: step_size": 30}
     assert found["AdamW: weight_decay"] == "0.1 | 0.0"
     assert not {"StepLR: last_epoch", "AdamW: params"} & found.keys()
-    assert options_of(torch.optim.SGD(nets[0].parameters(), lr=1.0), [], 2)["SGD (optimizer 2): lr"] == 1.0
+    assert options_of(optimizer, [], 2, [{"lr": 1.0}])["AdamW (optimizer 2): lr"] == 1.0
 
 
 def test_an_optimizer_that_cannot_be_looked_at_trains_all_the_same(watch: TrainingWatch) -> None:

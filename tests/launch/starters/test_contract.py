@@ -53,6 +53,11 @@ def hangs(rank):
         time.sleep(100)  # the culprit's line
     rank.barrier()
 
+def waits_for_a_build(rank):
+    from torch.utils.file_baton import FileBaton
+    rank.barrier()
+    FileBaton(str(rank.data_dir / "lock")).wait()
+
 def one_skips(rank):
     import pytest
     if rank.rank == 1:
@@ -134,6 +139,13 @@ def test_a_hang_ends_at_the_time_out_and_shows_the_line_each_rank_is_at(
 
     assert (record.outcome, record.timed_out) == ("failed", True)
     assert "time.sleep(100)" in (tmp_path / "bodies.py").read_text().splitlines()[_line_of(record, rank=1) - 1]
+
+
+def test_a_lock_that_a_killed_build_has_left_is_named(launch: Launch, tmp_path: Path) -> None:
+    (tmp_path / "lock").touch()
+    record = launch("waits_for_a_build", timeout_s=4.0)
+
+    assert f"all ranks wait outside of any collective, for the end of the file {tmp_path / 'lock'}\n" in record.reason
 
 
 def test_all_skip_is_a_skip(launch: Launch) -> None:

@@ -1,0 +1,94 @@
+"""Which steps of torch's optimizers begin a training step.
+
+Steps of optimizers without a backward pass between them belong together, whoever's they are. A training step begins
+with the first of them, of the optimizer that steps first of all; what is between two such beginnings is a training
+step. So an optimizer that a framework steps once per parameter group, one that calls its base class's step, and a
+second optimizer that steps after the first make one training step, and several backward passes that are accumulated,
+or that a closure runs inside the optimizer's step, are parts of it.
+
+Nothing is hooked into autograd: that it recorded operations since the last step is seen by its counter. Gradients that
+come without (set by hand, or by a CUDA graph) are new where the first of them is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator
+
+import torch
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from pytest_distbench.worker import torch_internals
+
+
+@contextlib.contextmanager
+def training_steps(begin: Callable[[], None]) -> Iterator[None]:
+    """Call ``begin`` where a training step begins: right before the step of its first optimizer."""
+    steps = _Steps(begin)
+    hooks = [
+        register_optimizer_step_pre_hook(torch_internals.uncompiled(steps.before)),
+        register_optimizer_step_post_hook(torch_internals.uncompiled(steps.after)),
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class _Steps:
+    """Looks at the steps of the optimizer that steps first; a script may let it go, with what it trains."""
+
+    def __init__(self, begin: Callable[[], None]) -> None:
+        self._begin = begin
+        self._first: weakref.ref[Optimizer] | None = None
+        self._is_inside = False
+        self._recorded: int | None = None
+        self._leading = _Leading(None)
+
+    def before(self, optimizer: Optimizer, *_: object) -> None:
+        self._first = self._first or weakref.ref(optimizer)
+        if optimizer is not self._first():
+            return
+        was_inside, self._is_inside = self._is_inside, True
+        if was_inside:  # a step that overrides another calls it
+            return
+        recorded, parameter = torch_internals.graph_nodes(), _first_with_gradient(optimizer)
+        is_of_the_last = recorded is not None and recorded == self._recorded and not self._leading.is_anew(parameter)
+        self._recorded = recorded
+        if not is_of_the_last:
+            self._leading = _Leading(parameter)
+            self._begin()
+
+    def after(self, optimizer: Optimizer, *_: object) -> None:
+        if self._first is not None and optimizer is self._first():
+            self._is_inside = False
+
+
+class _Leading:
+    """The first parameter with a gradient of those that a training step began with, and that gradient."""
+
+    def __init__(self, parameter: torch.Tensor | None) -> None:
+        gradient = parameter.grad if parameter is not None else None
+        self._parameter = weakref.ref(parameter) if parameter is not None else None
+        self._gradient = weakref.ref(gradient) if gradient is not None else None
+        self._version = _version(gradient)
+
+    def is_anew(self, parameter: torch.Tensor | None) -> bool:
+        """Whether a step begins with that parameter again, and perhaps with another gradient of it."""
+        if parameter is None or self._parameter is None or self._gradient is None:
+            return True
+        if parameter is not self._parameter():
+            return False
+        is_kept = parameter.grad is self._gradient() and _version(parameter.grad) == self._version is not None
+        return not is_kept or parameter.is_cuda  # a graph that is replayed leaves no trace
+
+
+def _first_with_gradient(optimizer: Optimizer) -> torch.Tensor | None:
+    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    return next((parameter for parameter in parameters if parameter.grad is not None), None)
+
+
+def _version(gradient: torch.Tensor | None) -> int | None:
+    return None if gradient is None or gradient.is_inference() else gradient._version
