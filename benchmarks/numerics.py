@@ -205,7 +205,7 @@ def main() -> int:
                     recipe,
                     change,
                     f"{departure.largest:.0e}",
-                    f"{departure.share:.1e}",
+                    f"{golden_curve.share_of_range(*curves):.1e}",
                     f"{share_of_move(then, now):.0e}",
                     *verdicts,
                 )

@@ -310,7 +310,7 @@ def injected(results: Sequence[CaseResult]) -> Iterator[Finding]:
 
 
 def sensitivity(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """The slowdown that would not have been seen in the timings that were decided: in the median one, and in the worst.
+    """The slowdown that would not have been detected in the timings that were decided: the median one and the worst.
 
     One below the threshold passes, however quiet the timing is.
     """
@@ -324,11 +324,11 @@ def sensitivity(results: Sequence[CaseResult]) -> Iterator[Finding]:
         return
     most, result, verdict = max(found, key=lambda one: one[0])
     where = f"{result.case.title} {metric_text(verdict)}"
-    text = f"A slowdown below {format_percent(most)} would not have been seen in {where}"
+    text = f"A slowdown below {format_percent(most)} would not have been detected in {where}"
     if len(found) > 1:
         middle = format_percent(statistics.median(mde for mde, _, _ in found))
         text = (
-            f"A slowdown below {middle} would not have been seen in the median of {len(found)} timings, nor one below "
+            f"A slowdown below {middle} would not have been detected (median of {len(found)} timings), nor one below "
         )
         text += f"{format_percent(most)} in the worst: {where}"
     if low := sum(v.code == "low-power" for _, _, v in found):

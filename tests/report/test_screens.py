@@ -135,19 +135,21 @@ def sensitivity(*results: CaseResult) -> list[Line]:
 def test_sensitivity_is_the_median_and_the_worst_of_the_timings_that_were_decided() -> None:
     assert sensitivity(result(verdict())) == []
     [line] = sensitivity(result(verdict(mde=0.1)))
-    assert line == ("A slowdown below 10 % would not have been seen in test_a[ws2] step", "plain")
+    assert line == ("A slowdown below 10 % would not have been detected in test_a[ws2] step", "plain")
 
     open_one = verdict("noise", metric="d", mde=9.0)
     case = result(verdict(mde=0.1), verdict("low-power", metric="b", mde=0.4), verdict(metric="c", mde=0.2), open_one)
     [line] = sensitivity(case)
     assert line.text.startswith(
-        "A slowdown below 20 % would not have been seen in the median of 3 timings, nor one below 40 % in the worst: "
+        "A slowdown below 20 % would not have been detected (median of 3 timings), nor one below 40 % in the worst: test_a"
     )
     assert line.severity == "doubt"
 
     share = verdict(metric="share", unit="", mde=0.01)
     [line] = sensitivity(result(verdict(mde=0.05, threshold=0.1), share))
-    assert line.text == "A slowdown below 10 % would not have been seen in test_a[ws2] step", "what passes is not found"
+    assert line.text == "A slowdown below 10 % would not have been detected in test_a[ws2] step", (
+        "what passes is not found"
+    )
 
 
 def test_what_noise_left_undecided_comes_with_its_numbers_and_what_to_do() -> None:
