@@ -32,11 +32,12 @@ ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
 
 BUDGETS = {
-    "README.md": 996,  # wrong layouts are among what it catches, and costs on many ranks; who judges
+    "README.md": 1060,  # what it catches, wrong layouts among it; two commands, an unchanged script
     "first-day.md": 1100,
     "scripts.md": 1300,
     "numbers.md": 900,
     "frameworks.md": 800,
+    "limitations.md": 480,
     "writing.md": 1600,
     "baselines.md": 1200,
     "against.md": 1205,  # whose tests judge a change, which files these are, and what of its numbers is theirs
@@ -57,7 +58,7 @@ BUDGETS = {
     "verdicts.md": 2015,  # what decides where A/B cannot; memory by its scatter; the mean
     "fingerprints.md": 1363,
     "convergence.md": 1520,
-    "index.md": 157,
+    "index.md": 160,
 }
 """Words of a page, with its code."""
 GENERATED = {"reference.md", "words.md"}
@@ -75,8 +76,8 @@ def test_a_page_keeps_to_its_words() -> None:
     assert {p.name: words([p]) for p in site if words([p]) > BUDGETS.get(p.name, 8_000)} == {}
     # weights, options, rows of logs, advisory=timings
     assert words([page for page in site if page.name in GENERATED]) <= 8_800
-    # what a training leaves behind; where numbers are; frameworks
-    assert words([page for page in site if page.name not in GENERATED]) <= 31_950
+    # what a training leaves behind; where numbers are; frameworks; limitations
+    assert words([page for page in site if page.name not in GENERATED]) <= 32_320
 
 
 def test_the_sidebar_has_the_groups_and_labels_of_the_readme() -> None:

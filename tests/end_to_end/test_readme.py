@@ -42,6 +42,36 @@ def test_the_example_runs_as_described(pytester: pytest.Pytester) -> None:
     assert result.ret == 0
 
 
+TRAIN = """
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(12):
+        x = torch.randn(8, 4, generator=torch.Generator().manual_seed(step))
+        loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print(f"step {step}: loss {loss.item():.6f}")
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.spawn
+def test_a_script_as_it_is_has_what_the_readme_names(pytester: pytest.Pytester, run_inside: RunInside) -> None:
+    pytester.makepyfile(train=TRAIN, test_train=example('distbench.run("train.py", read={"loss_curve": loss})'))
+    run_inside(*COMMAND, "--distbench-json=run.json").assert_outcomes(passed=1)
+    [case] = json.loads((pytester.path / "run.json").read_text())["results"]
+
+    assert {"loss_curve", "fingerprint", "wall_time"} <= {verdict["metric"] for verdict in case["verdicts"]}
+    assert "weights" in {measured["name"] for measured in case["launches"][0]["measurements"]}
+
+
 @pytest.mark.spawn
 def test_a_number_of_several_runs_and_the_phases_of_a_loop_are_as_described(
     pytester: pytest.Pytester, run_inside: RunInside
