@@ -44,8 +44,8 @@ class MadeUpSession(Session):
     launches_of = source
 
     @contextlib.contextmanager
-    def alone(self, world_size: int, *, takes_host: bool) -> Iterator[None]:
-        yield
+    def alone(self, world_size: int, *, takes_host: bool, waits: bool = True) -> Iterator[bool]:
+        yield True
 
 
 def made_up_distbench(test: Path, folder: Path, **changes: object) -> Distbench:

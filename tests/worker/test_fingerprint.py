@@ -66,7 +66,7 @@ def train(rank: RankContext, *, fault: str = "") -> Fingerprint:
 FAULTS = {
     "": [],
     "an all_gather per layer": ["3 all_gather_into_tensor of 8 B float32 were added"],
-    "a group too many": ["1 process group extra of 2 ranks was added"],
+    "a group too many": ["1 process group extra of 2 ranks with stride 1 was added"],
     "another reduction": ["1 all_reduce of 4 B (sum) became 1 of 4 B (max)"],
     "every fifth iteration": ["every 5th step from the 3rd on (2 of 10): 1 all_reduce of 4 B float32 was added"],
     "more state": ["1.547 KiB of optimizer state per rank became 2.309 KiB"],
