@@ -75,7 +75,7 @@ def test_a_page_keeps_to_its_words() -> None:
     assert {page.name for page in site} == {*BUDGETS, *GENERATED}
     assert {p.name: words([p]) for p in site if words([p]) > BUDGETS.get(p.name, 8_000)} == {}
     # weights, options, rows of logs, advisory=timings
-    assert words([page for page in site if page.name in GENERATED]) <= 8_800
+    assert words([page for page in site if page.name in GENERATED]) <= 8_830
     # what a training leaves behind; where numbers are; frameworks; limitations
     assert words([page for page in site if page.name not in GENERATED]) <= 32_320
 

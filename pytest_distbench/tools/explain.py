@@ -1,6 +1,7 @@
-"""``distbench explain``: what the words of a run mean: verdicts, reasons, terms, metrics and failures.
+"""``distbench explain``: what the words of a run mean: verdicts, reasons, terms, metrics, columns and failures.
 
-Verdicts, reasons and the errors of torch, NCCL and CUDA have tables of their own; all others are in ``words.toml``.
+Verdicts, reasons, statistics, launchers, tables and the errors of torch, NCCL and CUDA have tables of their own; all
+others are in ``words.toml``.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import argparse
 import difflib
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,7 +18,10 @@ from pathlib import Path
 from pytest_distbench.commands import Subcommand
 from pytest_distbench.errors import DistbenchError, show
 from pytest_distbench.launch.evidence import SIGNS
+from pytest_distbench.launch.starters import LAUNCHERS
 from pytest_distbench.records.reasons import REASONS, VERDICTS
+from pytest_distbench.records.run import STATISTICS
+from pytest_distbench.report.tables import TABLES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +29,8 @@ class Entry:
     """A word, or the beginning of what is printed.
 
     Attributes:
-        kind: ``line``, ``verdict``, ``reason``, ``word``, ``metric`` or ``failure``.
+        kind: ``line``, ``verdict``, ``reason``, ``word``, ``metric``, ``statistic``, ``column``, ``launcher`` or
+            ``failure``.
         page: of the documentation, with its anchor: what it says beyond that.
         pattern: finds it in a line that was printed, in any case.
         also: other names of it.
@@ -75,6 +80,23 @@ def _glossary() -> dict[str, list[Entry]]:
     return found
 
 
+def _called(kind: str, name: str, means: str, page: str) -> Entry:
+    """What is found by its name, and not in a line."""
+    return Entry(kind=kind, name=name, means=f"{means[:1].upper()}{means[1:].rstrip('.')}.", page=page, pattern="(?!)")
+
+
+def _columns(known: Iterable[Entry]) -> Iterator[Entry]:
+    """The heads of all tables that are no words, by what each table shows."""
+    names = {name for entry in known for name in (entry.name, *entry.also)}
+    shows: dict[str, list[str]] = {}
+    for name, table in TABLES.items():
+        for column in table.columns:
+            if isinstance(column.heading, str) and column.heading and column.heading not in names:
+                shows.setdefault(column.heading, []).append(f"{name} ({table.summary.rstrip('.')})")
+    for heading, tables in shows.items():
+        yield _called("column", heading, f"a column of the tables {', '.join(tables)}", "reference.md")
+
+
 def entries() -> list[Entry]:
     glossary = _glossary()
     verdicts = [
@@ -112,8 +134,12 @@ def entries() -> list[Entry]:
         for sign in SIGNS
         if sign.meaning
     ]
+    page = "verdicts.md#the-rule-for-noisy-numbers"
+    statistics = [_called("statistic", name, means, page) for name, means in STATISTICS.items()]
+    launchers = [_called("launcher", name, kind.help, "hosts.md") for name, kind in LAUNCHERS.items()]
     words, metrics, failures = glossary["word"], glossary["metric"], glossary["failure"]
-    return [*glossary["line"], *verdicts, *reasons, *words, *metrics, *failures, *signs]
+    known = [*glossary["line"], *verdicts, *reasons, *words, *metrics, *failures, *signs, *statistics, *launchers]
+    return [*known, *_columns(known)]
 
 
 _ORDER = ("line", "reason", "failure", "verdict", "metric")  # of what a line is explained by: the most particular first
@@ -123,7 +149,11 @@ def explain(text: str) -> list[Entry]:
     """What is known of a name, of several names, or of a line that a run printed: of that its first words first."""
     known = entries()
     for names in ([text.strip()], text.split()):
-        called = [[e for e in known if name.casefold() in map(str.casefold, (e.name, *e.also))] for name in names]
+        called = [
+            [e for e in known if name in (e.name, *e.also)]
+            or [e for e in known if name.casefold() in map(str.casefold, (e.name, *e.also))]
+            for name in names
+        ]
         if all(called):
             return [entry for found in called for entry in found]
     searched = [(re.search(entry.pattern, text, re.IGNORECASE | re.MULTILINE), entry) for entry in known]
@@ -165,5 +195,5 @@ def _explain(options: argparse.Namespace) -> Iterator[str]:
 
 
 EXPLAIN = Subcommand(
-    "what a verdict, a reason, a word, a metric or a failure means, and what to do", _add_explain, _explain
+    "what a verdict, a reason, a word, a metric, a column or a failure means, and what to do", _add_explain, _explain
 )

@@ -16,8 +16,12 @@ from pytest_distbench import judging
 from pytest_distbench.commands.cli import main
 from pytest_distbench.judging.terms import closed
 from pytest_distbench.launch.evidence import SIGNS
+from pytest_distbench.launch.starters import LAUNCHERS
+from pytest_distbench.records.iteration import TRAINING_STEP
 from pytest_distbench.records.reasons import REASONS, VERDICTS, because
 from pytest_distbench.records.record import replace
+from pytest_distbench.records.run import STATISTICS
+from pytest_distbench.report.tables import TABLES
 from pytest_distbench.store.files import read_run_record
 from pytest_distbench.tools.explain import entries, explain
 
@@ -41,11 +45,25 @@ def test_each_verdict_and_each_reason_says_what_it_means_and_what_to_do(name: st
     "name", [name for entry in entries() if entry.kind == "word" for name in (entry.name, *entry.also)]
 )
 def test_each_word_is_known_by_all_its_names_and_says_what_to_do(name: str) -> None:
-    [entry] = (entry for entry in explain(name.upper()) if entry.kind == "word")
+    in_capitals = name.upper() if len(name) > 1 else name  # N is another name than n
+    [entry] = (entry for entry in explain(in_capitals) if entry.kind == "word")
 
     assert entry.means.endswith(".")
     assert entry.next_step
     assert explain(f"of the {name} of it")
+
+
+HEADS = {column.heading for table in TABLES.values() for column in table.columns if isinstance(column.heading, str)}
+
+
+@pytest.mark.parametrize("name", [*STATISTICS, *LAUNCHERS, *sorted(HEADS - {""}), TRAINING_STEP, "training_start"])
+def test_each_statistic_launcher_and_head_of_a_column_is_known(name: str) -> None:
+    assert all(entry.means.endswith(".") for entry in explain(name))
+    assert explain(name)
+
+
+def test_a_platform_is_known_by_its_form() -> None:
+    assert names("cpu-intel-xeon-f6m167-2c") == ["platform"]
 
 
 def test_every_page_that_is_named_has_that_section() -> None:
