@@ -32,13 +32,13 @@ ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
 
 BUDGETS = {
-    "README.md": 992,  # wrong layouts are among what it catches, and costs on many ranks; who judges
+    "README.md": 994,  # wrong layouts are among what it catches, and costs on many ranks; who judges
     "first-day.md": 1100,
     "scripts.md": 1300,
     "writing.md": 1600,
     "baselines.md": 1200,
     "against.md": 1205,  # whose tests judge a change, which files these are, and what of its numbers is theirs
-    "ci.md": 1565,  # pull requests from forks
+    "ci.md": 1643,  # pull requests from forks; the gate that init writes
     "hosts.md": 1700,
     "noise.md": 1000,
     "triage.md": 1882,  # which part of a change
@@ -71,8 +71,8 @@ def test_a_page_keeps_to_its_words() -> None:
 
     assert {page.name for page in site} == {*BUDGETS, *GENERATED}
     assert {p.name: words([p]) for p in site if words([p]) > BUDGETS.get(p.name, 8_000)} == {}
-    assert words([page for page in site if page.name in GENERATED]) <= 8_640  # weights, options, baseline move, advisory=timings
-    assert words([page for page in site if page.name not in GENERATED]) <= 30_260  # what a training leaves behind
+    assert words([page for page in site if page.name in GENERATED]) <= 8_711  # options, baseline move, steps of CI
+    assert words([page for page in site if page.name not in GENERATED]) <= 30_344  # what a training leaves; a gate
 
 
 def test_the_sidebar_has_the_groups_and_labels_of_the_readme() -> None:

@@ -17,9 +17,9 @@ class Budget(NamedTuple):
 
 BUDGETS = {
     "pytest_distbench": Budget(
-        247, 61_880
-    ),  # with a room for confirmation, one list of deciders, and the mean of iterations
-    "tests": Budget(314, 59_560),  # tables in place of tests that stood one by one
+        248, 62_175
+    ),  # with a room for confirmation, one list of deciders, the mean of iterations, and the steps of CI
+    "tests": Budget(315, 59_849),  # tables in place of tests that stood one by one
 }
 """A number that rises needs its reason in a comment on its line."""
 
