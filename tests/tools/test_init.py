@@ -22,6 +22,7 @@ from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.tools import init as init_module
 
 BIN = Path(sys.executable).parent
+ROOT = Path(__file__).parents[2]
 WORKFLOWS = [".github/workflows/distbench.yml", ".github/workflows/distbench-baselines.yml"]
 FILES = ["suites/test_step.py", "conftest.py", "baselines/README.md", *WORKFLOWS]
 OF_RUNS = ["distbench-out/", "/run.html", "/run.json", "/runs/"]
@@ -133,6 +134,14 @@ def test_where_this_package_came_from_is_where_runners_get_it(
         assert place == f"  {path}"
         assert "DISTBENCH: " in (repository / path).read_text().splitlines()[int(number) - 1]
     assert told in init(capsys, repository)  # until another one stands there
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/ci.md"])
+def test_what_pages_have_pytest_run_is_in_a_repository_of_others(page: str) -> None:
+    told = re.findall(r"(?:pytest |suites: )(suites[^\s`]*)", (ROOT / page).read_text())
+
+    assert told
+    assert [path for path in told if not any(file.startswith(path) for file in FILES)] == []
 
 
 def test_where_nothing_can_be_recorded_for_the_gate_the_command_is_told(
