@@ -48,7 +48,7 @@ def _comment(options: argparse.Namespace) -> Iterator[str]:
     mark = COMMENT_MARK.replace(" -->", f" {_artifact()} -->")
     body = _given("body.md")
     body.write_text(told.getvalue().decode().replace(COMMENT_MARK, mark, 1))
-    place = f"repos/{os.environ['GITHUB_REPOSITORY']}/issues"
+    place = f"repos/{_variable('GITHUB_REPOSITORY')}/issues"
     known = [c["id"] for c in _rows(f"{place}/{number}/comments", ".[]") if _is_ours(c, mark)]
     send = ["PATCH", f"{place}/comments/{known[0]}"] if known else ["POST", f"{place}/{number}/comments"]
     if _gh("api", "--method", *send, "--field", f"body=@{body}", "--silent").returncode:
@@ -73,11 +73,11 @@ def _history(options: argparse.Namespace) -> Iterator[str]:
     folder = _given("distbench-history")
     records = folder / "records"
     records.mkdir(parents=True, exist_ok=True)
-    place = f"repos/{os.environ['GITHUB_REPOSITORY']}/actions/artifacts"
+    place = f"repos/{_variable('GITHUB_REPOSITORY')}/actions/artifacts"
     for row in _rows(f"{place}?name={_artifact()}&per_page=100", ".artifacts[]"):
         run = row["workflow_run"]  # a fork's branch may have the same name
         is_own = run["head_repository_id"] == run["repository_id"]
-        if row["expired"] or not is_own or run["head_branch"] != os.environ["GITHUB_REF_NAME"]:
+        if row["expired"] or not is_own or run["head_branch"] != _variable("GITHUB_REF_NAME"):
             continue
         try:
             kept = zipfile.ZipFile(io.BytesIO(_gh("api", f"{place}/{row['id']}/zip").stdout)).read("run.json")
@@ -129,8 +129,7 @@ def _failed(junit: Path) -> Iterator[str]:
 def _propose(options: argparse.Namespace) -> Iterator[str]:
     """Push a branch with what was recorded, and open a pull request: of JSON files and text, and no code."""
     del options
-    given = {name: os.environ[name] for name in ("HOST", "GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT", "GITHUB_REF_NAME")}
-    host, run, attempt, base = given.values()
+    host, run, attempt, base = map(_variable, ("HOST", "GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT", "GITHUB_REF_NAME"))
     branch, title = f"baselines/{host}-{run}-{attempt}", f"New baselines of {host}"
     _git("switch", "--create", branch)
     _git("apply", "--index", "--include=*.json", str(_given("distbench-measured/baselines.patch").resolve()))
@@ -142,7 +141,7 @@ def _propose(options: argparse.Namespace) -> Iterator[str]:
     body.write_bytes(_given("distbench-measured/changes.md").read_bytes()[:_LONGEST_BODY])
     done = _gh("pr", "create", "--base", base, "--head", branch, "--title", title, "--body-file", str(body))
     if done.returncode:
-        place = f"{os.environ['GITHUB_SERVER_URL']}/{os.environ['GITHUB_REPOSITORY']}/compare/{base}...{branch}"
+        place = f"{_variable('GITHUB_SERVER_URL')}/{_variable('GITHUB_REPOSITORY')}/compare/{base}...{branch}"
         _tell(
             "error",
             f"{branch} is pushed, and GitHub refused to open its pull request ({_said(done)}). Turn on Settings > "
@@ -153,8 +152,14 @@ def _propose(options: argparse.Namespace) -> Iterator[str]:
     yield f"pushed {branch}, and opened {done.stdout.decode().strip()}"
 
 
+def _variable(name: str) -> str:
+    if not (value := os.environ.get(name, "")):
+        raise DistbenchError(f"{name} is not set: distbench ci is for jobs of GitHub Actions, which set it")
+    return value
+
+
 def _given(name: str) -> Path:
-    return Path(os.environ["RUNNER_TEMP"], name)
+    return Path(_variable("RUNNER_TEMP"), name)
 
 
 def _artifact() -> str:
@@ -167,7 +172,7 @@ def _tell(kind: str, text: str) -> None:
 
 
 def _append(variable: str, text: str) -> None:
-    with Path(os.environ[variable]).open("a") as file:
+    with Path(_variable(variable)).open("a") as file:
         file.write(text)
 
 

@@ -120,23 +120,22 @@ def _init(options: argparse.Namespace) -> Iterator[str]:
     }
     longest = max(map(len, files))
     to_replace = []
-    has_new_suite = False
+    has_suite = os.path.lexists(folder / "suites/test_step.py")
     for path, name in files.items():
         is_new = _write_new(folder / path, found.fill(name))
         yield f"wrote  {path}" if is_new else f"kept   {path:{longest}}  it was there"
         is_workflow = path.endswith(".yml") and (folder / path).is_file()
         lines = enumerate((folder / path).read_text(errors="replace").splitlines(), 1) if is_workflow else ()
         to_replace += [f"  {path}:{number}" for number, line in lines if found.requirement in line]
-        if is_new and name == "test_step.py.txt":
-            has_new_suite = True
     added = _add_lines(folder / ".gitignore", found.fill("gitignore.txt"))
     yield f"added  .gitignore: {', '.join(added)}" if added else f"kept   {'.gitignore':{longest}}  it was there"
-    is_recorded = False
-    if has_new_suite:
+    of_gate = (folder / found.baselines / "any").rglob("*.fake.*.json")
+    if has_suite:
+        is_recorded = any(of_gate)
+    else:
         yield f"recording what its gate compares with: {found.gate}"
         is_recorded = record(folder, found.gate)
-        known = sorted((folder / found.baselines).glob("any/**/*.fake.*.json"))
-        yield from (f"wrote  {path.relative_to(folder)}" for path in known)
+        yield from (f"wrote  {path.relative_to(folder)}" for path in sorted(of_gate))
     if _ask_git(folder, "check-ignore", f"{found.baselines}/platform/case.json"):
         yield ""
         yield f".gitignore has {found.baselines}: take it out of there, as baselines are committed"
@@ -151,7 +150,7 @@ def _init(options: argparse.Namespace) -> Iterator[str]:
     yield "next:"
     tops = " ".join(dict.fromkeys(path.split("/")[0] for path in [*files, ".gitignore"]))
     commit = f"git add {tops} && git commit -m 'Tests of performance'"
-    gate = [] if is_recorded or not has_new_suite else [f"{found.gate} --distbench-update=new"]
+    gate = [] if is_recorded else [f"{found.gate} --distbench-update=new"]
     if found.is_here:
         yield f"  {' && '.join([*enter, *begin, *gate, f'{found.run} --distbench-update=new'])}"
         yield f"  {commit}"
@@ -166,9 +165,8 @@ def _init(options: argparse.Namespace) -> Iterator[str]:
 def record(folder: Path, gate: str) -> bool:
     """Record what a gate compares with, in a process of its own; whether that worked."""
     command = [sys.executable, *shlex.split(f"-m {gate} --distbench-update=new")]
-    return (
-        subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
-    )
+    done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return done.returncode == 0
 
 
 def find_out(folder: Path, *, gpu: bool = False, ranks: int | None = None) -> Repository:

@@ -265,6 +265,12 @@ def test_a_repository_that_lets_no_workflow_open_a_pull_request_is_told_where_th
     assert told.endswith("https://github.com/o/r/compare/main...baselines/gpu-1-5-1\n")
 
 
+def test_elsewhere_than_in_a_job_it_says_what_is_missing(job: Job) -> None:
+    job.set(RUNNER_TEMP="")
+
+    assert "RUNNER_TEMP is not set: distbench ci is for jobs of GitHub Actions" in job.run("history", 2)
+
+
 def test_a_git_that_refuses_ends_it_with_what_it_said(proposed: Job) -> None:
     git(proposed.work, "branch", "baselines/gpu-1-5-1")
 

@@ -154,14 +154,15 @@ def test_where_nothing_can_be_recorded_for_the_gate_the_command_is_told(
     assert f"  cd {repository} && {GATE} {update} && pytest suites/ --world-size 2 {update}" in lines
 
 
-def test_a_suite_that_was_there_is_not_run(
+def test_a_suite_that_was_there_is_not_run_and_the_command_is_told(
     repository: Path, capsys: pytest.CaptureFixture[str], recorded: list[tuple[Path, str]]
 ) -> None:
     (repository / "suites").mkdir()
     (repository / "suites/test_step.py").touch()
-    init(capsys, repository)
+    lines = init(capsys, repository)
 
     assert recorded == []
+    assert any(f"{GATE} --distbench-update=new" in line for line in lines)
 
 
 def test_without_a_repository_one_comes_first(
