@@ -17,9 +17,9 @@ class Budget(NamedTuple):
 
 BUDGETS = {
     "pytest_distbench": Budget(
-        248, 62_178
+        248, 62_180
     ),  # with a room for confirmation, one list of deciders, the mean of iterations, and the steps of CI
-    "tests": Budget(315, 59_865),  # tables in place of tests that stood one by one
+    "tests": Budget(315, 59_874),  # tables in place of tests that stood one by one
 }
 """A number that rises needs its reason in a comment on its line."""
 

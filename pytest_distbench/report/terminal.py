@@ -94,7 +94,7 @@ def run_lines(results: Sequence[CaseResult], remarks: Sequence[Finding]) -> list
 
 
 def judged_nothing(results: Sequence[CaseResult]) -> str:
-    """That a run compared nothing, why, and the next step: its baselines are of other software, or no test ran here.
+    """That a run compared nothing exactly, why, and the next step: baselines of other software, or no test ran here.
 
     Empty where it did; noise, and baselines that are not there, have lines of their own.
     """
@@ -103,14 +103,16 @@ def judged_nothing(results: Sequence[CaseResult]) -> str:
         return "judged nothing: no test was measured (-rs says why); add one that runs here"
     if any(r.update or r.outcome not in ("passed", "skipped") for r in results):
         return ""
-    if any(v.code != "other-software" for _, v in judged):
+    exact = [(r, v) for r, v in judged if not METRIC_KINDS[v.better].scatters]
+    if any(v.code != "other-software" for _, v in exact):
         return ""
-    if judged:
-        result, verdict = judged[0]
+    if exact:
+        result, verdict = exact[0]
+        besides = " but memory and timings" if len(exact) < len(judged) else ""
         changes = ", ".join(software_changes(result.reference.software, result.environment.software))
         why = f"{metric_text(verdict)}: {verdict.reason}{changes and f' ({changes})'}"
-        return f"judged nothing: {result.case.title} {why}; {verdict.row.next_step}"
-    if skipped := [r for r in results if r.outcome == "skipped"]:
+        return f"judged nothing{besides}: {result.case.title} {why}; {verdict.row.next_step}"
+    if not judged and (skipped := [r for r in results if r.outcome == "skipped"]):
         return f"judged nothing: {skipped[0].case.title}: {skipped[0].headline}; add a test that runs here"
     return ""
 

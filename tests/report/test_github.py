@@ -9,9 +9,9 @@ import pytest
 from support.results import STORED, end_of, result, run, verdict
 
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.report.formats import MAX_ANNOTATIONS, append_summary, summary, workflow_commands, write_comment
-from pytest_distbench.report.terminal import headline
+from pytest_distbench.report.terminal import headline, judged_nothing
 
 WHERE = "file=suites/test_a.py,title=test_a[ws2]"
 
@@ -76,7 +76,9 @@ def test_github_gets_a_few_warnings_of_one_line() -> None:
 
 
 UNCOMPARED = result(
-    verdict("other-software", metric="tokens", reason="the number changed, and so did the software versions"),
+    verdict(
+        "other-software", metric="tokens", better="exact", reason="the number changed, and so did the software versions"
+    ),
     reference=replace(STORED, software={"torch": "2.13.0"}),
 )
 SKIPPED = result(outcome="skipped", headline="not run: needs values")
@@ -101,9 +103,16 @@ def test_a_run_that_could_compare_nothing_says_so_in_one_line_everywhere(cases: 
     assert ("judged nothing" in summary(cases, headline(cases), max_bytes=5000)) == bool(cases)
 
 
-@pytest.mark.parametrize("other", ["within-threshold", "no-baseline", "noise"])
-def test_a_run_that_compared_something_judged_that(other: str) -> None:
-    assert not any("judged nothing" in line for line in workflow_commands([UNCOMPARED, result(verdict(other))]))
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (verdict("equal", better="exact"), ""),
+        (verdict("no-baseline", better="exact"), ""),
+        (verdict("within-threshold"), "judged nothing but memory and timings: test_a[ws2] tokens: the number"),
+    ],
+)
+def test_a_run_that_compared_something_judged_that(other: Finding, told: str) -> None:
+    assert judged_nothing([UNCOMPARED, result(other)])[: len(told) or None] == told
 
 
 def test_the_summary_has_what_failed_in_words_its_numbers_and_the_rest_folded(tmp_path: Path) -> None:
