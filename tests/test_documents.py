@@ -41,7 +41,7 @@ BUDGETS = {
     "writing.md": 1600,
     "baselines.md": 1200,
     "against.md": 1205,  # whose tests judge a change, which files these are, and what of its numbers is theirs
-    "ci.md": 1565,  # pull requests from forks
+    "ci.md": 1643,  # pull requests from forks; the gate that init writes
     "hosts.md": 1700,
     "noise.md": 1000,
     "triage.md": 1882,  # which part of a change
@@ -74,10 +74,10 @@ def test_a_page_keeps_to_its_words() -> None:
 
     assert {page.name for page in site} == {*BUDGETS, *GENERATED}
     assert {p.name: words([p]) for p in site if words([p]) > BUDGETS.get(p.name, 8_000)} == {}
-    # weights, options, rows of logs, advisory=timings
-    assert words([page for page in site if page.name in GENERATED]) <= 8_830
+    # weights, options, rows of logs, advisory=timings, steps of CI
+    assert words([page for page in site if page.name in GENERATED]) <= 8_910
     # what a training leaves behind; where numbers are; frameworks; limitations
-    assert words([page for page in site if page.name not in GENERATED]) <= 32_320
+    assert words([page for page in site if page.name not in GENERATED]) <= 32_420
 
 
 def test_the_sidebar_has_the_groups_and_labels_of_the_readme() -> None:

@@ -16,9 +16,10 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    # rows of logs: restarts, ranks, empty cells; exact tests that do not wait; whose optimizers step in a training step
-    "pytest_distbench": Budget(249, 62_580),
-    "tests": Budget(316, 60_530),  # what real loggers write; each kind of training step, real frameworks
+    # rows of logs: restarts, ranks, empty cells; exact tests that do not wait; whose optimizers step in a training step;
+    # the steps of CI
+    "pytest_distbench": Budget(250, 62_900),
+    "tests": Budget(317, 60_850),  # what real loggers write; each kind of training step, real frameworks; steps of CI
 }
 """A number that rises needs its reason in a comment on its line."""
 

@@ -169,8 +169,9 @@ class ResultsPlugin:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         settings = None if self._config.option.collectonly else self._settings()
         is_cut_short = self._interrupted_by is not None and settings is not None and settings.update is not None
+        is_gate = settings is not None and settings.fake_rank is not None
         if settings is not None and (
-            self._results or self._trouble or is_cut_short or settings.report or settings.judge == "base"
+            self._results or self._trouble or is_cut_short or settings.report or settings.judge == "base" or is_gate
         ):
             from pytest_distbench.report import escape, formats
 
@@ -193,6 +194,7 @@ class ResultsPlugin:
         from pytest_distbench.report import Line
         from pytest_distbench.report.terminal import (
             interrupted_lines,
+            judged_nothing,
             missing_lines,
             sentence,
             summary_lines,
@@ -212,6 +214,8 @@ class ResultsPlugin:
             folder=folder,
             took_s=time.time() - self._started,
         )
+        if not self._results and settings.fake_rank is not None:
+            yield Line(judged_nothing([]), "doubt")
         for found in self._of_the_judge:
             yield from (Line(found.reason), *(Line(f"  {line}") for line in found.differences))
         recorded = next((result for result in self._results if result.is_written), None)

@@ -23,7 +23,7 @@ from pytest_distbench.report import escape, escape_lines, escape_markdown, layou
 from pytest_distbench.report.page.content import again, headline_of, page_of, write_page
 from pytest_distbench.report.tables import VERDICTS, OfCase
 from pytest_distbench.report.tables.table import DataTable, as_text, table_of_rows, write_csv, write_parquet
-from pytest_distbench.report.terminal import headline
+from pytest_distbench.report.terminal import headline, judged_nothing
 from pytest_distbench.report.verdicts import accept_command
 
 MAX_SUMMARY_BYTES = 900 * 1024  # GitHub drops a step's whole summary above 1024 KiB
@@ -61,6 +61,8 @@ def summary(results: Sequence[CaseResult], head: str, *, max_bytes: int, notes: 
     lines = [f"### distbench: {escape_markdown(head)}", "", *notes]
     if _without_baseline(results):
         lines += [f"{'Nothing was judged: t' if not red else 'T'}here is no baseline for this platform yet.", ""]
+    if results and (nothing := judged_nothing(results)):
+        lines += [escape_markdown(nothing), ""]
     if results:
         where = f"{results[0].environment.device}, {results[0].environment.platform}"
         lines += [escape_markdown(f"{len(rows)} metrics on {where}{counts and f': {counts}'}"), ""]
@@ -132,7 +134,9 @@ def workflow_commands(results: Sequence[CaseResult]) -> list[str]:
             f"Record baselines in a run with --distbench-update=new, in CI one that keeps them as an artifact; "
             f"review them, and commit the folder {platform}"
         )
-        warnings.append(f"::warning title={_property(f'no baseline for {platform} yet')}::{_data(message)}")
+        warnings.append(f"::warning title={_property(f'no baseline for {platform} yet')}::{escape_annotation(message)}")
+    if nothing := judged_nothing(results):
+        warnings.append(f"::warning title=judged nothing::{escape_annotation(nothing)}")
     for result in results:
         test, at = result.nodeid, result.line
         if result.outcome == "failed":
@@ -162,7 +166,7 @@ def _without_baseline(results: Sequence[CaseResult]) -> list[CaseResult]:
 def _command(kind: str, nodeid: str, message: str, *, line: int = 0) -> str:
     file, title = _property(nodeid.partition("::")[0]), _property(name_in_file(nodeid))
     place = f"file={file},line={line}" if line else f"file={file}"
-    return f"::{kind} {place},title={title}::{_data(message)}"
+    return f"::{kind} {place},title={title}::{escape_annotation(message)}"
 
 
 def _cap(commands: list[str], kind: str) -> list[str]:
@@ -171,12 +175,12 @@ def _cap(commands: list[str], kind: str) -> list[str]:
     return [*commands[:MAX_ANNOTATIONS], f"::{kind}::{len(commands) - MAX_ANNOTATIONS} more in the job summary"]
 
 
-def _data(text: str) -> str:
+def escape_annotation(text: str) -> str:
     return escape_lines(text).replace("%", "%25").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+    return escape_annotation(text).replace(":", "%3A").replace(",", "%2C")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

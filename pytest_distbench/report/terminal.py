@@ -18,7 +18,7 @@ from pytest_distbench.judging.entry import FEWEST_LAUNCHES, sensitivity_lines
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.outcome import COMMUNICATION_CHANGED, state_of, why_failed, why_number
 from pytest_distbench.judging.screening import is_clock
-from pytest_distbench.judging.terms import worst
+from pytest_distbench.judging.terms import software_changes, worst
 from pytest_distbench.judging.thresholds import BUSIER_SHARE, LAST_LOOK
 from pytest_distbench.judging.words import change, metric_text
 from pytest_distbench.records.case import EntryName
@@ -86,7 +86,37 @@ def summary_lines(
 
 def run_lines(results: Sequence[CaseResult], remarks: Sequence[Finding]) -> list[Line]:
     """What is said of a run as a whole, and of no case of it."""
-    return [*control_table(results), *lines_of(r for r in remarks if r.code not in ("learning", "learning-known"))]
+    nothing = judged_nothing(results) if results else ""
+    noted = [Line(nothing, "doubt")] if nothing else []
+    return [
+        *control_table(results),
+        *noted,
+        *lines_of(r for r in remarks if r.code not in ("learning", "learning-known")),
+    ]
+
+
+def judged_nothing(results: Sequence[CaseResult]) -> str:
+    """That a run compared nothing exactly, why, and the next step: baselines of other software, or no test ran here.
+
+    Empty where it did; noise, and baselines that are not there, have lines of their own.
+    """
+    judged = [(r, v) for r in results for v in r.verdicts if v.is_judged]
+    if not results:
+        return "judged nothing: no test was measured (-rs says why); add one that runs here"
+    if any(r.update or r.outcome not in ("passed", "skipped") for r in results):
+        return ""
+    exact = [(r, v) for r, v in judged if not METRIC_KINDS[v.better].scatters]
+    if any(v.code != "other-software" for _, v in exact):
+        return ""
+    if exact:
+        result, verdict = exact[0]
+        besides = " but memory and timings" if len(exact) < len(judged) else ""
+        changes = ", ".join(software_changes(result.reference.software, result.environment.software))
+        why = f"{metric_text(verdict)}: {verdict.reason}{changes and f' ({changes})'}"
+        return f"judged nothing{besides}: {result.case.title} {why}; {verdict.row.next_step}"
+    if not judged and (skipped := [r for r in results if r.outcome == "skipped"]):
+        return f"judged nothing: {skipped[0].case.title}: {skipped[0].headline}; add a test that runs here"
+    return ""
 
 
 def ending_lines(record: RunRecord) -> list[Line]:

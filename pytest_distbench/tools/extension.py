@@ -1,4 +1,4 @@
-"""What surrounds a run adds to the tables of the core: doctor, init, history, explain, shrink, imports and exports."""
+"""What surrounds a run adds to the tables of the core: doctor, init, CI, history, shrink, explain, exchange."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ ROWS = {
     "commands": {
         "init": "init:INIT",
         "doctor": "doctor:DOCTOR",
+        "ci": "ci:CI",
         "history": "history:HISTORY",
         "explain": "explain:EXPLAIN",
         "shrink": "shrink:SHRINK",

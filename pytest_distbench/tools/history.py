@@ -13,6 +13,7 @@ one machine are not independent of each other: a machine that is slower for a we
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import math
 import statistics
@@ -144,6 +145,8 @@ _TO_STDEV = 1.4826 / math.sqrt(2)
 """Times the median absolute difference of neighbours gives the standard deviation of normal noise."""
 
 
+_INSTALL = "pip install 'pytest-distbench[history]'"
+
 Change = tuple[int, float, float]
 """A change for good: the index of the first run on the new level, the level before it and the new one."""
 
@@ -166,9 +169,7 @@ def _segmented(logs: Sequence[float]) -> list[int]:
     try:
         import ruptures
     except ImportError:
-        raise ConfigurationError(
-            "change points need ruptures, which is not installed: pip install 'pytest-distbench[history]'"
-        ) from None
+        raise ConfigurationError(f"change points need ruptures, which is not installed: {_INSTALL}") from None
     import numpy
 
     middles = [statistics.median(logs[i - 1 : i + 2]) for i in range(1, len(logs) - 1)]
@@ -257,7 +258,7 @@ class TrendRow:
 
 def rows_of(trend: Trend, *, is_shown: bool) -> list[TrendRow]:
     """Its changes; where there is none, and it is shown nevertheless, the medians of the first and of the last runs."""
-    changes = change_points(trend.values)
+    changes = [] if why_unknown(trend) else change_points(trend.values)
     if not changes and is_shown:
         few = max(1, min(LEAST_RUNS, len(trend.points) // 2))
         ends = statistics.median(trend.values[:few]), statistics.median(trend.values[-few:])
@@ -269,8 +270,15 @@ def why_unknown(trend: Trend) -> str:
     """Why nobody can know whether the level of a metric changed; empty: one can."""
     if len(trend.points) < fewest_runs():
         return f"not enough runs ({len(trend.points)} of {fewest_runs()})"
+    if not finds_changes():
+        return "changes not searched"
     values = {*trend.values}
     return "not compared: values of 0" if len(values) > 1 and min(values) <= 0 else ""
+
+
+def finds_changes() -> bool:
+    """Whether what finds them is installed; without it there are the levels of the first and of the last runs."""
+    return importlib.util.find_spec("ruptures") is not None
 
 
 def trends_table(rows: Sequence[TrendRow]) -> DataTable:
@@ -409,7 +417,8 @@ def _history(options: argparse.Namespace) -> Iterator[str]:
         raise DistbenchError(f"history -k {' -k '.join(options.parts)} matches nothing; there are {shown}, ...")
     if options.output is None and options.format in BINARY:
         raise ConfigurationError(f"history --format {options.format} is no text: give -o FILE")
-    rows = [] if options.points else [row for trend in chosen for row in rows_of(trend, is_shown=options.all)]
+    is_shown = options.all or not finds_changes()
+    rows = [] if options.points else [row for trend in chosen for row in rows_of(trend, is_shown=is_shown)]
     table = points_table(chosen) if options.points else trends_table(rows)
     write = TABLE_FORMATS[options.format]
     if options.output is not None:
@@ -447,6 +456,8 @@ def _head(starts: list[str], problems: list[str], chosen: list[Trend], rows: lis
     told += [f"{'' if number == len(chosen) else f'{number} '}{why}" for why, number in unknown.most_common(2)]
     metrics = ", ".join([counted(len(chosen), "metric"), *told])
     yield f"{counted(len(starts), 'run')}, {span}: {metrics}"
+    if not finds_changes():
+        yield f"before and after are of the first and the last runs; to find where a level changed: {_INSTALL}"
     if problems:
         yield f"{counted(len(problems), 'file')} not read, such as {problems[0]}"
 

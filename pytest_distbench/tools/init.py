@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -23,10 +24,11 @@ from pytest_distbench.releases import own_version
 
 _TEMPLATE = Path(__file__).with_name("template")
 _PACKAGE = "pytest-distbench"
-_WANTED = f"{_PACKAGE}[history]"
 _USUAL_RANKS = 2
 _USUAL_BRANCH = "main"
 _USUAL_TORCH = "2.13.0"
+_IS_EVENT = "github.event_name == 'pull_request'"
+_IS_PUSHED = "startsWith(github.ref_name, 'pull-request/')"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,11 @@ class Repository:
     def run(self) -> str:
         return f"pytest suites/ --world-size {self.ranks}{' --gpu' * self.on_gpus}"
 
+    @property
+    def gate(self) -> str:
+        """Exact numbers in one process, on any machine."""
+        return f"pytest suites/ --world-size {self.ranks} --distbench-backend=fake"
+
     def fill(self, name: str) -> str:
         """A template, with others where a line says INCLUDE, indented as that line is."""
         torch = hardware.installed_version("torch").partition("+")[0]
@@ -69,6 +76,8 @@ class Repository:
             "REQUIREMENT": self.requirement,
             "INSTALL": self.install and f" {self.install}",
             "RUN": self.run,
+            "GATE": self.gate,
+            "IS_PULL_REQUEST": _IS_PUSHED if self.on_gpus else _IS_EVENT,
             "RUNNER": "[self-hosted, linux, gpu]" if self.on_gpus else "ubuntu-latest",
             "HOST": "gpu" if self.on_gpus else "ubuntu-latest",
         }
@@ -111,6 +120,7 @@ def _init(options: argparse.Namespace) -> Iterator[str]:
     }
     longest = max(map(len, files))
     to_replace = []
+    has_suite = os.path.lexists(folder / "suites/test_step.py")
     for path, name in files.items():
         is_new = _write_new(folder / path, found.fill(name))
         yield f"wrote  {path}" if is_new else f"kept   {path:{longest}}  it was there"
@@ -119,13 +129,20 @@ def _init(options: argparse.Namespace) -> Iterator[str]:
         to_replace += [f"  {path}:{number}" for number, line in lines if found.requirement in line]
     added = _add_lines(folder / ".gitignore", found.fill("gitignore.txt"))
     yield f"added  .gitignore: {', '.join(added)}" if added else f"kept   {'.gitignore':{longest}}  it was there"
+    of_gate = (folder / found.baselines / "any").rglob("*.fake.*.json")
+    if has_suite:
+        is_recorded = any(of_gate)
+    else:
+        yield f"recording what its gate compares with: {found.gate}"
+        is_recorded = record(folder, found.gate)
+        yield from (f"wrote  {path.relative_to(folder)}" for path in sorted(of_gate))
     if _ask_git(folder, "check-ignore", f"{found.baselines}/platform/case.json"):
         yield ""
         yield f".gitignore has {found.baselines}: take it out of there, as baselines are committed"
     if to_replace and not found.is_told_where_from:
         yield ""
         yield f"{found.requirement} was not installed from an index. Unless runners find it on one,"
-        yield f"put a git URL ({_WANTED} @ git+https://...) or that of a wheel in its place:"
+        yield f"put a git URL ({_PACKAGE} @ git+https://...) or that of a wheel in its place:"
         yield from to_replace
     enter = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
     begin = [] if found.is_committed_to else ["git init"]
@@ -133,15 +150,23 @@ def _init(options: argparse.Namespace) -> Iterator[str]:
     yield "next:"
     tops = " ".join(dict.fromkeys(path.split("/")[0] for path in [*files, ".gitignore"]))
     commit = f"git add {tops} && git commit -m 'Tests of performance'"
+    gate = [] if is_recorded else [f"{found.gate} --distbench-update=new"]
     if found.is_here:
-        yield f"  {' && '.join([*enter, *begin, f'{found.run} --distbench-update=new'])}"
+        yield f"  {' && '.join([*enter, *begin, *gate, f'{found.run} --distbench-update=new'])}"
         yield f"  {commit}"
         yield f"  {found.run}"
         yield "The first command records baselines of this machine; the last one fails if the step gets slower."
     else:
-        yield f"  {' && '.join([*enter, *begin, commit])}"
+        yield f"  {' && '.join([*enter, *begin, *gate, commit])}"
         yield "  gh workflow run distbench-baselines.yml"
         yield f"The second command records baselines on your runner, once {found.branch} is pushed with these files."
+
+
+def record(folder: Path, gate: str) -> bool:
+    """Record what a gate compares with, in a process of its own; whether that worked."""
+    command = [sys.executable, *shlex.split(f"-m {gate} --distbench-update=new")]
+    done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return done.returncode == 0
 
 
 def find_out(folder: Path, *, gpu: bool = False, ranks: int | None = None) -> Repository:
@@ -191,14 +216,14 @@ def _requirement() -> tuple[str, bool]:
     try:
         text = metadata.distribution(_PACKAGE).read_text("direct_url.json")
     except metadata.PackageNotFoundError:
-        return f"{_WANTED}=={own_version()}", False
+        return f"{_PACKAGE}=={own_version()}", False
     origin = json.loads(text) if text else {}
     if "vcs_info" in origin:
         vcs = origin["vcs_info"]
-        return f"{_WANTED} @ {vcs['vcs']}+{origin['url']}@{vcs['commit_id']}", True
+        return f"{_PACKAGE} @ {vcs['vcs']}+{origin['url']}@{vcs['commit_id']}", True
     if origin.get("url", "").startswith("https://"):
-        return f"{_WANTED} @ {origin['url']}", True
-    return f"{_WANTED}=={own_version()}", not origin
+        return f"{_PACKAGE} @ {origin['url']}", True
+    return f"{_PACKAGE}=={own_version()}", not origin
 
 
 def _ask_git(folder: Path, *arguments: str) -> str:

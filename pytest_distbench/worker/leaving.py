@@ -90,7 +90,7 @@ def without_values(raised: BaseException, error: ErrorReport) -> tuple[Outcome, 
     trace = _innermost(raised)
     is_users = trace is not None and not _LIBRARY.search(trace.tb_frame.f_code.co_filename)
     if is_users and isinstance(raised, AssertionError):
-        told = f"needs values, and the backend fake has none: {said or 'an assert'}"
+        told = f"not run: needs values, and the backend fake has none: {said or 'an assert'}"
         return "skipped", replace(error, message=told)
     told = f"{said} (the backend fake transfers no data; does the body need what it received?)"
     return "failed", replace(error, message=f"{told}\n{rest}".rstrip(), torch_errors=[])

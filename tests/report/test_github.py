@@ -6,12 +6,12 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
-from support.results import STORED, result, run, verdict
+from support.results import STORED, end_of, result, run, verdict
 
 from pytest_distbench.records.record import replace
-from pytest_distbench.records.run import CaseResult
+from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.report.formats import MAX_ANNOTATIONS, append_summary, summary, workflow_commands, write_comment
-from pytest_distbench.report.terminal import headline
+from pytest_distbench.report.terminal import headline, judged_nothing
 
 WHERE = "file=suites/test_a.py,title=test_a[ws2]"
 
@@ -73,6 +73,46 @@ def test_github_gets_a_few_warnings_of_one_line() -> None:
     text = summary([result(verdict("beyond-threshold"), verdict())] * 1000, "x", max_bytes=5000)
     assert len(text.encode()) <= 5000
     assert "more rows are left out; the run record has all" in text
+
+
+UNCOMPARED = result(
+    verdict(
+        "other-software", metric="tokens", better="exact", reason="the number changed, and so did the software versions"
+    ),
+    reference=replace(STORED, software={"torch": "2.13.0"}),
+)
+SKIPPED = result(outcome="skipped", headline="not run: needs values")
+
+
+@pytest.mark.parametrize(
+    ("cases", "why"),
+    [
+        (
+            [UNCOMPARED, SKIPPED],
+            "test_a[ws2] tokens: the number changed, and so did the software versions (torch 2.13.0 -> 2.14.0)",
+        ),
+        ([SKIPPED], "test_a[ws2]: not run: needs values; add a test that runs here"),
+        ([], "no test was measured (-rs says why); add one that runs here"),
+    ],
+)
+def test_a_run_that_could_compare_nothing_says_so_in_one_line_everywhere(cases: list[CaseResult], why: str) -> None:
+    told = f"judged nothing: {why}"
+    assert workflow_commands(cases)[0].startswith(f"::warning title=judged nothing::{told}")
+    lines = [line.text for line in end_of(cases) if line.text.startswith("judged nothing")]
+    assert [line.startswith(told) for line in lines] == [True] * bool(cases)
+    assert ("judged nothing" in summary(cases, headline(cases), max_bytes=5000)) == bool(cases)
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (verdict("equal", better="exact"), ""),
+        (verdict("no-baseline", better="exact"), ""),
+        (verdict("within-threshold"), "judged nothing but memory and timings: test_a[ws2] tokens: the number"),
+    ],
+)
+def test_a_run_that_compared_something_judged_that(other: Finding, told: str) -> None:
+    assert judged_nothing([UNCOMPARED, result(other)])[: len(told) or None] == told
 
 
 def test_the_summary_has_what_failed_in_words_its_numbers_and_the_rest_folded(tmp_path: Path) -> None:

@@ -18,11 +18,9 @@ TEMPLATES = {"hosted.yml.txt": 0, "gpu.yml.txt": 2, "record.yml.txt": 2}
 
 GIVEN = {
     "github.token": "token",
-    "github.base_ref": "main",
     "github.event.pull_request.base.sha": "main",
     "github.event.pull_request.head.repo.full_name": "o/r",
     "github.event.pull_request.head.sha": "head",
-    "github.event.pull_request.number": "7",
     "matrix.versions": "oldest",
     "runner.temp": "{RUNNER_TEMP}",
     "steps.base.outputs.change": "HEAD",
@@ -48,7 +46,7 @@ def written_by_init(template: str) -> str:
         ranks=TEMPLATES[template] or 2,
         on_gpus=TEMPLATES[template] > 0,
         is_here=True,
-        requirement="pytest-distbench[history]==0.1.0",
+        requirement="pytest-distbench==0.1.0",
         install="-r requirements.txt -e .",
         is_committed_to=True,
         is_told_where_from=True,

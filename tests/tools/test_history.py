@@ -335,6 +335,18 @@ def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.
         change_points(noise(1))
 
 
+def test_without_the_library_the_first_runs_stand_beside_the_last(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, 40, change=1.5)
+    monkeypatch.setitem(sys.modules, "ruptures", None)
+    first, hint, _, _, row = history(capsys, tmp_path)
+
+    assert first.endswith("1 metric, changes not searched")
+    assert hint.endswith("to find where a level changed: pip install 'pytest-distbench[history]'")
+    assert "changes not searched" in row
+
+
 @pytest.mark.parametrize(("before", "after"), [(9, 9), (10, 10), (11, 11), (20, 5), (8, 12)])
 def test_levels_that_do_not_overlap_are_told_from_as_few_runs_as_can_tell_them(before: int, after: int) -> None:
     values = [level * (1 + 0.01 * math.sin(i)) for level, n in ((1.0, before), (1.5, after)) for i in range(n)]

@@ -22,6 +22,7 @@ from pytest_distbench.machine.gpus import Gpus
 from pytest_distbench.tools import init as init_module
 
 BIN = Path(sys.executable).parent
+ROOT = Path(__file__).parents[2]
 WORKFLOWS = [".github/workflows/distbench.yml", ".github/workflows/distbench-baselines.yml"]
 FILES = ["suites/test_step.py", "conftest.py", "baselines/README.md", *WORKFLOWS]
 OF_RUNS = ["distbench-out/", "/run.html", "/run.json", "/runs/"]
@@ -51,6 +52,26 @@ def install_from(monkeypatch: pytest.MonkeyPatch, origin: object) -> None:
     monkeypatch.setattr(init_module, "metadata", stand_in)
 
 
+GATE = "pytest suites/ --world-size 2 --distbench-backend=fake"
+OF_GATE = "baselines/any/suites/test_step/test_train/ws2.fake.warm.json"
+
+
+@pytest.fixture(autouse=True)
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, str]]:
+    """What it records for the gate: here it notes that, and writes a file."""
+    found: list[tuple[Path, str]] = []
+
+    def record(folder: Path, gate: str) -> bool:
+        found.append((folder, gate))
+        path = folder / OF_GATE
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        return True
+
+    monkeypatch.setattr(init_module, "record", record)
+    return found
+
+
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     git(tmp_path, "init", "-q", "-b", "trunk")
@@ -60,15 +81,18 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_writes_a_suite_a_workflow_and_a_store_and_says_what_comes_next(
-    repository: Path, capsys: pytest.CaptureFixture[str]
+    repository: Path, capsys: pytest.CaptureFixture[str], recorded: list[tuple[Path, str]]
 ) -> None:
     lines = init(capsys, repository)
 
     assert [line.split() for line in lines[:5]] == [["wrote", path] for path in FILES]
     assert all((repository / path).is_file() for path in FILES)
     assert (repository / ".gitignore").read_text().splitlines() == IGNORED
-    assert lines[5:11] == [
+    assert recorded == [(repository, GATE)]
+    assert lines[5:13] == [
         f"added  .gitignore: {', '.join(IGNORED)}",
+        f"recording what its gate compares with: {GATE}",
+        f"wrote  {OF_GATE}",
         "",
         "next:",
         f"  cd {repository} && pytest suites/ --world-size 2 --distbench-update=new",
@@ -77,7 +101,7 @@ def test_it_writes_a_suite_a_workflow_and_a_store_and_says_what_comes_next(
     ]
     workflow = (repository / WORKFLOWS[0]).read_text()
     assert 'branches: ["trunk"]' in workflow
-    assert 'DISTBENCH: "pytest-distbench[history]==0.1.0"\n' in workflow
+    assert 'DISTBENCH: "pytest-distbench==0.1.0", ' in workflow
     assert re.search("<[A-Z_]+>|INCLUDE", workflow) is None
 
 
@@ -95,14 +119,14 @@ def test_what_the_repository_needs_is_installed_too(repository: Path, files: Seq
 def test_where_this_package_came_from_is_where_runners_get_it(
     repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = "pytest-distbench[history] @ "
+    wanted = "pytest-distbench @ "
     install_from(monkeypatch, {"url": "https://git.example/d", "vcs_info": {"vcs": "git", "commit_id": "abc"}})
     assert init_module.find_out(repository).requirement == f"{wanted}git+https://git.example/d@abc"
     install_from(monkeypatch, {"url": "https://a.example/d-1-py3-none-any.whl", "archive_info": {}})
     assert init_module.find_out(repository).requirement == f"{wanted}https://a.example/d-1-py3-none-any.whl"
     install_from(monkeypatch, {"url": "file:///home/me/distbench", "dir_info": {"editable": True}})
     lines = init(capsys, repository)
-    told = "pytest-distbench[history]==0.1.0 was not installed from an index. Unless runners find it on one,"
+    told = "pytest-distbench==0.1.0 was not installed from an index. Unless runners find it on one,"
     begin = lines.index(told)
 
     for line, path in zip(lines[begin + 2 : begin + 4], WORKFLOWS, strict=True):
@@ -110,6 +134,35 @@ def test_where_this_package_came_from_is_where_runners_get_it(
         assert place == f"  {path}"
         assert "DISTBENCH: " in (repository / path).read_text().splitlines()[int(number) - 1]
     assert told in init(capsys, repository)  # until another one stands there
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/ci.md"])
+def test_what_pages_have_pytest_run_is_in_a_repository_of_others(page: str) -> None:
+    told = re.findall(r"(?:pytest |suites: )(suites[^\s`]*)", (ROOT / page).read_text())
+
+    assert told
+    assert [path for path in told if not any(file.startswith(path) for file in FILES)] == []
+
+
+def test_where_nothing_can_be_recorded_for_the_gate_the_command_is_told(
+    repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(init_module, "record", lambda folder, gate: False)
+    update = "--distbench-update=new"
+    lines = init(capsys, repository)
+
+    assert f"  cd {repository} && {GATE} {update} && pytest suites/ --world-size 2 {update}" in lines
+
+
+def test_a_suite_that_was_there_is_not_run_and_the_command_is_told(
+    repository: Path, capsys: pytest.CaptureFixture[str], recorded: list[tuple[Path, str]]
+) -> None:
+    (repository / "suites").mkdir()
+    (repository / "suites/test_step.py").touch()
+    lines = init(capsys, repository)
+
+    assert recorded == []
+    assert any(f"{GATE} --distbench-update=new" in line for line in lines)
 
 
 def test_without_a_repository_one_comes_first(
@@ -229,7 +282,7 @@ def test_a_laptop_without_gpus_writes_for_runners_with_gpus(
     lines = init(capsys, repository, "--gpu", "--world-size=4")
     commit = "git add suites conftest.py baselines .github .gitignore && git commit -m 'Tests of performance'"
 
-    assert lines[7:] == [
+    assert lines[9:] == [
         "next:",
         f"  cd {repository} && {commit}",
         "  gh workflow run distbench-baselines.yml",

@@ -206,7 +206,7 @@ def as_fake(code: str, file: str) -> tuple[str, str]:
 
 def test_without_values_a_failure_asks_whether_it_needs_them() -> None:
     outcome, message = as_fake("assert 0, 'all ranks agree'", "/home/me/train.py")
-    assert (outcome, message) == ("skipped", "needs values, and the backend fake has none: all ranks agree")
+    assert (outcome, message) == ("skipped", "not run: needs values, and the backend fake has none: all ranks agree")
     assert as_fake("assert 0, 'must be int'", "/x/site-packages/torch/distributed/x.py")[0] == "failed"
 
     outcome, message = as_fake("import torch\ntorch.empty(2**60)", "/home/me/train.py")
