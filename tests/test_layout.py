@@ -16,7 +16,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    # rows of logs: restarts, ranks, empty cells; exact tests that do not wait; whose optimizers step in a training step;
+    # rows of logs: restarts, ranks, empty cells; exact tests that do not wait; whose optimizers step in a step;
     # the steps of CI
     "pytest_distbench": Budget(250, 62_900),
     "tests": Budget(317, 60_850),  # what real loggers write; each kind of training step, real frameworks; steps of CI
