@@ -39,7 +39,7 @@ BUDGETS = {
     "writing.md": 1600,
     "baselines.md": 1200,
     "against.md": 1205,  # whose tests judge a change, which files these are, and what of its numbers is theirs
-    "ci.md": 1565,  # pull requests from forks
+    "ci.md": 1583,  # pull requests from forks; what a format cannot hold
     "hosts.md": 1700,
     "noise.md": 1000,
     "triage.md": 1882,  # which part of a change
@@ -53,7 +53,7 @@ BUDGETS = {
     "forecast.md": 1070,  # with how far off it is, in four places
     "gpus.md": 950,  # AMD
     "files.md": 800,
-    "verdicts.md": 2015,  # what decides where A/B cannot; memory by its scatter; the mean
+    "verdicts.md": 2018,  # what decides where A/B cannot; memory by its scatter; the mean
     "fingerprints.md": 1350,
     "convergence.md": 1520,
     "index.md": 155,
@@ -75,7 +75,7 @@ def test_a_page_keeps_to_its_words() -> None:
     # weights, options, rows of logs, advisory=timings
     assert words([page for page in site if page.name in GENERATED]) <= 8_800
     # what a training leaves behind; where numbers are
-    assert words([page for page in site if page.name not in GENERATED]) <= 31_104
+    assert words([page for page in site if page.name not in GENERATED]) <= 31_142
 
 
 def test_the_sidebar_has_the_groups_and_labels_of_the_readme() -> None:
