@@ -42,7 +42,7 @@ BUDGETS = {
     "ci.md": 1583,  # pull requests from forks; what a format cannot hold
     "hosts.md": 1700,
     "noise.md": 1000,
-    "triage.md": 1882,  # which part of a change
+    "triage.md": 1901,  # which part of a change; a trace for each rank
     "history.md": 800,
     "elastic.md": 2300,
     "migration.md": 1000,
@@ -75,7 +75,7 @@ def test_a_page_keeps_to_its_words() -> None:
     # weights, options, rows of logs, advisory=timings
     assert words([page for page in site if page.name in GENERATED]) <= 8_800
     # what a training leaves behind; where numbers are
-    assert words([page for page in site if page.name not in GENERATED]) <= 31_142
+    assert words([page for page in site if page.name not in GENERATED]) <= 31_165
 
 
 def test_the_sidebar_has_the_groups_and_labels_of_the_readme() -> None:
