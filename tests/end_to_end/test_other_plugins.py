@@ -104,7 +104,7 @@ def test_before_pytest_timeout_strikes_the_ranks_show_where_they_are_and_the_run
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makepyfile(test_it=textwrap.dedent(HANG))
-    result = pytester.runpytest_subprocess("-p", "no:sugar", "-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess("-p", "no:sugar", "-p", "no:cacheprovider", "-p", "no:randomly")
 
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(

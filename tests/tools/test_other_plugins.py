@@ -1,4 +1,4 @@
-"""Hands a run's numbers to pytest-benchmark, pytest-html and Allure."""
+"""Hands a run's numbers to pytest-benchmark, pytest-html and Allure; and judges beside other plugins as without."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.metrics import passed
+from support.projects import stored
 from support.results import point, result
 
 from pytest_distbench.records.metric import Sample, Spread
@@ -207,3 +208,94 @@ def pytest_configure(config):
     )
 
     run(made, "--benchmark-json=out.json").assert_outcomes(passed=3)
+
+
+CASES = """
+    from pathlib import Path
+
+    import pytest
+
+    def body(rank):
+        pass
+
+    @pytest.mark.parametrize("n", [1, 2])
+    def test_step(distbench, n):
+        distbench.run(body, params={"stand_in": {"step": 0.02 * n, "count!exact": n}})
+
+    class TestOther:
+        def test_step(self, distbench, monkeypatch):
+            monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "2" if Path("slow").exists() else "1")
+            distbench.run(body, params={"stand_in": {"step": 0.03}})
+
+        def test_parts(self, distbench):
+            for part in ("one", "two"):
+                distbench.run(body, params={"stand_in": {"step": 0.04}}, name=part)
+"""
+"""Four tests, five cases, one of which is slow where there is a file ``slow``."""
+
+ONE_OF_FIVE = "5 cases, 7 metrics (1 regressed, 6 unchanged), *"
+
+
+@pytest.mark.parametrize(
+    ("module", "options", "failed", "passed", "told"),
+    [
+        ("pytest_asyncio", "-p asyncio -o asyncio_default_fixture_loop_scope=function", 1, 3, ONE_OF_FIVE),
+        ("pytest_cov", "-p pytest_cov --cov=test_it", 1, 3, ONE_OF_FIVE),
+        ("pytest_randomly", "-p randomly --randomly-seed=7", 1, 3, ONE_OF_FIVE),
+        ("pytest_repeat", "-p repeat --count=2", 2, 6, "10 cases, 14 metrics (2 regressed, 12 unchanged), *"),
+        ("pytest_rerunfailures", "-p rerunfailures --reruns=2", 1, 3, ONE_OF_FIVE),
+        ("pytest_split", "-p pytest-split --splits=2 --group=1", 0, 2, "2 cases, 4 metrics (4 unchanged), *"),
+        ("pytest_timeout", "--timeout=60", 1, 3, ONE_OF_FIVE),
+        ("xdist", "-n2 --dist=loadscope", 1, 3, ONE_OF_FIVE),
+    ],
+)
+def test_beside_another_plugin_each_case_is_judged_once_by_its_own_baseline_which_stays(
+    project: Project, module: str, options: str, failed: int, passed: int, told: str
+) -> None:
+    pytest.importorskip(module)
+    made = project(CASES)
+    with made.path.joinpath("tox.ini").open("a") as ini:
+        ini.write("\nfilterwarnings = error\n")
+    assert run(made, "--distbench-update").ret == 0
+    before = {path: path.read_bytes() for path in stored(made)}
+    made.path.joinpath("slow").touch()
+    found = made.runpytest_subprocess(*options.split(), "--distbench-update=new", "--distbench-prune")
+
+    found.stdout.fnmatch_lines([told])
+    found.stdout.no_fnmatch_line("*WITHOUT A TEST*")
+    outcomes = found.parseoutcomes()
+    assert (outcomes.get("failed", 0), outcomes["passed"]) == (failed, passed)
+    assert found.ret == (failed > 0)
+    assert len(before) == 5
+    assert {path: path.read_bytes() for path in stored(made)} == before
+
+
+SUBTESTS = """
+    def body(rank):
+        pass
+
+    def test_parts(distbench, subtests):
+        for part in ("one", "two"):
+            with subtests.test(part=part):
+                distbench.run(body, params={"stand_in": {"step": 0.04}}, name=NAME)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("part", ["2 cases, 2 metrics (2 new), *"]),
+        (
+            "''",
+            [
+                "*this test already has a run without a name: give each run its own name=*",
+                "1 case, 1 metric (1 new), *",
+            ],
+        ),
+    ],
+)
+def test_two_runs_of_one_test_as_subtests_have_a_name_each(project: Project, name: str, told: list[str]) -> None:
+    found = run(project(SUBTESTS.replace("NAME", name)))
+
+    found.stdout.fnmatch_lines(told)
+    assert found.ret == (name != "part")
