@@ -45,7 +45,7 @@ BUDGETS = {
     "triage.md": 1901,  # which part of a change; a trace for each rank
     "history.md": 800,
     "elastic.md": 2300,
-    "migration.md": 1010,  # repeat, subtests, asyncio
+    "migration.md": 1011,  # repeat, subtests, asyncio
     "collectives.md": 1300,
     "trainings.md": 1700,
     "scaling.md": 1300,
@@ -75,7 +75,7 @@ def test_a_page_keeps_to_its_words() -> None:
     # weights, options, rows of logs, advisory=timings
     assert words([page for page in site if page.name in GENERATED]) <= 8_800
     # what a training leaves behind; where numbers are
-    assert words([page for page in site if page.name not in GENERATED]) <= 31_210
+    assert words([page for page in site if page.name not in GENERATED]) <= 31_211
 
 
 def test_the_sidebar_has_the_groups_and_labels_of_the_readme() -> None:

@@ -91,13 +91,26 @@ def measured(launches: Iterable[LaunchRecord]) -> list[Finding]:
 def judged_number(result: CaseResult, samples: Sequence[Sample]) -> float | None:
     """That of the metric that these launches measured: its verdict's, or the one that would be judged."""
     known = [m for m in samples if m.value is not None]
-    verdicts = (v for v in result.verdicts for m in known[:1] if v.metric in (m.key, m.key_over_seeds))
-    return next((v.current for v in verdicts), unjudged(known).current if known else None)
+    keys = {key for m in known[:1] for key in (m.key, m.key_over_seeds)}
+    return next((v.current for v in result.verdicts if v.metric in keys), unjudged(known).current if known else None)
 
 
-def values_of(verdict: Finding, launches: Iterable[LaunchRecord]) -> list[float]:
+def launches_by_metric(result: CaseResult) -> Callable[[Finding], list[Sample]]:
+    """What the launches that passed measured of a verdict's metric: those of the launches that its number is of."""
+    sides: dict[int, dict[str, list[Sample]]] = {}
+
+    def samples_of(verdict: Finding) -> list[Sample]:
+        launches = result.launches_of(verdict)
+        if (side := id(launches)) not in sides:
+            passed = (m for launch in launches if launch.outcome == "passed" for m in launch.measurements)
+            sides[side] = grouped((key, m) for m in passed for key in {m.key, m.key_over_seeds})
+        return sides[side].get(verdict.metric, [])
+
+    return samples_of
+
+
+def values_of(verdict: Finding, samples: Iterable[Sample]) -> list[float]:
     """What is judged of each launch."""
-    samples = (m for launch in launches for m in launch.measurements if verdict.metric in (m.key, m.key_over_seeds))
     return [value for m in samples if (value := value_by(verdict.statistic, m)) is not None]
 
 

@@ -5,44 +5,35 @@ from __future__ import annotations
 import json
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from pytest_distbench.errors import DistbenchError
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.records.environment import SETTINGS
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.run import CaseResult, Finding, RunRecord
 from pytest_distbench.report.formats import of_run
-from pytest_distbench.report.verdicts import measured, values_of
+from pytest_distbench.report.verdicts import launches_by_metric, measured, values_of
 from pytest_distbench.units import counted
 
 _WORDS = {1: "lower", -1: "higher"}
 _CHOICES = ("cpu_capability", "threads")  # parts of ``software`` that are no versions, besides SETTINGS
 
 
-def _judged(record: RunRecord) -> Iterator[tuple[CaseResult, Finding, str]]:
-    """Every judged metric, and why dashboards cannot hold it; empty: they can."""
+def _judged(record: RunRecord) -> Iterator[tuple[CaseResult, Finding, list[float], str]]:
+    """Every judged metric with the values of its launches, and why dashboards cannot hold it; empty: they can."""
     for result in record.results:
-        for number in result.verdicts or measured(_passed(result.launches)):
+        samples_of = launches_by_metric(result)
+        for number in result.verdicts or measured(x for x in result.launches if x.outcome == "passed"):
             if number.is_judged and number.metric != FINGERPRINT:
                 is_series = METRIC_KINDS[number.better].shape == "series"
-                yield result, number, "a series" if is_series else "no value" if number.current is None else ""
-
-
-def _numbers(record: RunRecord) -> Iterator[tuple[CaseResult, Finding, list[float]]]:
-    for result, number, why_not in _judged(record):
-        if not why_not:
-            yield result, number, values_of(number, _passed(result.launches_of(number)))
-
-
-def _passed(launches: Iterable[LaunchRecord]) -> list[LaunchRecord]:
-    return [launch for launch in launches if launch.outcome == "passed"]
+                why_not = "a series" if is_series else "no value" if number.current is None else ""
+                yield result, number, values_of(number, samples_of(number)), why_not
 
 
 def _left_out(record: RunRecord) -> list[str]:
-    return [f"{_name_of(result)} {number.metric} ({why})" for result, number, why in _judged(record) if why]
+    return [f"{_name_of(result)} {number.metric} ({why})" for result, number, _, why in _judged(record) if why]
 
 
 def _name_of(result: CaseResult) -> str:
@@ -66,8 +57,8 @@ def write_github_action_benchmark(better: str) -> Callable[[RunRecord, BinaryIO]
                 "range": f"± {statistics.stdev(values) if len(values) > 1 else 0.0:.3g}",
                 "extra": f"{number.statistic}, {counted(len(values), 'launch')} on {result.environment.platform}",
             }
-            for result, number, values in _numbers(record)
-            if _direction(number) in (sign, 0)
+            for result, number, values, why_not in _judged(record)
+            if not why_not and _direction(number) in (sign, 0)
         ]
         if not rows:
             raise DistbenchError(
@@ -90,7 +81,12 @@ def write_pytorch_benchmark(record: RunRecord, out: BinaryIO) -> None:
     Its table, version 3 (``clickhouse_db_schema/oss_ci_benchmark_v3``), has one benchmark by name, whose models are our
     cases; what it has no column for is text in an ``extra_info``. Commit, branch and job are the uploader's.
     """
-    _write_json([_pytorch_record(record, *number) for number in _numbers(record)], out)
+    rows = [
+        _pytorch_record(record, result, number, values)
+        for result, number, values, why_not in _judged(record)
+        if not why_not
+    ]
+    _write_json(rows, out)
 
 
 def _pytorch_record(record: RunRecord, result: CaseResult, number: Finding, values: list[float]) -> dict[str, Any]:

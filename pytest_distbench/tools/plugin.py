@@ -21,6 +21,7 @@ from pytest_distbench.plugin.fixtures import FIXTURE
 if TYPE_CHECKING:
     from pytest_benchmark.session import BenchmarkSession
 
+    from pytest_distbench.records.metric import Sample
     from pytest_distbench.records.run import CaseResult, Finding
 
 
@@ -132,10 +133,13 @@ def benchmarks(results: Sequence[CaseResult]) -> Iterator[SimpleNamespace]:
     and comparisons go by it. A case is a group, so that a sweep is one table. ``callspec.params`` is what
     ``--benchmark-group-by=param:NAME`` can use.
     """
+    from pytest_distbench.report.verdicts import launches_by_metric
+
     for result in results:
+        samples_of = launches_by_metric(result)
         for verdict in result.verdicts if result.launches[-1].outcome == "passed" else ():
             if verdict.unit == "s" and verdict.better == "lower" and (verdict.current or 0.0) > 0:
-                yield _benchmark(result, verdict, float(verdict.current or 0.0))
+                yield _benchmark(result, verdict, samples_of(verdict))
 
 
 def hand_over(results: Sequence[CaseResult], receiver: BenchmarkSession) -> None:
@@ -170,14 +174,14 @@ def _replay(judged_s: float) -> Callable[[], float]:
     return distbench_judged
 
 
-def _benchmark(result: CaseResult, verdict: Finding, judged_s: float) -> SimpleNamespace:
+def _benchmark(result: CaseResult, verdict: Finding, samples: Sequence[Sample]) -> SimpleNamespace:
     from pytest_distbench.report.verdicts import values_of
     from pytest_distbench.units import GIGABYTE
 
     case, environment = result.case, result.environment
     test = f"{case.test}[{case.name}]" if case.name else case.test
     fullname = f"{test}:{verdict.metric}"
-    launches = result.launches_of(verdict)
+    judged_s = float(verdict.current or 0.0)
     scalars = {name: value for name, value in case.params.items() if isinstance(value, bool | int | float | str)}
     params = {**scalars, **verdict.at, "world_size": case.world_size, "metric": verdict.name}
     bandwidths: dict[str, float] = {}  # in GB/s (1e9 bytes) as nccl-tests defines them
@@ -186,15 +190,14 @@ def _benchmark(result: CaseResult, verdict: Finding, judged_s: float) -> SimpleN
         algbw = bandwidths["algbw_gb_per_s"] = size / judged_s / GIGABYTE
         if isinstance(factor, int | float):
             bandwidths["busbw_gb_per_s"] = algbw * factor
-    measured = [m for launch in launches for m in launch.measurements if m.key == verdict.metric]
-    spreads = [m.spread for m in measured if m.spread is not None and m.spread.n]
+    spreads = [m.spread for m in samples if m.spread is not None and m.spread.n]
     inside = {
         "iterations": [s.n for s in spreads],
         "median_s": [s.median for s in spreads],
         "p95_s": [s.p95 for s in spreads],
         "p99_s": [s.p99 for s in spreads],
     }
-    if len(spreads) < len(measured):
+    if len(spreads) < len(samples):
         inside = {}
     return SimpleNamespace(
         name=fullname.rpartition("::")[2],
@@ -212,7 +215,7 @@ def _benchmark(result: CaseResult, verdict: Finding, judged_s: float) -> SimpleN
             "software": environment.software,
             "verdict": verdict.kind,
             "statistic": verdict.statistic,
-            "launches_s": values_of(verdict, launches),
+            "launches_s": values_of(verdict, samples),
             **verdict.at,
             **bandwidths,
             **inside,
