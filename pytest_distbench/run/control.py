@@ -16,6 +16,7 @@ from pytest_distbench.judging.thresholds import LOOKS
 from pytest_distbench.launch.trace import Side, busy_communication, write_file, write_ranks
 from pytest_distbench.records.iteration import CANDIDATE, CaseTrace
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.options import BY_TOLERANCE
 from pytest_distbench.records.plan import LaunchRequest, Ranks
 from pytest_distbench.records.record import replace
@@ -82,7 +83,7 @@ def trace_case(
         for called, _, seen in traced.values() if str(settings.trace).endswith(":ranks") else ():
             folders.append(folder := known.with_name(f"{known.name}.{called}"))
             of_ranks = write_ranks(seen, request.case.conditions.backend)
-            files |= {folder / f"rank{rank}.json.gz": content for rank, content in of_ranks.items()}
+            files |= {LaunchFiles(folder).whole_trace(rank): content for rank, content in of_ranks.items()}
         files |= {settings.traces / ".gitignore": b"*\n"} if settings.logs is None else {}
         for target, content in files.items():
             with replace_file(target, next_step="Give a writable folder: --distbench-out DIR") as file:
