@@ -41,13 +41,13 @@ BUDGETS = {
     "writing.md": 1600,
     "baselines.md": 1200,
     "against.md": 1205,  # whose tests judge a change, which files these are, and what of its numbers is theirs
-    "ci.md": 1643,  # pull requests from forks; the gate that init writes
+    "ci.md": 1665,  # pull requests from forks; the gate that init writes; what a format cannot hold
     "hosts.md": 1700,
     "noise.md": 1000,
-    "triage.md": 1882,  # which part of a change
+    "triage.md": 1901,  # which part of a change; a trace for each rank
     "history.md": 800,
     "elastic.md": 2300,
-    "migration.md": 1000,
+    "migration.md": 1011,  # repeat, subtests, asyncio
     "collectives.md": 1300,
     "trainings.md": 1700,
     "scaling.md": 1300,
@@ -55,7 +55,7 @@ BUDGETS = {
     "forecast.md": 1070,  # with how far off it is, in four places
     "gpus.md": 950,  # AMD
     "files.md": 800,
-    "verdicts.md": 2015,  # what decides where A/B cannot; memory by its scatter; the mean
+    "verdicts.md": 2018,  # what decides where A/B cannot; memory by its scatter; the mean
     "fingerprints.md": 1366,
     "convergence.md": 1520,
     "index.md": 160,
@@ -75,9 +75,9 @@ def test_a_page_keeps_to_its_words() -> None:
     assert {page.name for page in site} == {*BUDGETS, *GENERATED}
     assert {p.name: words([p]) for p in site if words([p]) > BUDGETS.get(p.name, 8_000)} == {}
     # weights, options, rows of logs, advisory=timings, steps of CI
-    assert words([page for page in site if page.name in GENERATED]) <= 8_910
+    assert words([page for page in site if page.name in GENERATED]) <= 8_960
     # what a training leaves behind; where numbers are; frameworks; limitations
-    assert words([page for page in site if page.name not in GENERATED]) <= 32_420
+    assert words([page for page in site if page.name not in GENERATED]) <= 32_540
 
 
 def test_the_sidebar_has_the_groups_and_labels_of_the_readme() -> None:

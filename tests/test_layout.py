@@ -17,9 +17,10 @@ class Budget(NamedTuple):
 
 BUDGETS = {
     # rows of logs: restarts, ranks, empty cells; exact tests that do not wait; whose optimizers step in a step;
-    # the steps of CI
-    "pytest_distbench": Budget(250, 62_900),
-    "tests": Budget(317, 60_850),  # what real loggers write; each kind of training step, real frameworks; steps of CI
+    # the steps of CI; one value of a metric in all files, a trace for each rank
+    "pytest_distbench": Budget(250, 63_000),
+    # what real loggers write; each kind of training step, real frameworks; steps of CI; a table of other plugins
+    "tests": Budget(317, 61_050),
 }
 """A number that rises needs its reason in a comment on its line."""
 

@@ -49,7 +49,8 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--table", metavar="NAME", default="", help="name of a table; without it those of the run are listed"
     )
-    of_table, of_run = (", ".join(n for n, row in FORMATS.items() if row.is_whole is whole) for whole in (False, True))
+    named = [(row.is_whole, f"{name} (of {row.needs})" if row.needs else name) for name, row in FORMATS.items()]
+    of_table, of_run = (", ".join(name for is_whole, name in named if is_whole is whole) for whole in (False, True))
     parser.add_argument(
         "--format",
         metavar="NAME",
@@ -145,6 +146,8 @@ def _report(options: argparse.Namespace) -> Iterator[str]:
         _write(record, tables, sys.stdout.buffer, options)
     else:
         raise ConfigurationError(f"report --format {options.format} is no text: give -o FILE")
+    for name in chosen.left_out(record):
+        print(f"not in {options.format}: {name}", file=sys.stderr)
     if errors:
         raise DistbenchError(f"written without the parts that failed: {'; '.join(map(str, errors))}")
 

@@ -26,7 +26,7 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, RunRecord
 from pytest_distbench.records.wire import Event
 from pytest_distbench.report import page
-from pytest_distbench.report.formats import Format
+from pytest_distbench.report.formats import of_run
 from pytest_distbench.report.page import Chart, points, short
 from pytest_distbench.report.tables.table import (
     LAUNCH,
@@ -359,7 +359,10 @@ def write_trace(record: RunRecord, out: BinaryIO) -> None:
                 events.append({"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}})
                 events += [{"pid": number, **event} for event in _events_of(launch)]
     if not events:
-        raise DistbenchError("the run has no elastic job, and so no timeline: --format trace writes nothing else")
+        raise DistbenchError(
+            "the run has no elastic job, and --format trace writes the timelines of these; "
+            "of operations pytest --distbench-trace makes a trace, while it runs"
+        )
     out.write(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}).encode())
 
 
@@ -383,8 +386,4 @@ def _events_of(launch: LaunchRecord) -> Iterator[dict[str, Any]]:
                 yield {"ph": "i", "name": f"{name}{change.kind}", "tid": slot, "ts": ts, "s": "p"}
 
 
-TRACE = Format(
-    write=lambda record, _sections, out: write_trace(record, out),
-    is_whole=True,
-    opens_in="chrome://tracing or ui.perfetto.dev",
-)
+TRACE = of_run(write_trace, opens_in="chrome://tracing or ui.perfetto.dev", needs="an elastic job")

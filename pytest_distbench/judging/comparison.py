@@ -357,6 +357,20 @@ def _middle(statistic: Statistic) -> Callable[[Sequence[float | None]], float | 
     return median if statistic in ("median", "one rank") else geometric_mean
 
 
+def unjudged(launches: Sequence[Sample]) -> Finding:
+    """A metric without a verdict: the number that would be judged."""
+    under = Circumstances(tolerance=0.0, comparisons=1)
+    return Comparison(candidate=launches, under=under).finding("not-judged")
+
+
+def value_by(statistic: Statistic, launch: Sample) -> float | None:
+    """What a statistic takes of a launch."""
+    if statistic.endswith("sqrt(min x p25)"):
+        return fast_value(launch)
+    of_all = next((of for of, names in _STATISTICS.items() if statistic in names), None)
+    return launch.value if of_all is None else of_all(launch)
+
+
 def _of_companion(launches: Sequence[Sample], name: str) -> float:
     return statistics.median(m.companions.get(name, 0.0) for m in launches)
 

@@ -44,6 +44,12 @@ def reference(verdict: Finding) -> str:
     return quantity(verdict.baseline, verdict.unit) if verdict.is_judged else ""
 
 
+def statistic_text(verdict: Finding) -> str:
+    """What this run and the baseline are of their launches; empty where all of these are to be equal."""
+    is_one = verdict.current is None or METRIC_KINDS[verdict.better].is_exact or not verdict.is_judged
+    return "" if is_one else verdict.statistic
+
+
 _AT = ("differs_most_at_step", "differs_most_at_value")
 
 

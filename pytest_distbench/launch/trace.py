@@ -1,4 +1,4 @@
-"""The traces of torch's profiler: one file of all ranks, and how busy they were with communication.
+"""The traces of torch's profiler: one file of all ranks, or one for each, and how busy they were with communication.
 
 Chrome's trace event format, which Perfetto and chrome://tracing read: a list of events with a kind (``ph``), a process
 and a thread (``pid``, ``tid``), and a time in microseconds (``ts``). Each rank and each of its GPUs is a process. Ranks
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -44,14 +45,15 @@ class LoopTrace:
 
     def iterations(self) -> list[tuple[float, float]]:
         """Begin and end of each, by the host's clock."""
-        first, found = iteration_name(self.loop, 0), []
-        stem = first.removesuffix("0")
-        for event in self.events:
-            name = str(event.get("name"))
-            is_one = name.startswith(stem) and name.removeprefix(stem).isdecimal()
-            if event.get("cat") == "user_annotation" and is_one:
-                found.append((event["ts"], event["ts"] + event["dur"]))
-        return sorted(found)
+        ours = (e for e in self.events if e.get("cat") == "user_annotation" and self.index_of(e) is not None)
+        return sorted((event["ts"], event["ts"] + event["dur"]) for event in ours)
+
+    def index_of(self, event: Event) -> int | None:
+        """Which iteration an event marks, from 0; None: it marks none."""
+        stem = iteration_name(self.loop, 0).removesuffix("0")
+        name = str(event.get("name"))
+        index = name.removeprefix(stem)
+        return int(index) if name.startswith(stem) and index.isdecimal() else None
 
 
 Side = tuple[str, str, Sequence[LoopTrace]]
@@ -97,6 +99,34 @@ def write_file(sides: Sequence[Side]) -> bytes:
     ]
     document = {"traceEvents": events, "displayTimeUnit": "ms"}
     return gzip.compress(msgspec.json.encode(document), compresslevel=6, mtime=0)
+
+
+def write_ranks(traces: Sequence[LoopTrace], backend: str) -> dict[int, bytes]:
+    """A file for each rank, gzipped, as torch's own handlers write them: for HTA, and whatever else wants one rank.
+
+    HTA searches the text for ``"rank": 0``, with the blank, and knows iterations by the name that torch's schedule
+    gives them. Those of all loops of a rank are counted through.
+    """
+    ranks = list(dict.fromkeys(trace.rank for trace in traces))
+    first = min((event["ts"] for trace in traces for event in _timed(trace)), default=0.0)
+    files = {}
+    for rank in ranks:
+        own: list[LoopTrace] = []
+        begin = 0
+        for trace in traces:
+            if trace.rank == rank:
+                indices = [trace.index_of(event) for event in trace.events]
+                steps = [{} if i is None else {"name": f"ProfilerStep#{begin + i}"} for i in indices]
+                events = [event | step for event, step in zip(trace.events, steps, strict=True)]
+                own.append(replace(trace, events=events))
+                begin += len(trace.iterations())
+        document = {
+            "distributedInfo": {"rank": rank, "world_size": len(ranks), "backend": backend},
+            "displayTimeUnit": "ms",
+            "traceEvents": list(_events_of_rank(("", "", own), rank, {}, itertools.count(), shift=-first)),
+        }
+        files[rank] = gzip.compress(json.dumps(document).encode(), compresslevel=6, mtime=0)
+    return files
 
 
 Numbers = dict[tuple[object, ...], int]  # numbers of a file, by what they stand for

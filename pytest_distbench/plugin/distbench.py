@@ -314,7 +314,7 @@ class Distbench:
             result = rerun.results[key]
         else:
             result = self._compared(run)
-            if key not in self.suspects or session.settings.trace == "all":
+            if key not in self.suspects or session.settings.trace in ("all", "all:ranks"):
                 result = self._with_trace(run, result)
         run.judged = result
         result = replace(result, control=self._guard(lambda: plant(session, request, result)))

@@ -219,7 +219,8 @@ class RequestMaker:
             params=wanted.identity,
         )
         if case.label in self._labels:
-            given.refuse(f"this test already has a run named {case.label!r}: give each run its own name=")
+            called = f"named {case.label!r}" if case.label else "without a name"
+            given.refuse(f"this test already has a run {called}: give each run its own name=")
         self._labels.add(case.label)
         terms = Terms(
             tolerance=of_test.tolerance if wanted.tolerance is None else given.tolerance(wanted.tolerance),

@@ -293,6 +293,7 @@ class BusyCommunication(Record, frozen=True, kw_only=True):
 
 class CaseTrace(Record, frozen=True, kw_only=True):
     path: str = ""  # empty: there is none
+    of_ranks: list[str] = []  # folders with a file for each rank, one for each side; empty: none were asked for
     sides: dict[str, dict[str, BusyCommunication]] = {}
     """That it holds, by name, :data:`CANDIDATE` the last: what is busy by the key of a loop's metric; nothing where no
     collective was seen in it."""

@@ -142,6 +142,10 @@ class LaunchFiles:
         """What torch's profiler saw of a rank in one of its loops, by number."""
         return self.directory / f"trace{rank}-{loop}.json"
 
+    def whole_trace(self, rank: int) -> Path:
+        """The same of all its loops, gzipped, in a folder that stays."""
+        return self.directory / f"rank{rank}.json.gz"
+
     def loops(self, rank: int) -> Path:
         """The keys of these loops; written when the rank has written all of its traces."""
         return self.directory / f"loops{rank}.json"

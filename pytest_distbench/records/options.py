@@ -332,8 +332,8 @@ class Options:
     )
     trace: TracedCases | None = _advanced(
         "profile regressed (default) or all cases once more",
-        "All ranks in one file, in the folder of --distbench-out or in .distbench/traces.",
-        metavar="CASES",
+        "All ranks in one file, in the folder of --distbench-out or in .distbench/traces; with :ranks also one each.",
+        metavar="CASES[:ranks]",
         const="regressed",
         wanted=one_of(TRACED_CASES),
         excludes={f"backend={FAKE}": "that backend moves no data and has no timings"},

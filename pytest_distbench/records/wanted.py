@@ -28,7 +28,7 @@ NoBaseline = Literal["warn", "fail", "skip"]  # what a case without a baseline d
 
 NO_BASELINE: tuple[NoBaseline, ...] = get_args(NoBaseline)
 
-TracedCases = Literal["regressed", "all"]
+TracedCases = Literal["regressed", "all", "regressed:ranks", "all:ranks"]
 
 TRACED_CASES: tuple[TracedCases, ...] = get_args(TracedCases)
 

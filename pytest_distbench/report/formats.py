@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from pytest_distbench.errors import DistbenchError, TableError, tell
 from pytest_distbench.extensions import Table
@@ -191,12 +191,16 @@ class Format:
         write: a run into a file, with its tables by name: all that have rows, or the one that was asked for.
         is_whole: whether it is of the whole run; else of one table, which ``--table`` names.
         opens_in: what shows the file, for people; empty: they know.
+        needs: what a run has to have, for people; empty: every run can be written.
+        left_out: the judged numbers of a run that it cannot hold, with the reason of each.
     """
 
     write: Callable[[RunRecord, Mapping[str, DataTable], BinaryIO], None]
     is_text: bool = True
     is_whole: bool = False
     opens_in: str = ""
+    needs: str = ""
+    left_out: Callable[[RunRecord], Sequence[str]] = lambda record: ()
 
 
 def _write_tables(
@@ -206,8 +210,8 @@ def _write_tables(
         write(table, out)
 
 
-def of_run(write: Callable[[RunRecord, BinaryIO], None]) -> Format:
-    return Format(write=lambda record, _sections, out: write(record, out), is_whole=True)
+def of_run(write: Callable[[RunRecord, BinaryIO], None], **fields: Any) -> Format:
+    return Format(write=lambda record, _sections, out: write(record, out), is_whole=True, **fields)
 
 
 def _write_text(table: DataTable, out: BinaryIO) -> None:

@@ -187,7 +187,7 @@ def trace_lines(result: CaseResult) -> list[Line]:
     if (trace := result.trace) is None:
         return []
     name = result.case.title
-    lines = [Line(f"trace of {name}: {trace.path}")] if trace.path else []
+    lines = [Line(f"trace of {name}: {path}") for path in [trace.path, *trace.of_ranks] if path]
     missing = "not whole" if trace.path else "none"
     return [*lines, Line(f"? trace of {name}: {missing}: {trace.why_not}", "doubt")] if trace.why_not else lines
 

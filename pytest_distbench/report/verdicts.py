@@ -18,16 +18,18 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from pytest_distbench.extensions import Table
+from pytest_distbench.judging.comparison import unjudged, value_by
+from pytest_distbench.judging.deciders import NO_BASELINE
 from pytest_distbench.judging.outcome import LONGEST_LINE, detection, launch_headline, planted_ratio, telling
 from pytest_distbench.judging.terms import software_changes
-from pytest_distbench.judging.words import change, current, metric_text, reference, threshold
+from pytest_distbench.judging.words import change, current, metric_text, reference, statistic_text, threshold
 from pytest_distbench.launch.starters import LAUNCHERS
 from pytest_distbench.machine.secrets import mask_text
 from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.kinds import METRIC_KINDS, grouped
 from pytest_distbench.records.launch import LaunchRecord, RankFate
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.metric import PEAK_MEMORY
+from pytest_distbench.records.metric import PEAK_MEMORY, Sample
 from pytest_distbench.records.reasons import REASONS, ReasonCode, Severity
 from pytest_distbench.records.run import STATISTICS, CaseResult, Finding
 from pytest_distbench.report import Line, escape, layout
@@ -64,8 +66,9 @@ def _text_of(result: CaseResult) -> CaseText | None:
 def case_table(result: CaseResult, *, show_all: bool) -> list[Line]:
     """The table of one case. Without ``show_all`` metrics within their thresholds are counted, not listed."""
     if not result.verdicts:
-        rows = [("", metric_text(v), current(v), str(v.launches)) for v in measured(result)] if show_all else []
-        return list(map(Line, layout(("", "metric", "this run", "n"), rows, left=2))) if rows else []
+        numbers = measured(result.launches) if show_all else []
+        rows = [("", metric_text(v), current(v), str(v.launches), statistic_text(v)) for v in numbers]
+        return list(map(Line, layout(("", "metric", "this run", "n", "statistic"), rows, left=2))) if rows else []
     text = _text_of(result)
     if text is not None and text.table is not None and result.reference.kind != "paired":
         lines = text.table(result, show_all=show_all)
@@ -79,21 +82,36 @@ def remarks_of(result: CaseResult) -> list[Line]:
     return [line for text in CASE_TEXTS.values() for line in text.remarks(result)]
 
 
-def measured(result: CaseResult) -> list[Finding]:
-    """What was measured in a case without verdicts: of each metric the median of its launches."""
-    found = grouped((m.key, m) for launch in result.launches for m in launch.measurements if m.value is not None)
-    return [
-        Finding(
-            metric=key,
-            code="not-judged",
-            unit=samples[-1].unit,
-            better=samples[-1].better,
-            at=samples[-1].at,
-            current=median(m.value for m in samples if m.value is not None),
-            launches=len(samples),
-        )
-        for key, samples in found.items()
-    ]
+def measured(launches: Iterable[LaunchRecord]) -> list[Finding]:
+    """What was measured in a case without verdicts: of each metric the number that would be judged."""
+    found = grouped((m.key, m) for launch in launches for m in launch.measurements if m.value is not None)
+    return [unjudged(samples) for samples in found.values()]
+
+
+def judged_number(result: CaseResult, samples: Sequence[Sample]) -> float | None:
+    """That of the metric that these launches measured: its verdict's, or the one that would be judged."""
+    known = [m for m in samples if m.value is not None]
+    keys = {key for m in known[:1] for key in (m.key, m.key_over_seeds)}
+    return next((v.current for v in result.verdicts if v.metric in keys), unjudged(known).current if known else None)
+
+
+def launches_by_metric(result: CaseResult) -> Callable[[Finding], list[Sample]]:
+    """What the launches that passed measured of a verdict's metric: those of the launches that its number is of."""
+    sides: dict[int, dict[str, list[Sample]]] = {}
+
+    def samples_of(verdict: Finding) -> list[Sample]:
+        launches = result.launches_of(verdict)
+        if (side := id(launches)) not in sides:
+            passed = (m for launch in launches if launch.outcome == "passed" for m in launch.measurements)
+            sides[side] = grouped((key, m) for m in passed for key in {m.key, m.key_over_seeds})
+        return sides[side].get(verdict.metric, [])
+
+    return samples_of
+
+
+def values_of(verdict: Finding, samples: Iterable[Sample]) -> list[float]:
+    """What is judged of each launch."""
+    return [value for m in samples if (value := value_by(verdict.statistic, m)) is not None]
 
 
 def verdict_rows(
@@ -117,11 +135,11 @@ def verdict_rows(
 
 def statistics_of(shown: Sequence[Finding], current: str = "this run") -> tuple[list[str], list[str]]:
     """The statistic of each verdict, if they differ; else a line below the table that says what it is."""
-    judged = [v for v in shown if v.is_judged and v.ratio is not None]
-    found = sorted({v.statistic for v in judged if not METRIC_KINDS[v.better].is_exact})
+    found = sorted({v.statistic for v in shown if statistic_text(v)})
     if len(found) > 1:
-        return [v.statistic if v.ratio is not None else "" for v in shown], []
-    return [], [f"  {current}, baseline: {STATISTICS[name]}" for name in found]
+        return list(map(statistic_text, shown)), []
+    sides = f"{current}, baseline" if any(v.baseline is not None for v in shown) else current
+    return [], [f"  {sides}: {STATISTICS[name]}" for name in found]
 
 
 def words_of_unchanged(result: CaseResult) -> str:
@@ -438,7 +456,8 @@ def number_properties(cases: Sequence[CaseResult]) -> list[tuple[str, str]]:
             rank = (1 if is_usual else 0) if verdict.is_judged else 2
             found.append((rank, _property(case, verdict.metric, _text(case, verdict))))
         if not case.verdicts and case.launches[-1].outcome == "passed":
-            found += [(2, _property(case, v.metric, current(v))) for v in measured(case)]
+            texts = ((v.metric, filter(None, [current(v), statistic_text(v)])) for v in measured(case.launches))
+            found += [(2, _property(case, metric, ", ".join(text))) for metric, text in texts]
     found += [(0, _property(c, "advisory", c.headline)) for c in cases if c.outcome == "advisory"]
     if len(found) <= MOST:
         return [text for _, text in found]
@@ -451,14 +470,16 @@ def _text(case: CaseResult, verdict: Finding) -> str:
     value = "" if verdict.current is None else current(verdict)
     if not verdict.is_judged:
         return value or "no value"
-    answer = "no baseline" if verdict.kind == "new" else verdict.kind
     moved = change(verdict) if change(verdict) != verdict.kind else ""
     most = threshold(verdict)
     allowed = {"": "", "exact": "(exact)"}.get(most, f"(threshold {most})")
     told = " ".join(filter(None, [moved, allowed])) or verdict.reason
-    compared = f"baseline {reference(verdict)}" if verdict.baseline is not None else ""
+    told = "" if told == NO_BASELINE[1] else told  # the answer says it
     stored = f"{case.update} baseline" if case.is_written else ""
-    return ", ".join(filter(None, [value, f"{answer}: {told}" if told else answer, compared, stored]))
+    without = "" if stored else "no baseline"
+    answer = ": ".join(filter(None, [without if verdict.kind == "new" else verdict.kind, told]))
+    compared = f"baseline {reference(verdict)}" if verdict.baseline is not None else ""
+    return ", ".join(filter(None, [value, answer, compared, stored, statistic_text(verdict)]))
 
 
 def _property(case: CaseResult, metric: str, text: str) -> tuple[str, str]:

@@ -13,9 +13,10 @@ from pytest_distbench.errors import DistbenchError
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.terms import Terms, accepted_changes
 from pytest_distbench.judging.thresholds import LOOKS
-from pytest_distbench.launch.trace import Side, busy_communication, write_file
+from pytest_distbench.launch.trace import Side, busy_communication, write_file, write_ranks
 from pytest_distbench.records.iteration import CANDIDATE, CaseTrace
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.options import BY_TOLERANCE
 from pytest_distbench.records.plan import LaunchRequest, Ranks
 from pytest_distbench.records.record import replace
@@ -39,7 +40,7 @@ def wants_trace(settings: Settings, result: CaseResult) -> bool:
     if settings.trace is None or not settings.judges or result.launches[-1].outcome != "passed":
         return False
     slower = [v for v in result.verdicts if v.kind == "regressed" and (is_clock(v, v.unit) or v.unit == "s")]
-    return settings.trace == "all" or (bool(slower) and not result.xfail_perf)
+    return settings.trace in ("all", "all:ranks") or (bool(slower) and not result.xfail_perf)
 
 
 def trace_case(
@@ -78,6 +79,11 @@ def trace_case(
     path = known.with_name(known.name + SUFFIX)
     try:
         files = {path: write_file(list(traced.values()))}
+        folders = []
+        for called, _, seen in traced.values() if str(settings.trace).endswith(":ranks") else ():
+            folders.append(folder := known.with_name(f"{known.name}.{called}"))
+            of_ranks = write_ranks(seen, request.case.conditions.backend)
+            files |= {LaunchFiles(folder).whole_trace(rank): content for rank, content in of_ranks.items()}
         files |= {settings.traces / ".gitignore": b"*\n"} if settings.logs is None else {}
         for target, content in files.items():
             with replace_file(target, next_step="Give a writable folder: --distbench-out DIR") as file:
@@ -85,7 +91,7 @@ def trace_case(
     except DistbenchError as error:
         return CaseTrace(why_not=str(error))
     sides = {name: busy_communication(side[2]) for name, side in traced.items()}
-    return CaseTrace(path=str(path), sides=sides, why_not="; ".join(troubles))
+    return CaseTrace(path=str(path), of_ranks=[*map(str, folders)], sides=sides, why_not="; ".join(troubles))
 
 
 HERE = Variant(revision=None, interpreter=None)  # this tree, without the delay

@@ -1,4 +1,4 @@
-"""The judged numbers of a run in the formats of dashboards: medians over launches, with their spread."""
+"""The judged numbers of a run in the formats of dashboards: those of its tables, with their statistic and launches."""
 
 from __future__ import annotations
 
@@ -9,23 +9,31 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from pytest_distbench.errors import DistbenchError
-from pytest_distbench.judging.terms import by_metric
+from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.records.environment import SETTINGS
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.metric import Sample
-from pytest_distbench.records.run import CaseResult, RunRecord
+from pytest_distbench.records.run import CaseResult, Finding, RunRecord
 from pytest_distbench.report.formats import of_run
+from pytest_distbench.report.verdicts import launches_by_metric, measured, values_of
+from pytest_distbench.units import counted
 
 _WORDS = {1: "lower", -1: "higher"}
+_CHOICES = ("cpu_capability", "threads")  # parts of ``software`` that are no versions, besides SETTINGS
 
 
-def _numbers(record: RunRecord) -> Iterator[tuple[CaseResult, Sample, list[float]]]:
+def _judged(record: RunRecord) -> Iterator[tuple[CaseResult, Finding, list[float], str]]:
+    """Every judged metric with the values of its launches, and why dashboards cannot hold it; empty: they can."""
     for result in record.results:
-        launches = [launch for launch in result.launches if launch.outcome == "passed"]
-        for found in by_metric(launches).values():
-            values = [float(m.value) for m in found if m.value is not None]
-            if values and found[0].is_judged and METRIC_KINDS[found[0].better].shape != "series":
-                yield result, found[0], values
+        samples_of = launches_by_metric(result)
+        for number in result.verdicts or measured(x for x in result.launches if x.outcome == "passed"):
+            if number.is_judged and number.metric != FINGERPRINT:
+                is_series = METRIC_KINDS[number.better].shape == "series"
+                why_not = "a series" if is_series else "no value" if number.current is None else ""
+                yield result, number, values_of(number, samples_of(number)), why_not
+
+
+def _left_out(record: RunRecord) -> list[str]:
+    return [f"{_name_of(result)} {number.metric} ({why})" for result, number, _, why in _judged(record) if why]
 
 
 def _name_of(result: CaseResult) -> str:
@@ -36,21 +44,21 @@ def _name_of(result: CaseResult) -> str:
 def write_github_action_benchmark(better: str) -> Callable[[RunRecord, BinaryIO], None]:
     """A writer for ``customSmallerIsBetter`` or ``customBiggerIsBetter`` of benchmark-action/github-action-benchmark.
 
-    Its file has one direction, and may not be empty.
+    Its file has one direction, and may not be empty. A number that may neither rise nor fall is in both.
     """
     sign = {"smaller": 1, "bigger": -1}[better]
 
     def write(record: RunRecord, out: BinaryIO) -> None:
         rows = [
             {
-                "name": f"{_name_of(result)} {sample.key}",
-                "unit": sample.unit or "1",
-                "value": statistics.median(values),
+                "name": f"{_name_of(result)} {number.metric}",
+                "unit": number.unit or "1",
+                "value": number.current,
                 "range": f"± {statistics.stdev(values) if len(values) > 1 else 0.0:.3g}",
-                "extra": f"{len(values)} launches on {result.environment.platform}",
+                "extra": f"{number.statistic}, {counted(len(values), 'launch')} on {result.environment.platform}",
             }
-            for result, sample, values in _numbers(record)
-            if METRIC_KINDS[sample.better].sign == sign
+            for result, number, values, why_not in _judged(record)
+            if not why_not and _direction(number) in (sign, 0)
         ]
         if not rows:
             raise DistbenchError(
@@ -61,16 +69,27 @@ def write_github_action_benchmark(better: str) -> Callable[[RunRecord, BinaryIO]
     return write
 
 
+def _direction(number: Finding) -> int:
+    """1 where a larger one is worse, -1 where a smaller one is, 0 where both are."""
+    kind = METRIC_KINDS[number.better]
+    return kind.sign or kind.counts_steps - kind.has_floor
+
+
 def write_pytorch_benchmark(record: RunRecord, out: BinaryIO) -> None:
     """Records of PyTorch's benchmark database, as ``upload-benchmark-results`` of pytorch/test-infra takes them.
 
     Its table, version 3 (``clickhouse_db_schema/oss_ci_benchmark_v3``), has one benchmark by name, whose models are our
     cases; what it has no column for is text in an ``extra_info``. Commit, branch and job are the uploader's.
     """
-    _write_json([_pytorch_record(record, *number) for number in _numbers(record)], out)
+    rows = [
+        _pytorch_record(record, result, number, values)
+        for result, number, values, why_not in _judged(record)
+        if not why_not
+    ]
+    _write_json(rows, out)
 
 
-def _pytorch_record(record: RunRecord, result: CaseResult, sample: Sample, values: list[float]) -> dict[str, Any]:
+def _pytorch_record(record: RunRecord, result: CaseResult, number: Finding, values: list[float]) -> dict[str, Any]:
     case, environment = result.case, result.environment
     # The hosts that its ranks lived on: several of them mark a distributed benchmark.
     ranks = Counter(result.launches[-1].hosts or ["host0"] * case.world_size)
@@ -80,17 +99,19 @@ def _pytorch_record(record: RunRecord, result: CaseResult, sample: Sample, value
         else {"cpu_info": environment.device, "cpu_count": environment.cores}
         for host, count in ranks.items()
     }
-    versions = {name: version for name, version in environment.software.items() if name not in SETTINGS}
+    choices = {name: value for name, value in environment.software.items() if name in {*SETTINGS, *_CHOICES}}
+    versions = {name: value for name, value in environment.software.items() if name not in choices}
     return {
         "benchmark": {
             "name": "pytest-distbench",
-            "mode": "training",
+            "mode": "training" if _trains(result) else "",
             "dtype": str(case.params.get("dtype", "")),
             "extra_info": {
                 "platform": environment.platform,
                 "world_size": str(case.world_size),
                 "launcher": case.conditions.launcher,
                 "commit": record.commit,
+                **choices,
             },
         },
         "runners": [{"type": environment.platform, "name": host, **found} for host, found in hosts.items()],
@@ -102,17 +123,28 @@ def _pytorch_record(record: RunRecord, result: CaseResult, sample: Sample, value
         },
         "dependencies": {name: {"version": version} for name, version in versions.items()},
         "metric": {
-            "name": sample.key,
-            "benchmark_values": values,
-            "extra_info": {"unit": sample.unit, "better": sample.better},
+            "name": number.metric,
+            "benchmark_values": [number.current],
+            "extra_info": {
+                "unit": number.unit,
+                "better": number.better,
+                "statistic": number.statistic,
+                "launches": json.dumps(values),
+            },
         },
     }
+
+
+def _trains(result: CaseResult) -> bool:
+    last = result.launches[-1]
+    has_steps = any(seen.totals.get("optimizer_steps") for seen in last.fingerprints.values())
+    return has_steps or any(METRIC_KINDS[m.better].is_of_training for m in last.measurements)
 
 
 def _write_json(content: object, out: BinaryIO) -> None:
     out.write(json.dumps(content, indent=1).encode() + b"\n")
 
 
-SMALLER = of_run(write_github_action_benchmark("smaller"))
-BIGGER = of_run(write_github_action_benchmark("bigger"))
-PYTORCH = of_run(write_pytorch_benchmark)
+SMALLER = of_run(write_github_action_benchmark("smaller"), left_out=_left_out)
+BIGGER = of_run(write_github_action_benchmark("bigger"), left_out=_left_out)
+PYTORCH = of_run(write_pytorch_benchmark, left_out=_left_out)

@@ -1,6 +1,6 @@
 """Metrics over many run records, and where their level changed: ``distbench history``, and charts of a page.
 
-A trend is a metric of a case on one platform, a point for each run: the median of the launches that passed.
+A trend is a metric of a case on one platform, a point for each run: the judged number of the launches that passed.
 
 A level holds for at least :data:`LEAST_RUNS` runs: one that stands out alone is noise. The segments are those whose
 squared deviations from their means are smallest, at a price for each further one (PELT: Killick, Fearnhead and
@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 from pytest_distbench.commands import Subcommand, choose_names
 from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFileError
+from pytest_distbench.judging.comparison import unjudged
 from pytest_distbench.records.kinds import METRIC_KINDS, grouped
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.run import CaseResult, RunRecord
@@ -50,7 +51,7 @@ class Point(NamedTuple):
     Attributes:
         at: UTC, ISO 8601: the run's start.
         commit: that was measured; empty where nobody knows.
-        value: median over launches, in the metric's unit.
+        value: of its launches the number that is judged, in the metric's unit.
     """
 
     at: str
@@ -122,12 +123,12 @@ def read_history(folder: Path, *, last: int = USUAL_LAST) -> tuple[list[Trend], 
             passed = (launch for launch in result.launches if launch.outcome == "passed")
             measured = grouped((m.key, m) for launch in passed for m in launch.measurements)
             for samples in measured.values():
-                if values := [m.value for m in samples if m.value is not None]:
+                if (number := unjudged(samples).current) is not None:
                     trend = Trend(result=result, sample=samples[0])
                     key = (*trend.case, trend.metric, trend.sample.unit, trend.sample.better)
                     known = trends.setdefault(key, trend)
                     known.is_slow = is_slow and (known.is_slow or not known.points)
-                    known.points.append(Point(at, record.commit, float(statistics.median(values))))
+                    known.points.append(Point(at, record.commit, float(number)))
     return [trends[key] for key in sorted(trends)], [run[0] for run in runs], problems
 
 

@@ -3,7 +3,8 @@
 pytest-benchmark is handed times where an option of its own asks for something: for its table, its JSON, its saved runs
 and its comparisons. The verdict of a test never depends on it: what goes over is measured and judged already. Each time
 becomes one benchmark, made as pytest-benchmark makes its own: ``BenchmarkFixture.pedantic`` with a clock that replays
-the launches, so that a round is a launch. The other two leave out what JUnit and JSON reports show.
+one round, which is the judged number, so that whatever is read of its statistics agrees with our tables. The other two
+leave out what JUnit and JSON reports show.
 """
 
 from __future__ import annotations
@@ -127,21 +128,18 @@ class PytestBenchmarkPlugin:
 def benchmarks(results: Sequence[CaseResult]) -> Iterator[SimpleNamespace]:
     """Every judged time of every case, except of cases whose ranks failed: those measured only a part.
 
-    Each is a node as pytest-benchmark reads one, with ``rounds_s``, the value of each launch. It is called by the
+    Each is a node as pytest-benchmark reads one, with ``judged_s``, the judged number. It is called by the
     test's function, id and metric: ``test_a[ws2]:latency[message_bytes=4096]``; ``nodeid`` has the test's path besides,
     and comparisons go by it. A case is a group, so that a sweep is one table. ``callspec.params`` is what
     ``--benchmark-group-by=param:NAME`` can use.
     """
-    from pytest_distbench.records.kinds import grouped
+    from pytest_distbench.report.verdicts import launches_by_metric
 
     for result in results:
-        if result.launches[-1].outcome != "passed":
-            continue
-        found = (m for launch in result.launches for m in launch.measurements)
-        measured = grouped((m.key, m) for m in found if m.value is not None and m.value > 0)
-        for verdict in result.verdicts:
-            if verdict.unit == "s" and verdict.better == "lower" and verdict.metric in measured:
-                yield _benchmark(result, verdict, measured[verdict.metric])
+        samples_of = launches_by_metric(result)
+        for verdict in result.verdicts if result.launches[-1].outcome == "passed" else ():
+            if verdict.unit == "s" and verdict.better == "lower" and (verdict.current or 0.0) > 0:
+                yield _benchmark(result, verdict, samples_of(verdict))
 
 
 def hand_over(results: Sequence[CaseResult], receiver: BenchmarkSession) -> None:
@@ -152,7 +150,7 @@ def hand_over(results: Sequence[CaseResult], receiver: BenchmarkSession) -> None
     from pytest_benchmark.fixture import BenchmarkFixture
 
     for node in {node.nodeid: node for node in benchmarks(results)}.values():
-        options = {**receiver.options, "timer": SimpleNamespace(target=_replay(node.rounds_s)), "cprofile": False}
+        options = {**receiver.options, "timer": SimpleNamespace(target=_replay(node.judged_s)), "cprofile": False}
         fixture = BenchmarkFixture(
             node,
             add_stats=receiver.benchmarks.append,
@@ -163,44 +161,43 @@ def hand_over(results: Sequence[CaseResult], receiver: BenchmarkSession) -> None
             **options,
         )
         fixture.extra_info.update(node.extra_info)
-        fixture.pedantic(lambda: None, rounds=len(node.rounds_s))
+        fixture.pedantic(lambda: None)
 
 
-def _replay(rounds_s: Sequence[float]) -> Callable[[], float]:
-    """A clock that is read before and after each round. It starts at 0.0 each time, so no digit is lost."""
-    readings = (reading for value in rounds_s for reading in (0.0, value))
+def _replay(judged_s: float) -> Callable[[], float]:
+    """A clock that is read before and after the round. It starts at 0.0, so no digit is lost."""
+    readings = iter((0.0, judged_s))
 
-    def distbench_launches() -> float:
+    def distbench_judged() -> float:
         return next(readings)
 
-    return distbench_launches
+    return distbench_judged
 
 
-def _benchmark(result: CaseResult, verdict: Finding, measured: Sequence[Sample]) -> SimpleNamespace:
-    import statistics
-
+def _benchmark(result: CaseResult, verdict: Finding, samples: Sequence[Sample]) -> SimpleNamespace:
+    from pytest_distbench.report.verdicts import values_of
     from pytest_distbench.units import GIGABYTE
 
     case, environment = result.case, result.environment
     test = f"{case.test}[{case.name}]" if case.name else case.test
     fullname = f"{test}:{verdict.metric}"
-    rounds_s = [m.value for m in measured if m.value is not None]
+    judged_s = float(verdict.current or 0.0)
     scalars = {name: value for name, value in case.params.items() if isinstance(value, bool | int | float | str)}
     params = {**scalars, **verdict.at, "world_size": case.world_size, "metric": verdict.name}
     bandwidths: dict[str, float] = {}  # in GB/s (1e9 bytes) as nccl-tests defines them
     size, factor = verdict.at.get("message_bytes"), verdict.facts.get("busbw_factor")
     if isinstance(size, int | float):
-        algbw = bandwidths["algbw_gb_per_s"] = size / statistics.median(rounds_s) / GIGABYTE
+        algbw = bandwidths["algbw_gb_per_s"] = size / judged_s / GIGABYTE
         if isinstance(factor, int | float):
             bandwidths["busbw_gb_per_s"] = algbw * factor
-    spreads = [m.spread for m in measured if m.spread is not None and m.spread.n]
+    spreads = [m.spread for m in samples if m.spread is not None and m.spread.n]
     inside = {
         "iterations": [s.n for s in spreads],
         "median_s": [s.median for s in spreads],
         "p95_s": [s.p95 for s in spreads],
         "p99_s": [s.p99 for s in spreads],
     }
-    if len(spreads) < len(measured):
+    if len(spreads) < len(samples):
         inside = {}
     return SimpleNamespace(
         name=fullname.rpartition("::")[2],
@@ -208,7 +205,7 @@ def _benchmark(result: CaseResult, verdict: Finding, measured: Sequence[Sample])
         _nodeid=fullname,  # version 5.2 reads this one
         group=test,
         callspec=SimpleNamespace(id=f"{case.name}:{verdict.metric}", params=params),
-        rounds_s=rounds_s,
+        judged_s=judged_s,
         extra_info={
             "world_size": case.world_size,
             "backend": case.conditions.backend,
@@ -217,6 +214,8 @@ def _benchmark(result: CaseResult, verdict: Finding, measured: Sequence[Sample])
             "platform": environment.platform,
             "software": environment.software,
             "verdict": verdict.kind,
+            "statistic": verdict.statistic,
+            "launches_s": values_of(verdict, samples),
             **verdict.at,
             **bandwidths,
             **inside,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pandas as pd
@@ -62,6 +63,21 @@ def test_report_prints_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     text = capsys.readouterr().out
     assert "test_a[ws2]  2 ranks, gloo, warm launcher, 1 launch" in text
     assert "suites/test_a.py::test_a[ws2]: launch 1 failed: hung in body" in text
+
+
+def test_a_format_says_beside_its_file_which_numbers_it_cannot_hold(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured = result(0.01)
+    step = replace(measured.verdicts[0], current=0.01)
+    curve = replace(step, metric="loss_curve", better="curve")
+    path = record(tmp_path / "run.json", replace(measured, verdicts=[step, curve]))
+    assert main(["report", path, "--format", "github-action-benchmark-smaller"]) == 0
+    told = capsys.readouterr()
+
+    assert [row["value"] for row in json.loads(told.out)] == [0.01]
+    assert told.err.startswith("not in github-action-benchmark-smaller: ")
+    assert told.err.endswith(" loss_curve (a series)\n")
 
 
 def test_report_writes_a_table_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -177,7 +177,7 @@ def test_slots_are_drawn_with_their_workers_of_jobs_pools_and_servings() -> None
 
 
 def test_a_run_without_an_elastic_job_has_no_timeline() -> None:
-    with pytest.raises(DistbenchError, match="has no elastic job, and so no timeline: --format trace writes nothing"):
+    with pytest.raises(DistbenchError, match="has no elastic job, and --format trace writes the timelines of these"):
         write_trace(run(result()), io.BytesIO())
 
 

@@ -93,7 +93,7 @@ def test_a_regression_has_one_file_of_both_sides_and_all_ranks_with_their_phases
 ) -> None:
     result = run_inside(
         "test_it.py", "-k", "test_step or test_plain", "--world-size=2", "--distbench-against=HEAD",
-        "--distbench-trace", "--distbench-json=r.json",
+        "--distbench-trace=regressed:ranks", "--distbench-json=r.json",
     )  # fmt: skip
     cases = {case.case.function: case for case in read_run_record(repository.path / "r.json").results}
     trace = cases["test_step"].trace
@@ -113,6 +113,12 @@ def test_a_regression_has_one_file_of_both_sides_and_all_ranks_with_their_phases
         assert [seen[rank, name] for name in ("forward", "communication", "step #0", "step #9")] == [10, 10, 1, 1]
         assert seen[rank, "gloo:all_reduce"] >= 10
     assert (trace.path, trace.why_not) == (str(path), "")
+    of_ranks = [path.with_name(f"ws2.gloo.warm.{side}") for side in ("base", "candidate")]
+    assert trace.of_ranks == [*map(str, of_ranks)]
+    for folder in of_ranks:
+        assert sorted(file.name for file in folder.iterdir()) == ["rank0.json.gz", "rank1.json.gz"]
+        counted = [sum(e["name"] == "ProfilerStep#9" for e in events_of(file)) for file in folder.iterdir()]
+        assert counted == [1, 1]
     assert list(trace.sides) == [f"HEAD ({commit})", "candidate"]
     assert trace.busy["step"].iterations == 10
     assert 0 < trace.busy["step"].time_s < trace.busy["step"].iteration_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from support.plans import make_plan
 
 from pytest_distbench.errors import ReadingError
 from pytest_distbench.launch import trace as module
-from pytest_distbench.launch.trace import Event, LoopTrace, Side, busy_communication, origin, read_traces
+from pytest_distbench.launch.trace import Event, LoopTrace, Side, busy_communication, origin, read_traces, write_ranks
 from pytest_distbench.records.iteration import iteration_name
 
 
@@ -137,6 +138,25 @@ def test_each_rank_of_each_side_is_a_process_and_sides_begin_together() -> None:
 
     assert len(ids) == 8
     assert all(ids.count(number) == 2 for number in ids)
+
+
+def test_of_each_rank_there_can_be_a_file_in_the_form_that_hta_reads() -> None:
+    """HTA 0.5.0 searches the text for the rank, and takes the iterations of torch's own schedule alone."""
+    loops = [
+        loop_trace(event("f", at + 1, at + 2), rank=rank, loop=loop, steps=[(at, at + 3), (at + 5, at + 8)])
+        for rank in (0, 1)
+        for loop, at in (("step", 1e12), ("other", 1e12 + 20))
+    ]
+    texts = {rank: gzip.decompress(text).decode() for rank, text in write_ranks(loops, "gloo").items()}
+    found = {int(re.search(r'"rank":\s+(\d+)', text)[1]): json.loads(text) for text in texts.values()}
+
+    assert found.keys() == texts.keys() == {0, 1}
+    for rank, document in found.items():
+        events = document["traceEvents"]
+        steps = {e["name"]: e["ts"] for e in events if e["name"].startswith("ProfilerStep")}
+        assert document["distributedInfo"] == {"rank": rank, "world_size": 2, "backend": "gloo"}
+        assert steps == {"ProfilerStep#0": 0, "ProfilerStep#1": 5, "ProfilerStep#2": 20, "ProfilerStep#3": 25}
+        assert names(events) == {1: f"rank {rank}"}
 
 
 def test_what_comes_before_the_first_iteration_does_not_shift_a_side() -> None:

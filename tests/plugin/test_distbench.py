@@ -33,7 +33,10 @@ UNJUDGED = "nothing was measured that can be judged"
         ("distbench.run(body, params={'x': {1, 2}})", "*params?'x'? is not JSON-able*set*"),
         ("distbench.judge('v', [])", "*judge('v'): no value to judge*"),
         ("distbench.run(body, params={'stand_in': {'a!info': 1}})", f"*{UNJUDGED}: the body recorded a; *"),
-        ("[distbench.run(body, params={'stand_in': {'a': 1}}) for _ in range(2)]", "*already has a run named*"),
+        (
+            "[distbench.run(body, params={'stand_in': {'a': 1}}) for _ in range(2)]",
+            "*already has a run without a name*",
+        ),
     ],
 )
 def test_misuse_in_a_test_is_a_failure_without_our_traceback(project: Project, line: str, message: str) -> None:

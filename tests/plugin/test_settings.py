@@ -78,7 +78,10 @@ def refused(made: pytest.Pytester, told: str, *arguments: str) -> None:
             ["--distbench-control", "--distbench-backend=fake"],
             "*that backend has none: leave out --distbench-backend fake*",
         ),
-        (["--distbench-trace=slow"], "*distbench-trace*'slow'; wanted one of regressed, all*"),
+        (
+            ["--distbench-trace=slow"],
+            "*distbench-trace*'slow'; wanted one of regressed, all, regressed:ranks, all:ranks*",
+        ),
         (["--distbench-trace", "test_it.py"], "*took 'test_it.py' for its value, which is one of regressed*"),
         (["--distbench-trace", "--distbench-backend=fake:-1"], "*has no timings: leave out --distbench-backend fake*"),
         (["--distbench-platform", "../x"], "*'../x' is not a usable name*"),

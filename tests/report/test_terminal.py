@@ -133,13 +133,17 @@ def test_that_nothing_judges_the_learning_is_told_until_there_is_a_baseline(
 
 def test_a_trace_is_told_with_its_file_and_with_what_is_missing_of_it() -> None:
     told = [
-        CaseTrace(path="a.gz"), CaseTrace(path="b.gz", why_not="HEAD: it failed"), CaseTrace(why_not="a pool"), None,
-    ]  # fmt: skip
+        CaseTrace(path="a.gz", of_ranks=["a"]),
+        CaseTrace(path="b.gz", why_not="HEAD: it failed"),
+        CaseTrace(why_not="a pool"),
+        None,
+    ]
     cases = [replace(result(verdict()), trace=trace) for trace in told]
     lines = end_of(cases)
 
     assert [line.text for line in lines if "trace" in line.text] == [
         "trace of test_a[ws2]: a.gz",
+        "trace of test_a[ws2]: a",
         "trace of test_a[ws2]: b.gz",
         "? trace of test_a[ws2]: not whole: HEAD: it failed",
         "? trace of test_a[ws2]: none: a pool",

@@ -182,11 +182,11 @@ EIGHT: dict[str, Any] = {"better": "exact", "threshold": 0.0, "unit": "", "curre
 @pytest.mark.parametrize(
     ("told", "text"),
     [
-        (verdict("beyond-threshold"), "30 ms, regressed: +50.0 % (threshold +10%), baseline 20 ms"),
-        (verdict("within-threshold", ratio=1.0), "20 ms, unchanged: +0.0 % (threshold +10%), baseline 20 ms"),
+        (verdict("beyond-threshold"), "30 ms, regressed: +50.0 % (threshold +10%), baseline 20 ms, median"),
+        (verdict("within-threshold", ratio=1.0), "20 ms, unchanged: +0.0 % (threshold +10%), baseline 20 ms, median"),
         (verdict("beyond-threshold", **EIGHT), "8, regressed: +14.3 % (exact), baseline 7"),
-        (verdict("no-baseline", **NONE), "30 ms, no baseline"),
-        (verdict("other-workload", **NONE, reason="another workload"), "30 ms, inconclusive: another workload"),
+        (verdict("no-baseline", **NONE), "30 ms, no baseline, median"),
+        (verdict("other-workload", **NONE, reason="another one"), "30 ms, inconclusive: another one, median"),
         (verdict("communication", current=None, **NONE, reason="1 all_reduce"), "changed: 1 all_reduce"),
         (verdict("no-baseline", better="info", baseline=None), "30 ms"),
     ],
@@ -208,10 +208,16 @@ def test_exported_names_are_short_and_those_of_baseline_files() -> None:
     assert "\x1b" not in found[1][1]
 
 
-def test_what_was_only_measured_is_shown_as_the_median_of_its_launches() -> None:
-    launches = [passed(Sample(name="step", unit="s", better="lower", value=value)) for value in (0.02, 0.04, 0.03)]
+def test_a_first_run_says_once_that_its_number_is_the_new_baseline() -> None:
+    first = result(verdict("no-baseline", **NONE, reason="no baseline for this metric"), update="new")
 
-    assert number_properties([result(launches=launches)]) == [("distbench.step", "30 ms")]
+    assert number_properties([first]) == [("distbench.step", "30 ms, new baseline, median")]
+
+
+def test_what_was_only_measured_is_shown_by_the_statistic_that_would_be_judged() -> None:
+    launches = [passed(Sample(name="step", unit="s", better="lower", value=value)) for value in (0.02, 0.08)]
+
+    assert number_properties([result(launches=launches)]) == [("distbench.step", "40 ms, geometric mean")]
 
 
 def test_of_many_numbers_those_that_did_not_stay_are_kept_in_the_order_of_the_sweep() -> None:

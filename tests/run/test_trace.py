@@ -41,7 +41,8 @@ def test_a_regression_of_a_clock_or_a_rate_gets_one_and_where_all_are_asked_for_
     case: CaseResult, expected: bool
 ) -> None:
     assert wants(case) is expected
-    assert wants(case, "all") is (case.launches != FAILED)
+    assert wants(case, "regressed:ranks") is expected
+    assert wants(case, "all") is wants(case, "all:ranks") is (case.launches != FAILED)
     assert not wants(case, "all", judges=False)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import math
 
 import pytest
-from support.results import result, run
+from support.results import result, run, verdict
 
 from pytest_distbench.errors import DistbenchError
+from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.record import replace
@@ -44,30 +46,34 @@ def written(name: str, *results: CaseResult) -> str:
 
 @pytest.mark.parametrize(
     ("better", "metric", "unit", "value", "spread"),
-    [("smaller", "latency[message_bytes=4096]", "s", 0.03, "± 0.0141"), ("bigger", "busbw", "B/s", 5e9, "± 1.41e+09")],
+    [
+        ("smaller", "latency[message_bytes=4096]", "s", math.sqrt(0.02 * 0.04), "± 0.0141"),
+        ("bigger", "busbw", "B/s", math.sqrt(24) * 1e9, "± 1.41e+09"),
+    ],
 )
 def test_github_action_benchmark_has_a_file_for_each_direction(
     better: str, metric: str, unit: str, value: float, spread: str
 ) -> None:
     [row] = json.loads(written(f"github-action-benchmark-{better}", MEASURED))
 
-    usual = {"value": pytest.approx(value), "range": spread, "extra": "2 launches on cpu-x"}
+    usual = {"value": pytest.approx(value), "range": spread, "extra": "geometric mean, 2 launches on cpu-x"}
     assert row == {"name": f"{CASE} {metric}", "unit": unit, **usual}
 
 
-def test_pytorchs_database_has_every_launch() -> None:
+def test_pytorchs_database_has_the_judged_number_and_every_launch() -> None:
     first, second = json.loads(written("pytorch-benchmark", MEASURED))
 
     ran = {"platform": "cpu-x", "world_size": "2", "launcher": "warm", "commit": "c0ffee"}
-    metric = {"name": "latency[message_bytes=4096]", "benchmark_values": [0.02, 0.04]}
+    metric = {"name": "latency[message_bytes=4096]", "benchmark_values": [pytest.approx(math.sqrt(0.02 * 0.04))]}
+    made_of = {"unit": "s", "better": "lower", "statistic": "geometric mean", "launches": "[0.02, 0.04]"}
     assert first == {
-        "benchmark": {"name": "pytest-distbench", "mode": "training", "dtype": "", "extra_info": ran},
+        "benchmark": {"name": "pytest-distbench", "mode": "", "dtype": "", "extra_info": ran},
         "runners": [{"type": "cpu-x", "name": "host0", "cpu_info": "X", "cpu_count": 2}],
         "model": {"name": CASE, "type": "ranks", "backend": "gloo", "origins": ["suites/test_a.py"]},
         "dependencies": {"torch": {"version": "2.14.0"}},
-        "metric": metric | {"extra_info": {"unit": "s", "better": "lower"}},
+        "metric": metric | {"extra_info": made_of},
     }
-    assert second["metric"]["benchmark_values"] == [4e9, 6e9]
+    assert second["metric"]["extra_info"]["launches"] == "[4000000000.0, 6000000000.0]"
 
 
 COLUMNS = {
@@ -83,7 +89,7 @@ COLUMNS = {
 def test_pytorchs_database_has_a_column_for_all_that_it_is_given_and_a_runner_for_each_host() -> None:
     on_gpus = replace(MEASURED, case=replace(MEASURED.case, device="cuda", params={"dtype": "bfloat16"}))
     of_hosts = [replace(launch, hosts=["host0", "host0", "host1"]) for launch in on_gpus.launches]
-    environment = replace(on_gpus.environment, software={"torch": "2.14.0", "deterministic": "true"})
+    environment = replace(on_gpus.environment, software={"torch": "2.14.0", "deterministic": "true", "threads": "2"})
     rows = json.loads(written("pytorch-benchmark", replace(on_gpus, launches=of_hosts, environment=environment)))
 
     for row in rows:
@@ -95,6 +101,53 @@ def test_pytorchs_database_has_a_column_for_all_that_it_is_given_and_a_runner_fo
             assert all(isinstance(text, str) for text in found.get("extra_info", {}).values())
     assert [(runner["name"], runner["gpu_count"]) for runner in rows[0]["runners"]] == [("host0", 2), ("host1", 1)]
     assert rows[0]["benchmark"]["dtype"] == "bfloat16"
+    assert rows[0]["benchmark"]["extra_info"]["threads"] == "2"
+    assert rows[0]["dependencies"] == {"torch": {"version": "2.14.0"}}
+
+
+def test_a_case_that_trains_says_so() -> None:
+    loss = Sample(name="final_loss", unit="", better="same", value=0.5)
+    [row] = json.loads(written("pytorch-benchmark", result(launches=[launch(0, loss)])))
+
+    assert row["benchmark"]["mode"] == "training"
+
+
+@pytest.mark.parametrize(
+    ("better", "files"),
+    [
+        ("same", "smaller bigger"),
+        ("exact", "smaller bigger"),
+        ("memory", "smaller"),
+        ("steps", "smaller"),
+        ("floor", "bigger"),
+    ],
+)
+def test_a_number_that_is_to_stay_is_in_the_files_of_both_directions(better: str, files: str) -> None:
+    other = [latency(0.02), rate(4e9)]  # no file is empty
+    measured = result(launches=[launch(0, *other, Sample(name="n", unit="", better=better, value=7.0))])
+    found = {
+        name: [
+            row["value"]
+            for row in json.loads(written(f"github-action-benchmark-{name}", measured))
+            if "] n" in row["name"]
+        ]
+        for name in ("smaller", "bigger")
+    }
+
+    assert found == {name: [7.0] * (name in files) for name in ("smaller", "bigger")}
+
+
+def test_exports_have_the_number_of_the_verdict_and_say_which_have_none() -> None:
+    told = verdict(statistic="sqrt(min x p25)", current=0.011)
+    curve = verdict(metric="loss_curve", better="curve", unit="")
+    missing = verdict("not-measured", metric="gone", current=None)
+    fingerprint = verdict("communication", metric=FINGERPRINT, current=None)
+    case = replace(MEASURED, verdicts=[told, curve, missing, fingerprint])
+    made = FORMATS["github-action-benchmark-smaller"]
+    [row] = json.loads(written("github-action-benchmark-smaller", case))
+
+    assert (row["value"], row["extra"]) == (0.011, "sqrt(min x p25), 0 launches on cpu-x")
+    assert made.left_out(run(case)) == [f"{CASE} loss_curve (a series)", f"{CASE} gone (no value)"]
 
 
 def test_a_file_of_a_direction_that_no_number_has_is_refused() -> None:

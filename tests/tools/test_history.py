@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import geometric_mean
 
 import pandas as pd
 import pytest
@@ -202,13 +203,13 @@ def values(folder: Path, last: int = 100) -> dict[str, list[float]]:
     return {trend.metric: [point.value for point in trend.points] for trend in read_history(folder, last=last)[0]}
 
 
-def test_a_metric_has_the_median_of_each_run_by_their_start(tmp_path: Path) -> None:
+def test_a_metric_has_the_judged_number_of_each_run_by_their_start(tmp_path: Path) -> None:
     write_day(tmp_path, 2, 2.0)
     write_day(tmp_path / "below", 1, 1.0, 1.5, 1.25)
     [found], starts, _ = read_history(tmp_path)
 
     assert [(point.at[:10], point.commit, point.value) for point in found.points] == [
-        ("2026-01-01", "c1", 1.25), ("2026-01-02", "c2", 2.0),
+        ("2026-01-01", "c1", geometric_mean([1.0, 1.5, 1.25])), ("2026-01-02", "c2", 2.0),
     ]  # fmt: skip
     case, unit = found.result, found.sample.unit
     assert (case.case.title, case.nodeid, unit) == ("test_a[ws2]", "suites/test_a.py::test_a[ws2]", "s")
@@ -240,7 +241,7 @@ def test_only_the_last_runs_count_where_that_is_asked_for(tmp_path: Path) -> Non
     for day in (3, 1, 2):
         write_day(tmp_path, day, float(day))
 
-    assert values(tmp_path, last=2) == {"step": [2.0, 3.0]}
+    assert values(tmp_path, last=2) == {"step": [2.0, pytest.approx(3.0)]}
 
 
 def test_a_trend_is_a_dot_per_run_and_a_line_per_level_by_date_and_by_commit() -> None:

@@ -1,13 +1,16 @@
-"""Hands a run's numbers to pytest-benchmark, pytest-html and Allure."""
+"""Hands a run's numbers to pytest-benchmark, pytest-html and Allure; and judges beside other plugins as without."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
+from statistics import geometric_mean
 from typing import Any
 
 import pytest
 from support.metrics import passed
+from support.projects import stored
 from support.results import point, result
 
 from pytest_distbench.records.metric import Sample, Spread
@@ -30,8 +33,6 @@ def test_numbers_are_a_table_of_judged_times_and_nothing_of_other_tests() -> Non
     assert log[2:-1] == ["metric  this run", "step    20 ms", "count   7 &lt; 8"]
 
     assert shown(("mine", "1")) == []
-
-    assert [made.rounds_s for made in benchmarks([result_of([None, 2.0])])] == [[2.0]]
 
     made = result_of([1.0, 2.0])
     failed = replace(made.launches[1], outcome="failed")
@@ -66,8 +67,10 @@ def entries(text: str) -> dict[str, dict[str, Any]]:
 
 def result_of(values: list[float | None], *, unit: str = "s", better: str = "lower") -> CaseResult:
     """A case of a sweep with one point, one launch per value."""
-    summary = Spread(n=50, minimum=1.0, p25=1.0, median=1.5, p95=2.0, p99=3.0, mean=1.5, stdev=0.1)
-    judged = replace(point(4000), unit=unit, better=better)
+    summary = Spread(n=50, minimum=1e-6, p25=1.0, median=1.5, p95=2.0, p99=3.0, mean=1.5, stdev=0.1)
+    known = [value for value in values if value is not None]
+    current = None if not known else geometric_mean(known) if all(known) else 0.0
+    judged = replace(point(4000, statistic="sqrt(min x p25)"), unit=unit, better=better, current=current)
     measured = Sample(
         name="latency", unit=unit, better=better, value=None, at=judged.at, facts=judged.facts, spread=summary
     )
@@ -75,19 +78,20 @@ def result_of(values: list[float | None], *, unit: str = "s", better: str = "low
     return result(judged, launches=launches)
 
 
-def test_a_round_is_a_launch_and_the_entry_says_what_was_measured_where() -> None:
+def test_the_one_round_is_the_judged_number_and_the_entry_says_what_was_measured_where() -> None:
     (made,) = benchmarks([result_of([4e-6, 8e-6])])
 
     assert made.nodeid == "suites/test_a.py::test_a[ws2]:latency[message_bytes=4000]"
     assert made.name == "test_a[ws2]:latency[message_bytes=4000]"
     assert made.group == "suites/test_a.py::test_a[ws2]"
-    assert made.rounds_s == [4e-6, 8e-6]
+    assert made.judged_s == pytest.approx(math.sqrt(4e-6 * 8e-6))
     assert made.callspec.params == {"message_bytes": 4000, "world_size": 2, "metric": "latency"}
     where = {"world_size": 2, "backend": "gloo", "launcher": "warm", "device": "X", "platform": "cpu-x"}
     what = {"software": {"torch": "2.14.0"}, "verdict": "unchanged", "message_bytes": 4000}
+    judged = {"statistic": "sqrt(min x p25)", "launches_s": pytest.approx([2e-6, math.sqrt(8) * 1e-6])}
     clock = {"iterations": [50, 50], "median_s": [1.5, 1.5], "p95_s": [2.0, 2.0], "p99_s": [3.0, 3.0]}
-    algbw, busbw = (pytest.approx(factor * 4000 / 6e-6 / 1e9) for factor in (1.0, 1.5))
-    assert made.extra_info == where | what | clock | {"algbw_gb_per_s": algbw, "busbw_gb_per_s": busbw}
+    algbw, busbw = (pytest.approx(factor * 4000 / made.judged_s / 1e9) for factor in (1.0, 1.5))
+    assert made.extra_info == where | what | judged | clock | {"algbw_gb_per_s": algbw, "busbw_gb_per_s": busbw}
 
 
 @pytest.mark.parametrize(
@@ -114,7 +118,7 @@ def test_a_saved_run_is_compared_with_and_compare_fail_fails_the_run_not_the_tes
     monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "1.5")
     slower = run(made, "--benchmark-compare", "--benchmark-compare-fail=median:10%")
 
-    told = ["test_step?float32-ws2?:step (0001_*)*20.1000*", "test_step?float32-ws2?:step (NOW)*20.1000*"]
+    told = ["test_step?float32-ws2?:step (0001_*)*20.0993*", "test_step?float32-ws2?:step (NOW)*20.0993*"]
     same.stdout.fnmatch_lines(told)
     assert same.ret == 0
     assert slower.ret != 0
@@ -173,7 +177,7 @@ def test_an_interface_that_changed_is_told_and_fails_nothing(project: Project, m
     assert result.ret == 0
 
 
-def test_json_has_an_entry_per_case_and_time_with_exact_values(project: Project) -> None:
+def test_json_has_an_entry_per_case_and_time_whose_statistics_are_all_the_judged_number(project: Project) -> None:
     made = project(TEST)
     result = run(made, "--benchmark-json=out.json")
 
@@ -181,8 +185,11 @@ def test_json_has_an_entry_per_case_and_time_with_exact_values(project: Project)
     names = {f"{d}-ws2]:{m}" for d in ("float32", "bfloat16") for m in ("step", "wait")}
     assert set(found) == {f"test_it.py::test_step[{name}" for name in names}
     step = found["test_it.py::test_step[float32-ws2]:step"]
-    assert step["stats"]["data"] == [0.0201, 0.0203, 0.0199]
-    assert (step["stats"]["rounds"], step["stats"]["iterations"]) == (3, 1)
+    assert step["extra_info"]["launches_s"] == [0.0201, 0.0203, 0.0199]
+    assert step["extra_info"]["statistic"] == "geometric mean"
+    [judged_s] = step["stats"]["data"]
+    assert judged_s == pytest.approx(geometric_mean([0.0201, 0.0203, 0.0199]))
+    assert {step["stats"][name] for name in ("min", "mean", "median", "max")} == {judged_s}
     assert step["params"] == {"dtype": "float32", "world_size": 2, "metric": "step"}
     result.stdout.fnmatch_lines(["*benchmark 'test_it.py::test_step?float32-ws2?': 2 tests*"])
     assert result.ret == 0
@@ -201,3 +208,94 @@ def pytest_configure(config):
     )
 
     run(made, "--benchmark-json=out.json").assert_outcomes(passed=3)
+
+
+CASES = """
+    from pathlib import Path
+
+    import pytest
+
+    def body(rank):
+        pass
+
+    @pytest.mark.parametrize("n", [1, 2])
+    def test_step(distbench, n):
+        distbench.run(body, params={"stand_in": {"step": 0.02 * n, "count!exact": n}})
+
+    class TestOther:
+        def test_step(self, distbench, monkeypatch):
+            monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "2" if Path("slow").exists() else "1")
+            distbench.run(body, params={"stand_in": {"step": 0.03}})
+
+        def test_parts(self, distbench):
+            for part in ("one", "two"):
+                distbench.run(body, params={"stand_in": {"step": 0.04}}, name=part)
+"""
+"""Four tests, five cases, one of which is slow where there is a file ``slow``."""
+
+ONE_OF_FIVE = "5 cases, 7 metrics (1 regressed, 6 unchanged), *"
+
+
+@pytest.mark.parametrize(
+    ("module", "options", "failed", "passed", "told"),
+    [
+        ("pytest_asyncio", "-p asyncio -o asyncio_default_fixture_loop_scope=function", 1, 3, ONE_OF_FIVE),
+        ("pytest_cov", "-p pytest_cov --cov=test_it", 1, 3, ONE_OF_FIVE),
+        ("pytest_randomly", "-p randomly --randomly-seed=7", 1, 3, ONE_OF_FIVE),
+        ("pytest_repeat", "-p repeat --count=2", 2, 6, "10 cases, 14 metrics (2 regressed, 12 unchanged), *"),
+        ("pytest_rerunfailures", "-p rerunfailures --reruns=2", 1, 3, ONE_OF_FIVE),
+        ("pytest_split", "-p pytest-split --splits=2 --group=1", 0, 2, "2 cases, 4 metrics (4 unchanged), *"),
+        ("pytest_timeout", "--timeout=60", 1, 3, ONE_OF_FIVE),
+        ("xdist", "-n2 --dist=loadscope", 1, 3, ONE_OF_FIVE),
+    ],
+)
+def test_beside_another_plugin_each_case_is_judged_once_by_its_own_baseline_which_stays(
+    project: Project, module: str, options: str, failed: int, passed: int, told: str
+) -> None:
+    pytest.importorskip(module)
+    made = project(CASES)
+    with made.path.joinpath("tox.ini").open("a") as ini:
+        ini.write("\nfilterwarnings = error\n")
+    assert run(made, "--distbench-update").ret == 0
+    before = {path: path.read_bytes() for path in stored(made)}
+    made.path.joinpath("slow").touch()
+    found = made.runpytest_subprocess(*options.split(), "--distbench-update=new", "--distbench-prune")
+
+    found.stdout.fnmatch_lines([told])
+    found.stdout.no_fnmatch_line("*WITHOUT A TEST*")
+    outcomes = found.parseoutcomes()
+    assert (outcomes.get("failed", 0), outcomes["passed"]) == (failed, passed)
+    assert found.ret == (failed > 0)
+    assert len(before) == 5
+    assert {path: path.read_bytes() for path in stored(made)} == before
+
+
+SUBTESTS = """
+    def body(rank):
+        pass
+
+    def test_parts(distbench, subtests):
+        for part in ("one", "two"):
+            with subtests.test(part=part):
+                distbench.run(body, params={"stand_in": {"step": 0.04}}, name=NAME)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("part", ["2 cases, 2 metrics (2 new), *"]),
+        (
+            "''",
+            [
+                "*this test already has a run without a name: give each run its own name=*",
+                "1 case, 1 metric (1 new), *",
+            ],
+        ),
+    ],
+)
+def test_two_runs_of_one_test_as_subtests_have_a_name_each(project: Project, name: str, told: list[str]) -> None:
+    found = run(project(SUBTESTS.replace("NAME", name)))
+
+    found.stdout.fnmatch_lines(told)
+    assert found.ret == (name != "part")

@@ -223,7 +223,9 @@ def _rows(result: CaseResult) -> Iterator[list[object]]:
             others = {"baseline": before.get(verdict.metric, [])}
         yield _row(result, verdict, own, if_any(**others))
     if not result.verdicts:
-        yield from (_row(result, found, values[found.metric], {}, is_measured=True) for found in measured(result))
+        yield from (
+            _row(result, found, values[found.metric], {}, is_measured=True) for found in measured(result.launches)
+        )
 
 
 def _row(
@@ -271,8 +273,8 @@ def _row(
 
 
 def _values(result: CaseResult, launches: Sequence[LaunchRecord]) -> dict[str, list[float]]:
-    """What is judged of each launch, by metric: A/B compares the values, and so does what has no verdict."""
-    by_value = result.reference.kind == "paired" or not result.verdicts
+    """What is judged of each launch, by metric: A/B of two revisions compares the values."""
+    by_value = result.reference.kind == "paired"
     found = (
         (key, short(value))
         for launch in launches

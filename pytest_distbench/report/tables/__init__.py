@@ -19,7 +19,7 @@ from pytest_distbench.extensions import Table
 from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.fingerprint_rule import communication_texts
 from pytest_distbench.judging.outcome import planted_ratio
-from pytest_distbench.judging.words import change, current, mde, metric_text, reference, threshold
+from pytest_distbench.judging.words import change, current, mde, metric_text, reference, statistic_text, threshold
 from pytest_distbench.launch.starters import LAUNCHERS
 from pytest_distbench.machine.hardware import mask_addresses
 from pytest_distbench.records.case import RANKS
@@ -80,7 +80,7 @@ COLUMNS: list[Column[Finding]] = [
     Column("unit", str, None, lambda v: v.unit),
     Column("current", float, "this run", lambda v: Cell(v.current, current(v))),
     Column("baseline", float, "baseline", lambda v: Cell(v.baseline, reference(v))),
-    Column("statistic", str, "statistic", lambda v: v.statistic if v.ratio is not None else ""),
+    Column("statistic", str, "statistic", statistic_text),
     Column("ratio", float, "change", lambda v: Cell(v.ratio, change(v))),
     Column("threshold", float, "threshold", lambda v: Cell(v.threshold, threshold(v))),
     Column("mde", float, "MDE", lambda v: Cell(v.mde, mde(v))),

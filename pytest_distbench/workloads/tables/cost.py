@@ -35,6 +35,7 @@ from pytest_distbench.report.page import (
     without_first_losses,
 )
 from pytest_distbench.report.tables.table import Cell, Column, TableKind, number, seconds
+from pytest_distbench.report.verdicts import judged_number
 from pytest_distbench.units import counted
 from pytest_distbench.workloads import COMMUNICATION, RATE_COMMUNICATION
 
@@ -150,21 +151,16 @@ def _purchases(result: CaseResult) -> Iterator[CostRow]:
         yield CostRow(
             result=result,
             what=f"{metric}{at}{target}",
-            time_s=_median(found.get((_GOAL_TIME + metric, at), [])),
-            steps=_median(steps),
-            step_s=_median(found.get((_STEP_TIME, at), [])),
+            time_s=judged_number(result, found.get((_GOAL_TIME + metric, at), [])),
+            steps=judged_number(result, steps),
+            step_s=judged_number(result, found.get((_STEP_TIME, at), [])),
             met=f"{sum(m.value is not None for m in steps)} of {len(steps)}",
         )
     for (name, at), measured in found.items():
         sends = measured[0].facts.get(RATE_COMMUNICATION, COMMUNICATION[0]) == COMMUNICATION[0]
-        if name.endswith(_RATE) and sends and (rate := _median(measured)):
+        if name.endswith(_RATE) and sends and (rate := judged_number(result, measured)):
             what = f"million {name.removesuffix(_RATE)}{at}"
             yield CostRow(result=result, what=what, time_s=_MILLION / rate)
-
-
-def _median(measured: Sequence[Sample]) -> float | None:
-    values = [m.value for m in measured if m.value is not None]
-    return median(values) if values else None
 
 
 def _footer(rows: Sequence[CostRow]) -> Iterator[str]:

@@ -13,10 +13,10 @@ from pytest_distbench.records.case import CPUS, NETWORK, OVERSUBSCRIBED, Case
 from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.iteration import RATE, SAMPLES
 from pytest_distbench.records.kinds import grouped
-from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.report.page import Chart, axis, line, lines, points
 from pytest_distbench.report.tables.table import Cell, Column, TableKind, number, seconds
+from pytest_distbench.report.verdicts import judged_number
 from pytest_distbench.workloads import (
     COMMUNICATION,
     EFFICIENCY,
@@ -71,7 +71,7 @@ class ScalingRow:
 
     @property
     def efficiency(self) -> float | None:
-        """The number that was judged, which is made launch by launch; of medians where none was."""
+        """The number that was judged, which is made launch by launch; of the two steps where none was."""
         if self.verdict is not None and self.verdict.current is not None:
             return self.verdict.current
         return None if self.local is None else self.work_rate / self.local.work_rate / self.workers
@@ -166,8 +166,8 @@ def _row(result: CaseResult) -> ScalingRow | None:
         return None
     facts = rates[0].facts
     loop = str(facts[RATE_OF])
-    step = _median(launches, loop)
-    rate, samples = _median(launches, RATE), _median(launches, SAMPLES)
+    measured = grouped((m.key, m) for launch in launches for m in launch.values())
+    step, rate, samples = (judged_number(result, measured.get(name, [])) for name in (loop, RATE, SAMPLES))
     if not step or not samples or rate is None:
         return None
     # of the step's logarithm: between launches, and in their middle inside of one; None: one launch without iterations
@@ -183,15 +183,10 @@ def _row(result: CaseResult) -> ScalingRow | None:
         step_s=step,
         step_variance=max(known) / len(timed) if known else None,
         rate=rate,
-        uncertainty=_median(launches, RATE_UNCERTAINTY),
-        jitter=_median(launches, RATE_JITTER),
+        uncertainty=judged_number(result, measured.get(RATE_UNCERTAINTY, [])),
+        jitter=judged_number(result, measured.get(RATE_JITTER, [])),
         busy=busy.share if result.trace is not None and (busy := result.trace.busy.get(loop)) is not None else None,
     )
-
-
-def _median(launches: Sequence[dict[str, Sample]], key: str) -> float | None:
-    values = [m.value for launch in launches if (m := launch.get(key)) is not None and m.value is not None]
-    return median(values) if values else None
 
 
 def _test(row: ScalingRow) -> Cell:

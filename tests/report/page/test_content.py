@@ -127,7 +127,7 @@ def test_a_case_has_its_launches_medians_and_what_became_of_ranks() -> None:
 
     case = only_case(result(launches=launches(0.01, 0.03, 0.02), reference=ReferenceRecord(kind="nothing")))
     assert case.state == MEASURED
-    assert [cells(row, "metric", "current", "launches") for row in case.rows] == [["step", "20 ms", "3"]]
+    assert [cells(row, "metric", "current", "launches") for row in case.rows] == [["step", "18.17 ms", "3"]]
 
     assert only_case(result(trace=CaseTrace(path="a.json.gz"))).notes == ["trace of test_a[ws2]: a.json.gz"]
     assert only_case(result(launches=[HUNG], outcome="failed")).story[0] == "launch 1: hung in body"
