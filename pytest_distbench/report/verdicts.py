@@ -235,7 +235,7 @@ def explanation(result: CaseResult, *, command: str, platforms: Sequence[str], r
         case "failed" | "bound" | "unaccepted":
             is_number = result.decision != "unaccepted"
             found = [v for v in result.verdicts if v.is_judged and (v.is_failure if is_number else v.row.fails_under)]
-            reasons = [(metric_text(v), _untold(v.reason, result)) for v in found if v.code != "communication"]
+            reasons = [(metric_text(v), untold(v.reason, result.headline)) for v in found if v.code != "communication"]
             told = [escape(f"{name}: {text}") for name, text in reasons if text]
             if any(v.code not in ("communication", "not-evaluated") and not v.row.is_quiet for v in result.verdicts):
                 lines += ["", *table]
@@ -256,10 +256,10 @@ def explanation(result: CaseResult, *, command: str, platforms: Sequence[str], r
     return "\n".join(lines)
 
 
-def _untold(reason: str, result: CaseResult) -> str:
-    """What the headline has not said of a reason."""
+def untold(reason: str, headline: str) -> str:
+    """What the headline of a case has not said of a reason."""
     first, _, more = reason.partition("; ")
-    return more if first and first in result.headline else reason
+    return more if first and first in headline else reason
 
 
 def cause_lines(result: CaseResult) -> list[str]:

@@ -303,7 +303,8 @@ def utilisation(result: CaseResult) -> Iterator[Chart]:
         ]
     if series:
         x = axis("time from the start of the launch", "s")
-        yield lines("Utilisation over time", x, axis("busy", "%", from_zero=True), series)
+        of = "CPUs and GPUs" if any(launch.gpu_witnesses for launch in result.launches) else "CPUs"
+        yield lines(f"Utilisation of {of} over time", x, axis("busy", "%", from_zero=True), series)
 
 
 Charts = Mapping[str, Callable[[CaseResult], Iterable[Chart]]]

@@ -43,6 +43,7 @@ from pytest_distbench.report.verdicts import (
     launch_text,
     measured,
     remarks_of,
+    untold,
 )
 from pytest_distbench.units import counted, quantity
 
@@ -61,10 +62,10 @@ _HEADINGS |= {"interval": "median in", "noise": "noise"}
 """The interval is that of the median of the launches, in nine of ten runs, if they are enough; the noise is the
 standard deviation of the launches, as a share of their mean."""
 
-_CLASSES = {"mark": "", "metric": "", "verdict": "", "current": "r", "baseline": "r", "statistic": "extra"}
+_CLASSES = {"mark": "", "metric": "", "verdict": "wrap", "ratio": "r wrap", "current": "r", "baseline": "r"}
 _CLASSES |= {
-    "ratio": "r",
     "threshold": "r",
+    "statistic": "extra",
     "mde": "r",
     "interval": "r extra",
     "noise": "r extra",
@@ -110,12 +111,13 @@ def page_of(
         first = "Failed, or would have (advisory)"
     rest = "The rest" if any("is_first" in case for case in cases) else "Cases"
     found = Counter(case["state"] for case in cases)
-    notes = [
-        *ending_lines(record),
-        *run_lines(record.results, record.remarks),
+    notes = [*ending_lines(record), *run_lines(record.results, record.remarks)]
+    later = [
         *next_steps(record.results, {"record": record.record_command or UNKNOWN_COMMAND}),
         *updated_lines(record.results, Path("baselines")),
     ]
+    if not outcomes & {"advisory", "failed"}:
+        notes, later = [*notes, *later], []
     drawn = [_table(name, table, record, prices) for name, table in tables.items() if name != _AS_CASES]
     return {
         "title": f"distbench: {headline_of(record)}",
@@ -125,7 +127,7 @@ def page_of(
         "counts": {state: found[state] for state in kinds if found[state]},
         "columns": COLUMNS,
         "cases": cases,
-        **if_any(notes=notes, tables=drawn, other=other),
+        **if_any(notes=notes, later=later, tables=drawn, other=other),
     }
 
 
@@ -264,7 +266,7 @@ def _row(
         verdict.metric,
         verdict.unit,
         verdict.is_judged or is_measured,
-        "" if is_told_below else verdict.reason,
+        "" if is_told_below else untold(verdict.reason, result.headline),
         values,
         others,
         None if verdict.baseline is None else short(verdict.baseline),

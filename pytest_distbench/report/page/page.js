@@ -929,10 +929,8 @@
       );
       return el("div", { class: "command" }, el("span", { class: "soft" }, does), el("code", {}, command), copy);
     };
-    const isTold = (one) =>
-      one.rows.some((row) => row.isTold && one.headline && `${row.text}: ${row.reason}`.startsWith(one.headline));
     const bodyOf = (one) => [
-      one.headline && !isTold(one) ? el("p", { class: "headline" }, one.headline) : "",
+      one.headline ? el("p", { class: "headline" }, one.headline) : "",
       el("p", { class: "soft" }, el("span", { class: "id" }, one.nodeid), ` · ${one.how}`),
       ...verdicts(one),
       ...(one.notes ?? []).map((note) => el("p", { class: "soft" }, note)),
@@ -1091,17 +1089,19 @@
       );
     };
     const heading = main.querySelector("h1").textContent;
-    const notes = (page.notes ?? []).filter(([text]) => text.trim());
-    const noted = notes.length
-      ? el(
-          "div",
-          { class: "notes" },
-          notes.slice(0, MOST_NOTES).map(([text, severity]) => el("p", { class: severity }, text)),
-        )
-      : "";
-    const more = notes.slice(MOST_NOTES).map(([text]) => text);
-    if (more.length)
-      noted.append(el("details", {}, el("summary", {}, `${more.length} more lines`), el("pre", {}, more.join("\n"))));
+    const noted = (lines = []) => {
+      const notes = lines.filter(([text]) => text.trim());
+      if (!notes.length) return "";
+      const more = notes.slice(MOST_NOTES).map(([text]) => text);
+      return el(
+        "div",
+        { class: "notes" },
+        notes.slice(0, MOST_NOTES).map(([text, severity]) => el("p", { class: severity }, text)),
+        more.length
+          ? el("details", {}, el("summary", {}, `${more.length} more lines`), el("pre", {}, more.join("\n")))
+          : "",
+      );
+    };
     const facts = el(
       "dl",
       { class: "facts" },
@@ -1128,10 +1128,11 @@
       ),
       chips,
       facts,
-      noted,
+      noted(page.notes),
       otherCases ? overview() : "",
       el("div", { class: "bar search" }, search, count),
       list,
+      noted(page.later),
       ...(tables.length ? [el("h2", {}, page.headings[2]), ...tables] : []),
     );
     show();
