@@ -31,6 +31,7 @@ from pytest_distbench.records.launch import (
     RankReport,
 )
 from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.records.metric import UNDER_WAY
 from pytest_distbench.records.plan import LaunchPlan, Ranks
 from pytest_distbench.records.record import replace
 from pytest_distbench.units import format_seconds
@@ -444,6 +445,8 @@ def make_record(
                 if not (plan.only or plan.shares_gpu):  # else it is not of all the launch does, or of the rank alone
                     measurements += samples_of(list(reports.values()))
                     measurements += peak_memory({rank: report.peak_memory_bytes for rank, report in reports.items()})
+                    second = {rank: report.second_peak_bytes for rank, report in reports.items()}
+                    measurements += peak_memory(second, {"from_update": UNDER_WAY})
         except (RecordingError, ReadingError) as error:
             outcome, reason = "failed", str(error)
     has_passed = outcome == "passed"

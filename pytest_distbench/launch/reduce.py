@@ -188,14 +188,14 @@ def _by_rank(ranks: Sequence[int], seen: Sequence[Observation], name: str) -> li
     return [round(sum(of.get(r, {}).get(name, 0.0) * count for of, count in times), _DIGITS) for r in ranks]
 
 
-def peak_memory(bytes_of: Mapping[int, int | None]) -> list[Sample]:
-    """Peak memory of the rank that needed most as a metric; none if one rank does not know."""
+def peak_memory(bytes_of: Mapping[int, int | None], at: Mapping[str, Scalar] | None = None) -> list[Sample]:
+    """Peak memory of the rank that needed most as a metric, at this point; none if one rank does not know."""
     known = {rank: used for rank, used in bytes_of.items() if used is not None}
     if not known or len(known) < len(bytes_of):
         return []
     rank = max(known, key=known.__getitem__)
     is_alone = len(known) == 1
-    whole = _memory(known[rank], {} if is_alone else {"rank": rank})
+    whole = replace(_memory(known[rank], {} if is_alone else {"rank": rank}), at=dict(at or {}))
     return [whole if is_alone else replace(whole, values=[known[rank] for rank in sorted(known)])]
 
 

@@ -59,6 +59,7 @@ class RankReport(Record, frozen=True, kw_only=True):
     """That a body entered which has no fingerprint: it has no loop of ``rank.timed`` or ``rank.goal``."""
     peak_memory_bytes: int | None = None
     """Of the device's allocator on CUDA, else what the body needed beyond the process it began in; None: not known."""
+    second_peak_bytes: int | None = None  # the same from update UNDER_WAY on; None: there were not so many
     load: Load | None = None  # of rank 0: who computed from when all ranks were there to the end of its body
     software: dict[str, str] = {}
     gpu: str = ""  # UUID of the CUDA device it computed on, as torch spells it; empty: on none, or torch does not tell

@@ -42,6 +42,9 @@ WALL_TIME = "wall_time"  # of a script or a command from its start to its end
 
 PEAK_MEMORY = "peak_memory"  # of the rank that needed most, in bytes; of a command, of the largest of its processes
 
+UNDER_WAY = 3
+"""After so many updates a training has allocated all that it keeps: its second peak is of what follows."""
+
 WEIGHTS = "weights"  # what the optimizers have trained, as it is at the end
 
 SAVED = "saved"  # what was saved last under each name

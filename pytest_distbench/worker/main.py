@@ -153,6 +153,7 @@ class _Life:
             if plan.numa_binding:
                 process.bind_near_gpu(torch.cuda.current_device(), plan.numa_binding)
         self.context.save_watch.begin()
+        self.context.training_watch.under_way = self.memory.begin_second
         if plan.set_threads is not None:
             torch.set_num_threads(plan.set_threads)
         if work.stands_for is not None and not work.is_given_a_group:
@@ -255,6 +256,7 @@ class _Life:
                 lines=self.context.watch.lines if self.rank == 0 else {},
                 unseen_collectives=self.unseen_collectives,
                 peak_memory_bytes=self.memory.num_bytes() if self.context.is_memory_its_own else None,
+                second_peak_bytes=self.memory.second_num_bytes() if self.context.is_memory_its_own else None,
                 load=self.window.load,
                 software=process.software(self.plan) if self.rank == 0 else {},
                 gpu=process.gpu_in_use() if self.plan.device == "cuda" else "",

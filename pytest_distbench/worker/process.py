@@ -233,16 +233,35 @@ class MemoryPeak:
     def __init__(self, plan: LaunchPlan) -> None:
         self._on_cuda = plan.device == "cuda"
         self._before: dict[str, int] = {}
+        self._of_start: int | None = None
         self.begin()
 
     def begin(self) -> None:
-        self._before = {}
+        self._before, self._of_start = {}, None
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
             self._before = _memory()
 
+    def begin_second(self) -> None:
+        """From now on there is a second peak, which that of the start cannot hide.
+
+        On CUDA there is none: the allocator's peak is the user's to reset.
+        """
+        if not self._on_cuda and self._of_start is None and (so_far := self._seen()) is not None:
+            with contextlib.suppress(OSError):
+                Path("/proc/self/clear_refs").write_text("5")
+                self._of_start = so_far
+
     def num_bytes(self) -> int | None:
         """Bytes so far; on CUDA of torch's allocator. None where the system does not tell."""
+        seen = self._seen()
+        return None if seen is None else max(seen, self._of_start or 0)
+
+    def second_num_bytes(self) -> int | None:
+        """Bytes since :meth:`begin_second`; None where that was never called, or the system does not tell."""
+        return None if self._of_start is None else self._seen()
+
+    def _seen(self) -> int | None:
         if self._on_cuda:
             return torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else None
         with contextlib.suppress(OSError, KeyError):

@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from pytest_distbench.records.metric import UNDER_WAY
 from pytest_distbench.records.trained import Option, TensorState, Trained
 from pytest_distbench.worker import torch_internals
 from pytest_distbench.worker.process import watch_casts
@@ -41,10 +42,15 @@ _COUNTERS = ("last_epoch", "verbose", "base_lrs", "T_cur", "num_bad_epochs", "co
 
 
 class TrainingWatch:
-    """Watches one rank's optimizers; if off, every method does nothing. ``updates``: steps of all of them so far."""
+    """Watches one rank's optimizers; if off, every method does nothing.
+
+    ``updates``: steps of all of them so far. ``under_way``: called after update :data:`UNDER_WAY`, when nothing is
+    allocated for the first time any more.
+    """
 
     def __init__(self, *, is_on: bool, is_clocked: Callable[[], bool] = lambda: False) -> None:
         self.updates = 0
+        self.under_way: Callable[[], None] = lambda: None
         self._options: dict[str, Option] = {}
         self._is_on = is_on
         # in a CUDA graph that is being captured, too, nothing may wait for the device
@@ -130,6 +136,8 @@ class TrainingWatch:
         self.updates += 1
         if self.updates == 2:  # all that is cast in a step has been by now
             self._end_casts()
+        if self.updates == UNDER_WAY:
+            self.under_way()
         if self.updates & (self.updates - 1) == 0 and not self._is_clocked():
             self._compare_replicas()
 

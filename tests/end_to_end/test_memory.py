@@ -83,6 +83,43 @@ def test_a_script_that_keeps_what_it_computes_is_red_by_its_memory(
     kept.stdout.fnmatch_lines(["peak_memory*(threshold *"])
 
 
+STARTS = """
+import os
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+torch.ones(400 * 2**20 // 4)
+weight = torch.nn.Parameter(torch.ones(4))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(6):
+    kept = [torch.ones(40 * 2**20 // 4) for _ in range(int(os.environ["KEPT"]))]
+    weight.sum().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+"""Needs 400 MiB at its start, and as long as it trains 40 MiB a piece."""
+
+
+def test_what_a_training_needs_is_not_hidden_by_what_its_start_needs(
+    pytester: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile(
+        train=STARTS, test_it="def test_it(distbench):\n    distbench.run('train.py', tolerance={'wall_time': 5})"
+    )
+    monkeypatch.setenv("KEPT", "1")
+    stored = run_inside("--world-size=2", "--distbench-update=new", "--distbench-launches=3")
+    same = run_inside("--world-size=2")
+    monkeypatch.setenv("KEPT", "3")
+    more = run_inside("--world-size=2", "--distbench-json=more.json")
+
+    assert (stored.ret, same.ret, more.ret) == (0, 0, 1)
+    [case] = json.loads((pytester.path / "more.json").read_text())["results"]
+    kinds = {verdict["metric"]: verdict["kind"] for verdict in case["verdicts"]}
+    assert (kinds["peak_memory[from_update=3]"], kinds["peak_memory"]) == ("regressed", "unchanged")
+
+
 def test_a_bound_of_memory_needs_no_baseline(
     pytester: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
