@@ -220,7 +220,7 @@ def test_a_reason_and_a_rule_are_one_row_each(
     assert result.ret == 1
     result.stdout.fnmatch_lines(
         [
-            "step: nobody is that fast",
+            "step -80.0 %: nobody is that fast",
             "!  test_step[[]ws2]  step *",
             "* metric* (1 regressed*), * launch* in *",
             "::error file=test_it.py,line=*,title=test_step[[]ws2]::step -80.0 *",

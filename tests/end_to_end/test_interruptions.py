@@ -292,7 +292,7 @@ def test_who_waits_for_another_run_says_so_in_time_and_names_it(
     monkeypatch.setattr(tempfile, "tempdir", str(pytester.path / "tmp"))
     pytester.makepyfile(test_stores=STORES.format(name="stores"))
     with alone_on_this_host(on_wait=pytest.fail):
-        process = start(*arguments)
+        process = start(*arguments, "--distbench-update")
         assert process.stdout is not None
         line = next((line for line in process.stdout if "waiting for" in line), "")
     process.send_signal(signal.SIGINT)
