@@ -50,7 +50,7 @@ BUDGETS = {
     "collectives.md": 1300,
     "trainings.md": 1700,
     "scaling.md": 1300,
-    "layouts.md": 900,
+    "layouts.md": 1085,  # the first module that is wrong
     "forecast.md": 1070,  # with how far off it is, in four places
     "gpus.md": 950,  # AMD
     "files.md": 800,

@@ -16,9 +16,8 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    # rows of logs: restarts, ranks, empty cells; exact tests that do not wait; whose optimizers step in a training step
-    "pytest_distbench": Budget(249, 62_580),
-    "tests": Budget(316, 60_500),  # what real loggers write; each kind of training step, real frameworks
+    "pytest_distbench": Budget(250, 63_010),  # the first module of a layout that is wrong
+    "tests": Budget(317, 60_716),  # each pattern in which a module may be wrong
 }
 """A number that rises needs its reason in a comment on its line."""
 

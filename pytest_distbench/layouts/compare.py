@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -32,6 +32,7 @@ from pytest_distbench.layouts.deviations import (
     times_beyond,
 )
 from pytest_distbench.layouts.layouts import LAYOUTS, Layout, one
+from pytest_distbench.layouts.modules import Recorder, Search, deviations_of, of_ranks
 from pytest_distbench.layouts.reference import MISSING, NOT_FINITE, EachRank, Seen, StepReference
 from pytest_distbench.layouts.simulated import Simulation
 from pytest_distbench.layouts.training import DTYPES, Draw, Oracle, Pass, TrainSpec
@@ -65,13 +66,19 @@ def compare(rank: RankContext, training: TrainSpec) -> None:
         raise BodyError(f"layout {name!r}: torch cannot simulate its ranks: leave simulated_ranks= out")
     numbers = range(1, steps + 1)
 
-    def reference() -> StepReference:
-        return StepReference(training, Pass(rank, training, lambda: numbers, precision="float64").model().to("cpu"))
+    def reference(recorder: Recorder | None = None) -> StepReference:
+        alone = Pass(rank, training, lambda: numbers, precision="float64")
+        return StepReference(training, alone.model().to("cpu"), recorder)
 
-    def run(train: Callable[[Pass], object], oracle: Oracle, **options: Any) -> dict[str, set[str]]:
-        compared = Pass(rank, training, lambda: numbers, oracle=oracle, precision=precision, **options)
+    def run(train: Callable[[Pass], object], oracle: Oracle, last: int = steps, **options: Any) -> dict[str, set[str]]:
+        compared = Pass(rank, training, lambda: numbers[:last], oracle=oracle, precision=precision, **options)
         train(compared)
         return compared.dtypes
+
+    def recorded(train: Callable[[Pass], object], step: int, **options: Any) -> tuple[Recorder, Recorder]:
+        right, own = Recorder(step), Recorder(step)
+        run(train, reference(right), last=step, recorder=own, **options)
+        return right, own
 
     controls = [reference() for _ in range(CONTROLS)]
     for order, control in enumerate(controls):
@@ -86,7 +93,8 @@ def compare(rank: RankContext, training: TrainSpec) -> None:
         seen, sent = [each.seen for each in found], simulation.sent
     else:
         found = [reference()]
-        dtypes = run(layout.train, found[0], half=max(1, steps // 2))
+        half = max(1, steps // 2)
+        dtypes = run(layout.train, found[0], half=half)
         drawing = Pass(rank, training, lambda: [1], precision=precision, has_dropout=True)
         layout.train(drawing)
         conflicts = _conflicts(rank, drawing.draws or [])
@@ -101,11 +109,39 @@ def compare(rank: RankContext, training: TrainSpec) -> None:
             f"{', '.join(sent) or 'nothing'}"
         )
     limits = limits_of([{q: seen.deviation for q, seen in control.seen.items()} for control in controls])
+    dtypes[SENT] = set().union(*sent.values())
+    comparison = LayoutComparison(limits=limits, seen=seen, dtypes=dtypes)
+    if conflicts is not None and (step := _step_of_modules(rank, comparison.first)) is not None:
+        alone = [recorded(one, step, is_alone=True, order=order) for order in range(CONTROLS)]
+        of_modules = limits_of([deviations_of(*each) for each in alone])
+
+        def search() -> Search:
+            right, own = recorded(layout.train, step, half=half)
+            return Search(right, of_ranks(own, rank.gather), of_modules)
+
+        comparison = replace(comparison, module=_module(search))
     if rank.rank == 0:
-        dtypes[SENT] = set().union(*sent.values())
-        LayoutComparison(limits=limits, seen=seen, dtypes=dtypes).record(rank)
+        comparison.record(rank)
         if conflicts is not None:
             _record_conflicts(rank, conflicts)
+
+
+def _step_of_modules(rank: RankContext, first: Quantity | None) -> int | None:
+    """The step whose modules are compared, of all ranks: that whose loss or gradients deviate first."""
+    own = first.step if first is not None and first.part in (LOSS, GRADIENT) else None
+    found: int | None = json.loads(rank.gather(json.dumps(own).encode())[0])
+    return found
+
+
+def _module(search: Callable[[], Search]) -> str:
+    """The first module at fault. Where one is compiled, whether without the compiler one still is."""
+    found = search()
+    sentence = found.sentence()
+    if not sentence or not found.regions:
+        return sentence or found.shares()
+    with torch.compiler.set_stance("force_eager"):
+        eager = search().sentence()
+    return eager or f"{sentence}; without the compiler no module deviates, so the fault is the compiler's"
 
 
 _NEEDED = ("model", "batch", "loss", "optimizer")
@@ -190,16 +226,25 @@ class LayoutComparison:
         limits: how far each may be off.
         seen: by rank, what it saw of them.
         dtypes: of parameters, gradients and what a step sends, by these words.
+        module: the first that is at fault, in words; empty: none is.
     """
 
     limits: Mapping[Quantity, float]
     seen: Sequence[Mapping[Quantity, Seen]]
     dtypes: Mapping[str, set[str]]
+    module: str = ""
+
+    @property
+    def first(self) -> Quantity | None:
+        """The first that is beyond its limit."""
+        return first_beyond(self._worst(), self.limits)
+
+    def _worst(self) -> dict[Quantity, float]:
+        return {q: max((each[q].deviation for each in self.seen if q in each), default=math.nan) for q in self.limits}
 
     def record(self, rank: RankContext) -> None:
         """Record the deviations up to the first that is beyond its limit: the others follow from it."""
-        worst = {q: max((each[q].deviation for each in self.seen if q in each), default=math.nan) for q in self.limits}
-        first = first_beyond(worst, self.limits)
+        worst, first = self._worst(), self.first
         for name, parts in _PARTS.items():
             reached = [q for q in worst if q.part in parts and (first is None or q[:2] <= first[:2])]
             if not reached:
@@ -238,7 +283,7 @@ class LayoutComparison:
             else "it is a buffer, so check the forward pass, and who sends it",
         }
         narrow = "".join(f"; {kind} in {dtypes}" for kind, dtypes in self._narrow().items())
-        return f"{told}: {check[first.part]}{narrow}"
+        return f"{told}: {self.module or check[first.part]}{narrow}"
 
     def _cause(self, off: Sequence[Quantity]) -> str:
         seen = [(self.limits[q], each[q]) for q in off for each in self.seen if q in each]
