@@ -75,8 +75,10 @@ def compare(rank: RankContext, training: TrainSpec) -> None:
         train(compared)
         return compared.dtypes
 
-    def recorded(train: Callable[[Pass], object], step: int, **options: Any) -> tuple[Recorder, Recorder]:
-        right, own = Recorder(step), Recorder(step)
+    def recorded(
+        train: Callable[[Pass], object], step: int, *, is_eager: bool = False, **options: Any
+    ) -> tuple[Recorder, Recorder]:
+        right, own = Recorder(step), Recorder(step, is_eager=is_eager)
         run(train, reference(right), last=step, recorder=own, **options)
         return right, own
 
@@ -115,8 +117,8 @@ def compare(rank: RankContext, training: TrainSpec) -> None:
         alone = [recorded(one, step, is_alone=True, order=order) for order in range(CONTROLS)]
         of_modules = limits_of([deviations_of(*each) for each in alone])
 
-        def search() -> Search:
-            right, own = recorded(layout.train, step, half=half)
+        def search(*, is_eager: bool = False) -> Search:
+            right, own = recorded(layout.train, step, is_eager=is_eager, half=half)
             return Search(right, of_ranks(own, rank.gather), of_modules)
 
         comparison = replace(comparison, module=_module(search))
@@ -133,14 +135,14 @@ def _step_of_modules(rank: RankContext, first: Quantity | None) -> int | None:
     return found
 
 
-def _module(search: Callable[[], Search]) -> str:
+def _module(search: Callable[..., Search]) -> str:
     """The first module at fault. Where one is compiled, whether without the compiler one still is."""
     found = search()
     sentence = found.sentence()
     if not sentence or not found.regions:
-        return sentence or found.shares()
+        return sentence
     with torch.compiler.set_stance("force_eager"):
-        eager = search().sentence()
+        eager = search(is_eager=True).sentence()
     return eager or f"{sentence}; without the compiler no module deviates, so the fault is the compiler's"
 
 
@@ -226,13 +228,13 @@ class LayoutComparison:
         limits: how far each may be off.
         seen: by rank, what it saw of them.
         dtypes: of parameters, gradients and what a step sends, by these words.
-        module: the first that is at fault, in words; empty: none is.
+        module: the first that is at fault, in words; empty: none is. None: they were not compared.
     """
 
     limits: Mapping[Quantity, float]
     seen: Sequence[Mapping[Quantity, Seen]]
     dtypes: Mapping[str, set[str]]
-    module: str = ""
+    module: str | None = None
 
     @property
     def first(self) -> Quantity | None:
@@ -305,7 +307,9 @@ class LayoutComparison:
         same = (
             "ranks hold the same gradients, so " if any(sum(q in each for each in self.seen) > 1 for q in off) else ""
         )
-        return f"{same}check the backward pass and what was reduced"
+        if self.module is None:
+            return f"{same}check the backward pass and what was reduced"
+        return f"{same}every module passes back the right ones, so check what was reduced"
 
     @staticmethod
     def _lacks(seen: Mapping[Quantity, Seen], gradient: Quantity) -> bool:

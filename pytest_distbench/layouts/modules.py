@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import itertools
 import math
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -50,7 +51,7 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Recorder:
-    """What modules take and put out in one step, with gradients. Of a module's calls the first counts.
+    """What modules take and put out in one step, with gradients. Of a module's calls the first with a gradient counts.
 
     Hooks of tensors give the gradients: those of modules raise behind what changes its input in place.
 
@@ -60,34 +61,40 @@ class Recorder:
         gradients: in order of the backward pass; those of one tensor in reverse order of the calls.
         calls: of each module.
         classes: of the modules, by their names.
-        regions: modules that are compiled, so that nothing inside of them is recorded.
+        regions: modules that are compiled, so that nothing inside of them is recorded; in eager mode none.
     """
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step: int, *, is_eager: bool = False) -> None:
         self.step = step
+        self._is_eager = is_eager
         self.values: Kept = {}
         self.gradients: Kept = {}
         self.calls: Counter[str] = Counter()
         self.classes: dict[str, str] = {}
         self.regions: set[str] = set()
-        self._has_graph: dict[str, bool] = {}  # of the call that counts
-        self._open: set[str] = set()
-        self._tensors: dict[Place, tuple[int, int]] = {}
+        self._values: dict[tuple[Place, int], torch.Tensor] = {}  # with the number of the call
+        self._gradients: dict[tuple[Place, int], torch.Tensor] = {}
+        self._tensors: dict[tuple[Place, int], tuple[int, int]] = {}
         self._alive: list[torch.Tensor] = []
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
         """Record meanwhile."""
-        with_regions = [(name, module) for name, module in model.named_modules() if module._compiled_call_impl]
-        compiled = {module: module._compiled_call_impl for _, module in with_regions}
+        compiled = {module: call for module in model.modules() if (call := module._compiled_call_impl) is not None}
         hooks = []
         for name, module in model.named_modules():
             bare = ".".join(word for word in name.split(".") if word not in WRAPPERS) if _is_wrapped(name) else name
+            if bare in self.classes:
+                continue  # what is inside of a wrapper
             self.classes[bare] = type(module).__name__
             hooks.append(module.register_forward_pre_hook(partial(self._enter, bare), with_kwargs=True))
             hooks.append(module.register_forward_hook(partial(self._leave, bare)))
-        for name, module in with_regions:
-            module._compiled_call_impl = partial(self._call, name, module, compiled[module])
+            if self._is_eager:
+                continue
+            if "_orig_mod" in module._modules:
+                self.regions.add(bare)
+            if module in compiled:
+                module._compiled_call_impl = partial(self._call, bare, module, compiled[module])
         try:
             yield
         finally:
@@ -95,23 +102,31 @@ class Recorder:
                 hook.remove()
             for module, call in compiled.items():
                 module._compiled_call_impl = call
-            self._sort_gradients()
+            self._choose()
 
     def see_outputs(self, outputs: Any) -> None:
         """Keep what the network puts out, where it is compiled as a whole, so that no module was seen."""
-        if not self.values:
+        if not self._values:
             self.regions.add("")
             self._keep("", outputs, is_output=True)
 
     def see_loss(self, loss: torch.Tensor) -> None:
         """Keep what the loss is multiplied by, before it is differentiated."""
-        if loss.requires_grad:
-            loss.register_hook(partial(self._take, _LOSS))
+        if loss.requires_grad and _is_recorded():
+            loss.register_hook(partial(self._take, _LOSS, 0))
 
-    def _sort_gradients(self) -> None:
-        """Put in front, of those that are of one tensor, the module that takes it."""
-        tensors = itertools.groupby(self.gradients.items(), key=lambda item: self._tensors.get(item[0]))
-        self.gradients = dict(item for _, items in tensors for item in reversed(list(items)))
+    def _choose(self) -> None:
+        """Of each module's calls keep one. Of checkpoints that are reentrant the first has no gradient."""
+        chosen: dict[str, int] = {}
+        for place, call in self._gradients:
+            if place != _LOSS:
+                chosen[place.module] = min(call, chosen.get(place.module, call))
+        for (place, call), value in self._values.items():
+            if place not in self.values or call == chosen.get(place.module, 0):
+                self.values[place] = value
+        kept = (key for key in self._gradients if key[0] == _LOSS or key[1] == chosen[key[0].module])
+        for _, group in itertools.groupby(kept, key=self._tensors.get):
+            self.gradients.update({key[0]: self._gradients[key] for key in reversed(list(group))})
         self._alive.clear()
 
     def _call(self, name: str, module: nn.Module, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -122,34 +137,41 @@ class Recorder:
         return output
 
     def _enter(self, name: str, _: nn.Module, args: Any, kwargs: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
-        self.calls[name] += 1
-        if not self._has_graph.get(name, False) and (torch.is_grad_enabled() or name not in self._has_graph):
-            self._has_graph[name] = torch.is_grad_enabled()
-            self._open.add(name)
+        if _is_recorded():
             self._keep(name, (args, kwargs), is_output=False)
+            self.calls[name] += 1
 
     def _leave(self, name: str, _: nn.Module, __: Any, output: Any) -> None:
-        if not torch.compiler.is_compiling() and name in self._open:
-            self._open.remove(name)
+        if _is_recorded():
             self._keep(name, output, is_output=True)
 
     def _keep(self, name: str, tree: Any, *, is_output: bool) -> None:
+        call = self.calls[name] - is_output
         tensors = (leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor))
         for i, tensor in enumerate(tensors):
             if tensor.is_meta or tensor.is_complex():
                 continue
             place = Place(name, is_output, i)
-            self.values[place] = _kept(tensor)
+            self._values[place, call] = _kept(tensor)
             if tensor.requires_grad and torch.is_grad_enabled():
                 self._alive.append(tensor)  # else another one gets its id
-                self._tensors[place] = id(tensor), tensor._version  # of what is changed in place there are two
-                tensor.register_hook(partial(self._take, place))
+                self._tensors[place, call] = id(tensor), tensor._version  # of what is changed in place there are two
+                tensor.register_hook(partial(self._take, place, call))
 
-    def _take(self, place: Place, gradient: torch.Tensor) -> None:
-        if place not in self.gradients:
-            self.gradients[place] = _kept(gradient)
+    def _take(self, place: Place, call: int, gradient: torch.Tensor) -> None:
+        if (place, call) not in self._gradients:
+            self._gradients[place, call] = _kept(gradient)
+
+
+_TRIALS = {"_forward_metadata_inference", "_shape_inference"}  # of a pipeline, with what is no batch
+
+
+def _is_recorded() -> bool:
+    """Whether a call is one of the training's, and is not being compiled."""
+    if torch.compiler.is_compiling():
+        return False
+    frames = (frame.f_code.co_name for frame, _ in traceback.walk_stack(None))
+    return not any(name in _TRIALS for name in frames)
 
 
 def _is_wrapped(name: str) -> bool:
@@ -235,17 +257,19 @@ class Search:
 
     def sentence(self) -> str:
         """The first module at fault, with the rank and how far it is off; empty: none is."""
-        for is_backward in (False, True):
-            order = list(self._reference.gradients) if is_backward else list(self._reference.values)
-            order = [place for place in order if self._holders(place, is_backward=is_backward)]
-            forms: list[int] = []
-            for i, place in enumerate(order):
-                forms.append(self._form(place, is_backward=is_backward))
-                if forms[i] == WRONG:
-                    return self._told(order[: i + 1], forms, is_backward=is_backward)
+        return self._first(is_backward=False) or self._shares() or self._first(is_backward=True)
+
+    def _first(self, *, is_backward: bool) -> str:
+        order = list(self._reference.gradients if is_backward else self._reference.values)
+        order = [place for place in order if self._holders(place, is_backward=is_backward)]
+        forms: list[int] = []
+        for i, place in enumerate(order):
+            forms.append(self._form(place, is_backward=is_backward))
+            if forms[i] == WRONG:
+                return self._told(order[: i + 1], forms, is_backward=is_backward)
         return ""
 
-    def shares(self) -> str:
+    def _shares(self) -> str:
         """Where ranks together have only a part, or two of them the same one; empty: all of it is there."""
         calls = self._reference.calls
         if any(count > calls[name] for rank in self._ranks for name, count in rank.calls.items()):

@@ -20,6 +20,8 @@ WRONG = {
     "one bias not synchronised": "ranks hold different gradients, so it was not reduced",
     "weights saved in bf16": "before step 3 deviates first, with 28 others of 29: check what was saved and loaded",
     "a stage clips by its own norm": "its gradient is right, so check clipping, the optimizer and its schedule",
+    "TP output not reduced": "blocks.0.up (Linear), forward: each rank's slice is off by ",
+    "a stage has others' targets": "the loss, backward: what it passes back to head (Linear): rank 1's slice is ",
     "DP ranks drop out the same units": "ranks 0 and 1 have other samples, and the same random numbers for dropout",
 }
 
@@ -142,8 +144,14 @@ def batch(step):
     return torch.randn(8, 16, generator=drawn), torch.randint(4, (8,), generator=drawn)
 
 
-def by_hand(run, *, idle=False, spoils=False):
+def twice(graph, inputs):
+    return lambda *args: tuple(2 * output for output in graph(*args))
+
+
+def by_hand(run, *, idle=False, spoils=False, backend=None):
     model = run.model()
+    if backend is not None:
+        model.compile(backend=backend)
     updates = run.updates(model)
     for step in run.steps():
         [part] = step.share(run.index, run.of)
@@ -169,6 +177,7 @@ net = TrainSpec(
     layouts={
         "by hand": by_hand,
         "a gradient where there is none": lambda run: by_hand(run, idle=True),
+        "compiled wrongly": lambda run: by_hand(run, backend=twice),
         "spoilt on one rank": lambda run: by_hand(run, spoils=True),
     },
 )
@@ -177,6 +186,7 @@ busy = dataclasses.replace(net, model=Busy)
 OF_OWN = {
     "by hand": "",
     "a gradient where there is none": "the gradient of idle.weight in step 1 deviates first",
+    "compiled wrongly": "the number of ranks; without the compiler no module deviates, so the fault is the",
     "spoilt on one rank": "on rank 1 alone: other ranks hold the right one, so check what changes it after the",
 }
 
@@ -201,7 +211,7 @@ def test_a_training_of_ones_own_is_compared(pytester: pytest.Pytester, run_insid
     found = run_inside("--world-size=2")
     text = " ".join(found.stdout.str().split())
 
-    found.assert_outcomes(passed=2, failed=3)
+    found.assert_outcomes(passed=2, failed=4)
     for sentence in OF_OWN.values():
         assert sentence in text
     assert "asks which rank it is needs real ranks" in text or "no LocalTensorMode" in text
