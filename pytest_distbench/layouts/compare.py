@@ -5,8 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import unittest
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -38,6 +41,7 @@ from pytest_distbench.layouts.simulated import Simulation
 from pytest_distbench.layouts.training import DTYPES, Draw, Oracle, Pass, TrainSpec
 from pytest_distbench.records.metric import TOLD, Bound, Scalar
 from pytest_distbench.units import counted
+from pytest_distbench.worker.membership import alone_in, group_of_one
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -64,15 +68,21 @@ def compare(rank: RankContext, training: TrainSpec) -> None:
     layout = look_up({**LAYOUTS, **users}, name, "layout")
     if simulated_ranks and not layout.can_be_simulated:
         raise BodyError(f"layout {name!r}: torch cannot simulate its ranks: leave simulated_ranks= out")
+    if rank.world_size == 1 and not simulated_ranks:
+        raise unittest.SkipTest("nothing is spread over one rank, so nothing is compared: give --world-size=2 or more")
     numbers = range(1, steps + 1)
 
+    alone = partial(alone_in, group_of_one())  # the world's size is no part of what is to be computed
+
     def reference(recorder: Recorder | None = None) -> StepReference:
-        alone = Pass(rank, training, lambda: numbers, precision="float64")
-        return StepReference(training, alone.model().to("cpu"), recorder)
+        model = Pass(rank, training, lambda: numbers, precision="float64").model
+        with alone():
+            return StepReference(training, model().to("cpu"), recorder, alone)
 
     def run(train: Callable[[Pass], object], oracle: Oracle, last: int = steps, **options: Any) -> dict[str, set[str]]:
         compared = Pass(rank, training, lambda: numbers[:last], oracle=oracle, precision=precision, **options)
-        train(compared)
+        with alone() if options.get("is_alone") else nullcontext():
+            train(compared)
         return compared.dtypes
 
     def recorded(
@@ -114,8 +124,8 @@ def compare(rank: RankContext, training: TrainSpec) -> None:
     dtypes[SENT] = set().union(*sent.values())
     comparison = LayoutComparison(limits=limits, seen=seen, dtypes=dtypes)
     if conflicts is not None and (step := _step_of_modules(rank, comparison.first)) is not None:
-        alone = [recorded(one, step, is_alone=True, order=order) for order in range(CONTROLS)]
-        of_modules = limits_of([deviations_of(*each) for each in alone])
+        controlled = [recorded(one, step, is_alone=True, order=order) for order in range(CONTROLS)]
+        of_modules = limits_of([deviations_of(*each) for each in controlled])
 
         def search(*, is_eager: bool = False) -> Search:
             right, own = recorded(layout.train, step, is_eager=is_eager, half=half)

@@ -13,13 +13,13 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.utils import _pytree as pytree
 
 from pytest_distbench.layouts.deviations import Quantity
 
@@ -147,8 +147,7 @@ class Recorder:
 
     def _keep(self, name: str, tree: Any, *, is_output: bool) -> None:
         call = self.calls[name] - is_output
-        tensors = (leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor))
-        for i, tensor in enumerate(tensors):
+        for i, tensor in enumerate(_tensors(tree)):
             if tensor.is_meta or tensor.is_complex():
                 continue
             place = Place(name, is_output, i)
@@ -161,6 +160,17 @@ class Recorder:
     def _take(self, place: Place, call: int, gradient: torch.Tensor) -> None:
         if (place, call) not in self._gradients:
             self._gradients[place, call] = _kept(gradient)
+
+
+def _tensors(tree: Any) -> Iterator[torch.Tensor]:
+    if isinstance(tree, torch.Tensor):
+        yield tree
+        return
+    if is_dataclass(tree) and not isinstance(tree, Mapping):
+        tree = vars(tree)
+    if isinstance(tree, Mapping | list | tuple):
+        for each in tree.values() if isinstance(tree, Mapping) else tree:
+            yield from _tensors(each)
 
 
 _TRIALS = {"_forward_metadata_inference", "_shape_inference"}  # of a pipeline, with what is no batch
@@ -288,8 +298,8 @@ class Search:
         return set().union(*(rank.regions for rank in self._ranks))
 
     def _holders(self, place: Place, *, is_backward: bool) -> dict[int, torch.Tensor]:
-        if place == _LOSS or quantity_of(place, is_backward=is_backward) not in self._limits:
-            return {}
+        if not math.isfinite(self._limits.get(quantity_of(place, is_backward=is_backward), math.inf)):
+            return {}  # of the loss; or a mask whose smallest number is that of its dtype
         if is_backward:
             return {
                 i: rank.gradients[place] / self._scales[i]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence, Set
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -51,7 +51,13 @@ class StepReference:
         has_moved: its optimizer has changed a weight.
     """
 
-    def __init__(self, training: TrainSpec, model: nn.Module, recorder: Recorder | None = None) -> None:
+    def __init__(
+        self,
+        training: TrainSpec,
+        model: nn.Module,
+        recorder: Recorder | None = None,
+        alone: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
         self.seen: dict[Quantity, Seen] = {}
         self.losses: list[float] = []
         self.expected_losses: list[float] = []
@@ -59,6 +65,7 @@ class StepReference:
         self._training = training
         self._model = model
         self._recorder = recorder
+        self._alone = alone
         self._parameters = dict(parameters_of(model))
         self._optimizer = training.optimizer(list(model.parameters()))
         self._schedule = None if training.schedule is None else training.schedule(self._optimizer)
@@ -74,6 +81,12 @@ class StepReference:
         with torch.no_grad():
             for name, parameter in self._parameters.items():
                 parameter.copy_(weights.get(name, parameter))
+        with self._alone():
+            self._compute(step, loss, weights, gradients, own, lent)
+
+    def _compute(
+        self, step: Step, loss: float, weights: Tensors, gradients: Tensors, own: Set[str], lent: Set[str]
+    ) -> None:
         self._model.zero_grad()
         inputs, targets = (part.to("cpu") for part in step.batch)
         inputs = inputs.double() if inputs.is_floating_point() else inputs

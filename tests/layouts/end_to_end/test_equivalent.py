@@ -112,7 +112,7 @@ def test_what_proves_nothing_is_refused(pytester: pytest.Pytester, run_inside: R
 
 
 OWN = """
-import dataclasses
+import dataclasses, os
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -182,6 +182,18 @@ net = TrainSpec(
     },
 )
 busy = dataclasses.replace(net, model=Busy)
+# Of the number of ranks a specification knows nothing.
+rate = dataclasses.replace(net, optimizer=lambda ps: torch.optim.SGD(ps, lr=0.1 * int(os.environ["WORLD_SIZE"])))
+halved = dataclasses.replace(net, loss=lambda scores, targets: F.cross_entropy(scores, targets) / dist.get_world_size())
+
+
+def summed(scores, targets):
+    ranks = torch.ones(())
+    dist.all_reduce(ranks)
+    return F.cross_entropy(scores, targets) * ranks
+
+
+doubled = dataclasses.replace(net, loss=summed)
 """
 OF_OWN = {
     "by hand": "",
@@ -189,6 +201,39 @@ OF_OWN = {
     "compiled wrongly": "the number of ranks; without the compiler no module deviates, so the fault is the",
     "spoilt on one rank": "on rank 1 alone: other ranks hold the right one, so check what changes it after the",
 }
+
+
+OF_RANKS = {
+    "rate": "head.weight after the update of step 1 deviates first",
+    "halved": "the loss of step 1 deviates first",
+    "doubled": "each rank's slice is 2 times what it should be, the number of ranks",
+}
+
+
+def test_the_reference_is_alone_in_the_world(pytester: pytest.Pytester, run_inside: RunInside) -> None:
+    """A rate or a loss that the number of ranks scales is told; on one rank there is nothing to compare."""
+    pytester.makeini("[pytest]\n")
+    pytester.makepyfile(own=OWN)
+    pytester.makepyfile(f"""
+        import pytest
+
+        @pytest.mark.parametrize("row", {list(OF_RANKS)!r})
+        def test_layout(equivalent, row):
+            equivalent(f"own.py::{{row}}", "by hand")
+
+        @pytest.mark.world_size(1)
+        def test_one(equivalent):
+            equivalent("own.py::net", "by hand")
+    """)
+    found = run_inside("--world-size=2", "-rs")
+    text = " ".join(found.stdout.str().split())
+
+    found.assert_outcomes(failed=len(OF_RANKS), skipped=1)
+    for sentence in (
+        *OF_RANKS.values(),
+        "nothing is spread over one rank, so nothing is compared: give --world-size=2",
+    ):
+        assert sentence in text
 
 
 def test_a_training_of_ones_own_is_compared(pytester: pytest.Pytester, run_inside: RunInside) -> None:
