@@ -50,7 +50,7 @@ BUDGETS = {
     "collectives.md": 1300,
     "trainings.md": 1700,
     "scaling.md": 1300,
-    "layouts.md": 1076,  # the first module that is wrong
+    "layouts.md": 1084,  # the first module that is wrong
     "forecast.md": 1070,  # with how far off it is, in four places
     "gpus.md": 950,  # AMD
     "files.md": 800,
@@ -76,7 +76,7 @@ def test_a_page_keeps_to_its_words() -> None:
     # weights, options, rows of logs, advisory=timings
     assert words([page for page in site if page.name in GENERATED]) <= 8_800
     # what a training leaves behind; where numbers are; frameworks; the first module that is wrong
-    assert words([page for page in site if page.name not in GENERATED]) <= 32_077
+    assert words([page for page in site if page.name not in GENERATED]) <= 32_085
 
 
 def test_the_sidebar_has_the_groups_and_labels_of_the_readme() -> None:

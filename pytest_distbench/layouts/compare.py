@@ -34,6 +34,7 @@ from pytest_distbench.layouts.deviations import (
     limits_of,
     times_beyond,
 )
+from pytest_distbench.layouts.dropout import without_dropout
 from pytest_distbench.layouts.layouts import LAYOUTS, Layout, one
 from pytest_distbench.layouts.modules import Recorder, Search, deviations_of, of_ranks
 from pytest_distbench.layouts.reference import MISSING, NOT_FINITE, EachRank, Seen, StepReference
@@ -81,7 +82,7 @@ def compare(rank: RankContext, training: TrainSpec) -> None:
 
     def run(train: Callable[[Pass], object], oracle: Oracle, last: int = steps, **options: Any) -> dict[str, set[str]]:
         compared = Pass(rank, training, lambda: numbers[:last], oracle=oracle, precision=precision, **options)
-        with alone() if options.get("is_alone") else nullcontext():
+        with without_dropout(), alone() if options.get("is_alone") else nullcontext():
             train(compared)
         return compared.dtypes
 
@@ -346,10 +347,17 @@ def _conflicts(rank: RankContext, draws: Sequence[Draw]) -> list[str]:
     for (i, mine), (j, others) in itertools.combinations(enumerate(by_rank), 2):
         for a, b in zip(mine, others, strict=False):
             is_known = a.share is not None and b.share is not None  # else the layout has cut the batch itself
-            if a.is_used and is_known and (a.share == b.share) != (a.state == b.state):
+            if is_known and (is_same := _draws_the_same(a, b)) is not None and is_same != (a.share == b.share):
                 samples, numbers = ("the same", "other") if a.share == b.share else ("other", "the same")
                 conflicts.append(f"ranks {i} and {j} have {samples} samples, and {numbers} random numbers for dropout")
     return conflicts
+
+
+def _draws_the_same(a: Draw, b: Draw) -> bool | None:
+    """By the masks, whichever generator they are of, else by the state of torch's; None: nothing is drawn."""
+    if a.masks and b.masks:
+        return a.masks == b.masks
+    return a.state == b.state if a.is_used else None
 
 
 def _record_conflicts(rank: RankContext, conflicts: Sequence[str]) -> None:

@@ -87,7 +87,9 @@ class Recorder:
             if bare in self.classes:
                 continue  # what is inside of a wrapper
             self.classes[bare] = type(module).__name__
-            hooks.append(module.register_forward_pre_hook(partial(self._enter, bare), with_kwargs=True))
+            # What its caller gives, before a plan makes a DTensor of it for this module alone.
+            enter = partial(self._enter, bare)
+            hooks.append(module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True))
             hooks.append(module.register_forward_hook(partial(self._leave, bare)))
             if self._is_eager:
                 continue
@@ -357,19 +359,16 @@ class Search:
 
     def _told(self, order: Sequence[Place], forms: Sequence[int], *, is_backward: bool) -> str:
         place, before = order[-1], [p for p, form in zip(order, forms, strict=False) if form != UNKNOWN][:-1]
-        kinds = [form for form in forms if form != UNKNOWN][:-1]
-        summands = 0
-        while summands < len(kinds) and kinds[-1 - summands] == SUMMAND:
-            summands += 1
+        summands = {p[:2] for p, form in zip(order, forms, strict=False) if form == SUMMAND}
+        sides = list(dict.fromkeys(p[:2] for p in before if p[:2] != place[:2]))
+        run = list(itertools.takewhile(summands.__contains__, reversed(sides)))
         side = "backward" if is_backward else "forward"
-        if summands:
-            first = before[-summands]
-            if is_backward and first.is_output and len(before) > summands:
-                first = before[-summands - 1]  # the module that takes it, as a DTensor of which the sum is taken
+        if run:
+            first, _ = run[-1]
             what = "the gradient of what it takes" if is_backward else "what it puts out"
             user = self._caller(place.module) if place.is_output == is_backward else place.module
             return (
-                f"{self._named(first.module)}, {side}: {what} is not reduced: the sum over ranks is right, and "
+                f"{self._named(first)}, {side}: {what} is not reduced: the sum over ranks is right, and "
                 f"{self._named(user)} uses it as if it were whole"
             )
         how = self._how()

@@ -97,8 +97,8 @@ class StepReference:
             expected = self._training.loss(self._model(inputs), targets)
             if not torch.equal(before, torch.get_rng_state()):
                 raise BodyError(
-                    "the network or its loss draws random numbers, so no two passes are equal: wanted dropout by "
-                    "modules of torch.nn, which is off where values are compared"
+                    "the network or its loss draws random numbers, so no two passes are equal: wanted dropout of "
+                    "torch.nn, by its modules or functions, which is off where values are compared"
                 )
             expected.backward()
         self.losses.append(loss)

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from pytest_distbench.errors import BodyError
 from pytest_distbench.layouts import GRADIENTS, PARAMETERS
+from pytest_distbench.layouts.dropout import masks_kept
 from pytest_distbench.layouts.modules import WRAPPERS, Recorder, copied, whole
 
 if TYPE_CHECKING:
@@ -80,11 +81,12 @@ class TrainSpec:
 
 
 class Draw(NamedTuple):
-    """A call of the network, with dropout: the share of the batch, the random state before it, and whether it draws."""
+    """A call of the network, with dropout: the share of the batch, the random state before it, and what it draws."""
 
     share: int | None
     state: str
     is_used: bool
+    masks: list[str]  # of dropout, from whatever generator
 
 
 class Pass:
@@ -345,11 +347,16 @@ class Step:
         inputs, targets = part
         before = self._random_state()
         with self._pass.arithmetic():
-            outputs = model(inputs)
+            if self._pass.draws is None:
+                outputs = model(inputs)
+            else:
+                masks: list[str] = []
+                with masks_kept(masks):
+                    outputs = model(inputs)
+                is_used = self._random_state() != before
+                self._pass.draws.append(Draw(self._share, before, is_used, masks))
             if self._recorder is not None:
                 self._recorder.see_outputs(outputs)
-            if self._pass.draws is not None:
-                self._pass.draws.append(Draw(self._share, before, is_used=self._random_state() != before))
             return self.weigh(outputs, targets)
 
     def weigh(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

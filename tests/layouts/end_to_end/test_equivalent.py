@@ -44,7 +44,7 @@ unseeded = dataclasses.replace(faulty.gpt, batch=lambda step: (torch.randint(9, 
 
 class Noisy(faulty.Gpt):
     def forward(self, x):
-        return torch.nn.functional.dropout(super().forward(x), 0.1, self.training)
+        return super().forward(x) + torch.rand(1)
 
 
 class Complex(faulty.Gpt):
