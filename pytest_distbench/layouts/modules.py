@@ -61,6 +61,7 @@ class Recorder:
         gradients: in order of the backward pass; those of one tensor in reverse order of the calls.
         calls: of each module.
         classes: of the modules, by their names.
+        takers: of a tensor with a gradient, the modules that take it.
         regions: modules that are compiled, so that nothing inside of them is recorded; in eager mode none.
     """
 
@@ -72,6 +73,7 @@ class Recorder:
         self.calls: Counter[str] = Counter()
         self.classes: dict[str, str] = {}
         self.regions: set[str] = set()
+        self.takers: dict[Place, list[str]] = {}
         self._values: dict[tuple[Place, int], torch.Tensor] = {}  # with the number of the call
         self._gradients: dict[tuple[Place, int], torch.Tensor] = {}
         self._tensors: dict[tuple[Place, int], tuple[int, int]] = {}
@@ -128,7 +130,10 @@ class Recorder:
                 self.values[place] = value
         kept = (key for key in self._gradients if key[0] == _LOSS or key[1] == chosen[key[0].module])
         for _, group in itertools.groupby(kept, key=self._tensors.get):
-            self.gradients.update({key[0]: self._gradients[key] for key in reversed(list(group))})
+            keys = list(group)[::-1]
+            takers = [place.module for place, _ in keys if not place.is_output]
+            self.gradients.update({key[0]: self._gradients[key] for key in keys})
+            self.takers.update({place: takers for place, _ in keys})
         self._alive.clear()
 
     def _call(self, name: str, module: nn.Module, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -380,7 +385,9 @@ class Search:
         owner = place.module if is_own else self._caller(place.module)
         inside = [p for p in before if _is_inside(p.module, owner)]
         if is_own and not inside:
-            return f"{self._named(place.module)}{self._compiled(place.module)}, {side}: {how}"
+            takers = self._reference.takers[place] if is_backward else [place.module]  # the gradient is that of all
+            inner = [each for each in takers if not any(_is_inside(other, each) for other in takers)]
+            return f"{' or '.join(map(self._named, inner))}{self._compiled(place.module)}, {side}: {how}"
         where = f"in {owner + '.' if owner else ''}forward ({self._reference.classes[owner]})"
         if near := [p.module for p in inside if p.is_output != is_backward]:
             where += f", {'before' if is_backward else 'behind'} {near[-1]}"

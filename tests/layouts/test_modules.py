@@ -185,6 +185,25 @@ def test_ranks_with_the_same_samples_are_told() -> None:
     )
 
 
+class Gated(nn.Module):
+    """Two modules take one tensor, of which there is one gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.gate, self.up = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3), nn.Linear(WIDTH, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)
+        found: torch.Tensor = self.gate(y).sigmoid() * self.up(y)
+        return found
+
+
+def test_of_modules_that_take_one_tensor_all_are_named() -> None:
+    wrong = passed_back("gate", 3, is_own=True)
+
+    assert searched(wrong, wrong, make=Gated).sentence().startswith("up (Linear) or gate (Linear), backward: it is off")
+
+
 class Residual(nn.Module):
     """A block of a ResNet: what comes before changes in place."""
 
