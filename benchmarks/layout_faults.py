@@ -4,8 +4,9 @@
 
 Each is a training loop of ``benchmarks/equivalence/faulty.py`` around a small GPT with dropout, masked tokens, clipping
 and a schedule. It runs once, without a baseline, after the layouts that ship. Printed per fault: whether it is
-red, what deviates first and by how many times its bound, the seconds of the launch, and the words. Exit code 1 unless
-each fault is red, and no healthy change. Two minutes on two quiet cores.
+red, what deviates first and by how many times its bound, the seconds of the launch, and the words; and which faults of
+a module are not told with the words of that file's table ``MODULES``. Exit code 1 unless each fault is red, and no
+healthy change. Two minutes on two quiet cores.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pytest_distbench.store.files import read_run_record
 FAULTY = Path(__file__).parent / "equivalence" / "faulty.py"
 SHIPPED = ["ddp", "accumulation", "checkpointing", "compiled", "fsdp2", "tensor_parallel", "pipeline", "resume"]
 SHIPPED += ["reshard_to_one", "reshard_from_one"]
+NAMES_A_MODULE = (", forward", ", backward", "modules are right")
 TEST = """
 import pytest
 
@@ -42,6 +44,15 @@ def names_of(table: str) -> list[str]:
         if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == table and isinstance(node.value, ast.Dict):
             return [ast.literal_eval(key) for key in node.value.keys if key is not None]
     raise SystemExit(f"{FAULTY} has no table {table}")
+
+
+def expected_words() -> dict[str, str]:
+    """What is to be said of the module, by fault."""
+    for node in ast.parse(FAULTY.read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "MODULES":
+            found: dict[str, str] = ast.literal_eval(node.value)
+            return found
+    raise SystemExit(f"{FAULTY} has no table MODULES")
 
 
 def row(result: CaseResult) -> tuple[str, str, str]:
@@ -78,7 +89,8 @@ def main() -> int:
         if done.returncode not in (0, 1):
             raise SystemExit(done.stdout + done.stderr)
         results = {result.case.params["layout"]: result for result in read_run_record(folder / "run.json").results}
-    rows, wrong, kept = [], [], []
+    rows, wrong, kept, words = [], [], [], expected_words()
+    unnamed = []
     for name in names:
         result = results[name]
         is_red = result.outcome == "failed"
@@ -88,9 +100,12 @@ def main() -> int:
         kept.append({"name": name, "is_red": is_red, "metric": metric, "told": told, "seconds": seconds})
         if is_red != (name in faults):
             wrong.append(name)
+        if words[name] not in told if name in words else any(part in told for part in NAMES_A_MODULE):
+            unnamed.append(name)
     print("\n".join(layout(("", "", "first", "x bound", "launch"), rows, left=3)))
     print("", *(f"{each['name']}: {each['told']}" for each in kept if each["told"]), sep="\n")
     print(f"\n{len(names)} layouts; wrong: {', '.join(wrong) or 'none'}")
+    print(f"{len(words.keys() & {*names})} faults of modules; named otherwise: {', '.join(unnamed) or 'none'}")
     if options.json is not None:
         options.json.write_text(json.dumps(kept, indent=1))
     return 1 if wrong else 0

@@ -613,6 +613,19 @@ PUBLISHED: dict[str, Callable[[Pass], None]] = {
 }
 """With the threads."""
 
+MODULES = {
+    "TP output not reduced": "blocks.0.up (Linear), forward",
+    "a buffer not broadcast": "in forward (Gpt), behind embedding, forward",
+    "all ranks have the same share": "ranks 0 and 1 have the same part",
+    "a micro-batch lost": "all ranks together have 4 of 8 of dimension 0",
+    "a stage has others' targets": "the loss, backward",
+    "keys of other ranks without gradient (Megatron-LM#1464)": "in blocks.1.forward (Block), before blocks.1.out",
+    "scattered over another group (Megatron-LM#7452, 7)": "ranks 0 and 1 have the same part",
+    "auxiliary loss of each rank (Megatron-LM#3672)": "the loss, backward",
+    "mean of micro-batches of unequal tokens (transformers#34191)": "the loss, backward",
+}
+"""What is said of the module, of faults in a forward or backward pass. Of all others no module is named."""
+
 
 def in_reverse(run: Pass) -> None:
     by_hand(run, lambda run, model, number: [dist.all_reduce(p.grad) for p in reversed(list(model.parameters()))])

@@ -5,8 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import unittest
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -31,12 +34,15 @@ from pytest_distbench.layouts.deviations import (
     limits_of,
     times_beyond,
 )
+from pytest_distbench.layouts.dropout import without_dropout
 from pytest_distbench.layouts.layouts import LAYOUTS, Layout, one
+from pytest_distbench.layouts.modules import Recorder, Search, deviations_of, of_ranks
 from pytest_distbench.layouts.reference import MISSING, NOT_FINITE, EachRank, Seen, StepReference
 from pytest_distbench.layouts.simulated import Simulation
 from pytest_distbench.layouts.training import DTYPES, Draw, Oracle, Pass, TrainSpec
 from pytest_distbench.records.metric import TOLD, Bound, Scalar
 from pytest_distbench.units import counted
+from pytest_distbench.worker.membership import alone_in, group_of_one
 
 if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
@@ -63,15 +69,29 @@ def compare(rank: RankContext, training: TrainSpec) -> None:
     layout = look_up({**LAYOUTS, **users}, name, "layout")
     if simulated_ranks and not layout.can_be_simulated:
         raise BodyError(f"layout {name!r}: torch cannot simulate its ranks: leave simulated_ranks= out")
+    if rank.world_size == 1 and not simulated_ranks:
+        raise unittest.SkipTest("nothing is spread over one rank, so nothing is compared: give --world-size=2 or more")
     numbers = range(1, steps + 1)
 
-    def reference() -> StepReference:
-        return StepReference(training, Pass(rank, training, lambda: numbers, precision="float64").model().to("cpu"))
+    alone = partial(alone_in, group_of_one())  # the world's size is no part of what is to be computed
 
-    def run(train: Callable[[Pass], object], oracle: Oracle, **options: Any) -> dict[str, set[str]]:
-        compared = Pass(rank, training, lambda: numbers, oracle=oracle, precision=precision, **options)
-        train(compared)
+    def reference(recorder: Recorder | None = None) -> StepReference:
+        model = Pass(rank, training, lambda: numbers, precision="float64").model
+        with alone():
+            return StepReference(training, model().to("cpu"), recorder, alone)
+
+    def run(train: Callable[[Pass], object], oracle: Oracle, last: int = steps, **options: Any) -> dict[str, set[str]]:
+        compared = Pass(rank, training, lambda: numbers[:last], oracle=oracle, precision=precision, **options)
+        with without_dropout(), alone() if options.get("is_alone") else nullcontext():
+            train(compared)
         return compared.dtypes
+
+    def recorded(
+        train: Callable[[Pass], object], step: int, *, is_eager: bool = False, **options: Any
+    ) -> tuple[Recorder, Recorder]:
+        right, own = Recorder(step), Recorder(step, is_eager=is_eager)
+        run(train, reference(right), last=step, recorder=own, **options)
+        return right, own
 
     controls = [reference() for _ in range(CONTROLS)]
     for order, control in enumerate(controls):
@@ -86,7 +106,8 @@ def compare(rank: RankContext, training: TrainSpec) -> None:
         seen, sent = [each.seen for each in found], simulation.sent
     else:
         found = [reference()]
-        dtypes = run(layout.train, found[0], half=max(1, steps // 2))
+        half = max(1, steps // 2)
+        dtypes = run(layout.train, found[0], half=half)
         drawing = Pass(rank, training, lambda: [1], precision=precision, has_dropout=True)
         layout.train(drawing)
         conflicts = _conflicts(rank, drawing.draws or [])
@@ -101,11 +122,39 @@ def compare(rank: RankContext, training: TrainSpec) -> None:
             f"{', '.join(sent) or 'nothing'}"
         )
     limits = limits_of([{q: seen.deviation for q, seen in control.seen.items()} for control in controls])
+    dtypes[SENT] = set().union(*sent.values())
+    comparison = LayoutComparison(limits=limits, seen=seen, dtypes=dtypes)
+    if conflicts is not None and (step := _step_of_modules(rank, comparison.first)) is not None:
+        controlled = [recorded(one, step, is_alone=True, order=order) for order in range(CONTROLS)]
+        of_modules = limits_of([deviations_of(*each) for each in controlled])
+
+        def search(*, is_eager: bool = False) -> Search:
+            right, own = recorded(layout.train, step, is_eager=is_eager, half=half)
+            return Search(right, of_ranks(own, rank.gather), of_modules)
+
+        comparison = replace(comparison, module=_module(search))
     if rank.rank == 0:
-        dtypes[SENT] = set().union(*sent.values())
-        LayoutComparison(limits=limits, seen=seen, dtypes=dtypes).record(rank)
+        comparison.record(rank)
         if conflicts is not None:
             _record_conflicts(rank, conflicts)
+
+
+def _step_of_modules(rank: RankContext, first: Quantity | None) -> int | None:
+    """The step whose modules are compared, of all ranks: that whose loss or gradients deviate first."""
+    own = first.step if first is not None and first.part in (LOSS, GRADIENT) else None
+    found: int | None = json.loads(rank.gather(json.dumps(own).encode())[0])
+    return found
+
+
+def _module(search: Callable[..., Search]) -> str:
+    """The first module at fault. Where one is compiled, whether without the compiler one still is."""
+    found = search()
+    sentence = found.sentence()
+    if not sentence or not found.regions:
+        return sentence
+    with torch.compiler.set_stance("force_eager"):
+        eager = search(is_eager=True).sentence()
+    return eager or f"{sentence}; without the compiler no module deviates, so the fault is the compiler's"
 
 
 _NEEDED = ("model", "batch", "loss", "optimizer")
@@ -190,16 +239,25 @@ class LayoutComparison:
         limits: how far each may be off.
         seen: by rank, what it saw of them.
         dtypes: of parameters, gradients and what a step sends, by these words.
+        module: the first that is at fault, in words; empty: none is. None: they were not compared.
     """
 
     limits: Mapping[Quantity, float]
     seen: Sequence[Mapping[Quantity, Seen]]
     dtypes: Mapping[str, set[str]]
+    module: str | None = None
+
+    @property
+    def first(self) -> Quantity | None:
+        """The first that is beyond its limit."""
+        return first_beyond(self._worst(), self.limits)
+
+    def _worst(self) -> dict[Quantity, float]:
+        return {q: max((each[q].deviation for each in self.seen if q in each), default=math.nan) for q in self.limits}
 
     def record(self, rank: RankContext) -> None:
         """Record the deviations up to the first that is beyond its limit: the others follow from it."""
-        worst = {q: max((each[q].deviation for each in self.seen if q in each), default=math.nan) for q in self.limits}
-        first = first_beyond(worst, self.limits)
+        worst, first = self._worst(), self.first
         for name, parts in _PARTS.items():
             reached = [q for q in worst if q.part in parts and (first is None or q[:2] <= first[:2])]
             if not reached:
@@ -238,7 +296,7 @@ class LayoutComparison:
             else "it is a buffer, so check the forward pass, and who sends it",
         }
         narrow = "".join(f"; {kind} in {dtypes}" for kind, dtypes in self._narrow().items())
-        return f"{told}: {check[first.part]}{narrow}"
+        return f"{told}: {self.module or check[first.part]}{narrow}"
 
     def _cause(self, off: Sequence[Quantity]) -> str:
         seen = [(self.limits[q], each[q]) for q in off for each in self.seen if q in each]
@@ -260,7 +318,9 @@ class LayoutComparison:
         same = (
             "ranks hold the same gradients, so " if any(sum(q in each for each in self.seen) > 1 for q in off) else ""
         )
-        return f"{same}check the backward pass and what was reduced"
+        if self.module is None:
+            return f"{same}check the backward pass and what was reduced"
+        return f"{same}every module passes back the right ones, so check what was reduced"
 
     @staticmethod
     def _lacks(seen: Mapping[Quantity, Seen], gradient: Quantity) -> bool:
@@ -287,10 +347,17 @@ def _conflicts(rank: RankContext, draws: Sequence[Draw]) -> list[str]:
     for (i, mine), (j, others) in itertools.combinations(enumerate(by_rank), 2):
         for a, b in zip(mine, others, strict=False):
             is_known = a.share is not None and b.share is not None  # else the layout has cut the batch itself
-            if a.is_used and is_known and (a.share == b.share) != (a.state == b.state):
+            if is_known and (is_same := _draws_the_same(a, b)) is not None and is_same != (a.share == b.share):
                 samples, numbers = ("the same", "other") if a.share == b.share else ("other", "the same")
                 conflicts.append(f"ranks {i} and {j} have {samples} samples, and {numbers} random numbers for dropout")
     return conflicts
+
+
+def _draws_the_same(a: Draw, b: Draw) -> bool | None:
+    """By the masks, whichever generator they are of, else by the state of torch's; None: nothing is drawn."""
+    if a.masks and b.masks:
+        return a.masks == b.masks
+    return a.state == b.state if a.is_used else None
 
 
 def _record_conflicts(rank: RankContext, conflicts: Sequence[str]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 
 from pytest_distbench.errors import BodyError
 from pytest_distbench.layouts.deviations import GRADIENT, LOSS, STATE, WEIGHTS, Quantity
+from pytest_distbench.layouts.modules import Recorder
 from pytest_distbench.layouts.simulated import Simulation
 from pytest_distbench.layouts.training import Step, Tensors, TrainSpec, parameters_of, state_of
 
@@ -49,13 +51,21 @@ class StepReference:
         has_moved: its optimizer has changed a weight.
     """
 
-    def __init__(self, training: TrainSpec, model: nn.Module) -> None:
+    def __init__(
+        self,
+        training: TrainSpec,
+        model: nn.Module,
+        recorder: Recorder | None = None,
+        alone: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
         self.seen: dict[Quantity, Seen] = {}
         self.losses: list[float] = []
         self.expected_losses: list[float] = []
         self.has_gradient = self.has_moved = False
         self._training = training
         self._model = model
+        self._recorder = recorder
+        self._alone = alone
         self._parameters = dict(parameters_of(model))
         self._optimizer = training.optimizer(list(model.parameters()))
         self._schedule = None if training.schedule is None else training.schedule(self._optimizer)
@@ -71,19 +81,26 @@ class StepReference:
         with torch.no_grad():
             for name, parameter in self._parameters.items():
                 parameter.copy_(weights.get(name, parameter))
+        with self._alone():
+            self._compute(step, loss, weights, gradients, own, lent)
+
+    def _compute(
+        self, step: Step, loss: float, weights: Tensors, gradients: Tensors, own: Set[str], lent: Set[str]
+    ) -> None:
         self._model.zero_grad()
         inputs, targets = (part.to("cpu") for part in step.batch)
         inputs = inputs.double() if inputs.is_floating_point() else inputs
+        targets = targets.double() if targets.is_floating_point() else targets
         before = torch.get_rng_state()
-        expected = self._training.loss(
-            self._model(inputs), targets.double() if targets.is_floating_point() else targets
-        )
-        if not torch.equal(before, torch.get_rng_state()):
-            raise BodyError(
-                "the network or its loss draws random numbers, so no two passes are equal: wanted dropout by modules "
-                "of torch.nn, which is off where values are compared"
-            )
-        expected.backward()
+        recorder = self._recorder if self._recorder is not None and self._recorder.step == step.number else None
+        with nullcontext() if recorder is None else recorder.watching(self._model):
+            expected = self._training.loss(self._model(inputs), targets)
+            if not torch.equal(before, torch.get_rng_state()):
+                raise BodyError(
+                    "the network or its loss draws random numbers, so no two passes are equal: wanted dropout of "
+                    "torch.nn, by its modules or functions, which is off where values are compared"
+                )
+            expected.backward()
         self.losses.append(loss)
         self.expected_losses.append(float(expected.detach()))
         self._compare(Quantity(step.number, LOSS), torch.tensor(loss).double(), expected.detach())

@@ -18,6 +18,8 @@ from torch.distributed.tensor import DTensor
 
 from pytest_distbench.errors import BodyError
 from pytest_distbench.layouts import GRADIENTS, PARAMETERS
+from pytest_distbench.layouts.dropout import masks_kept
+from pytest_distbench.layouts.modules import WRAPPERS, Recorder, copied, whole
 
 if TYPE_CHECKING:
     from torch.distributed.tensor.parallel import ParallelStyle
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}  # of autocast, by the name of the precision
 _FIRST_SCALE = 2.0**10  # of the loss in float16: a small network's gradients do not overflow
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
-_WRAPPERS = {"module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
-"""What wrappers add to the names of parameters."""
 
 Batch = tuple[torch.Tensor, torch.Tensor]  # inputs and targets; the first dimension of both counts the samples
 
@@ -81,11 +81,12 @@ class TrainSpec:
 
 
 class Draw(NamedTuple):
-    """A call of the network, with dropout: the share of the batch, the random state before it, and whether it draws."""
+    """A call of the network, with dropout: the share of the batch, the random state before it, and what it draws."""
 
     share: int | None
     state: str
     is_used: bool
+    masks: list[str]  # of dropout, from whatever generator
 
 
 class Pass:
@@ -100,6 +101,7 @@ class Pass:
         half: the step after which a layout saves and loads, where it does; 0: in none.
         simulation: of the ranks, where this process is all of them.
         draws: random states, where the pass keeps dropout.
+        recorder: of the modules in one of the steps.
         dtypes: of the layout's parameters and gradients, by these words.
         names: of the network's parameters and buffers, before it is wrapped.
     """
@@ -117,6 +119,7 @@ class Pass:
         half: int = 0,
         has_dropout: bool = False,
         simulation: Simulation | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self.rank = rank
         self.training = training
@@ -127,8 +130,10 @@ class Pass:
         self.half = half
         self.oracle = oracle
         self.draws: list[Draw] | None = [] if has_dropout else None
+        self.recorder = recorder
         self.dtypes: dict[str, set[str]] = {PARAMETERS: set(), GRADIENTS: set()}
         self.names: set[str] = set()
+        self._network: nn.Module | None = None
         self._numbers = numbers
         self._precision = precision
         self._order = order
@@ -156,7 +161,8 @@ class Pass:
                 module.p = 0.0
             elif isinstance(module, nn.MultiheadAttention | nn.RNNBase):
                 module.dropout = 0.0
-        return model if self.simulation is None else self.simulation.model(model)
+        self._network = model if self.simulation is None else self.simulation.model(model)
+        return self._network
 
     def as_one(self) -> AbstractContextManager[object]:
         """Context in which simulated ranks make the same, once; of a real rank nothing changes."""
@@ -178,7 +184,8 @@ class Pass:
             with self.as_one():
                 batch = self._batch(number)
             step = Step(self, number, batch)
-            yield step
+            with self._recording(step):
+                yield step
             step.expect_over()
 
     def train(
@@ -231,14 +238,19 @@ class Pass:
     def copies(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Tensors:
         """Copies of whole tensors, under the names that they have without wrappers. A collective call."""
         named = list(tensors)
-        parts = [t.detach() if isinstance(t, DTensor) else _copy(t) for _, t in named]
-        return {self._bare(name): _copy(_whole(t)) for (name, _), t in zip(named, parts, strict=True)}
+        parts = [t.detach() if isinstance(t, DTensor) else copied(t) for _, t in named]
+        return {self._bare(name): copied(whole(t)) for (name, _), t in zip(named, parts, strict=True)}
 
     def _bare(self, name: str) -> str:
         words = name.split(".")
-        while (found := ".".join(words)) not in self.names and (added := [w for w in words if w in _WRAPPERS]):
+        while (found := ".".join(words)) not in self.names and (added := [w for w in words if w in WRAPPERS]):
             words.remove(added[0])
         return found
+
+    def _recording(self, step: Step) -> AbstractContextManager[object]:
+        if self.recorder is None or self._network is None or step.number != self.recorder.step:
+            return contextlib.nullcontext()
+        return self.recorder.watching(self._network)  # by now it is wrapped: hooks of wrappers come first
 
     def _batch(self, number: int) -> Batch:
         inputs, targets = self.training.batch(number - 1)
@@ -285,7 +297,7 @@ class Updates:
         """
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         if self._max_norm is not None and gradients:
-            total = norm(torch.stack([_whole(gradient).norm() for gradient in gradients]).norm())
+            total = norm(torch.stack([whole(gradient).norm() for gradient in gradients]).norm())
             for gradient in gradients:
                 gradient.mul_((self._max_norm / total).clamp(max=1))
         self._scaler.step(self.optimizer)
@@ -311,6 +323,7 @@ class Step:
         self._all_terms = self._terms(batch[1])
         self._share: int | None = None
         self._has_gradients = self._is_over = False
+        self._recorder = None if of.recorder is None or of.recorder.step != number else of.recorder
 
     def share(self, index: int, of: int, micro_batches: int = 1) -> list[Batch]:
         """A share of the batch, in micro-batches.
@@ -334,13 +347,26 @@ class Step:
         inputs, targets = part
         before = self._random_state()
         with self._pass.arithmetic():
-            outputs = model(inputs)
-            if self._pass.draws is not None:
-                self._pass.draws.append(Draw(self._share, before, is_used=self._random_state() != before))
+            if self._pass.draws is None:
+                outputs = model(inputs)
+            else:
+                masks: list[str] = []
+                with masks_kept(masks):
+                    outputs = model(inputs)
+                is_used = self._random_state() != before
+                self._pass.draws.append(Draw(self._share, before, is_used, masks))
+            if self._recorder is not None:
+                self._recorder.see_outputs(outputs)
             return self.weigh(outputs, targets)
 
     def weigh(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The loss of a part of the batch, by its share of the terms."""
+        loss = self._weighed(outputs, targets)
+        if self._recorder is not None:
+            self._recorder.see_loss(loss)
+        return loss
+
+    def _weighed(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         loss = self._pass.training.loss(outputs, targets)
         if (simulation := self._pass.simulation) is not None:
             of_ranks = [self._terms(each) / self._all_terms for each in simulation.values(targets)]
@@ -397,10 +423,6 @@ class Step:
         return hashlib.sha256(state.numpy().tobytes()).hexdigest()
 
 
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().to("cpu", torch.float64, copy=True)
-
-
 def parameters_of(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Those that are numbers with a fraction."""
     yield from ((n, p) for n, p in model.named_parameters(remove_duplicate=False) if p.is_floating_point())
@@ -410,8 +432,3 @@ def state_of(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Parameters and buffers of a network, those that are numbers with a fraction."""
     yield from parameters_of(model)
     yield from ((name, buffer) for name, buffer in model.named_buffers() if buffer.is_floating_point())
-
-
-def _whole(tensor: Any) -> torch.Tensor:
-    found: torch.Tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-    return found

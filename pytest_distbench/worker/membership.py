@@ -148,6 +148,26 @@ def standing_group(world_size: int) -> Iterator[None]:
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
 
 
+def group_of_one() -> dist.ProcessGroup:
+    """A group of this rank alone, for :func:`alone_in`. It moves no data; others need not call."""
+    return torch_internals.fake_group_of_one()
+
+
+_ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+
+
+@contextlib.contextmanager
+def alone_in(group: dist.ProcessGroup) -> Iterator[None]:
+    """Make it the world meanwhile: for whoever asks torch for the default group, or the environment."""
+    told = {name: os.environ[name] for name in _ALONE if name in os.environ}
+    with torch_internals.default_group(group):
+        os.environ.update({name: _ALONE[name] for name in told})
+        try:
+            yield
+        finally:
+            os.environ.update(told)
+
+
 def join_group(
     backend: str, *, rank: int, world_size: int, timeout_s: float, device: torch.device, in_namespaces: bool = False
 ) -> None:

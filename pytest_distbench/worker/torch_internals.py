@@ -439,6 +439,25 @@ def join_fake_group(*, rank: int, world_size: int) -> None:
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
 
 
+def fake_group_of_one() -> dist.ProcessGroup:
+    """A group of this rank alone that moves no data."""
+    from torch.testing._internal.distributed import fake_pg  # noqa: F401 it registers the backend
+
+    return dist.new_group([dist.get_rank()], backend="fake", use_local_synchronization=True)
+
+
+@contextlib.contextmanager
+def default_group(group: dist.ProcessGroup) -> Iterator[None]:
+    """Make it the default group meanwhile."""
+    world = distributed_c10d._world
+    real = world.default_pg
+    world.default_pg = group
+    try:
+        yield
+    finally:
+        world.default_pg = real
+
+
 def join_fake_groups_only(*, rank: int, world_size: int) -> None:
     """Give a script groups that move no data, whatever it asks for from now on."""
     real = dist.init_process_group

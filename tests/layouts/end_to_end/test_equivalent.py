@@ -20,6 +20,8 @@ WRONG = {
     "one bias not synchronised": "ranks hold different gradients, so it was not reduced",
     "weights saved in bf16": "before step 3 deviates first, with 28 others of 29: check what was saved and loaded",
     "a stage clips by its own norm": "its gradient is right, so check clipping, the optimizer and its schedule",
+    "TP output not reduced": "blocks.0.up (Linear), forward: each rank's slice is off by ",
+    "a stage has others' targets": "the loss, backward: what it passes back to head (Linear): rank 1's slice is ",
     "DP ranks drop out the same units": "ranks 0 and 1 have other samples, and the same random numbers for dropout",
 }
 
@@ -42,7 +44,7 @@ unseeded = dataclasses.replace(faulty.gpt, batch=lambda step: (torch.randint(9, 
 
 class Noisy(faulty.Gpt):
     def forward(self, x):
-        return torch.nn.functional.dropout(super().forward(x), 0.1, self.training)
+        return super().forward(x) + torch.rand(1)
 
 
 class Complex(faulty.Gpt):
@@ -110,7 +112,7 @@ def test_what_proves_nothing_is_refused(pytester: pytest.Pytester, run_inside: R
 
 
 OWN = """
-import dataclasses
+import dataclasses, os
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -142,8 +144,14 @@ def batch(step):
     return torch.randn(8, 16, generator=drawn), torch.randint(4, (8,), generator=drawn)
 
 
-def by_hand(run, *, idle=False, spoils=False):
+def twice(graph, inputs):
+    return lambda *args: tuple(2 * output for output in graph(*args))
+
+
+def by_hand(run, *, idle=False, spoils=False, backend=None):
     model = run.model()
+    if backend is not None:
+        model.compile(backend=backend)
     updates = run.updates(model)
     for step in run.steps():
         [part] = step.share(run.index, run.of)
@@ -169,16 +177,63 @@ net = TrainSpec(
     layouts={
         "by hand": by_hand,
         "a gradient where there is none": lambda run: by_hand(run, idle=True),
+        "compiled wrongly": lambda run: by_hand(run, backend=twice),
         "spoilt on one rank": lambda run: by_hand(run, spoils=True),
     },
 )
 busy = dataclasses.replace(net, model=Busy)
+# Of the number of ranks a specification knows nothing.
+rate = dataclasses.replace(net, optimizer=lambda ps: torch.optim.SGD(ps, lr=0.1 * int(os.environ["WORLD_SIZE"])))
+halved = dataclasses.replace(net, loss=lambda scores, targets: F.cross_entropy(scores, targets) / dist.get_world_size())
+
+
+def summed(scores, targets):
+    ranks = torch.ones(())
+    dist.all_reduce(ranks)
+    return F.cross_entropy(scores, targets) * ranks
+
+
+doubled = dataclasses.replace(net, loss=summed)
 """
 OF_OWN = {
     "by hand": "",
     "a gradient where there is none": "the gradient of idle.weight in step 1 deviates first",
+    "compiled wrongly": "the number of ranks; without the compiler no module deviates, so the fault is the",
     "spoilt on one rank": "on rank 1 alone: other ranks hold the right one, so check what changes it after the",
 }
+
+
+OF_RANKS = {
+    "rate": "head.weight after the update of step 1 deviates first",
+    "halved": "the loss of step 1 deviates first",
+    "doubled": "each rank's slice is 2 times what it should be, the number of ranks",
+}
+
+
+def test_the_reference_is_alone_in_the_world(pytester: pytest.Pytester, run_inside: RunInside) -> None:
+    """A rate or a loss that the number of ranks scales is told; on one rank there is nothing to compare."""
+    pytester.makeini("[pytest]\n")
+    pytester.makepyfile(own=OWN)
+    pytester.makepyfile(f"""
+        import pytest
+
+        @pytest.mark.parametrize("row", {list(OF_RANKS)!r})
+        def test_layout(equivalent, row):
+            equivalent(f"own.py::{{row}}", "by hand")
+
+        @pytest.mark.world_size(1)
+        def test_one(equivalent):
+            equivalent("own.py::net", "by hand")
+    """)
+    found = run_inside("--world-size=2", "-rs")
+    text = " ".join(found.stdout.str().split())
+
+    found.assert_outcomes(failed=len(OF_RANKS), skipped=1)
+    for sentence in (
+        *OF_RANKS.values(),
+        "nothing is spread over one rank, so nothing is compared: give --world-size=2",
+    ):
+        assert sentence in text
 
 
 def test_a_training_of_ones_own_is_compared(pytester: pytest.Pytester, run_inside: RunInside) -> None:
@@ -201,7 +256,7 @@ def test_a_training_of_ones_own_is_compared(pytester: pytest.Pytester, run_insid
     found = run_inside("--world-size=2")
     text = " ".join(found.stdout.str().split())
 
-    found.assert_outcomes(passed=2, failed=3)
+    found.assert_outcomes(passed=2, failed=4)
     for sentence in OF_OWN.values():
         assert sentence in text
     assert "asks which rank it is needs real ranks" in text or "no LocalTensorMode" in text
