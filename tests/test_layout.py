@@ -19,8 +19,9 @@ BUDGETS = {
     # rows of logs: restarts, ranks, empty cells; exact tests that do not wait; whose optimizers step in a step;
     # the steps of CI; one value of a metric in all files, a trace for each rank
     "pytest_distbench": Budget(250, 63_000),
-    # what real loggers write; each kind of training step, real frameworks; steps of CI; a table of other plugins
-    "tests": Budget(317, 61_050),
+    # what real loggers write; each kind of training step, real frameworks; steps of CI; a table of other plugins;
+    # equal digits under another torch
+    "tests": Budget(317, 61_102),
 }
 """A number that rises needs its reason in a comment on its line."""
 
