@@ -368,19 +368,20 @@ def out_of_reach(results: Sequence[CaseResult]) -> Iterator[Finding]:
     """The metrics that passed and could not have failed.
 
     Of a noisy one that is so where its rule sees no doubling (of timings tells :func:`sensitivity`); of one that is
-    equal or not, where the software is another one; of one that is judged over seeds, where besides there is one seed.
-    A bound can fail all the same.
+    equal or not, where the software is another one; of one that is judged over seeds, where besides there is one seed,
+    and no curve says that it is the baseline's training. A bound can fail all the same.
     """
     found: list[tuple[str, str]] = []
     for result in _compared(results):
         then, now = result.reference.software, result.environment.software
         changed = ", ".join(version_changes(then, now)) if then else ""
+        followed = [v.at for v in result.verdicts if METRIC_KINDS[v.better].is_curve and v.kind == "unchanged"]
         for v in result.verdicts:
             is_seen = v.row.is_answer and v.code != "within-bound"
             has_passed = v.kind == "improved" or (v.kind == "unchanged" and is_seen)
             if not has_passed or not METRIC_KINDS[v.better].is_judged or v.bounds:
                 continue
-            if why := _why_out_of_reach(v, changed):
+            if why := _why_out_of_reach(v, changed, is_same_training=v.at in followed):
                 found.append((f"{result.case.title} {metric_text(v)}", why))
     for same in grouped((_NUMBER.sub("", why), (name, why)) for name, why in found).values():
         names = and_more([name for name, _ in same])
@@ -388,7 +389,7 @@ def out_of_reach(results: Sequence[CaseResult]) -> Iterator[Finding]:
         yield Finding(code="out-of-reach", reason=told)
 
 
-def _why_out_of_reach(verdict: Finding, other_software: str) -> str:
+def _why_out_of_reach(verdict: Finding, other_software: str, *, is_same_training: bool) -> str:
     kind = METRIC_KINDS[verdict.better]
     if kind.is_noisy:
         mde = 0.0 if _is_timing(verdict) else verdict.mde or 0.0
@@ -397,7 +398,8 @@ def _why_out_of_reach(verdict: Finding, other_software: str) -> str:
         return ""
     if kind.is_exact:
         return f"exact numbers cannot be compared under other software versions ({other_software})"
-    if (kind.counts_steps or kind.has_floor or kind.is_two_sided) and "seeds" not in verdict.facts:
+    is_of_seeds = kind.counts_steps or kind.has_floor or kind.is_two_sided
+    if is_of_seeds and "seeds" not in verdict.facts and not is_same_training:
         return f"one seed shows nothing under other software versions ({other_software})"
     return ""
 

@@ -1,10 +1,11 @@
 """Verdicts on what a seeded training computed: one per metric, over all its seeds. Pure, no I/O.
 
 The same seed under the same software repeats every number exactly, so exactly it must come: any other value means that
-the code computes something else. That holds until the software changed, or the golden curve shows that the arithmetic
-did; then chance has a part in every number that follows, and each kind is judged by its own rule, whatever the curve
-does. One seed alone is judged too, by what other digits do to such a number at most (:data:`ONE_SEED`), where a curve
-says that it is the training of the baseline's seed:
+the code computes something else. That holds under other software too where the golden curve is equal in every digit. It
+ends where the software changed and no curve tells, or the curve shows that the arithmetic is another one; then chance
+has a part in every number that follows, and each kind is judged by its own rule, whatever the curve does. One seed
+alone is judged too, by what other digits do to such a number at most (:data:`ONE_SEED`), where a curve says that it is
+the training of the baseline's seed:
 
 ``curve``
     the first losses of each seed, step by step: beyond a share of how far the stored curve has moved
@@ -232,7 +233,7 @@ def _apart(family: Family, verdict: Finding) -> str:
     says = curve_says(verdict) if is_curve else family.curve
     if not is_curve and says == "nothing" and not family.same_software:
         return ""
-    is_exact = family.same_software and says in ("nothing", "equal")
+    is_exact = _is_same_arithmetic(family, says)
     known = golden_curve.RTOL if is_curve else ONE_SEED["same"]
     limit = golden_curve.ROUNDING if is_exact else family.tolerance_or(known) * RANKS_SHARE
     for key, launches in family.current.items():
@@ -306,9 +307,14 @@ def _spread_of(stored: Sequence[Sample]) -> float:
     return max(max(golden_curve.deviations(stored[0].values, m.values)) for m in stored)
 
 
+def _is_same_arithmetic(family: Family, says: CurveSays | None) -> bool:
+    """Whether the same code gives the same digits: a curve says so, whatever the software; without one the software."""
+    return says == "equal" or (says == "nothing" and family.same_software)
+
+
 def exactly(family: Family) -> Finding | None:
-    """Under the same software, where no curve says that the arithmetic is another one."""
-    if not family.same_software or family.curve not in ("nothing", "equal") or not _repeats(family):
+    """Where no curve says that the arithmetic is another one: equal digits acquit under any software."""
+    if family.curve not in ("nothing", "equal") or not _repeats(family):
         return None
     changes = []
     largest = 0.0
@@ -320,8 +326,11 @@ def exactly(family: Family) -> Finding | None:
             largest = max(largest, *(abs(v / then - 1) for v in known)) if then and len(known) == len(now) else math.inf
     if not changes:
         return family.finding("equal", threshold=0.0)
+    if not _is_same_arithmetic(family, family.curve):
+        return None
     more = f" and {len(changes) - 2} more" if len(changes) > 2 else ""
-    reason = f"exact under the same software: {'; '.join(changes[:2])}{more}{_where(family)}"
+    why = "under the same software" if family.same_software else "where the losses agree in every digit"
+    reason = f"exact {why}: {'; '.join(changes[:2])}{more}{_where(family)}"
     if METRIC_KINDS[family.metric.better].is_two_sided and largest <= golden_curve.ROUNDING:
         reason += ": rounding, which shows only after the recorded curve"
         return family.finding("numerics", reason, threshold=0.0)
@@ -407,7 +416,7 @@ def by_curve(family: Family) -> Finding:
         return say("flat-curve", still)
     if coarse and family.tolerance is None and (departure.is_identical or not repeats):
         return say("too-few-digits", coarse)
-    begins = _beginning(family)
+    begins = _beginning(family) if family.same_software or departure.is_identical else None
     if begins is not None and not begins[0].is_rounding:
         return say("losses", f"{_tell_beginning(*begins)}; {_causes(family, departure, launch)}")
     if departure.is_identical and begins is not None:
@@ -433,13 +442,13 @@ def _causes(family: Family, departure: golden_curve.Departure, launch: Sample) -
 
 
 def _beginning(family: Family) -> tuple[golden_curve.Beginning, Sample] | None:
-    """Where the whole series of a seed leaves the baseline's, under the same software, the largest step first.
+    """Where the whole series of a seed leaves the baseline's, the largest step first.
 
     Rounding begins with the last digits and grows from there. So it is how a difference begins that tells, not how far
     it has gone when the series ends.
     """
     found = []
-    for key, launches in family.current.items() if family.same_software else ():
+    for key, launches in family.current.items():
         stored = family.stored[key][0]
         then = stored.whole or stored.values
         for launch in launches:
@@ -629,6 +638,8 @@ def by_tensors(family: Family) -> Finding:
         look = weights_rule.changes if is_of_weights else of_saved
         for launch in launches:
             found = look(then, launch.tensors, share=share)
+            if not family.same_software:  # a release may hold more tensors, or others
+                found = [change for change in found if change.distance < math.inf] or found
             if not found:
                 continue
             is_same = family.ends_alike or weights_rule.is_same_arithmetic(then, launch.tensors)
@@ -645,7 +656,7 @@ def by_tensors(family: Family) -> Finding:
     one, others, seed, is_same = worst
     told = f"{one.name}{one.who} {one.text}{others}{seed}"
     say = functools.partial(family.finding, threshold=share, shown=shown)
-    if not family.same_software:
+    if not family.same_software and not (is_same and one.distance < math.inf):
         return say("other-software", f"under other software versions {told}")
     if is_same:
         what = "its weights at the end are not" if is_of_weights else "what it saves is not"

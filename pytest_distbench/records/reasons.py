@@ -234,7 +234,7 @@ _OURS: dict[ReasonCode, Reason] = {
         "changed",
         means="A result of a seeded training, such as its last loss, differs too much.",
         next_step=f"find where it begins in the HTML report (--distbench-report FILE); {ACCEPT}",
-        printed=r"one seed changed by [^;]*$|exact under the same software|went (up|down) (over|by)",
+        printed=r"one seed changed by [^;]*$|exact (under the same|where the losses)|went (up|down) (over|by)",
     ),
     "weights": because(
         "changed",

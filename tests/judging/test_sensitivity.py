@@ -184,6 +184,14 @@ def test_a_rule_that_could_not_fail_is_found(changes: dict[str, Any], software: 
     assert [remark.reason.split(": ", 2)[2] for remark in found] == ([why] if why else [])
 
 
+def test_one_seed_can_fail_under_other_software_where_its_curve_is_followed() -> None:
+    environment = Environment(platform="cpu-x", device="X", cores=2, software=OTHER)
+    sides = verdict("equal", metric="loss", better="curve"), verdict("equal", metric="final_loss", better="same")
+
+    assert not [*out_of_reach([result(*sides, environment=environment)])]
+    assert [*out_of_reach([result(*sides[1:], environment=environment)])]
+
+
 def case(*ratios: float, better: str = "lower", unit: str = "s") -> CaseResult:
     return result(
         *(verdict("within-threshold", metric=f"m{i}", ratio=r, better=better, unit=unit) for i, r in enumerate(ratios))

@@ -123,9 +123,23 @@ def test_the_same_arithmetic_must_give_the_same_number(better: Better) -> None:
     assert "(seed 1) and 2 more" in judged(better, [51] * 4, [50] * 4, **EXACTLY).reason
 
 
-@pytest.mark.parametrize("differs", [{"same_software": False}, {"curve": "other digits"}, {"curve": "diverges"}])
+@pytest.mark.parametrize("better", ["same", "steps", "floor"])
+def test_under_other_software_equal_losses_say_that_the_number_must_be_equal_too(better: Better) -> None:
+    verdict = judged(better, [50, 51], [50, 50], curve="equal")
+
+    assert (verdict.code, verdict.threshold) == ("training-number", 0.0)
+    assert verdict.reason.startswith("exact where the losses agree in every digit: 50 -> 51 (seed 1)")
+
+
+@pytest.mark.parametrize("better", ["same", "steps", "floor"])
+@pytest.mark.parametrize("curve", ["nothing", "equal"])
+def test_equal_numbers_acquit_under_other_software_however_far_seeds_are_apart(better: Better, curve: str) -> None:
+    assert judged(better, [1.0, 90.0], [1.0, 90.0], curve=curve).code == "equal"
+
+
+@pytest.mark.parametrize("differs", [{"curve": "nothing"}, {"curve": "other digits"}, {"curve": "diverges"}])
 def test_under_other_software_or_arithmetic_chance_has_its_part(differs: dict[str, object]) -> None:
-    assert judged("steps", [51, 56, 45, 60, 50], STEPS, **{**EXACTLY, **differs}).kind == "unchanged"
+    assert judged("steps", [51, 56, 45, 60, 50], STEPS, **differs).kind == "unchanged"
 
 
 def test_a_baseline_whose_launches_differ_is_no_exact_number() -> None:
@@ -198,6 +212,18 @@ def test_a_curve_beyond_the_tolerance_is_a_regression_that_names_step_and_cause(
     told = "diverges at step 2, differs by up to 5.7 %; likely causes, in the first"
     assert told in verdict.reason
     assert verdict.facts["diverges_at_step"] == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "code"), [(GOLDEN, "losses"), ([v * (1 + 1e-7) for v in GOLDEN], "within-threshold")]
+)
+def test_under_other_software_later_losses_decide_where_the_first_are_equal(first: Series, code: str) -> None:
+    then, now = [*GOLDEN, 1.7, 1.6], [*first, 1.7, 1.5]
+    stored = baseline_of([1.0], "curve", "", values=GOLDEN)
+    stored = [replace(m, whole=then, whole_length=len(then)) for m in stored]
+    launch = Sample(name="loss", unit="", better="curve", value=1.0, values=first, whole=now, whole_length=len(now))
+
+    assert judge_samples([launch], stored, same_software=False, is_exact=True).code == code
 
 
 def test_a_curve_that_a_script_printed_names_its_line() -> None:
@@ -705,5 +731,7 @@ def test_a_baseline_that_does_not_know_how_far_ranks_are_apart_is_compared_as_be
     then, now = of_ranks("same", [[1.0], [1.0]]), of_ranks("same", [[1.5], [0.5]])
     assert judge_samples([now], [replace(m, spread=None) for m in stored_samples([then])]).kind == "unchanged"
 
+    apart = judged_ranks("same", [[1.0], [1.0]], [[1.01], [0.99]], same_software=False, curve="other digits")
+    assert apart.kind == "unchanged", "that is within what other digits do"
     apart = judged_ranks("same", [[1.0], [1.0]], [[1.01], [0.99]], same_software=False, curve="equal")
-    assert apart.kind == "unchanged", "of other software that is within what other digits do"
+    assert apart.code == "ranks-apart"

@@ -117,10 +117,26 @@ def test_the_last_digits_of_one_are_rounding_though_the_others_are_equal() -> No
     assert judged(sample(other), curve="equal", loss_share=0.0).code == "numerics"
 
 
-def test_under_other_software_other_digits_say_nothing() -> None:
-    finding = judged(sample({**WEIGHTS_THEN, "b": -WEIGHTS_THEN["b"]}), curve="equal", same_software=False)
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if len(FAULTS[fault][0]) == 1])
+def test_under_other_software_one_decides_where_most_are_equal_in_every_digit(fault: str) -> None:
+    finding = judged(sample({**WEIGHTS_THEN, **FAULTS[fault][0]}), curve="equal", loss_share=0.0, same_software=False)
+    is_other_form = fault in ("a shape", "a dtype")  # which a release may choose
 
-    assert finding.code == "other-software"
+    assert finding.code == ("other-software" if is_other_form else "weights")
+
+
+def test_under_other_software_a_tensor_more_does_not_hide_one_that_differs() -> None:
+    then = {**WEIGHTS_THEN, "b": -WEIGHTS_THEN["b"], "buffer": WEIGHTS_THEN["a"] + 1}
+    finding = judged(sample(then), curve="equal", same_software=False)
+
+    assert finding.code == "weights"
+    assert "its weights at the end are not: b is" in finding.reason
+
+
+def test_under_other_software_other_digits_of_all_say_nothing() -> None:
+    other = {name: tensor * 1.01 for name, tensor in WEIGHTS_THEN.items()}
+
+    assert judged(sample(other), curve="other digits", same_software=False).code == "other-software"
 
 
 def test_another_number_of_updates_is_not_compared() -> None:
