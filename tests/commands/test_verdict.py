@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -142,4 +143,4 @@ def test_git_finds_the_commit_that_moved_an_exact_metric(pytester: pytest.Pytest
     assert "bad: test_it.py::test_step[ws2]: count is changed: exact-number" in done.stdout
     assert "first bad commit could be any of" in done.stdout
     broken, planted = git(folder, "rev-parse", "main~2", "main~1").split()
-    assert {line for line in done.stdout.splitlines() if len(line) == 40} == {broken, planted}
+    assert {line for line in done.stdout.splitlines() if re.fullmatch("[0-9a-f]{40}", line)} == {broken, planted}

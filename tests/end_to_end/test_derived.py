@@ -114,7 +114,9 @@ def test_a_function_that_gives_no_number_is_told(project: Project, function: str
 def test_what_was_only_measured_is_shown_with_v(project: Project) -> None:
     result = run(make(project), "-v")
 
-    result.stdout.fnmatch_lines(["test_efficiency?ws2:one@ws1?  1 rank, gloo, *1 launch", "*step*20 ms*1"])
+    result.stdout.fnmatch_lines(
+        ["test_efficiency?ws2:one@ws1?  1 rank, gloo, *1 launch", "*step*20 ms*1 *geometric mean"]
+    )
 
 
 COOLING = """

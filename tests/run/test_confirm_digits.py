@@ -99,8 +99,8 @@ def test_an_environment_beyond_and_a_code_within_the_limit_pass_and_name_both(lo
 @every
 def test_a_number_of_one_seed_that_other_software_left_in_doubt_is_answered(losses: list[float]) -> None:
     newer = {**SOFTWARE, "torch": "9.9"}
-    here = launch(losses, 4.2, newer)
-    before, fault = confirmed(launch(losses), here, launch(losses, 4.0, newer))
+    here = launch(rounded(losses), 4.2, newer)
+    before, fault = confirmed(launch(losses), here, launch(rounded(losses), 4.0, newer))
     _, healthy = confirmed(launch(losses), here, here)
 
     assert before["final"].kind == "inconclusive"

@@ -33,7 +33,7 @@ def _make(setup: LauncherSetup) -> CudaLauncher:
 
 
 LAUNCHERS[STAND_IN_CUDA] = LauncherKind(
-    help="real groups whose ranks have a made-up CUDA",
+    help="real groups whose ranks have a simulated CUDA",
     make=_make,
     holds_two=True,
     sets_threads=True,

@@ -233,7 +233,7 @@ CASES = """
 """
 """Four tests, five cases, one of which is slow where there is a file ``slow``."""
 
-ONE_OF_FIVE = "5 cases, 7 metrics (1 regressed, 6 unchanged), *"
+ONE_OF_FIVE = "7 metrics (1 regressed, 6 unchanged), *"
 
 
 @pytest.mark.parametrize(
@@ -242,9 +242,9 @@ ONE_OF_FIVE = "5 cases, 7 metrics (1 regressed, 6 unchanged), *"
         ("pytest_asyncio", "-p asyncio -o asyncio_default_fixture_loop_scope=function", 1, 3, ONE_OF_FIVE),
         ("pytest_cov", "-p pytest_cov --cov=test_it", 1, 3, ONE_OF_FIVE),
         ("pytest_randomly", "-p randomly --randomly-seed=7", 1, 3, ONE_OF_FIVE),
-        ("pytest_repeat", "-p repeat --count=2", 2, 6, "10 cases, 14 metrics (2 regressed, 12 unchanged), *"),
+        ("pytest_repeat", "-p repeat --count=2", 2, 6, "14 metrics (2 regressed, 12 unchanged), *"),
         ("pytest_rerunfailures", "-p rerunfailures --reruns=2", 1, 3, ONE_OF_FIVE),
-        ("pytest_split", "-p pytest-split --splits=2 --group=1", 0, 2, "2 cases, 4 metrics (4 unchanged), *"),
+        ("pytest_split", "-p pytest-split --splits=2 --group=1", 0, 2, "4 metrics (4 unchanged), *"),
         ("pytest_timeout", "--timeout=60", 1, 3, ONE_OF_FIVE),
         ("xdist", "-n2 --dist=loadscope", 1, 3, ONE_OF_FIVE),
     ],
@@ -284,12 +284,12 @@ SUBTESTS = """
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("part", ["2 cases, 2 metrics (2 new), *"]),
+        ("part", ["2 metrics (2 new), *"]),
         (
             "''",
             [
                 "*this test already has a run without a name: give each run its own name=*",
-                "1 case, 1 metric (1 new), *",
+                "1 metric (1 new), *",
             ],
         ),
     ],
