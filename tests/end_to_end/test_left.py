@@ -65,7 +65,8 @@ TEST = """
     from pytest_distbench.read import NUMBER, stdout
 
     def test_train(distbench):
-        distbench.run("train.py", read={"loss_curve": stdout("loss " + NUMBER, better="curve", first=10)})
+        loss = stdout("loss " + NUMBER, better="curve", first=10)
+        distbench.run("train.py", read={"loss_curve": loss}, tolerance={"wall_time": 5})
 """
 
 RED = {
@@ -131,6 +132,8 @@ def test_a_compiled_step_is_followed_and_an_optimizer_that_is_let_go_is_gone(
     pytester: pytest.Pytester, run_inside: RunInside
 ) -> None:
     pytester.makeini("[pytest]\naddopts = -p no:cacheprovider")
-    pytester.makepyfile(train=COMPILED, test_train="def test_train(distbench): distbench.run('train.py')")
+    pytester.makepyfile(
+        train=COMPILED, test_train="def test_train(distbench): distbench.run('train.py', tolerance={'wall_time': 5})"
+    )
 
     run_inside("--distbench-launches=1:1").assert_outcomes(passed=1)
