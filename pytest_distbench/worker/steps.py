@@ -55,9 +55,9 @@ class _Steps:
         if was_inside:  # a step that overrides another calls it
             return
         recorded, parameter = torch_internals.graph_nodes(), _first_with_gradient(optimizer)
-        is_of_the_last = recorded is not None and recorded == self._recorded and not self._leading.is_anew(parameter)
+        is_same_step = recorded is not None and recorded == self._recorded and not self._leading.begins_step(parameter)
         self._recorded = recorded
-        if not is_of_the_last:
+        if not is_same_step:
             self._leading = _Leading(parameter)
             self._begin()
 
@@ -75,7 +75,7 @@ class _Leading:
         self._gradient = weakref.ref(gradient) if gradient is not None else None
         self._version = _version(gradient)
 
-    def is_anew(self, parameter: torch.Tensor | None) -> bool:
+    def begins_step(self, parameter: torch.Tensor | None) -> bool:
         """Whether a step begins with that parameter again, and perhaps with another gradient of it."""
         if parameter is None or self._parameter is None or self._gradient is None:
             return True
