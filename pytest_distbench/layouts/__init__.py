@@ -11,3 +11,18 @@ NARROW = PARAMETERS, GRADIENTS, SENT = "parameters", "gradients", "what a step s
 """Facts of a deviation: which of them have 16 bits."""
 
 HELD_BYTES = "held_bytes"  # of parameters and optimizer state, of the rank that holds most
+
+LAYOUT_NAMES = (
+    "ddp",
+    "accumulation",
+    "checkpointing",
+    "compiled",
+    "inductor",
+    "fsdp2",
+    "tensor_parallel",
+    "pipeline",
+    "resume",
+    "reshard_to_one",
+    "reshard_from_one",
+)
+"""Those of more than one rank, for who does not import torch."""

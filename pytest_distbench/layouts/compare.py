@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import math
+import os
 import unittest
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -48,15 +50,21 @@ if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
 
 CONTROLS = 4  # trainings that say how far equal mathematics are apart
-_WARMUP, _TIMED = 3, 5
+_TIMED = 3, 5  # warm-up and timed steps
 _PARTS = {LOSS_DEVIATION: (LOSS,), GRADIENT_DEVIATION: (GRADIENT,), STATE_DEVIATION: (WEIGHTS, STATE)}
 
 
-def compare(rank: RankContext, training: TrainSpec) -> None:
+def compare(rank: RankContext, training: TrainSpec, *, is_timed: bool = True, controls_key: str = "") -> None:
     """Train without a layout in float64, then as controls, then under ``rank.params["layout"]``, and compare.
 
     Records ``loss_deviation``, ``gradient_deviation`` and ``state_deviation``, the largest of all steps, with the bound
     that the controls give; ``random_conflicts``; the layout's ``loss_curve``; and ``step_time``.
+
+    Args:
+        rank: of the group.
+        training: what is compared.
+        is_timed: False: one step alone, for what it sends.
+        controls_key: launches of a run with the same key share what their controls found; empty: they share nothing.
 
     Raises:
         BodyError: there is no such layout, nothing is trained, or the layout sends none of the collectives it is made
@@ -65,7 +73,10 @@ def compare(rank: RankContext, training: TrainSpec) -> None:
     _check(training)
     name, steps, precision = (rank.params[key] for key in ("layout", "steps", "precision"))
     simulated_ranks: int | None = rank.params.get("simulated_ranks")
-    users = {key: Layout(train, can_be_simulated=True) for key, train in training.layouts.items()}
+    users = {
+        key: LAYOUTS.get(key, Layout(train, can_be_simulated=True))._replace(train=train)
+        for key, train in training.layouts.items()
+    }
     layout = look_up({**LAYOUTS, **users}, name, "layout")
     if simulated_ranks and not layout.can_be_simulated:
         raise BodyError(f"layout {name!r}: torch cannot simulate its ranks: leave simulated_ranks= out")
@@ -93,10 +104,14 @@ def compare(rank: RankContext, training: TrainSpec) -> None:
         run(train, reference(right), last=step, recorder=own, **options)
         return right, own
 
-    controls = [reference() for _ in range(CONTROLS)]
-    for order, control in enumerate(controls):
-        run(one, control, is_alone=True, order=order)
-    _expect_trained(controls)
+    def limits_by_controls() -> dict[Quantity, float]:
+        controls = [reference() for _ in range(CONTROLS)]
+        for order, control in enumerate(controls):
+            run(one, control, is_alone=True, order=order)
+        _expect_trained(controls)
+        return limits_of([{q: seen.deviation for q, seen in control.seen.items()} for control in controls])
+
+    limits = _shared_limits(rank, controls_key, limits_by_controls) if controls_key else limits_by_controls()
     conflicts: list[str] | None = None
     if simulated_ranks:
         simulation = Simulation(simulated_ranks)
@@ -111,7 +126,14 @@ def compare(rank: RankContext, training: TrainSpec) -> None:
         drawing = Pass(rank, training, lambda: [1], precision=precision, has_dropout=True)
         layout.train(drawing)
         conflicts = _conflicts(rank, drawing.draws or [])
-        layout.train(Pass(rank, training, lambda: _timed(rank, training, steps), precision=precision))
+        layout.train(
+            Pass(
+                rank,
+                training,
+                lambda: _timed(rank, training, steps, *(_TIMED if is_timed else (0, 1))),
+                precision=precision,
+            )
+        )
         rank.record(HELD_BYTES, _held_bytes(rank), unit="B", better="exact", reduce="max")
         seen, sent = _gathered(rank, found[0].seen), _sent(rank)
     if all(map(math.isfinite, found[0].losses)):
@@ -121,7 +143,6 @@ def compare(rank: RankContext, training: TrainSpec) -> None:
             f"layout {name!r}: no rank sent {' or '.join(missing)} in a step, as it should; they sent "
             f"{', '.join(sent) or 'nothing'}"
         )
-    limits = limits_of([{q: seen.deviation for q, seen in control.seen.items()} for control in controls])
     dtypes[SENT] = set().union(*sent.values())
     comparison = LayoutComparison(limits=limits, seen=seen, dtypes=dtypes)
     if conflicts is not None and (step := _step_of_modules(rank, comparison.first)) is not None:
@@ -186,11 +207,26 @@ def _check(training: object) -> None:
         raise BodyError("TrainSpec(batch=...): two calls for step 0 give other samples: seed a generator by the step")
 
 
-def _timed(rank: RankContext, training: TrainSpec, steps: int) -> Iterator[int]:
+def _shared_limits(
+    rank: RankContext, key: str, by_controls: Callable[[], dict[Quantity, float]]
+) -> dict[Quantity, float]:
+    """The limits that an earlier launch of this run has left, or else those of controls."""
+    file = rank.data_dir / f"controls-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+    if file.exists():
+        return {Quantity(*quantity): limit for quantity, limit in json.loads(file.read_text())}
+    limits = by_controls()
+    if rank.rank == 0:
+        made = file.with_suffix(f".{os.getpid()}")
+        made.write_text(json.dumps(list(limits.items())))
+        made.replace(file)  # whole, or not there
+    return limits
+
+
+def _timed(rank: RankContext, training: TrainSpec, steps: int, warmup: int, iterations: int) -> Iterator[int]:
     _, targets = training.batch(0)
     facts = {"samples": len(targets), "tokens": targets.numel()}
-    for i in rank.timed(STEP_TIME, warmup=_WARMUP, iterations=_TIMED, facts=facts):
-        yield steps + _WARMUP + i + 1
+    for i in rank.timed(STEP_TIME, warmup=warmup, iterations=iterations, facts=facts):
+        yield steps + warmup + i + 1
 
 
 def _held_bytes(rank: RankContext) -> int:

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 ROWS = {
     "fixtures": {"equivalent": "plugin:equivalent"},
-    "tables": {"layouts": "tables:LAYOUT_TABLE"},
+    "options": {"model": "plugin:MODEL"},
+    "tables": {"layouts": "tables:LAYOUT_TABLE", "models": "tables:MODEL_TABLE"},
 }

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Unpack
 
+import pytest
+
 from pytest_distbench.errors import show
+from pytest_distbench.layouts.items import why_no_library
 from pytest_distbench.plugin.arguments import Called, ShapeKeywords
 from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.outcomes import Run
@@ -13,6 +17,8 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 _FEWEST_STEPS, _MOST_STEPS = 2, 1000
 _MOST_SIMULATED = 1024
 _COMPARE = "pytest_distbench.layouts.compare:compare"
+_MODELS = Path(__file__).with_name("models.py")
+_COMPARE_MADE = "pytest_distbench.layouts.models:compare_made"
 
 
 class Equivalent:
@@ -66,4 +72,26 @@ class Equivalent:
             if options.setdefault("world_size", 1) != 1:
                 given.refuse("simulated_ranks= are one process: leave world_size= out")
         wanted = Called(body=training, called_by=_COMPARE, params=params, argument="training", **options)
+        return self._distbench.run_wanted(given, wanted)
+
+    def model(self, model: str, layout: str, *, steps: int = 4, seed: int = 0) -> Run:
+        """Compare a model without a TrainSpec with one rank, as :meth:`__call__` does, with random weights and data.
+
+        Args:
+            model: ``transformers:NAME``, or ``file.py::make``: a function that returns a module and a batch, such that
+                ``module(**batch)`` or ``module(*batch)`` is a loss, or has one as ``loss``: a mean over samples, or
+                over the ``labels`` of a batch.
+            layout: as above.
+            steps: as above.
+            seed: of the weights.
+        """
+        self._distbench.skip_without_clocks("equivalent compares values")
+        given = self._distbench.arguments("equivalent.model")
+        is_of_library = "::" not in model
+        if is_of_library and (why := why_no_library(model.partition(":")[0])):
+            pytest.skip(f"not run: {why}")
+        params = {"layout": layout, "steps": given.whole("steps", steps, least=_FEWEST_STEPS, most=_MOST_STEPS)}
+        params |= {"model": model if is_of_library else model.rpartition("::")[2], "precision": PRECISIONS[0]}
+        body, called_by = (f"{_MODELS}::compare_model", "") if is_of_library else (model, _COMPARE_MADE)
+        wanted = Called(body=body, called_by=called_by, params=params, argument="model", seeds=(seed,))
         return self._distbench.run_wanted(given, wanted)

@@ -25,12 +25,14 @@ class Layout(NamedTuple):
     Attributes:
         train: trains under it.
         proof: collectives of a step without which it is not what its name says.
+        needs: fields of the TrainSpec without which it cannot train.
         can_be_simulated: torch's ``LocalTensorMode`` has the values of its ranks.
     """
 
     train: Callable[[Pass], object]
     proof: tuple[str, ...] = ()
     can_be_simulated: bool = False
+    needs: tuple[str, ...] = ()
 
 
 def one(run: Pass) -> None:
@@ -237,14 +239,14 @@ LAYOUTS: dict[str, Layout] = {
     "one": Layout(one),
     "ddp": Layout(ddp, ("all_reduce",)),
     "accumulation": Layout(accumulation, ("all_reduce",)),
-    "checkpointing": Layout(checkpointing, ("all_reduce",)),
+    "checkpointing": Layout(checkpointing, ("all_reduce",), needs=("blocks",)),
     "compiled": Layout(compiled, ("all_reduce",)),
     "inductor": Layout(partial(compiled, backend="inductor"), ("all_reduce",)),
-    "fsdp2": Layout(fsdp2, _GATHERS),
-    "tensor_parallel": Layout(tensor_parallel, ("all_reduce",), can_be_simulated=True),
-    "pipeline": Layout(pipeline, ("send", "recv")),
-    "resume": Layout(resume, _GATHERS),
-    "reshard_to_one": Layout(reshard_to_one, _GATHERS),
-    "reshard_from_one": Layout(reshard_from_one, _GATHERS),
+    "fsdp2": Layout(fsdp2, _GATHERS, needs=("blocks",)),
+    "tensor_parallel": Layout(tensor_parallel, ("all_reduce",), can_be_simulated=True, needs=("tensor_parallel",)),
+    "pipeline": Layout(pipeline, ("send", "recv"), needs=("stages",)),
+    "resume": Layout(resume, _GATHERS, needs=("blocks",)),
+    "reshard_to_one": Layout(reshard_to_one, _GATHERS, needs=("blocks",)),
+    "reshard_from_one": Layout(reshard_from_one, _GATHERS, needs=("blocks",)),
 }
 """By the name that ``equivalent`` takes."""

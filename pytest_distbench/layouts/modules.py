@@ -434,7 +434,7 @@ def _pattern(found: torch.Tensor, right: torch.Tensor, ranks: int, limit: float)
     if is_zeroed.any() and torch.equal(differs & ~is_zeroed, torch.zeros_like(differs)):
         return f"is 0 in {int(is_zeroed.sum())} of {found.numel()} elements, as under a mask"
     for dim in range(found.dim()):
-        at = differs.movedim(dim, 0).flatten(1).any(1).nonzero().flatten()
+        at = _rows(differs, dim).any(1).nonzero().flatten()
         if 0 < len(at) <= found.shape[dim] // 2 and int(at[-1] - at[0]) == len(at) - 1:
             return f"is off by {off:.1e} of its norm, at {int(at[0])} to {int(at[-1])} of dimension {dim} alone"
     return f"is off by {off:.1e} of its norm"
@@ -449,8 +449,13 @@ def _multiple(found: torch.Tensor, right: torch.Tensor) -> tuple[float, float]:
 
 def _nearest(found: torch.Tensor, right: torch.Tensor, dim: int) -> torch.Tensor:
     """Where along a dimension a part of the reference is most like what was found."""
-    rows, of_all = (each.nan_to_num().movedim(dim, 0).flatten(1) for each in (found, right))
+    rows, of_all = (_rows(each.nan_to_num(), dim) for each in (found, right))
     return torch.cdist(rows, of_all, compute_mode="donot_use_mm_for_euclid_dist").argmin(1)
+
+
+def _rows(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+    """A matrix with a row for each place along a dimension; of a vector the rows have one number."""
+    return tensor.movedim(dim, 0).reshape(tensor.shape[dim], -1)
 
 
 def _is_inside(name: str, owner: str) -> bool:

@@ -1,14 +1,40 @@
-"""The fixture of layouts. What it hands out is imported when a test asks for it."""
+"""The fixture of layouts, and models without a test file. What it hands out is imported when a test asks for it."""
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_distbench.plugin.fixtures import STATE, settings_of
+from pytest_distbench.records.options import BASIC, Option
+from pytest_distbench.records.wanted import Wanted
+
 if TYPE_CHECKING:
     from pytest_distbench.layouts.fixtures import Equivalent
+    from pytest_distbench.plugin.collect import ResultsPlugin
     from pytest_distbench.plugin.distbench import Distbench
+
+
+def _read_models(text: str) -> str | None:
+    from pytest_distbench.layouts.items import read_models
+
+    return read_models(text)
+
+
+MODEL = Option(
+    "compare models under each layout with one rank, without a test file",
+    "A model is transformers:NAME[,NAME], or file.py::make, which returns a module and a batch. Nothing is stored.",
+    metavar="MODEL[,MODEL]",
+    wanted=Wanted("transformers:NAME[,NAME] or file.py::make", _read_models),
+    name="model",
+    group=BASIC,
+    default="",
+    excludes={"update": "a model is compared with one rank, and nothing is stored of it"},
+    has_ini_key=False,
+)
 
 
 @pytest.fixture
@@ -17,3 +43,48 @@ def equivalent(distbench: Distbench) -> Equivalent:
     from pytest_distbench.layouts.fixtures import Equivalent
 
     return Equivalent(distbench)
+
+
+def _models(config: pytest.Config) -> str:
+    given: str | None = config.getoption("distbench_model", None)
+    return settings_of(config).added["model"] if given else ""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Without a path on the command line the models alone are collected, by the workers of pytest-xdist too."""
+    if not (models := _models(config)):
+        return
+    from pytest_distbench.layouts.items import preload
+
+    if config.args_source is not pytest.Config.ArgsSource.ARGS:
+        config.args = []
+    state = config.stash[STATE]
+    if state.settings is not None:
+        state.settings = replace(state.settings, preload=(*state.settings.preload, *preload(models)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Add the models to what the session collects."""
+    report = yield
+    if isinstance(collector, pytest.Session) and (models := _models(collector.config)):
+        from pytest_distbench.layouts.items import collectors
+
+        report.result += collectors(collector, models, collector.config.invocation_params.dir)
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the matrix: models down, layouts across."""
+    results: ResultsPlugin | None = config.pluginmanager.getplugin("distbench-results")
+    if not _models(config) or results is None or not results.results:
+        return
+    from pytest_distbench.layouts.tables import MODEL_TABLE
+    from pytest_distbench.report import layout
+
+    table = MODEL_TABLE.table(results.results)
+    terminalreporter.section("models under layouts", sep="-")
+    for line in [*layout(table.header, table.texts), *table.footer]:
+        terminalreporter.write_line(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
@@ -9,13 +10,14 @@ from typing import NamedTuple
 from pytest_distbench.layouts import (
     GRADIENT_DEVIATION,
     HELD_BYTES,
+    LAYOUT_NAMES,
     LOSS_DEVIATION,
     NARROW,
     STATE_DEVIATION,
     STEP_TIME,
 )
 from pytest_distbench.records.kinds import grouped
-from pytest_distbench.records.metric import Sample
+from pytest_distbench.records.metric import TOLD, Sample
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.tables.table import Cell, Column, TableKind, number, seconds
 from pytest_distbench.units import format_bytes
@@ -90,4 +92,60 @@ LAYOUT_TABLE: TableKind[LayoutRow] = TableKind(
         Column("load_s", float, "load", lambda row: seconds(row.value("phase/checkpoint_load")), if_any=True),
     ],
     needs="a test that uses equivalent",
+)
+
+
+EQUAL, NOT_EQUAL, NOT_RUN = "equal", "not equal", "not run"
+
+
+def verdict_on(result: CaseResult) -> tuple[str, str]:
+    """What became of a model under a layout, in a word, and the sentence that says why."""
+    for launch in result.launches:
+        for sample in launch.measurements:
+            if TOLD in sample.facts:
+                return NOT_EQUAL, str(sample.facts[TOLD])
+    if result.outcome == "skipped":
+        return NOT_RUN, result.headline
+    return (EQUAL, "") if result.outcome == "passed" else ("failed", result.headline)
+
+
+class ModelRow(NamedTuple):
+    """A model, and its cases by layout."""
+
+    model: str
+    cases: dict[str, CaseResult]
+
+
+def _models(results: Sequence[CaseResult]) -> Iterator[ModelRow]:
+    of_models = [result for result in results if {"model", "layout"} <= result.case.params.keys()]
+    for model, found in grouped((str(result.case.params["model"]), result) for result in of_models).items():
+        yield ModelRow(model, {str(result.case.params["layout"]): result for result in found})
+
+
+def _under(layout: str) -> Column[ModelRow]:
+    def cell(row: ModelRow) -> str | None:
+        return verdict_on(row.cases[layout])[0] if layout in row.cases else None
+
+    return Column(layout, str, layout, cell)
+
+
+def _model_seconds(row: ModelRow) -> Cell:
+    return seconds(sum(launch.wall_s for result in row.cases.values() for launch in result.launches))
+
+
+def _model_totals(rows: Sequence[ModelRow]) -> Iterator[str]:
+    counts = Counter(verdict_on(result)[0] for row in rows for result in row.cases.values())
+    yield ", ".join(f"{count} {word}" for word, count in counts.most_common())
+
+
+MODEL_TABLE: TableKind[ModelRow] = TableKind(
+    summary="Models under layouts: equal to one rank, or not.",
+    rows=_models,
+    columns=[Column("model", str, "model", lambda row: row.model)],
+    further=lambda rows: [
+        *(_under(name) for name in LAYOUT_NAMES if any(name in row.cases for row in rows)),
+        Column("seconds", float, "took", _model_seconds),
+    ],
+    footer=_model_totals,
+    needs="--distbench-model",
 )

@@ -111,6 +111,11 @@ class ResultsPlugin:
             self._state.interrupts.hold_on()
         self._interrupted_by = excinfo.value
 
+    @property
+    def results(self) -> list[CaseResult]:
+        """All cases of the run, once it is over."""
+        return self._results
+
     @functools.cached_property
     def _results(self) -> list[CaseResult]:
         if not (cases := self._attempts.cases()):

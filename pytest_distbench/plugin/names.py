@@ -17,6 +17,7 @@ BACKEND_ARGUMENT = "distbench_backend"  # parametrized where a run has several b
 
 _REPEAT = "__pytest_repeat_step_number"  # parametrized by pytest-repeat, from 0; in the id it is ``1-3`` of three
 
+CHOSEN_BY = pytest.StashKey[list[str]]()  # words of the command line that choose a test which no path leads to
 RANKS = pytest.StashKey[int]()  # ranks of a test that is not parametrized by them
 
 
@@ -127,7 +128,7 @@ def rerun_command(config: pytest.Config, item: pytest.Item) -> str:
                 kept += [argument, given]
         elif not _LEFT_OUT.fullmatch(option) and argument not in config.args:
             kept.append(argument)
-    return shlex.join(["pytest", f"{path}{separator}{function}", *kept])
+    return shlex.join(["pytest", *item.stash.get(CHOSEN_BY, [f"{path}{separator}{function}"]), *kept])
 
 
 def record_command(config: pytest.Config) -> str:
@@ -196,7 +197,7 @@ def without_ours(arguments: Sequence[str], *more: str) -> list[str]:
 _SELECTING = (
     ("keyword", "-k"), ("markexpr", "-m"), ("deselect", "--deselect"), ("ignore", "--ignore"),
     ("ignore_glob", "--ignore-glob"), ("lf", "--last-failed"), ("stepwise", "--stepwise"), ("pyargs", "--pyargs"),
-    ("distbench_attach", "--distbench-attach"),
+    ("distbench_attach", "--distbench-attach"), ("distbench_model", "--distbench-model"),
 )  # fmt: skip
 
 

@@ -1,0 +1,109 @@
+"""Tests without a file: each model of ``--distbench-model`` under each layout is an item of pytest."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.layouts import GRADIENT_DEVIATION, LAYOUT_NAMES, LOSS_DEVIATION, RANDOM_CONFLICTS, STATE_DEVIATION
+from pytest_distbench.plugin.names import CHOSEN_BY
+
+if TYPE_CHECKING:
+    from pytest_distbench.layouts.fixtures import Equivalent
+
+INSTALL = "pip install 'pytest-distbench[models]'"
+LIBRARIES = {"transformers": "5.24"}  # the release of each whose private parts are known
+
+
+def read_models(text: str) -> str | None:
+    """The option's value, once it is sure that it can be used; None: it cannot."""
+    return text if list(_split(text)) else None
+
+
+def _split(text: str) -> Iterator[tuple[str, str]]:
+    """The file or library of each model, and its name there: ``transformers:a,b,file.py::make``.
+
+    Raises:
+        ConfigurationError: a part names no model.
+    """
+    library = ""
+    for part in filter(None, map(str.strip, text.split(","))):
+        file, separator, name = part.partition("::")
+        if separator and file and name.isidentifier():
+            yield file, name
+            continue
+        before, separator, name = part.rpartition(":")
+        library = before if separator else library
+        if library not in LIBRARIES or not name.replace("-", "_").isidentifier():
+            raise ConfigurationError(f"{part!r}; wanted {' or '.join(LIBRARIES)}:NAME[,NAME], or file.py::make")
+        yield library, name.replace("-", "_")
+
+
+def why_no_library(name: str) -> str:
+    """Why a library's models cannot be built; empty: they can."""
+    wanted = LIBRARIES[name]
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        found = ""
+    if found.startswith(f"{wanted}."):
+        return ""
+    return f"needs {name} {wanted}, {f'found {found}' if found else 'which is not installed'}: {INSTALL}"
+
+
+def preload(text: str) -> list[str]:
+    """Modules that ranks of these models import, once for all of them."""
+    libraries = dict.fromkeys(place for place, _ in _split(text) if place in LIBRARIES)
+    return [f"{__package__}.from_{name}" for name in libraries if not why_no_library(name)]
+
+
+class ModelCollector(pytest.Module):
+    """The models of one library or file, as a module whose tests they are."""
+
+    def funcnamefilter(self, name: str) -> bool:
+        return not name.startswith("__")
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        for item in super().collect():
+            item.stash[CHOSEN_BY] = ["-k", item.name]
+            yield item
+
+
+def collectors(session: pytest.Session, text: str, folder: Path) -> Iterator[ModelCollector]:
+    """Of the models that were asked for.
+
+    Args:
+        session: whose root directory they are in.
+        text: of the option.
+        folder: that paths in it are relative to.
+    """
+    by_place: dict[str, list[str]] = {}
+    for place, name in _split(text):
+        by_place.setdefault(place, []).append(name)
+    for place, names in by_place.items():
+        is_file = place not in LIBRARIES
+        path = folder / place if is_file else session.config.rootpath / place
+        if is_file and not path.is_file():
+            raise pytest.UsageError(f"--distbench-model: there is no file {path}")
+        made = ModelCollector.from_parent(session, path=path)
+        tests = types.ModuleType(place)
+        for name in dict.fromkeys(names):
+            vars(tests)[name] = _test(f"{path}::{name}" if is_file else f"{place}:{name}", name)
+        made.obj = tests
+        yield made
+
+
+def _test(model: str, name: str) -> Callable[..., None]:
+    @pytest.mark.distbench(metrics=[LOSS_DEVIATION, GRADIENT_DEVIATION, STATE_DEVIATION, RANDOM_CONFLICTS])
+    @pytest.mark.parametrize("layout", LAYOUT_NAMES)
+    def test(equivalent: Equivalent, layout: str) -> None:
+        equivalent.model(model, layout)
+
+    test.__name__ = test.__qualname__ = name
+    return test

@@ -1,0 +1,118 @@
+"""The training that is made of a module and a batch."""
+
+from __future__ import annotations
+
+import unittest
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support.ranks import make_rank
+from torch import nn
+from torch.nn import functional
+
+from pytest_distbench.errors import BodyError
+from pytest_distbench.layouts import models
+from pytest_distbench.worker.context import RankContext
+
+
+class Classifier(nn.Module):
+    """Gives its loss, a mean over samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+        self.parts = nn.ModuleList([nn.Linear(4, 4)])
+
+    def forward(self, x: torch.Tensor, targets: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        for block in [*self.blocks, *self.parts]:
+            x = torch.relu(block(x))
+        return scale * functional.cross_entropy(x, targets)
+
+
+class NextToken(nn.Module):
+    """Gives something with a loss: the mean over labels that are not -100."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(8, 8)
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> Any:
+        scores = self.table(input_ids)[:, :-1]
+        return type("Outputs", (), {"loss": functional.cross_entropy(scores.flatten(0, 1), labels[:, 1:].flatten())})
+
+
+def asked_for(layout: str) -> RankContext:
+    rank = make_rank()
+    rank.params = {"layout": layout, "model": "make", "steps": 4, "precision": "float32"}
+    return rank
+
+
+def rows() -> dict[str, Any]:
+    return {"x": torch.randn(6, 4), "targets": torch.randint(4, (6,)), "scale": 2.0}
+
+
+@pytest.mark.parametrize("make_batch", [rows, lambda: tuple(rows().values())])
+def test_a_part_of_the_samples_has_the_loss_of_its_rows(make_batch: Callable[[], Any]) -> None:
+    batch = make_batch()
+    training = models._training(lambda: (Classifier(), batch))
+    x, targets, scale = batch.values() if isinstance(batch, dict) else batch
+
+    model = training.model()
+
+    assert torch.equal(training.batch(0)[0], torch.arange(6))
+    assert torch.equal(model(torch.tensor([1, 4])), Classifier.forward(model, x[[1, 4]], targets[[1, 4]], scale))
+
+
+def test_its_blocks_are_the_longest_list_of_modules() -> None:
+    training = models._training(lambda: (Classifier(), rows()))
+    model = training.model()
+
+    assert training.blocks is not None
+    assert training.blocks(model) is model.blocks
+
+
+def test_labels_weigh_a_part_by_those_that_are_not_ignored() -> None:
+    labels = torch.tensor([[1, 2, -100], [1, 2, 3], [-100, 4, 5]])
+    training = models._training(
+        lambda: (NextToken(), {"input_ids": torch.ones(3, 3, dtype=torch.long), "labels": labels})
+    )
+    _, targets = training.batch(0)
+    model = training.model()
+    parts = [model(torch.tensor([i])) * training.terms(targets[[i]]) for i in range(3)]
+
+    assert training.terms(targets) == 5
+    assert torch.allclose(sum(parts) / 5, model(torch.arange(3)))
+
+
+@pytest.mark.parametrize(
+    ("made", "refusal"),
+    [
+        (7, "wanted a module and a batch"),
+        ((Classifier(), []), "wanted a module and a batch"),
+        ((Classifier(), {"x": torch.ones(4, 4), "targets": torch.ones(3)}), r"as many samples each, found \[3, 4\]"),
+        ((Classifier(), {"scale": 2.0}), "found no tensor"),
+    ],
+)
+def test_what_is_no_module_with_a_batch_is_refused(made: object, refusal: str) -> None:
+    with pytest.raises(BodyError, match=refusal):
+        models._training(lambda: made)
+
+
+@pytest.mark.parametrize(
+    ("layout", "reason"),
+    [("tensor_parallel", "needs a plan, and it has none"), ("pipeline", "needs a plan of its stages, and it has none")],
+)
+def test_a_layout_that_the_model_has_no_plan_of_is_skipped(layout: str, reason: str) -> None:
+    rank = asked_for(layout)
+
+    with pytest.raises(unittest.SkipTest, match=reason):
+        models.compare_made(rank, lambda: (Classifier(), rows()))
+
+
+def test_a_model_that_one_rank_cannot_train_is_skipped_with_what_it_raised() -> None:
+    rank = asked_for("ddp")
+
+    with pytest.raises(unittest.SkipTest, match="one rank alone cannot train it: RuntimeError: mat1 and mat2 "):
+        models.compare_made(rank, lambda: (Classifier(), rows() | {"x": torch.ones(6, 3)}))
