@@ -51,7 +51,7 @@ BUDGETS = {
     "collectives.md": 1300,
     "trainings.md": 1700,
     "scaling.md": 1300,
-    "layouts.md": 1084,  # the first module that is wrong
+    "layouts.md": 1160,  # the first module that is wrong; networks without float64
     "forecast.md": 1070,  # with how far off it is, in four places
     "gpus.md": 950,  # AMD
     "files.md": 800,
@@ -76,8 +76,8 @@ def test_a_page_keeps_to_its_words() -> None:
     assert {p.name: words([p]) for p in site if words([p]) > BUDGETS.get(p.name, 8_000)} == {}
     # weights, options, rows of logs, advisory=timings, steps of CI
     assert words([page for page in site if page.name in GENERATED]) <= 8_960
-    # what a training leaves behind; where numbers are; frameworks; limitations; the first wrong module
-    assert words([page for page in site if page.name not in GENERATED]) <= 32_760
+    # what a training leaves behind; where numbers are; frameworks; limitations; the first wrong module; float64
+    assert words([page for page in site if page.name not in GENERATED]) <= 32_900
 
 
 def test_the_sidebar_has_the_groups_and_labels_of_the_readme() -> None:

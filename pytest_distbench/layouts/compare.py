@@ -39,6 +39,7 @@ from pytest_distbench.layouts.deviations import (
 from pytest_distbench.layouts.dropout import without_dropout
 from pytest_distbench.layouts.layouts import LAYOUTS, Layout, one
 from pytest_distbench.layouts.modules import Recorder, Search, deviations_of, of_ranks
+from pytest_distbench.layouts.precision import Precision, highest
 from pytest_distbench.layouts.reference import MISSING, NOT_FINITE, EachRank, Seen, StepReference
 from pytest_distbench.layouts.simulated import Simulation
 from pytest_distbench.layouts.training import DTYPES, Draw, Oracle, Pass, TrainSpec
@@ -86,10 +87,16 @@ def compare(rank: RankContext, training: TrainSpec, *, is_timed: bool = True, co
 
     alone = partial(alone_in, group_of_one())  # the world's size is no part of what is to be computed
 
-    def reference(recorder: Recorder | None = None) -> StepReference:
+    def reference(recorder: Recorder | None = None, computes: Precision | None = None) -> StepReference:
         model = Pass(rank, training, lambda: numbers, precision="float64").model
         with alone():
-            return StepReference(training, model().to("cpu"), recorder, alone)
+            return StepReference(training, model().to("cpu"), recorder, computes or reference_precision, alone)
+
+    def tried(computes: Precision) -> None:
+        with without_dropout(), alone():
+            reference(computes=computes).differentiate(training.batch(0))
+
+    reference_precision = highest(tried)
 
     def run(train: Callable[[Pass], object], oracle: Oracle, last: int = steps, **options: Any) -> dict[str, set[str]]:
         compared = Pass(rank, training, lambda: numbers[:last], oracle=oracle, precision=precision, **options)
@@ -144,7 +151,7 @@ def compare(rank: RankContext, training: TrainSpec, *, is_timed: bool = True, co
             f"{', '.join(sent) or 'nothing'}"
         )
     dtypes[SENT] = set().union(*sent.values())
-    comparison = LayoutComparison(limits=limits, seen=seen, dtypes=dtypes)
+    comparison = LayoutComparison(limits=limits, seen=seen, dtypes=dtypes, narrow=reference_precision.words())
     if conflicts is not None and (step := _step_of_modules(rank, comparison.first)) is not None:
         controlled = [recorded(one, step, is_alone=True, order=order) for order in range(CONTROLS)]
         of_modules = limits_of([deviations_of(*each) for each in controlled])
@@ -156,6 +163,7 @@ def compare(rank: RankContext, training: TrainSpec, *, is_timed: bool = True, co
         comparison = replace(comparison, module=_module(search))
     if rank.rank == 0:
         comparison.record(rank)
+        rank.notebook.remarks += filter(None, [comparison.narrow])
         if conflicts is not None:
             _record_conflicts(rank, conflicts)
 
@@ -275,12 +283,14 @@ class LayoutComparison:
         limits: how far each may be off.
         seen: by rank, what it saw of them.
         dtypes: of parameters, gradients and what a step sends, by these words.
+        narrow: what of the reference is in float32, in words; empty: nothing.
         module: the first that is at fault, in words; empty: none is. None: they were not compared.
     """
 
     limits: Mapping[Quantity, float]
     seen: Sequence[Mapping[Quantity, Seen]]
     dtypes: Mapping[str, set[str]]
+    narrow: str = ""
     module: str | None = None
 
     @property
@@ -301,7 +311,8 @@ class LayoutComparison:
             quantity = first if first in reached else max(reached, key=lambda q: times_beyond(worst[q], self.limits[q]))
             value = worst[quantity]
             facts: dict[str, Scalar] = {**self._narrow(), **({TOLD: self._told(quantity)} if quantity == first else {})}
-            bounds = [Bound(side="most", value=self.limits[quantity], where=f"{CONTROLS} controls")]
+            where = "; ".join(filter(None, [f"{CONTROLS} controls", self.narrow]))
+            bounds = [Bound(side="most", value=self.limits[quantity], where=where)]
             rank.notebook.note(name, value if math.isfinite(value) else None, at={}, facts=facts, bounds=bounds)
 
     def _told(self, first: Quantity) -> str:

@@ -177,7 +177,7 @@ class _Data:
         """
         for _ in range(_ROUNDS):
             torch.manual_seed(seed)
-            model = make().double()
+            model = make()
             optimizer = _optimizer(model.parameters())
             before = self.left_out
             for step in range(steps):

@@ -267,6 +267,7 @@ class Search:
         self._ranks = ranks
         self._limits = limits
         self._positions: dict[tuple[int, int, int, int], torch.Tensor] = {}
+        self._firsts: dict[tuple[int, int], torch.Tensor] = {}
         self._wrong: list[tuple[int, torch.Tensor, torch.Tensor, bool]] = []  # rank, found, right, whether a slice
         self._limit = 0.0
         scales = [rank.gradients[_LOSS] for rank in ranks if _LOSS in rank.gradients]
@@ -292,8 +293,10 @@ class Search:
         if any(count > calls[name] for rank in self._ranks for name, count in rank.calls.items()):
             return ""  # of several micro-batches the first was recorded
         for dim, size in {key[1:3] for key in self._positions}:
-            own = {key[0]: at for key, at in self._positions.items() if key[1:3] == (dim, size)}
-            if (found := len(torch.cat(list(own.values())).unique())) < size:
+            # Of rows that are equal, such as one token's at two experts, nobody can say which of them a rank has.
+            firsts = self._firsts[dim, size]
+            own = {key[0]: firsts[at] for key, at in self._positions.items() if key[1:3] == (dim, size)}
+            if (found := len(torch.cat(list(own.values())).unique())) < (size := len(firsts.unique())):
                 same = [i for i, at in own.items() if sum(map(at.equal, own.values())) > 1]
                 ranks = f"ranks {' and '.join(map(str, same))} have the same part, and " if same else ""
                 return f"modules are right, but {ranks}all ranks together have {found} of {size} of dimension {dim}"
@@ -359,6 +362,9 @@ class Search:
         for at in [*tried, _nearest(found, right, dim)]:
             if _distance(found, part := right.index_select(dim, at), right) <= limit:
                 self._positions[key] = at
+                known = self._firsts.setdefault((dim, size), torch.zeros(size, dtype=torch.int64))
+                if len(known.unique()) < size:
+                    self._firsts[dim, size] = torch.maximum(known, _firsts(right, dim, limit))
                 return part
         return right.index_select(dim, tried[0] if tried else at)
 
@@ -449,8 +455,18 @@ def _multiple(found: torch.Tensor, right: torch.Tensor) -> tuple[float, float]:
 
 def _nearest(found: torch.Tensor, right: torch.Tensor, dim: int) -> torch.Tensor:
     """Where along a dimension a part of the reference is most like what was found."""
+    return _distances(found, right, dim).argmin(1)
+
+
+def _firsts(right: torch.Tensor, dim: int, limit: float) -> torch.Tensor:
+    """Of each place along a dimension the first that is equal to it."""
+    are_equal = _distances(right, right, dim) <= limit * right.norm()
+    return (are_equal * torch.arange(len(are_equal), 0, -1)).argmax(1)
+
+
+def _distances(found: torch.Tensor, right: torch.Tensor, dim: int) -> torch.Tensor:
     rows, of_all = (_rows(each.nan_to_num(), dim) for each in (found, right))
-    return torch.cdist(rows, of_all, compute_mode="donot_use_mm_for_euclid_dist").argmin(1)
+    return torch.cdist(rows, of_all, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def _rows(tensor: torch.Tensor, dim: int) -> torch.Tensor:

@@ -1,4 +1,7 @@
-"""Reference: every step of a training once more, on one rank in float64, from the weights that the training has."""
+"""Reference: every step of a training once more, on one rank in float64, from the weights that the training has.
+
+Where a network has no float64, the loss and the gradients are computed in the highest :class:`Precision` that it has.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,9 @@ from torch import nn
 from pytest_distbench.errors import BodyError
 from pytest_distbench.layouts.deviations import GRADIENT, LOSS, STATE, WEIGHTS, Quantity
 from pytest_distbench.layouts.modules import Recorder
+from pytest_distbench.layouts.precision import Precision
 from pytest_distbench.layouts.simulated import Simulation
-from pytest_distbench.layouts.training import Step, Tensors, TrainSpec, parameters_of, state_of
+from pytest_distbench.layouts.training import Batch, Step, Tensors, TrainSpec, parameters_of, state_of
 
 
 class Seen(NamedTuple):
@@ -56,6 +60,7 @@ class StepReference:
         training: TrainSpec,
         model: nn.Module,
         recorder: Recorder | None = None,
+        precision: Precision | None = None,
         alone: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self.seen: dict[Quantity, Seen] = {}
@@ -65,6 +70,7 @@ class StepReference:
         self._training = training
         self._model = model
         self._recorder = recorder
+        self._precision = precision or Precision()
         self._alone = alone
         self._parameters = dict(parameters_of(model))
         self._optimizer = training.optimizer(list(model.parameters()))
@@ -84,26 +90,31 @@ class StepReference:
         with self._alone():
             self._compute(step, loss, weights, gradients, own, lent)
 
+    def differentiate(self, batch: Batch, recorder: Recorder | None = None) -> torch.Tensor:
+        """The loss of a batch; parameters have its gradients."""
+        self._model.zero_grad()
+        dtype = self._precision.dtype
+        inputs, targets = (part.to("cpu", dtype if part.is_floating_point() else None) for part in batch)
+        watching = nullcontext() if recorder is None else recorder.watching(self._model)
+        with self._precision.computing(self._model), watching:
+            loss = self._training.loss(self._model(inputs), targets)
+            loss.backward()
+        return loss.detach().double()
+
     def _compute(
         self, step: Step, loss: float, weights: Tensors, gradients: Tensors, own: Set[str], lent: Set[str]
     ) -> None:
-        self._model.zero_grad()
-        inputs, targets = (part.to("cpu") for part in step.batch)
-        inputs = inputs.double() if inputs.is_floating_point() else inputs
-        targets = targets.double() if targets.is_floating_point() else targets
         before = torch.get_rng_state()
         recorder = self._recorder if self._recorder is not None and self._recorder.step == step.number else None
-        with nullcontext() if recorder is None else recorder.watching(self._model):
-            expected = self._training.loss(self._model(inputs), targets)
-            if not torch.equal(before, torch.get_rng_state()):
-                raise BodyError(
-                    "the network or its loss draws random numbers, so no two passes are equal: wanted dropout of "
-                    "torch.nn, by its modules or functions, which is off where values are compared"
-                )
-            expected.backward()
+        expected = self.differentiate(step.batch, recorder)
+        if not torch.equal(before, torch.get_rng_state()):
+            raise BodyError(
+                "the network or its loss draws random numbers, so no two passes are equal: wanted dropout of "
+                "torch.nn, by its modules or functions, which is off where values are compared"
+            )
         self.losses.append(loss)
-        self.expected_losses.append(float(expected.detach()))
-        self._compare(Quantity(step.number, LOSS), torch.tensor(loss).double(), expected.detach())
+        self.expected_losses.append(float(expected))
+        self._compare(Quantity(step.number, LOSS), torch.tensor(loss).double(), expected)
         for name, parameter in self._parameters.items():
             is_used = parameter.grad is not None
             right = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

@@ -212,7 +212,8 @@ class _Life:
         saves = self.context.save_watch
         saves.end()
         self.trained = self.context.training_watch.finish()
-        found = replace(self.trained, saved=saves.saved, remarks=[*self.trained.remarks, *saves.remarks])
+        remarks = [*self.trained.remarks, *saves.remarks, *self.context.notebook.remarks]
+        found = replace(self.trained, saved=saves.saved, remarks=remarks)
         try:  # names and options are anybody's, and a report that cannot be read would be a rank that failed
             self.trained = msgspec.json.decode(msgspec.json.encode(found), type=Trained)
         except Exception as error:  # noqa: BLE001 of whatever kind

@@ -39,11 +39,13 @@ _NO_SERIES = (str, bytes, bytearray, Mapping, set, frozenset)
 class Notebook:
     """What one rank has recorded so far, each metric once, in order.
 
-    Numbers that a script records under one name again and again are a series, noted when it is over.
+    Numbers that a script records under one name again and again are a series, noted when it is over. Remarks are
+    sentences about all of them.
     """
 
     def __init__(self) -> None:
         self.observations: list[Observation] = []
+        self.remarks: list[str] = []
         self.is_of_script = False
         self._keys: set[str] = set()
         self._collected: dict[str, tuple[str, list[float], dict[str, Any]]] = {}

@@ -185,6 +185,19 @@ def test_ranks_with_the_same_samples_are_told() -> None:
     )
 
 
+class Routed(Net):
+    """Each sample is in two rows, as of a token that two experts get."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second = super().forward(torch.cat([x, x])).chunk(2)
+        return first + second
+
+
+def test_rows_that_are_equal_are_not_counted_twice() -> None:
+    assert searched(healthy, healthy, make=Routed, parts=[0, 1]).sentence() == ""
+    assert "all ranks together have 2 of 4" in searched(healthy, healthy, make=Routed, parts=[0, 0]).sentence()
+
+
 class Gated(nn.Module):
     """Two modules take one tensor, of which there is one gradient."""
 

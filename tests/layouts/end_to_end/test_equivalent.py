@@ -194,6 +194,15 @@ def summed(scores, targets):
 
 
 doubled = dataclasses.replace(net, loss=summed)
+
+
+class Narrow(Net):
+    def forward(self, x):
+        assert self.gate.dtype == torch.float32, "a kernel for float32"
+        return super().forward(x)
+
+
+narrow = dataclasses.replace(net, model=Narrow)
 """
 OF_OWN = {
     "by hand": "",
@@ -250,13 +259,18 @@ def test_a_training_of_ones_own_is_compared(pytester: pytest.Pytester, run_insid
         def test_ddp(equivalent):
             equivalent("own.py::busy", "ddp")
 
+        @pytest.mark.parametrize("layout", ["by hand", "spoilt on one rank"])
+        def test_narrow(equivalent, layout):
+            equivalent("own.py::narrow", layout)
+
         def test_simulated(equivalent):
             equivalent("own.py::net", "spoilt on one rank", simulated_ranks=4)
     """)
     found = run_inside("--world-size=2")
     text = " ".join(found.stdout.str().split())
 
-    found.assert_outcomes(passed=2, failed=4)
+    found.assert_outcomes(passed=3, failed=5, warnings=1)
+    assert "rank 0: the values of one rank are in float32, as the network has no float64" in text
     for sentence in OF_OWN.values():
         assert sentence in text
     assert "asks which rank it is needs real ranks" in text or "no LocalTensorMode" in text

@@ -1,0 +1,134 @@
+"""The highest precision that a network has: float64, but for operators, or a whole network, that only know float32.
+
+What is computed in float32 is moved by about one rounding, at random. A reference that rounds as the controls do
+would be nearer to them than to a layout, and their distance from it no bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Precision:
+    """How a reference computes.
+
+    Attributes:
+        dtype: of its inputs and parameters.
+        narrow: operators without float64, by their names.
+    """
+
+    def __init__(self, dtype: torch.dtype = torch.float64, *, is_mixed: bool = False) -> None:
+        self.dtype = dtype
+        self.narrow: set[str] = set()
+        self._is_mixed = is_mixed
+
+    @contextmanager
+    def computing(self, model: nn.Module) -> Iterator[None]:
+        """Compute in it meanwhile, with a network whose parameters are in float64 before and after."""
+        drawn = torch.Generator().manual_seed(0)
+        with _in_float32(model, drawn) if self.dtype == torch.float32 else self._mixed(drawn):
+            yield
+
+    def words(self) -> str:
+        """What has no float64; empty: nothing."""
+        if self.dtype == torch.float32:
+            return "the values of one rank are in float32, as the network has no float64"
+        names = " and ".join(sorted(self.narrow))
+        return f"the values of one rank have {names} in float32, as there is none in float64" if names else ""
+
+    @contextmanager
+    def _mixed(self, drawn: torch.Generator) -> Iterator[None]:
+        if not self._is_mixed:
+            yield
+            return
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            with _Mixed(self.narrow, drawn):
+                yield
+        finally:
+            torch.set_default_dtype(before)
+
+
+def highest(compute: Callable[[Precision], object]) -> Precision:
+    """The first precision in which something is computed without an error."""
+    for precision in (Precision(), Precision(is_mixed=True)):
+        try:
+            compute(precision)
+        except Exception:  # noqa: BLE001 what checks of a network's own raise is not known
+            continue
+        return precision
+    compute(found := Precision(torch.float32))
+    return found
+
+
+class _Mixed(TorchDispatchMode):
+    """Makes a float64 of each float32 that is asked for, or meets one; operators without float64 get float32."""
+
+    def __init__(self, narrow: set[str], drawn: torch.Generator) -> None:
+        super().__init__()
+        self._narrow = narrow
+        self._drawn = drawn
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        leaves, tree = pytree.tree_flatten((args, kwargs or {}))
+        leaves = [torch.float64 if leaf is torch.float32 else leaf for leaf in leaves]
+        can_cast = not func._schema.is_mutable
+        if can_cast and _has(leaves, torch.float32) and _has(leaves, torch.float64):
+            leaves = _cast(leaves, torch.float32, torch.float64)
+
+        def call(leaves: Sequence[Any]) -> Any:
+            args, kwargs = pytree.tree_unflatten(leaves, tree)
+            return func(*args, **kwargs)
+
+        try:
+            return call(leaves)
+        except RuntimeError:
+            if not can_cast or not _has(leaves, torch.float64):
+                raise
+            found, made = pytree.tree_flatten(call(_cast(leaves, torch.float64, torch.float32)))
+        self._narrow.add(func._schema.name.rpartition("::")[2])
+        moved = [_moved(each, self._drawn) if _is(each, torch.float32) else each for each in found]
+        return pytree.tree_unflatten(moved, made)
+
+
+@contextmanager
+def _in_float32(model: nn.Module, drawn: torch.Generator) -> Iterator[None]:
+    parameters = [p for p in model.parameters() if p.dtype == torch.float64]
+    kept = [p.detach().clone() for p in parameters]
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter.copy_(_moved(parameter, drawn))
+    model.float()
+    try:
+        yield
+    finally:
+        model.double()
+        with torch.no_grad():
+            for parameter, value in zip(parameters, kept, strict=True):
+                parameter.copy_(value)
+
+
+def _moved(tensor: torch.Tensor, drawn: torch.Generator) -> torch.Tensor:
+    """In float64, with a relative error of at most one rounding of float32."""
+    error = torch.rand(tensor.shape, generator=drawn, dtype=torch.float64) * 2 - 1
+    return tensor.double() * (1 + error * torch.finfo(torch.float32).eps)
+
+
+def _is(value: object, dtype: torch.dtype) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype == dtype
+
+
+def _has(values: Sequence[object], dtype: torch.dtype) -> bool:
+    return any(_is(value, dtype) for value in values)
+
+
+def _cast(values: Sequence[Any], dtype: torch.dtype, to: torch.dtype) -> list[Any]:
+    return [value.to(to) if _is(value, dtype) else value for value in values]
