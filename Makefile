@@ -1,9 +1,9 @@
-# `make suites` measures and takes about two minutes, `make suites-full` with all slow tests, `make structure` judges what needs no clock, `make test` runs lint and the tests of the plugin, `make lint` that alone, `make nightly` more of the same, `make durations` says which file of tests has become costly, `make dist` builds the wheel and tries it, `make gpu` on GPUs, `make docs` builds the site. Torch is installed once.
+# `make suites` measures and takes about two minutes, `make suites-full` with all slow tests, `make structure` judges what needs no clock, `make test` runs lint and the tests of the plugin, `make lint` that alone, `make nightly` more of the same, `make durations` says which file of tests has become costly, `make dist` builds the wheel and tries it, `make models` compares models of transformers under layouts, `make gpu` on GPUs, `make docs` builds the site. Torch is installed once.
 PYTHON ?= python3
 TOX = .venv/bin/tox
 UV = .venv/bin/uv
 
-.PHONY: suites suites-full structure lint test nightly durations dist gpu docs
+.PHONY: suites suites-full structure lint test nightly durations dist models gpu docs
 
 SIDE_BY_SIDE = -n 4 --dist=loadgroup --no-loadscope-reorder -rs
 
@@ -55,6 +55,11 @@ durations:
 dist: $(TOX)
 	$(TOX) run -q -e py --notest
 	.tox/py/bin/python tests/wheel.py dist $(WITH)
+
+# Two hours; killed, it goes on where it was: models.csv has what is done. `make models LINES="--layouts all --lot 20"`.
+models: $(TOX)
+	$(TOX) run -q -e py --notest
+	.tox/py/bin/python benchmarks/models.py $(LINES)
 
 docs: $(TOX)
 	$(TOX) run -q -e docs

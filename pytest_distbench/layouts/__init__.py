@@ -1,5 +1,7 @@
 """Extension: a training under a layout, compared with the same training on one rank in float64."""
 
+from importlib.metadata import PackageNotFoundError, version
+
 LOSS_DEVIATION, GRADIENT_DEVIATION, STATE_DEVIATION = "loss_deviation", "gradient_deviation", "state_deviation"
 """Distance from the reference over the norm of the reference, where it is furthest beyond what controls differ by."""
 
@@ -26,3 +28,18 @@ LAYOUT_NAMES = (
     "reshard_from_one",
 )
 """Those of more than one rank, for who does not import torch."""
+
+INSTALL = "pip install 'pytest-distbench[models]'"
+LIBRARIES = {"transformers": "5.24"}  # the release of each whose private parts are known
+
+
+def why_no_library(name: str) -> str:
+    """Why a library's models cannot be built; empty: they can."""
+    wanted = LIBRARIES[name]
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        found = ""
+    if found.startswith(f"{wanted}."):
+        return ""
+    return f"needs {name} {wanted}, {f'found {found}' if found else 'which is not installed'}: {INSTALL}"

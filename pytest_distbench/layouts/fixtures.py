@@ -8,7 +8,7 @@ from typing import Unpack
 import pytest
 
 from pytest_distbench.errors import show
-from pytest_distbench.layouts.items import why_no_library
+from pytest_distbench.layouts import why_no_library
 from pytest_distbench.plugin.arguments import Called, ShapeKeywords
 from pytest_distbench.plugin.distbench import Distbench
 from pytest_distbench.plugin.outcomes import Run

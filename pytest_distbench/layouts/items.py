@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable, Iterator
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.layouts import GRADIENT_DEVIATION, LAYOUT_NAMES, LOSS_DEVIATION, RANDOM_CONFLICTS, STATE_DEVIATION
+from pytest_distbench.layouts import (
+    GRADIENT_DEVIATION,
+    LAYOUT_NAMES,
+    LIBRARIES,
+    LOSS_DEVIATION,
+    RANDOM_CONFLICTS,
+    STATE_DEVIATION,
+    why_no_library,
+)
 from pytest_distbench.plugin.names import CHOSEN_BY
 
 if TYPE_CHECKING:
     from pytest_distbench.layouts.fixtures import Equivalent
-
-INSTALL = "pip install 'pytest-distbench[models]'"
-LIBRARIES = {"transformers": "5.24"}  # the release of each whose private parts are known
 
 
 def read_models(text: str) -> str | None:
@@ -43,18 +47,6 @@ def _split(text: str) -> Iterator[tuple[str, str]]:
         if library not in LIBRARIES or not name.replace("-", "_").isidentifier():
             raise ConfigurationError(f"{part!r}; wanted {' or '.join(LIBRARIES)}:NAME[,NAME], or file.py::make")
         yield library, name.replace("-", "_")
-
-
-def why_no_library(name: str) -> str:
-    """Why a library's models cannot be built; empty: they can."""
-    wanted = LIBRARIES[name]
-    try:
-        found = version(name)
-    except PackageNotFoundError:
-        found = ""
-    if found.startswith(f"{wanted}."):
-        return ""
-    return f"needs {name} {wanted}, {f'found {found}' if found else 'which is not installed'}: {INSTALL}"
 
 
 def preload(text: str) -> list[str]:

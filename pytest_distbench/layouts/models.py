@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from pytest_distbench.errors import BodyError, show
+from pytest_distbench.layouts import why_no_library
 from pytest_distbench.layouts.compare import compare
-from pytest_distbench.layouts.items import why_no_library
 from pytest_distbench.layouts.layouts import LAYOUTS
 from pytest_distbench.layouts.training import Batch, TrainSpec
 

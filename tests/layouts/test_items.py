@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_distbench import layouts
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.layouts import LAYOUT_NAMES, items
 from pytest_distbench.layouts.layouts import LAYOUTS
@@ -76,10 +77,10 @@ def test_without_the_release_that_is_known_a_model_is_not_run(
 ) -> None:
     def version(name: str) -> str:
         if not found:
-            raise items.PackageNotFoundError(name)
+            raise layouts.PackageNotFoundError(name)
         return found
 
-    monkeypatch.setattr(items, "version", version)
+    monkeypatch.setattr(layouts, "version", version)
     result = pytester.runpytest_inprocess("--distbench-model=transformers:llama", "-k", "ddp", "-rs")
 
     result.assert_outcomes(skipped=1, deselected=len(LAYOUT_NAMES) - 1)

@@ -49,6 +49,7 @@ CALLS: dict[str, dict[str, Callable[..., Any]]] = {
         "scaling": Scaling.__call__,
         **_methods(Communication, "communication", "buckets", "overlap", "compression", "links", "replay"),
         "equivalent": Equivalent.__call__,
+        "equivalent.model": Equivalent.model,
         "forecast": ForecastCall.__call__,
         "elastic": Elastic.__call__,
         "elastic_pool": ElasticPool.__call__,
