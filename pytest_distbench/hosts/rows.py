@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 SLURM = LauncherKind(
     help="on the nodes of a Slurm allocation, from processes that have torch loaded",
     make=by_name("pytest_distbench.hosts.slurm:SlurmLauncher"),
+    starts="started by Slurm",
     hosts="many",
     holds_two=True,
     is_spaced=False,
@@ -28,6 +29,7 @@ SLURM = LauncherKind(
 CMD = LauncherKind(
     help="a command of your own that reaches other hosts",
     make=by_name("pytest_distbench.hosts.calls:CmdLauncher"),
+    starts="started by a command of yours",
     hosts="many",
     holds_two=True,
     may_confirm=False,

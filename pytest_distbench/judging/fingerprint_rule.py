@@ -29,13 +29,11 @@ from pytest_distbench.records.iteration import (
     rank_ranges,
 )
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Sample
+from pytest_distbench.records.metric import FINGERPRINT, Sample
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.units import counted, format_bytes
-
-METRIC = "fingerprint"  # name of the verdict; a ``metrics=`` that lists others leaves it unjudged
 
 DIFFERS = "differs between launches of the same code"
 COURSE_DIFFERS = "the steps that send something else differ between launches of the same code"
@@ -147,7 +145,7 @@ def judge_fingerprints(
 
     def say(code: ReasonCode, reason: str, differences: Sequence[str] = (), *, is_open: bool = False) -> Finding:
         return Finding(
-            metric=METRIC,
+            metric=FINGERPRINT,
             code=code if is_wanted else "not-judged",
             better="exact" if is_wanted else "info",
             threshold=0.0,

@@ -34,7 +34,7 @@ from pytest_distbench.records.reasons import REASONS, ReasonCode, Severity
 from pytest_distbench.records.run import STATISTICS, CaseResult, Finding
 from pytest_distbench.report import Line, escape, layout
 from pytest_distbench.report.tables import COLUMNS
-from pytest_distbench.units import format_change, plural, quantity
+from pytest_distbench.units import about, format_change, plural, quantity
 
 _SHOWN_METRICS = 6
 _CONTROL_HEADER = ("", "test", "metric", "slowdown", "injected", "measured", "launches", "time")
@@ -68,7 +68,7 @@ def case_table(result: CaseResult, *, show_all: bool) -> list[Line]:
     if not result.verdicts:
         numbers = measured(result.launches) if show_all else []
         rows = [("", metric_text(v), current(v), str(v.launches), statistic_text(v)) for v in numbers]
-        return list(map(Line, layout(("", "metric", "this run", "n", "statistic"), rows, left=2))) if rows else []
+        return list(map(Line, layout(("", "metric", "this run", "n", "judged by"), rows, left=2))) if rows else []
     text = _text_of(result)
     if text is not None and text.table is not None and result.reference.kind != "paired":
         lines = text.table(result, show_all=show_all)
@@ -124,13 +124,13 @@ def verdict_rows(
     """
     names = {"metric": "metric", "current": "candidate" if is_paired else "this run", "baseline": "baseline"}
     names |= {"ratio": "change", "threshold": "threshold"}
-    names |= {"mde": "MDE", "launches": "pairs"} if is_paired else {"launches": "n"}
+    names |= {"mde": "detects from", "launches": "pairs"} if is_paired else {"launches": "n"}
     statistics, note = statistics_of(shown, names["current"])
     columns = {column.name: column for column in COLUMNS}
     texts = [[v.row.mark, *(columns[name].make_cell(v).text for name in names)] for v in shown]
     for more in [*further.values(), *([statistics] if statistics else [])]:
         texts = [[*row, text] for row, text in zip(texts, more, strict=True)]
-    return ["", *names.values(), *further, *(["statistic"] if statistics else [])], texts, note
+    return ["", *names.values(), *further, *(["judged by"] if statistics else [])], texts, note
 
 
 def statistics_of(shown: Sequence[Finding], current: str = "this run") -> tuple[list[str], list[str]]:
@@ -139,7 +139,7 @@ def statistics_of(shown: Sequence[Finding], current: str = "this run") -> tuple[
     if len(found) > 1:
         return list(map(statistic_text, shown)), []
     sides = f"{current}, baseline" if any(v.baseline is not None for v in shown) else current
-    return [], [f"  {sides}: {STATISTICS[name]}" for name in found]
+    return [], [f"  {sides}: {STATISTICS[name].means}" for name in found]
 
 
 def words_of_unchanged(result: CaseResult) -> str:
@@ -388,7 +388,7 @@ def comparison_lines(result: CaseResult, *, recorded_at: str = "") -> list[str]:
         lines = [f"this run   {result.environment.platform}  {_versions(current)}"]
     if (turns := result.confirmation) is not None and turns.references:
         sides_of = f"candidate ({short(turns.here)}) and twice {turns.revision}, the baseline commit"
-        lines.append(f"A/B        {sides_of}: {len(turns.launches)} times in {turns.took_s:.0f} s")
+        lines.append(f"A/B        {sides_of}: {len(turns.launches)} times in {about(turns.took_s)}")
     return lines + ([f"differs    {what}" for what in software_changes(stored, current)] if stored else [])
 
 
@@ -417,7 +417,7 @@ def _not_found(result: CaseResult, command: str) -> list[str]:
     reasons = [f"{metric_text(v)}: {v.reason}" for v in control.verdicts if v.reason]
     return [
         "",
-        *map(escape, layout(("metric", "injected", "measured", "threshold", "MDE"), rows, left=1)),
+        *map(escape, layout(("metric", "injected", "measured", "threshold", "detects from"), rows, left=1)),
         "",
         *map(escape, reasons[:_MOST_REASONS]),
         *([f"no A/B: {escape(control.why_alone)}"] if control.why_alone else []),

@@ -146,7 +146,7 @@ def test_a_comment_names_commit_and_run_and_has_the_commands(monkeypatch: pytest
     assert "\n    pytest 'suites/test_a.py::test_a[ws2]'\n" in text
     assert "\n    pytest 'suites/test_a.py::test_a[ws2]' --distbench-update\n" in text
 
-    assert "| threshold | MDE | n |" in text
+    assert "| threshold | detects from | n |" in text
     assert "- test_a[ws2]" not in text, "the row says it"
     assert "| +25.0% |" in text
 

@@ -20,16 +20,17 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.stats import median_interval
 from pytest_distbench.judging.thresholds import fast_value
+from pytest_distbench.launch.starters import how_started
 from pytest_distbench.machine.secrets import mask_text
 from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.kinds import grouped
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import FINGERPRINT
 from pytest_distbench.records.options import OPTIONS, SHORT
 from pytest_distbench.records.reasons import VERDICTS, Severity, severity_order
-from pytest_distbench.records.run import CaseResult, Finding, RunRecord
+from pytest_distbench.records.run import STATISTICS, CaseResult, Finding, RunRecord
 from pytest_distbench.report import escape
 from pytest_distbench.report.page import Chart, Charts, charts_above, charts_of, grid, if_any, short
 from pytest_distbench.report.tables import TABLES
@@ -45,7 +46,7 @@ from pytest_distbench.report.verdicts import (
     remarks_of,
     untold,
 )
-from pytest_distbench.units import counted, quantity
+from pytest_distbench.units import about, counted, quantity
 
 MEASURED = "measured"  # state of a case with no verdict, and of its numbers
 BROKEN = "launch failed"  # state of a case whose ranks did not come to their end
@@ -126,6 +127,7 @@ def page_of(
         "kinds": kinds,
         "counts": {state: found[state] for state in kinds if found[state]},
         "columns": COLUMNS,
+        "statistics": {row.shown: row.means for row in STATISTICS.values()},
         "cases": cases,
         **if_any(notes=notes, later=later, tables=drawn, other=other),
     }
@@ -169,7 +171,8 @@ def _case(result: CaseResult, record: RunRecord, more: Charts) -> dict[str, Any]
         mark, severity = ("", "plain") if gravest is None else (gravest.mark, gravest.severity)
         story = [*cause_lines(result), *comparison_lines(result)]
     charts, problems = charts_of(result, more)
-    how = [counted(under.world_size, "rank"), under.backend, under.launcher, counted(number, "launch")]
+    ranks = f"{counted(under.world_size, 'rank')} {how_started(under.launcher)}"
+    how = [ranks, under.backend, counted(number, "launch")]
     return {
         "key": _key(result),
         "title": result.case.title,
@@ -293,7 +296,7 @@ def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
     launches, cases = sum(len(result.launches) for result in record.results), len(record.results)
     made = f"{counted(launches, 'launch')} of {counted(cases, 'case')}"
     yield "started", f"{record.started.replace('T', ' ').removesuffix('+00:00')} UTC"
-    yield "took", f"{record.duration_s:.0f} s, {made}"
+    yield "took", f"{about(record.duration_s)}, {made}"
     yield "on", ", ".join([*platforms, *devices])
     yield "ranks", ", ".join(map(str, record.world_sizes))
     if record.commit:

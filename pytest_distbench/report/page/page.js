@@ -779,12 +779,12 @@
 
   // The page.
   const COLUMNS = {
-    statistic: "Statistic of the launches that is judged, and that both columns show",
+    statistic: "What both numbers are of their launches: the number that is judged",
     ratio: "This run divided by the baseline, minus 1",
     threshold: "The change that fails this time: never below the tolerance, wider with the noise and on a busier machine",
     interval: "Between which two launches the true median lies, in nine of ten runs",
     noise: "Standard deviation of the launches, as a share of their mean",
-    mde: "Minimum detectable effect: the smallest slowdown detected with 90 % power",
+    mde: "The smallest slowdown that is detected with 90 % power (minimum detectable effect)",
     launches: "Number of launches behind this row",
   };
   const MOST_NOTES = 8;
@@ -838,6 +838,8 @@
           side,
           name === "verdict"
             ? (row) => el("span", { title: meaning(row.kind.split(",")[0]) }, row.kind)
+            : name === "statistic"
+            ? (row) => el("span", { title: page.statistics[row.of[name]] }, row.of[name])
             : (row) => row.of[name],
           heading,
         ]);
