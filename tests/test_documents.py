@@ -76,7 +76,7 @@ def test_a_page_keeps_to_its_words() -> None:
     assert {p.name: words([p]) for p in site if words([p]) > BUDGETS.get(p.name, 8_000)} == {}
     # weights, options, rows of logs, advisory=timings, steps of CI
     assert words([page for page in site if page.name in GENERATED]) <= 8_960
-    # what a training leaves behind; where numbers are; frameworks; limitations; the first wrong module; statistics in words
+    # what a training leaves behind; where numbers are; frameworks; limitations; statistics
     assert words([page for page in site if page.name not in GENERATED]) <= 32_830
 
 

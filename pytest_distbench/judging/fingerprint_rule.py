@@ -291,8 +291,12 @@ def compared_fingerprints(result: CaseResult) -> tuple[dict[str, Fingerprint], d
 def communication_texts(result: CaseResult) -> tuple[str, str]:
     """What an iteration sends in this run and in the baseline, of the first loop that differs; empty: nobody knows."""
     now, then = compared_fingerprints(result)
-    loop = next((loop for loop in now if differences(then[loop], now[loop])), next(iter(now), None))
-    return ("", "") if loop is None else (_calls(now[loop]), _calls(then[loop]))
+    changed = next((loop for loop in now if differences(then[loop], now[loop])), None)
+    loop = next(iter(now), None) if changed is None else changed
+    if loop is None:
+        return "", ""
+    here, there = _calls(now[loop]), _calls(then[loop])
+    return (f"{here}, not the same" if changed is not None and here == there else here), there
 
 
 def _calls(fingerprint: Fingerprint) -> str:
