@@ -17,7 +17,8 @@ class Budget(NamedTuple):
 
 BUDGETS = {
     # rows of logs: restarts, ranks, empty cells; exact tests that do not wait; whose optimizers step in a step;
-    # the steps of CI; one value of a metric in all files, a trace for each rank; the first module that is wrong; words of statistics
+    # the steps of CI; one value of a metric in all files, a trace for each rank; the first module that is wrong;
+    # statistics in words
     "pytest_distbench": Budget(252, 63_870),
     # what real loggers write; each kind of training step, real frameworks; steps of CI; a table of other plugins;
     # each pattern in which a module may be wrong

@@ -20,7 +20,6 @@ from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.terms import software_changes, worst
 from pytest_distbench.judging.thresholds import BUSIER_SHARE, LAST_LOOK
 from pytest_distbench.judging.words import change, metric_text
-from pytest_distbench.launch.starters import how_started
 from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.iteration import NOT_RECORDED
 from pytest_distbench.records.kinds import METRIC_KINDS, grouped
@@ -29,7 +28,7 @@ from pytest_distbench.records.reasons import REASONS, VERDICTS
 from pytest_distbench.records.run import CaseResult, Finding, RunRecord
 from pytest_distbench.records.wanted import LONG_BASELINE_LAUNCHES
 from pytest_distbench.report import Line, layout, lines_of
-from pytest_distbench.report.verdicts import case_table, control_table, telling_verdicts, verdict_rows
+from pytest_distbench.report.verdicts import case_how, case_table, control_table, telling_verdicts, verdict_rows
 from pytest_distbench.units import about, counted, format_change, format_percent, plural, quantity
 
 _NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?")
@@ -60,8 +59,7 @@ def summary_lines(
     lines: list[Line] = []
     if verbosity > 0:
         for result in results:
-            under, launches = result.case.conditions, counted(len(result.launches), "launch")
-            how = f"{counted(under.world_size, 'rank')} {how_started(under.launcher)}, {under.backend}, {launches}"
+            how = f"{case_how(result)}, {counted(len(result.launches), 'launch')}"
             lines += [Line(f"{result.case.title}  {how}"), *case_table(result, show_all=True), Line("")]
     elif verbosity == 0 and compared and not any(r.control for r in results):
         lines += rows(compared)

@@ -23,7 +23,7 @@ from pytest_distbench.judging.deciders import NO_BASELINE
 from pytest_distbench.judging.outcome import LONGEST_LINE, detection, launch_headline, planted_ratio, telling
 from pytest_distbench.judging.terms import software_changes
 from pytest_distbench.judging.words import change, current, metric_text, reference, statistic_text, threshold
-from pytest_distbench.launch.starters import LAUNCHERS
+from pytest_distbench.launch.starters import LAUNCHERS, how_started
 from pytest_distbench.machine.secrets import mask_text
 from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.kinds import METRIC_KINDS, grouped
@@ -34,7 +34,7 @@ from pytest_distbench.records.reasons import REASONS, ReasonCode, Severity
 from pytest_distbench.records.run import STATISTICS, CaseResult, Finding
 from pytest_distbench.report import Line, escape, layout
 from pytest_distbench.report.tables import COLUMNS
-from pytest_distbench.units import about, format_change, plural, quantity
+from pytest_distbench.units import about, counted, format_change, plural, quantity
 
 _SHOWN_METRICS = 6
 _CONTROL_HEADER = ("", "test", "metric", "slowdown", "injected", "measured", "launches", "time")
@@ -61,6 +61,13 @@ CASE_TEXTS: Table[str, CaseText] = Table("case texts", {})
 
 def _text_of(result: CaseResult) -> CaseText | None:
     return next((text for text in CASE_TEXTS.values() if text.is_of(result)), None)
+
+
+def case_how(result: CaseResult) -> str:
+    """How its ranks ran: ``2 ranks forked with torch loaded, gloo``."""
+    under = result.case.conditions
+    ranks = f"{counted(under.world_size, 'rank')} {how_started(under.launcher)}"
+    return ", ".join(filter(None, [ranks, under.backend]))
 
 
 def case_table(result: CaseResult, *, show_all: bool) -> list[Line]:
@@ -249,7 +256,7 @@ def explanation(result: CaseResult, *, command: str, platforms: Sequence[str], r
             lines += ["", *table, "", "what was stored before is unchanged"]
         case "new" if result.reference.kind != "paired":
             lines[0] += f" (have: {', '.join(platforms) or 'none'})"
-            lines += ["", f"looked in {result.reference.path} for {result.case.key}"]
+            lines += ["", f"looked in {result.reference.path} for {result.case.key}: {case_how(result)}"]
             lines += [f"record it:  {command} --distbench-update=new"]
         case "not_found":
             lines += _not_found(result, command)

@@ -137,7 +137,10 @@ def entries() -> list[Entry]:
     ]
     page = "verdicts.md#the-rule-for-noisy-numbers"
     statistics = [_called("statistic", name, row.means, page, also=(row.shown,)) for name, row in STATISTICS.items()]
-    launchers = [_called("launcher", name, kind.help, "hosts.md") for name, kind in LAUNCHERS.items()]
+    launchers = [
+        _called("launcher", name, row.help, "hosts.md", also=tuple(filter(None, [row.starts])))
+        for name, row in LAUNCHERS.items()
+    ]
     words, metrics, failures = glossary["word"], glossary["metric"], glossary["failure"]
     known = [*glossary["line"], *verdicts, *reasons, *words, *metrics, *failures, *signs, *statistics, *launchers]
     return [*known, *_columns(known)]

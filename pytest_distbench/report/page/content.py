@@ -21,7 +21,6 @@ from typing import Any, BinaryIO
 import msgspec
 
 from pytest_distbench.judging.stats import median_interval
-from pytest_distbench.launch.starters import how_started
 from pytest_distbench.machine.secrets import mask_text
 from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.kinds import grouped
@@ -38,6 +37,7 @@ from pytest_distbench.report.tables.table import DataTable
 from pytest_distbench.report.terminal import ending_lines, headline, next_steps, run_lines, trace_lines, updated_lines
 from pytest_distbench.report.verdicts import (
     accept_command,
+    case_how,
     cause_lines,
     comparison_lines,
     launch_text,
@@ -167,7 +167,6 @@ def _case(result: CaseResult, record: RunRecord, more: Charts) -> dict[str, Any]
     the note is an outcome that does not follow from it. The story says why it failed: causes in words, and what was
     compared with what; of a failed launch what became of the ranks.
     """
-    under, number = result.case.conditions, len(result.launches)
     failed = result.outcome in ("failed", "xfailed", "advisory")
     command = again(result, record)
     judged = [v for v in result.verdicts if v.is_judged]
@@ -181,8 +180,6 @@ def _case(result: CaseResult, record: RunRecord, more: Charts) -> dict[str, Any]
         mark, severity = ("", "plain") if gravest is None else (gravest.mark, gravest.severity)
         story = [*cause_lines(result), *comparison_lines(result)]
     charts, problems = charts_of(result, more)
-    ranks = f"{counted(under.world_size, 'rank')} {how_started(under.launcher)}"
-    how = [ranks, under.backend, counted(number, "launch")]
     return {
         "key": _key(result),
         "title": result.case.title,
@@ -190,7 +187,7 @@ def _case(result: CaseResult, record: RunRecord, more: Charts) -> dict[str, Any]
         "state": state,
         "mark": mark,
         "severity": severity,
-        "how": ", ".join(filter(None, how)),
+        "how": f"{case_how(result)}, {counted(len(result.launches), 'launch')}",
         "rows": list(_rows(result)),
         **if_any(
             note=result.outcome if result.outcome not in ("passed", "failed") else "",
