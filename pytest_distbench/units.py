@@ -122,6 +122,14 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds:g} s"
 
 
+def about(seconds: float) -> str:
+    """How long something of a run takes, for people: ``40 s``, ``2.5 min``, ``12 min``."""
+    if seconds < 90:
+        return f"{max(1.0, seconds):.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes >= 5 else f"{minutes:.1f} min"
+
+
 def format_quantity(value: float, unit: str) -> str:
     """Write a value of a metric with its unit, scaled where the unit is seconds, bytes, or bytes per second."""
     if unit == "s":

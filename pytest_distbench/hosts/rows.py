@@ -1,4 +1,4 @@
-"""The launchers of other hosts, and a test's choice of network. What they need is imported when used."""
+"""A test's choice of network."""
 
 from __future__ import annotations
 
@@ -8,35 +8,12 @@ import pytest
 
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.hosts.extension import read_text
-from pytest_distbench.launch.starters import LAUNCHERS, LauncherKind, by_name
+from pytest_distbench.launch.starters import LAUNCHERS
 from pytest_distbench.plugin.settings import Choice
 
 if TYPE_CHECKING:
     from pytest_distbench.plugin.arguments import Arguments, Called
     from pytest_distbench.run.request import Settings
-
-SLURM = LauncherKind(
-    help="on the nodes of a Slurm allocation, from processes that have torch loaded",
-    make=by_name("pytest_distbench.hosts.slurm:SlurmLauncher"),
-    hosts="many",
-    holds_two=True,
-    is_spaced=False,
-    sets_threads=True,
-    describe=by_name("pytest_distbench.hosts.slurm:describe"),
-    layout=by_name("pytest_distbench.hosts.slurm:ranks_of_nodes"),
-)
-CMD = LauncherKind(
-    help="a command of your own that reaches other hosts",
-    make=by_name("pytest_distbench.hosts.calls:CmdLauncher"),
-    hosts="many",
-    holds_two=True,
-    may_confirm=False,
-    takes_python=False,
-    is_spaced=False,
-    describe=by_name("pytest_distbench.hosts.calls:describe"),
-    layout=by_name("pytest_distbench.hosts.calls:ranks_of_nodes"),
-    engine=by_name("pytest_distbench.hosts.calls:check_engine"),
-)
 
 
 def network_of_marker(mark: pytest.Mark) -> str:

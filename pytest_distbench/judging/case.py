@@ -20,7 +20,7 @@ from pytest_distbench.judging.bounds import carry_over
 from pytest_distbench.judging.comparison import Comparison, as_info
 from pytest_distbench.judging.deciders import NO_BASELINE, Absence, decide, precondition
 from pytest_distbench.judging.entry import few_launches, make_entry, norm_of
-from pytest_distbench.judging.fingerprint_rule import METRIC, fingerprints_of, judge_fingerprints
+from pytest_distbench.judging.fingerprint_rule import fingerprints_of, judge_fingerprints
 from pytest_distbench.judging.screening import (
     Neighbours,
     Screening,
@@ -58,7 +58,7 @@ from pytest_distbench.records.environment import GpuWitness, computes_in_float32
 from pytest_distbench.records.iteration import TRAINING_STEP, of_rank
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import PEAK_MEMORY, WEIGHTS, Sample, metric_key, metric_name, without
+from pytest_distbench.records.metric import FINGERPRINT, PEAK_MEMORY, WEIGHTS, Sample, metric_key, metric_name, without
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding, RunRecord
 
@@ -176,7 +176,7 @@ def compare(
                 lines=launches[-1].lines,
                 drift=changed,
                 absent=None if absent is NO_BASELINE else absent,
-                is_wanted=terms.wants(METRIC),
+                is_wanted=terms.wants(FINGERPRINT),
                 is_last=len(launches) >= most or case.conditions.backend == "fake",
             )
         )

@@ -52,6 +52,7 @@ from pytest_distbench.judging.thresholds import (
     typical_of_siblings,
 )
 from pytest_distbench.judging.weights_rule import stored_tensors
+from pytest_distbench.judging.words import metric_text
 from pytest_distbench.records.case import BaselineEntry, Case
 from pytest_distbench.records.environment import GpuWitness
 from pytest_distbench.records.kinds import METRIC_KINDS, median
@@ -422,7 +423,7 @@ def sensitivity_of(metrics: Mapping[str, Sequence[Sample]], tolerances: Mapping[
     under = Circumstances(tolerance=tolerances[key], comparisons=1, looks=LOOKS, spending=SPENDING)
     paired = smallest_slowdown(noise * math.sqrt(ONE_AGAINST_TWO), under)
     facts: dict[str, Scalar] = {"noise": noise, "paired_mde": min(paired, LARGEST_MDE)}
-    return Finding(metric=key, code="sensitivity", mde=min(mde, LARGEST_MDE), facts=facts)
+    return Finding(metric=key, at=metrics[key][0].at, code="sensitivity", mde=min(mde, LARGEST_MDE), facts=facts)
 
 
 def sensitivity_lines(found: Sequence[tuple[str, Finding]]) -> list[str]:
@@ -431,7 +432,7 @@ def sensitivity_lines(found: Sequence[tuple[str, Finding]]) -> list[str]:
         return []
     ordered = sorted(found, key=lambda one: one[1].mde or 0.0)
     (_, middle), (title, worst) = ordered[(len(ordered) - 1) // 2], ordered[-1]
-    name, noise = f"{title} {worst.metric}", f"noise {_percent(worst.facts['noise'])}"
+    name, noise = f"{title} {metric_text(worst)}", f"noise {_percent(worst.facts['noise'])}"
     told = f"{name}: {noise}: this baseline alone detects slowdowns {_above(worst)}"
     if len(found) > 1:
         told = (

@@ -29,13 +29,11 @@ from pytest_distbench.records.iteration import (
     rank_ranges,
 )
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Sample
+from pytest_distbench.records.metric import FINGERPRINT, Sample
 from pytest_distbench.records.reasons import ReasonCode
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.units import counted, format_bytes
-
-METRIC = "fingerprint"  # name of the verdict; a ``metrics=`` that lists others leaves it unjudged
 
 DIFFERS = "differs between launches of the same code"
 COURSE_DIFFERS = "the steps that send something else differ between launches of the same code"
@@ -147,7 +145,7 @@ def judge_fingerprints(
 
     def say(code: ReasonCode, reason: str, differences: Sequence[str] = (), *, is_open: bool = False) -> Finding:
         return Finding(
-            metric=METRIC,
+            metric=FINGERPRINT,
             code=code if is_wanted else "not-judged",
             better="exact" if is_wanted else "info",
             threshold=0.0,
@@ -293,8 +291,12 @@ def compared_fingerprints(result: CaseResult) -> tuple[dict[str, Fingerprint], d
 def communication_texts(result: CaseResult) -> tuple[str, str]:
     """What an iteration sends in this run and in the baseline, of the first loop that differs; empty: nobody knows."""
     now, then = compared_fingerprints(result)
-    loop = next((loop for loop in now if differences(then[loop], now[loop])), next(iter(now), None))
-    return ("", "") if loop is None else (_calls(now[loop]), _calls(then[loop]))
+    changed = next((loop for loop in now if differences(then[loop], now[loop])), None)
+    loop = next(iter(now), None) if changed is None else changed
+    if loop is None:
+        return "", ""
+    here, there = _calls(now[loop]), _calls(then[loop])
+    return (f"{here}, not the same" if changed is not None and here == there else here), there
 
 
 def _calls(fingerprint: Fingerprint) -> str:

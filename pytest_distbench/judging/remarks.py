@@ -22,7 +22,7 @@ from pytest_distbench.judging.thresholds import BUSIER_SHARE
 from pytest_distbench.judging.words import metric_text
 from pytest_distbench.records.iteration import NOT_RECORDED, TRAINING_STEP
 from pytest_distbench.records.kinds import METRIC_KINDS, grouped
-from pytest_distbench.records.metric import UNASKED, WALL_TIME, metric_name
+from pytest_distbench.records.metric import FINGERPRINT, UNASKED, WALL_TIME, metric_name
 from pytest_distbench.records.reasons import REMARKS
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.units import (
@@ -123,7 +123,7 @@ def cpu_time(result: CaseResult) -> Iterator[Finding]:
         else:
             spent = (
                 "waiting, not computing (sleep, I/O, locks, a late rank)"
-                if share <= _WAITS
+                if share <= _WAITS and now < 2 * then
                 else "partly computing, partly waiting"
             )
             if is_shared:
@@ -318,22 +318,26 @@ def sensitivity(results: Sequence[CaseResult]) -> Iterator[Finding]:
         (max(v.mde, v.threshold or 0.0), r, v)
         for r in _compared(results)
         for v in r.verdicts
-        if v.is_judged and v.mde is not None and v.kind not in ("not evaluated", "inconclusive") and _is_timing(v)
+        if v.is_judged and v.mde is not None and v.kind in ("unchanged", "improved", "environment") and _is_timing(v)
     ]
     if not found:
         return
     most, result, verdict = max(found, key=lambda one: one[0])
     where = f"{result.case.title} {metric_text(verdict)}"
-    text = f"A slowdown below {format_percent(most)} would not have been detected in {where}"
+    text = f"A slowdown below {_largest(most)} would not have been detected in {where}"
     if len(found) > 1:
-        middle = format_percent(statistics.median(mde for mde, _, _ in found))
+        middle = _largest(statistics.median(mde for mde, _, _ in found))
         text = (
-            f"A slowdown below {middle} would not have been detected (median of {len(found)} timings), nor one below "
+            f"A slowdown below {middle} would not have been detected (median of {len(found)} timings); "
+            f"in the worst, {where}, one below {_largest(most)}"
         )
-        text += f"{format_percent(most)} in the worst: {where}"
     if low := sum(v.code == "low-power" for _, _, v in found):
-        text += f"; {low} could miss one of the tolerance (--distbench-confirm=always)"
+        text += f"; {low} could miss a slowdown of the tolerance: --distbench-confirm=always measures them by A/B"
     yield Finding(code="low-sensitivity" if low or most > BLIND_LIMIT else "sensitivity", reason=text)
+
+
+def _largest(share: float) -> str:
+    return format_percent(share).removeprefix("more than ")
 
 
 def _is_timing(verdict: Finding) -> bool:
@@ -394,7 +398,7 @@ def _why_out_of_reach(verdict: Finding, other_software: str, *, is_same_training
     if kind.is_noisy:
         mde = 0.0 if _is_timing(verdict) else verdict.mde or 0.0
         return f"minimum detectable slowdown {format_change(1 + mde)}" if mde > BLIND_LIMIT else ""
-    if not other_software or verdict.name == "fingerprint":
+    if not other_software or verdict.name == FINGERPRINT:
         return ""
     if kind.is_exact:
         return f"exact numbers cannot be compared under other software versions ({other_software})"

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from pytest_distbench.judging import golden_curve
+from pytest_distbench.judging.words import metric_text
 from pytest_distbench.records.case import BaselineEntry, Case, Conditions
 from pytest_distbench.records.environment import SETTINGS
 from pytest_distbench.records.kinds import METRIC_KINDS, median
@@ -393,7 +394,7 @@ def certain_failure(findings: Sequence[Finding]) -> str:
     """What fails the case whatever further launches show, in a few words; empty: nothing does."""
     failed = (f for f in findings if f.is_failure and not f.is_open)
     first = next((f for f in failed if f.kind == "missing" or not f.is_noisy), None)
-    return "" if first is None else f"{first.metric} {_WORDS.get(first.code, first.kind)}"
+    return "" if first is None else f"{metric_text(first)} {_WORDS.get(first.code, first.kind)}"
 
 
 NOT_EVALUATED = "not evaluated: the case already failed"

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from pytest_distbench.records.kinds import METRIC_KINDS
-from pytest_distbench.records.metric import Scalar, Side, metric_key, tightest
-from pytest_distbench.records.run import Finding
+from pytest_distbench.records.metric import FINGERPRINT, Scalar, Side, metric_key, tightest
+from pytest_distbench.records.run import STATISTICS, Finding
 from pytest_distbench.units import format_bytes, format_change, format_share, quantity
 
 AXES: dict[str, Callable[[Scalar], str]] = {
@@ -20,6 +20,7 @@ AXES: dict[str, Callable[[Scalar], str]] = {
     "calls": lambda calls: "with one call each" if calls == "each" else str(calls),
     "tensors": lambda count: f"in {count} tensor{'s' * (count != 1)}",
     "hook": lambda hook: f"with the hook {hook}",
+    "from_update": lambda update: f"from update {update} on",
     "seed": lambda seed: f"of seed {seed}",
 }
 """Axis -> the words for a point on it, as they follow the name of the metric."""
@@ -33,6 +34,9 @@ def point_text(name: str, at: Mapping[str, Scalar]) -> str:
 
 
 def metric_text(verdict: Finding) -> str:
+    """A metric at its point, by its name for people."""
+    if verdict.metric == FINGERPRINT:
+        return "communication"
     return point_text(verdict.name, verdict.at) if verdict.at else verdict.metric
 
 
@@ -47,7 +51,7 @@ def reference(verdict: Finding) -> str:
 def statistic_text(verdict: Finding) -> str:
     """What this run and the baseline are of their launches; empty where all of these are to be equal."""
     is_one = verdict.current is None or METRIC_KINDS[verdict.better].is_exact or not verdict.is_judged
-    return "" if is_one else verdict.statistic
+    return "" if is_one else STATISTICS[verdict.statistic].shown
 
 
 _AT = ("differs_most_at_step", "differs_most_at_value")

@@ -39,7 +39,7 @@ class ResultsPlugin:
     def __init__(self, config: pytest.Config) -> None:
         self._state = config.stash[STATE]
         self._config = config
-        self._started = time.time()
+        self._started, self._began = time.time(), time.perf_counter()
         self._attempts = carry.Attempts()
         self._trouble: list[str] = []
         self._deselected = 0
@@ -56,6 +56,11 @@ class ResultsPlugin:
         self._why_not_pruned = ""
         self._interrupted_by: BaseException | None = None
         self._failed: set[str] = set()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self) -> None:
+        """From here on pytest counts its seconds, and all times of a run are of one clock."""
+        self._started, self._began = time.time(), time.perf_counter()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
@@ -217,7 +222,7 @@ class ResultsPlugin:
                 config, folder, [r.case.test.partition("::")[0] for r in self._results], may_compare=may_compare
             ),
             folder=folder,
-            took_s=time.time() - self._started,
+            took_s=time.perf_counter() - self._began,
         )
         if not self._results and settings.fake_rank is not None:
             yield Line(judged_nothing([]), "doubt")
@@ -372,7 +377,7 @@ class ResultsPlugin:
             schema=SCHEMA,
             distbench=own_version(),
             started=datetime.fromtimestamp(self._started, UTC).isoformat(timespec="seconds"),
-            duration_s=time.time() - self._started,
+            duration_s=time.perf_counter() - self._began,
             commit=git.describe_commit(tree),
             branch=mask_text(git.describe_branch(tree)),
             pull_request=git.pull_request(),

@@ -120,6 +120,7 @@ def _make_session(config: pytest.Config, settings: Settings) -> Session:
         on_start=state.interrupts.listen,
         on_progress=state.progress.show,
         on_wait=state.progress.announce,
+        on_loaded=state.progress.loaded,
         reports_progress=state.progress.wants_events,
         on_output=state.progress.show_output if config.getoption("capture") == "no" else None,
         post_mortem=bool(config.getoption("usepdb")),

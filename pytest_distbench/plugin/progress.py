@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 import pytest
 
 from pytest_distbench.errors import Terminated
+from pytest_distbench.launch.starters import how_started
 from pytest_distbench.records.case import BaselineEntry
 from pytest_distbench.records.environment import Environment
 from pytest_distbench.releases import own_version
 from pytest_distbench.report import escape
-from pytest_distbench.report.terminal import about
 from pytest_distbench.store.baselines import BaselineStore
-from pytest_distbench.units import counted
+from pytest_distbench.units import about, counted
 
 if TYPE_CHECKING:
     from pytest_distbench.run.request import Settings
@@ -61,7 +61,7 @@ def duration_text(tests: Sequence[float | None], *, slow: Sequence[float | None]
         if confirm_s:
             told[0] += f", and up to {about(confirm_s)} to confirm suspicious timings"
     elif tests:
-        told = [f"{counted(len(tests), 'test')}; their baselines will show how long that takes"]
+        told = [f"{counted(len(tests), 'test')}; how long they take is known once they have baselines"]
     if slow:
         seconds = [each for each in slow if each is not None]
         told.append(slow_text(len(slow), START_S + sum(seconds) if len(seconds) == len(slow) else None))
@@ -86,10 +86,8 @@ def header_lines(
     count = len(gpus.visible)
     devices = counted(count, "GPU") if count else f"{environment.cores} CPU cores"
     torch = environment.software["torch"]
-    where = (
-        f"{', '.join(settings.backends)}, {devices} ({environment.device}), torch {torch}, {settings.launcher} launcher"
-    )
-    first = f"distbench {own_version()}: world size {sizes}, {where}"
+    ranks = f"world size {sizes}, {', '.join(settings.backends)}, ranks {how_started(settings.launcher)}"
+    first = f"distbench {own_version()}: {ranks}, {devices} ({environment.device}), torch {torch}"
     missing = [f"distbench: not used: {reason}" for reason in gpus.unreadable]
     missing += [f"distbench: note: {remark}" for remark in gpus.remarks]
     if environment.shares_host:
@@ -113,11 +111,12 @@ def header_lines(
         launches = f"up to {settings.max_launches} launches a case, as its noise needs"
         if (number := settings.update_launches) is not None:
             launches = f"{counted(number, 'launch')} a case"
-        lines.append(f"distbench: update={settings.update}, {launches}; baselines will be written")
+        lines.append(f"distbench: recording baselines (update={settings.update}): {launches}")
     return lines
 
 
 REDRAW_S = 0.1
+SLOW_START_S = 5.0
 PLAIN_FIRST_S, PLAIN_INTERVAL_S = 10.0, 30.0
 
 
@@ -168,6 +167,19 @@ class ProgressLine:
         else:
             self._write(f"\ndistbench: {self._words(text)}\n")
 
+    def loaded(self, seconds: float) -> None:
+        """Ranks can start: the time of the test begins here. A long start has a line of its own."""
+        self._text, self._started = "", time.monotonic()
+        if seconds < SLOW_START_S or not self.wants_events:
+            return
+        text = f"distbench: loading torch took {about(seconds)}\n"
+        if self._live:  # above pytest's line, for which the live line below it makes room
+            self._draw("")
+            self._write(f"\r\x1b[1L{text}\r{self._to_column}")
+        else:
+            self._plain_at = self._started
+            self._write(f"\n{text}")
+
     def show_output(self, rank: int, line: str) -> None:
         self._write(f"[rank {rank}] {escape(line)}\n")
 
@@ -177,19 +189,20 @@ class ProgressLine:
             self._is_drawn = False
 
     def _line(self, text: str, now: float) -> str:
-        minutes, seconds = divmod(int(now - self._started), 60)
-        return f"{self._words(text)}  {minutes:02}:{seconds:02}"
+        return f"{self._words(text)}  {about(now - self._started)}"
 
     def _words(self, text: str) -> str:
-        return escape(f"{self._title}  {text}".replace("\n", " ")).replace("\t", " ")
+        return escape("  ".join(filter(None, [self._title, text])).replace("\n", " ")).replace("\t", " ")
 
     def _draw(self, line: str) -> None:
-        writer = self._reporter._tw
-        column = writer.width_of_current_line
-        shown = line[: max(0, writer.fullwidth - 4)]
-        right = f"\x1b[{column}C" if column else ""
+        shown = line[: max(0, self._reporter._tw.fullwidth - 4)]
         self._is_drawn = True
-        self._write(f"\n\r\x1b[2K{'  ' + shown if shown else ''}\x1b[1A\r{right}")
+        self._write(f"\n\r\x1b[2K{'  ' + shown if shown else ''}\x1b[1A\r{self._to_column}")
+
+    @property
+    def _to_column(self) -> str:
+        column = self._reporter._tw.width_of_current_line
+        return f"\x1b[{column}C" if column else ""
 
     def _write(self, text: str) -> None:
         with contextlib.nullcontext() if self._capture is None else self._capture.global_and_fixture_disabled():

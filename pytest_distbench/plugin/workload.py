@@ -191,10 +191,21 @@ def _named(text: str, beside: Path, argument: str) -> BodyReference:
     with contextlib.suppress(OSError, ValueError):  # a name no file can have
         is_file = path.is_file()
     if not is_file:
-        raise BodyError(f"{argument} {show(text)}: there is no file {show(str(path))}{_as_command(text)}")
+        raise BodyError(
+            f"{argument} {show(text)}: there is no file {show(str(path))}{_as_command(text) or _above(file, beside)}"
+        )
     if separator and not function:
         raise BodyError(f"{argument} {text!r}: no function named after '::'")
     return BodyReference(file=str(path), function=function)
+
+
+def _above(file: str, beside: Path) -> str:
+    """Where a file of that name is in a folder above that of the test, which its path is relative to."""
+    for ups, folder in enumerate(beside.parents, start=1):
+        with contextlib.suppress(OSError, ValueError):
+            if (folder / file).is_file():
+                return f". A path is relative to the folder of the test: did you mean {show('../' * ups + file)}?"
+    return ""
 
 
 def _as_command(text: str) -> str:

@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 
 from pytest_distbench.extensions import Table
 from pytest_distbench.records.record import Record
-from pytest_distbench.units import why_impossible
+from pytest_distbench.units import format_share, why_impossible
 
 
 def median(values: Iterable[float | None]) -> float | None:
@@ -221,7 +221,7 @@ METRIC_KINDS: Table[str, MetricKind] = Table(
             rule="curve",
             shape="series",
             keeps_series=True,
-            limit_text=lambda limit: f"{limit:.0e}",
+            limit_text=format_share,
         ),
         "same": MetricKind(
             summary="a number of a seeded training that may neither rise nor fall",

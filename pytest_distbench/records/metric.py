@@ -66,7 +66,9 @@ EVERY = "every"  # fact of such a series: steps between its values
 EVALUATION_ENDS = "evaluation_ends"
 """Series of a goal: seconds from its first step to the end of each evaluation, as ``time_to_<metric>`` counts them."""
 
-OWN_NAMES = (WALL_TIME, *UNASKED, REPLICAS, CPU_THROTTLED, "network_rate", "network_round_trip", "fingerprint")
+FINGERPRINT = "fingerprint"  # of what an iteration sends; a ``metrics=`` that lists others leaves it unjudged
+
+OWN_NAMES = (WALL_TIME, *UNASKED, REPLICAS, CPU_THROTTLED, "network_rate", "network_round_trip", FINGERPRINT)
 """Of what the plugin itself records, besides phases."""
 
 MOST_TAKEN_FROM = 1000  # values that are kept of what a number was taken from

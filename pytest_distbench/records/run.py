@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -36,23 +36,43 @@ Statistic = Literal[
 ]
 """Name of what this run and the baseline are compared by."""
 
-STATISTICS: dict[Statistic, str] = {
-    "median": "median of the launches' values (of a timing: p25 of its iterations)",
-    "geometric mean": "geometric mean of the launches' values",
-    "sqrt(min x p25)": "geometric mean of the launches, each sqrt(minimum x p25) of its iterations",
-    "mean": "geometric mean of the launches, each the mean of its iterations but the slowest",
-    "all iterations": "geometric mean of the launches, each the geometric mean of its iterations",
-    "A/B": "geometric mean of the pairs of launches (of a timing: p25 of a launch's iterations)",
-    "A/B sqrt(min x p25)": "geometric mean of the pairs of launches, each sqrt(minimum x p25) of its iterations",
-    "A/B mean": "geometric mean of the pairs of launches, each the mean of its iterations but the slowest",
-    "A/B all iterations": "geometric mean of the pairs of launches, each the geometric mean of its iterations",
-    "mean of seeds": "mean of the seeds, each the mean of its launches",
-    "trimmed mean of seeds": "mean of the seeds without the lowest and the highest, from five seeds on",
-    "step that differs most": "value of the curve at the step where it differs most from the baseline's",
-    "norm": "norm of all tensors: of the seeds the mean",
-    "one rank": "memory of a rank, sorted by size: its smallest launch, and the baseline's largest",
+
+class StatisticWords(NamedTuple):
+    """A statistic for people: in the cell of a table, and how it is computed from the launches."""
+
+    shown: str
+    means: str
+
+
+def _average(shown: str, of_each: str, *, of: str = "launches") -> StatisticWords:
+    return StatisticWords(shown, f"geometric mean over the {of}; of each {of_each}")
+
+
+_BY_ITERATIONS: list[tuple[Statistic, Statistic, str, str]] = [
+    ("sqrt(min x p25)", "A/B sqrt(min x p25)", "lower quantile", "sqrt(fastest x 25th percentile) of its iterations"),
+    ("mean", "A/B mean", "mean iteration", "the mean of its iterations but the slowest"),
+    ("all iterations", "A/B all iterations", "all iterations", "the geometric mean of its iterations"),
+]
+
+STATISTICS: dict[Statistic, StatisticWords] = {
+    "median": StatisticWords("median launch", "median of the launches (of a timing: 25th percentile of iterations)"),
+    "geometric mean": StatisticWords("mean launch", "geometric mean of the launches"),
+    "A/B": _average("A/B", "its value (of a timing: 25th percentile of iterations)", of="pairs of launches"),
+    **{name: _average(shown, of_each) for name, _, shown, of_each in _BY_ITERATIONS},
+    **{name: _average(f"{shown}, A/B", of_each, of="pairs of launches") for _, name, shown, of_each in _BY_ITERATIONS},
+    "mean of seeds": StatisticWords("mean of seeds", "mean of the seeds, each the mean of its launches"),
+    "trimmed mean of seeds": StatisticWords(
+        "trimmed mean of seeds", "mean of the seeds without the lowest and the highest, from five seeds on"
+    ),
+    "step that differs most": StatisticWords(
+        "step that differs most", "value of the curve at the step where it differs most from the baseline's"
+    ),
+    "norm": StatisticWords("norm", "norm of all tensors: of the seeds the mean"),
+    "one rank": StatisticWords(
+        "one rank", "memory of a rank, sorted by size: its smallest launch, and the baseline's largest"
+    ),
 }
-"""How it is computed from the launches."""
+"""By the name in files."""
 
 
 class Finding(OfKind, frozen=True, kw_only=True):

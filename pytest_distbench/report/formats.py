@@ -17,14 +17,16 @@ from typing import Any, BinaryIO
 from pytest_distbench.errors import DistbenchError, TableError, tell
 from pytest_distbench.extensions import Table
 from pytest_distbench.judging.remarks import flaky_lines, flaky_tests
-from pytest_distbench.judging.words import metric_text
+from pytest_distbench.judging.words import change, metric_text
+from pytest_distbench.records.kinds import grouped
 from pytest_distbench.records.run import CaseResult, RunRecord, name_in_file
 from pytest_distbench.report import escape, escape_lines, escape_markdown, layout, row_line, table_head
 from pytest_distbench.report.page.content import again, headline_of, page_of, write_page
 from pytest_distbench.report.tables import VERDICTS, OfCase
-from pytest_distbench.report.tables.table import DataTable, as_text, table_of_rows, write_csv, write_parquet
+from pytest_distbench.report.tables.table import Column, DataTable, as_text, table_of_rows, write_csv, write_parquet
 from pytest_distbench.report.terminal import headline, judged_nothing
 from pytest_distbench.report.verdicts import accept_command
+from pytest_distbench.units import and_more, counted
 
 MAX_SUMMARY_BYTES = 900 * 1024  # GitHub drops a step's whole summary above 1024 KiB
 
@@ -52,35 +54,33 @@ def append_summary(path: Path, results: Sequence[CaseResult], *, besides: int = 
         file.write(summary(results, headline(results, besides=besides), max_bytes=room).encode())
 
 
-def summary(results: Sequence[CaseResult], head: str, *, max_bytes: int, notes: Sequence[str] = ()) -> str:
-    """What failed in words, its numbers, and folded all others; rows that do not fit are counted in the last line."""
+def summary(results: Sequence[CaseResult], head: str, *, max_bytes: int, commands: Sequence[str] = ()) -> str:
+    """Each case that failed once, with its numbers, then commands and all other numbers folded.
+
+    Rows that do not fit are counted below their table.
+    """
     rows = list(VERDICTS.rows(results))
-    red, others = ([row for row in rows if row[1].is_failure is wanted] for wanted in (True, False))
-    kinds = Counter(row[1].kind for row in rows)
-    counts = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
-    lines = [f"### distbench: {escape_markdown(head)}", "", *notes]
+    by_case = grouped((id(result), (result, v)) for result, v in rows if v.is_failure)
+    red = [row for of_case in by_case.values() for row in of_case]
+    others = [row for row in rows if not row[1].is_failure]
+    lines = [f"### distbench: {escape_markdown(head)}", ""]
     if _without_baseline(results):
         lines += [f"{'Nothing was judged: t' if not red else 'T'}here is no baseline for this platform yet.", ""]
     if results and (nothing := judged_nothing(results)):
         lines += [escape_markdown(nothing), ""]
+    without_rows = [r for r in results if r.outcome in ("failed", "advisory") and id(r) not in by_case]
+    lines += _list([f"{result.case.title}: {result.headline}" for result in without_rows])
+    below = [*commands, *_list(flaky_lines(results))]
     if results:
+        kinds = Counter(row[1].kind for row in rows)
+        counts = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
         where = f"{results[0].environment.device}, {results[0].environment.platform}"
-        lines += [escape_markdown(f"{len(rows)} metrics on {where}{counts and f': {counts}'}"), ""]
-    for outcome in ("failed", "advisory"):
-        told = []
-        for result in (r for r in results if r.outcome == outcome):
-            failed = [v for v in result.verdicts if v.is_failure]
-            # Rows say all of why some failed: numbers that changed, each in its row.
-            if outcome == "advisory" or not failed or any(v.ratio is None for v in failed):
-                told.append(f"{result.case.title}: {result.headline}")
-        lines += _list(told)
-    lines += _list(flaky_lines(results))
-    room = max_bytes - _size(lines) - _ROOM_AROUND
+        below += [escape_markdown(f"{counted(len(rows), 'metric')} on {where}{counts and f': {counts}'}"), ""]
+    room = max_bytes - _size([*lines, *below]) - _ROOM_AROUND
     table = _fitting(red, room)
     if folded := _fitting(others, room - _size(table)):
-        name = "The other" if red else "All"
-        folded = ["<details>", f"<summary>{name} {len(others)} metrics</summary>", "", *folded, "", "</details>"]
-    return "\n".join([*lines, *table, "", *folded]) + "\n\n"
+        folded = _folded(f"{'The other' if red else 'All'} {len(others)} metrics", folded)
+    return "\n".join([*lines, *table, *below, *folded]) + "\n"
 
 
 _ROOM_AROUND = 400  # bytes for what stands around two tables, and says how many rows are left out of each
@@ -90,14 +90,43 @@ def _size(lines: Sequence[str]) -> int:
     return sum(len(line.encode()) + 1 for line in lines)
 
 
+def _folded(title: str, lines: Sequence[str]) -> list[str]:
+    return ["<details>", f"<summary>{title}</summary>", "", *lines, "", "</details>", ""]
+
+
+def _verdict(row: OfCase) -> str:
+    result, verdict = row
+    notes = {"advisory": " (advisory)", "xfailed": " (expected)"}
+    return f"{verdict.kind}{notes.get(result.outcome, '') if verdict.is_failure else ''}"
+
+
+def _change(row: OfCase) -> str:
+    """Of the communication what changed in it, else the change of a number."""
+    _, verdict = row
+    return and_more(verdict.differences) if verdict.code == "communication" and verdict.differences else change(verdict)
+
+
+_OF_VERDICTS = {column.name: column for column in VERDICTS.columns}
+_FIRST: list[Column[OfCase]] = [Column("verdict", str, "verdict", _verdict), Column("ratio", str, "change", _change)]
+_NAMES = ("metric", "test", "current", "baseline", "threshold", "mde", "launches")
+_COLUMNS = [*_FIRST, *(_OF_VERDICTS[name] for name in _NAMES)]
+"""Of a table on GitHub, where a narrow window shows the first ones."""
+
+
 def _fitting(rows: Sequence[OfCase], room: int) -> list[str]:
-    made = table_of_rows(rows, VERDICTS.columns)
-    head = table_head(made.header, left=4)
-    ends = accumulate((_size([row_line(texts)]) for texts in made.texts), initial=_size(head))
+    """A table of the rows that fit; of several that follow each other the first has the name of the test."""
+    made = table_of_rows(rows, _COLUMNS)
+    test = [column.name for column in _COLUMNS].index("test")
+    texts = [
+        [*row[:test], "" if i and rows[i - 1][0] is rows[i][0] else row[test], *row[test + 1 :]]
+        for i, row in enumerate(made.texts)
+    ]
+    head = table_head(made.header, left=test + 1)
+    ends = accumulate((_size([row_line(row)]) for row in texts), initial=_size(head))
     fitting = sum(end <= room for end in ends) - 1
-    table = [*head, *map(row_line, made.texts[:fitting]), ""] if fitting > 0 else []
+    table = [*head, *map(row_line, texts[:fitting]), ""] if fitting > 0 else []
     more = len(rows) - max(0, fitting)
-    return table + ([f"{more} more rows are left out; the run record has all"] if more else [])
+    return table + ([f"{more} more rows are left out; the run record has all", ""] if more else [])
 
 
 def write_comment(record: RunRecord, out: BinaryIO) -> None:
@@ -106,16 +135,14 @@ def write_comment(record: RunRecord, out: BinaryIO) -> None:
     server, repository, run = (os.environ.get(name, "") for name in names)
     link = f"[this run]({server}/{repository}/actions/runs/{run})" if server and repository and run else ""
     told = ", ".join(filter(None, [record.commit and f"commit {escape_markdown(record.commit[:10])}", link]))
-    notes = [f"Measured: {told}", ""] if told else []
     commands = []
     for result in [r for r in record.results if r.outcome in ("failed", "advisory")][:_SHOWN_COMMANDS]:
         command = again(result, record)
         commands += [command, accept_command(result, command)]
-    if commands:
-        code = [f"    {escape(command)}" for command in commands if command]  # indented: nothing in it is markup
-        notes += ["<details>", "<summary>Run again, or accept</summary>", "", *code, "", "</details>", ""]
-    text = summary(record.results, headline_of(record), max_bytes=MAX_COMMENT_BYTES, notes=notes)
-    out.write(f"{COMMENT_MARK}\n{text}".encode())
+    code = [f"    {escape(command)}" for command in commands if command]  # indented: nothing in it is markup
+    folded = _folded("Run again, or accept as the new baseline", code) if code else []
+    text = summary(record.results, headline_of(record), max_bytes=MAX_COMMENT_BYTES, commands=folded)
+    out.write(f"{COMMENT_MARK}\n{text}{told and f'Measured: {told}'}\n".encode())
 
 
 def _list(texts: Sequence[str]) -> list[str]:

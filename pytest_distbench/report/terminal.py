@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES, sensitivity_lines
-from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.outcome import COMMUNICATION_CHANGED, state_of, why_failed, why_number
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.terms import software_changes, worst
@@ -24,13 +23,13 @@ from pytest_distbench.judging.words import change, metric_text
 from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.iteration import NOT_RECORDED
 from pytest_distbench.records.kinds import METRIC_KINDS, grouped
-from pytest_distbench.records.metric import WALL_TIME
+from pytest_distbench.records.metric import FINGERPRINT, WALL_TIME
 from pytest_distbench.records.reasons import REASONS, VERDICTS
 from pytest_distbench.records.run import CaseResult, Finding, RunRecord
 from pytest_distbench.records.wanted import LONG_BASELINE_LAUNCHES
 from pytest_distbench.report import Line, layout, lines_of
-from pytest_distbench.report.verdicts import case_table, control_table, telling_verdicts, verdict_rows
-from pytest_distbench.units import counted, format_change, format_percent, plural, quantity
+from pytest_distbench.report.verdicts import case_how, case_table, control_table, telling_verdicts, verdict_rows
+from pytest_distbench.units import about, counted, format_change, format_percent, plural, quantity
 
 _NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?")
 _SHOWN_NAMES = 10
@@ -60,8 +59,7 @@ def summary_lines(
     lines: list[Line] = []
     if verbosity > 0:
         for result in results:
-            under, launches = result.case.conditions, counted(len(result.launches), "launch")
-            how = f"{counted(under.world_size, 'rank')}, {under.backend}, {under.launcher} launcher, {launches}"
+            how = f"{case_how(result)}, {counted(len(result.launches), 'launch')}"
             lines += [Line(f"{result.case.title}  {how}"), *case_table(result, show_all=True), Line("")]
     elif verbosity == 0 and compared and not any(r.control for r in results):
         lines += rows(compared)
@@ -407,14 +405,6 @@ def _reasons(count: str, failed: Sequence[CaseResult]) -> str:
     told = [f"{text} in {found[0].case.title if len(found) == 1 else len(found)}" for text, found in groups.items()]
     more = f"; {len(told) - _NAMES} other reasons" if len(told) > _NAMES else ""
     return f"{count}: {'; '.join(told[:_NAMES])}{more}"
-
-
-def about(seconds: float) -> str:
-    """A duration nobody knows exactly: ``40 s``, ``2.5 min``, ``12 min``."""
-    if seconds < 90:
-        return f"{max(1.0, seconds):.0f} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes >= 5 else f"{minutes:.1f} min"
 
 
 def inconclusive(results: Sequence[CaseResult]) -> tuple[list[Line], list[Finding]]:

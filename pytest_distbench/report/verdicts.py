@@ -23,7 +23,7 @@ from pytest_distbench.judging.deciders import NO_BASELINE
 from pytest_distbench.judging.outcome import LONGEST_LINE, detection, launch_headline, planted_ratio, telling
 from pytest_distbench.judging.terms import software_changes
 from pytest_distbench.judging.words import change, current, metric_text, reference, statistic_text, threshold
-from pytest_distbench.launch.starters import LAUNCHERS
+from pytest_distbench.launch.starters import LAUNCHERS, how_started
 from pytest_distbench.machine.secrets import mask_text
 from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.kinds import METRIC_KINDS, grouped
@@ -34,7 +34,7 @@ from pytest_distbench.records.reasons import REASONS, ReasonCode, Severity
 from pytest_distbench.records.run import STATISTICS, CaseResult, Finding
 from pytest_distbench.report import Line, escape, layout
 from pytest_distbench.report.tables import COLUMNS
-from pytest_distbench.units import format_change, plural, quantity
+from pytest_distbench.units import about, counted, format_change, plural, quantity
 
 _SHOWN_METRICS = 6
 _CONTROL_HEADER = ("", "test", "metric", "slowdown", "injected", "measured", "launches", "time")
@@ -63,12 +63,19 @@ def _text_of(result: CaseResult) -> CaseText | None:
     return next((text for text in CASE_TEXTS.values() if text.is_of(result)), None)
 
 
+def case_how(result: CaseResult) -> str:
+    """How its ranks ran: ``2 ranks forked with torch loaded, gloo``."""
+    under = result.case.conditions
+    ranks = f"{counted(under.world_size, 'rank')} {how_started(under.launcher)}"
+    return ", ".join(filter(None, [ranks, under.backend]))
+
+
 def case_table(result: CaseResult, *, show_all: bool) -> list[Line]:
     """The table of one case. Without ``show_all`` metrics within their thresholds are counted, not listed."""
     if not result.verdicts:
         numbers = measured(result.launches) if show_all else []
         rows = [("", metric_text(v), current(v), str(v.launches), statistic_text(v)) for v in numbers]
-        return list(map(Line, layout(("", "metric", "this run", "n", "statistic"), rows, left=2))) if rows else []
+        return list(map(Line, layout(("", "metric", "this run", "n", "judged by"), rows, left=2))) if rows else []
     text = _text_of(result)
     if text is not None and text.table is not None and result.reference.kind != "paired":
         lines = text.table(result, show_all=show_all)
@@ -124,13 +131,13 @@ def verdict_rows(
     """
     names = {"metric": "metric", "current": "candidate" if is_paired else "this run", "baseline": "baseline"}
     names |= {"ratio": "change", "threshold": "threshold"}
-    names |= {"mde": "MDE", "launches": "pairs"} if is_paired else {"launches": "n"}
+    names |= {"mde": "detects from", "launches": "pairs"} if is_paired else {"launches": "n"}
     statistics, note = statistics_of(shown, names["current"])
     columns = {column.name: column for column in COLUMNS}
     texts = [[v.row.mark, *(columns[name].make_cell(v).text for name in names)] for v in shown]
     for more in [*further.values(), *([statistics] if statistics else [])]:
         texts = [[*row, text] for row, text in zip(texts, more, strict=True)]
-    return ["", *names.values(), *further, *(["statistic"] if statistics else [])], texts, note
+    return ["", *names.values(), *further, *(["judged by"] if statistics else [])], texts, note
 
 
 def statistics_of(shown: Sequence[Finding], current: str = "this run") -> tuple[list[str], list[str]]:
@@ -139,7 +146,7 @@ def statistics_of(shown: Sequence[Finding], current: str = "this run") -> tuple[
     if len(found) > 1:
         return list(map(statistic_text, shown)), []
     sides = f"{current}, baseline" if any(v.baseline is not None for v in shown) else current
-    return [], [f"  {sides}: {STATISTICS[name]}" for name in found]
+    return [], [f"  {sides}: {STATISTICS[name].means}" for name in found]
 
 
 def words_of_unchanged(result: CaseResult) -> str:
@@ -249,7 +256,7 @@ def explanation(result: CaseResult, *, command: str, platforms: Sequence[str], r
             lines += ["", *table, "", "what was stored before is unchanged"]
         case "new" if result.reference.kind != "paired":
             lines[0] += f" (have: {', '.join(platforms) or 'none'})"
-            lines += ["", f"looked in {result.reference.path} for {result.case.key}"]
+            lines += ["", f"looked in {result.reference.path} for {result.case.key}: {case_how(result)}"]
             lines += [f"record it:  {command} --distbench-update=new"]
         case "not_found":
             lines += _not_found(result, command)
@@ -388,7 +395,7 @@ def comparison_lines(result: CaseResult, *, recorded_at: str = "") -> list[str]:
         lines = [f"this run   {result.environment.platform}  {_versions(current)}"]
     if (turns := result.confirmation) is not None and turns.references:
         sides_of = f"candidate ({short(turns.here)}) and twice {turns.revision}, the baseline commit"
-        lines.append(f"A/B        {sides_of}: {len(turns.launches)} times in {turns.took_s:.0f} s")
+        lines.append(f"A/B        {sides_of}: {len(turns.launches)} times in {about(turns.took_s)}")
     return lines + ([f"differs    {what}" for what in software_changes(stored, current)] if stored else [])
 
 
@@ -417,7 +424,7 @@ def _not_found(result: CaseResult, command: str) -> list[str]:
     reasons = [f"{metric_text(v)}: {v.reason}" for v in control.verdicts if v.reason]
     return [
         "",
-        *map(escape, layout(("metric", "injected", "measured", "threshold", "MDE"), rows, left=1)),
+        *map(escape, layout(("metric", "injected", "measured", "threshold", "detects from"), rows, left=1)),
         "",
         *map(escape, reasons[:_MOST_REASONS]),
         *([f"no A/B: {escape(control.why_alone)}"] if control.why_alone else []),

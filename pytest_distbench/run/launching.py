@@ -66,6 +66,7 @@ class Launching:
     on_start: Callable[[], None] = lambda: None
     on_progress: Callable[[str], None] = lambda text: None
     on_wait: Callable[[str], None] = lambda text: None
+    on_loaded: Callable[[float], None] = lambda seconds: None
     reports_progress: bool = False
     on_output: Callable[[int, str], None] | None = None
     post_mortem: bool = False
@@ -154,6 +155,8 @@ class Launching:
                 interpreter=None if interpreter is None else interpreter.executable,
                 python_path=None if interpreter is None else python_path(interpreter, folder, []),
                 engine=self.settings.engine,
+                on_progress=self.on_progress,
+                on_loaded=self.on_loaded,
             )
             with self._blaming_launcher():
                 known.append(self.launcher_kind.make(setup))

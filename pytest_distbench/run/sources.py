@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 
 from pytest_distbench.errors import BodyError, DerivationError, LauncherError, line_of, show
 from pytest_distbench.judging.bounds import check_measured, judge_bounds
-from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.terms import certain_failure, closed
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import LARGEST_NUMBER, AskedBound, Sample
+from pytest_distbench.records.metric import FINGERPRINT, LARGEST_NUMBER, AskedBound, Sample
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding, ReferenceRecord

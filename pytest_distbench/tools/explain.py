@@ -80,9 +80,10 @@ def _glossary() -> dict[str, list[Entry]]:
     return found
 
 
-def _called(kind: str, name: str, means: str, page: str) -> Entry:
+def _called(kind: str, name: str, means: str, page: str, *, also: tuple[str, ...] = ()) -> Entry:
     """What is found by its name, and not in a line."""
-    return Entry(kind=kind, name=name, means=f"{means[:1].upper()}{means[1:].rstrip('.')}.", page=page, pattern="(?!)")
+    means = f"{means[:1].upper()}{means[1:].rstrip('.')}."
+    return Entry(kind=kind, name=name, means=means, page=page, pattern="(?!)", also=also)
 
 
 def _columns(known: Iterable[Entry]) -> Iterator[Entry]:
@@ -135,8 +136,11 @@ def entries() -> list[Entry]:
         if sign.meaning
     ]
     page = "verdicts.md#the-rule-for-noisy-numbers"
-    statistics = [_called("statistic", name, means, page) for name, means in STATISTICS.items()]
-    launchers = [_called("launcher", name, kind.help, "hosts.md") for name, kind in LAUNCHERS.items()]
+    statistics = [_called("statistic", name, row.means, page, also=(row.shown,)) for name, row in STATISTICS.items()]
+    launchers = [
+        _called("launcher", name, row.help, "hosts.md", also=tuple(filter(None, [row.starts])))
+        for name, row in LAUNCHERS.items()
+    ]
     words, metrics, failures = glossary["word"], glossary["metric"], glossary["failure"]
     known = [*glossary["line"], *verdicts, *reasons, *words, *metrics, *failures, *signs, *statistics, *launchers]
     return [*known, *_columns(known)]

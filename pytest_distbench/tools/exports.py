@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from pytest_distbench.errors import DistbenchError
-from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.records.environment import SETTINGS
 from pytest_distbench.records.kinds import METRIC_KINDS
+from pytest_distbench.records.metric import FINGERPRINT
 from pytest_distbench.records.run import CaseResult, Finding, RunRecord
 from pytest_distbench.report.formats import of_run
 from pytest_distbench.report.verdicts import launches_by_metric, measured, values_of

@@ -27,7 +27,7 @@ from pytest_distbench.run.confirm import in_time
 from pytest_distbench.run.loop import Session
 from pytest_distbench.tools.hunks import Hunk, Tree, smallest
 from pytest_distbench.tools.shrink import PATCH, TROUBLE
-from pytest_distbench.units import counted
+from pytest_distbench.units import about, counted
 
 _LONGEST = 110  # of a line that says what is with some hunks
 
@@ -162,7 +162,7 @@ class _RedCase:
             told += f", and the others are {'red too' if is_red else 'unresolved' if self._why_unresolved else 'green'}"
         self._tree.hold(found)
         seconds = time.monotonic() - began_at
-        _tell(f"{told}: {counted(self._launches, 'launch')} in {seconds:.1f} s, {self._unresolved} unresolved")
+        _tell(f"{told}: {counted(self._launches, 'launch')} in {about(seconds)}, {self._unresolved} unresolved")
         return self._tree.patch()
 
     def _failing(self, launch: LaunchRecord) -> set[str]:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from pytest_distbench.errors import ConfigurationError
+from pytest_distbench.records.options import ADVANCED, Option
+from pytest_distbench.records.wanted import Wanted
+
 ROWS = {
     "commands": {"data": "data.commands:DATA"},
-    "options": {"data": "plugin:DATA"},
+    "options": {"data": "extension:DATA"},
     "fixtures": {
         "collective_sweep": "plugin:collective_sweep",
         "time_to_accuracy": "plugin:time_to_accuracy",
@@ -38,3 +44,28 @@ ROWS = {
         "links": "tables.communication:LINKS",
     },
 }
+
+
+def _read_place(text: str) -> str:
+    """A URL as it is, and a path as an absolute one: ranks need not run where pytest does."""
+    if "://" in text:
+        from pytest_distbench.workloads.data import why_no_store
+
+        if why := why_no_store(text):
+            raise ConfigurationError(f"{text}: {why}")
+        return text
+    path = Path(text).absolute()
+    if not path.is_dir():
+        raise ConfigurationError(f"there is no folder {path}; give one, or a URL such as s3://bucket")
+    return str(path)
+
+
+DATA = Option(
+    "folder or URL of full-size data sets",
+    "An object store is s3://bucket/prefix.",
+    metavar="DIR",
+    wanted=Wanted("a folder or a URL", _read_place),
+    name="data",
+    group=ADVANCED,
+    default="",
+)

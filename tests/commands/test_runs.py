@@ -61,7 +61,7 @@ def test_report_prints_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
     assert main(["report", path]) == 0
     text = capsys.readouterr().out
-    assert "test_a[ws2]  2 ranks, gloo, warm launcher, 1 launch" in text
+    assert "test_a[ws2]  2 ranks forked with torch loaded, gloo, 1 launch" in text
     assert "suites/test_a.py::test_a[ws2]: launch 1 failed: hung in body" in text
 
 

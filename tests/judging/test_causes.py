@@ -88,6 +88,12 @@ def test_computing_and_waiting_are_not_told_apart_where_nothing_shows_it() -> No
     assert told(slower(cpu_s=0.04, unit="samples/s", better="higher", current=0.01), COMPUTING) == []
 
 
+def test_cpu_time_that_has_doubled_is_no_waiting_alone_however_long_ranks_waited() -> None:
+    [line] = told(slower(cpu_s=0.045, current=0.5), COMPUTING)
+
+    assert line.endswith("20 ms -> 45 ms (+125.0 %): the added time is partly computing, partly waiting")
+
+
 def on_gpu(**companions: tuple[float, float]) -> CaseResult:
     """A step that takes 30 ms in place of 20 on each of 2 GPUs, whose hosts spin for all of it."""
     made = slower()

@@ -69,7 +69,7 @@ def test_sizes(distbench, size):
     short, long = run(made, "-rs"), run(made, "--distbench-full", "--distbench-update")
     after = run(made)
 
-    told = "distbench: 2 tests; their baselines will show how long that takes; 2 slow tests deselected (--*"
+    told = "distbench: 2 tests; how long they take is known once they have baselines; 2 slow tests deselected (--*"
     short.stdout.fnmatch_lines(
         ["collected 4 items / 2 deselected / 2 selected", told, "*= 2 passed, 2 deselected in *"]
     )

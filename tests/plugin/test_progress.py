@@ -15,7 +15,7 @@ from pytest_distbench.plugin.progress import ProgressLine
 
 def test_a_run_says_how_long_it_takes_as_far_as_that_was_recorded(project: Project) -> None:
     made = project(TEST)
-    run(made).stdout.fnmatch_lines(["distbench: 1 test; their baselines will show how long that takes"])
+    run(made).stdout.fnmatch_lines(["distbench: 1 test; how long they take is known once they have baselines"])
     assert run(made, "--distbench-update").ret == 0
     run(made).stdout.fnmatch_lines(["distbench: 1 test, about * s, and up to 60 s to confirm suspicious timings"])
     with (made.path / "test_it.py").open("a") as file:
@@ -53,7 +53,7 @@ def test_a_line_stands_below_pytests_own_and_the_cursor_goes_back(monkeypatch: p
     made.begin("test_a")
     made.show("launch 1\x1b")
 
-    assert out.getvalue() == "\n\r\x1b[2K  test_a  launch 1\\x1b  00:00\x1b[1A\r\x1b[10C"
+    assert out.getvalue() == "\n\r\x1b[2K  test_a  launch 1\\x1b  1 s\x1b[1A\r\x1b[10C"
 
 
 def test_the_line_is_erased_at_the_end_and_only_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_on_a_pipe_it_is_a_plain_line_now_and_then(monkeypatch: pytest.MonkeyPat
     made.show("launch 2")
     made.show("")
 
-    assert out.getvalue() == 2 * "\ndistbench: test_a  launch 2  00:00\n"
+    assert out.getvalue() == 2 * "\ndistbench: test_a  launch 2  1 s\n"
 
 
 def test_under_xdist_a_worker_shows_it_on_stderr(
@@ -87,7 +87,39 @@ def test_under_xdist_a_worker_shows_it_on_stderr(
     made.begin("test_a")
     made.show("launch 1")
 
-    assert (out.getvalue(), capsys.readouterr().err) == ("", "\ndistbench: test_a  launch 1  00:00\n")
+    assert (out.getvalue(), capsys.readouterr().err) == ("", "\ndistbench: test_a  launch 1  1 s\n")
+
+
+def test_a_long_start_of_torch_has_a_line_of_its_own_and_is_no_time_of_the_test(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: at[0])
+    made, out = make(terminal=False)
+    made.begin("test_a")
+    at[0] += 12
+    made.show("loading torch")
+    made.loaded(12.0)
+    at[0] += 31
+    made.show("launch 1")
+
+    assert out.getvalue().split("\n")[1::2] == [
+        "distbench: test_a  loading torch  12 s",
+        "distbench: loading torch took 12 s",
+        "distbench: test_a  launch 1  31 s",
+    ]
+
+
+def test_a_short_start_has_none_and_on_a_terminal_it_stands_above_pytests_line() -> None:
+    quick, unwritten = make(terminal=False)
+    quick.loaded(progress.SLOW_START_S / 2)
+    quiet, silent = make(verbosity=-1)
+    quiet.loaded(60.0)
+    slow, out = make()
+    slow.loaded(60.0)
+
+    assert unwritten.getvalue() == silent.getvalue() == ""
+    assert out.getvalue().endswith("\r\x1b[1Ldistbench: loading torch took 60 s\n\r\x1b[10C")
 
 
 @pytest.mark.parametrize("quiet", [{"terminal": False}, {"verbosity": -1}])

@@ -150,6 +150,15 @@ def test_what_ranks_cannot_import_is_refused(given: object, said: str, tmp_path:
         locate(given, beside=tmp_path, argument="train")
 
 
+def test_a_file_that_is_above_the_folder_of_the_test_is_offered(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    folder = tmp_path / "suites" / "deep"
+    folder.mkdir(parents=True)
+
+    with pytest.raises(BodyError, match=r"there is no file .*did you mean '\.\./\.\./train\.py'\?$"):
+        locate("train.py", beside=folder)
+
+
 @pytest.mark.parametrize(
     ("params", "said"),
     [

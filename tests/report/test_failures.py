@@ -166,7 +166,7 @@ def test_a_regression_has_its_columns_and_what_accepts_it() -> None:
         "",
         "   metric  this run  baseline   change  threshold  n",
         "!  step       30 ms     20 ms  +50.0 %       +10%  5",
-        f"  this run, baseline: {STATISTICS['median']}",
+        f"  this run, baseline: {STATISTICS['median'].means}",
         "",
         "step: why",
         "baseline   baselines/x.json, recorded at 3f2a91c0d4",
@@ -177,7 +177,7 @@ def test_a_regression_has_its_columns_and_what_accepts_it() -> None:
     ]
 
     text = told(result(verdict("beyond-threshold", mde=0.05), reference=PAIRED))
-    assert "   metric  candidate  baseline   change  threshold    MDE  pairs" in text
+    assert "   metric  candidate  baseline   change  threshold  detects from  pairs" in text
     assert "baseline   main (123)  torch 2.13.0\ncandidate  torch 2.14.0\n" in text
     assert text.endswith("reproduce  pytest x")
     assert "update" not in text
@@ -188,5 +188,5 @@ def test_a_regression_has_its_columns_and_what_accepts_it() -> None:
     assert text.endswith("intended?  pytest x --distbench-update, then commit the baselines")
 
     text = told(result(verdict("no-baseline")), platforms=["gpu-y"])
-    looked, record = "looked in baselines/x.json for ws2.gloo.warm", "record it:  pytest x --distbench-update=new"
+    looked, record = "looked in baselines/x.json for ws2.gloo.warm: 2 ranks forked with torch loaded, gloo", "record it:  pytest x --distbench-update=new"
     assert text.splitlines() == ["no baseline for cpu-x (have: gpu-y)", "", looked, record]

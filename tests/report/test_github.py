@@ -59,8 +59,8 @@ def test_github_gets_a_few_warnings_of_one_line() -> None:
     lenient = result(verdict("beyond-threshold"), outcome="advisory", headline="step +50 % (advisory: flaky)")
     text = summary([lenient], headline([lenient]), max_bytes=5000)
     assert text.startswith("### distbench: 1 of 1 case would have failed (advisory): a timing regressed in test_a")
-    assert "- test_a[ws2]: step +50 % (advisory: flaky)" in text
-    assert "| regressed |" in text
+    assert "| regressed (advisory) | +50.0 % | step | test_a[ws2] |" in text
+    assert "- test_a[ws2]" not in text, "each case stands there once"
     assert "<details>" not in text
 
     lines = workflow_commands([result(outcome="failed", headline="x")] * (MAX_ANNOTATIONS + 5))
@@ -146,9 +146,22 @@ def test_a_comment_names_commit_and_run_and_has_the_commands(monkeypatch: pytest
     assert "\n    pytest 'suites/test_a.py::test_a[ws2]'\n" in text
     assert "\n    pytest 'suites/test_a.py::test_a[ws2]' --distbench-update\n" in text
 
-    assert "| threshold | MDE | n |" in text
+    assert "| verdict | change | metric | test | this run | baseline | threshold | detects from | n |" in text
+    assert "| regressed | +50.0 % | step | test_a[ws2] | 30 ms |" in text
+    assert text.index("| regressed |") < text.index("<details>"), "what failed stands above what is folded"
     assert "- test_a[ws2]" not in text, "the row says it"
     assert "| +25.0% |" in text
+
+    sent = verdict(
+        "communication", metric="fingerprint", better="exact", current=None, baseline=None,
+        differences=["step: 1 all_reduce of 4 B was added", "step: 4 B sent per rank became 8 B"],
+    )  # fmt: skip
+    out = BytesIO()
+    write_comment(run(result(sent, verdict("beyond-threshold"), outcome="failed", reference=STORED)), out)
+    text = out.getvalue().decode()
+    assert "| changed | step: 1 all_reduce of 4 B was added and 1 more | communication |  |" in text, (
+        "below the other number of its case"
+    )
 
     out = BytesIO()
     write_comment(run(replace(red, verdicts=[], outcome="passed")), out)

@@ -30,18 +30,18 @@ def lines(folder: Path, *, shares_host: bool = False, against: str = "", **chang
 def test_the_header_names_gpus_updates_and_revisions(tmp_path: Path) -> None:
     BaselineStore(tmp_path, "cpu-x").write(TEST, KEY, entry(1.0))
     first, second = lines(tmp_path)
-    assert first.endswith(": world size 2, 4, gloo, 2 CPU cores (X), torch 2.14.0, warm launcher")
+    assert first.endswith(": world size 2, 4, gloo, ranks forked with torch loaded, 2 CPU cores (X), torch 2.14.0")
     assert second == f"distbench: baselines {tmp_path}/cpu-x (1 case)"
 
     gpus = Gpus(visible=tuple(Gpu(name="NVIDIA H200", uuid=f"GPU-{i}") for i in range(8)))
-    assert "nccl, 8 GPUs (X)" in lines(tmp_path, gpus=gpus, backends=("nccl",))[0]
+    assert "nccl, ranks forked with torch loaded, 8 GPUs (X)" in lines(tmp_path, gpus=gpus, backends=("nccl",))[0]
 
     gpus = Gpus(visible=(Gpu(name="NVIDIA H200", uuid="GPU-1"),), unreadable=("GPU 0: lost",))
     first, second, *_ = lines(tmp_path, gpus=gpus, backends=("nccl",))
-    assert "nccl, 1 GPU (X)" in first
+    assert "nccl, ranks forked with torch loaded, 1 GPU (X)" in first
     assert second == "distbench: not used: GPU 0: lost"
 
-    assert lines(tmp_path, update="new")[-1] == "distbench: update=new, 3 launches a case; baselines will be written"
+    assert lines(tmp_path, update="new")[-1] == "distbench: recording baselines (update=new): 3 launches a case"
 
     told = "distbench: interleaved A/B against main; stored baselines are not used"
     assert lines(tmp_path, against="main")[1:] == [told]
@@ -68,7 +68,7 @@ def test_clocks_on_a_shared_host_are_told_to_be_others_too(tmp_path: Path, again
         ([9.0], [None, 9.0], "1 test, about 13 s; 2 slow tests deselected (--distbench-full runs them)"),
         ([400.0], [], "1 test, about 7 min"),
         ([56.0, None], [], "2 tests, about 60 s for 1 of them, which have baselines"),
-        ([None], [], "1 test; their baselines will show how long that takes"),
+        ([None], [], "1 test; how long they take is known once they have baselines"),
         ([], [9.0], "1 slow test deselected (--distbench-full runs them in about 13 s)"),
     ],
 )
@@ -80,7 +80,7 @@ def test_a_run_says_how_long_it_takes_and_of_what(
 
 def test_what_confirming_may_add_is_told() -> None:
     assert duration_text([16.0], confirm_s=60.0) == "1 test, about 20 s, and up to 60 s to confirm suspicious timings"
-    assert duration_text([None], confirm_s=60.0) == "1 test; their baselines will show how long that takes"
+    assert duration_text([None], confirm_s=60.0) == "1 test; how long they take is known once they have baselines"
 
 
 def test_the_cases_of_a_baseline_are_added_and_multiplied_by_the_launches() -> None:

@@ -88,7 +88,7 @@ def test_an_unchanged_tree_is_green_needs_no_baseline_and_leaves_nothing(committ
     result.stdout.fnmatch_lines(
         [
             "distbench: interleaved A/B against HEAD (*); stored baselines are not used",
-            "*metric*candidate*baseline*change*threshold*MDE*pairs*",
+            "*metric*candidate*baseline*change*threshold*detects from*pairs*",
             "*step*20 ms*20 ms*+0.0 %*+5%*+5.0%*5*",
             "*count*7*7*exact*5*",
             "* metric* (* unchanged), 10 launch* in *",

@@ -10,9 +10,8 @@ import pytest
 from support.results import result, run, verdict
 
 from pytest_distbench.errors import DistbenchError
-from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import Sample
+from pytest_distbench.records.metric import FINGERPRINT, Sample
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
 from pytest_distbench.report.formats import FORMATS

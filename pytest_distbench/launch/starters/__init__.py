@@ -43,6 +43,8 @@ class LauncherSetup:
         interpreter: the Python that runs the ranks; None: this one.
         python_path: where that one finds this package, and whatever else it should; None: as here.
         engine: command of the user's that starts processes on other hosts; empty: nobody has named one.
+        on_progress: what the first launch waits for, again and again.
+        on_loaded: how many seconds it has waited until ranks could be forked.
     """
 
     directory: Path
@@ -51,6 +53,8 @@ class LauncherSetup:
     interpreter: Path | None = None
     python_path: Sequence[str] | None = None
     engine: str = ""
+    on_progress: Callable[[str], None] = lambda text: None
+    on_loaded: Callable[[float], None] = lambda seconds: None
 
 
 class Launcher(Protocol):
@@ -96,6 +100,7 @@ class LauncherKind(Hosting):
 
     Attributes:
         make: makes it; imports what it needs.
+        starts: what its ranks are, behind their number: ``started by torchrun``; empty: its name says it.
         holds_two: two groups may be open at once, which an interleaved A/B needs.
         may_confirm: two may be open unasked, to confirm a suspicious case; not where it is other software's to say
             whether two commands run on the same hosts.
@@ -113,6 +118,7 @@ class LauncherKind(Hosting):
 
     help: str
     make: Callable[[LauncherSetup], Launcher]
+    starts: str = ""
     holds_two: bool = False
     may_confirm: bool = True
     takes_python: bool = True
@@ -140,6 +146,7 @@ LAUNCHERS: Table[str, LauncherKind] = Table(
         "warm": LauncherKind(
             help="start ranks from a process that has torch loaded",
             make=by_name(f"{_HERE}.warm:WarmLauncher"),
+            starts="forked with torch loaded",
             holds_two=True,
             sets_threads=True,
             variables=LOOPBACK,
@@ -150,6 +157,12 @@ LAUNCHERS: Table[str, LauncherKind] = Table(
     },
 )
 """By the name that baselines are stored under."""
+
+
+def how_started(launcher: str) -> str:
+    """How the ranks of a launcher are started, for people."""
+    row = LAUNCHERS.get(launcher)
+    return (row.starts if row is not None else "") or f"started by {launcher}"
 
 
 def shown(launchers: Iterable[str]) -> str:

@@ -115,6 +115,7 @@ class WarmLauncher:
 class _HostParent(Parent):
     def __init__(self, setup: LauncherSetup, variables: dict[str, str], read_at_start: dict[str, str]) -> None:
         self._read_at_start = read_at_start
+        self._setup = setup
         self._log = setup.directory / f"parent-{variables[SESSION_VARIABLE][:8]}.log"
         self._ready: Word | None = None
         self._is_lost = False
@@ -139,9 +140,10 @@ class _HostParent(Parent):
 
     def wait_until_ready(self) -> dict[str, bool]:
         """Wait until the parent has torch loaded; returns torch's backends."""
-        deadline = time.monotonic() + _START_S
         if self._ready is None:
-            self._ready = self._wait_for("ready", self, deadline)
+            began = time.monotonic()
+            self._ready = self._wait_for("ready", self, began + _START_S)
+            self._setup.on_loaded(time.monotonic() - began)
         return self._ready.backends
 
     def _wait_for(self, what: str, line: Parent, deadline: float = math.inf) -> Word:
@@ -152,6 +154,8 @@ class _HostParent(Parent):
                     return word
             if told := standstill.look(self.kept()):
                 raise LauncherError(told)
+            if line is self:
+                self._setup.on_progress("loading torch")
         raise LauncherError(
             f"the process that starts the ranks did not start within {_START_S:.0f} s; its log: {self._log_tail()}"
         )

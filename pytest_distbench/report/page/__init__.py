@@ -270,9 +270,8 @@ def _sent(before: Sequence[Collective], now: Sequence[Collective]) -> tuple[_Sen
         size = format_bytes(one.message_bytes) if one.message_bytes else ""
         before_text, now_text = (str(side[one] or "-") for side in (then, here))
         rows.append(((what, before_text, now_text, size, one.dtype), then[one] != here[one]))
-    first, second = (payload_bytes(side) for side in sides)
-    total = ("sent per rank", format_bytes(first), format_bytes(second), "", "")
-    return (*rows, (total, first != second))
+    first, second = (format_bytes(payload_bytes(side)) for side in sides)
+    return (*rows, (("sent per rank", first, second, "", ""), first != second))
 
 
 def epochs(result: CaseResult) -> Iterator[Chart]:
@@ -304,7 +303,7 @@ def utilisation(result: CaseResult) -> Iterator[Chart]:
     if series:
         x = axis("time from the start of the launch", "s")
         of = "CPUs and GPUs" if any(launch.gpu_witnesses for launch in result.launches) else "CPUs"
-        yield lines(f"Utilisation of {of} over time", x, axis("busy", "%", from_zero=True), series)
+        yield lines(f"Utilisation of the host's {of}", x, axis("busy", "%", from_zero=True), series)
 
 
 Charts = Mapping[str, Callable[[CaseResult], Iterable[Chart]]]

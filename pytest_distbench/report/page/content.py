@@ -11,7 +11,7 @@ import hashlib
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape as quote
 from importlib.resources import files
 from pathlib import Path
@@ -20,16 +20,15 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.stats import median_interval
-from pytest_distbench.judging.thresholds import fast_value
 from pytest_distbench.machine.secrets import mask_text
 from pytest_distbench.records.environment import Prices
 from pytest_distbench.records.kinds import grouped
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.metric import FINGERPRINT, Sample
 from pytest_distbench.records.options import OPTIONS, SHORT
 from pytest_distbench.records.reasons import VERDICTS, Severity, severity_order
-from pytest_distbench.records.run import CaseResult, Finding, RunRecord
+from pytest_distbench.records.run import STATISTICS, CaseResult, Finding, RunRecord
 from pytest_distbench.report import escape
 from pytest_distbench.report.page import Chart, Charts, charts_above, charts_of, grid, if_any, short
 from pytest_distbench.report.tables import TABLES
@@ -38,14 +37,17 @@ from pytest_distbench.report.tables.table import DataTable
 from pytest_distbench.report.terminal import ending_lines, headline, next_steps, run_lines, trace_lines, updated_lines
 from pytest_distbench.report.verdicts import (
     accept_command,
+    case_how,
     cause_lines,
     comparison_lines,
     launch_text,
+    launches_by_metric,
     measured,
     remarks_of,
     untold,
+    values_of,
 )
-from pytest_distbench.units import counted, quantity
+from pytest_distbench.units import about, counted, quantity
 
 MEASURED = "measured"  # state of a case with no verdict, and of its numbers
 BROKEN = "launch failed"  # state of a case whose ranks did not come to their end
@@ -62,8 +64,13 @@ _HEADINGS |= {"interval": "median in", "noise": "noise"}
 """The interval is that of the median of the launches, in nine of ten runs, if they are enough; the noise is the
 standard deviation of the launches, as a share of their mean."""
 
-_CLASSES = {"mark": "", "metric": "", "verdict": "wrap", "ratio": "r wrap", "current": "r", "baseline": "r"}
-_CLASSES |= {
+_CLASSES = {
+    "mark": "",
+    "metric": "wrap metric",
+    "verdict": "wrap",
+    "ratio": "r wrap change",
+    "current": "r wrap",
+    "baseline": "r wrap",
     "threshold": "r",
     "statistic": "extra",
     "mde": "r",
@@ -126,6 +133,7 @@ def page_of(
         "kinds": kinds,
         "counts": {state: found[state] for state in kinds if found[state]},
         "columns": COLUMNS,
+        "statistics": {row.shown: row.means for row in STATISTICS.values()},
         "cases": cases,
         **if_any(notes=notes, later=later, tables=drawn, other=other),
     }
@@ -138,7 +146,11 @@ def headline_of(record: RunRecord) -> str:
 def other_of(record: RunRecord) -> OtherRun:
     """What a run is beside another one: by name when it began, and on which commit."""
     name = " ".join(filter(None, [record.started[:16].replace("T", " "), record.commit[:10]]))
-    return name, {_key(result): _values(result, result.launches) for result in record.results}
+    cases = {}
+    for result in record.results:
+        samples_of, numbers = launches_by_metric(result), result.verdicts or measured(result.launches)
+        cases[_key(result)] = {v.metric: _drawn(v, samples_of(v)) for v in numbers}
+    return name, cases
 
 
 def _key(result: CaseResult) -> str:
@@ -155,7 +167,6 @@ def _case(result: CaseResult, record: RunRecord, more: Charts) -> dict[str, Any]
     the note is an outcome that does not follow from it. The story says why it failed: causes in words, and what was
     compared with what; of a failed launch what became of the ranks.
     """
-    under, number = result.case.conditions, len(result.launches)
     failed = result.outcome in ("failed", "xfailed", "advisory")
     command = again(result, record)
     judged = [v for v in result.verdicts if v.is_judged]
@@ -169,7 +180,6 @@ def _case(result: CaseResult, record: RunRecord, more: Charts) -> dict[str, Any]
         mark, severity = ("", "plain") if gravest is None else (gravest.mark, gravest.severity)
         story = [*cause_lines(result), *comparison_lines(result)]
     charts, problems = charts_of(result, more)
-    how = [counted(under.world_size, "rank"), under.backend, under.launcher, counted(number, "launch")]
     return {
         "key": _key(result),
         "title": result.case.title,
@@ -177,7 +187,7 @@ def _case(result: CaseResult, record: RunRecord, more: Charts) -> dict[str, Any]
         "state": state,
         "mark": mark,
         "severity": severity,
-        "how": ", ".join(filter(None, how)),
+        "how": f"{case_how(result)}, {counted(len(result.launches), 'launch')}",
         "rows": list(_rows(result)),
         **if_any(
             note=result.outcome if result.outcome not in ("passed", "failed") else "",
@@ -209,31 +219,32 @@ def again(result: CaseResult, record: RunRecord) -> str:
 
 
 def _rows(result: CaseResult) -> Iterator[list[object]]:
-    values, before = _values(result, result.launches), _values(result, result.reference.launches)
-    turns = result.confirmation
-    decided, beside = (
-        ({}, {}) if turns is None else (_values(result, turns.launches), _values(result, turns.references))
-    )
+    samples_of, before, turns = launches_by_metric(result), _samples(result.reference.launches), result.confirmation
+    beside = _samples([] if turns is None else turns.references)
     for verdict in sorted(result.verdicts, key=lambda v: (not v.is_judged, severity_order(v.code))):
-        is_confirmed = result.launches_of(verdict) is not result.launches
-        own = (decided if is_confirmed else values).get(verdict.metric, [])
-        if is_confirmed and turns is not None and turns.references:
-            others = {"A/B baseline commit": beside.get(verdict.metric, [])}
-        elif stored := result.reference.metrics.get(verdict.metric):
-            others = {"baseline": [short(value) for m in stored if (value := fast_value(m)) is not None]}
+        if turns is not None and turns.references and result.launches_of(verdict) is not result.launches:
+            whose, others = "A/B baseline commit", beside.get(verdict.metric, [])
         else:
-            others = {"baseline": before.get(verdict.metric, [])}
-        yield _row(result, verdict, own, if_any(**others))
+            whose, others = "baseline", result.reference.metrics.get(verdict.metric) or before.get(verdict.metric, [])
+        drawn = if_any(**{whose: _drawn(verdict, others)})
+        yield _row(result, verdict, samples_of(verdict), drawn)
     if not result.verdicts:
-        yield from (
-            _row(result, found, values[found.metric], {}, is_measured=True) for found in measured(result.launches)
-        )
+        yield from (_row(result, v, samples_of(v), {}, is_measured=True) for v in measured(result.launches))
+
+
+def _drawn(verdict: Finding, samples: Iterable[Sample]) -> list[float]:
+    """A dot for each launch: what the number of the verdict is made of."""
+    return list(map(short, values_of(verdict, samples)))
+
+
+def _samples(launches: Sequence[LaunchRecord]) -> dict[str, list[Sample]]:
+    return grouped((key, m) for launch in launches for m in launch.measurements for key in {m.key, m.key_over_seeds})
 
 
 def _row(
     result: CaseResult,
     verdict: Finding,
-    values: list[float],
+    samples: Sequence[Sample],
     others: dict[str, list[float]],
     *,
     is_measured: bool = False,
@@ -242,8 +253,9 @@ def _row(
 
     These are its texts under :data:`COLUMNS`, severity, metric, unit, whether it is told without being asked for,
     reason, the values of every launch and of those that they are compared with by whose they are, the number that it
-    was compared with, and the largest change that is accepted, as a fraction.
+    was compared with, the largest change that is accepted, as a fraction, and the number of this run.
     """
+    values = _drawn(verdict, samples)
     is_judged = verdict.is_judged and not is_measured
     is_blind = verdict.kind == "unchanged" and bool(verdict.row.fails_under)
     kind = f"{verdict.kind}, {verdict.code.replace('-', ' ')}" if is_blind else verdict.kind
@@ -271,20 +283,8 @@ def _row(
         others,
         None if verdict.baseline is None else short(verdict.baseline),
         verdict.threshold if verdict.is_judged else None,
+        None if verdict.current is None else short(verdict.current),
     ]
-
-
-def _values(result: CaseResult, launches: Sequence[LaunchRecord]) -> dict[str, list[float]]:
-    """What is judged of each launch, by metric: A/B of two revisions compares the values."""
-    by_value = result.reference.kind == "paired"
-    found = (
-        (key, short(value))
-        for launch in launches
-        for m in launch.measurements
-        if (value := m.value if by_value else fast_value(m)) is not None
-        for key in {m.key, m.key_over_seeds}
-    )
-    return grouped(found)
 
 
 def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
@@ -293,7 +293,7 @@ def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
     launches, cases = sum(len(result.launches) for result in record.results), len(record.results)
     made = f"{counted(launches, 'launch')} of {counted(cases, 'case')}"
     yield "started", f"{record.started.replace('T', ' ').removesuffix('+00:00')} UTC"
-    yield "took", f"{record.duration_s:.0f} s, {made}"
+    yield "took", f"{about(record.duration_s)}, {made}"
     yield "on", ", ".join([*platforms, *devices])
     yield "ranks", ", ".join(map(str, record.world_sizes))
     if record.commit:

@@ -189,6 +189,8 @@
     const end = far.findIndex((distance, i) => i >= first && distance > 3 * Math.max(far[i - 1], least));
     return end < 0 ? values : values.filter((value) => Math.abs(value - middle) < far[end]);
   };
+  // A number stays with its unit where a text is wrapped.
+  const tight = (text) => text.replace(/(\d) (?=[^\d\s])/g, "$1\u00a0");
   const wide = (text) => text.length * 6.7;
 
   // A figure: the drawing, a line that reads it out for pointers and arrow keys, and its values as a table.
@@ -630,7 +632,7 @@
   };
   const grid = (chart) => {
     const classes = (chart.changed ?? []).map((isChanged) => (isChanged ? "changed" : ""));
-    return el("figure", {}, el("figcaption", {}, chart.title), ...table(chart.head, chart.right, chart.rows, [], classes));
+    return el("figure", { class: "wide" }, el("figcaption", {}, chart.title), ...table(chart.head, chart.right, chart.rows, [], classes));
   };
   const choice = (chart) => {
     const place = el("div");
@@ -677,7 +679,7 @@
     const colours = { baseline: "c1", "A/B baseline commit": "c2", "other run": "c3" };
     const legend = [
       ["a launch", sample("c0", shape("circle", { class: "dot faint", cx: 11, cy: 5, r: 4 })), true],
-      ["median", sample("c0", shape("path", { class: "tick", d: "M11 0V10" })), true],
+      [strips.every((row) => row.isOwn) ? "median" : "judged", sample("c0", shape("path", { class: "tick", d: "M11 0V10" })), true],
       ...groups.map((name) => [
         name,
         sample(colours[name], shape("circle", { class: "dot hollow", cx: 11, cy: 5, r: 4 })),
@@ -746,7 +748,7 @@
         };
         groups.forEach((name) => dots(row.beside[name] ?? [], colours[name], "hollow", name));
         dots(row.values, "c0", "faint", "launch");
-        const middle = x(inside(median(row.values) / row.base));
+        const middle = x(inside((row.isOwn ? median(row.values) : row.now) / row.base));
         svg.append(
           shape("g", { class: "c0" }, shape("line", { class: "tick", x1: middle, x2: middle, y1: y - 9, y2: y + 9 })),
         );
@@ -779,12 +781,12 @@
 
   // The page.
   const COLUMNS = {
-    statistic: "Statistic of the launches that is judged, and that both columns show",
+    statistic: "What both numbers are of their launches: the number that is judged",
     ratio: "This run divided by the baseline, minus 1",
     threshold: "The change that fails this time: never below the tolerance, wider with the noise and on a busier machine",
     interval: "Between which two launches the true median lies, in nine of ten runs",
     noise: "Standard deviation of the launches, as a share of their mean",
-    mde: "Minimum detectable effect: the smallest slowdown detected with 90 % power",
+    mde: "The smallest slowdown that is detected with 90 % power (minimum detectable effect)",
     launches: "Number of launches behind this row",
   };
   const MOST_NOTES = 8;
@@ -800,6 +802,7 @@
     "others",
     "base",
     "allowed",
+    "now",
   ];
   const start = (page) => {
     for (const one of page.cases) {
@@ -838,7 +841,9 @@
           side,
           name === "verdict"
             ? (row) => el("span", { title: meaning(row.kind.split(",")[0]) }, row.kind)
-            : (row) => row.of[name],
+            : name === "statistic"
+            ? (row) => el("span", { title: page.statistics[row.of[name]] }, row.of[name])
+            : (row) => tight(row.of[name]),
           heading,
         ]);
       if (beside) {

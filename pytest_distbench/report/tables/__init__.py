@@ -16,7 +16,6 @@ from typing import Any
 
 from pytest_distbench.errors import TableError, tell
 from pytest_distbench.extensions import Table
-from pytest_distbench.judging.fingerprint_rule import METRIC as FINGERPRINT
 from pytest_distbench.judging.fingerprint_rule import communication_texts
 from pytest_distbench.judging.outcome import planted_ratio
 from pytest_distbench.judging.words import change, current, mde, metric_text, reference, statistic_text, threshold
@@ -25,7 +24,7 @@ from pytest_distbench.machine.hardware import mask_addresses
 from pytest_distbench.records.case import RANKS
 from pytest_distbench.records.environment import GpuHost
 from pytest_distbench.records.launch import LaunchRecord
-from pytest_distbench.records.metric import tightest
+from pytest_distbench.records.metric import FINGERPRINT, tightest
 from pytest_distbench.records.reasons import severity_order
 from pytest_distbench.records.run import CaseResult, Control, Finding, RunRecord, is_found
 from pytest_distbench.report.tables.table import (
@@ -80,10 +79,10 @@ COLUMNS: list[Column[Finding]] = [
     Column("unit", str, None, lambda v: v.unit),
     Column("current", float, "this run", lambda v: Cell(v.current, current(v))),
     Column("baseline", float, "baseline", lambda v: Cell(v.baseline, reference(v))),
-    Column("statistic", str, "statistic", statistic_text),
+    Column("statistic", str, "judged by", lambda v: Cell(v.statistic if statistic_text(v) else "", statistic_text(v))),
     Column("ratio", float, "change", lambda v: Cell(v.ratio, change(v))),
     Column("threshold", float, "threshold", lambda v: Cell(v.threshold, threshold(v))),
-    Column("mde", float, "MDE", lambda v: Cell(v.mde, mde(v))),
+    Column("mde", float, "detects from", lambda v: Cell(v.mde, mde(v))),
     Column("at_least", float, None, lambda v: tightest(v.bounds, "least")),
     Column("at_most", float, None, lambda v: tightest(v.bounds, "most")),
     Column("launches", int, "n", lambda v: Cell(v.launches, str(v.launches or ""))),

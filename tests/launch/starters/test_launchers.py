@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from pytest_distbench.launch.starters import LAUNCHERS, LauncherSetup
 from pytest_distbench.launch.starters.torchrun import exit_codes
+from pytest_distbench.launch.starters.warm import WarmLauncher
 from pytest_distbench.records.options import DEFAULT_LAUNCHER, OPTIONS
 
 
@@ -56,6 +58,26 @@ print(json.dumps([backends(), dist.is_gloo_available(), dist.is_mpi_available()]
 
     assert set(found) == {"gloo", "nccl", "mpi", "ucc", "xccl", "fake"}
     assert (found["gloo"], found["mpi"], found["fake"]) == (gloo, mpi, True)
+
+
+@pytest.mark.spawn
+def test_the_wait_for_torch_is_shown_while_it_lasts_and_counted_once(tmp_path: Path) -> None:
+    shown: list[str] = []
+    waited: list[float] = []
+    setup = LauncherSetup(
+        directory=tmp_path, session=uuid.uuid4().hex, on_progress=shown.append, on_loaded=waited.append
+    )
+    launcher = WarmLauncher(setup)
+    try:
+        launcher.prepare({})
+        parent = launcher._parent
+        assert parent is not None
+        assert parent.wait_until_ready() == parent.wait_until_ready()
+    finally:
+        launcher.close()
+
+    assert len(waited) == 1
+    assert {*shown} == {"loading torch"}
 
 
 NO_STORE = """

@@ -42,7 +42,7 @@ def launches(*values: float, name: str = "step") -> list[LaunchRecord]:
     return [passed(sample, index=i) for i, sample in enumerate(measured)]
 
 
-ROW = ("cells", "severity", "metric", "unit", "is_told", "reason", "values", "others", "base", "allowed")
+ROW = ("cells", "severity", "metric", "unit", "is_told", "reason", "values", "others", "base", "allowed", "now")
 
 
 def page(*results: object, **changes: object) -> SimpleNamespace:
@@ -103,20 +103,23 @@ def test_the_gravest_come_first_and_what_all_share_is_told_once() -> None:
 def test_a_case_has_its_launches_medians_and_what_became_of_ranks() -> None:
     [row] = only_case(result(verdict(mde=0.25), launches=launches(0.03, 0.031, 0.029, 0.03, 0.032))).rows
     assert cells(row, "current", "baseline", "ratio", "threshold") == ["30 ms", "20 ms", "+50.0 %", "+10%"]
-    assert (row.values, row.base, row.allowed) == ([0.03, 0.031, 0.029, 0.03, 0.032], 0.02, 0.1)
+    assert (row.values, row.base, row.allowed, row.now) == ([0.03, 0.031, 0.029, 0.03, 0.032], 0.02, 0.1, 0.03)
     assert cells(row, "interval", "noise", "mde") == ["29 ms to 32 ms", "3.8%", "+25.0%"]
 
     stored = baseline_of([0.04, 0.09], minimum=[0.01, 0.04], p95=[0.04, 0.09])
     before = replace(STORED, metrics={"step": stored})
     [row] = only_case(result(verdict(), launches=launches(0.03), reference=before)).rows
-    assert (row.values, row.others) == ([0.03], {"baseline": [0.02, 0.06]})
+    assert (row.values, row.others) == ([0.03], {"baseline": [0.04, 0.09]})
+    fast = verdict(statistic="sqrt(min x p25)")
+    [row] = only_case(result(fast, launches=launches(0.03), reference=before)).rows
+    assert row.others == {"baseline": [0.02, 0.06]}, "dots are what the verdict's number is made of"
 
     turns = Confirmation(revision="c", here="d", launches=launches(0.05), references=launches(0.04))
     confirmed = result(verdict("cleared"), launches=launches(0.03), reference=before, confirmation=turns)
     [row] = only_case(confirmed).rows
     assert (row.values, row.others) == ([0.05], {"A/B baseline commit": [0.04]})
     [row] = only_case(replace(confirmed, confirmation=replace(turns, references=[]))).rows
-    assert (row.values, row.others) == ([0.05], {"baseline": [0.02, 0.06]})
+    assert (row.values, row.others) == ([0.05], {"baseline": [0.04, 0.09]})
 
     [row] = only_case(result(verdict(better="exact", unit=""), launches=launches(1.0, 2.0, 1.0, 2.0, 1.0))).rows
     assert cells(row, "interval", "noise") == ["", ""]

@@ -127,9 +127,9 @@ def test_a_code_that_repeats_its_verdict_is_for_programs_alone() -> None:
 def test_verdicts_come_the_gravest_first_beside_the_other_side() -> None:
     section = VERDICTS.table([result(verdict("within-threshold")), result(verdict("beyond-threshold"))])
     assert [row[0] for row in section.rows] == ["regressed", "unchanged"]
-    header = "verdict|reason|test|metric|this run|baseline|statistic|change|threshold|MDE|n"
+    header = "verdict|reason|test|metric|this run|baseline|judged by|change|threshold|detects from|n"
     assert "|".join(section.header) == header
-    told = "regressed|beyond-threshold|test_a[ws2]|step|30 ms|20 ms|median|+50.0 %|+10%||5"
+    told = "regressed|beyond-threshold|test_a[ws2]|step|30 ms|20 ms|median launch|+50.0 %|+10%||5"
     assert "|".join(section.texts[0]) == told
     row = dict(zip(section.columns, next(iter(section.rows)), strict=True))
     assert (row["test"], row["current"], row["ratio"]) == ("suites/test_a.py::test_a[ws2]", 0.03, 1.5)

@@ -59,7 +59,7 @@ def test_a_departed_curve_fails_with_step_size_and_what_to_look_at(
     result.stdout.fnmatch_lines(
         [
             "loss: diverges at step 1, differs by up to 2.0 %",
-            "!  loss *differs by up to 2.0 % at step * *1e-03 *2*",
+            "!  loss *differs by up to 2.0 % at step * *0.1 % *2*",
             "loss: the 2 launches of this run agree, so it is seeded; likely causes, *sh*",
             "intended[?]  pytest *--distbench-update, then*",
         ]

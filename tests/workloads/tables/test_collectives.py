@@ -225,7 +225,7 @@ def test_a_sweep_has_a_table_of_its_sizes() -> None:
     assert [line.text for line in case_table(result(time, point(16), wrong), show_all=False)] == [
         "   size  time us  algbw GB/s  busbw GB/s  #wrong  baseline us  change  threshold  n",
         "!   8 B     10.0       0.001       0.001       3         10.0  +0.0 %       +10%  5",
-        f"  this run, baseline: {STATISTICS['median']}",
+        f"  this run, baseline: {STATISTICS['median'].means}",
         "  1 size within their thresholds not shown (-v shows all)",
     ]
 
