@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from support.fake_world import fake_rank
@@ -191,6 +192,24 @@ def test_ddp_keeps_equal_what_it_manages_and_reduces(watch: TrainingWatch) -> No
         update(ddp, torch.optim.SGD(net.parameters(), lr=0.1))
 
         assert watch.finish().replicas == {"0.weight": [0, 1], "1.weight": [0, 1]}
+
+
+def test_weights_are_read_where_somebody_elses_hook_reduces_in_a_group_unknown_to_torch(watch: TrainingWatch) -> None:
+    """As torchft does."""
+
+    def kept(_, bucket):  # DDP refuses annotations that are text
+        done = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    with fake_rank(world_size=2):
+        ddp = DistributedDataParallel(nn.Linear(3, 1), process_group=(own := dist.new_group([0, 1])))
+        ddp.register_comm_hook(None, kept)
+        dist.destroy_process_group(own)
+        update(ddp, torch.optim.SGD(ddp.parameters(), lr=0.1))
+        found = watch.finish()
+
+    assert (found.remarks, found.replicas, set(found.weights)) == ([], {}, {"weight", "bias"})
 
 
 def test_an_update_without_a_reduction_ends_that(watch: TrainingWatch) -> None:
