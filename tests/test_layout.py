@@ -17,11 +17,12 @@ class Budget(NamedTuple):
 
 BUDGETS = {
     # rows of logs: restarts, ranks, empty cells; exact tests that do not wait; whose optimizers step in a step;
-    # the steps of CI; one value of a metric in all files, a trace for each rank; the first module that is wrong
-    "pytest_distbench": Budget(252, 63_720),
-    # what real loggers write; each kind of training step, real frameworks; steps of CI; a table of other plugins;
+    # the steps of CI; one value of a metric in all files, a trace for each rank; the first module that is wrong;
+    # a step that raises, tables of shards
+    "pytest_distbench": Budget(252, 63_740),
+    # what real loggers write; each kind of training step, ten real frameworks; steps of CI; a table of other plugins;
     # each pattern in which a module may be wrong
-    "tests": Budget(319, 61_600),
+    "tests": Budget(319, 61_910),
 }
 """A number that rises needs its reason in a comment on its line."""
 
