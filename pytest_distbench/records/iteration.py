@@ -44,10 +44,12 @@ def operation(name: str) -> str:
 
 
 def group_label(name: str, description: str) -> str:
-    """How a process group is called here: ``default``, its description, or ``group 3`` where it has none."""
+    """How a process group is called here: ``default``, its description, ``group 3``, or that it has no name."""
     if description == _DEFAULT_GROUP:
         return "default"
-    return f"group {name}" if description in _UNNAMED else description
+    if description in _UNNAMED:
+        return f"group {name}" if name else "unnamed group"
+    return description
 
 
 class FlightEntry(msgspec.Struct, frozen=True):

@@ -36,6 +36,7 @@ from pytest_distbench.releases import RECORDER_SIZE_VARIABLE
 from pytest_distbench.worker import torch_internals
 from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.observer import Count, Observer, StepFollower, groups_here
+from pytest_distbench.worker.tensors import local_part
 
 _DEFAULT_CAPACITY = 2000
 _MOST_STAMPS = 300
@@ -324,7 +325,7 @@ FACTS: dict[str, Callable[[_Window], int]] = {
 """
 
 TOTALS: dict[str, Callable[[_Window], int]] = {
-    "parameters": lambda window: sum(_own(p).numel() for p in window.held.values()),
+    "parameters": lambda window: sum(local_part(p).numel() for p in window.held.values()),
     "optimizer_steps": lambda window: window.optimizer_steps,
 }
 """Counts of a described step, added over all ranks."""
@@ -363,12 +364,8 @@ def _by_message(collectives: Iterable[Collective]) -> dict[_Message, list[str]]:
     return found
 
 
-def _own(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
-
-
 def _bytes_of(tensors: Iterable[torch.Tensor]) -> int:
-    return sum(own.numel() * own.element_size() for own in map(_own, tensors))
+    return sum(own.numel() * own.element_size() for own in map(local_part, tensors))
 
 
 def _difference(now: int | None, before: int | None) -> int | None:

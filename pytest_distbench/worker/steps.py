@@ -13,8 +13,10 @@ come without (set by hand, or by a CUDA graph) are new where the first of them i
 from __future__ import annotations
 
 import contextlib
+import sys
 import weakref
 from collections.abc import Callable, Iterator
+from types import FrameType
 
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -43,7 +45,7 @@ class _Steps:
     def __init__(self, begin: Callable[[], None]) -> None:
         self._begin = begin
         self._first: weakref.ref[Optimizer] | None = None
-        self._is_inside = False
+        self._inside: FrameType | None = None
         self._recorded: int | None = None
         self._leading = _Leading(None)
 
@@ -51,9 +53,9 @@ class _Steps:
         self._first = self._first or weakref.ref(optimizer)
         if optimizer is not self._first():
             return
-        was_inside, self._is_inside = self._is_inside, True
-        if was_inside:  # a step that overrides another calls it
+        if _is_running(self._inside):  # a step that overrides another calls it
             return
+        self._inside = sys._getframe(_HOOKED)
         recorded, parameter = torch_internals.graph_nodes(), _first_with_gradient(optimizer)
         is_same_step = recorded is not None and recorded == self._recorded and not self._leading.begins_step(parameter)
         self._recorded = recorded
@@ -63,7 +65,19 @@ class _Steps:
 
     def after(self, optimizer: Optimizer, *_: object) -> None:
         if self._first is not None and optimizer is self._first():
-            self._is_inside = False
+            self._inside = None
+
+
+_HOOKED = 2
+"""How far above a hook torch's call of the step is; between them is what keeps the compiler out."""
+
+
+def _is_running(frame: FrameType | None) -> bool:
+    """Whether that call has not ended; no hook is called for a step that raises."""
+    above = sys._getframe() if frame is not None else None
+    while above is not None and above is not frame:
+        above = above.f_back
+    return above is not None
 
 
 class _Leading:

@@ -38,11 +38,21 @@ def _vectors(count: int, seed: int, device: torch.device) -> torch.Tensor:
     return torch.from_numpy(scaled.reshape(count, _PRODUCTS)).to(device)
 
 
-def own_part(tensor: torch.Tensor) -> torch.Tensor | None:
-    """A rank's own part of a tensor as a plain one, or None if its values cannot be read."""
+@torch.no_grad()  # else autograd records what makes a DTensor local, and a training step seems to begin
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank has of a tensor, which may be a DTensor, or a ShardedTensor of torchrec's tables."""
     local = tensor.detach()
     if hasattr(local, "to_local"):
-        local = local.to_local()
+        return local.to_local()
+    if not hasattr(local, "local_shards"):
+        return local
+    shards = [shard.tensor for shard in local.local_shards()]
+    return shards[0] if len(shards) == 1 else torch.cat([torch.empty(0, dtype=local.dtype), *map(torch.ravel, shards)])
+
+
+def own_part(tensor: torch.Tensor) -> torch.Tensor | None:
+    """A rank's own part of a tensor as a plain one, or None if its values cannot be read."""
+    local = local_part(tensor)
     is_plain = type(local) in (torch.Tensor, torch.nn.Parameter) and local.layout == torch.strided
     is_readable = is_plain and not local.is_meta and not local.is_quantized and local.device.type in _DEVICES
     return local.contiguous() if is_readable else None

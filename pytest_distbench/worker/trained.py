@@ -172,7 +172,8 @@ class TrainingWatch:
         for ddp in _alive(around.ddps):
             managed = [called[id(p)] for p in torch_internals.managed_by_ddp(ddp) if id(p) in called]
             self._ddps.setdefault(ddp, []).extend(managed)
-            self._replicas |= dict.fromkeys(managed, dist.get_process_group_ranks(ddp.process_group))
+            if managed:  # a framework's own reduction may leave DDP with a group that torch does not know
+                self._replicas |= dict.fromkeys(managed, dist.get_process_group_ranks(ddp.process_group))
 
     def _label(self, root: torch.nn.Module) -> str:
         """What stands before the names of an outermost module's tensors; nothing before those of the first one."""

@@ -20,6 +20,7 @@ def entry(**fields: object) -> FlightEntry:
         (["3", ""], "group 3"),
         (["3"], "group 3"),
         (["3", "mesh_tp"], "mesh_tp"),
+        (["", ""], "unnamed group"),
     ],
 )
 def test_a_group_is_the_default_one_or_known_by_description_or_by_name(recorded: list[str], told: str) -> None:

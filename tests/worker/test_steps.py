@@ -253,7 +253,21 @@ def thawing(training: Training) -> Step:
 
 
 def failing(training: Training) -> Step:
-    """A step that raises, which the training survives."""
+    """Every other step raises, and the training goes on."""
+    SGD([nn.Parameter(torch.ones(1))])
+    optimizer = Overriding(training.net.parameters(), lr=0.1)
+
+    def step() -> None:
+        training.iteration += 1
+        training.backward()
+        with contextlib.suppress(ZeroDivisionError):
+            optimizer.step(None if training.iteration % 2 else lambda: 1 / 0)
+
+    return step
+
+
+def repeated(training: Training) -> Step:
+    """A step that raises, and is tried again."""
     optimizer = SGD(training.net.parameters(), lr=0.1)
 
     def step() -> None:
@@ -317,7 +331,8 @@ CASES: dict[Case, tuple[int, int, list[tuple[str, int]]]] = {
     in_inference_mode: (1, 20, GRADIENTS),
     in_turn: (1, 20, GRADIENTS),
     thawing: (1, 20, GRADIENTS),
-    failing: (1, 20, GRADIENTS),
+    failing: (2, 20, GRADIENTS),
+    repeated: (1, 20, GRADIENTS),
     scaled: (1, 20, GRADIENTS),
 }
 """Steps of optimizers, bytes that they train (of an optimizer inside of another twice), and collectives of a step."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from support.fake_world import fake_rank
@@ -16,7 +17,8 @@ from torch.optim.lr_scheduler import StepLR
 from torch.optim.swa_utils import AveragedModel
 
 from pytest_distbench.records.trained import Trained
-from pytest_distbench.worker.tensors import digest, form_of, own_part, sketch, state_of, state_of_number
+from pytest_distbench.worker.tensors import digest, form_of, local_part, own_part, sketch, state_of, state_of_number
+from pytest_distbench.worker.torch_internals import graph_nodes
 from pytest_distbench.worker.trained import TrainingWatch, options_of, replicas_of
 
 
@@ -193,6 +195,24 @@ def test_ddp_keeps_equal_what_it_manages_and_reduces(watch: TrainingWatch) -> No
         assert watch.finish().replicas == {"0.weight": [0, 1], "1.weight": [0, 1]}
 
 
+def test_weights_are_read_where_somebody_elses_hook_reduces_in_a_group_unknown_to_torch(watch: TrainingWatch) -> None:
+    """As torchft does."""
+
+    def kept(_, bucket):  # DDP refuses annotations that are text
+        done = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    with fake_rank(world_size=2):
+        ddp = DistributedDataParallel(nn.Linear(3, 1), process_group=(own := dist.new_group([0, 1])))
+        ddp.register_comm_hook(None, kept)
+        dist.destroy_process_group(own)
+        update(ddp, torch.optim.SGD(ddp.parameters(), lr=0.1))
+        found = watch.finish()
+
+    assert (found.remarks, found.replicas, set(found.weights)) == ([], {}, {"weight", "bias"})
+
+
 def test_an_update_without_a_reduction_ends_that(watch: TrainingWatch) -> None:
     with fake_rank(world_size=2):
         net = nn.Linear(3, 1)
@@ -303,6 +323,42 @@ def test_every_dtype_has_a_state(dtype: torch.dtype) -> None:
     assert state.form == f"{str(dtype).removeprefix('torch.')} 30"
     wanted = torch.linalg.vector_norm(torch.view_as_real(tensor) if tensor.is_complex() else tensor.double())
     assert state.norm == pytest.approx(float(wanted), rel=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:Please use DTensor instead:FutureWarning")
+def test_a_table_of_shards_has_the_values_that_lie_on_its_rank() -> None:
+    """As torchrec's tables: a rank has one shard of a table, several or none."""
+    from torch.distributed._shard.metadata import ShardMetadata
+    from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata, TensorProperties
+
+    def table(*lengths: int) -> torch.Tensor:
+        offsets = [sum(lengths[:i]) for i in range(len(lengths))]
+        ranks = [0 if length > 1 else 1 for length in lengths]
+        shards = [
+            ShardMetadata([at, 0], [n, 2], f"rank:{r}/cpu") for at, n, r in zip(offsets, lengths, ranks, strict=True)
+        ]
+        metadata = ShardedTensorMetadata(shards, torch.Size([sum(lengths), 2]), TensorProperties(torch.float32))
+        here = [Shard(torch.full(each.shard_sizes, 3.0), each) for each in shards if each.shard_sizes[0] > 1]
+        return ShardedTensor._init_from_local_shards_and_global_metadata(here, metadata)
+
+    with fake_rank(world_size=2):
+        parts = [own_part(table(*lengths)) for lengths in [(2, 1), (2, 3), (1, 1)]]
+
+    assert [None if part is None else part.numel() for part in parts] == [4, 10, 0]
+    assert form_of(parts[0]) == "float32 2x2"  # type: ignore[arg-type]
+
+
+def test_to_look_at_the_part_of_a_shared_tensor_records_nothing_for_autograd() -> None:
+    """Where autograd has recorded something, a training step begins."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    with fake_rank(world_size=2):
+        shared = distribute_tensor(torch.ones(4, 2), init_device_mesh("cpu", (2,)), [Shard(0)]).requires_grad_()
+        recorded = graph_nodes()
+        part = local_part(shared)
+
+        assert (graph_nodes(), part.shape) == (recorded, (2, 2))
 
 
 def test_what_has_no_readable_values_has_no_state() -> None:
