@@ -32,7 +32,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_M
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_MAPPING_NAMES
 
 from pytest_distbench.errors import BodyError
-from pytest_distbench.layouts.models import CANNOT_TRAIN, skipping
+from pytest_distbench.layouts.strangers import CANNOT_TRAIN, skipping
 from pytest_distbench.layouts.training import Batch, Pass, TrainSpec
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ import importlib
 import json
 import sys
 import unittest
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +16,7 @@ from pytest_distbench.errors import BodyError, show
 from pytest_distbench.layouts import why_no_library
 from pytest_distbench.layouts.compare import compare
 from pytest_distbench.layouts.layouts import LAYOUTS
+from pytest_distbench.layouts.strangers import CANNOT_TRAIN, skipping
 from pytest_distbench.layouts.training import Batch, TrainSpec
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pytest_distbench.layouts.training import Pass
     from pytest_distbench.worker.context import RankContext
 
-CANNOT_TRAIN = "one rank alone cannot train it"
 _IGNORED = -100  # a target that cross-entropy leaves out
 
 
@@ -72,18 +71,6 @@ def _expect_trainable(rank: RankContext, training: TrainSpec) -> None:
     with skipping(CANNOT_TRAIN):
         inputs, targets = training.batch(0)
         training.loss(training.model().to(rank.device)(inputs.to(rank.device)), targets.to(rank.device)).backward()
-
-
-@contextmanager
-def skipping(why: str) -> Iterator[None]:
-    """Skip the case, and say why, for whatever the code of somebody else raises here."""
-    try:
-        yield
-    except (BodyError, unittest.SkipTest):
-        raise
-    except Exception as error:
-        words = " ".join(str(error).split())[:200]
-        raise unittest.SkipTest(f"{why}: {type(error).__name__}: {words}") from error
 
 
 def _training(make: Callable[[], object]) -> TrainSpec:

@@ -1,0 +1,23 @@
+"""Code of somebody else, which is compared and not tested: what it raises is a reason not to run."""
+
+from __future__ import annotations
+
+import unittest
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pytest_distbench.errors import BodyError
+
+CANNOT_TRAIN = "one rank alone cannot train it"
+
+
+@contextmanager
+def skipping(why: str) -> Iterator[None]:
+    """Skip the case, and say why, for whatever the code of somebody else raises here."""
+    try:
+        yield
+    except (BodyError, unittest.SkipTest):
+        raise
+    except Exception as error:
+        words = " ".join(str(error).split())[:200]
+        raise unittest.SkipTest(f"{why}: {type(error).__name__}: {words}") from error
