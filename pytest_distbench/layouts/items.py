@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,6 +20,8 @@ from pytest_distbench.layouts import (
     why_no_library,
 )
 from pytest_distbench.plugin.names import CHOSEN_BY
+
+_SLOW = ("compiled", "inductor")  # a minute and more
 
 if TYPE_CHECKING:
     from pytest_distbench.layouts.fixtures import Equivalent
@@ -91,9 +93,13 @@ def collectors(session: pytest.Session, text: str, folder: Path) -> Iterator[Mod
         yield made
 
 
+def _layout(name: str) -> Any:
+    return pytest.param(name, marks=[pytest.mark.full] * (name in _SLOW))
+
+
 def _test(model: str, name: str) -> Callable[..., None]:
     @pytest.mark.distbench(metrics=[LOSS_DEVIATION, GRADIENT_DEVIATION, STATE_DEVIATION, RANDOM_CONFLICTS])
-    @pytest.mark.parametrize("layout", LAYOUT_NAMES)
+    @pytest.mark.parametrize("layout", [*map(_layout, LAYOUT_NAMES)])
     def test(equivalent: Equivalent, layout: str) -> None:
         equivalent.model(model, layout)
 

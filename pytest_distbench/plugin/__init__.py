@@ -29,7 +29,7 @@ from pytest_distbench.plugin.fixtures import (
     settings_of,
     stays_on_cpu,
 )
-from pytest_distbench.plugin.names import BACKEND_ARGUMENT, RANKS, record_command, test_and_id
+from pytest_distbench.plugin.names import BACKEND_ARGUMENT, CHOSEN_BY, RANKS, record_command, test_and_id
 
 _ATTEMPTS = pytest.StashKey[int]()
 _CONFIRM = "distbench-confirm"
@@ -235,7 +235,11 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
     if config.get_verbosity() < 0:
         return [f"distbench: {takes}"] if settings.update and takes else []
     against = str(session.launching.compared_with or "") + ", which judges" * (settings.judge == "base")
-    return header_lines(hardware, store, settings, against=against, duration=takes, record=record_command(config))
+    needs_baselines = any(CHOSEN_BY not in item.stash for item in items if is_ours(item))
+    record = record_command(config) if needs_baselines else ""
+    return header_lines(
+        hardware, store, settings, against=against, duration=takes if needs_baselines else "", record=record
+    )
 
 
 def _duration(config: pytest.Config, items: list[pytest.Item]) -> str:

@@ -79,7 +79,7 @@ def header_lines(
     """Two lines; one more in an update, where GPUs are missing that the machine has, and where the host is shared.
 
     No GPU is visible to a CPU run; ``against`` and ``duration`` may be empty. ``record``: the command that records
-    baselines.
+    baselines; empty: no test needs any.
     """
     gpus = settings.gpus
     sizes = ", ".join(map(str, settings.world_sizes))
@@ -104,7 +104,7 @@ def header_lines(
         is_usual = settings.control == "tolerance"
         control = "a third more than its tolerance" if is_usual else f"{float(settings.control) * 100:.3g} %"
         compared += f"; a slowdown is injected into every case ({control}): nothing is judged or stored"
-    lines = [first, *missing, f"distbench: {compared}"]
+    lines = [first, *missing, *([f"distbench: {compared}"] if record or against else [])]
     if duration:
         lines.append(f"distbench: {duration}")
     if settings.update:

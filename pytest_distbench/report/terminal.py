@@ -270,7 +270,7 @@ STATES = {
     "inconclusive": ("inconclusive", "INCONCLUSIVE"),
     "updated": ("stored as baselines (U)", "stored as baselines"),
     "new": ("measured, nothing to compare with (N)", "measured without a baseline"),
-    "bounds": ("passed their bounds; no baseline to compare with", "passed their bounds"),
+    "bounds": ("passed their bounds, which need no baseline", "passed their bounds"),
     "environment": ("passed: the environment is slower or computes other digits, not the code", "passed"),
     "passed": ("passed", "passed"),
     "measured": ("measured, not judged", "measured"),

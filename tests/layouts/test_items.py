@@ -25,7 +25,7 @@ def test_the_layouts_are_those_of_more_than_one_rank() -> None:
 def test_each_model_under_each_layout_is_an_item_and_test_files_are_not_collected(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_other="def test_other():\n    pass\n")
 
-    found = collected(pytester, "--distbench-model=transformers:qwen3,glm-4")
+    found = collected(pytester, "--distbench-model=transformers:qwen3,glm-4", "--distbench-full")
 
     assert found == [f"transformers::{name}[{each}-ws2]" for name in ("qwen3", "glm_4") for each in LAYOUT_NAMES]
 

@@ -70,7 +70,7 @@ def test_what_a_function_makes_is_compared(pytester: pytest.Pytester, run_inside
     pytester.makepyfile(mine=MINE)
     asked = "--distbench-model=mine.py::make,mine.py::wrong"
 
-    found = verdicts(pytester, run_inside, asked, "-k", "ddp or fsdp2 or pipeline")
+    found = verdicts(pytester, run_inside, asked, "-k", "ddp or fsdp2 or pipeline", "-n2")
 
     assert found["make[ddp-ws2]"] == found["make[fsdp2-ws2]"] == (EQUAL, "")
     assert found["wrong[ddp-ws2]"][0] == NOT_EQUAL
