@@ -86,12 +86,12 @@ _MOST_LAYERS = 6
 _NUMBERS_OF_LAYERS = ("full_attn_idxs", "moe_layers", "kv_source_layers")  # lists that hold layers, not one value each
 
 
-def training(rank: RankContext, name: str) -> TrainSpec:
-    """What is trained of a model: the next token, of random ones.
+def maker_of(name: str) -> tuple[Any, Callable[[], Any]]:
+    """The configuration of a model, made small, and a function that makes the model.
 
     Raises:
         BodyError: transformers has no such model.
-        SkipTest: it cannot be built small, or takes more than tokens.
+        SkipTest: it cannot be built small.
     """
     if name not in CONFIG_MAPPING_NAMES:
         near = " or ".join(difflib.get_close_matches(name, CONFIG_MAPPING_NAMES, n=3, cutoff=0))
@@ -104,6 +104,17 @@ def training(rank: RankContext, name: str) -> TrainSpec:
             parameters = sum(parameter.numel() for parameter in make().parameters())
     if parameters > _MOST_PARAMETERS:
         raise unittest.SkipTest(f"its configuration was made small, and it still has {parameters:,} parameters")
+    return config, make
+
+
+def training(rank: RankContext, name: str) -> TrainSpec:
+    """What is trained of a model: the next token, of random ones.
+
+    Raises:
+        BodyError: transformers has no such model.
+        SkipTest: it cannot be built small, or takes more than tokens.
+    """
+    config, make = maker_of(name)
 
     def drawn() -> Any:
         made = make()
