@@ -212,14 +212,15 @@ def of_ranks(recorder: Recorder, gather: Callable[[bytes], Sequence[bytes]]) -> 
     """What each rank has recorded, in whole tensors. A collective call."""
     parts = recorder.values, recorder.gradients
     distributed = [sorted(place for place, tensor in part.items() if isinstance(tensor, DTensor)) for part in parts]
-    for part, own, each in zip(parts, distributed, zip(*_exchanged(distributed, gather), strict=True), strict=True):
+    for part, own, each in zip(parts, distributed, zip(*exchanged(distributed, gather), strict=True), strict=True):
         for place in own:
             is_everywhere = all(place in places for places in each)  # then all ranks may ask for the whole of it
             part[place] = copied(whole(part[place]) if is_everywhere else part[place].to_local())  # type: ignore[attr-defined]
-    return [OfRank(*each) for each in _exchanged((*parts, dict(recorder.calls), recorder.regions), gather)]
+    return [OfRank(*each) for each in exchanged((*parts, dict(recorder.calls), recorder.regions), gather)]
 
 
-def _exchanged(own: Any, gather: Callable[[bytes], Sequence[bytes]]) -> list[Any]:
+def exchanged(own: Any, gather: Callable[[bytes], Sequence[bytes]]) -> list[Any]:
+    """What each rank has of something. A collective call."""
     packed = io.BytesIO()
     torch.save(own, packed)
     return [torch.load(io.BytesIO(data), weights_only=False) for data in gather(packed.getvalue())]
