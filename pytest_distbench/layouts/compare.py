@@ -35,7 +35,7 @@ from pytest_distbench.layouts.deviations import (
 )
 from pytest_distbench.layouts.dropout import without_dropout
 from pytest_distbench.layouts.layouts import LAYOUTS, Layout, one
-from pytest_distbench.layouts.modules import Recorder, Search, deviations_of, exchanged, of_ranks
+from pytest_distbench.layouts.modules import Recorder, Search, deviations_of, exchanged, of_ranks, of_simulated
 from pytest_distbench.layouts.precision import Precision, highest
 from pytest_distbench.layouts.reference import MISSING, NOT_FINITE, EachRank, Seen, StepReference
 from pytest_distbench.layouts.simulated import Simulation
@@ -92,13 +92,6 @@ def compare(rank: RankContext, training: TrainSpec) -> None:
             train(compared)
         return compared.dtypes
 
-    def recorded(
-        train: Callable[[Pass], object], step: int, *, is_eager: bool = False, **options: Any
-    ) -> tuple[Recorder, Recorder]:
-        right, own = Recorder(step), Recorder(step, is_eager=is_eager)
-        run(train, reference(right), last=step, recorder=own, **options)
-        return right, own
-
     def control(order: int) -> Control:
         run(one, found := reference(), is_alone=True, order=order)
         deviations = {quantity: seen.deviation for quantity, seen in found.seen.items()}
@@ -139,13 +132,28 @@ def compare(rank: RankContext, training: TrainSpec) -> None:
     limits = limits_of([control.deviations for control in controls])
     dtypes[SENT] = set().union(*sent.values())
     comparison = LayoutComparison(limits=limits, seen=seen, dtypes=dtypes, narrow=reference_precision.words())
-    if conflicts is not None and (step := _step_of_modules(rank, comparison.first)) is not None:
-        deviations = of_controls(lambda order: deviations_of(*recorded(one, step, is_alone=True, order=order)))
-        of_modules = limits_of(deviations)
+    first = comparison.first
+    if first is not None and first.part in (LOSS, GRADIENT):
+        step = first.step
+
+        def of_modules(order: int) -> dict[Quantity, float]:
+            right, own = Recorder(step), Recorder(step)
+            run(one, reference(right), last=step, recorder=own, is_alone=True, order=order)
+            return deviations_of(right, own)
+
+        bounds = limits_of(of_controls(of_modules))
 
         def search(*, is_eager: bool = False) -> Search:
-            right, own = recorded(layout.train, step, is_eager=is_eager, half=half)
-            return Search(right, of_ranks(own, rank.gather), of_modules)
+            right, own = Recorder(step), Recorder(step, is_eager=is_eager)
+            found = reference(right)
+            if not simulated_ranks:
+                run(layout.train, found, last=step, recorder=own, half=half)
+                return Search(right, of_ranks(own, rank.gather), bounds)
+            simulation = Simulation(simulated_ranks)
+            with simulation.running():
+                run(layout.train, EachRank(simulation, [found]), last=step, recorder=own, simulation=simulation)
+                ranks = of_simulated(own, simulation.values, simulated_ranks)
+            return Search(right, ranks, bounds)
 
         comparison = replace(comparison, module=_module(search))
     if rank.rank == 0:
@@ -153,13 +161,6 @@ def compare(rank: RankContext, training: TrainSpec) -> None:
         rank.notebook.remarks += filter(None, [comparison.narrow])
         if conflicts is not None:
             _record_conflicts(rank, conflicts)
-
-
-def _step_of_modules(rank: RankContext, first: Quantity | None) -> int | None:
-    """The step whose modules are compared, of all ranks: that whose loss or gradients deviate first."""
-    own = first.step if first is not None and first.part in (LOSS, GRADIENT) else None
-    found: int | None = exchanged(own, rank.gather)[0]
-    return found
 
 
 def _module(search: Callable[..., Search]) -> str:

@@ -15,7 +15,7 @@ from torch import nn
 
 from pytest_distbench.errors import BodyError
 from pytest_distbench.layouts.deviations import GRADIENT, LOSS, STATE, WEIGHTS, Quantity
-from pytest_distbench.layouts.modules import Recorder
+from pytest_distbench.layouts.modules import Recorder, distance, multiple
 from pytest_distbench.layouts.precision import Precision
 from pytest_distbench.layouts.simulated import Simulation
 from pytest_distbench.layouts.training import AVERAGE, Batch, Step, Tensors, TrainSpec, parameters_of, state_of
@@ -176,21 +176,13 @@ class StepReference:
                 f"{quantity.name} is {tuple(found.shape)} under the layout, and {tuple(expected.shape)} without it: "
                 "wanted the whole of it, or a DTensor"
             )
-        if torch.equal(found, expected):
-            self.seen[quantity] = Seen(0.0, 1.0, 0.0)
-            return
-        norm = float(expected.norm())
-        over = norm or 1.0
-        factor = float((found * expected).sum()) / norm**2 if norm else 1.0
-        distance = float((found - expected).norm()) / over
-        if not math.isfinite(distance):
-            self.seen[quantity] = NOT_FINITE
-            return
-        self.seen[quantity] = Seen(distance, factor, float((found - factor * expected).norm()) / over)
+        deviation = 0.0 if torch.equal(found, expected) else distance(found, expected, expected)
+        factor, rest = multiple(found, expected) if deviation else (1.0, 0.0)
+        self.seen[quantity] = Seen(deviation, factor, rest) if math.isfinite(deviation) else NOT_FINITE
 
 
 class EachRank:
-    """The references of simulated ranks, as one."""
+    """The references of simulated ranks, or of the first of them, as one."""
 
     def __init__(self, simulation: Simulation, references: Sequence[StepReference]) -> None:
         self._simulation = simulation
@@ -200,13 +192,13 @@ class EachRank:
         self, step: Step, loss: float, weights: Tensors, gradients: Tensors, own: Set[str], lent: Set[str]
     ) -> None:
         with self._simulation.paused():
-            split = zip(self._references, self._split(weights), self._split(gradients), strict=True)
+            split = zip(self._references, self._split(weights), self._split(gradients), strict=False)
             for reference, its_weights, its_gradients in split:
                 reference.see_gradients(step, loss, its_weights, its_gradients, own, lent)
 
     def see_state(self, step: Step, state: Tensors) -> None:
         with self._simulation.paused():
-            for reference, its_state in zip(self._references, self._split(state), strict=True):
+            for reference, its_state in zip(self._references, self._split(state), strict=False):
                 reference.see_state(step, its_state)
 
     def _split(self, tensors: Tensors) -> Iterator[Tensors]:
