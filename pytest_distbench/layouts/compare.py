@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import math
 import os
 import unittest
@@ -12,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import torch
 
@@ -38,11 +37,11 @@ from pytest_distbench.layouts.deviations import (
 )
 from pytest_distbench.layouts.dropout import without_dropout
 from pytest_distbench.layouts.layouts import LAYOUTS, Layout, one
-from pytest_distbench.layouts.modules import Recorder, Search, deviations_of, of_ranks
+from pytest_distbench.layouts.modules import Recorder, Search, deviations_of, exchanged, of_ranks, of_simulated
 from pytest_distbench.layouts.precision import Precision, highest
 from pytest_distbench.layouts.reference import MISSING, NOT_FINITE, EachRank, Seen, StepReference
 from pytest_distbench.layouts.simulated import Simulation
-from pytest_distbench.layouts.training import DTYPES, Draw, Oracle, Pass, TrainSpec
+from pytest_distbench.layouts.training import AVERAGE, DTYPES, Draw, Oracle, Pass, TrainSpec
 from pytest_distbench.records.metric import TOLD, Bound, Scalar
 from pytest_distbench.units import counted
 from pytest_distbench.worker.membership import alone_in, group_of_one
@@ -104,19 +103,21 @@ def compare(rank: RankContext, training: TrainSpec, *, is_timed: bool = True, co
             train(compared)
         return compared.dtypes
 
-    def recorded(
-        train: Callable[[Pass], object], step: int, *, is_eager: bool = False, **options: Any
-    ) -> tuple[Recorder, Recorder]:
-        right, own = Recorder(step), Recorder(step, is_eager=is_eager)
-        run(train, reference(right), last=step, recorder=own, **options)
-        return right, own
+    def control(order: int) -> Control:
+        run(one, found := reference(), is_alone=True, order=order)
+        deviations = {quantity: seen.deviation for quantity, seen in found.seen.items()}
+        return Control(deviations, found.losses, found.expected_losses, found.has_gradient, found.has_moved)
+
+    def of_controls(compute: Callable[[int], Any]) -> list[Any]:
+        orders = range(rank.rank, rank.rank + CONTROLS, rank.world_size)  # of every rank as many: all train alike
+        each = exchanged({order % CONTROLS: compute(order % CONTROLS) for order in orders}, rank.gather)
+        found = {order: control for of_rank in each for order, control in of_rank.items()}
+        return [found[order] for order in range(CONTROLS)]
 
     def limits_by_controls() -> dict[Quantity, float]:
-        controls = [reference() for _ in range(CONTROLS)]
-        for order, control in enumerate(controls):
-            run(one, control, is_alone=True, order=order)
+        controls: list[Control] = of_controls(control)
         _expect_trained(controls)
-        return limits_of([{q: seen.deviation for q, seen in control.seen.items()} for control in controls])
+        return limits_of([control.deviations for control in controls])
 
     limits = _shared_limits(rank, controls_key, limits_by_controls) if controls_key else limits_by_controls()
     conflicts: list[str] | None = None
@@ -133,16 +134,10 @@ def compare(rank: RankContext, training: TrainSpec, *, is_timed: bool = True, co
         drawing = Pass(rank, training, lambda: [1], precision=precision, has_dropout=True)
         layout.train(drawing)
         conflicts = _conflicts(rank, drawing.draws or [])
-        layout.train(
-            Pass(
-                rank,
-                training,
-                lambda: _timed(rank, training, steps, *(_TIMED if is_timed else (0, 1))),
-                precision=precision,
-            )
-        )
+        timed = partial(_timed, rank, training, steps, *(_TIMED if is_timed else (0, 1)))
+        layout.train(Pass(rank, training, timed, precision=precision))
         rank.record(HELD_BYTES, _held_bytes(rank), unit="B", better="exact", reduce="max")
-        seen, sent = _gathered(rank, found[0].seen), _sent(rank)
+        seen, sent = exchanged(found[0].seen, rank.gather), _sent(rank)
     if all(map(math.isfinite, found[0].losses)):
         rank.record("loss_curve", found[0].losses, better="curve")
     if missing := [op for op in layout.proof if op not in sent]:
@@ -152,13 +147,28 @@ def compare(rank: RankContext, training: TrainSpec, *, is_timed: bool = True, co
         )
     dtypes[SENT] = set().union(*sent.values())
     comparison = LayoutComparison(limits=limits, seen=seen, dtypes=dtypes, narrow=reference_precision.words())
-    if conflicts is not None and (step := _step_of_modules(rank, comparison.first)) is not None:
-        controlled = [recorded(one, step, is_alone=True, order=order) for order in range(CONTROLS)]
-        of_modules = limits_of([deviations_of(*each) for each in controlled])
+    first = comparison.first
+    if first is not None and first.part in (LOSS, GRADIENT):
+        step = first.step
+
+        def of_modules(order: int) -> dict[Quantity, float]:
+            right, own = Recorder(step), Recorder(step)
+            run(one, reference(right), last=step, recorder=own, is_alone=True, order=order)
+            return deviations_of(right, own)
+
+        bounds = limits_of(of_controls(of_modules))
 
         def search(*, is_eager: bool = False) -> Search:
-            right, own = recorded(layout.train, step, is_eager=is_eager, half=half)
-            return Search(right, of_ranks(own, rank.gather), of_modules)
+            right, own = Recorder(step), Recorder(step, is_eager=is_eager)
+            found = reference(right)
+            if not simulated_ranks:
+                run(layout.train, found, last=step, recorder=own, half=half)
+                return Search(right, of_ranks(own, rank.gather), bounds)
+            simulation = Simulation(simulated_ranks)
+            with simulation.running():
+                run(layout.train, EachRank(simulation, [found]), last=step, recorder=own, simulation=simulation)
+                ranks = of_simulated(own, simulation.values, simulated_ranks)
+            return Search(right, ranks, bounds)
 
         comparison = replace(comparison, module=_module(search))
     if rank.rank == 0:
@@ -166,13 +176,6 @@ def compare(rank: RankContext, training: TrainSpec, *, is_timed: bool = True, co
         rank.notebook.remarks += filter(None, [comparison.narrow])
         if conflicts is not None:
             _record_conflicts(rank, conflicts)
-
-
-def _step_of_modules(rank: RankContext, first: Quantity | None) -> int | None:
-    """The step whose modules are compared, of all ranks: that whose loss or gradients deviate first."""
-    own = first.step if first is not None and first.part in (LOSS, GRADIENT) else None
-    found: int | None = json.loads(rank.gather(json.dumps(own).encode())[0])
-    return found
 
 
 def _module(search: Callable[..., Search]) -> str:
@@ -187,7 +190,7 @@ def _module(search: Callable[..., Search]) -> str:
 
 
 _NEEDED = ("model", "batch", "loss", "optimizer")
-_OPTIONAL = ("terms", "schedule", "blocks", "tensor_parallel", "stages")
+_OPTIONAL = ("terms", "schedule", "average", "blocks", "tensor_parallel", "stages")
 
 
 def _check(training: object) -> None:
@@ -220,7 +223,7 @@ def _shared_limits(
 ) -> dict[Quantity, float]:
     """The limits that an earlier launch of this run has left, or else those of controls."""
     file = rank.data_dir / f"controls-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
-    if file.exists():
+    if exchanged(file.exists(), rank.gather)[0]:
         return {Quantity(*quantity): limit for quantity, limit in json.loads(file.read_text())}
     limits = by_controls()
     if rank.rank == 0:
@@ -242,7 +245,17 @@ def _held_bytes(rank: RankContext) -> int:
     return sum(sum(facts.get(name, {}).values()) for name in ("parameter_bytes", "optimizer_bytes"))
 
 
-def _expect_trained(controls: Sequence[StepReference]) -> None:
+class Control(NamedTuple):
+    """A training on one rank beside its reference. Ranks share the controls out, and exchange what they found."""
+
+    deviations: dict[Quantity, float]
+    losses: list[float]
+    expected_losses: list[float]
+    has_gradient: bool
+    has_moved: bool
+
+
+def _expect_trained(controls: Sequence[Control]) -> None:
     """Refuse a training in which nothing changes: all layouts of it are equal, the wrong ones too."""
     losses = controls[0].expected_losses
     told = f"on one rank in float64 the losses are {', '.join(f'{loss:.6g}' for loss in losses)}"
@@ -260,17 +273,10 @@ def _expect_trained(controls: Sequence[StepReference]) -> None:
             raise BodyError(f"nothing is trained, so under any layout it is equal: on one rank {why}")
 
 
-def _gathered(rank: RankContext, seen: Mapping[Quantity, Seen]) -> list[dict[Quantity, Seen]]:
-    rows = [[*quantity, *numbers] for quantity, numbers in seen.items()]
-    each = (json.loads(data) for data in rank.gather(json.dumps(rows).encode()))
-    return [{Quantity(*row[:3]): Seen(*row[3:]) for row in rows} for rows in each]
-
-
 def _sent(rank: RankContext) -> dict[str, set[str]]:
-    rows = [[each.op, each.dtype] for each in rank.watch.sends(STEP_TIME)]
     found: dict[str, set[str]] = {}
-    for data in rank.gather(json.dumps(rows).encode()):
-        for op, dtype in json.loads(data):
+    for of_rank in exchanged([(each.op, each.dtype) for each in rank.watch.sends(STEP_TIME)], rank.gather):
+        for op, dtype in of_rank:
             found.setdefault(op, set()).add(dtype)
     return found
 
@@ -340,6 +346,8 @@ class LayoutComparison:
             GRADIENT: self._cause(off),
             STATE: f"its gradient is right, so check clipping, the optimizer and its schedule{saved}"
             if first._replace(part=GRADIENT) in self.limits
+            else "its weight is right, so check how it is averaged, and whether it was saved and loaded"
+            if first.name.startswith(AVERAGE)
             else "it is a buffer, so check the forward pass, and who sends it",
         }
         narrow = "".join(f"; {kind} in {dtypes}" for kind, dtypes in self._narrow().items())
@@ -389,7 +397,7 @@ class LayoutComparison:
 
 def _conflicts(rank: RankContext, draws: Sequence[Draw]) -> list[str]:
     """Pairs of ranks that drew the same random numbers for other samples, or other ones for the same samples."""
-    by_rank = [[Draw(*each) for each in json.loads(data)] for data in rank.gather(json.dumps(draws).encode())]
+    by_rank: list[Sequence[Draw]] = exchanged(draws, rank.gather)
     conflicts = []
     for (i, mine), (j, others) in itertools.combinations(enumerate(by_rank), 2):
         for a, b in zip(mine, others, strict=False):

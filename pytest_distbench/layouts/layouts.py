@@ -112,7 +112,7 @@ def pipeline(run: Pass) -> None:
         updates.unscale()
         step.has_gradients(own, torch.stack(losses).sum() / scale if losses else None)
         updates.update(norm=_norm_over_ranks)
-        step.is_over(own)
+        step.is_over(own, updates.averages)
 
 
 def resume(run: Pass) -> None:
@@ -151,7 +151,7 @@ def _train_in_two(run: Pass, first: Wrap, second: Wrap) -> None:
             updates.unscale()
             step.has_gradients(model, loss.detach(), shares=shares)
             updates.update()
-            step.is_over(model)
+            step.is_over(model, updates.averages)
         if step.number == run.half:
             folder = run.rank.data_dir / f"layout-{run.rank.launch}"
             if run.rank.rank == 0:
@@ -188,7 +188,8 @@ def _states(model: nn.Module, updates: Updates) -> dict[str, Any]:
 
     weights, optimizer = get_state_dict(model, updates.optimizer)
     schedule = {} if updates.schedule is None else {"schedule": updates.schedule.state_dict()}
-    return {"model": weights, "optimizer": optimizer, **schedule}
+    averages = {"averages": updates.averages} if updates.averages else {}
+    return {"model": weights, "optimizer": optimizer, **schedule, **averages}
 
 
 def _load(model: nn.Module, updates: Updates, folder: Any, group: dist.ProcessGroup | None) -> None:

@@ -212,14 +212,30 @@ def of_ranks(recorder: Recorder, gather: Callable[[bytes], Sequence[bytes]]) -> 
     """What each rank has recorded, in whole tensors. A collective call."""
     parts = recorder.values, recorder.gradients
     distributed = [sorted(place for place, tensor in part.items() if isinstance(tensor, DTensor)) for part in parts]
-    for part, own, each in zip(parts, distributed, zip(*_exchanged(distributed, gather), strict=True), strict=True):
+    for part, own, each in zip(parts, distributed, zip(*exchanged(distributed, gather), strict=True), strict=True):
         for place in own:
             is_everywhere = all(place in places for places in each)  # then all ranks may ask for the whole of it
             part[place] = copied(whole(part[place]) if is_everywhere else part[place].to_local())  # type: ignore[attr-defined]
-    return [OfRank(*each) for each in _exchanged((*parts, dict(recorder.calls), recorder.regions), gather)]
+    return [OfRank(*each) for each in exchanged((*parts, dict(recorder.calls), recorder.regions), gather)]
 
 
-def _exchanged(own: Any, gather: Callable[[bytes], Sequence[bytes]]) -> list[Any]:
+def of_simulated(
+    recorder: Recorder, values: Callable[[torch.Tensor], Sequence[torch.Tensor]], ranks: int
+) -> list[OfRank]:
+    """What each rank of a simulation has recorded, of the values of all ranks."""
+
+    def of_all(part: Kept) -> dict[Place, Sequence[torch.Tensor]]:
+        return {place: values(copied(whole(tensor))) for place, tensor in part.items()}
+
+    def of(rank: int, part: dict[Place, Sequence[torch.Tensor]]) -> Kept:
+        return {place: each[rank] for place, each in part.items()}
+
+    outputs, gradients = of_all(recorder.values), of_all(recorder.gradients)
+    return [OfRank(of(i, outputs), of(i, gradients), recorder.calls, set()) for i in range(ranks)]
+
+
+def exchanged(own: Any, gather: Callable[[bytes], Sequence[bytes]]) -> list[Any]:
+    """What each rank has of something. A collective call."""
     packed = io.BytesIO()
     torch.save(own, packed)
     return [torch.load(io.BytesIO(data), weights_only=False) for data in gather(packed.getvalue())]
@@ -235,7 +251,7 @@ def deviations_of(reference: Recorder, control: Recorder) -> dict[Quantity, floa
         for place, right in rights.items():
             if place in owns and place != _LOSS and right.shape == owns[place].shape:
                 own = owns[place] / scale if is_backward else owns[place]
-                found[quantity_of(place, is_backward=bool(is_backward))] = _distance(own, right, right)
+                found[quantity_of(place, is_backward=bool(is_backward))] = distance(own, right, right)
     return found
 
 
@@ -244,10 +260,10 @@ def quantity_of(place: Place, *, is_backward: bool) -> Quantity:
     return Quantity(1, int(is_backward), repr(tuple(place)))
 
 
-def _distance(found: torch.Tensor, right: torch.Tensor, whole: torch.Tensor) -> float:
+def distance(found: torch.Tensor, right: torch.Tensor, whole: torch.Tensor) -> float:
     """Over the norm of the whole."""
-    distance = float((found - right).norm()) / (float(whole.norm()) or 1.0)
-    return distance if math.isfinite(distance) else math.inf
+    over = float((found - right).norm()) / (float(whole.norm()) or 1.0)
+    return over if math.isfinite(over) else math.inf
 
 
 RIGHT, SUMMAND, UNKNOWN, WRONG = range(4)
@@ -327,7 +343,7 @@ class Search:
             part = self._part(i, found, right, limit)
             if part is None:
                 return UNKNOWN
-            if not _distance(found, part, right) <= limit:
+            if not distance(found, part, right) <= limit:
                 self._wrong.append((i, found, part, part.shape != right.shape))
         if not self._wrong:
             return RIGHT
@@ -336,9 +352,9 @@ class Search:
             return UNKNOWN  # a mean over a share is neither
         if len(held) == len(self._ranks) > 1 and all(found.shape == right.shape for found in found_all):
             size = math.fsum(float(found.norm()) for found in found_all) / (float(right.norm()) or 1.0)
-            off = _distance(torch.stack(found_all).sum(0), right, right)
+            off = distance(torch.stack(found_all).sum(0), right, right)
             is_sum = math.isfinite(off) and off <= limit * max(size, 1)
-            if is_sum and any(_multiple(found, right)[1] > limit for found in found_all):
+            if is_sum and any(multiple(found, right)[1] > limit for found in found_all):
                 return SUMMAND
             calls = max(rank.calls.get(place.module, 0) for rank in self._ranks)
             if is_backward and calls > self._reference.calls[place.module]:
@@ -360,7 +376,7 @@ class Search:
         tried = [self._positions[key]] if key in self._positions else []
         tried += [chunk] if len(chunk) == own else []
         for at in [*tried, _nearest(found, right, dim)]:
-            if _distance(found, part := right.index_select(dim, at), right) <= limit:
+            if distance(found, part := right.index_select(dim, at), right) <= limit:
                 self._positions[key] = at
                 known = self._firsts.setdefault((dim, size), torch.zeros(size, dtype=torch.int64))
                 if len(known.unique()) < size:
@@ -416,7 +432,7 @@ class Search:
 
     def _how(self) -> str:
         """Whose part is off, and in which way; of several ranks the one that is furthest off is described."""
-        rank, found, right, is_slice = max(self._wrong, key=lambda each: _distance(each[1], each[2], each[2]))
+        rank, found, right, is_slice = max(self._wrong, key=lambda each: distance(each[1], each[2], each[2]))
         if len(self._wrong) < len(self._ranks):
             who = f"rank {rank}'s slice" if is_slice else f"rank {rank}'s"
         else:
@@ -426,12 +442,12 @@ class Search:
 
 def _pattern(found: torch.Tensor, right: torch.Tensor, ranks: int, limit: float) -> str:
     """In which way something is off."""
-    off = _distance(found, right, right)
+    off = distance(found, right, right)
     if not math.isfinite(off):
         return "is not finite"
     if not found.any():
         return "is 0"
-    factor, rest = _multiple(found, right)
+    factor, rest = multiple(found, right)
     is_zeroed = (found == 0) & (right != 0)
     if rest <= limit * max(abs(factor), 1) and f"{factor:.3g}" != "1":
         known = {f"{ranks}": ", the number of ranks", f"{1 / ranks:.3g}": ", one over the number of ranks"}
@@ -446,11 +462,11 @@ def _pattern(found: torch.Tensor, right: torch.Tensor, ranks: int, limit: float)
     return f"is off by {off:.1e} of its norm"
 
 
-def _multiple(found: torch.Tensor, right: torch.Tensor) -> tuple[float, float]:
+def multiple(found: torch.Tensor, right: torch.Tensor) -> tuple[float, float]:
     """The multiple that is nearest, and the distance from it."""
     square = float(right.square().sum())
-    factor = float((found * right).sum()) / square if square else 0.0
-    return factor, _distance(found, factor * right, right)
+    factor = float((found * right).sum()) / square if square else 1.0
+    return factor, distance(found, factor * right, right)
 
 
 def _nearest(found: torch.Tensor, right: torch.Tensor, dim: int) -> torch.Tensor:

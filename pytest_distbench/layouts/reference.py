@@ -15,10 +15,10 @@ from torch import nn
 
 from pytest_distbench.errors import BodyError
 from pytest_distbench.layouts.deviations import GRADIENT, LOSS, STATE, WEIGHTS, Quantity
-from pytest_distbench.layouts.modules import Recorder
+from pytest_distbench.layouts.modules import Recorder, distance, multiple
 from pytest_distbench.layouts.precision import Precision
 from pytest_distbench.layouts.simulated import Simulation
-from pytest_distbench.layouts.training import Batch, Step, Tensors, TrainSpec, parameters_of, state_of
+from pytest_distbench.layouts.training import AVERAGE, Batch, Step, Tensors, TrainSpec, parameters_of, state_of
 
 
 class Seen(NamedTuple):
@@ -76,14 +76,19 @@ class StepReference:
         self._optimizer = training.optimizer(list(model.parameters()))
         self._schedule = None if training.schedule is None else training.schedule(self._optimizer)
         self._left = {name: tensor.detach().clone() for name, tensor in state_of(model)}  # {}: this rank had none
+        self._averages = {f"{AVERAGE}{name}": self._left[name] for name in self._parameters}  # as of those
+        self._averages_before: Tensors = {}
 
     def see_gradients(
         self, step: Step, loss: float, weights: Tensors, gradients: Tensors, own: Set[str], lent: Set[str]
     ) -> None:
+        if self._is_before_recorded(step):
+            return
         for name, weight in weights.items():
             if self._left and name in own:
                 self._compare(Quantity(step.number, WEIGHTS, name), weight, self._left.get(name))
         self._left = {}
+        self._averages_before, self._averages = self._averages, {}
         with torch.no_grad():
             for name, parameter in self._parameters.items():
                 parameter.copy_(weights.get(name, parameter))
@@ -129,12 +134,24 @@ class StepReference:
 
     def see_state(self, step: Step, state: Tensors) -> None:
         expected = {name: tensor.detach() for name, tensor in state_of(self._model)}
-        for name, tensor in state.items():
-            self._compare(Quantity(step.number, STATE, name), tensor, expected.get(name))
+        self._averages = {name: tensor for name, tensor in state.items() if name.startswith(AVERAGE)}
+        if (average := self._training.average) is not None:
+            for name, so_far in self._averages_before.items():
+                weight = name.removeprefix(AVERAGE)
+                expected[name] = average(so_far, state.get(weight, expected[weight]))
+        for name, tensor in state.items() if not self._is_before_recorded(step) else ():
+            if (
+                name in expected or name not in self._averages
+            ):  # of an average that this rank did not have nothing is known
+                self._compare(Quantity(step.number, STATE, name), tensor, expected.get(name))
         self._left = expected | state
         with torch.no_grad():
             for name, buffer in self._model.named_buffers():
                 buffer.copy_(state.get(name, buffer))
+
+    def _is_before_recorded(self, step: Step) -> bool:
+        """Whether a step only leads to the one whose modules are recorded."""
+        return self._recorder is not None and step.number < self._recorder.step
 
     def _update(self, gradients: Tensors) -> None:
         for name, parameter in self._parameters.items():
@@ -159,18 +176,13 @@ class StepReference:
                 f"{quantity.name} is {tuple(found.shape)} under the layout, and {tuple(expected.shape)} without it: "
                 "wanted the whole of it, or a DTensor"
             )
-        norm = float(expected.norm())
-        over = norm or 1.0
-        factor = float((found * expected).sum()) / norm**2 if norm else 1.0
-        distance = float((found - expected).norm()) / over
-        if not math.isfinite(distance):
-            self.seen[quantity] = NOT_FINITE
-            return
-        self.seen[quantity] = Seen(distance, factor, float((found - factor * expected).norm()) / over)
+        deviation = 0.0 if torch.equal(found, expected) else distance(found, expected, expected)
+        factor, rest = multiple(found, expected) if deviation else (1.0, 0.0)
+        self.seen[quantity] = Seen(deviation, factor, rest) if math.isfinite(deviation) else NOT_FINITE
 
 
 class EachRank:
-    """The references of simulated ranks, as one."""
+    """The references of simulated ranks, or of the first of them, as one."""
 
     def __init__(self, simulation: Simulation, references: Sequence[StepReference]) -> None:
         self._simulation = simulation
@@ -180,13 +192,13 @@ class EachRank:
         self, step: Step, loss: float, weights: Tensors, gradients: Tensors, own: Set[str], lent: Set[str]
     ) -> None:
         with self._simulation.paused():
-            split = zip(self._references, self._split(weights), self._split(gradients), strict=True)
+            split = zip(self._references, self._split(weights), self._split(gradients), strict=False)
             for reference, its_weights, its_gradients in split:
                 reference.see_gradients(step, loss, its_weights, its_gradients, own, lent)
 
     def see_state(self, step: Step, state: Tensors) -> None:
         with self._simulation.paused():
-            for reference, its_state in zip(self._references, self._split(state), strict=True):
+            for reference, its_state in zip(self._references, self._split(state), strict=False):
                 reference.see_state(step, its_state)
 
     def _split(self, tensors: Tensors) -> Iterator[Tensors]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
@@ -19,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from pytest_distbench.errors import BodyError
 from pytest_distbench.layouts import GRADIENTS, PARAMETERS
 from pytest_distbench.layouts.dropout import masks_kept
-from pytest_distbench.layouts.modules import WRAPPERS, Recorder, copied, whole
+from pytest_distbench.layouts.modules import WRAPPERS, Recorder, copied, exchanged, whole
 
 if TYPE_CHECKING:
     from torch.distributed.tensor.parallel import ParallelStyle
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}  # of autocast, by the name of the precision
+AVERAGE = "the average of "  # before the name of a weight
 _FIRST_SCALE = 2.0**10  # of the loss in float16: a small network's gradients do not overflow
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
@@ -61,6 +61,8 @@ class TrainSpec:
         terms: number of terms in that mean, of targets: tokens that are not masked. None: the samples.
         schedule: of the optimizer, stepped after each of its steps. None: its rate is constant.
         max_norm: the gradient is clipped to this norm. None: it is not clipped.
+        average: of the average of a weight so far and the weight after an update, the next average: ``0.99 * average +
+            0.01 * weight``. It begins as the weight. None: no averages are kept.
         blocks: modules of the network that FSDP2 shards one by one, and that activation checkpointing computes again.
         tensor_parallel: of the network, a style by the name of each module, as ``parallelize_module`` takes them.
         stages: of the network and a number of ranks, as many modules, for a pipeline. Parameters keep their names.
@@ -74,6 +76,7 @@ class TrainSpec:
     terms: Callable[[torch.Tensor], int] | None = None
     schedule: Callable[[torch.optim.Optimizer], LRScheduler] | None = None
     max_norm: float | None = None
+    average: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
     blocks: Callable[[Any], Iterable[nn.Module]] | None = None
     tensor_parallel: Callable[[Any], Mapping[str, ParallelStyle]] | None = None
     stages: Callable[[Any, int], Sequence[nn.Module]] | None = None
@@ -219,20 +222,18 @@ class Pass:
             updates.unscale()
             step.has_gradients(model, torch.stack(losses).sum(), shares=of)
             updates.update()
-            step.is_over(model)
+            step.is_over(model, updates.averages)
 
     def of_all(self, own: Tensors) -> Tensors:
         """This rank's tensors, and of others those that it has not. A collective call."""
         if self.of == 1 or self.simulation is not None:
             return own
-        names = [set(json.loads(data)) for data in self.rank.gather(json.dumps(sorted(own)).encode())]
+        names = exchanged(set(own), self.rank.gather)
         if all(each == names[0] for each in names):
             return own
-        packed = io.BytesIO()
-        torch.save(own, packed)
         found: Tensors = {}
-        for data in self.rank.gather(packed.getvalue()):
-            found = torch.load(io.BytesIO(data)) | found
+        for each in exchanged(own, self.rank.gather):
+            found = each | found
         return found | own
 
     def copies(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Tensors:
@@ -269,6 +270,7 @@ class Updates:
     Attributes:
         optimizer: of the training.
         schedule: of the optimizer, or None.
+        averages: of the weights, by the names of the network; empty where the training keeps none.
     """
 
     def __init__(self, of: Pass, model: nn.Module, *, has_scale: bool) -> None:
@@ -279,6 +281,9 @@ class Updates:
         self.scaled(torch.zeros((), device=of.rank.device))  # it is there from then on, in each stage of a pipeline
         self._parameters = list(model.parameters())
         self._max_norm = training.max_norm
+        self._average = training.average
+        self._weights = dict(parameters_of(model)) if training.average is not None else {}
+        self.averages = {name: weight.detach().clone() for name, weight in self._weights.items()}
 
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
         """The loss as the backward pass takes it: in float16 it is scaled."""
@@ -290,7 +295,7 @@ class Updates:
         self._scaler.unscale_(self.optimizer)
 
     def update(self, norm: Callable[[torch.Tensor], torch.Tensor] = lambda own: own) -> None:
-        """Clip, step, and forget the gradients. A collective call.
+        """Clip, step, average the weights, and forget the gradients. A collective call.
 
         Args:
             norm: the norm of the whole gradient, of that of the parameters that this rank has.
@@ -304,6 +309,9 @@ class Updates:
         self._scaler.update()
         if self.schedule is not None:
             self.schedule.step()
+        if self._average is not None:
+            for name, weight in self._weights.items():
+                self.averages[name] = self._average(self.averages[name], weight.detach())
         self.optimizer.zero_grad()
 
 
@@ -403,11 +411,20 @@ class Step:
         lent = (weights.keys() & of_all.keys()) - gradients.keys()
         oracle.see_gradients(self, total, self._pass.of_all(weights), of_all, own, lent)
 
-    def is_over(self, model: nn.Module | None) -> None:
-        """Compare parameters and buffers, after the update. A collective call."""
+    def is_over(self, model: nn.Module | None, averages: Mapping[str, torch.Tensor] = MappingProxyType({})) -> None:
+        """Compare parameters and buffers after the update, and averages of weights. A collective call.
+
+        Raises:
+            BodyError: the training keeps averages, and none are given.
+        """
         self._is_over = True
-        if model is not None and self._pass.oracle is not None:
-            self._pass.oracle.see_state(self, self._pass.copies(state_of(model)))
+        if model is None or self._pass.oracle is None:
+            return
+        if self._pass.training.average is not None and not averages:
+            raise BodyError("the training keeps averages of its weights: wanted step.is_over(model, updates.averages)")
+        state = self._pass.copies(state_of(model))
+        found = self._pass.copies(averages.items())
+        self._pass.oracle.see_state(self, state | {f"{AVERAGE}{name}": each for name, each in found.items()})
 
     def expect_over(self) -> None:
         """Refuse a step of which nothing was compared."""

@@ -15,7 +15,7 @@ from pytest_distbench.errors import BodyError
 from pytest_distbench.layouts.deviations import GRADIENT, LOSS, STATE, WEIGHTS, Quantity
 from pytest_distbench.layouts.layouts import one
 from pytest_distbench.layouts.reference import NOT_FINITE, StepReference
-from pytest_distbench.layouts.training import Pass, TrainSpec
+from pytest_distbench.layouts.training import Pass, TrainSpec, Updates
 
 ROUNDINGS = torch.finfo(torch.float32).eps * 16
 """Of a few sums of a few numbers in float32."""
@@ -137,6 +137,45 @@ def test_what_is_spoilt_is_seen_in_its_step_and_its_part_alone(
     train: Callable[[Pass], object], beyond: set[tuple[int, int]]
 ) -> None:
     assert off(compared(train)) == beyond
+
+
+AVERAGED = dataclasses.replace(TRAINING, average=lambda average, weight: average.lerp(weight, 0.1))
+
+
+def averaging(spoil: Callable[[Updates, int], object]) -> Callable[[Pass], None]:
+    """A training loop that does something to the averages of its weights."""
+
+    def train(run: Pass) -> None:
+        model = run.model()
+        updates = run.updates(model)
+        for step in run.steps():
+            loss = step.loss(model, step.batch)
+            loss.backward()
+            step.has_gradients(model, loss)
+            updates.update()
+            spoil(updates, step.number)
+            step.is_over(model, updates.averages)
+
+    return train
+
+
+def double_averages(updates: Updates, number: int) -> None:
+    if number == 2:
+        updates.averages = {name: 2 * average for name, average in updates.averages.items()}
+
+
+def test_averages_of_weights_are_compared() -> None:
+    assert off(compared(averaging(lambda updates, number: None), AVERAGED)) == set()
+    found = compared(averaging(double_averages), AVERAGED)
+
+    assert off(found) == {(2, STATE)}  # the next one is right for this one
+    beyond = {q.name for q, seen in found.seen.items() if seen.deviation > ROUNDINGS}
+    assert beyond == {f"the average of {name}" for name in ("first.weight", "first.bias", "second.weight")}
+
+
+def test_averages_that_are_not_given_are_refused() -> None:
+    with pytest.raises(BodyError, match=r"wanted step\.is_over\(model, updates\.averages\)"):
+        compared(loop(), AVERAGED)
 
 
 def test_a_scaled_gradient_is_seen_with_its_factor_and_nothing_else_is_off() -> None:
