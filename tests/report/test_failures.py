@@ -188,5 +188,8 @@ def test_a_regression_has_its_columns_and_what_accepts_it() -> None:
     assert text.endswith("intended?  pytest x --distbench-update, then commit the baselines")
 
     text = told(result(verdict("no-baseline")), platforms=["gpu-y"])
-    looked, record = "looked in baselines/x.json for ws2.gloo.warm: 2 ranks forked with torch loaded, gloo", "record it:  pytest x --distbench-update=new"
+    looked, record = (
+        "looked in baselines/x.json for ws2.gloo.warm: 2 ranks forked with torch loaded, gloo",
+        "record it:  pytest x --distbench-update=new",
+    )
     assert text.splitlines() == ["no baseline for cpu-x (have: gpu-y)", "", looked, record]

@@ -74,7 +74,7 @@ _CLASSES = {
     "threshold": "r",
     "statistic": "extra",
     "mde": "r",
-    "interval": "r extra",
+    "interval": "r wrap extra",
     "noise": "r extra",
     "launches": "r extra",
 }
