@@ -29,7 +29,7 @@ from pytest_distbench.report.tables.table import DataTable
 from pytest_distbench.report.terminal import ending_lines, sentence, summary_lines
 from pytest_distbench.report.verdicts import verdict_rows
 from pytest_distbench.store.files import PAGE_SIGN, check_target, read_prices, read_run_record, replace_file
-from pytest_distbench.units import about, counted
+from pytest_distbench.units import about, counted, format_moment
 
 
 def _add_compare(parser: argparse.ArgumentParser) -> None:
@@ -196,7 +196,7 @@ def _chosen(record: RunRecord, options: argparse.Namespace) -> dict[str, DataTab
 
 
 def _tell(record: RunRecord) -> Iterator[str]:
-    yield f"{record.started}, {about(record.duration_s)}, pytest-distbench {record.distbench}"
+    yield f"{format_moment(record.started)}, {about(record.duration_s)}, pytest-distbench {record.distbench}"
     lines = summary_lines(
         record.results,
         record.remarks,

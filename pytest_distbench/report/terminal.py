@@ -291,7 +291,7 @@ def rows(results: Sequence[CaseResult]) -> list[Line]:
         return []
     shown = found[:_ROWS]
     is_paired = found[0][0].reference.kind == "paired"
-    (mark, *headings), cells, note = verdict_rows([v for _, v in shown], is_paired=is_paired)
+    (mark, *headings), cells, note = verdict_rows([v for _, v in shown], of=[r for r, _ in shown], is_paired=is_paired)
     texts = []
     for index, (result, verdict) in enumerate(shown):
         name = result.case.title if not index or shown[index - 1][0] is not result else ""
