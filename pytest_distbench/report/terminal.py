@@ -435,6 +435,8 @@ def inconclusive(results: Sequence[CaseResult]) -> tuple[list[Line], list[Findin
     used_up = f"{counted(verdict.launches, what)} {'is' if verdict.launches == 1 else 'are'} the most that a run makes"
     if "--distbench-confirm" in f"{verdict.reason}{result.unconfirmed}":
         used_up = "the time for confirmation was used up"
+    elif result.unconfirmed:
+        used_up = result.unconfirmed
     elif verdict.code == "machine-busy":
         used_up = "other processes kept the machine busy"
     mde = f"{with_all} {format_percent(verdict.mde)} is detectable; " if verdict.mde is not None else ""
