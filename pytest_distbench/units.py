@@ -130,6 +130,11 @@ def about(seconds: float) -> str:
     return f"{minutes:.0f} min" if minutes >= 5 else f"{minutes:.1f} min"
 
 
+def format_moment(iso: str) -> str:
+    """A moment of a record: ``2026-11-30 05:36:43 UTC``."""
+    return f"{iso.replace('T', ' ').removesuffix('+00:00')} UTC"
+
+
 def format_quantity(value: float, unit: str) -> str:
     """Write a value of a metric with its unit, scaled where the unit is seconds, bytes, or bytes per second."""
     if unit == "s":

@@ -18,6 +18,7 @@ from pytest_distbench.commands import NegativeError, Subcommand, run_pytest, tak
 from pytest_distbench.errors import ConfigurationError, DistbenchError, TableError
 from pytest_distbench.judging.case import compare_runs
 from pytest_distbench.judging.entry import FEWEST_LAUNCHES, impossible_value
+from pytest_distbench.judging.words import metric_text
 from pytest_distbench.records.run import RunRecord
 from pytest_distbench.records.wanted import DEFAULT_TOLERANCE, FRACTION
 from pytest_distbench.report import layout
@@ -29,7 +30,7 @@ from pytest_distbench.report.tables.table import DataTable
 from pytest_distbench.report.terminal import ending_lines, sentence, summary_lines
 from pytest_distbench.report.verdicts import verdict_rows
 from pytest_distbench.store.files import PAGE_SIGN, check_target, read_prices, read_run_record, replace_file
-from pytest_distbench.units import about, counted
+from pytest_distbench.units import about, counted, format_moment
 
 
 def _add_compare(parser: argparse.ArgumentParser) -> None:
@@ -196,7 +197,7 @@ def _chosen(record: RunRecord, options: argparse.Namespace) -> dict[str, DataTab
 
 
 def _tell(record: RunRecord) -> Iterator[str]:
-    yield f"{record.started}, {about(record.duration_s)}, pytest-distbench {record.distbench}"
+    yield f"{format_moment(record.started)}, {about(record.duration_s)}, pytest-distbench {record.distbench}"
     lines = summary_lines(
         record.results,
         record.remarks,
@@ -254,7 +255,7 @@ def judge(run: RunRecord, *, metric: str, is_exact: bool) -> tuple[int, str]:
         metric: its name, or with its point; empty: every one that is judged.
     """
     told = [
-        (f"{result.nodeid}: {verdict.metric} is {verdict.kind}: {verdict.code}", verdict.row)
+        (f"{result.nodeid}: {metric_text(verdict)} is {verdict.kind}: {verdict.code}", verdict.row)
         for result in run.results
         for verdict in result.verdicts
         if verdict.is_judged

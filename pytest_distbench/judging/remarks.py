@@ -44,6 +44,9 @@ _PHASE_CHANGE = 0.1
 _MOST_PHASES = 4
 _COMPUTES, _WAITS = 0.7, 0.3
 """Shares of the added time that were spent computing: from the first it is work, below the second it is waiting."""
+_GROWN, _GROWN_AMONG_OTHERS = 2.0, 1.25
+"""CPU time that has grown so many times was spent computing, however long ranks waited besides: where other processes
+want the CPUs, what was added waits for them as well."""
 _EXPOSED = 0.5
 """In this share of the iterations the device had to wait for the host: else the host's time is no part of the clock."""
 _AHEAD = 0.5
@@ -123,7 +126,7 @@ def cpu_time(result: CaseResult) -> Iterator[Finding]:
         else:
             spent = (
                 "waiting, not computing (sleep, I/O, locks, a late rank)"
-                if share <= _WAITS and now < 2 * then
+                if share <= _WAITS and now < then * (_GROWN_AMONG_OTHERS if is_shared else _GROWN)
                 else "partly computing, partly waiting"
             )
             if is_shared:

@@ -21,6 +21,7 @@ AXES: dict[str, Callable[[Scalar], str]] = {
     "tensors": lambda count: f"in {count} tensor{'s' * (count != 1)}",
     "hook": lambda hook: f"with the hook {hook}",
     "from_update": lambda update: f"from update {update} on",
+    "of": lambda what: f"of {what}",
     "seed": lambda seed: f"of seed {seed}",
 }
 """Axis -> the words for a point on it, as they follow the name of the metric."""

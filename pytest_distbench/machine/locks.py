@@ -29,6 +29,7 @@ import psutil
 
 from pytest_distbench.errors import AroundUnavailable, LauncherError
 from pytest_distbench.machine.secrets import mask_arguments
+from pytest_distbench.units import about
 
 WAIT_S = 1800.0  # how long a measurement waits for another one
 TURN_S = 20.0  # how long it waits for a launch without timings, and such a launch for one of its
@@ -113,8 +114,8 @@ def _holder(path: Path) -> tuple[str, int | None, bool]:
                 if len(command) > _LONGEST_COMMAND:
                     command = f"{command[:_LONGEST_COMMAND]}..."
                 whose = f" of {who.username()}" if who.uids().real != os.getuid() else ""
-                minutes = (time.time() - who.create_time()) / 60
-                told = f"pid {who.pid}{whose} ({command}), which has run for {minutes:.0f} min"
+                ran = about(time.time() - who.create_time())
+                told = f"pid {who.pid}{whose} ({command}), which has run for {ran}"
                 return told, who.pid, False
     return "a process that is not seen from here, perhaps in another container", None, False
 
@@ -132,7 +133,7 @@ def _wait(
     while (waited := time.monotonic() - began) < most_s:
         who, _, is_ours = _holder(path)
         if waited - (told or 0.0) >= TELL_S or (told is None and not is_ours):
-            since = f" since {waited / 60:.0f} min" if told is not None else ""
+            since = f" since {about(waited)}" if told is not None else ""
             on_wait(f"waiting{since} for {whose}: {who}")
             told = waited
         look_again = began + min(waited + min(_LOOK_S, TELL_S), most_s)

@@ -138,7 +138,7 @@ class ProgressLine:
         is_ours = config.getoption("capture") != "no" and not config.getoption("distbench_attach", None)
         self._live = is_terminal and is_ours
         self._plain = (visible and not is_terminal) or (is_told and self._is_worker)
-        self._title = self._text = ""
+        self._title = self._text = self._before = ""
         self._started = self._drawn_at = time.monotonic()
         self._plain_at = self._started - PLAIN_INTERVAL_S + PLAIN_FIRST_S
         self._is_drawn = False
@@ -148,12 +148,13 @@ class ProgressLine:
         return self._live or self._plain
 
     def begin(self, title: str) -> None:
-        self._title, self._text, self._started = title, "", time.monotonic()
+        self._title, self._text, self._before, self._started = title, "", "", time.monotonic()
 
     def show(self, text: str) -> None:
         """Show what the test is at now; an empty text: still at the same."""
         now = time.monotonic()
-        self._text = text or self._text
+        if text not in ("", self._text):
+            self._before, self._text = self._text, text
         if self._live and now - self._drawn_at >= REDRAW_S:
             self._drawn_at = now
             self._draw(self._line(self._text, now))
@@ -169,7 +170,7 @@ class ProgressLine:
 
     def loaded(self, seconds: float) -> None:
         """Ranks can start: the time of the test begins here. A long start has a line of its own."""
-        self._text, self._started = "", time.monotonic()
+        self._text, self._started = self._before, time.monotonic()
         if seconds < SLOW_START_S or not self.wants_events:
             return
         text = f"distbench: loading torch took {about(seconds)}\n"

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from pytest_distbench.judging.entry import FEWEST_LAUNCHES, sensitivity_lines
+from pytest_distbench.judging.entry import FEWEST_EXACT, FEWEST_LAUNCHES, sensitivity_lines
 from pytest_distbench.judging.outcome import COMMUNICATION_CHANGED, state_of, why_failed, why_number
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.terms import software_changes, worst
@@ -41,7 +41,7 @@ _MOST_OF_A_TEXT = 4  # lines; -v shows all of it
 _ROWS = 7
 _NAMES = 3
 _MOST_WRITTEN = 12  # numbers that an update has stored, one by one
-_RECORDED = 10  # launches that an update makes of a noisy case at most, unless it is told otherwise
+_RECORDED = 10  # of a noisy case
 
 
 def summary_lines(
@@ -137,9 +137,9 @@ def unused_lines(unused: Sequence[EntryName], *, pruned: bool) -> list[Line]:
     if not unused:
         return []
     count = f"{len(unused)} {'baseline was' if len(unused) == 1 else 'baselines were'} not used"
-    shown = unused if pruned else unused[:_SHOWN_NAMES]
+    shown, them = unused if pruned else unused[:_SHOWN_NAMES], "it" if len(unused) == 1 else "them"
     more = [f"  and {len(unused) - len(shown)} more"] if len(shown) < len(unused) else []
-    first = f"{count}{', and deleted' if pruned else '; --distbench-prune deletes them'}:"
+    first = f"{count}{', and deleted' if pruned else f'; --distbench-prune deletes {them}'}:"
     return [Line(text, "doubt") for text in (first, *(f"  {n}" for n in shown), *more)]
 
 
@@ -291,7 +291,7 @@ def rows(results: Sequence[CaseResult]) -> list[Line]:
         return []
     shown = found[:_ROWS]
     is_paired = found[0][0].reference.kind == "paired"
-    (mark, *headings), cells, note = verdict_rows([v for _, v in shown], is_paired=is_paired)
+    (mark, *headings), cells, note = verdict_rows([v for _, v in shown], of=[r for r, _ in shown], is_paired=is_paired)
     texts = []
     for index, (result, verdict) in enumerate(shown):
         name = result.case.title if not index or shown[index - 1][0] is not result else ""
@@ -435,6 +435,8 @@ def inconclusive(results: Sequence[CaseResult]) -> tuple[list[Line], list[Findin
     used_up = f"{counted(verdict.launches, what)} {'is' if verdict.launches == 1 else 'are'} the most that a run makes"
     if "--distbench-confirm" in f"{verdict.reason}{result.unconfirmed}":
         used_up = "the time for confirmation was used up"
+    elif result.unconfirmed:
+        used_up = result.unconfirmed
     elif verdict.code == "machine-busy":
         used_up = "other processes kept the machine busy"
     mde = f"{with_all} {format_percent(verdict.mde)} is detectable; " if verdict.mde is not None else ""
@@ -466,6 +468,11 @@ def load(results: Iterable[CaseResult]) -> tuple[float, int] | None:
     return (statistics.median(cores for cores, _ in used), used[0][1]) if used else None
 
 
+def _most_recorded(result: CaseResult) -> int:
+    """Launches that an update makes of a case at most, unless it is told otherwise."""
+    return _RECORDED if any(v.is_judged and v.is_noisy for v in result.verdicts) else FEWEST_EXACT
+
+
 def next_steps(results: Sequence[CaseResult], commands: Mapping[str, str]) -> list[Line]:
     """How cases without a baseline get one, how long that takes at most, and what else there is.
 
@@ -476,7 +483,7 @@ def next_steps(results: Sequence[CaseResult], commands: Mapping[str, str]) -> li
     without = [r for r in results if r.reference.kind == "stored" and r.lacks_baseline]
     if not without:
         return []
-    seconds = sum(_RECORDED * statistics.median(x.wall_s for x in r.launches) for r in without)
+    seconds = sum(_most_recorded(r) * statistics.median(x.wall_s for x in r.launches) for r in without)
     steps = [
         (f"record baselines (up to {about(seconds)})", "record"),
         ("keep them", "keep"),

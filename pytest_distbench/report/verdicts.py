@@ -20,6 +20,7 @@ from typing import NamedTuple
 from pytest_distbench.extensions import Table
 from pytest_distbench.judging.comparison import unjudged, value_by
 from pytest_distbench.judging.deciders import NO_BASELINE
+from pytest_distbench.judging.fingerprint_rule import communication_texts
 from pytest_distbench.judging.outcome import LONGEST_LINE, detection, launch_headline, planted_ratio, telling
 from pytest_distbench.judging.terms import software_changes
 from pytest_distbench.judging.words import change, current, metric_text, reference, statistic_text, threshold
@@ -29,7 +30,7 @@ from pytest_distbench.records.case import EntryName
 from pytest_distbench.records.kinds import METRIC_KINDS, grouped
 from pytest_distbench.records.launch import LaunchRecord, RankFate
 from pytest_distbench.records.launch_files import LaunchFiles
-from pytest_distbench.records.metric import PEAK_MEMORY, Sample
+from pytest_distbench.records.metric import FINGERPRINT, PEAK_MEMORY, Sample
 from pytest_distbench.records.reasons import REASONS, ReasonCode, Severity
 from pytest_distbench.records.run import STATISTICS, CaseResult, Finding
 from pytest_distbench.report import Line, escape, layout
@@ -122,19 +123,27 @@ def values_of(verdict: Finding, samples: Iterable[Sample]) -> list[float]:
 
 
 def verdict_rows(
-    shown: Sequence[Finding], *, is_paired: bool = False, further: Mapping[str, Sequence[str]] = MappingProxyType({})
+    shown: Sequence[Finding],
+    *,
+    of: Sequence[CaseResult] = (),
+    is_paired: bool = False,
+    further: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> tuple[list[str], list[list[str]], list[str]]:
     """The header of a table of verdicts, its rows, and a line that says what both sides are of their launches.
 
     That is a column where it differs between rows. Launches that ran in pairs have other headings; ``further`` has a
-    heading and its texts.
+    heading and its texts. ``of`` are their cases, which know what was sent.
     """
     names = {"metric": "metric", "current": "candidate" if is_paired else "this run", "baseline": "baseline"}
     names |= {"ratio": "change", "threshold": "threshold"}
     names |= {"mde": "detects from", "launches": "pairs"} if is_paired else {"launches": "n"}
     statistics, note = statistics_of(shown, names["current"])
     columns = {column.name: column for column in COLUMNS}
-    texts = [[v.row.mark, *(columns[name].make_cell(v).text for name in names)] for v in shown]
+    texts = []
+    for i, v in enumerate(shown):
+        is_sent = bool(of) and v.metric == FINGERPRINT
+        sent = dict(zip(("current", "baseline"), communication_texts(of[i]), strict=True)) if is_sent else {}
+        texts.append([v.row.mark, *(sent.get(name) or columns[name].make_cell(v).text for name in names)])
     for more in [*further.values(), *([statistics] if statistics else [])]:
         texts = [[*row, text] for row, text in zip(texts, more, strict=True)]
     return ["", *names.values(), *further, *(["judged by"] if statistics else [])], texts, note
@@ -163,7 +172,7 @@ def verdict_table(result: CaseResult, *, show_all: bool) -> list[Line]:
         medians.append(quantity(median(values), v.unit) if values and v.unit == "s" else "")
     further = {"median": medians} if any(medians) else {}
     is_paired = result.reference.kind == "paired"
-    header, texts, note = verdict_rows(shown, is_paired=is_paired, further=further)
+    header, texts, note = verdict_rows(shown, of=[result] * len(shown), is_paired=is_paired, further=further)
     lines = [*coded_lines(header, list(zip([v.code for v in shown], texts, strict=True)), left=2), *map(Line, note)]
     hidden = sum(v.is_judged and v.row.is_quiet for v in result.verdicts if v not in shown)
     return lines + ([Line(f"  {hidden} more {words_of_unchanged(result)} (-v shows all)")] if hidden else [])

@@ -13,6 +13,7 @@ from pytest_distbench.errors import DistbenchError
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.terms import Terms, accepted_changes
 from pytest_distbench.judging.thresholds import LOOKS
+from pytest_distbench.judging.words import metric_text
 from pytest_distbench.launch.trace import Side, busy_communication, write_file, write_ranks
 from pytest_distbench.records.iteration import CANDIDATE, CaseTrace
 from pytest_distbench.records.launch import LaunchRecord
@@ -169,7 +170,7 @@ class _Planted:
         if not any(launch.delayed_s for launch in alone.launches):
             return self._untried(OWN_CLOCKS)
         if against := spoken_against(met.verdicts, clocks):
-            return self._untried(f"{against.metric} is {against.kind} already, without any delay")
+            return self._untried(f"{metric_text(against)} is {against.kind} already, without any delay")
         if met.xfail_perf:
             return self._untried(f"its regression is expected: {met.xfail_perf}")
         found = [v for v in met.verdicts if v.metric in clocks]

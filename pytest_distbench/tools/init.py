@@ -156,6 +156,8 @@ def _init(options: argparse.Namespace) -> Iterator[str]:
         yield f"  {commit}"
         yield f"  {found.run}"
         yield "The first command records baselines of this machine; the last one fails if the step gets slower."
+        yield "Once suites/ has tests of your own, record what the gate on hosted runners compares with again:"
+        yield f"  {found.gate} --distbench-update --distbench-prune"
     else:
         yield f"  {' && '.join([*enter, *begin, *gate, commit])}"
         yield "  gh workflow run distbench-baselines.yml"

@@ -72,7 +72,7 @@ def test_a_whole_green_run_names_what_it_did_not_use(renamed: pytest.Pytester) -
         [
             "x 1 baseline without a test, *",
             "  test_it.py::test_other",
-            "1 baseline was not used; --distbench-prune deletes them:",
+            "1 baseline was not used; --distbench-prune deletes it:",
             "  test_it.py::test_step?f16-ws2.gloo.stand-in?",
         ]
     )

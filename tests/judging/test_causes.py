@@ -61,6 +61,7 @@ FOR_A_CPU = "; it may wait for a CPU, as other processes used them"
         (0.021, {}, f"20 ms -> 21 ms (+5.0 %): {WAITING}"),
         (0.021, {"foreign_cores": 1.2}, f"{WAITING}{FOR_A_CPU}"),
         (0.0222, {"foreign_cores": 1.2, "crowding": 1.5}, f"{WAITING}{FOR_A_CPU}"),
+        (0.0258, {"foreign_cores": 1.2, "crowding": 1.5}, f"partly computing, partly waiting{FOR_A_CPU}"),
         (0.0265, {"foreign_cores": 0.1, "crowding": 1.5}, f"partly computing, partly waiting{FOR_A_CPU}"),
         (0.03, {"foreign_cores": 0.1, "crowding": 1.5}, "computing, on CPUs that other processes used too"),
         (0.04, {"foreign_cores": 1.2, "crowding": 1.5}, "the added time is computing"),

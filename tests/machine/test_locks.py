@@ -54,7 +54,7 @@ def test_one_measurement_at_a_time(tmp_path: Path) -> None:
 
     [said] = waited
     assert said.startswith(f"waiting for another measurement on this host: pid {os.getpid()} (")
-    assert re.search(r"\), which has run for \d+ min$", said)
+    assert re.search(r"\), which has run for [\d.]+ (s|min)$", said)
     with alone_on_this_host(on_wait=pytest.fail):
         pass
 

@@ -213,3 +213,7 @@ def test_what_ended_the_launches_is_counted_in_grammar(launches: int, statistic:
     lines, _ = inconclusive([result(verdict("noise", launches=launches, statistic=statistic))])
 
     assert f"stopped because {told} the most that a run makes" in "".join(line.text for line in lines)
+
+    stopped = result(verdict("noise", launches=launches, statistic=statistic), unconfirmed="the run was interrupted")
+    lines, _ = inconclusive([stopped])
+    assert "stopped because the run was interrupted" in "".join(line.text for line in lines)

@@ -148,7 +148,7 @@ def test_where_no_turns_can_be_had_the_baseline_decides_alone() -> None:
     [
         ([launch(1.0)], [verdict()], "it takes its own times"),
         ([launch(1.0, outcome="failed")], [], "a launch with the delay failed: it hangs"),
-        (DELAYED, [verdict("communication", metric="fingerprint")], "fingerprint is changed already"),
+        (DELAYED, [verdict("communication", metric="fingerprint")], "communication is changed already"),
     ],
 )
 def test_what_could_not_be_tried_says_why(launches: list[LaunchRecord], verdicts: list[Finding], why: str) -> None:

@@ -272,7 +272,7 @@ def test_with_gpus_it_is_for_runners_with_gpus(
     repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     give_gpus(monkeypatch, 8)
-    assert init(capsys, repository)[-2] == "  pytest suites/ --world-size 8 --gpu"
+    assert init(capsys, repository)[-4] == "  pytest suites/ --world-size 8 --gpu"
     assert all("runs-on: [self-hosted, linux, gpu]" in (repository / path).read_text() for path in WORKFLOWS)
 
 

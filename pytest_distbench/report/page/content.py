@@ -47,7 +47,7 @@ from pytest_distbench.report.verdicts import (
     untold,
     values_of,
 )
-from pytest_distbench.units import about, counted, quantity
+from pytest_distbench.units import about, counted, format_moment, quantity
 
 MEASURED = "measured"  # state of a case with no verdict, and of its numbers
 BROKEN = "launch failed"  # state of a case whose ranks did not come to their end
@@ -74,7 +74,7 @@ _CLASSES = {
     "threshold": "r",
     "statistic": "extra",
     "mde": "r",
-    "interval": "r extra",
+    "interval": "r wrap extra",
     "noise": "r extra",
     "launches": "r extra",
 }
@@ -292,7 +292,7 @@ def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
     devices = dict.fromkeys(result.environment.device for result in record.results)
     launches, cases = sum(len(result.launches) for result in record.results), len(record.results)
     made = f"{counted(launches, 'launch')} of {counted(cases, 'case')}"
-    yield "started", f"{record.started.replace('T', ' ').removesuffix('+00:00')} UTC"
+    yield "started", format_moment(record.started)
     yield "took", f"{about(record.duration_s)}, {made}"
     yield "on", ", ".join([*platforms, *devices])
     yield "ranks", ", ".join(map(str, record.world_sizes))

@@ -35,6 +35,7 @@ from pytest_distbench.report.page.content import (
     write_page,
 )
 from pytest_distbench.report.tables import tables_of
+from pytest_distbench.report.verdicts import case_table
 
 
 def launches(*values: float, name: str = "step") -> list[LaunchRecord]:
@@ -156,6 +157,13 @@ def test_what_is_sent_is_told_in_the_row_of_the_communication_which_is_no_number
     case = only_case(made)
     [row] = case.rows
     assert [*cells(row, "current", "baseline"), row.reason] == ["4 calls, 4 MiB", "2 calls, 2 MiB", ""]
+    [line] = [line.text for line in case_table(made, show_all=False) if "communication" in line.text]
+    assert "communication  4 calls, 4 MiB  2 calls, 2 MiB  changed" in line
+
+    other = replace(before, fingerprints={"step": of(reduce(2 * MIB, 2), reduce(0, 2))})
+    [row] = only_case(replace(made, reference=other)).rows
+    now, then = cells(row, "current", "baseline")
+    assert (now, then) == (f"{then}, not the same", "4 calls, 4 MiB")
     assert case.story[:2] == ["Communication per step changed:", "  d"]
     grids = [chart["title"] for chart in case.charts if chart["type"] == "grid"]
     assert grids == ["Communication in an iteration of step"]
