@@ -514,6 +514,7 @@ def check_group(plan: LaunchPlan, largest: int, *, who: str) -> list[str]:
         raise RecordingError(
             f"no {who} joined a process group of {plan.world_size}: it ended without one"
             + ", or made one of its own" * (largest == 1)
+            + ", and each may have trained alone"
             + ". If its processes communicate without torch.distributed, pass makes_group=False"
             + shown
         )

@@ -240,7 +240,9 @@ def test_the_groups_that_its_pythons_join_are_known_and_one_that_never_met_fails
     code = "import sys; sys.path.insert(0, sys.argv[1]); import torch.distributed; print('loss 3')"
     record = run(code, stand_in, makes_group=True, read={"loss": stdout(r"loss (\d)")})
 
-    assert record.reason.startswith("no process of the command joined a process group of 2: it ended without one.")
+    assert record.reason.startswith(
+        "no process of the command joined a process group of 2: it ended without one, and each"
+    )
     assert record.reason.endswith("the output of rank 0 ends with:\nloss 3")
 
 
