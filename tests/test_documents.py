@@ -32,7 +32,7 @@ ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
 
 BUDGETS = {
-    "README.md": 1060,  # what it catches, wrong layouts among it; two commands, an unchanged script
+    "README.md": 1095,  # what it catches, wrong layouts among it; two commands, an unchanged script
     "first-day.md": 1100,
     "scripts.md": 1300,
     "numbers.md": 900,
@@ -59,7 +59,7 @@ BUDGETS = {
     "verdicts.md": 2032,  # what decides where A/B cannot; memory by its scatter; the mean
     "fingerprints.md": 1366,
     "convergence.md": 1520,
-    "index.md": 160,
+    "index.md": 163,
 }
 """Words of a page, with its code."""
 GENERATED = {"reference.md", "words.md"}
@@ -76,7 +76,7 @@ def test_a_page_keeps_to_its_words() -> None:
     assert {page.name for page in site} == {*BUDGETS, *GENERATED}
     assert {p.name: words([p]) for p in site if words([p]) > BUDGETS.get(p.name, 8_000)} == {}
     # weights, options, rows of logs, advisory=timings, steps of CI
-    assert words([page for page in site if page.name in GENERATED]) <= 8_960
+    assert words([page for page in site if page.name in GENERATED]) <= 9_070
     # what a training leaves behind; where numbers are; frameworks; limitations; the first wrong module; float64
     assert words([page for page in site if page.name not in GENERATED]) <= 32_900
 
