@@ -264,7 +264,7 @@ def _small(name: str, modeling: str) -> Any:
     given |= {key: 0.0 for key, value in usual.items() if ("drop" in key or "jitter" in key) and value}
     given |= {key: i for i, key in enumerate(("bos_token_id", "eos_token_id"), 1) if usual.get(key) is not None}
     rope = usual.get("rope_parameters")
-    if isinstance(rope, dict) and "mrope_section" in modeling:
+    if isinstance(rope, dict) and "mrope_section" in modeling and not any(isinstance(v, dict) for v in rope.values()):
         share = rope.get("partial_rotary_factor") or usual.get("partial_rotary_factor") or 1.0
         half = int(_HEAD * share) // 2
         side = (half - half // 4) // 2
