@@ -167,7 +167,7 @@ def next_commands(config: pytest.Config, folder: Path, measured: Iterable[str], 
 
 def record_arguments(config: pytest.Config) -> list[str]:
     options, names = _split(config)
-    return [*without_ours(options, "launches"), "--distbench-update=new", *names]
+    return [*without_ours(options, "launches", "model"), "--distbench-update=new", *names]
 
 
 def _split(config: pytest.Config) -> tuple[list[str], list[str]]:
