@@ -32,7 +32,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_M
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_MAPPING_NAMES
 
 from pytest_distbench.errors import BodyError
-from pytest_distbench.layouts.strangers import CANNOT_TRAIN, skipping
+from pytest_distbench.layouts.strangers import CANNOT_TRAIN, blocks_of, skipping
 from pytest_distbench.layouts.training import Batch, Pass, TrainSpec
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def training(rank: RankContext, name: str) -> TrainSpec:
         loss=_loss,
         optimizer=_optimizer,
         max_norm=_MAX_NORM,
-        blocks=lambda model: _base(model).layers,
+        blocks=lambda model: getattr(_base(model), "layers", None) or blocks_of(model) or [],
         stages=functools.partial(_stages, plan=plan) if plan else None,
         layouts=layouts_of(config),
     )

@@ -60,12 +60,15 @@ def preload(text: str) -> list[str]:
 class ModelCollector(pytest.Module):
     """The models of one library or file, as a module whose tests they are."""
 
+    place: str
+
     def funcnamefilter(self, name: str) -> bool:
         return not name.startswith("__")
 
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
         for item in super().collect():
-            item.stash[CHOSEN_BY] = ["-k", item.name]
+            model = _spelt(self.place, item.name.partition("[")[0])
+            item.stash[CHOSEN_BY] = ["-k", item.name, "--distbench-model", model]
             yield item
 
 
@@ -88,9 +91,13 @@ def collectors(session: pytest.Session, text: str, folder: Path) -> Iterator[Mod
         made = ModelCollector.from_parent(session, path=path)
         tests = types.ModuleType(place)
         for name in dict.fromkeys(names):
-            vars(tests)[name] = _test(f"{path}::{name}" if is_file else f"{place}:{name}", name)
-        made.obj = tests
+            vars(tests)[name] = _test(_spelt(str(path) if is_file else place, name), name)
+        made.obj, made.place = tests, place
         yield made
+
+
+def _spelt(place: str, name: str) -> str:
+    return f"{place}{':' if place in LIBRARIES else '::'}{name}"
 
 
 def _layout(name: str) -> Any:

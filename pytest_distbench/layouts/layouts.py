@@ -158,15 +158,15 @@ def _train_in_two(run: Pass, first: Wrap, second: Wrap) -> None:
                 shutil.rmtree(folder, ignore_errors=True)  # of a launch that failed
             run.rank.barrier()
             if model is not None and updates is not None:
-                with run.rank.phase("checkpoint_save"):
+                with _phase(run, "checkpoint_save"):
                     save(_states(model, updates), checkpoint_id=folder, process_group=None if wrap else here)
             run.rank.barrier()
             wrap = second
             model, updates = _begin(run, wrap, run.rank.seed + 1)
             if model is not None and updates is not None:
-                with run.rank.phase("checkpoint_load"):
+                with _phase(run, "checkpoint_load"):
                     _load(model, updates, folder, None if wrap else here)
-            if run.rank.rank == 0:
+            if run.rank.rank == 0 and run.recorder is None:
                 size = sum(file.stat().st_size for file in folder.rglob("*.distcp"))
                 run.rank.record("checkpoint_bytes", size, unit="B", better="info")
             run.rank.barrier()
@@ -181,6 +181,11 @@ def _begin(run: Pass, wrap: Wrap, seed: int) -> tuple[nn.Module, Updates] | tupl
     model = model if wrap is None else wrap(run, model)
     torch.manual_seed(run.rank.seed + 1 + run.index)
     return model, run.updates(model)
+
+
+def _phase(run: Pass, name: str) -> AbstractContextManager[object]:
+    """A phase of the first pass alone: one in search of a module goes the same way again."""
+    return run.rank.phase(name) if run.recorder is None else nullcontext()
 
 
 def _states(model: nn.Module, updates: Updates) -> dict[str, Any]:

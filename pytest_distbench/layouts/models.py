@@ -7,6 +7,8 @@ import json
 import sys
 import unittest
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,8 +17,9 @@ from torch import nn
 from pytest_distbench.errors import BodyError, show
 from pytest_distbench.layouts import why_no_library
 from pytest_distbench.layouts.compare import compare
+from pytest_distbench.layouts.dropout import without_dropout
 from pytest_distbench.layouts.layouts import LAYOUTS
-from pytest_distbench.layouts.strangers import CANNOT_TRAIN, skipping
+from pytest_distbench.layouts.strangers import CANNOT_TRAIN, blocks_of, skipping
 from pytest_distbench.layouts.training import Batch, TrainSpec
 
 if TYPE_CHECKING:
@@ -32,7 +35,7 @@ def compare_model(rank: RankContext) -> None:
     """Compare a model of a library with one rank: ``rank.params["model"]`` is ``transformers:NAME``."""
     library, _, name = rank.params["model"].partition(":")
     module = importlib.import_module(f"pytest_distbench.layouts.from_{library}")
-    _compare(rank, module.training(rank, name), library)
+    _compare(rank, module.training(rank, name), library, alone=skipping(CANNOT_TRAIN))
 
 
 def compare_made(rank: RankContext, make: object) -> None:
@@ -43,17 +46,21 @@ def compare_made(rank: RankContext, make: object) -> None:
         if not callable(make):
             raise BodyError(f"wanted a function that returns a module and a batch, found {show(make)}")
         make = _training(make)
-    _compare(rank, make, file)
+    _compare(rank, make, file, alone=nullcontext())
 
 
-def _compare(rank: RankContext, training: TrainSpec, source: str) -> None:
+def _compare(rank: RankContext, training: TrainSpec, source: str, *, alone: AbstractContextManager[None]) -> None:
+    """Compare a training, once each rank alone has computed a step of it, in the context ``alone``."""
     layout = rank.params["layout"]
     known = LAYOUTS.get(layout)
     if layout not in training.layouts and known is not None:
         for needed in known.needs:
             if getattr(training, needed) is None:
                 raise unittest.SkipTest(f"{layout} needs {_WITHOUT[needed]}")
-    _expect_trainable(rank, training)
+    torch.manual_seed(rank.seed)
+    with alone:
+        inputs, targets = training.batch(0)
+        training.loss(training.model().to(rank.device)(inputs.to(rank.device)), targets.to(rank.device)).backward()
     key = json.dumps([source, *(rank.params[name] for name in ("model", "steps", "precision")), rank.seed])
     compare(rank, training, is_timed=False, controls_key=key if source else "")
 
@@ -63,14 +70,6 @@ _WITHOUT = {
     "tensor_parallel": "a plan, and it has none",
     "stages": "a plan of its stages, and it has none",
 }
-
-
-def _expect_trainable(rank: RankContext, training: TrainSpec) -> None:
-    """Skip a model that no rank can train alone: for its operators, its kernels, or what it takes."""
-    torch.manual_seed(rank.seed)
-    with skipping(CANNOT_TRAIN):
-        inputs, targets = training.batch(0)
-        training.loss(training.model().to(rank.device)(inputs.to(rank.device)), targets.to(rank.device)).backward()
 
 
 def _training(make: Callable[[], object]) -> TrainSpec:
@@ -117,7 +116,9 @@ def _training(make: Callable[[], object]) -> TrainSpec:
                 found = plain(**{name: rows(value) for name, value in batch.items()})
             else:
                 found = plain(*map(rows, batch))
-            loss: torch.Tensor = found if isinstance(found, torch.Tensor) else found.loss
+            loss = getattr(found, "loss", found)
+            if not isinstance(loss, torch.Tensor) or loss.dim():
+                raise BodyError(f"wanted a loss, a tensor of one number, or what has one as .loss; found {show(found)}")
             return loss
 
         own.forward = forward  # wrappers call it, and modules keep their names
@@ -126,18 +127,14 @@ def _training(make: Callable[[], object]) -> TrainSpec:
     def batch_of(_step: int) -> Batch:
         return torch.arange(samples), targets
 
-    def terms(some: torch.Tensor) -> int:
-        return int((some[:, 1:] != _IGNORED).sum())  # the first label of a row is no target of the model's shifted loss
-
-    lists = [found for found in module.modules() if isinstance(found, nn.ModuleList)]
     return TrainSpec(
         model=model,
         batch=batch_of,
         loss=lambda loss, _targets: loss,
         optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
         max_norm=1.0,
-        blocks=_blocks if lists else None,
-        terms=terms if targets.dim() > 1 else None,
+        blocks=(lambda model: blocks_of(model) or []) if blocks_of(module) else None,
+        terms=_terms(model, targets) if targets.dim() > 1 else None,
         layouts=_layouts_of(module),
     )
 
@@ -152,6 +149,28 @@ def _layouts_of(module: Any) -> Mapping[str, Callable[[Pass], object]]:
     return layouts_of(module.config)
 
 
-def _blocks(module: nn.Module) -> nn.ModuleList:
-    """The longest list of modules."""
-    return max((found for found in module.modules() if isinstance(found, nn.ModuleList)), key=len)
+def _terms(make: Callable[[], nn.Module], labels: torch.Tensor) -> Callable[[torch.Tensor], int]:
+    """What the loss is a mean over: labels that are not ignored, those of them behind the first of a row, or samples.
+
+    A shifted loss leaves the first out. The losses of single samples show which it is: weighted so, they make the loss.
+    """
+    counts: list[Callable[[torch.Tensor], int]] = [*(partial(_count, first=first) for first in (0, 1)), len]
+    samples = torch.arange(len(labels)).split(1)
+    with suppress(Exception), torch.no_grad(), without_dropout():  # why it cannot be trained is found out later
+        torch.manual_seed(0)
+        model = make()
+        for parameter in model.parameters():  # with a head of zeros all samples have the same loss
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+        whole, losses = float(model(torch.arange(len(labels)))), [float(model(sample)) for sample in samples]
+
+        def distance(count: Callable[[torch.Tensor], int]) -> float:
+            weights = [count(labels[sample]) for sample in samples]
+            parts = (weight * loss for weight, loss in zip(weights, losses, strict=True) if weight)
+            return abs(sum(parts) / sum(weights) - whole)
+
+        return min(counts, key=distance)
+    return counts[0]
+
+
+def _count(labels: torch.Tensor, first: int) -> int:
+    return int((labels[:, first:] != _IGNORED).sum())

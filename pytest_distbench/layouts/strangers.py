@@ -6,6 +6,8 @@ import unittest
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from torch import nn
+
 from pytest_distbench.errors import BodyError
 
 CANNOT_TRAIN = "one rank alone cannot train it"
@@ -21,3 +23,8 @@ def skipping(why: str) -> Iterator[None]:
     except Exception as error:
         words = " ".join(str(error).split())[:200]
         raise unittest.SkipTest(f"{why}: {type(error).__name__}: {words}") from error
+
+
+def blocks_of(module: nn.Module) -> nn.ModuleList | None:
+    """The longest list of modules: what FSDP2 and checkpointing take one by one."""
+    return max((found for found in module.modules() if isinstance(found, nn.ModuleList)), key=len, default=None)

@@ -117,12 +117,7 @@ class ModelRow(NamedTuple):
 
 
 def _models(results: Sequence[CaseResult]) -> Iterator[ModelRow]:
-    def name(result: CaseResult) -> str:
-        model = str(result.case.params["model"])
-        return model if ":" in model else result.nodeid.partition("[")[0]  # two files may have functions of one name
-
-    of_models = [result for result in results if {"model", "layout"} <= result.case.params.keys()]
-    for model, found in grouped((name(result), result) for result in of_models).items():
+    for model, found in grouped((result.model, result) for result in results if result.model).items():
         yield ModelRow(model, {str(result.case.params["layout"]): result for result in found})
 
 

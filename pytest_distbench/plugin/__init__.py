@@ -238,7 +238,12 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
     needs_baselines = any(CHOSEN_BY not in item.stash for item in items if is_ours(item))
     record = record_command(config) if needs_baselines else ""
     return header_lines(
-        hardware, store, settings, against=against, duration=takes if needs_baselines else "", record=record
+        hardware,
+        store,
+        settings,
+        against=against,
+        duration=takes if needs_baselines or not items else "",
+        record=record,
     )
 
 

@@ -115,7 +115,8 @@ def rerun_command(config: pytest.Config, item: pytest.Item) -> str:
     path = os.path.relpath(item.path, config.invocation_params.dir)
     _, separator, function = item.nodeid.partition("::")
     kept: list[str] = []
-    rest = deque(without_ours(options))
+    chosen = item.stash.get(CHOSEN_BY, [])
+    rest = deque(without_ours(options, *["model"] * bool(chosen)))
     while rest:
         argument = rest.popleft()
         option, _, value = argument.partition("=")
@@ -128,7 +129,7 @@ def rerun_command(config: pytest.Config, item: pytest.Item) -> str:
                 kept += [argument, given]
         elif not _LEFT_OUT.fullmatch(option) and argument not in config.args:
             kept.append(argument)
-    return shlex.join(["pytest", *item.stash.get(CHOSEN_BY, [f"{path}{separator}{function}"]), *kept])
+    return shlex.join(["pytest", *(chosen or [f"{path}{separator}{function}"]), *kept])
 
 
 def record_command(config: pytest.Config) -> str:
@@ -166,7 +167,7 @@ def next_commands(config: pytest.Config, folder: Path, measured: Iterable[str], 
 
 def record_arguments(config: pytest.Config) -> list[str]:
     options, names = _split(config)
-    return [*without_ours(options, "launches"), "--distbench-update=new", *names]
+    return [*without_ours(options, "launches", "model"), "--distbench-update=new", *names]
 
 
 def _split(config: pytest.Config) -> tuple[list[str], list[str]]:

@@ -269,6 +269,14 @@ class CaseResult(Record, frozen=True, kw_only=True):
         return bool(judged) and needless == judged and all(v.baseline is None for v in judged)
 
     @property
+    def model(self) -> str:
+        """The model that was compared without a test file, as ``--distbench-model`` names it. Empty: it is a test's."""
+        if not {"model", "layout"} <= self.case.params.keys():
+            return ""
+        model = str(self.case.params["model"])
+        return model if ":" in model else self.nodeid.partition("[")[0]  # two files may have functions of one name
+
+    @property
     def test_name(self) -> str:
         """The test without its file, unless tests of several files have its name."""
         return f"{self.case.place and f'{self.case.place}::'}{name_in_file(self.nodeid)}"

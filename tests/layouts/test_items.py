@@ -8,6 +8,7 @@ from pytest_distbench import layouts
 from pytest_distbench.errors import ConfigurationError
 from pytest_distbench.layouts import LAYOUT_NAMES, items
 from pytest_distbench.layouts.layouts import LAYOUTS
+from pytest_distbench.plugin.names import rerun_command
 
 MAKE = "def make():\n    raise AssertionError('collecting makes no model')\n"
 
@@ -36,6 +37,21 @@ def test_with_a_path_its_tests_are_collected_too(pytester: pytest.Pytester) -> N
     found = collected(pytester, "--distbench-model=mine.py::make", "test_other.py", "-k", "ddp or other")
 
     assert found == ["test_other.py::test_other[ws2]", "mine.py::make[ddp-ws2]"]
+
+
+def test_a_command_for_one_item_names_its_model_alone(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(mine=MAKE)
+    models = "--distbench-model=transformers:llama,modernllama,mine.py::make"
+    found, _ = pytester.inline_genitems(models, "--world-size=2")
+
+    assert [rerun_command(item.config, item) for item in found if "ddp" in item.name] == [
+        f"pytest -k '{name}[ddp-ws2]' --distbench-model {model} --collect-only --world-size=2"
+        for name, model in [
+            ("llama", "transformers:llama"),
+            ("modernllama", "transformers:modernllama"),
+            ("make", "mine.py::make"),
+        ]
+    ]
 
 
 @pytest.mark.parametrize(

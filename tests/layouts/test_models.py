@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 import unittest
 from collections.abc import Callable
 from typing import Any
@@ -32,15 +33,30 @@ class Classifier(nn.Module):
 
 
 class NextToken(nn.Module):
-    """Gives something with a loss: the mean over labels that are not -100."""
+    """Gives something with a loss: the mean over labels that are not -100. A subclass says which are looked at."""
 
     def __init__(self) -> None:
         super().__init__()
         self.table = nn.Embedding(8, 8)
+        nn.init.zeros_(self.table.weight)  # as heads may be: all samples have one loss
+
+    def scores(self, input_ids: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.table(input_ids), labels
 
     def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> Any:
-        scores = self.table(input_ids)[:, :-1]
-        return type("Outputs", (), {"loss": functional.cross_entropy(scores.flatten(0, 1), labels[:, 1:].flatten())})
+        scores, wanted = self.scores(input_ids, labels)
+        return type("Outputs", (), {"loss": functional.cross_entropy(scores.flatten(0, 1), wanted.flatten())})
+
+
+class Shifted(NextToken):
+    def scores(self, input_ids: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.table(input_ids)[:, :-1], labels[:, 1:]
+
+
+class BySample(NextToken):
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> Any:
+        pairs = zip(input_ids, labels, strict=True)
+        return torch.stack([functional.cross_entropy(self.table(row), wanted) for row, wanted in pairs]).mean()
 
 
 def asked_for(layout: str) -> RankContext:
@@ -71,19 +87,20 @@ def test_its_blocks_are_the_longest_list_of_modules() -> None:
 
     assert training.blocks is not None
     assert training.blocks(model) is model.blocks
+    assert models._training(lambda: (nn.Linear(4, 4), {"input": torch.ones(2, 4)})).blocks is None
 
 
-def test_labels_weigh_a_part_by_those_that_are_not_ignored() -> None:
+@pytest.mark.parametrize(("kind", "terms"), [(NextToken, 7), (Shifted, 5), (BySample, 3)])
+def test_a_part_is_weighed_as_the_loss_does_that(kind: type[NextToken], terms: int) -> None:
     labels = torch.tensor([[1, 2, -100], [1, 2, 3], [-100, 4, 5]])
-    training = models._training(
-        lambda: (NextToken(), {"input_ids": torch.ones(3, 3, dtype=torch.long), "labels": labels})
-    )
+    training = models._training(lambda: (kind(), {"input_ids": torch.arange(9).view(3, 3) % 8, "labels": labels}))
     _, targets = training.batch(0)
     model = training.model()
+    nn.init.normal_(model.table.weight)
     parts = [model(torch.tensor([i])) * training.terms(targets[[i]]) for i in range(3)]
 
-    assert training.terms(targets) == 5
-    assert torch.allclose(sum(parts) / 5, model(torch.arange(3)))
+    assert training.terms(targets) == terms
+    assert torch.allclose(sum(parts) / terms, model(torch.arange(3)))
 
 
 @pytest.mark.parametrize(
@@ -111,8 +128,26 @@ def test_a_layout_that_the_model_has_no_plan_of_is_skipped(layout: str, reason: 
         models.compare_made(rank, lambda: (Classifier(), rows()))
 
 
-def test_a_model_that_one_rank_cannot_train_is_skipped_with_what_it_raised() -> None:
+def test_a_model_of_a_library_that_one_rank_cannot_train_is_skipped_and_one_of_the_user_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rank = asked_for("ddp")
 
+    def make() -> tuple[nn.Module, dict[str, Any]]:
+        return Classifier(), rows() | {"x": torch.ones(6, 3)}
+
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        models.compare_made(rank, make)
+
+    library = types.SimpleNamespace(training=lambda rank, name: models._training(make))
+    monkeypatch.setattr(models.importlib, "import_module", lambda name: library)
     with pytest.raises(unittest.SkipTest, match="one rank alone cannot train it: RuntimeError: mat1 and mat2 "):
-        models.compare_made(rank, lambda: (Classifier(), rows() | {"x": torch.ones(6, 3)}))
+        models.compare_model(rank)
+
+
+@pytest.mark.parametrize("loss", [None, {"loss": 1.0}, torch.ones(3)])
+def test_what_is_no_loss_is_refused(loss: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Classifier, "forward", lambda *_, **__: loss)
+
+    with pytest.raises(BodyError, match="wanted a loss, a tensor of one number"):
+        models.compare_made(asked_for("ddp"), lambda: (Classifier(), rows()))

@@ -207,17 +207,22 @@ def config(*arguments: str) -> Any:
     ],
 )
 def test_a_rerun_keeps_what_decides_how_a_test_runs(given: list[str], kept: list[str]) -> None:
-    item: Any = SimpleNamespace(path=Path("/p/suites/test_a.py"), nodeid="suites/test_a.py::test_b[ws2]")
+    item: Any = SimpleNamespace(
+        path=Path("/p/suites/test_a.py"), nodeid="suites/test_a.py::test_b[ws2]", stash=pytest.Stash()
+    )
     command = rerun_command(config("suites", *given), item)
 
     assert command == " ".join(["pytest", "'suites/test_a.py::test_b[ws2]'", *kept])
 
 
 def test_the_command_that_records_names_one_update_before_two_dashes() -> None:
-    item: Any = SimpleNamespace(path=Path("/q/tests/test_a.py"), nodeid="tests/test_a.py::test_b")
+    item: Any = SimpleNamespace(path=Path("/q/tests/test_a.py"), nodeid="tests/test_a.py::test_b", stash=pytest.Stash())
     assert rerun_command(config(), item) == "pytest ../q/tests/test_a.py::test_b"
 
     command = record_command(config("suites", "--distbench-update", "failed", "--distbench-launches", "2", "--gpu"))
     assert command == "pytest suites --gpu --distbench-update=new"
 
     assert record_command(config("--gpu", "--", "-odd.py")) == "pytest --gpu --distbench-update=new -- -odd.py"
+    assert (
+        record_command(config("suites", "--distbench-model", "mine.py::make")) == "pytest suites --distbench-update=new"
+    )

@@ -204,8 +204,9 @@ def _case(result: CaseResult, record: RunRecord, more: Charts) -> dict[str, Any]
 
 def again(result: CaseResult, record: RunRecord) -> str:
     """The command, to be typed in the root of the repository, with those of our options that decide how it runs."""
-    words = ["pytest", result.nodeid]
-    for name, value in record.settings.items():
+    model = result.model if "model" in record.settings else ""  # whose test is in no file
+    words = ["pytest", *(["-k", result.case.title] if model else [result.nodeid])]
+    for name, value in {**record.settings, **({"model": model} if model else {})}.items():
         if (option := OPTIONS.get(name)) is not None and option.is_repeated:
             is_short = name in SHORT and f" --{name}" in record.command
             spelt = f"--{name}" if is_short else f"--distbench-{name}"

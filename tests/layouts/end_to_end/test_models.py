@@ -7,6 +7,7 @@ from support.launching import RunInside
 from support.processes import LIMIT_S
 
 from pytest_distbench.layouts.tables import EQUAL, NOT_EQUAL, NOT_RUN, verdict_on
+from pytest_distbench.report.page.content import again
 from pytest_distbench.store.files import read_run_record
 
 pytestmark = [pytest.mark.spawn, pytest.mark.timeout(2 * LIMIT_S)]
@@ -70,12 +71,19 @@ def test_what_a_function_makes_is_compared(pytester: pytest.Pytester, run_inside
     pytester.makepyfile(mine=MINE)
     asked = "--distbench-model=mine.py::make,mine.py::wrong"
 
-    found = verdicts(pytester, run_inside, asked, "-k", "ddp or fsdp2 or pipeline", "-n2")
+    found = verdicts(pytester, run_inside, asked, "-k", "ddp or fsdp2 or pipeline or from_one", "-n2")
 
     assert found["make[ddp-ws2]"] == found["make[fsdp2-ws2]"] == (EQUAL, "")
     assert found["wrong[ddp-ws2]"][0] == NOT_EQUAL
     assert "the loss of step 1" in found["wrong[ddp-ws2]"][1]
     assert found["make[pipeline-ws2]"][0] == NOT_RUN
+    assert found["wrong[reshard_from_one-ws2]"][0] == NOT_EQUAL
+    assert "the loss of step 3" in found["wrong[reshard_from_one-ws2]"][1]
+
+    record = read_run_record(pytester.path / "run.json")
+    commands = {result.nodeid.rpartition("::")[2]: again(result, record) for result in record.results}
+    expected = "pytest -k 'wrong[ddp-ws2]' --world-size 2 --distbench-model=mine.py::wrong"
+    assert commands["wrong[ddp-ws2]"].replace("--world-size=2", "--world-size 2") == expected
 
 
 def test_a_model_of_a_library_has_its_own_plans(pytester: pytest.Pytester, run_inside: RunInside) -> None:
