@@ -121,7 +121,7 @@ def main() -> int:
     for row in rows:
         if row.verdict not in ("equal", "not run"):
             print(f"{row.model} under {row.layout}: {row.verdict}: {row.sentence}")
-    reasons = Counter(row.sentence for row in rows if row.verdict == "not run")
+    reasons = Counter(row.sentence.partition(": ")[2] for row in rows if row.verdict == "not run")
     for reason, count in reasons.most_common():
         print(f"not run, {count}: {reason}")
     seconds = sorted(row.seconds for row in rows if row.verdict != "not run")

@@ -55,7 +55,7 @@ _TIMED = 3, 5  # warm-up and timed steps
 _PARTS = {LOSS_DEVIATION: (LOSS,), GRADIENT_DEVIATION: (GRADIENT,), STATE_DEVIATION: (WEIGHTS, STATE)}
 
 
-def compare(rank: RankContext, training: TrainSpec, *, is_timed: bool = True, controls_key: str = "") -> None:
+def compare(rank: RankContext, training: TrainSpec, *, is_timed: bool = True, shared_as: str = "") -> None:
     """Train without a layout in float64, then as controls, then under ``rank.params["layout"]``, and compare.
 
     Records ``loss_deviation``, ``gradient_deviation`` and ``state_deviation``, the largest of all steps, with the bound
@@ -65,7 +65,7 @@ def compare(rank: RankContext, training: TrainSpec, *, is_timed: bool = True, co
         rank: of the group.
         training: what is compared.
         is_timed: False: one step alone, for what it sends.
-        controls_key: launches of a run with the same key share what their controls found; empty: they share nothing.
+        shared_as: launches of a run with the same key share what their controls found; empty: they share nothing.
 
     Raises:
         BodyError: there is no such layout, nothing is trained, or the layout sends none of the collectives it is made
@@ -120,7 +120,7 @@ def compare(rank: RankContext, training: TrainSpec, *, is_timed: bool = True, co
         _expect_trained(controls)
         return limits_of([control.deviations for control in controls])
 
-    limits = _shared_limits(rank, controls_key, limits_by_controls) if controls_key else limits_by_controls()
+    limits = _shared_limits(rank, shared_as, limits_by_controls) if shared_as else limits_by_controls()
     conflicts: list[str] | None = None
     if simulated_ranks:
         simulation = Simulation(simulated_ranks)

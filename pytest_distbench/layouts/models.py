@@ -35,7 +35,10 @@ def compare_model(rank: RankContext) -> None:
     """Compare a model of a library with one rank: ``rank.params["model"]`` is ``transformers:NAME``."""
     library, _, name = rank.params["model"].partition(":")
     module = importlib.import_module(f"pytest_distbench.layouts.from_{library}")
-    _compare(rank, module.training(rank, name), library, alone=skipping(CANNOT_TRAIN))
+    try:
+        _compare(rank, module.training(rank, name), library, alone=skipping(CANNOT_TRAIN))
+    except unittest.SkipTest as reason:
+        raise unittest.SkipTest(f"{name}: {reason}") from reason
 
 
 def compare_made(rank: RankContext, make: object) -> None:
@@ -62,7 +65,7 @@ def _compare(rank: RankContext, training: TrainSpec, source: str, *, alone: Abst
         inputs, targets = training.batch(0)
         training.loss(training.model().to(rank.device)(inputs.to(rank.device)), targets.to(rank.device)).backward()
     key = json.dumps([source, *(rank.params[name] for name in ("model", "steps", "precision")), rank.seed])
-    compare(rank, training, is_timed=False, controls_key=key if source else "")
+    compare(rank, training, is_timed=False, shared_as=key if source else "")
 
 
 _WITHOUT = {

@@ -15,6 +15,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pytest_distbench.worker.torch_internals import changes_arguments
+
 
 class Precision:
     """How a reference computes.
@@ -80,7 +82,7 @@ class _Mixed(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         leaves, tree = pytree.tree_flatten((args, kwargs or {}))
         leaves = [torch.float64 if leaf is torch.float32 else leaf for leaf in leaves]
-        can_cast = not func._schema.is_mutable
+        can_cast = not changes_arguments(func)
         if can_cast and _has(leaves, torch.float32) and _has(leaves, torch.float64):
             leaves = _cast(leaves, torch.float32, torch.float64)
 
@@ -94,7 +96,7 @@ class _Mixed(TorchDispatchMode):
             if not can_cast or not _has(leaves, torch.float64):
                 raise
             found, made = pytree.tree_flatten(call(_cast(leaves, torch.float64, torch.float32)))
-        self._narrow.add(func._schema.name.rpartition("::")[2])
+        self._narrow.add(func.name().partition("::")[2].partition(".")[0])
         moved = [_moved(each, self._drawn) if _is(each, torch.float32) else each for each in found]
         return pytree.tree_unflatten(moved, made)
 

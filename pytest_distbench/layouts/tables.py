@@ -134,7 +134,8 @@ def _model_seconds(row: ModelRow) -> Cell:
 
 def _model_totals(rows: Sequence[ModelRow]) -> Iterator[str]:
     counts = Counter(verdict_on(result)[0] for row in rows for result in row.cases.values())
-    yield ", ".join(f"{count} {word}" for word, count in counts.most_common())
+    words = {NOT_RUN: f"{NOT_RUN} (-rs says why)"}
+    yield ", ".join(f"{count} {words.get(word, word)}" for word, count in counts.most_common())
 
 
 MODEL_TABLE: TableKind[ModelRow] = TableKind(
