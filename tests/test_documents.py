@@ -32,7 +32,7 @@ ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
 
 BUDGETS = {
-    "README.md": 1060,  # what it catches, wrong layouts among it; two commands, an unchanged script
+    "README.md": 1094,  # what it catches, wrong layouts among it; two commands, an unchanged script
     "first-day.md": 1100,
     "scripts.md": 1300,
     "numbers.md": 900,
@@ -40,17 +40,18 @@ BUDGETS = {
     "limitations.md": 480,
     "writing.md": 1600,
     "baselines.md": 1200,
-    "against.md": 1205,  # whose tests judge a change, which files these are, and what of its numbers is theirs
+    "against.md": 1219,  # whose tests judge a change, which files these are, and what of its numbers is theirs
     "ci.md": 1665,  # pull requests from forks; the gate that init writes; what a format cannot hold
     "hosts.md": 1700,
     "noise.md": 1000,
-    "triage.md": 1901,  # which part of a change; a trace for each rank
+    "triage.md": 2211,  # which part of a change; a trace for each rank; the line of a regression
     "history.md": 800,
     "elastic.md": 2300,
     "migration.md": 1011,  # repeat, subtests, asyncio
     "collectives.md": 1300,
     "trainings.md": 1700,
     "scaling.md": 1300,
+    "models.md": 640,
     "layouts.md": 1160,  # the first module that is wrong; networks without float64
     "forecast.md": 1070,  # with how far off it is, in four places
     "gpus.md": 950,  # AMD
@@ -58,7 +59,7 @@ BUDGETS = {
     "verdicts.md": 2032,  # what decides where A/B cannot; memory by its scatter; the mean
     "fingerprints.md": 1366,
     "convergence.md": 1520,
-    "index.md": 160,
+    "index.md": 163,
 }
 """Words of a page, with its code."""
 GENERATED = {"reference.md", "words.md"}
@@ -94,7 +95,7 @@ def test_what_is_written_for_who_changes_the_project_keeps_to_its_words() -> Non
     pages = [page for page in PAGES if page.parent.name == "dev"]
 
     assert len(pages) <= 8
-    assert words(pages) <= 12_630
+    assert words(pages) <= 12_800
 
 
 def code_of(text: str) -> list[str]:

@@ -18,11 +18,11 @@ class Budget(NamedTuple):
 BUDGETS = {
     # rows of logs: restarts, ranks, empty cells; exact tests that do not wait; whose optimizers step in a step;
     # the steps of CI; one value of a metric in all files, a trace for each rank; the first module that is wrong,
-    # networks without float64
-    "pytest_distbench": Budget(253, 63_880),
+    # networks without float64, layouts of any model; the places of a regression: a recorder, and their comparison
+    "pytest_distbench": Budget(260, 65_720),
     # what real loggers write; each kind of training step, real frameworks; steps of CI; a table of other plugins;
     # each pattern in which a module may be wrong
-    "tests": Budget(320, 61_710),
+    "tests": Budget(326, 62_850),
 }
 """A number that rises needs its reason in a comment on its line."""
 
