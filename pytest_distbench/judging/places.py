@@ -2,7 +2,7 @@
 
 Each side ran under a recorder, the baseline twice: what its two launches differ by is noise. An operator that is called
 more often at a place needs no noise. A place that is slower without that has to exceed it, beyond what made every place
-slower.
+slower. On a line that has changed its own noise is enough: unchanged code has none.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from statistics import fmean, median_low
 
@@ -127,10 +127,17 @@ class _Cell:
 _Table = dict[_At, dict[str, _Cell]]  # of one rank, by place and what is done there
 
 
-def compare_places(now: Side, then: Side, again: Side | None, metric: str) -> CasePlaces:
+def compare_places(
+    now: Side, then: Side, again: Side | None, metric: str, *, added_s: float | None = None
+) -> CasePlaces:
     """What explains that the candidate is slower; ``then`` and ``again`` are launches of the baseline.
 
-    Without the second one there is no noise to exceed, and calls alone name a place.
+    Args:
+        now: launches by rank, as those of the baseline.
+        then: the first of the baseline.
+        again: the second. None: there is no noise to exceed, and calls alone name a place.
+        metric: what regressed.
+        added_s: by how much, as A/B measured it; None: shares are of what was recorded.
     """
     has_noise, again = again is not None, again or then
     loop = _common_loop([*now, *then, *again], metric)
@@ -140,13 +147,17 @@ def compare_places(now: Side, then: Side, again: Side | None, metric: str) -> Ca
     lines = map_lines(then[0].sources, now[0].sources)
     tables = [_table(ranks, lines) for ranks in zip(*sides, strict=True)]
     whole = [max(rank.iteration_s for rank in side) for side in sides]
-    added_s, noise_s = whole[2] - fmean(whole[:2]), abs(whole[0] - whole[1]) if has_noise else math.inf
+    recorded_s, noise_s = whole[2] - fmean(whole[:2]), abs(whole[0] - whole[1])
+    shows = has_noise and recorded_s > noise_s  # that it is slower
+    added_s = added_s if added_s is not None and added_s > 0 and loop == metric else recorded_s
     overhead = fmean(rank.wall_s / rank.iteration_s for side in sides for rank in side)
     _explain_waits(tables)
     slower = _all_slower(tables, whole[0])
-    rows = _rows(tables, whole[0], added_s, noise_s, slower)
+    rows = _rows(tables, whole[0], added_s, slower, lines.changed, shows=shows)
     rows = [_named(row, sides[2], lines) for row in rows[:_MOST_ROWS]]
-    return CasePlaces(metric=loop, rows=rows, sentence=_sentence(rows, added_s, noise_s, slower), overhead=overhead)
+    return CasePlaces(
+        metric=loop, rows=rows, sentence=_sentence(rows, added_s, slower if shows else 1.0), overhead=overhead
+    )
 
 
 def _common_loop(ranks: Sequence[RankPlaces], metric: str) -> str:
@@ -197,7 +208,9 @@ def _all_slower(tables: Sequence[_Table], iteration_s: float) -> float:
     return max(1.0, median_low(ratios)) if len(ratios) > 2 else 1.0
 
 
-def _rows(tables: Sequence[_Table], whole_s: float, added_s: float, noise_s: float, slower: float) -> list[PlaceRow]:
+def _rows(
+    tables: Sequence[_Table], whole_s: float, added_s: float, slower: float, changed: Set[_At], *, shows: bool
+) -> list[PlaceRow]:
     if added_s <= 0:
         return []
     found: dict[_At, list[tuple[float, int]]] = defaultdict(list)
@@ -216,8 +229,10 @@ def _rows(tables: Sequence[_Table], whole_s: float, added_s: float, noise_s: flo
         what, lead = max(own.items(), key=lambda item: (item[1].added_s, item[0]))
         then_s, now_s = _then_s(cells), sum(cell.times_s[2] for cell in cells.values())
         largest_s, scatter = noises[_may_wait(what)]
-        noise = max(_NOISES * _noise_s(cells), largest_s, _DEVIATIONS * scatter * then_s)
-        by_time = share >= _LEAST_SHARE and beyond_s > noise and added_s > noise_s
+        noise = max(_NOISES * _noise_s(cells), scatter * then_s)
+        if at not in changed:
+            noise = max(noise, _DEVIATIONS * scatter * then_s, largest_s) if shows else math.inf
+        by_time = share >= _LEAST_SHARE and beyond_s > noise
         if not (counted and share >= _LEAST_COUNTED) and not by_time:
             continue
         everywhere = len(of_ranks) == len(tables) and min(of_ranks)[0] > beyond_s / 2
@@ -232,7 +247,11 @@ def _rows(tables: Sequence[_Table], whole_s: float, added_s: float, noise_s: flo
                 rank=None if everywhere or len(tables) == 1 else rank,
             )
         )
-    return sorted(rows, key=lambda row: (not (row.is_counted and row.share >= _LEAST_SHARE), -row.share))
+
+    def is_exact(row: PlaceRow) -> bool:
+        return row.share >= _LEAST_SHARE and (row.is_counted or not row.times_s[0])
+
+    return sorted(rows, key=lambda row: (not is_exact(row), -row.share))
 
 
 def _then_s(cells: Mapping[str, _Cell]) -> float:
@@ -281,7 +300,7 @@ def calls_text(row: PlaceRow) -> str:
     return f"{then} -> {now}" if any(row.calls) else "-"
 
 
-def _sentence(rows: Sequence[PlaceRow], added_s: float, noise_s: float, slower: float) -> str:
+def _sentence(rows: Sequence[PlaceRow], added_s: float, slower: float) -> str:
     if rows:
         row, others = rows[0], sum(row.share for row in rows[1:])
         calls = f" {calls_text(row)} calls" if row.is_counted else ""
@@ -290,6 +309,6 @@ def _sentence(rows: Sequence[PlaceRow], added_s: float, noise_s: float, slower: 
         more = f"; {format_percent(rest)} is in no single place" if rest > _LEAST_SHARE else ""
         told = f"{rank_text(row)}, {row.what}{calls}{changed}{more}"
         return f"{format_percent(row.share)} of the added {format_seconds(added_s)}: {told}"
-    if added_s > noise_s and slower >= _SLOWER:
+    if slower >= _SLOWER:
         return f"every place slower by about {format_percent(slower - 1)}"
     return "no place stands out"

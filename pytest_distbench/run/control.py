@@ -127,7 +127,8 @@ def explain_places(
     except DistbenchError as error:
         return CasePlaces(why_not=f"a launch that records places failed: {error}")
     worst = max(slower, key=lambda v: v.ratio or 0.0)
-    found = compare_places(now, then, again[0] if again else None, worst.metric)
+    added_s = (worst.current or 0.0) - (worst.baseline or 0.0) if worst.unit == "s" else None
+    found = compare_places(now, then, again[0] if again else None, worst.metric, added_s=added_s)
     return replace(found, launches=len(sides), took_s=time.monotonic() - began_at)
 
 

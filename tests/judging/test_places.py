@@ -41,6 +41,18 @@ def test_an_operator_that_is_called_more_often_at_a_line_is_named_with_its_share
     assert found.overhead == pytest.approx(1.5)
 
 
+def test_shares_are_of_what_was_judged_where_that_is_known_and_calls_need_no_more() -> None:
+    slower, usual = rank(USUAL | {(NORM, "aten::mm"): (24, 6)}), [rank(USUAL)]
+    disturbed = [rank(USUAL | {(READ, "aten::copy_"): (2, 9)})]
+
+    judged = compare_places([slower], usual, usual, "step", added_s=4 * MS)
+    assert judged.sentence.startswith("75 % of the added 4 ms: layers.py:9")
+    assert compare_places([slower], usual, usual, "other", added_s=4 * MS).sentence.startswith(
+        "100 % of the added 3 ms"
+    )
+    assert [row.place for row in compare_places([slower], usual, disturbed, "step", added_s=3 * MS).rows] == [NORM]
+
+
 def test_calls_that_differ_stand_before_a_place_that_takes_more_time() -> None:
     found = compared(rank(USUAL | {(NORM, "aten::mm"): (13, 4), (STEP, "Python"): (0, 4)}))
 
@@ -60,6 +72,19 @@ def test_a_place_by_time_alone_has_to_exceed_the_noise() -> None:
     assert [row.place for row in compared(rank(slow)).rows] == [STEP]
     assert compared(rank(slow), again=USUAL | {(READ, "aten::copy_"): (2, 4.5)}).rows == []
     assert compare_places([rank(slow)], [rank(USUAL)], None, "step").sentence == "no place stands out"
+
+
+def test_a_new_line_needs_no_noise_and_a_changed_one_its_own_alone() -> None:
+    slept, noisy = (("train.py", 6, "step"), "Python"), [rank(USUAL | {(READ, "aten::copy_"): (2, 9)})]
+    new = rank(USUAL | {slept: (0, 2)}, sources={**SOURCES, "train.py": [*MODEL[:5], "sleep()", *MODEL[5:]]})
+    changed = rank(USUAL | {(STEP, "Python"): (0, 3)}, sources={**SOURCES, "train.py": [*MODEL[:4], "line 5 + 1"]})
+
+    for now, place in ((new, slept[0]), (changed, STEP)):
+        assert [row.place for row in compare_places([now], [rank(USUAL)], noisy, "step", added_s=2 * MS).rows] == [
+            place
+        ]
+    unchanged = rank(USUAL | {slept: (0, 2)})
+    assert compare_places([unchanged], [rank(USUAL)], noisy, "step", added_s=2 * MS).rows == []
 
 
 def test_where_every_place_is_slower_none_is_named() -> None:
