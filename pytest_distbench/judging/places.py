@@ -236,6 +236,7 @@ def _rows(
         if not (counted and share >= _LEAST_COUNTED) and not by_time:
             continue
         everywhere = len(of_ranks) == len(tables) and min(of_ranks)[0] > beyond_s / 2
+        everywhere |= bool(counted) and all(at in t and what in t[at] and t[at][what].is_counted for t in tables)
         rows.append(
             PlaceRow(
                 place=(*at, ""),
@@ -244,7 +245,7 @@ def _rows(
                 times_s=(then_s, now_s),
                 share=share,
                 is_counted=bool(counted),
-                rank=None if everywhere or len(tables) == 1 else rank,
+                rank=None if everywhere else rank,
             )
         )
 

@@ -186,7 +186,8 @@ class PlaceRecorder(TorchDispatchMode):
     def _place(self, code: CodeType, instruction: int) -> Place:
         lines = [line for start, line in dis.findlinestarts(code) if start <= instruction and line is not None]
         file = str(Path(code.co_filename).relative_to(self._root))
-        return file, lines[-1] if lines else code.co_firstlineno, code.co_name
+        name = code.co_qualname.partition(".<")[0]  # of the function that a lambda or a comprehension is in
+        return file, lines[-1] if lines else code.co_firstlineno, name
 
 
 def is_own(file: str, root: str) -> bool:

@@ -114,6 +114,15 @@ def test_the_late_rank_has_the_place_and_not_the_one_that_waits_for_it() -> None
     assert found.sentence == "100 % of the added 5 ms: data.py:3 in read, in rank 1, Python"
 
 
+def test_a_place_is_of_a_rank_unless_all_have_it() -> None:
+    more = rank(USUAL | {(NORM, "aten::mm"): (24, 6)})
+    disturbed = rank(USUAL | {(NORM, "aten::mm"): (24, 30)})
+    usual = [rank(USUAL)] * 2
+
+    assert compare_places([more, disturbed], usual, usual, "step").rows[0].rank is None
+    assert compare_places([rank(USUAL), more], usual, usual, "step").rows[0].rank == 1
+
+
 def test_a_line_that_moved_is_no_change_and_a_new_one_is() -> None:
     moved = {**SOURCES, "layers.py": ["# more", "", *MODEL[:8], "new", *MODEL[8:]]}
     at = {(("layers.py", 12, "norm"), "aten::mm"): (12.0, 3.0), (("layers.py", 11, "norm"), "aten::mul"): (4.0, 2.0)}
