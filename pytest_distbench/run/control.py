@@ -26,13 +26,12 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Control, Finding, Step
 from pytest_distbench.run.against import Variant
 from pytest_distbench.run.confirm import (
-    MOST_PLACES_S,
     Allowance,
     Interleaved,
     Rerun,
+    for_places,
     in_time,
     judge_interleaved,
-    places_s,
 )
 from pytest_distbench.run.directory import place
 from pytest_distbench.run.kinds import kind_of
@@ -114,12 +113,11 @@ def explain_places(
         return None
     if why := _why_not_profiled(session, launched):
         return CasePlaces(why_not=why)
-    took_s = places_s(source.launches)
+    number, took_s = for_places(source.launches)
     if rerun is not None and took_s > rerun.budget.left_s:
         more_s = math.ceil(rerun.budget.seconds + took_s)
         return CasePlaces(why_not=f"it takes about {about(took_s)} more: --distbench-confirm=auto:{more_s}")
-    is_repeated = rerun is None or places_s(source.launches) <= MOST_PLACES_S
-    began_at, sides = time.monotonic(), [variant, None, *[variant] * is_repeated]
+    began_at, sides = time.monotonic(), [variant, None, variant][: 3 if rerun is None else number]
     launched = in_time(launched, [launch.wall_s for launch in source.launches])
     try:
         with session.alone(launched.world_size, takes_host=source.takes_host):

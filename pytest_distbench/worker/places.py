@@ -83,7 +83,7 @@ class PlaceRecorder(TorchDispatchMode):
             ended = time.perf_counter()
             self._left_s = ended - last[0] - (self._apart_s - last[1])  # for the next sample, or short ones have none
             wall_s = ended - began
-            seen = {key: [*values] for found in (self._operators, self._samples) for key, values in found.items()}
+            seen = {key: [*values] for found in (self._operators, self._samples) for key, values in [*found.items()]}
             self._iterations.append((wall_s, self._own_s - own_s, seen))
 
     def __torch_dispatch__(

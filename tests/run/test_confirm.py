@@ -28,9 +28,9 @@ from pytest_distbench.run.confirm import (
     Confirmer,
     Rerun,
     Suspect,
+    for_places,
     in_time,
     interleaved,
-    places_s,
 )
 from pytest_distbench.run.directory import Revision
 from pytest_distbench.run.request import CaseRequest, Settings
@@ -397,7 +397,7 @@ def test_time_for_places_is_set_aside_and_is_no_more_than_a_part_of_the_budget(w
     launches = [LaunchRecord(index=0, outcome="passed", wall_s=wall_s)]
     budget, small = Allowance(60.0), Allowance(8.0)
 
-    assert places_s(launches) == seconds
+    assert for_places(launches) == (round(seconds / wall_s), seconds)
     with budget.setting_aside(seconds), small.setting_aside(seconds):
         assert budget.aside_s == seconds
         assert small.aside_s == min(seconds, 2.0)

@@ -25,7 +25,7 @@ from pytest_distbench.records.run import CaseResult
 from pytest_distbench.run.against import Variant, find_links
 from pytest_distbench.run.confirm.case import Confirmation, Rerun, Suspect
 from pytest_distbench.run.confirm.evaluated import Evaluation
-from pytest_distbench.run.confirm.interleaved import MOST_PLACES_S, START_S, Allowance, Interleaved, in_time, places_s
+from pytest_distbench.run.confirm.interleaved import START_S, Allowance, Interleaved, for_places, in_time
 from pytest_distbench.run.confirm.rule import are_asked_about, can_be_confirmed, judge_interleaved
 from pytest_distbench.run.directory import Revision
 from pytest_distbench.run.request import CaseRequest, Settings
@@ -33,7 +33,6 @@ from pytest_distbench.run.sources import Source
 from pytest_distbench.store.baselines import NotRecorded, read_file, recordings
 
 __all__ = [
-    "MOST_PLACES_S",
     "SCREENING_LAUNCHES",
     "START_S",
     "Allowance",
@@ -43,9 +42,9 @@ __all__ = [
     "Interleaved",
     "Rerun",
     "Suspect",
+    "for_places",
     "in_time",
     "judge_interleaved",
-    "places_s",
 ]
 
 

@@ -25,15 +25,17 @@ _SLOWER = 10.0  # an interleaved launch may take so many times what this tree's 
 _GRACE_S = 30.0
 
 
-MOST_PLACES_S = 12.0  # three launches, one of them for the noise, may take so long after a verdict; else there are two
-
 _ASIDE = 4  # no more than one part in so many of the time is set aside for them
 
 
-def places_s(launches: Sequence[LaunchRecord]) -> float:
-    """How long the launches take that find the places of a regression."""
+_MOST_PLACES_S = 12.0  # three launches, one of them for the noise, may take so long after a verdict; else there are two
+
+
+def for_places(launches: Sequence[LaunchRecord]) -> tuple[int, float]:
+    """How many launches find the places of a regression, and how long they take."""
     each_s = statistics.median([launch.wall_s for launch in launches] or [0.0])
-    return 3 * each_s if 3 * each_s <= MOST_PLACES_S else 2 * each_s
+    number = 3 if 3 * each_s <= _MOST_PLACES_S else 2
+    return number, number * each_s
 
 
 class Allowance:
