@@ -135,7 +135,7 @@ def compare_places(
     Args:
         now: launches by rank, as those of the baseline.
         then: the first of the baseline.
-        again: the second. None: there is no noise to exceed, and calls alone name a place.
+        again: the second. None: there is no noise to exceed, so calls and new lines alone name a place.
         metric: what regressed.
         added_s: by how much, as A/B measured it; None: shares are of what was recorded.
     """
@@ -148,7 +148,7 @@ def compare_places(
     tables = [_table(ranks, lines) for ranks in zip(*sides, strict=True)]
     whole = [max(rank.iteration_s for rank in side) for side in sides]
     recorded_s, noise_s = whole[2] - fmean(whole[:2]), abs(whole[0] - whole[1])
-    shows = has_noise and recorded_s > noise_s  # that it is slower
+    shows = recorded_s > noise_s if has_noise else None  # whether it is slower here too
     added_s = added_s if added_s is not None and added_s > 0 and loop == metric else recorded_s
     overhead = fmean(rank.wall_s / rank.iteration_s for side in sides for rank in side)
     _explain_waits(tables)
@@ -209,7 +209,7 @@ def _all_slower(tables: Sequence[_Table], iteration_s: float) -> float:
 
 
 def _rows(
-    tables: Sequence[_Table], whole_s: float, added_s: float, slower: float, changed: Set[_At], *, shows: bool
+    tables: Sequence[_Table], whole_s: float, added_s: float, slower: float, changed: Set[_At], *, shows: bool | None
 ) -> list[PlaceRow]:
     if added_s <= 0:
         return []
@@ -232,6 +232,8 @@ def _rows(
         noise = max(_NOISES * _noise_s(cells), scatter * then_s)
         if at not in changed:
             noise = max(noise, _DEVIATIONS * scatter * then_s, largest_s) if shows else math.inf
+        elif shows is None and then_s:
+            noise = math.inf
         by_time = share >= _LEAST_SHARE and beyond_s > noise
         if not (counted and share >= _LEAST_COUNTED) and not by_time:
             continue

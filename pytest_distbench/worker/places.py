@@ -144,7 +144,7 @@ class PlaceRecorder(TorchDispatchMode):
         while frame is not None and (kind := self._kind(frame.f_code)) != "own":
             if kind == BACKWARD:
                 return BACKWARD
-            if kind:
+            if kind and not (found.startswith(WAITING) and not kind.startswith(WAITING)):  # wrappers are around it
                 found = kind
             frame = frame.f_back
         return found

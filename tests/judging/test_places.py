@@ -83,6 +83,8 @@ def test_a_new_line_needs_no_noise_and_a_changed_one_its_own_alone() -> None:
         assert [row.place for row in compare_places([now], [rank(USUAL)], noisy, "step", added_s=2 * MS).rows] == [
             place
         ]
+    assert compare_places([new], [rank(USUAL)], None, "step").rows[0].place == slept[0]
+    assert compare_places([changed], [rank(USUAL)], None, "step").rows == []
     unchanged = rank(USUAL | {slept: (0, 2)})
     assert compare_places([unchanged], [rank(USUAL)], noisy, "step", added_s=2 * MS).rows == []
 

@@ -10,10 +10,13 @@ from types import ModuleType
 import pytest
 import torch
 
-from pytest_distbench.records.places import BACKWARD, OUTSIDE, LoopPlaces
+from pytest_distbench.records.places import BACKWARD, OUTSIDE, WAITING, LoopPlaces
+from pytest_distbench.worker import places
 from pytest_distbench.worker.places import PlaceRecorder, root_of, sources_below
 
 SOURCE = """
+import contextlib
+import threading
 import time
 
 import torch
@@ -36,6 +39,15 @@ def step(x, w):
 
 def sleep():
     time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def guard():
+    yield
+
+
+def wait():
+    guard()(threading.Event().wait)(0.02)
 
 
 def compute():
@@ -102,6 +114,15 @@ def test_time_without_operators_is_sampled(module: ModuleType, function: str) ->
     assert longest.what == "Python"
     assert longest.calls == 0
     assert longest.time_s > found.iteration_s / 2
+
+
+def test_a_library_that_waits_does_so_under_whatever_wraps_it(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "_WAITS", ("threading.py",))
+    found = recorded(module, "wait")
+
+    assert max(found.spots, key=lambda spot: spot.time_s).what == f"{WAITING}Event.wait"
 
 
 def test_the_repository_of_a_file_is_the_folder_with_git_and_has_the_lines_of_its_modules(module: ModuleType) -> None:
