@@ -32,7 +32,7 @@ ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
 
 BUDGETS = {
-    "README.md": 1094,  # what it catches, wrong layouts among it; two commands, an unchanged script
+    "README.md": 1110,  # what it catches, wrong layouts among it; two commands, an unchanged script
     "first-day.md": 1100,
     "scripts.md": 1300,
     "numbers.md": 900,
@@ -78,7 +78,7 @@ def test_a_page_keeps_to_its_words() -> None:
     # weights, options, rows of logs, advisory=timings, steps of CI
     assert words([page for page in site if page.name in GENERATED]) <= 9_070
     # what a training leaves behind; where numbers are; frameworks; limitations; the first wrong module; float64
-    assert words([page for page in site if page.name not in GENERATED]) <= 33_910
+    assert words([page for page in site if page.name not in GENERATED]) <= 33_925
 
 
 def test_the_sidebar_has_the_groups_and_labels_of_the_readme() -> None:
