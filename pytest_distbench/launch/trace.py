@@ -20,6 +20,7 @@ import msgspec
 from pytest_distbench.errors import ReadingError
 from pytest_distbench.records.iteration import BusyCommunication, iteration_name
 from pytest_distbench.records.launch_files import open_left
+from pytest_distbench.records.places import RankPlaces
 from pytest_distbench.records.plan import LaunchPlan
 
 Event = dict[str, Any]
@@ -81,6 +82,18 @@ def read_traces(plan: LaunchPlan) -> list[LoopTrace]:
                 found.append(LoopTrace(rank=rank, loop=loop, events=events))
         except (OSError, msgspec.DecodeError, KeyError) as error:
             raise ReadingError(f"the profiler's trace of rank {rank} is incomplete: {error}") from None
+    return found
+
+
+def read_places(plan: LaunchPlan) -> list[RankPlaces]:
+    """Where the ranks of a launch that has passed spent their time, by rank."""
+    found = []
+    for rank in range(plan.processes):
+        try:
+            with open_left(plan.files.places(rank)) as file:
+                found.append(msgspec.json.decode(file.read(), type=RankPlaces))
+        except (OSError, msgspec.DecodeError) as error:
+            raise ReadingError(f"rank {rank} recorded no places: {error}") from None
     return found
 
 

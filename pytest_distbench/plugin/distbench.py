@@ -37,7 +37,7 @@ from pytest_distbench.records.wire import XFAILED
 from pytest_distbench.report import escape
 from pytest_distbench.report.verdicts import lost_text, remark_lines
 from pytest_distbench.run.confirm import Evaluation, Rerun, Suspect
-from pytest_distbench.run.control import plant, trace_case
+from pytest_distbench.run.control import explain_places, plant, trace_case
 from pytest_distbench.run.loop import Session
 from pytest_distbench.run.references import Nothing, Stored
 from pytest_distbench.run.request import CaseRequest, Settings
@@ -360,7 +360,9 @@ class Distbench:
             if known.trace is None:
                 with _terminal(self._node.config, self._session.settings):
                     known.trace = trace_case(self._session, known.request, known.source, result, self._rerun)
-        return replace(result, trace=run.trace)
+        with _terminal(self._node.config, self._session.settings):
+            places = explain_places(self._session, run.request, run.source, result, self._rerun)
+        return replace(result, trace=run.trace, places=places)
 
     def _derived_samples(
         self, given: Arguments, metric: Sample, values: object, runs: Sequence[Run]

@@ -146,6 +146,10 @@ class LaunchFiles:
         """The same of all its loops, gzipped, in a folder that stays."""
         return self.directory / f"rank{rank}.json.gz"
 
+    def places(self, rank: int) -> Path:
+        """Where the iterations of its loops spend their time, by line of the code."""
+        return self.directory / f"places{rank}.json"
+
     def loops(self, rank: int) -> Path:
         """The keys of these loops; written when the rank has written all of its traces."""
         return self.directory / f"loops{rank}.json"

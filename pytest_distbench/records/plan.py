@@ -222,8 +222,9 @@ class LaunchRequest(Record, frozen=True, kw_only=True):
     device: Literal["cpu", "cuda"]
     timeout_s: float
     delay: float = 0.0  # what is timed takes longer by this share of itself: a slowdown that is planted
-    profiled: Literal["", "loops", "whole"] = ""
-    """What torch's profiler looks at in its ranks, for a trace: its clocks are no measurements then."""
+    profiled: Literal["", "loops", "whole", "places"] = ""
+    """What torch's profiler looks at in its ranks, for a trace, or that places are recorded: its clocks are no
+    measurements then."""
     cores: int | None = None
     """Of this host, where there are fewer of them than ranks, and the test has asked for it: it is oversubscribed."""
     cpus: float | None = None

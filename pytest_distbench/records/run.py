@@ -15,6 +15,7 @@ from pytest_distbench.records.iteration import CaseTrace, Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, OfKind
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import Bound, Sample, Scalar, metric_name
+from pytest_distbench.records.places import CasePlaces
 from pytest_distbench.records.reasons import Reason, ReasonCode, Severity, VerdictName, reason
 from pytest_distbench.records.record import Number, Record, replace
 
@@ -238,6 +239,8 @@ class CaseResult(Record, frozen=True, kw_only=True):
     control: Control | None = None  # what was detected of an injected slowdown; None: none was injected
     trace: CaseTrace | None = None
     """Of a launch more, under torch's profiler, which nothing else here is of; None: none was asked for."""
+    places: CasePlaces | None = None
+    """What explains a timing that A/B found regressed; None: no timing was, or it cannot be looked at."""
     xfail_perf: str = ""  # why a regression is expected: the marker's reason, or the baseline's; empty: it is not
     advisory: str = ""  # why its verdicts do not fail its test: the marker's reason, or the option; empty: they do
     is_advisory_of_timings: bool = False  # so are those of timings and memory alone; others fail it

@@ -22,6 +22,7 @@ from pytest_distbench.judging.comparison import unjudged, value_by
 from pytest_distbench.judging.deciders import NO_BASELINE
 from pytest_distbench.judging.fingerprint_rule import communication_texts
 from pytest_distbench.judging.outcome import LONGEST_LINE, detection, launch_headline, planted_ratio, telling
+from pytest_distbench.judging.places import calls_text, rank_text
 from pytest_distbench.judging.terms import software_changes
 from pytest_distbench.judging.words import change, current, metric_text, reference, statistic_text, threshold
 from pytest_distbench.launch.starters import LAUNCHERS, how_started
@@ -35,9 +36,10 @@ from pytest_distbench.records.reasons import REASONS, ReasonCode, Severity
 from pytest_distbench.records.run import STATISTICS, CaseResult, Finding
 from pytest_distbench.report import Line, escape, layout
 from pytest_distbench.report.tables import COLUMNS
-from pytest_distbench.units import about, counted, format_change, plural, quantity
+from pytest_distbench.units import about, counted, format_change, format_percent, format_seconds, plural, quantity
 
 _SHOWN_METRICS = 6
+_PLACES_HEADER = (" " * 9, "place", "what", "calls", "time", "share", "changed at")
 _CONTROL_HEADER = ("", "test", "metric", "slowdown", "injected", "measured", "launches", "time")
 
 
@@ -257,6 +259,7 @@ def explanation(result: CaseResult, *, command: str, platforms: Sequence[str], r
                 lines += ["", *table]
             lines += ["", *told[:_MOST_REASONS]]
             lines += cause_lines(result) if is_number else []
+            lines += place_lines(result)
             lines += [*_not_timed(result), *comparison_lines(result, recorded_at=recorded_at)]
             lines += [f"reproduce  {command}", *filter(None, [_why_not_accepted(result)])]
             if accept := accept_command(result, command):
@@ -282,6 +285,23 @@ def cause_lines(result: CaseResult) -> list[str]:
     """What may explain the failure, and an empty line; nothing where nothing does."""
     lines = [line for cause in result.causes for line in (cause.reason, *(f"  {more}" for more in cause.differences))]
     return [*lines, ""] if lines else []
+
+
+def place_lines(result: CaseResult) -> list[str]:
+    """Where in the code a timing that regressed takes its time, and an empty line."""
+    if (found := result.places) is None:
+        return []
+    if found.why_not:
+        return [escape(f"where      not known: {found.why_not}"), ""]
+    rows = []
+    for row in found.rows:
+        times = " -> ".join(map(format_seconds, row.times_s))
+        share = format_percent(row.share)
+        rows.append(("", rank_text(row), row.what, calls_text(row), times, share, row.changed_at))
+    table = layout(_PLACES_HEADER, rows, left=3) if rows else []
+    took = f"{found.launches} more launches in {about(found.took_s)}, which are not judged"
+    slower = f"an iteration took {found.overhead:.1f} times as long in them"
+    return [escape(f"where      {found.sentence}"), *table, f"           by {took}; {slower}", ""]
 
 
 def launch_text(result: CaseResult, *, rerun_command: str) -> str:

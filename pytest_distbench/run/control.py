@@ -6,10 +6,12 @@ asks for it, they are interleaved with launches of this tree without the delay. 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pytest_distbench.errors import DistbenchError
+from pytest_distbench.judging.places import compare_places
 from pytest_distbench.judging.screening import is_clock
 from pytest_distbench.judging.terms import Terms, accepted_changes
 from pytest_distbench.judging.thresholds import LOOKS
@@ -19,11 +21,19 @@ from pytest_distbench.records.iteration import CANDIDATE, CaseTrace
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.options import BY_TOLERANCE
+from pytest_distbench.records.places import CasePlaces
 from pytest_distbench.records.plan import LaunchRequest, Ranks
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Control, Finding, Step
 from pytest_distbench.run.against import Variant
-from pytest_distbench.run.confirm import Allowance, Interleaved, Rerun, in_time, judge_interleaved
+from pytest_distbench.run.confirm import (
+    Allowance,
+    Interleaved,
+    Rerun,
+    for_places,
+    in_time,
+    judge_interleaved,
+)
 from pytest_distbench.run.directory import place
 from pytest_distbench.run.kinds import kind_of
 from pytest_distbench.run.loop import Session
@@ -32,6 +42,7 @@ from pytest_distbench.run.request import CaseRequest, Settings
 from pytest_distbench.run.sources import PairedLaunches, Source
 from pytest_distbench.store.baselines import NotRecorded
 from pytest_distbench.store.files import replace_file
+from pytest_distbench.units import about
 
 SUFFIX = ".trace.json.gz"
 
@@ -54,13 +65,8 @@ def trace_case(
     launched = request.launched
     if launched is None or not wants_trace(session.settings, result):
         return None
-    variant = session.launching.compared_with if rerun is None else rerun.beside.get(request.case.key)
-    if not source.references:
-        variant = None
-    why = kind_of(launched.work).why_no_ranks
-    if not why and session.launching.hosting(launched.work).hosts == "many":
-        why = "its ranks are of several hosts"
-    if why:
+    variant = _other_side(session, request, source, rerun)
+    if why := _why_not_profiled(session, launched):
         return CaseTrace(why_not=why)
     traced: dict[str, Side] = {}
     troubles = []
@@ -93,6 +99,54 @@ def trace_case(
         return CaseTrace(why_not=str(error))
     sides = {name: busy_communication(side[2]) for name, side in traced.items()}
     return CaseTrace(path=str(path), of_ranks=[*map(str, folders)], sides=sides, why_not="; ".join(troubles))
+
+
+def explain_places(
+    session: Session, request: CaseRequest, source: Source, result: CaseResult, rerun: Rerun | None
+) -> CasePlaces | None:
+    """Launch both sides of a timing that A/B found regressed under a recorder of places; None where none was.
+
+    The baseline runs twice, for the noise, where that is short enough. Whatever goes wrong is told in what is returned.
+    """
+    launched, variant = request.launched, _other_side(session, request, source, rerun)
+    slower = _slower_by_ab(result)
+    if launched is None or variant is None or not slower or result.xfail_perf:
+        return None
+    if why := _why_not_profiled(session, launched):
+        return CasePlaces(why_not=why)
+    number, took_s = for_places(source.launches)
+    if rerun is not None and took_s > rerun.budget.left_s:
+        more_s = math.ceil(rerun.budget.seconds + took_s)
+        return CasePlaces(why_not=f"it takes about {about(took_s)} more: --distbench-confirm=auto:{more_s}")
+    began_at, sides = time.monotonic(), [variant, None, variant][: 3 if rerun is None else number]
+    launched = in_time(launched, [launch.wall_s for launch in source.launches])
+    try:
+        with session.alone(launched.world_size, takes_host=source.takes_host):
+            then, now, *again = [session.launching.places(launched, len(source), side) for side in sides]
+    except DistbenchError as error:
+        return CasePlaces(why_not=f"a launch that records places failed: {error}")
+    worst = max(slower, key=lambda v: v.ratio or 0.0)
+    added_s = (worst.current or 0.0) - (worst.baseline or 0.0) if worst.unit == "s" else None
+    found = compare_places(now, then, again[0] if again else None, worst.metric, added_s=added_s)
+    return replace(found, launches=len(sides), took_s=time.monotonic() - began_at)
+
+
+def _slower_by_ab(result: CaseResult) -> list[Finding]:
+    regressed = [v for v in result.verdicts if v.kind == "regressed" and v.statistic.startswith("A/B")]
+    return [v for v in regressed if is_clock(v, v.unit) or v.unit == "s"]
+
+
+def _other_side(session: Session, request: CaseRequest, source: Source, rerun: Rerun | None) -> Variant | None:
+    """What a case was compared with on the spot."""
+    variant = session.launching.compared_with if rerun is None else rerun.beside.get(request.case.key)
+    return variant if source.references else None
+
+
+def _why_not_profiled(session: Session, launched: LaunchRequest) -> str:
+    why = kind_of(launched.work).why_no_ranks
+    if not why and session.launching.hosting(launched.work).hosts == "many":
+        why = "its ranks are of several hosts"
+    return why
 
 
 HERE = Variant(revision=None, interpreter=None)  # this tree, without the delay

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -25,13 +26,14 @@ from pytest_distbench.launch.evidence import read_sign
 from pytest_distbench.launch.fates import mask_record
 from pytest_distbench.launch.starters import LAUNCHERS, Hosting, Launcher, LauncherKind, LauncherSetup
 from pytest_distbench.launch.supervise import Side
-from pytest_distbench.launch.trace import LoopTrace, read_traces
+from pytest_distbench.launch.trace import LoopTrace, read_places, read_traces
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.locks import turn_of_a_launch
 from pytest_distbench.machine.secrets import mask_values, secret_values
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.launch_files import is_of_a_group
 from pytest_distbench.records.metric import UNASKED, metric_name
+from pytest_distbench.records.places import RankPlaces
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, LaunchRequest, Ranks, Work
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.against import (
@@ -50,6 +52,8 @@ from pytest_distbench.run.kinds import AroundSetup, Surroundings, devices, kind_
 from pytest_distbench.run.request import Settings
 from pytest_distbench.worker import bodies
 from pytest_distbench.worker.reads import read_notes
+
+_Profiled = TypeVar("_Profiled")
 
 
 @dataclass
@@ -274,13 +278,28 @@ class Launching:
             ReadingError: the launch did not pass, or its traces are not whole, or nothing is in them.
         """
         self.on_progress("trace")
-        found = self._profile(replace(request, profiled="loops"), index, variant)
-        found = found or self._profile(replace(request, profiled="whole"), index, variant)
+        found = self._profile(replace(request, profiled="loops"), index, variant, read_traces)
+        found = found or self._profile(replace(request, profiled="whole"), index, variant, read_traces)
         if all(trace.is_empty for trace in found):
             raise ReadingError("the profiler recorded nothing: the body runs nothing of torch")
         return found
 
-    def _profile(self, request: LaunchRequest, index: int, variant: Variant | None) -> list[LoopTrace]:
+    def places(self, request: LaunchRequest, index: int, variant: Variant | None) -> list[RankPlaces]:
+        """Where the ranks of one launch more spend their time, of this tree or of a variant. Nothing else is left.
+
+        Raises:
+            ReadingError: the launch did not pass, or a rank recorded nothing.
+        """
+        self.on_progress("places")
+        return self._profile(replace(request, profiled="places"), index, variant, read_places)
+
+    def _profile(
+        self,
+        request: LaunchRequest,
+        index: int,
+        variant: Variant | None,
+        read: Callable[[LaunchPlan], list[_Profiled]],
+    ) -> list[_Profiled]:
         with self._room():
             plan = self._plan(request, index, variant or self.compared_with)
             try:
@@ -294,7 +313,7 @@ class Launching:
                 assert record is not None
                 if record.outcome != "passed":
                     raise ReadingError(mask_record(record, _secrets(plan)).reason.splitlines()[0])
-                return read_traces(plan)
+                return read(plan)
             finally:
                 shutil.rmtree(plan.directory, ignore_errors=True)
 

@@ -24,7 +24,7 @@ from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding
 from pytest_distbench.run.against import Variant
-from pytest_distbench.run.confirm import Confirmation, Confirmer, Rerun, Suspect, in_time
+from pytest_distbench.run.confirm import Confirmation, Confirmer, Rerun, Suspect, for_places, in_time
 from pytest_distbench.run.kinds import kind_of
 from pytest_distbench.run.launching import Launching
 from pytest_distbench.run.references import Nothing, Paired, Pending, Stored
@@ -287,7 +287,7 @@ class Session:
         exchanged = dataclasses.replace(suspect.variant, is_exchanged=True)
         old = self.confirmer.of_its_time(suspect.variant)
         alone = self.alone(request.case.world_size, takes_host=source.takes_host)
-        with rerun.budget.waiting(alone):
+        with rerun.budget.setting_aside(for_places(suspect.launches)[1]), rerun.budget.waiting(alone):
             turn = self.launching.turn
             self.launching.turn = lambda: rerun.budget.waiting(turn())  # nobody pays for the time of others
             confirmation, left_s = Confirmation(request, suspect, rerun), rerun.budget.left_s

@@ -90,12 +90,15 @@ class Member:
         self._unfinished: list[str] = []
 
     def _make_profiler(self, plan: LaunchPlan) -> Profiler:
+        from pytest_distbench.worker.places import root_of
         from pytest_distbench.worker.profiler import Profiler  # torch's is not imported in a judged launch
 
+        work = plan.work
         return Profiler(
             files=plan.files,
             rank=self.rank,
             is_whole=plan.profiled == "whole",
+            root=root_of(work.body.file) if plan.profiled == "places" and isinstance(work, Ranks) else "",
             is_on_device=self.device.type == "cuda",
             synchronize=self.synchronize,
             barrier=self.barrier,

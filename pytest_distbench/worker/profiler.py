@@ -1,4 +1,4 @@
-"""Profiler: torch's own, in a rank of a launch for a trace; no other launch imports it.
+"""Profiler: torch's own in a rank of a launch for a trace, or a recorder of places; no other launch imports it.
 
 It looks at a few timed iterations of each loop; without a loop at training steps, from the third on; without
 either at all of a body for :data:`WHOLE_CPU_S`, in a launch of its own: what begins under one profiler and ends under
@@ -8,16 +8,19 @@ the next has crashed torch 2.13.
 from __future__ import annotations
 
 import contextlib
+import functools
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from pytest_distbench.records.iteration import TRAINING_STEP, WHOLE, iteration_name, name_in_trace
 from pytest_distbench.records.launch_files import LaunchFiles
+from pytest_distbench.worker import places
 from pytest_distbench.worker.clock.clocks import Steps, Stopwatch
 from pytest_distbench.worker.steps import training_steps
 
@@ -29,22 +32,42 @@ WHOLE_CPU_S = 0.2
 _STEADY_STEP = 3  # the first steps also build
 
 
+class _Instrument(Protocol):
+    """What looks at the iterations of one loop."""
+
+    def start(self) -> None: ...
+
+    def iteration(self, name: str) -> AbstractContextManager[object]: ...
+
+    def stop(self) -> None: ...
+
+
+class _Trace(profile):
+    def iteration(self, name: str) -> AbstractContextManager[object]:
+        return record_function(name)
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Profiler:
-    """Profiles one rank, loop after loop; ``is_whole``: all of the body. Traces go to the launch's files."""
+    """Profiles one rank, loop after loop. What it finds goes to the launch's files.
+
+    ``is_whole``: all of the body. ``root``: it records places below this folder, and makes no trace; empty: a trace.
+    """
 
     files: LaunchFiles
     rank: int
     is_whole: bool
+    root: str = ""
     is_on_device: bool
     synchronize: Callable[[], None]
     barrier: Callable[[], None]
     in_loop: Callable[[], bool]
-    _running: profile | None = None
-    _iteration: record_function | None = None
+    _running: _Instrument | None = None
+    _iteration: AbstractContextManager[object] | None = None
     _seen: int = 0
     _training_steps: int = 0
     _loops: list[str] = field(default_factory=list)
+    _places: list[places.PlaceRecorder] = field(default_factory=list)
 
     @contextlib.contextmanager
     def body(self) -> Iterator[None]:
@@ -60,6 +83,8 @@ class Profiler:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
             signal.signal(signal.SIGVTALRM, before)
             self.end_loop()
+        if self.root:
+            self.files.places(self.rank).write_bytes(places.encode(self._places, self.root))
         self.files.loops(self.rank).write_bytes(msgspec.json.encode(self._loops))
 
     def watch(self, watch: Stopwatch, loop: str) -> Stopwatch:
@@ -86,17 +111,20 @@ class Profiler:
         self._begin_iteration(loop)
 
     def end_iteration(self) -> None:
-        """End its measured part; after :data:`ITERATIONS` the profiler stops."""
+        """End its measured part; after so many the profiler stops."""
         if self._iteration is None:
             return
         self._iteration.__exit__(None, None, None)
         self._iteration = None
         self._seen += 1
-        if self._seen == ITERATIONS:
+        if self._seen == (places.RECORDED if self.root else ITERATIONS):
             self.end_loop()
 
     def end_loop(self) -> None:
-        if (stopped := self._stop()) is not None:
+        stopped = self._stop()
+        if isinstance(stopped, places.PlaceRecorder):
+            self._places.append(stopped)
+        elif isinstance(stopped, _Trace):
             stopped.export_chrome_trace(str(self.files.trace(self.rank, len(self._loops) - 1)))
 
     def _begin_loop(self, loop: str) -> None:
@@ -104,12 +132,14 @@ class Profiler:
         self._loops.append(loop)
         self._seen = 0
         self.synchronize()
-        self._running = profile(activities=[ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * self.is_on_device])
+        activities = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * self.is_on_device]
+        recorder = functools.partial(places.PlaceRecorder, loop, self.root, self.synchronize)
+        self._running = recorder() if self.root else _Trace(activities=activities)
         self._running.start()
 
     def _begin_iteration(self, loop: str) -> None:
         if self._running is not None:
-            self._iteration = record_function(iteration_name(loop, self._seen))
+            self._iteration = self._running.iteration(iteration_name(loop, self._seen))
             self._iteration.__enter__()
 
     def _step(self) -> None:
@@ -123,7 +153,7 @@ class Profiler:
             self.end_iteration()
             self._begin_iteration(TRAINING_STEP)
 
-    def _stop(self) -> profile | None:
+    def _stop(self) -> _Instrument | None:
         if self._iteration is not None:
             self._iteration.__exit__(None, None, None)
             self._iteration = None

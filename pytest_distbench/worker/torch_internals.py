@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore, distributed_c10d  # type: ignore[attr-defined] # exported at run time only
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 
 _DUMPS = {"": "_dump_fr_trace_json", "nccl": "_dump_nccl_trace_json"}
 """torch's recorders: NCCL has its own, and is not in that of the other backends."""
@@ -411,6 +412,12 @@ def graph_nodes() -> int | None:
     """Operations that autograd has recorded so far in this thread, or None if torch does not tell."""
     count = getattr(torch._C._autograd, "_get_sequence_nr", None)
     return int(count()) if count is not None else None
+
+
+def forward_of_backward() -> int | None:
+    """The number that :func:`graph_nodes` had before the operation whose backward pass runs in this thread now."""
+    running = getattr(torch._C, "_current_autograd_node", lambda: None)()
+    return None if running is None else int(running._sequence_nr())
 
 
 def in_backward() -> bool:

@@ -11,6 +11,7 @@ from support.results import PAIRED, point, result, verdict
 from pytest_distbench.judging.outcome import Strictness, conclude, launch_headline
 from pytest_distbench.launch.starters import LAUNCHERS
 from pytest_distbench.records.launch import ErrorReport, LaunchRecord, RankFate
+from pytest_distbench.records.places import OUTSIDE, CasePlaces, PlaceRow
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import STATISTICS, CaseResult, Finding
 from pytest_distbench.report.verdicts import explanation, launch_text, remark_lines
@@ -193,3 +194,26 @@ def test_a_regression_has_its_columns_and_what_accepts_it() -> None:
         "record it:  pytest x --distbench-update=new",
     )
     assert text.splitlines() == ["no baseline for cpu-x (have: gpu-y)", "", looked, record]
+
+
+def test_a_timing_that_regressed_names_the_places_that_explain_it() -> None:
+    row = PlaceRow(
+        place=("layers.py", 9, "norm"), what="aten::mm", calls=(12, 24), times_s=(0.0031, 0.00623), share=0.92,
+        changed_at="train.py:31",
+    )  # fmt: skip
+    late = replace(row, place=OUTSIDE, what="Python", calls=(0, 0), share=0.08, rank=1, changed_at="")
+    sentence = "92 % of the added 3.4 ms: layers.py:9 in norm"
+    places = CasePlaces(sentence=sentence, rows=[row, late], overhead=1.84, launches=3, took_s=9.2)
+    text = told(result(verdict("beyond-threshold"), places=places)).splitlines()
+    start = text.index(f"where      {sentence}")
+
+    assert [" ".join(line.split()) for line in text[start + 1 : start + 6]] == [
+        "place what calls time share changed at",
+        "layers.py:9 in norm aten::mm 12 -> 24 3.1 ms -> 6.23 ms 92 % train.py:31",
+        "outside of the repository, in rank 1 Python - 3.1 ms -> 6.23 ms 8 %",
+        "by 3 more launches in 9 s, which are not judged; an iteration took 1.8 times as long in them",
+        "",
+    ]
+    missing = told(result(verdict("beyond-threshold"), places=CasePlaces(why_not="a pool")))
+    assert "where      not known: a pool\n" in missing
+    assert "where " not in told(result(verdict("beyond-threshold")))

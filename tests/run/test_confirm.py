@@ -22,7 +22,16 @@ from pytest_distbench.records.metric import Sample
 from pytest_distbench.records.plan import BodyReference, LaunchRequest, Ranks
 from pytest_distbench.records.record import replace
 from pytest_distbench.run.against import Variant
-from pytest_distbench.run.confirm import Allowance, Confirmation, Confirmer, Rerun, Suspect, in_time, interleaved
+from pytest_distbench.run.confirm import (
+    Allowance,
+    Confirmation,
+    Confirmer,
+    Rerun,
+    Suspect,
+    for_places,
+    in_time,
+    interleaved,
+)
 from pytest_distbench.run.directory import Revision
 from pytest_distbench.run.request import CaseRequest, Settings
 from pytest_distbench.run.sources import Source
@@ -381,3 +390,16 @@ def test_a_reason_against_interleaving_takes_the_place_of_a_suspect(store: Basel
 
     with pytest.raises(NotRecorded, match="its ranks are of several hosts"):
         confirmer(tmp_path).suspect(REQUEST, source, path, found, entry(1.0, 1.1), comparisons=1, made_of=())
+
+
+@pytest.mark.parametrize(("wall_s", "seconds"), [(1.0, 3.0), (4.0, 12.0), (5.0, 10.0)])
+def test_time_for_places_is_set_aside_and_is_no_more_than_a_part_of_the_budget(wall_s: float, seconds: float) -> None:
+    launches = [LaunchRecord(index=0, outcome="passed", wall_s=wall_s)]
+    budget, small = Allowance(60.0), Allowance(8.0)
+
+    assert for_places(launches) == (round(seconds / wall_s), seconds)
+    with budget.setting_aside(seconds), small.setting_aside(seconds):
+        assert budget.aside_s == seconds
+        assert small.aside_s == min(seconds, 2.0)
+        assert budget.left_s <= 60.0 - seconds
+    assert budget.left_s > 60.0 - seconds

@@ -1,7 +1,8 @@
-"""Which cases get a trace, and what is told of those that get none. The launches are real in tests/end_to_end."""
+"""Which cases get a trace or places, and what is told of those that get none. tests/end_to_end has real launches."""
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,9 +10,13 @@ import pytest
 from support.projects import TEST, Project, run
 from support.results import result, verdict
 
+from pytest_distbench.errors import ReadingError
 from pytest_distbench.records.launch import LaunchRecord
+from pytest_distbench.records.places import CasePlaces
+from pytest_distbench.records.plan import BodyReference, Command, LaunchRequest, Ranks, Work
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.run.control import wants_trace
+from pytest_distbench.run.control import explain_places, wants_trace
+from pytest_distbench.run.sources import Made
 from pytest_distbench.store.files import read_run_record
 
 FAILED = [LaunchRecord(index=0, outcome="failed", wall_s=1.0)]
@@ -58,3 +63,48 @@ def test_a_launch_whose_ranks_leave_no_traces_is_told_and_the_verdict_stands(pro
     assert case.trace.path == ""
     assert len(case.launches) == 1
     assert not (made.path / ".distbench").exists()
+
+
+SLOWER = verdict("beyond-threshold", statistic="A/B")
+BODY = Ranks(body=BodyReference(module="m", file="m.py", function="f"))
+
+
+def places(case: CaseResult, work: Work = BODY, *, left_s: float | None = None) -> Any:
+    def fail(*_: object) -> None:
+        raise ReadingError("it hung")
+
+    launches = [LaunchRecord(index=0, outcome="passed", wall_s=1.0)]
+    launched = LaunchRequest(work=work, world_size=2, backend="gloo", device="cpu", timeout_s=60.0)
+    launching = SimpleNamespace(compared_with="HEAD", places=fail, hosting=lambda work: SimpleNamespace(hosts="one"))
+    session: Any = SimpleNamespace(launching=launching, alone=lambda *_, **__: contextlib.nullcontext())
+    source = Made(launches)
+    source.references += launches
+    request: Any = SimpleNamespace(launched=launched, case=case.case)
+    budget = SimpleNamespace(seconds=90.0, left_s=left_s)
+    rerun: Any = None if left_s is None else SimpleNamespace(beside={case.case.key: "c1"}, budget=budget)
+    return explain_places(session, request, source, case, rerun)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        result(verdict("beyond-threshold")),
+        result(verdict("within-threshold", statistic="A/B")),
+        result(verdict("noise", statistic="A/B")),
+        result(verdict("beyond-threshold", statistic="A/B", better="memory", unit="B")),
+        result(SLOWER, xfail_perf="known"),
+    ],
+)
+def test_places_are_those_of_a_timing_that_ab_found_regressed(case: CaseResult) -> None:
+    assert places(case) is None
+
+
+def test_why_there_are_no_places_is_told() -> None:
+    case = result(SLOWER)
+    failed = places(case)
+
+    assert isinstance(failed, CasePlaces)
+    assert failed.why_not == "a launch that records places failed: it hung"
+    assert places(case, left_s=5.0).why_not == failed.why_not
+    assert places(case, left_s=2.0).why_not == "it takes about 3 s more: --distbench-confirm=auto:93"
+    assert places(case, Command(words=["true"])).why_not == "a command starts its processes itself"

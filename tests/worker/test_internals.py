@@ -14,7 +14,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "pytest_distbench"
 HOME = PACKAGE / "worker" / "torch_internals.py"
-OTHERS = [PACKAGE / place for place in ("elastic/engines/fast_agent.py", "forecast/trace.py", "layouts/simulated.py")]
+OTHERS = [
+    PACKAGE / place
+    for place in ("elastic/engines/fast_agent.py", "forecast/trace.py", "layouts/precision.py", "layouts/simulated.py")
+]
 HOMES = [path for path in (HOME, *OTHERS) if path.is_file()]
 """The others do not run where a part that they use is missing."""
 

@@ -25,7 +25,7 @@ from pytest_distbench.records.run import CaseResult
 from pytest_distbench.run.against import Variant, find_links
 from pytest_distbench.run.confirm.case import Confirmation, Rerun, Suspect
 from pytest_distbench.run.confirm.evaluated import Evaluation
-from pytest_distbench.run.confirm.interleaved import START_S, Allowance, Interleaved, in_time
+from pytest_distbench.run.confirm.interleaved import START_S, Allowance, Interleaved, for_places, in_time
 from pytest_distbench.run.confirm.rule import are_asked_about, can_be_confirmed, judge_interleaved
 from pytest_distbench.run.directory import Revision
 from pytest_distbench.run.request import CaseRequest, Settings
@@ -42,6 +42,7 @@ __all__ = [
     "Interleaved",
     "Rerun",
     "Suspect",
+    "for_places",
     "in_time",
     "judge_interleaved",
 ]

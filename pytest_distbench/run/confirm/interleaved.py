@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
+import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 
 from pytest_distbench.errors import LauncherError
+from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchRequest
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import Finding
@@ -23,16 +25,42 @@ _SLOWER = 10.0  # an interleaved launch may take so many times what this tree's 
 _GRACE_S = 30.0
 
 
+_ASIDE = 4  # no more than one part in so many of the time is set aside for them
+
+
+_MOST_PLACES_S = 12.0  # three launches, one of them for the noise, may take so long after a verdict; else there are two
+
+
+def for_places(launches: Sequence[LaunchRecord]) -> tuple[int, float]:
+    """How many launches find the places of a regression, and how long they take."""
+    each_s = statistics.median([launch.wall_s for launch in launches] or [0.0])
+    number = 3 if 3 * each_s <= _MOST_PLACES_S else 2
+    return number, number * each_s
+
+
 class Allowance:
-    """Seconds in which launches can be made. Waiting for others that measure on this host is none of them."""
+    """Seconds in which launches can be made. Waiting for others that measure on this host is none of them.
+
+    ``aside_s`` of them are set aside for what follows a verdict.
+    """
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
+        self.aside_s = 0.0
         self._until = time.monotonic() + seconds
 
     @property
     def left_s(self) -> float:
-        return self._until - time.monotonic()
+        return self._until - time.monotonic() - self.aside_s
+
+    @contextlib.contextmanager
+    def setting_aside(self, seconds: float) -> Iterator[None]:
+        """Leave so many, at most a part of all, for what follows."""
+        self.aside_s = min(seconds, self.seconds / _ASIDE)
+        try:
+            yield
+        finally:
+            self.aside_s = 0.0
 
     @contextlib.contextmanager
     def waiting(self, hold: AbstractContextManager[object]) -> Iterator[None]:

@@ -1,0 +1,317 @@
+"""Comparison of places: which lines of the code take the time that a regression added.
+
+Each side ran under a recorder, the baseline twice: what its two launches differ by is noise. An operator that is called
+more often at a place needs no noise. A place that is slower without that has to exceed it, beyond what made every place
+slower. On a line that has changed its own noise is enough: unchanged code has none.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from statistics import fmean, median_low
+
+from pytest_distbench.records.places import (
+    BACKWARD,
+    WAITING,
+    CasePlaces,
+    LoopPlaces,
+    Place,
+    PlaceRow,
+    RankPlaces,
+)
+from pytest_distbench.records.record import replace
+from pytest_distbench.units import format_percent, format_seconds
+
+_MOST_ROWS = 5
+_LEAST_SHARE = 0.1  # of the added time that a place needs to be named
+_LEAST_COUNTED = 0.05  # the same where calls differ
+_NOISES = 2.0  # a place by time alone exceeds so many times what its two baseline launches differ by
+_DEVIATIONS = 4.0  # and so many standard deviations of what all places scatter by: the largest of many is not one
+_TELLING = 0.02  # share of an iteration from which a place says how much slower all are
+_SLOWER = 1.03  # from which "every place" is said
+
+_At = tuple[str, int]  # a file and a line
+
+Side = Sequence[RankPlaces]  # by rank
+
+
+@dataclass
+class _Lines:
+    """Where each line of the baseline is in the candidate: a line that moved is no change.
+
+    Attributes:
+        moved: of lines that are elsewhere, or that others took the place of; of those that are gone a line below 0.
+        changed: lines of the candidate that are new or changed.
+    """
+
+    moved: dict[_At, _At] = field(default_factory=dict)
+    changed: set[_At] = field(default_factory=set)
+
+    def of(self, file: str, line: int) -> _At:
+        return self.moved.get((file, line), (file, line))
+
+
+def map_lines(then: Mapping[str, Sequence[str]], now: Mapping[str, Sequence[str]]) -> _Lines:
+    """The lines of both sides by file. Those that are gone and stand elsewhere, as in a renamed file, have moved."""
+    lines = _Lines()
+    gone: list[tuple[_At, str]] = []
+    for file in {**then, **now}:
+        old, new = then.get(file, ()), now.get(file, ())
+        for kind, a, b, c, d in _opcodes(old, new):
+            block = [line for line in range(c, d) if new[line].strip()]
+            lines.changed |= {(file, line + 1) for line in block if kind != "equal"}
+            for line in range(a, b):
+                if kind == "equal":
+                    lines.moved[file, line + 1] = (file, c + line - a + 1)
+                elif block:
+                    lines.moved[file, line + 1] = (file, _most_similar(old[line], new, block) + 1)
+                else:
+                    gone.append(((file, line + 1), old[line].strip()))
+    taken = {at for before, at in lines.moved.items() if before[0] in now}
+    free = defaultdict(list)
+    for file, line in sorted(lines.changed - taken):
+        free[now[file][line - 1].strip()].append((file, line))
+    for before, text in gone:
+        lines.moved[before] = (before[0], -before[1])
+        if text and (found := free.get(text)):
+            lines.moved[before] = found.pop(0)
+            lines.changed.discard(lines.moved[before])
+    return lines
+
+
+def _most_similar(text: str, lines: Sequence[str], among: Sequence[int]) -> int:
+    """The line that took the place of another."""
+    matcher = difflib.SequenceMatcher(None, "", text.strip(), autojunk=False)
+
+    def ratio(line: int) -> float:
+        matcher.set_seq1(lines[line].strip())
+        return matcher.quick_ratio()
+
+    return max(among, key=ratio)
+
+
+def _opcodes(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[str, int, int, int, int]]:
+    """The differences of two files; ends that are equal are not compared line by line, which takes long."""
+    least = min(len(old), len(new))
+    head = next((i for i in range(least) if old[i] != new[i]), least)
+    tail = next((i for i in range(least - head) if old[-1 - i] != new[-1 - i]), least - head)
+    a, b = len(old) - tail, len(new) - tail
+    yield "equal", 0, head, 0, head
+    for kind, *at in difflib.SequenceMatcher(None, old[head:a], new[head:b], autojunk=False).get_opcodes():
+        yield kind, *(head + number for number in at)  # type: ignore[misc] # four of them
+    yield "equal", a, len(old), b, len(new)
+
+
+@dataclass
+class _Cell:
+    """What one rank does at a place: the calls and seconds of both launches of the baseline, and of the candidate."""
+
+    calls: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    times_s: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    explained_s: float = 0.0  # it waited so much longer because another rank came later
+
+    @property
+    def added_s(self) -> float:
+        return self.times_s[2] - fmean(self.times_s[:2]) - self.explained_s
+
+    @property
+    def is_counted(self) -> bool:
+        first, second, now = self.calls
+        return now - max(first, second) > max(1e-3, abs(first - second))
+
+
+_Table = dict[_At, dict[str, _Cell]]  # of one rank, by place and what is done there
+
+
+def compare_places(
+    now: Side, then: Side, again: Side | None, metric: str, *, added_s: float | None = None
+) -> CasePlaces:
+    """What explains that the candidate is slower; ``then`` and ``again`` are launches of the baseline.
+
+    Args:
+        now: launches by rank, as those of the baseline.
+        then: the first of the baseline.
+        again: the second. None: there is no noise to exceed, so calls and new lines alone name a place.
+        metric: what regressed.
+        added_s: by how much, as A/B measured it; None: shares are of what was recorded.
+    """
+    has_noise, again = again is not None, again or then
+    loop = _common_loop([*now, *then, *again], metric)
+    if not loop:
+        return CasePlaces(why_not="no loop and no training step that both sides have was recorded")
+    sides = [[_loop(rank, loop) for rank in side] for side in (then, again, now)]
+    lines = map_lines(then[0].sources, now[0].sources)
+    tables = [_table(ranks, lines) for ranks in zip(*sides, strict=True)]
+    whole = [max(rank.iteration_s for rank in side) for side in sides]
+    recorded_s, noise_s = whole[2] - fmean(whole[:2]), abs(whole[0] - whole[1])
+    shows = recorded_s > noise_s if has_noise else None  # whether it is slower here too
+    added_s = added_s if added_s is not None and added_s > 0 and loop == metric else recorded_s
+    overhead = fmean(rank.wall_s / rank.iteration_s for side in sides for rank in side)
+    _explain_waits(tables)
+    slower = _all_slower(tables, whole[0])
+    rows = _rows(tables, whole[0], added_s, slower, lines.changed, shows=shows)
+    rows = [_named(row, sides[2], lines) for row in rows[:_MOST_ROWS]]
+    return CasePlaces(
+        metric=loop, rows=rows, sentence=_sentence(rows, added_s, slower if shows else 1.0), overhead=overhead
+    )
+
+
+def _common_loop(ranks: Sequence[RankPlaces], metric: str) -> str:
+    common = [loop.loop for loop in ranks[0].loops if all(any(o.loop == loop.loop for o in r.loops) for r in ranks)]
+    return metric if metric in common else next(iter(common), "")
+
+
+def _loop(rank: RankPlaces, loop: str) -> LoopPlaces:
+    return next(found for found in rank.loops if found.loop == loop)
+
+
+def _table(launches: Sequence[LoopPlaces], lines: _Lines) -> _Table:
+    table: _Table = defaultdict(lambda: defaultdict(_Cell))
+    for number, launch in enumerate(launches):
+        is_now = number == len(launches) - 1
+        for spot in launch.spots:
+            file, line, _ = spot.stack[0] if spot.stack else ("", 0, "")
+            cell = table[(file, line) if is_now else lines.of(file, line)][spot.what]
+            cell.calls[number] += spot.calls
+            cell.times_s[number] += spot.time_s
+    return table
+
+
+def _may_wait(what: str) -> bool:
+    return what.startswith((WAITING, BACKWARD, "c10d::"))
+
+
+def _explain_waits(tables: Sequence[_Table]) -> None:
+    """What a rank waits longer is explained by what another one does longer: the late rank has the place."""
+    own = [sum(c.added_s for cells in t.values() for what, c in cells.items() if not _may_wait(what)) for t in tables]
+    for table, mine in zip(tables, own, strict=True):
+        late_s = max(own) - mine
+        waits = [c for cells in table.values() for what, c in cells.items() if _may_wait(what) and c.added_s > 0]
+        for cell in sorted(waits, key=lambda cell: -cell.added_s):
+            cell.explained_s = min(cell.added_s, max(0.0, late_s))
+            late_s -= cell.explained_s
+
+
+def _all_slower(tables: Sequence[_Table], iteration_s: float) -> float:
+    """By how much places are slower in whose calls nothing differs; 1 where they are too few to say so."""
+    ratios = []
+    for table in tables:
+        for cells in table.values():
+            then_s = _then_s(cells)
+            same = not any(cell.is_counted or _may_wait(what) for what, cell in cells.items())
+            if same and then_s > _TELLING * iteration_s:
+                ratios.append(sum(cell.times_s[2] for cell in cells.values()) / then_s)
+    return max(1.0, median_low(ratios)) if len(ratios) > 2 else 1.0
+
+
+def _rows(
+    tables: Sequence[_Table], whole_s: float, added_s: float, slower: float, changed: Set[_At], *, shows: bool | None
+) -> list[PlaceRow]:
+    if added_s <= 0:
+        return []
+    found: dict[_At, list[tuple[float, int]]] = defaultdict(list)
+    for rank, table in enumerate(tables):
+        for at, cells in table.items():
+            then_s = _then_s(cells)
+            beyond_s = sum(cell.added_s for cell in cells.values()) - (slower - 1) * then_s
+            found[at].append((beyond_s, rank))
+    noises = {waits: _noise_of_places(tables, whole_s, waits=waits) for waits in (False, True)}
+    rows = []
+    for at, of_ranks in found.items():
+        beyond_s, rank = max(of_ranks)
+        cells, share = tables[rank][at], min(1.0, beyond_s / added_s)
+        counted = {what: cell for what, cell in cells.items() if cell.is_counted}
+        own = {what: cell for what, cell in cells.items() if what in counted or not counted}
+        what, lead = max(own.items(), key=lambda item: (item[1].added_s, item[0]))
+        then_s, now_s = _then_s(cells), sum(cell.times_s[2] for cell in cells.values())
+        largest_s, scatter = noises[_may_wait(what)]
+        noise = max(_NOISES * _noise_s(cells), scatter * then_s)
+        if at not in changed:
+            noise = max(noise, _DEVIATIONS * scatter * then_s, largest_s) if shows else math.inf
+        elif shows is None and then_s:
+            noise = math.inf
+        by_time = share >= _LEAST_SHARE and beyond_s > noise
+        if not (counted and share >= _LEAST_COUNTED) and not by_time:
+            continue
+        everywhere = len(of_ranks) == len(tables) and min(of_ranks)[0] > beyond_s / 2
+        everywhere |= bool(counted) and all(at in t and what in t[at] and t[at][what].is_counted for t in tables)
+        rows.append(
+            PlaceRow(
+                place=(*at, ""),
+                what=what,
+                calls=(fmean(lead.calls[:2]), lead.calls[2]),
+                times_s=(then_s, now_s),
+                share=share,
+                is_counted=bool(counted),
+                rank=None if everywhere else rank,
+            )
+        )
+
+    def is_exact(row: PlaceRow) -> bool:
+        return row.share >= _LEAST_SHARE and (row.is_counted or not row.times_s[0])
+
+    return sorted(rows, key=lambda row: (not is_exact(row), -row.share))
+
+
+def _then_s(cells: Mapping[str, _Cell]) -> float:
+    return sum(fmean(cell.times_s[:2]) for cell in cells.values())
+
+
+def _noise_s(cells: Mapping[str, _Cell]) -> float:
+    return abs(sum(cell.times_s[0] - cell.times_s[1] for cell in cells.values()))
+
+
+def _noise_of_places(tables: Sequence[_Table], whole_s: float, *, waits: bool) -> tuple[float, float]:
+    """What the launches of the baseline differ by at a place: at most, and as a share of what it takes."""
+    parts = ({w: c for w, c in of.items() if _may_wait(w) == waits} for t in tables for of in t.values())
+    found = [(_noise_s(cells), _then_s(cells)) for cells in parts]
+    # a launch minus the mean of two others scatters by 1.5 variances, one minus one by 2
+    telling = [0.75 * (noise_s / then_s) ** 2 for noise_s, then_s in found if then_s > _TELLING * whole_s]
+    return max((noise_s for noise_s, _ in found), default=0.0), math.sqrt(fmean(telling or [0.0]))
+
+
+def _named(row: PlaceRow, ranks: Sequence[LoopPlaces], lines: _Lines) -> PlaceRow:
+    """The row with the name of its function, and the changed line that calls it."""
+    file, line, _ = row.place
+    stacks = [spot.stack for rank in ranks for spot in rank.spots if spot.stack and spot.stack[0][:2] == (file, line)]
+    changed = ""
+    if stacks and (file, line) not in lines.changed:
+        calling = [place for stack in stacks for place in stack[1:] if place[:2] in lines.changed]
+        hunks = [(f, n) for f, n in sorted(lines.changed) if (f, n - 1) not in lines.changed]
+        changed = next((f"{f}:{n}" for f, n, _ in calling), f"{hunks[0][0]}:{hunks[0][1]}" if len(hunks) == 1 else "")
+    return replace(row, place=(file, line, stacks[0][0][2] if stacks else ""), changed_at=changed)
+
+
+def _place_text(place: Place) -> str:
+    file, line, function = place
+    if not file:
+        return "outside of the repository"
+    return f"{file}:{line}{f' in {function}' if function and function != '<module>' else ''}"
+
+
+def rank_text(row: PlaceRow) -> str:
+    """The place of a row, and the rank that it is of."""
+    return f"{_place_text(row.place)}{'' if row.rank is None else f', in rank {row.rank}'}"
+
+
+def calls_text(row: PlaceRow) -> str:
+    then, now = (f"{calls:.4g}" for calls in row.calls)
+    return f"{then} -> {now}" if any(row.calls) else "-"
+
+
+def _sentence(rows: Sequence[PlaceRow], added_s: float, slower: float) -> str:
+    if rows:
+        row, others = rows[0], sum(row.share for row in rows[1:])
+        calls = f" {calls_text(row)} calls" if row.is_counted else ""
+        changed = f" (changed at {row.changed_at})" if row.changed_at else ""
+        rest = 1 - row.share - others
+        more = f"; {format_percent(rest)} is in no single place" if rest > _LEAST_SHARE else ""
+        told = f"{rank_text(row)}, {row.what}{calls}{changed}{more}"
+        return f"{format_percent(row.share)} of the added {format_seconds(added_s)}: {told}"
+    if slower >= _SLOWER:
+        return f"every place slower by about {format_percent(slower - 1)}"
+    return "no place stands out"
