@@ -32,7 +32,7 @@ ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
 
 BUDGETS = {
-    "README.md": 1095,  # what it catches, wrong layouts among it; two commands, an unchanged script
+    "README.md": 1110,  # what it catches, wrong layouts among it; two commands, an unchanged script
     "first-day.md": 1100,
     "scripts.md": 1300,
     "numbers.md": 900,
@@ -95,7 +95,7 @@ def test_what_is_written_for_who_changes_the_project_keeps_to_its_words() -> Non
     pages = [page for page in PAGES if page.parent.name == "dev"]
 
     assert len(pages) <= 8
-    assert words(pages) <= 12_710
+    assert words(pages) <= 12_940
 
 
 def code_of(text: str) -> list[str]:

@@ -25,7 +25,7 @@ def _read_models(text: str) -> str | None:
 
 
 MODEL = Option(
-    "compare models under each layout with one rank, without a test file",
+    "models under each layout against one rank; no test file",
     "A model is transformers:NAME[,NAME], or file.py::make, which returns a module and a batch. Nothing is stored.",
     metavar="MODEL[,MODEL]",
     wanted=Wanted("transformers:NAME[,NAME] or file.py::make", _read_models),

@@ -15,8 +15,6 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_distbench.worker.torch_internals import changes_arguments
-
 
 class Precision:
     """How a reference computes.
@@ -82,7 +80,7 @@ class _Mixed(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         leaves, tree = pytree.tree_flatten((args, kwargs or {}))
         leaves = [torch.float64 if leaf is torch.float32 else leaf for leaf in leaves]
-        can_cast = not changes_arguments(func)
+        can_cast = not func._schema.is_mutable
         if can_cast and _has(leaves, torch.float32) and _has(leaves, torch.float64):
             leaves = _cast(leaves, torch.float32, torch.float64)
 

@@ -309,12 +309,6 @@ def _reduction(given: Iterable[Any]) -> str:
     return ""
 
 
-def changes_arguments(operator: Any) -> bool:
-    """Whether an operator writes into a tensor that it is given."""
-    found: bool = operator._schema.is_mutable
-    return found
-
-
 def group_facts() -> list[tuple[str, str, list[int]]]:
     """Name, description and ranks of each process group that this process belongs to."""
     world, me = distributed_c10d._world, dist.get_rank()

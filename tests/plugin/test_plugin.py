@@ -56,7 +56,7 @@ def test_unchanged_code_passes_also_under_strict_and_every_metric_is_shown_on_de
     result.stdout.fnmatch_lines(["*test_it.py .*", "* metric* (* unchanged), 1 launch* in *"])
     assert result.ret == 0
     assert "distbench 0." not in run(recorded, "-q").stdout.str()
-    head, case = "distbench 0.*: world size 2, gloo, *", "test_step?ws2?  2 ranks, gloo, stand-in launcher, 1 launch"
+    head, case = "distbench 0.*: world size 2, gloo, *", "test_step?ws2?  2 ranks started by stand-in, gloo, 1 launch"
     run(recorded, "-v").stdout.fnmatch_lines([head, case, "*count *7 *"])
 
 

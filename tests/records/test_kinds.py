@@ -32,7 +32,7 @@ def test_kinds_that_are_judged_by_how_much_worse_they_are_have_a_direction(name:
         ("lower", "+10%"),
         ("higher", "-9%"),
         ("exact", "exact"),
-        ("curve", "1e-01"),
+        ("curve", "10.0 %"),
         ("same", "±10.0%"),
         ("steps", "+10.0%"),
         ("floor", "-10.0%"),
