@@ -108,9 +108,10 @@ def explain_places(
 
     The baseline runs twice, for the noise, where that is short enough. Whatever goes wrong is told in what is returned.
     """
-    launched, variant = request.launched, _other_side(session, request, source, rerun)
-    slower = _slower_by_ab(result)
-    if launched is None or variant is None or not slower or result.xfail_perf:
+    launched, slower = request.launched, _slower_by_ab(result)
+    if launched is None or not slower or result.xfail_perf:
+        return None
+    if (variant := _other_side(session, request, source, rerun)) is None:
         return None
     if why := _why_not_profiled(session, launched):
         return CasePlaces(why_not=why)

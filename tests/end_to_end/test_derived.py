@@ -115,7 +115,7 @@ def test_what_was_only_measured_is_shown_with_v(project: Project) -> None:
     result = run(make(project), "-v")
 
     result.stdout.fnmatch_lines(
-        ["test_efficiency?ws2:one@ws1?  1 rank, gloo, *1 launch", "*step*20 ms*1 *geometric mean"]
+        ["test_efficiency?ws2:one@ws1?  1 rank started by stand-in, gloo, 1 launch", "*step*20 ms*1 *mean launch"]
     )
 
 

@@ -36,7 +36,7 @@ def test_a_launcher_is_one_row(pytester: pytest.Pytester) -> None:
     assert recorded.ret == 0
     assert [path.name for path in pytester.path.rglob("*.mine.json")] == ["ws2.gloo.mine.json"]
     compared = pytester.runpytest_inprocess(*command, "-v")
-    compared.stdout.fnmatch_lines(["distbench *mine launcher*", "*step*20 ms*20 ms*"])
+    compared.stdout.fnmatch_lines(["distbench *ranks started by mine*", "*step*20 ms*20 ms*"])
     assert compared.ret == 0
 
 
@@ -226,7 +226,7 @@ def test_a_reason_and_a_rule_are_one_row_each(
             "::error file=test_it.py,line=*,title=test_step[[]ws2]::step -80.0 *",
         ]
     )
-    assert "| regressed | too-fast | test_step[ws2] | step |" in (made.path / "summary.md").read_text()
+    assert "| regressed | -80.0 % | step | test_step[ws2] |" in (made.path / "summary.md").read_text()
 
 
 REMARK = """

@@ -35,8 +35,8 @@ FLAKY = """
 """Where there is a file ``attempts`` the first two attempts are slow."""
 
 SAME = "unchanged: +0.0 % (threshold +10%)"
-STEP = {"distbench.step": f"20 ms, {SAME}, baseline 20 ms, geometric mean"}
-SIZE = {"distbench.latency[message_bytes=4096]": f"100 us, {SAME}, baseline 100 us, geometric mean"}
+STEP = {"distbench.step": f"20 ms, {SAME}, baseline 20 ms, mean launch"}
+SIZE = {"distbench.latency[message_bytes=4096]": f"100 us, {SAME}, baseline 100 us, mean launch"}
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "xdist"])
