@@ -285,7 +285,7 @@ class Launching:
         return found
 
     def places(self, request: LaunchRequest, index: int, variant: Variant | None) -> list[RankPlaces]:
-        """Where the ranks of one launch more spend their time, of this tree or of a variant. Nothing else is left.
+        """Where the ranks of one more launch spend their time, of the candidate or of a variant. Nothing else is left.
 
         Raises:
             ReadingError: the launch did not pass, or a rank recorded nothing.
