@@ -125,15 +125,23 @@ class Caller(Record, frozen=True, kw_only=True, omit_defaults=True):
 def call(addresses: Sequence[str], port: int, secret: str) -> Iterator[socket.socket]:
     """A connection to the controller, which has been told that a relay calls. :class:`SystemExit`: it is not reached.
 
-    A port is bound meanwhile, so that nobody else gets it. Rank 0 may listen there: this socket does not (SO_REUSEADDR,
-    socket(7)).
+    A port is bound meanwhile, at every address as torch's store listens at every one, so that nobody else gets it.
+    Rank 0 may listen there: this socket does not (SO_REUSEADDR, socket(7)).
     """
-    with connect(addresses, port) as line, socket.socket(line.family) as kept:
+    with connect(addresses, port) as line, _every_address() as kept:
         address = line.getsockname()[0]
         kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        kept.bind((address, 0))
+        kept.bind(("", 0))
         say(line, Caller(secret=secret, host=host_name(), address=address, port=kept.getsockname()[1]))
         yield line
+
+
+def _every_address() -> socket.socket:
+    if not socket.has_dualstack_ipv6():
+        return socket.socket(socket.AF_INET)
+    both = socket.socket(socket.AF_INET6)
+    both.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    return both
 
 
 def say(line: socket.socket, caller: Caller) -> None:

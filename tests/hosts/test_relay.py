@@ -246,9 +246,10 @@ def test_it_says_who_it_is_keeps_a_port_for_rank_0_and_ends_when_nobody_wants_it
     line, _ = listener.accept()
     with line, line.makefile("rb") as said:
         hello = msgspec.json.decode(said.readline(), type=relay_module.Caller)
-        with pytest.raises(OSError, match="in use"), socket.socket() as other:
-            other.bind(("127.0.0.1", hello.port))
-        with socket.create_server(("127.0.0.1", hello.port)), socket.create_connection(("127.0.0.1", hello.port)):
+        for address in ("127.0.0.1", "127.0.0.2"):  # torch's store listens at every address
+            with pytest.raises(OSError, match="in use"), socket.socket() as other:
+                other.bind((address, hello.port))
+        with socket.create_server(("", hello.port)), socket.create_connection(("127.0.0.1", hello.port)):
             pass  # as rank 0 does, and the others
 
     assert (hello.host, hello.secret, hello.address) == ("n7", "s", "127.0.0.1")
