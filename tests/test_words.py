@@ -126,6 +126,12 @@ HANGING = r"(?:Of|By|Where|That|For|In|So|As|From|With)\b"
 
 NAMES = {
     "HostClock": "it is a clock",
+    "Clocks": "the hosts have one each",
+    "clocks": "the hosts have one each",
+    "clock": "a function that returns the time",
+    "entry": "of a folder, or of torch's flight recorder",
+    "entries": "of a folder, or of torch's flight recorder",
+    "unseen_collectives": "a field of stored records",
 }
 """Names with such a word in a sense of its own, each with its reason."""
 

@@ -13,7 +13,7 @@ from pytest_distbench.elastic.measures.history import History, unplanned
 from pytest_distbench.elastic.progress import EXIT_S, tell_slow, tell_standstill
 from pytest_distbench.elastic.records import ElasticJob, Job, Pool, error_of, text_of_change
 from pytest_distbench.errors import ReadingError, RecordingError
-from pytest_distbench.launch.controlled import Controlled, TimelineFollower, tell_end
+from pytest_distbench.launch.controlled import Controlled, TimelineFollower, controller_problem
 from pytest_distbench.launch.fates import is_follower
 from pytest_distbench.launch.readers import readings
 from pytest_distbench.launch.reduce import largest, merge, of_largest_process, peak_memory, read_reports, recorded
@@ -80,7 +80,7 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
     """What became of a job that is over, from the files it left."""
     job = plan.expect(Job).job
     history = History(read_events(plan.files.timeline))
-    reason = tell_end(plan, "elastic job", ended)
+    reason = controller_problem(plan, "elastic job", ended)
     reason += tell_standstill(history.lines) if ended.timed_out else ""
     events, measurements = measure(job, history)
     if not reason:
@@ -112,7 +112,7 @@ def make_pool_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
     work = plan.expect(Pool)
     pool = work.sharing
     timelines = {job.name: read_events(plan.files.job(i).timeline) for i, job in enumerate(pool.jobs)}
-    reason = tell_end(plan, "pool", ended)
+    reason = controller_problem(plan, "pool", ended)
     events, measurements = measure_pool(pool, read_events(plan.files.pool_timeline), timelines)
     if not reason and not events:
         reason = _NO_STEP_IN_POOL

@@ -1,8 +1,8 @@
-"""A launch whose processes are no ranks of ours: one process below a guardian, from plan to record.
+"""A launch whose processes are no ranks of this package: one process tree below a guardian, from plan to record.
 
-A command that starts its processes itself, such as ``accelerate launch``, or the controller of an elastic job or pool.
-Its whole tree of processes is watched and ended as ranks are. Of a command its time is measured, and what is read of
-its output and files; its Pythons note which process groups they join.
+The tree is that of a command that starts its own processes, such as ``accelerate launch``, or of the controller of an
+elastic job or pool. It is watched and ended as ranks are. For a command, wall time is measured and metrics are read
+from its output and files; its Python processes note which process groups they join.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pytest_distbench.launch.reduce import merge, of_largest_process, of_rank, r
 from pytest_distbench.launch.site import LOOK_S, processes
 from pytest_distbench.launch.site.processes import Standstill
 from pytest_distbench.launch.supervise import Side
-from pytest_distbench.launch.workplace import Leftovers, LogFollower, error_tail, settle, watched_folder
+from pytest_distbench.launch.workplace import Leftovers, LogFollower, error_tail, set_up, watched_folder
 from pytest_distbench.machine import hardware
 from pytest_distbench.machine.secrets import mask_arguments
 from pytest_distbench.records.environment import End
@@ -44,18 +44,18 @@ from pytest_distbench.records.record import replace
 from pytest_distbench.records.wire import SESSION_VARIABLE
 
 _FOLLOW_S = 0.1
-_STACKS_S = 2.0  # how long Python may take to write its stacks when told to abort
+_STACKS_S = 2.0  # how long Python may take to write its stacks when asked to abort
 _SITE = str(Path(__file__).resolve().parents[1] / "worker" / "site")
-"""On the path of every observed Python: see the module there."""
+"""Folder on the path of every observed Python; its ``sitecustomize`` observes."""
 _OBSERVED = {"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}
-"""For stacks of what hangs, and all output of what is killed."""
+"""Makes a hanging Python write its stacks, and a killed one all of its output."""
 
 
 class Controlled:
-    """One launch below a guardian, with a settled plan.
+    """One launch of a plan below a guardian.
 
-    If observed, its Pythons are the user's programs: they note which process groups they join and what they raise, and
-    may record numbers.
+    If observed, its Python processes are the user's programs: they note which process groups they join and what they
+    raise, and may record numbers.
     """
 
     def __init__(self, plan: LaunchPlan, side: Side, *, observes: bool, is_ours: bool) -> None:
@@ -64,14 +64,14 @@ class Controlled:
         variables = {**plan.variables, SESSION_VARIABLE: self._session}
         if observes:
             variables = {**_OBSERVED, **variables, NOTES_VARIABLE: str(plan.files.plan)}
-        plan = settle(replace(plan, variables=variables))
+        plan = set_up(replace(plan, variables=variables))
         path = plan.python_path if is_ours else [plan.variables.get("PYTHONPATH", "")]
         joined = os.pathsep.join(filter(None, [_SITE if observes else "", *path]))
         self.plan = replace(plan, variables={**plan.variables, "PYTHONPATH": joined})
         self._leftovers = Leftovers(watched_folder(self.plan))
 
     def run(self, words: Sequence[str], *followers: Follower) -> End:
-        """Run a command line to its end, watched by followers; nothing of it outlives the call."""
+        """Run a command line to its end, watched by followers; no process outlives the call."""
         plan, show = self.plan, self._side.on_output
         looks = [*followers, *([LogFollower(plan, show)] if show is not None else [])]
         plan.files.plan.touch(mode=0o600)  # it has the command line, with its secrets
@@ -109,12 +109,12 @@ class Controlled:
         return replace(used, code=code, timed_out=timed_out, wall_s=wall_s, cpu_s=cpu_s)
 
     def run_module(self, name: str, *followers: Follower) -> End:
-        """:meth:`run` a module of this package with the path of the plan."""
+        """:meth:`run` a module of this package with the path of the plan as its argument."""
         python = self._side.python or sys.executable
         return self.run([python, "-m", name, str(self.plan.files.plan)], *followers)
 
     def _wait(self, guardian: int, followers: Sequence[Follower]) -> bool:
-        """Wait for the end; True: its time is over. It is ended if whoever waits for it has been stopped."""
+        """Wait for the end; return True on time-out. A guardian or command that was stopped (SIGSTOP) is ended."""
         deadline = time.monotonic() + self.plan.timeout_s
         standstill, look_at = Standstill(), float("inf") if self.plan.delay > 0 else 0.0
         patience_s = _FOLLOW_S if followers else LOOK_S
@@ -130,8 +130,8 @@ class Controlled:
                         return True
                     if now >= look_at:
                         look_at = now + LOOK_S
-                        if told := standstill.look(processes.below_guardian(guardian)):
-                            self.plan.files.trouble.write_text(told)
+                        if complaint := standstill.look(processes.below_guardian(guardian)):
+                            self.plan.files.trouble.write_text(complaint)
                             self._end(guardian)
                             break
         finally:
@@ -158,33 +158,33 @@ class Controlled:
         return list({process.pid: process for process in found}.values())
 
     def complete(self, record: LaunchRecord, ended: End) -> LaunchRecord:
-        """The launch's record with its load and what it left behind."""
+        """The launch's record with its load and a remark on files that it left behind."""
         remark = self._leftovers.remark()
         record = replace(with_load(record, ended.load), delayed_s=ended.delayed_s)
         return replace(record, remarks=[*record.remarks, remark]) if remark else record
 
 
 class Follower(Protocol):
-    """Looks at what is written below the guardian."""
+    """Reads what the processes below a guardian write."""
 
     def poll(self) -> None:
-        """Look. Never blocks."""
+        """Read what is new. Never blocks."""
 
     def finish(self) -> None:
-        """Look for the last time."""
+        """Read for the last time."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineFollower:
-    """Shows a timeline line by line while it runs; ``tell`` may return ""."""
+    """Shows a timeline line by line as it grows, without lines for which ``format`` returns ""."""
 
     read: Callable[[], Iterable[Any]]
-    tell: Callable[[Any], str]
+    format: Callable[[Any], str]
     show: Callable[[str], None]
 
     def poll(self) -> None:
         for line in self.read():
-            if text := self.tell(line):
+            if text := self.format(line):
                 self.show(text)
 
     finish = poll
@@ -194,8 +194,8 @@ def read_trouble(files: LaunchFiles) -> str:
     return files.trouble.read_text() if files.trouble.exists() else ""
 
 
-def tell_end(plan: LaunchPlan, what: str, ended: End) -> str:
-    """Why a controller did not come to its end, or ""."""
+def controller_problem(plan: LaunchPlan, what: str, ended: End) -> str:
+    """Why a controller did not end normally, or ""."""
     if ended.timed_out:
         return f"the {what} had not ended after {ended.wall_s:.1f} s, and was ended"
     if not ended.code:
@@ -209,7 +209,7 @@ _STACKS = "(most recent call first):"
 
 
 def launch_command(plan: LaunchPlan, side: Side) -> LaunchRecord:
-    """Run a command once and record whatever becomes of it; nothing of it outlives the call."""
+    """Run a command once and return its record, also if it fails; no process outlives the call."""
     launch = Controlled(plan, side, observes=True, is_ours=False)
     words = launch.plan.expect(Command).words
     side.on_progress(shlex.join(words)[:_LONGEST_SHOWN])
@@ -223,9 +223,9 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
     trouble = read_trouble(plan.files)
     how = "" if ended.code == 0 else processes.ending(ended.code)
     if ended.timed_out:  # what a Python says of its stacks is in the log then
-        told = "its Python processes" if _STACKS in log else "none of its processes"
+        reporting = "its Python processes" if _STACKS in log else "none of its processes"
         stacks = "their stacks" if _STACKS in log else "its stack"
-        how = f"had not ended after {ended.wall_s:.1f} s, and was ended; {told} reported {stacks}"
+        how = f"had not ended after {ended.wall_s:.1f} s, and was ended; {reporting} reported {stacks}"
     if trouble:
         how = "was ended"
     if not how and (failed := failed_ranks(plan)):
@@ -284,9 +284,9 @@ def make_record(plan: LaunchPlan, ended: End) -> LaunchRecord:
 
 
 def check_command(plan: LaunchPlan, *, gave_numbers: bool) -> list[str]:
-    """As :func:`fates.check_group`, for a command's processes that are Pythons on this host.
+    """:func:`fates.check_group` for the Python processes of a command on this host.
 
-    If it gave numbers and has ended entirely, it may not be Python at all.
+    A command that gave numbers, ended entirely and joined no process group is not checked: it may not be Python.
     """
     sizes = plan.files.joined()
     if not plan.expect(Command).makes_group or (not sizes and gave_numbers):
@@ -298,18 +298,17 @@ _RANK = "rank "
 
 
 RankNote = tuple[float, str, str, int, str]
-"""A line that a command's rank, or what has started ranks, has left.
+"""A line that a Python process of a command notes when it begins, and for each error.
 
-Time (CLOCK_MONOTONIC), ``rank 1`` or the starter's command line, ``began`` or ``raised``, process id, and the error:
-``raised ValueError: bad batch (train.py:12)``, or how the starter's ranks died.
+Time (CLOCK_MONOTONIC, seconds), ``rank 1`` or the command line of what starts ranks, ``began`` or ``raised``, process
+id, and the error: ``raised ValueError: bad batch (train.py:12)``, or how the started ranks died.
 """
 
 
 def failed_ranks(plan: LaunchPlan) -> str:
-    """How ranks of a command failed, in a clause, or "".
+    """How ranks of a command failed, as a clause, or "".
 
-    An elastic agent, or a loop in a shell, starts ranks again: of each rank and starter the process that began last
-    counts.
+    An elastic agent, or a loop in a shell, restarts ranks: for each rank and starter, only the latest process counts.
     """
     if not plan.files.rank_notes.exists():
         return ""
@@ -321,5 +320,5 @@ def failed_ranks(plan: LaunchPlan) -> str:
     for who, error in failed:
         if who.startswith(_RANK):
             by_error.setdefault(error, []).append(who.removeprefix(_RANK))
-    told = [f"rank{'s' * (len(who) > 1)} {', '.join(sorted(who))} {error}" for error, who in by_error.items()]
-    return "; ".join(told or dict.fromkeys(error for _, error in failed))
+    clauses = [f"rank{'s' * (len(who) > 1)} {', '.join(sorted(who))} {error}" for error, who in by_error.items()]
+    return "; ".join(clauses or dict.fromkeys(error for _, error in failed))

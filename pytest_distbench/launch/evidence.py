@@ -1,17 +1,17 @@
-"""What a rank leaves behind that tells why it failed: its log, the watchdog's lines, its flight record, its stacks.
+"""Evidence of why a rank failed: its log, the watchdog's lines, its flight recorder dump, its stacks.
 
-C++ writes an exception that nobody caught before it aborts, and Python's faulthandler the stacks behind it, at any
-signal that kills for an error. They are longer than what a failure shows of a log, and end with frames of ours, which
-are known by the file and name that they have in the worker.
+C++ writes an uncaught exception before it aborts, and Python's faulthandler then writes the stacks, as at any fatal
+signal. They are longer than the part of a log that a failure shows, and end with frames of this package, recognised by
+file and function name.
 
 NCCL does not raise where a rank waits. A thread of torch, the watchdog, finds that a collective is late or that its
 communicator has failed, writes lines to stderr, waits for four times 15 s (TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC), and
-aborts the process: SIGABRT, with dozens of C++ frames after the line that tells why.
+aborts the process: SIGABRT, with dozens of C++ frames after the line with the reason.
 
-NCCL's own words are those of ``ncclGetErrorString`` and of its warnings (``src/init.cc``, ``src/bootstrap.cc``,
-``src/misc/shmutils.cc``, ``src/transport``); torch puts before them ``NCCL error in: FILE:LINE`` and after them what
-the code means, and ``Last error:`` with NCCL's latest warning (``NCCLUtils.cpp``, ``ProcessGroupNCCL.cpp``). CUDA's are
-those of ``cudaGetErrorString``.
+NCCL's messages are those of ``ncclGetErrorString`` and of its warnings (``src/init.cc``, ``src/bootstrap.cc``,
+``src/misc/shmutils.cc``, ``src/transport``). torch puts ``NCCL error in: FILE:LINE`` before them; after them, what the
+code means, and ``Last error:`` with NCCL's latest warning (``NCCLUtils.cpp``, ``ProcessGroupNCCL.cpp``). CUDA's
+messages are those of ``cudaGetErrorString``.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _FOLLOWING = 6  # lines below the watchdog's: torch's meaning of an NCCL error, 
 
 
 def read_abort(log: Path) -> ErrorReport | None:
-    """What the watchdog wrote first into a rank's log, with torch's lines about an NCCL error."""
+    """The watchdog's first error in a rank's log, with torch's lines about an NCCL error, or None."""
     text = _FRAMES.split(find_line(log, _SAID, following=_FOLLOWING), maxsplit=1)[0].rstrip()
     if late := _LATE.search(text):
         return _abort("DistBackendError", late[0])
@@ -76,13 +76,13 @@ def read_abort(log: Path) -> ErrorReport | None:
 
 
 def late_collective(text: str) -> tuple[str, int | None]:
-    """The collective that the watchdog found late, ``all_reduce``, and its number; "" and None if none."""
+    """The collective that the watchdog found late, such as ``all_reduce``, and its number, or ("", None)."""
     late = _LATE.search(text)
     return (operation(late[2]), int(late[1])) if late else ("", None)
 
 
 def read_uncaught(log: Path) -> ErrorReport | None:
-    """The C++ exception that has ended a rank, with the first line of its text."""
+    """The C++ exception that ended a rank, with the first line of its text, or None."""
     found = _EXCEPTION.search(find_line(log, _UNCAUGHT, following=1))
     if found is None:
         return None
@@ -96,10 +96,10 @@ def _abort(kind: str, text: str) -> ErrorReport:
 
 
 def with_entered(fate: RankFate, files: LaunchFiles) -> tuple[RankFate, bool]:
-    """A fate with the collectives that its rank has entered, by its recorders.
+    """A fate with the collectives that its rank entered, by torch's flight recorders.
 
-    Groups have torch's name, which two backends may share: under NCCL it begins with ``nccl``. Returns also whether the
-    rank waits for nobody by way of a GPU: NCCL's recorder is there, and nothing in it is unfinished.
+    Keys are torch's group names, prefixed ``nccl`` under NCCL, as two backends may share a name. Returns also whether
+    the rank waits for no other on a GPU: NCCL's recorder exists and all of its collectives are complete.
     """
     try:
         found = read_left(files.flight(fate.rank), dict[str, msgspec.Raw])
@@ -108,7 +108,7 @@ def with_entered(fate: RankFate, files: LaunchFiles) -> tuple[RankFate, bool]:
         return fate, False
     if found is None:
         return fate, False
-    told = read_left(files.groups(fate.rank), dict[str, list[int]]) or {}
+    groups = read_left(files.groups(fate.rank), dict[str, list[int]]) or {}
     by_group: dict[str, list[FlightEntry]] = {}
     for recorder, recorded in recordings.items():
         for entry in recorded:
@@ -128,7 +128,9 @@ def with_entered(fate: RankFate, files: LaunchFiles) -> tuple[RankFate, bool]:
         collective_is_over=not waiting,
         entered={name: max(e.collective_seq_id for e in entries) for name, entries in by_group.items()},
         unfinished={name: entry.collective_seq_id for name, entry in waiting.items()},
-        groups={f"{recorder} {name}".strip(): ranks for recorder in ("", *recordings) for name, ranks in told.items()},
+        groups={
+            f"{recorder} {name}".strip(): ranks for recorder in ("", *recordings) for name, ranks in groups.items()
+        },
     )
     if not by_group:
         return fate, False
@@ -143,14 +145,14 @@ def with_entered(fate: RankFate, files: LaunchFiles) -> tuple[RankFate, bool]:
 
 
 def awaited_file(path: Path) -> str:
-    """The file that a rank waited for, if it has left its name there."""
+    """Path of the file that a rank waits for, as the rank noted it at ``path``, or ""."""
     with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
         return (read_left(path, str) or "")[:_LONGEST_PATH]
     return ""
 
 
 def _went_on(entries: Sequence[FlightEntry], dump: Path) -> int:
-    """How many collectives a rank had entered if it entered the last one as soon before the dump as ever; else 0."""
+    """Number of collectives entered by a rank that was still entering them at its usual pace before the dump, or 0."""
     moments = sorted(entry.time_created_ns / 1e9 for entry in entries)[-_LAST_PACE:]
     if len(moments) < _LAST_PACE:
         return 0
@@ -170,14 +172,14 @@ def _frames_in(**functions: str) -> re.Pattern[str]:
 
 _TORCH = importlib.util.find_spec("torch")
 _TORCH_FOLDER = str(Path(_TORCH.origin).parent) if _TORCH is not None and _TORCH.origin else "/no torch here"
-"""torch built in its checkout is not among the other packages."""
+"""Folder of torch, which may be a checkout outside of site-packages."""
 _LIFELINE = "_die_with_pytest"
 _AT_WORK = _frames_in(main="_measure", membership="join_group|leave_group")
-_ENTRY = _frames_in(
+_USER_CALL = _frames_in(
     main="_measure|run|_end", bodies="call", script="run_script", membership="join_group|leave_group", leaving="leave"
 )
 _OUTERMOST = _frames_in(main="run_rank|_end")
-"""Our frame at the bottom of the main thread, which comes last: a dump with it is whole."""
+"""Frame of this package at the bottom of the main thread, which comes last: a dump with it is complete."""
 _ROOMS = "|".join(sorted(path.parent.name for path in Path(__file__).parents[1].glob("*/__init__.py")))
 _OURS = rf"/pytest_distbench/(?:{_ROOMS}|instruments\.py)"  # this package, and not a checkout that is called so
 _LIBRARY = re.compile(rf"/site-packages/|{_OURS}|/lib/python3|^<")
@@ -187,23 +189,23 @@ _LOGGING_WRAPPER = "wrapper"  # around every collective in torch
 _FRAME = re.compile(r'File "(.+)", line (\d+) in (\S+)')
 _TRACED = re.compile(r'File "(.+)", line (\d+), in (\S+)')
 _NEXT_DUMP = re.compile(r"(?<=\S\n)(?=(?:Current thread|Thread|Stack) )")
-"""An empty line separates a dump's threads, nothing separates dumps."""
+"""Boundary of dumps: an empty line separates threads, nothing separates dumps."""
 
 
 def trim(text: str) -> str:
-    """The threads of the last dump that are the user's, each cut where our code called theirs."""
+    """The user's threads of the last dump, each without the frames below the call of the user's code."""
     threads = []
     for block in re.split(r"\n\s*\n", _last_dump(text).strip()):
         if _LIFELINE in block:
             continue
         lines = block.splitlines()
-        cut = next((i for i, line in enumerate(lines) if _ENTRY.search(line)), len(lines))
+        cut = next((i for i, line in enumerate(lines) if _USER_CALL.search(line)), len(lines))
         threads.append("\n".join(lines[:cut] if cut > 1 else lines))
     return "\n\n".join(threads)
 
 
 def waits_at(text: str) -> str:
-    """The main thread's innermost user frame as ``file.py:7 in function``, and what it called; empty if unknown."""
+    """The main thread's innermost user frame, ``file.py:7 in function, in called``, or "" if unknown."""
     called, (file, line, function) = _innermost(text)
     if not file:
         return ""
@@ -212,31 +214,31 @@ def waits_at(text: str) -> str:
 
 
 def raised_at(traceback: str) -> str:
-    """:func:`waits_at` of the last traceback in a text."""
+    """:func:`waits_at` for the last traceback in a text."""
     frames = _TRACED.findall(traceback[traceback.rfind("Traceback (most recent call last)") :])
     return waits_at("\n".join(f'  File "{file}", line {line} in {name}' for file, line, name in reversed(frames)))
 
 
 def is_in_own_code(text: str) -> bool:
-    """Whether the main thread's innermost user frame has called neither torch nor us, which wait for others."""
+    """Whether the main thread's innermost user frame called neither torch nor this package, which may wait."""
     called, (file, _, _) = _innermost(text)
     return bool(file) and not any(_WAITS.search(library) for library, _, _ in called)
 
 
 def is_whole(text: str) -> bool:
-    """Whether a text holds a whole dump. One of over 100 frames is cut and never looks whole."""
+    """Whether a text holds a complete dump. faulthandler cuts stacks at 100 frames; those never look complete."""
     return _OUTERMOST.search(text) is not None
 
 
 def _innermost(text: str) -> tuple[list[tuple[str, str, str]], tuple[str, str, str]]:
-    """The main thread's innermost user frame, and before it the frames of what it called, innermost first."""
+    """The main thread's innermost user frame, preceded by the frames that it called, innermost first."""
     blocks = re.split(r"\n\s*\n", _last_dump(text).strip())
-    main = next((block for block in blocks if _ENTRY.search(block)), blocks[-1])
+    main = next((block for block in blocks if _USER_CALL.search(block)), blocks[-1])
     frames = _FRAME.findall(main)
     users = [i for i, (file, _, _) in enumerate(frames) if not _LIBRARY.search(file)]
     if not users:  # a body or script that is installed as libraries are: what is in the package that our code called
-        entry = _ENTRY.search(main)
-        files = [file for file, _, _ in _FRAME.findall(main[: entry.start()] if entry else "")]
+        call = _USER_CALL.search(main)
+        files = [file for file, _, _ in _FRAME.findall(main[: call.start()] if call else "")]
         outermost = next((file for file in reversed(files) if not re.search(_OURS, file)), "")
         if package := _PACKAGE.search(outermost):
             own = (package[1], f"{package[1]}/")
@@ -246,10 +248,10 @@ def _innermost(text: str) -> tuple[list[tuple[str, str, str]], tuple[str, str, s
 
 
 def _last_dump(text: str) -> str:
-    """The last whole dump of a rank at work, else the last whole one.
+    """The last complete dump made inside the body or the group's setup, else the last complete one.
 
-    While we end it the elastic agent may ask again: that dump is half an answer, or from where it reports that a peer
-    is gone.
+    An elastic agent that is ending may request another dump, which is then cut short, or shows the report of a lost
+    peer.
     """
     dumps = _NEXT_DUMP.split(text)
     whole = [dump for dump in dumps if is_whole(dump)] or dumps[-1:]
@@ -258,9 +260,9 @@ def _last_dump(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """What a text, searched in any case, is a sign of.
+    """A known error: a pattern searched case-insensitively in its text, its meaning and advice.
 
-    ``wait``: another rank did not come. ``victim``: another is gone. ``cause``: it began here.
+    ``kind``: ``wait`` if another rank did not come, ``victim`` if another died, ``cause`` if the error began here.
     """
 
     text: str
@@ -439,15 +441,15 @@ SIGNS: Sequence[Sign] = (
     ),
     Sign(r"CUDA error", "a call of CUDA failed", _BLOCKING),
 )
-"""The first one whose text is found tells what it is: the more telling ones come first."""
+"""Known errors; the first whose pattern is found applies, so specific patterns come before general ones."""
 
 
 def read_sign(text: str) -> Sign | None:
-    """What an error's text is a sign of, or None if it is not known."""
+    """The first of :data:`SIGNS` that an error's text matches, or None."""
     return next((sign for sign in SIGNS if re.search(sign.text, text, re.IGNORECASE)), None)
 
 
 def last_error(text: str) -> str:
-    """NCCL's latest warning, which torch puts behind an error of its own, or ""."""
+    """NCCL's latest warning, which torch appends to its own error, or ""."""
     _, _, after = text.partition("Last error:")
     return next((line.strip() for line in after.splitlines() if line.strip()), "")

@@ -1,4 +1,4 @@
-"""What became of each rank of a launch, the root cause first, the line that says why it failed, and the record."""
+"""What became of each rank of a launch, root cause first; the line that says why it failed; and the launch's record."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from pytest_distbench.units import format_seconds
 
 
 def has_waited_in_vain(error: ErrorReport) -> bool:
-    """Whether torch's error came from waiting for another rank."""
+    """Whether torch raised the error while it waited for another rank."""
     return any(sign.kind == "wait" for sign in _signs(error))
 
 
 def is_follower(error: ErrorReport) -> bool:
-    """Whether another rank did not come or was gone first; not if it names a cause of its own."""
+    """Whether another rank did not come or died first; False if the error names a cause of its own."""
     kinds = {sign.kind for sign in _signs(error)}
     return error.began_in_torch and bool(kinds) and "cause" not in kinds
 
@@ -53,12 +53,12 @@ def _signs(error: ErrorReport) -> list[Sign]:
 
 
 def is_hang(fates: Sequence[RankFate]) -> bool:
-    """Whether a rank did not go on, or did not come where others waited."""
+    """Whether a rank hung, or ranks waited for each other in vain."""
     return any(f.is_hung for f in fates) or is_deadlock(fates)
 
 
 def is_deadlock(fates: Sequence[RankFate]) -> bool:
-    """Ranks gave up waiting for each other, or lost the connection to one that has left; nobody else is to blame."""
+    """Whether all failures are ranks that gave up waiting, or lost their connection to a rank that had passed."""
     failed = [f for f in fates if f.outcome == "failed"]
     has_left = any(f.outcome == "passed" for f in fates)
     return all(f.error is not None and f.is_victim for f in failed) and (
@@ -67,10 +67,10 @@ def is_deadlock(fates: Sequence[RankFate]) -> bool:
 
 
 def find_missing(hung: Sequence[RankFate]) -> list[RankFate]:
-    """Of ranks that hang, those that others wait for.
+    """The hanging ranks that other hanging ranks wait for, or [] if unknown.
 
-    They are in an earlier phase, or behind in a group's collectives, and if possible wait for nobody in turn. Where
-    torch records nothing (``send``, ``recv``, ``monitored_barrier``), they are in their own code while others are in
+    They are in an earlier phase, or behind in a group's collectives, and if possible wait for nobody themselves. Where
+    torch records nothing (``send``, ``recv``, ``monitored_barrier``), they are in the user's code while others are in
     torch.
     """
     phases: tuple[Phase, ...] = get_args(Phase)
@@ -109,10 +109,10 @@ class Ending:
 
     Attributes:
         ended_by_us: ranks that were alive when the launch was ended by force.
-        left: those among them that had closed their connection to pytest before.
-        started_at: CLOCK_MONOTONIC seconds, as the others: when the launcher was asked.
+        left: those of ``ended_by_us`` that had closed their connection to pytest before.
+        started_at: when the launcher was asked to start; all moments are CLOCK_MONOTONIC seconds.
         up_at: when the last rank had said hello.
-        finished_at: when nothing of the launch ran any more.
+        finished_at: when no process of the launch was left.
     """
 
     exit: Exit
@@ -125,8 +125,10 @@ class Ending:
     finished_at: float = 0.0
 
 
-def tell_fates(plan: LaunchPlan, reports: Mapping[int, RankReport], heard: Heard, ending: Ending) -> list[RankFate]:
-    """One fate per rank, the root cause first: by time, known victims last."""
+def determine_fates(
+    plan: LaunchPlan, reports: Mapping[int, RankReport], heard: Heard, ending: Ending
+) -> list[RankFate]:
+    """One fate per rank, root cause first: ordered by time, known victims last."""
     aborts = {}  # and what NCCL's watchdog said of those that it was about to end when they were ended
     for rank in set(range(plan.processes)) - set(reports):
         code, log = ending.exit.codes.get(rank), plan.files.log(rank)
@@ -147,31 +149,31 @@ def tell_fates(plan: LaunchPlan, reports: Mapping[int, RankReport], heard: Heard
     missing = {f.rank for f in find_missing([f for f in fates if f.is_hung])}
 
     def precedence(fate: RankFate) -> tuple[object, ...]:
-        """Culprits before victims, a hang before those that waited for it, the missing rank before the waiting ones."""
+        """Order causes before victims, the missing rank before the ranks that wait for it, then by time."""
         waits = fate.is_hung and fate.rank not in missing
         return (fate.outcome != "failed", fate.is_victim, waits, _moment(fate, heard), fate.rank)
 
-    return _with_doubts(sorted(fates, key=precedence), heard, ending)
+    return _with_unclear_order(sorted(fates, key=precedence), heard, ending)
 
 
-def _with_doubts(fates: Sequence[RankFate], heard: Heard, ending: Ending) -> list[RankFate]:
-    """Order by rank who may have failed first, where the clocks of two hosts cannot."""
+def _with_unclear_order(fates: Sequence[RankFate], heard: Heard, ending: Ending) -> list[RankFate]:
+    """Order by rank those that failed too close in time for the clocks of their hosts to order them."""
     first, *rest = fates
     if first.outcome != "failed" or first.is_victim or first.is_hung:
         return [*fates]
-    doubts = {
-        f.rank: doubt_s
+    errors_s = {
+        f.rank: error_s
         for f in rest
         if f.outcome == "failed" and not f.is_victim and not f.is_hung
-        if abs(_moment(f, heard) - _moment(first, heard)) < (doubt_s := ending.clocks.doubt_s(first.rank, f.rank))
+        if abs(_moment(f, heard) - _moment(first, heard)) < (error_s := ending.clocks.error_s(first.rank, f.rank))
     }
-    told, *beside = sorted([first, *(f for f in rest if f.rank in doubts)], key=lambda f: f.rank)
-    unordered = [replace(f, doubt_s=max(doubts.values())) for f in beside]
-    return [told, *unordered, *(f for f in rest if f.rank not in doubts)]
+    head, *others = sorted([first, *(f for f in rest if f.rank in errors_s)], key=lambda f: f.rank)
+    unordered = [replace(f, doubt_s=max(errors_s.values())) for f in others]
+    return [head, *unordered, *(f for f in rest if f.rank not in errors_s)]
 
 
 def _hung(reports: Mapping[int, RankReport], ending: Ending, aborts: Mapping[int, ErrorReport]) -> frozenset[int]:
-    """Ranks that did not go on: alive at the time-out, or when all that had failed by then had waited."""
+    """Ranks that did not go on: alive at the time-out, or while all failed ranks had only waited in vain."""
     silent = frozenset(r for r in ending.ended_by_us if r not in reports or reports[r].outcome == "passed")
     if ending.timed_out:
         return silent
@@ -198,7 +200,7 @@ def _fate(
     files = plan.files
     code = ending.exit.codes.get(rank)
     if report is not None and report.outcome != "passed":
-        return _fate_as_reported(report, files, beside_hung=bool(hung))
+        return _fate_as_reported(report, files, others_hang=bool(hung))
     is_stopped = rank in ending.ended_by_us or code == -signal.SIGTERM
     if report is not None and rank not in hung and (is_stopped or code in (None, 0)):
         return RankFate(rank=rank, outcome="passed", phase=report.phase, how="passed")
@@ -230,7 +232,7 @@ def _fate(
 
 
 def _how(rank: int, heard: Heard, ending: Ending, *, is_stopped: bool) -> tuple[str, bool]:
-    """How a rank without a report ended, and whether that followed from another's end."""
+    """How a rank without a report ended, and whether another rank's end caused it."""
     code = ending.exit.codes.get(rank)
     if ending.exit.died:
         return "ended with the launcher", True
@@ -253,7 +255,7 @@ def _how(rank: int, heard: Heard, ending: Ending, *, is_stopped: bool) -> tuple[
     return "ended without a report" if rank in heard.closed_at else "never started", False
 
 
-def _fate_as_reported(report: RankReport, files: LaunchFiles, *, beside_hung: bool) -> RankFate:
+def _fate_as_reported(report: RankReport, files: LaunchFiles, *, others_hang: bool) -> RankFate:
     error = report.error
     trace = error.traceback.strip().splitlines() if error else []
     log = tail(files.log(report.rank), TAIL_LINES + len(trace)).strip().splitlines()
@@ -264,7 +266,7 @@ def _fate_as_reported(report: RankReport, files: LaunchFiles, *, beside_hung: bo
         outcome=report.outcome,
         phase=report.phase,
         how=f"raised {error.kind}" if error and report.outcome == "failed" else "skipped",
-        is_victim=error is not None and (is_follower(error) or (beside_hung and has_waited_in_vain(error))),
+        is_victim=error is not None and (is_follower(error) or (others_hang and has_waited_in_vain(error))),
         error=error,
         log_tail="\n".join(log[-TAIL_LINES:]),
     )
@@ -276,7 +278,7 @@ def _moment(fate: RankFate, heard: Heard) -> float:
 
 
 _UNRECORDED = re.compile(r'/torch/distributed/.*", line \d+, in (send|recv|monitored_barrier)$', re.MULTILINE)
-"""What torch's flight recorder does not know, in a traceback."""
+"""Calls that torch's flight recorder misses, in a traceback."""
 _SIZES = re.compile(r"(\d+) vs\.? (\d+)")  # gloo's bytes received and expected
 _UNORDERED = "the clocks of their hosts do not show who was first"
 _LOCKED = "\nnext: remove it if nothing builds an extension of torch now: a build that is killed leaves its lock behind"
@@ -287,10 +289,7 @@ _SPAWNS = (
 
 
 def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, str]:
-    """The launch's outcome, and one line about it.
-
-    Some skipped and none failed by itself: they disagree.
-    """
+    """The launch's outcome, and one line with its reason. Ranks disagree if some skip and no other fails by itself."""
     skipped = [f for f in fates if f.outcome == "skipped"]
     if len(skipped) == len(fates):
         return "skipped", skipped[0].error.message if skipped[0].error else ""
@@ -301,7 +300,7 @@ def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, s
     if not failed:
         return "passed", ""
     if any(f.is_hung for f in failed):
-        return "failed", _tell_hang(failed, after_s)
+        return "failed", _hang_reason(failed, after_s)
     if is_deadlock(fates):
         passed = [f for f in fates if f.outcome == "passed"]
         if len(failed) == 1 < len(passed):
@@ -310,7 +309,7 @@ def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, s
         why = f"{_numbers(passed)} ended without the collective that others waited for" if passed else "deadlock"
         return "failed", f"{why}: {_waiting(failed, 'waited')}"
     first = failed[0]
-    if mismatch := _tell_mismatch(first, fates):
+    if mismatch := _mismatch_reason(first, fates):
         return "failed", mismatch
     said = ""
     if first.error is not None:  # its first line; of one of torch's that is known, what it means and the next step
@@ -322,13 +321,13 @@ def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, s
                 break
     where = f" at {first.waits_at}" if first.waits_at and not said else ""
     reason = f"rank {first.rank} {first.how}{where}{said and f': {said}'}"
-    if beside := [f for f in failed if f.doubt_s]:  # one of them may have failed before the rank that is told first
-        within = format_seconds(max(f.doubt_s for f in beside))
-        reason = f"{reason}\n{_numbers(beside)} failed within {within} of it: {_UNORDERED}"
+    if unordered := [f for f in failed if f.doubt_s]:  # one of them may have failed before it
+        within = format_seconds(max(f.doubt_s for f in unordered))
+        reason = f"{reason}\n{_numbers(unordered)} failed within {within} of it: {_UNORDERED}"
     return "failed", reason
 
 
-def _tell_mismatch(first: RankFate, fates: Sequence[RankFate]) -> str:
+def _mismatch_reason(first: RankFate, fates: Sequence[RankFate]) -> str:
     sign = evidence.read_sign(first.error.message) if first.error is not None and first.error.began_in_torch else None
     if sign is None or sign.meaning != evidence.MISMATCH or first.error is None:
         return ""
@@ -336,8 +335,8 @@ def _tell_mismatch(first: RankFate, fates: Sequence[RankFate]) -> str:
     got = f"got {sizes[1]} B for {sizes[2]} B" if sizes else "received more than it had room for"
     others = sorted((f for f in fates if f is not first), key=lambda f: f.rank)
     was = [f"rank {f.rank} was{where}" for f in others if (where := _called_at(f))]
-    told = "; ".join([f"rank {first.rank} {got}{_called_at(first)}", *was[:3]])
-    return f"{sign.meaning}: {told}\nnext: {sign.advice}"
+    calls = "; ".join([f"rank {first.rank} {got}{_called_at(first)}", *was[:3]])
+    return f"{sign.meaning}: {calls}\nnext: {sign.advice}"
 
 
 def _called_at(fate: RankFate) -> str:
@@ -350,7 +349,7 @@ def _first_line(text: str) -> str:
     return next(iter(text.strip().splitlines()), "")
 
 
-def _tell_hang(failed: Sequence[RankFate], after_s: float) -> str:
+def _hang_reason(failed: Sequence[RankFate], after_s: float) -> str:
     hung = [f for f in failed if f.is_hung]
     missing = find_missing(hung)
     # Every rank hangs in a collective, and not all in the same: none of them will ever come to the others'.
@@ -368,7 +367,7 @@ def _tell_hang(failed: Sequence[RankFate], after_s: float) -> str:
         f"rank {f.rank} at {f.waits_at}" if f.waits_at else f"rank {f.rank} in phase {f.phase}"
         for f in sorted(shown, key=lambda f: f.rank)
     ]
-    told = "; ".join(places[:4])
+    shown_places = "; ".join(places[:4])
     more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
     waiting = [f for f in failed if f not in shown]  # some have given up by now: their collective timed out
     what = f"; {_numbers(waiting)} wait{'s' * (len(waiting) == 1)} in {_place(waiting[0])}" if waiting else ""
@@ -378,7 +377,7 @@ def _tell_hang(failed: Sequence[RankFate], after_s: float) -> str:
         who = "all ranks" if len(those) == len(failed) > 1 else _numbers(those)
         wait = "waits" if len(those) == 1 else "wait"
         advice = f"; {who} {wait} outside of any collective, for the end of the file {file}{_LOCKED}"
-    return f"hung in {'/'.join(phases)}, ended after {after_s:.1f} s: {told}{more}{what}{advice}"
+    return f"hung in {'/'.join(phases)}, ended after {after_s:.1f} s: {shown_places}{more}{what}{advice}"
 
 
 def _waiting(fates: Sequence[RankFate], verb: Literal["waits", "waited"]) -> str:
@@ -387,11 +386,11 @@ def _waiting(fates: Sequence[RankFate], verb: Literal["waits", "waited"]) -> str
         places.setdefault(_place(fate), []).append(fate)
     found = sorted(places.items(), key=lambda place: len(place[1]))  # of equally many those of lower ranks first
     odd = len(found) == 2 and len(found[0][1]) == 1 < len(found[1][1])
-    told: list[str] = []
+    clauses: list[str] = []
     for place, those in found[:4]:
         wait = verb if len(those) == 1 else verb.replace("waits", "wait")
-        told.append(f"{_numbers(those)}{' alone' if odd and not told else ''} {wait} in {place}")
-    return "; ".join(told)
+        clauses.append(f"{_numbers(those)}{' alone' if odd and not clauses else ''} {wait} in {place}")
+    return "; ".join(clauses)
 
 
 def _place(fate: RankFate) -> str:
@@ -419,7 +418,7 @@ def make_record(
 ) -> LaunchRecord:
     whole = join(hosts)
     reports = {report.rank: report for report in whole.ranks}
-    fates = tell_fates(plan, reports, heard, ending)
+    fates = determine_fates(plan, reports, heard, ending)
     outcome, reason = merge_outcomes(fates, after_s=ending.finished_at - ending.up_at)
     trouble = ending.exit.trouble
     if outcome == "failed" and ending.exit.died and all(f.is_victim for f in fates if f.outcome == "failed"):
@@ -450,27 +449,27 @@ def make_record(
         except (RecordingError, ReadingError) as error:
             outcome, reason = "failed", str(error)
     has_passed = outcome == "passed"
-    told = list(reports.values())
-    size = None if stands_for_a_rank else len(told)
+    found = list(reports.values())
+    size = None if stands_for_a_rank else len(found)
     fingerprints = {key: of_launch(one, size) for key, one in whole.fingerprints.items()} if has_passed else {}
     homes = [ending.clocks.hosts.get(rank, "") for rank in range(plan.processes)]
     said: dict[str, list[str]] = {}
     for rank, text in sorted(heard.remarks().items()):
         said.setdefault(text, []).append(str(rank))
-    for report in told:
+    for report in found:
         for text in report.trained.remarks:
             said.setdefault(text, []).append(str(report.rank))
     of_ranks = [f"rank {', '.join(who)}: {text}" for text, who in said.items()]
     # seconds of the slowest rank in each, and of starting and ending the group around them
     phases: dict[str, float] = {}
-    if told:
-        begin = max(report.phases["begin"] for report in told)
+    if found:
+        begin = max(report.phases["begin"] for report in found)
         agreed = ending.exit.stamps.get("rendezvous", ending.started_at)
         phases = {
             "launcher": agreed - ending.started_at,
             "process_start": begin - agreed,
-            **{name: max(r.phases.get(name, 0.0) for r in told) for name in ("import", "rendezvous", "body")},
-            "exit": ending.finished_at - max(report.phases.get("end", begin) for report in told),
+            **{name: max(r.phases.get(name, 0.0) for r in found) for name in ("import", "rendezvous", "body")},
+            "exit": ending.finished_at - max(report.phases.get("end", begin) for report in found),
         }
     record = LaunchRecord(
         index=plan.index,
@@ -484,10 +483,10 @@ def make_record(
         measurements=measurements,
         fingerprints=fingerprints,
         lines=reports[0].lines if has_passed and 0 in reports else {},
-        delayed_s=max((r.delayed_s for r in told), default=0.0),
-        late_s=late_s(whole, doubt_s=ending.clocks.most_doubt_s) if has_passed else {},
+        delayed_s=max((r.delayed_s for r in found), default=0.0),
+        late_s=late_s(whole, resolution_s=ending.clocks.max_error_s) if has_passed else {},
         hosts=homes if all(homes) and len(set(homes)) > 1 else [],
-        gpus=[reports[rank].gpu for rank in range(plan.processes)] if has_passed and any(r.gpu for r in told) else [],
+        gpus=[reports[rank].gpu for rank in range(plan.processes)] if has_passed and any(r.gpu for r in found) else [],
         software=reports[0].software if 0 in reports else {},
         remarks=[*of_ranks, *filter(None, remarks), *ending.exit.remarks],
         logs=plan.directory,
@@ -497,15 +496,15 @@ def make_record(
         return replace(record, measurements=structure_metrics(fingerprints), software=software)
     record = replace(
         record,
-        unseen_collectives=max((r.unseen_collectives for r in told), default=0),
+        unseen_collectives=max((r.unseen_collectives for r in found), default=0),
         breakdowns=breakdowns(whole) if has_passed else {},
-        peak_memory_bytes=largest(told),
+        peak_memory_bytes=largest(found),
     )
     return with_load(record, reports[0].load) if 0 in reports else record
 
 
 def check_group(plan: LaunchPlan, largest: int, *, who: str) -> list[str]:
-    """Remarks on a launch in whose group only some of the expected processes met; RecordingError: none did."""
+    """Remarks if only some of the expected processes joined a group. Raises RecordingError if fewer than two did."""
     if plan.world_size == 1:
         return []
     if largest < 2:
@@ -522,7 +521,7 @@ def check_group(plan: LaunchPlan, largest: int, *, who: str) -> list[str]:
 
 
 def mask_record(record: LaunchRecord, values: Sequence[str]) -> LaunchRecord:
-    """The record as it may be shown and stored; the ranks' logs stay as they were."""
+    """The record without secret values, to be shown and stored; the ranks' log files are unchanged."""
     if not values:
         return record
     return replace(

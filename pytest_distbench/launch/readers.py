@@ -1,7 +1,7 @@
-"""Numbers out of what a script prints and writes: a reader per format, and what is wrong with one.
+"""Readers of metrics from what a script prints and writes, one per format, with the errors of each.
 
-A reader looks at one rank's output and files. Files that it reads are noted before the launch: a script may append to
-an earlier run's. A conftest adds a reader by one row: ``READERS["mine"] = read``, and asks for it with
+A reader reads one rank's output and files. Files that it will read are noted before the launch, as a script may append
+to an earlier run's. A conftest adds a reader by one row, ``READERS["mine"] = read``, and selects it with
 ``Reader(kind="mine", ...)``.
 """
 
@@ -53,7 +53,7 @@ class Place:
     remarks: list[str] = field(default_factory=list)  # what is to be said of what was read there
 
     def lines(self) -> Iterator[str]:
-        """Lines that the rank printed on stdout and stderr, each state of a progress bar being one."""
+        """Lines that the rank printed on stdout and stderr; each state of a progress bar is a line."""
         try:
             with self.plan.files.log(self.rank).open(errors="replace", newline="") as log:
                 for line in log:
@@ -62,7 +62,7 @@ class Place:
             return
 
     def path(self, source: str) -> Path:
-        """A file of the launch; relative paths are relative to the working directory."""
+        """Path of a file of the launch; relative ones are relative to the working directory."""
         path = Path(self.plan.working_dir, self.plan.fill(source))
         if not path.exists():
             near = sorted(p.name for p in path.parent.iterdir()) if path.parent.is_dir() else []
@@ -91,9 +91,9 @@ class Place:
 
 @contextlib.contextmanager
 def limited() -> Iterator[None]:
-    """End what searches forever, as a regular expression may, by CPU time.
+    """Interrupt a regular expression that searches forever, by CPU time.
 
-    Only the main thread can be interrupted; Python's ``re`` asks for signals while it searches.
+    Only the main thread can be interrupted; Python's ``re`` checks for signals while it searches.
     """
 
     def stop(*_: object) -> None:
@@ -114,7 +114,7 @@ def limited() -> Iterator[None]:
 
 
 def nearest(pattern: str, lines: Iterable[str]) -> Sequence[str]:
-    """Lines most like what a pattern would match, else the last ones."""
+    """Lines most similar to what a pattern would match, else the last lines."""
     kept = [line.strip() for line in lines if line.strip()][-_MOST_COMPARED:]
     words = set(re.findall(r"[A-Za-z]{2,}", re.sub(r"\\[A-Za-z]|\(\?P<\w+>", " ", pattern)))
     sharing = [line for line in kept if words & set(re.findall(r"[A-Za-z]{2,}", line))]
@@ -128,7 +128,7 @@ _MOST_BYTES = 2**20  # of a file's beginning, which appending leaves as it is
 
 
 def note_before(plan: LaunchPlan) -> None:
-    """Keep the size and beginning of each file that will be read."""
+    """Store the size and a digest of the beginning of each file that will be read."""
     found = {}
     for reader in plan.read.values():
         if reader.kind not in _FILE_KINDS:
@@ -142,7 +142,7 @@ def note_before(plan: LaunchPlan) -> None:
 
 
 def appended_to(plan: LaunchPlan, path: Path) -> int:
-    """Bytes of an earlier run that a file still begins with, or 0."""
+    """Number of bytes of an earlier run that a file still begins with, or 0."""
     if not plan.files.before.exists():
         return 0
     size, digest = json.loads(plan.files.before.read_text()).get(str(path), (0, ""))
@@ -164,12 +164,12 @@ def read_csv(reader: Reader, place: Place) -> list[Found]:
         for name in (reader.key, *reader.where, *([reader.step] if reader.step else [])):
             if (there := columns.count(name)) == 1:
                 continue
-            told = f"{there} columns are called {name!r}" if there else f"no column {name!r}"
+            problem = f"{there} columns are called {name!r}" if there else f"no column {name!r}"
             header = f"there are {', '.join(columns) or 'none'}"
             if len(columns) == 1 and re.search(r"[\t;|]", columns[0]):
                 first = show(columns[0])
                 header = f"its first line is {first}, without a comma, and commas separate the columns of a CSV file"
-            raise ReadingError(f"{path}: {told}; {header}")
+            raise ReadingError(f"{path}: {problem}; {header}")
         return _found(path, _cells_of(path, table, columns), reader.key, reader, place)
 
 
@@ -182,7 +182,7 @@ def _cells_of(path: Path, table: csv.DictReader[str], columns: Sequence[str]) ->
 
 
 def read_jsonl(reader: Reader, place: Place) -> list[Found]:
-    """``reader.key`` of every line that has it."""
+    """Values of ``reader.key`` in the lines of a JSON lines file that have it."""
     path = place.path(reader.source)
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         return _found(path, _lines_of(path, file), with_points(reader.key), reader, place)
@@ -207,7 +207,7 @@ _EACH = "[]"  # behind the name of a list: its elements are the rows
 
 
 def read_json(reader: Reader, place: Place) -> list[Found]:
-    """``reader.key`` of a JSON document, or of each element of a list in it."""
+    """Value of ``reader.key`` in a JSON document, or its values in the elements of a list."""
     path = place.path(reader.source)
     try:
         document = json.loads(path.read_text(encoding="utf-8-sig", errors="replace"))
@@ -226,8 +226,8 @@ def read_json(reader: Reader, place: Place) -> list[Found]:
     if not isinstance(rows, list):
         there = f"there are {', '.join(document)}" if isinstance(document, Mapping) else "it is none itself"
         raise ReadingError(f"{path}: no list {name!r}; {there}")
-    told = (Row(row, f"{path}: {name}[{number}]", json.dumps(row)) for number, row in enumerate(rows))
-    return _found(path, told, key.removeprefix("."), reader, place)
+    elements = (Row(row, f"{path}: {name}[{number}]", json.dumps(row)) for number, row in enumerate(rows))
+    return _found(path, elements, key.removeprefix("."), reader, place)
 
 
 _EMPTY = (
@@ -237,10 +237,10 @@ _EMPTY = (
 
 
 def _found(path: Path, rows: Iterable[Row], key: str, reader: Reader, place: Place) -> list[Found]:
-    """What counts of the rows of a file, as text.
+    """Values of a key in the rows that count, as text.
 
     Raises:
-        ReadingError: the same of :func:`values_of`, or a value is a list or an object.
+        ReadingError: as :func:`values_of`, or a value is a list or an object.
     """
     try:
         values, remark = values_of(rows, key, reader)
@@ -253,15 +253,15 @@ def _found(path: Path, rows: Iterable[Row], key: str, reader: Reader, place: Pla
         if isinstance(value, Mapping | list):
             inside = [f"{reader.key}.{name}" for name in (value if isinstance(value, Mapping) else range(len(value)))]
             each = f", or with read.json {reader.key}{_EACH}" if isinstance(value, list) else ""
-            told = ", ".join(inside[:_MOST_SHOWN]) or "nothing"
+            names = ", ".join(inside[:_MOST_SHOWN]) or "nothing"
             raise ReadingError(
-                f"{reader.key!r} is {show(value, longest=80)}: wanted a number in it: {told}{each}: {where}"
+                f"{reader.key!r} is {show(value, longest=80)}: wanted a number in it: {names}{each}: {where}"
             )
     return [
-        ("nan", f"{where}: {_EMPTY}", beside)
+        ("nan", f"{where}: {_EMPTY}", context)
         if value is None
-        else (value if isinstance(value, str) else json.dumps(value), where, beside)
-        for value, where, beside in values
+        else (value if isinstance(value, str) else json.dumps(value), where, context)
+        for value, where, context in values
     ]
 
 
@@ -269,7 +269,7 @@ _MARK = ":::MLLOG"
 
 
 def read_mllog(reader: Reader, place: Place) -> list[Found]:
-    """Values of the events named ``reader.key``, or seconds since the last ``reader.since`` before each."""
+    """Values of MLPerf log events named ``reader.key``, or seconds from the last ``reader.since`` before each."""
     found, known = [], dict[str, None]()
     since_ms: float | None = None
     for number, line in enumerate(place.lines(), 1):
@@ -306,7 +306,7 @@ _IN_ITS_PLACE = ("1.0", "1")  # what a pattern takes for a number, put where a l
 
 
 def read_stdout(reader: Reader, place: Place) -> list[Found]:
-    """Every match of ``reader.source`` in the output, at most one a line."""
+    """Matches of ``reader.source`` in the output, at most one per line."""
     pattern = re.compile(reader.source)
     group: int | str = VALUE if VALUE in pattern.groupindex else 1
     found: list[Found] = []
@@ -330,14 +330,14 @@ def read_stdout(reader: Reader, place: Place) -> list[Found]:
     if not found:
         lines = nearest(reader.source, place.lines())
         shown = "".join(f"\n{line}" for line in lines)
-        told = f"; the nearest lines are:{shown}" if lines else ", which is empty"
-        raise ReadingError(f"the pattern {_shown(reader)} matches nothing in the output of rank {place.rank}{told}")
+        nearby = f"; the nearest lines are:{shown}" if lines else ", which is empty"
+        raise ReadingError(f"the pattern {_shown(reader)} matches nothing in the output of rank {place.rank}{nearby}")
     mixed = [unit for unit in units if unit or not units.keys().isdisjoint(_MULTIPLES)]
     if len(mixed) > 1 and not all(_reads_by_unit(reader, unit) for unit in mixed):
-        told = "\n".join(units[unit] for unit in mixed)
+        mixture = "\n".join(units[unit] for unit in mixed)
         advice = "" if set(mixed) & {"", *_MULTIPLES} else ", or give unit= without scale=, which reads each by its own"
         raise ReadingError(
-            f"the pattern {_shown(reader)} takes numbers in several units:\n{told}\nLet the script print one{advice}"
+            f"the pattern {_shown(reader)} takes numbers in several units:\n{mixture}\nLet the script print one{advice}"
         )
     return found
 
@@ -347,7 +347,7 @@ _BEHIND = re.compile(rf"([{''.join(_MULTIPLES)}])(?![A-Za-z])|\s?([A-Za-zµ]+(?:
 
 
 def _unit_behind(text: str) -> str:
-    """The unit of time, size or rate that a number has behind it, or a ``k`` for thousands; else nothing."""
+    """The unit of time, size or rate at the start of a text, or a multiple such as ``k``, or ""."""
     match = _BEHIND.match(text)
     if match is None:
         return ""
@@ -356,7 +356,7 @@ def _unit_behind(text: str) -> str:
 
 
 def _reads_by_unit(reader: Reader, unit: str) -> bool:
-    """Whether a number with this unit behind it becomes one in the reader's: it has one, and no factor says more."""
+    """Whether numbers with this unit are converted to the reader's unit; not if the reader has a scale."""
     if not unit or not reader.unit or reader.scale != 1:
         return False
     with contextlib.suppress(ConfigurationError):
@@ -369,7 +369,7 @@ _PACE = re.compile(r"(?<![\w.])(\d+\.?\d*)(?:([A-Za-z]+)/s|s/([A-Za-z]+))(?!\w)"
 
 
 def _turned_round(pattern: re.Pattern[str], line: str) -> re.Match[str] | None:
-    """What a pattern with ``it/s`` finds where a progress bar, of slow iterations, says ``s/it``; and the reverse."""
+    """Match of a pattern with ``it/s`` where a progress bar of slow iterations prints ``s/it``, and vice versa."""
     for found in _PACE.finditer(line):
         if float(found[1]):
             unit = f"s/{found[2]}" if found[2] else f"{found[3]}/s"
@@ -385,7 +385,7 @@ def _shown(reader: Reader) -> str:
 
 
 def _not_finite(pattern: re.Pattern[str], group: int | str, line: str) -> str | None:
-    """The nan or inf where the pattern wants a number, or None."""
+    """The nan or inf in the place where the pattern wants a number, or None."""
     for found in _NOT_FINITE.finditer(line):
         for number in _IN_ITS_PLACE:
             match = pattern.search(line[: found.start()] + number + line[found.end() :])
@@ -395,7 +395,7 @@ def _not_finite(pattern: re.Pattern[str], group: int | str, line: str) -> str | 
 
 
 def read_tensorboard(reader: Reader, place: Place) -> list[Found]:
-    """Values of the tag ``reader.key``, by step, of the run in a folder, else of those below it."""
+    """Values of the tag ``reader.key``, by step, of the run in a folder, else of the runs below it."""
     try:
         importlib.import_module(_ACCUMULATOR)
     except ImportError as error:
@@ -451,7 +451,7 @@ class Logged(NamedTuple):
 
 
 def _scalars(files: Sequence[Path], tag: str) -> tuple[list[Logged], list[str]]:
-    """The values of a tag in the files of one run, as TensorBoard shows them with ``purge_step``; and all tags."""
+    """Values of a tag in the files of one run, as TensorBoard shows them with ``purge_step``; and all tags."""
     with tempfile.TemporaryDirectory() as folder:  # of these files alone: others in theirs are of earlier launches
         for file in files:
             Path(folder, file.name).symlink_to(file.resolve())
@@ -472,7 +472,7 @@ def _scalars(files: Sequence[Path], tag: str) -> tuple[list[Logged], list[str]]:
     return found, [*known["scalars"], *known["tensors"]]
 
 
-_LONGEST_BESIDE = 80
+_LONGEST_CONTEXT = 80
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?", re.ASCII)
 
 READERS: dict[str, Callable[[Reader, Place], list[Found]]] = {
@@ -483,11 +483,11 @@ READERS: dict[str, Callable[[Reader, Place], list[Found]]] = {
     "mllog": read_mllog,
     "tensorboard": read_tensorboard,
 }
-"""Kind -> function that finds a reader's values at a place, in order, or raises ReadingError."""
+"""Kind of reader -> function that returns its values at a place, in order; it raises ReadingError if it cannot."""
 
 
 def problem_with(reader: Reader) -> str:
-    """The first thing wrong with a reader, before anything is launched, or ""."""
+    """The first error in a reader's arguments, found before anything is launched, or ""."""
     if reader.kind not in READERS:
         return f"unknown kind of reader {show(reader.kind)}; known are {', '.join(READERS)}"
     if reader.kind == "stdout":
@@ -530,7 +530,7 @@ _WANTED: dict[str, Wanted[Any]] = {
 
 
 def readings(plan: LaunchPlan) -> tuple[list[Observation], list[str]]:
-    """What the readers of a launch find, and what is to be said of it."""
+    """Observations of all readers of a launch, and remarks on them."""
     found, remarks = [], dict[str, None]()
     for name, reader in plan.read.items():
         for rank in range(plan.processes) if reader.rank == "all" else [reader.rank]:
@@ -577,7 +577,7 @@ def _observe(name: str, reader: Reader, place: Place) -> Observation:
         reduce=kind.reduce,
         values=values,
         is_series=not take,
-        beside=[beside[:_LONGEST_BESIDE] for *_, beside in (*kept, *rest)] if is_curve else [],
+        beside=[context[:_LONGEST_CONTEXT] for *_, context in (*kept, *rest)] if is_curve else [],
         at=reader.at,
         identity=reader.defining,
         bounds=reader.bounds,

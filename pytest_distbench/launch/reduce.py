@@ -1,6 +1,6 @@
-"""From what each rank left to one sample per metric, and where loops go: reduction over ranks, by element.
+"""Reduction over ranks, element by element, to one sample per metric, and to where loops spend their time.
 
-First on each host, then over hosts, so that what travels does not grow with the ranks.
+Ranks are reduced on each host first, then over hosts, so that what is sent does not grow with the ranks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LARGEST_BYTES = 256 * 2**20
 
 
 def read_left(path: Path, kind: type[_Part]) -> _Part | None:
-    """What a rank has left in a file of JSON, or None if that is missing or damaged: its rank died writing it."""
+    """The contents of a JSON file that a rank wrote, or None if it is missing or damaged, as after a crash."""
     try:
         with open_left(path) as file:
             return msgspec.json.decode(file.read(_LARGEST_BYTES), type=kind)
@@ -43,22 +43,22 @@ def read_left(path: Path, kind: type[_Part]) -> _Part | None:
 
 
 def read_reports(plan: LaunchPlan, ranks: Sequence[int] | None = None) -> dict[int, RankReport]:
-    """Reports by rank, of all processes or some, as far as they are whole."""
+    """Complete reports by rank, of all processes or of some."""
     asked = range(plan.processes) if ranks is None else ranks
     found = [read_left(plan.files.report(rank), RankReport) for rank in asked]
     return {rank: report for rank, report in zip(asked, found, strict=True) if report and report.rank == rank}
 
 
 def report_host(plan: LaunchPlan, ranks: Iterable[int] | None = None) -> HostReport:
-    """What the ranks on this host, or all, have left, reduced."""
+    """The reduced reports of the ranks on this host, or of all ranks."""
     here = sorted(range(plan.processes) if ranks is None else ranks)
     return reduce_host(read_reports(plan, here), lived_here=len(here), are_all=len(here) == plan.processes)
 
 
 def reduce_host(found: Mapping[int, RankReport], *, lived_here: int, are_all: bool) -> HostReport:
-    """What one host's ranks recorded, reduced over them if all have passed.
+    """Reports of one host's ranks, reduced over them if all have passed.
 
-    ``are_all``: no other host has ranks, so that one clock has all stamps.
+    ``are_all``: no other host has ranks, so that one clock has all time stamps.
     """
     each = [
         HostReport(
@@ -71,18 +71,18 @@ def reduce_host(found: Mapping[int, RankReport], *, lived_here: int, are_all: bo
     ]
     if len(each) < lived_here or any(report.outcome != "passed" for report in found.values()):
         return HostReport(ranks=[report for one in each for report in one.ranks])
-    return join(each, is_one_clock=are_all)
+    return join(each, is_one_host=are_all)
 
 
-def join(reports: Sequence[HostReport], *, is_one_clock: bool = False) -> HostReport:
-    """What ranks of several hosts recorded, reduced over all; each rank may be a host of its own.
+def join(reports: Sequence[HostReport], *, is_one_host: bool = False) -> HostReport:
+    """Reports of several hosts, reduced over all ranks; each rank may be a host of its own.
 
-    ``is_one_clock``: all ranks, with stamps of one clock: who waited for whom is known.
+    ``is_one_host``: all ranks are there, with time stamps of one clock, so that waits are known.
     """
     keys = dict.fromkeys(key for report in reports for key in report.fingerprints)
     return HostReport(
         ranks=sorted((rank for report in reports for rank in report.ranks), key=lambda rank: rank.rank),
-        observations=reduce_partials((o for report in reports for o in report.observations), is_one_clock=is_one_clock),
+        observations=reduce_partials((o for report in reports for o in report.observations), is_one_host=is_one_host),
         fingerprints={
             key: join_fingerprints([report.fingerprints[key] for report in reports if key in report.fingerprints])
             for key in keys
@@ -96,7 +96,7 @@ def join(reports: Sequence[HostReport], *, is_one_clock: bool = False) -> HostRe
 
 
 def of_rank(rank: int, observation: Observation) -> Observation:
-    """What one rank recorded, to be reduced with others."""
+    """A rank's observation, ready to be reduced with others."""
     is_compared = observation.is_series and observation.reduce == "max"
     values = observation.values
     means = {"time_s": values} if values else {}
@@ -113,8 +113,8 @@ def recorded(reports: Iterable[RankReport]) -> list[Observation]:
     return [of_rank(report.rank, observation) for report in reports for observation in report.observations]
 
 
-def reduce_partials(found: Iterable[Observation], *, is_one_clock: bool = False) -> list[Observation]:
-    """Reduce over ranks the same metrics of each key, in the order of their first recording."""
+def reduce_partials(found: Iterable[Observation], *, is_one_host: bool = False) -> list[Observation]:
+    """Reduce observations of equal key and shape over ranks, in the order of their first recording."""
     by_key: dict[str, list[list[Observation]]] = {}
     for part in sorted(found, key=lambda part: min(part.of_ranks)):
         same = by_key.setdefault(part.key, [])
@@ -123,11 +123,11 @@ def reduce_partials(found: Iterable[Observation], *, is_one_clock: bool = False)
             same.append([part])
         else:
             group.append(part)
-    return [_reduce(group, is_one_clock=is_one_clock) for same in by_key.values() for group in same]
+    return [_reduce(group, is_one_host=is_one_host) for same in by_key.values() for group in same]
 
 
 def merge(found: Iterable[Observation]) -> list[Sample]:
-    """Raises :class:`RecordingError` where ranks do not agree about a metric."""
+    """Samples of all observations, reduced over ranks. Raises RecordingError if ranks disagree about a metric."""
     by_key: dict[str, list[Observation]] = {}
     for part in reduce_partials(found):
         by_key.setdefault(part.key, []).append(part)
@@ -136,24 +136,24 @@ def merge(found: Iterable[Observation]) -> list[Sample]:
             continue
         for what, of in _MEANING.items():
             if len(said := _by_ranks(parts, of)) > 1:
-                raise RecordingError(f"{key!r}: ranks disagree about its {what} ({_tell(said)})")
+                raise RecordingError(f"{key!r}: ranks disagree about its {what} ({_ranks_text(said)})")
         if len(said := _by_ranks(parts, lambda part: len(part.values))) > 1:
-            raise RecordingError(f"{key!r}: ranks did not record equally many values ({_tell(said)})")
+            raise RecordingError(f"{key!r}: ranks did not record equally many values ({_ranks_text(said)})")
         if len(said := _by_ranks(parts, lambda part: [bound.where for bound in part.bounds])) > 1:
-            raise RecordingError(f"{key!r}: ranks were given its bounds in different places ({_tell(said)})")
+            raise RecordingError(f"{key!r}: ranks were given its bounds in different places ({_ranks_text(said)})")
         said = {}
         for part in parts:
             text = ", ".join([*(f"{value:g}" for value in part.values[:3]), *["..."] * (len(part.values) > 3)])
             said.setdefault(text or "none", []).extend(part.of_ranks)
-        raise RecordingError(f"{key!r}: ranks disagree on a value that must be equal ({_tell(said)})")
+        raise RecordingError(f"{key!r}: ranks disagree on a value that must be equal ({_ranks_text(said)})")
     return [_measure(part) for [part] in by_key.values()]
 
 
 def breakdowns(launch: HostReport) -> dict[str, Breakdown]:
-    """Where the iterations of loops with phases go that all ranks ran, by the key of the loop's metric.
+    """Seconds per rank in each phase of the loops that all ranks ran, by the key of the loop's metric.
 
-    A rank that does not enter a phase spends no time there. A script as a whole is one iteration under the key of its
-    wall time; its parts have all their times, at whatever points.
+    A rank that does not enter a phase spends 0 s there. A script as a whole is one iteration under the key of its wall
+    time; its phases sum all of their times, at whatever points.
     """
     ranks = [report.rank for report in launch.ranks]
     parts: dict[str, dict[tuple[str, ...], list[Observation]]] = {}
@@ -189,7 +189,7 @@ def _by_rank(ranks: Sequence[int], seen: Sequence[Observation], name: str) -> li
 
 
 def peak_memory(bytes_of: Mapping[int, int | None], at: Mapping[str, Scalar] | None = None) -> list[Sample]:
-    """Peak memory of the rank that needed most as a metric, at this point; none if one rank does not know."""
+    """Peak memory of the rank that needed most, as a metric at this point, or [] if it is unknown for any rank."""
     known = {rank: used for rank, used in bytes_of.items() if used is not None}
     if not known or len(known) < len(bytes_of):
         return []
@@ -200,12 +200,12 @@ def peak_memory(bytes_of: Mapping[int, int | None], at: Mapping[str, Scalar] | N
 
 
 def of_largest_process(num_bytes: int) -> list[Sample]:
-    """Peak memory as a metric where processes are no ranks of ours; none for 0, unknown."""
+    """Peak memory in bytes as a metric of a command's processes, or [] if it is 0, unknown."""
     return [_memory(num_bytes, {"of": "its largest process"})] if num_bytes else []
 
 
 def largest(reports: Iterable[RankReport]) -> int:
-    """Bytes of the rank that needed most, or 0 if unknown."""
+    """Peak memory of the rank that needed most, in bytes, or 0 if unknown."""
     return max((report.peak_memory_bytes or 0 for report in reports), default=0)
 
 
@@ -214,20 +214,20 @@ def _memory(num_bytes: int, facts: dict[str, Scalar]) -> Sample:
 
 
 def with_load(record: LaunchRecord, load: Load | None) -> LaunchRecord:
-    """A launch's record with what other processes did meanwhile, if known."""
+    """A launch's record with the CPU use of other processes during it, if known."""
     if load is None:
         return record
     return replace(record, foreign_cores=load.foreign_cores, foreign_wanted=load.foreign_wanted, crowding=load.crowding)
 
 
 def of_launch(fingerprint: Fingerprint, world_size: int | None) -> Fingerprint:
-    """Fingerprint of all ranks, or of one that stands for them, without facts that are 0 everywhere."""
+    """Fingerprint of all ranks, or of one that stands for them, without facts that are 0 on every rank."""
     facts = {name: by_ranks for name, by_ranks in fingerprint.facts.items() if any(by_ranks.values())}
     return join_fingerprints([replace(fingerprint, facts=facts)], world_size)
 
 
 def join_fingerprints(found: Sequence[Fingerprint], world_size: int | None = None) -> Fingerprint:
-    """The fingerprint of several ranks, equal parts once."""
+    """The fingerprint of several ranks, with equal parts merged."""
     if missing := next((f.missing for f in found if f.missing), ""):
         return Fingerprint(missing=missing)
     return Fingerprint(
@@ -271,17 +271,17 @@ def _join_entered(parts: Sequence[Entered]) -> Entered:
     return firsts, latest
 
 
-def late_s(launch: HostReport, *, doubt_s: float) -> dict[str, list[float]]:
-    """Seconds after the first at which each rank entered its latest collective, by key, in order of rank.
+def late_s(launch: HostReport, *, resolution_s: float) -> dict[str, list[float]]:
+    """Seconds after the first rank at which each rank entered its latest collective, by key, in order of rank.
 
-    Moments of different hosts that differ by less than the doubt count as one.
+    Keys are left out if all moments differ by at most ``resolution_s``, the error of the hosts' clocks.
     """
     found = {
         key: [round(after, 7) for _, (_, after) in sorted(latest.items())]
         for key, (_, latest) in launch.entered.items()
         if len(latest) > 1
     }
-    return {key: late for key, late in found.items() if max(late) > doubt_s}
+    return {key: late for key, late in found.items() if max(late) > resolution_s}
 
 
 _MEANING: dict[str, Callable[[Observation], object]] = {
@@ -292,7 +292,7 @@ _MEANING: dict[str, Callable[[Observation], object]] = {
     "identity": lambda part: part.identity,
     "bounds": lambda part: [f"{bound.side} {bound.value:g}" for bound in part.bounds],
 }
-"""What ranks have to agree about, by its name."""
+"""Properties of a metric that ranks must agree about, by name."""
 
 
 def _shape(part: Observation) -> tuple[object, ...]:
@@ -307,15 +307,15 @@ def _by_ranks(parts: Sequence[Observation], of: Callable[[Observation], object])
     return found
 
 
-def _tell(found: Mapping[str, Sequence[int]]) -> str:
+def _ranks_text(found: Mapping[str, Sequence[int]]) -> str:
     return ", ".join(f"rank{'s' * (len(ranks) > 1)} {rank_ranges(ranks)}: {what}" for what, ranks in found.items())
 
 
-def _reduce(group: Sequence[Observation], *, is_one_clock: bool) -> Observation:
+def _reduce(group: Sequence[Observation], *, is_one_host: bool) -> Observation:
     first, *others = group
     of_ranks = {rank: means for part in group for rank, means in part.of_ranks.items()}
     if first.loop:
-        if is_one_clock:
+        if is_one_host:
             _add_waits(group, of_ranks)
         first = replace(first, began_at=[], host_s=[], is_apart=any(part.is_apart for part in group))
     if not others:
@@ -325,17 +325,17 @@ def _reduce(group: Sequence[Observation], *, is_one_clock: bool) -> Observation:
     if first.slowest:  # of equal ones the first rank, on whichever host it lives
         by_part = [[(value, -rank) for value, rank in zip(part.values, part.slowest, strict=True)] for part in group]
         slowest = [-max(column)[1] for column in zip(*by_part, strict=True)]
-    witnesses = {}  # summed over ranks: their noise is independent, so the sum is quieter than the largest
+    signals = {}  # summed over ranks: their noise is independent, so the sum is quieter than the largest
     for name, own in first.witnesses.items():
         series = [part.witnesses.get(name, []) for part in group]
         if all(len(each) == len(own) for each in series):  # else some have it not, or not of each iteration
-            witnesses[name] = [sum(column) for column in zip(*series, strict=True)]
+            signals[name] = [sum(column) for column in zip(*series, strict=True)]
     is_hiding = first.reduce == "mean" and METRIC_KINDS[first.better].is_of_training  # errors that cancel
     return replace(
         first,
         values=[_COMBINE[first.reduce](column) for column in columns],
         slowest=slowest,
-        witnesses=witnesses,
+        witnesses=signals,
         taken_from=[],
         squares=_sum_squares(group) if is_hiding else [],
         of_ranks=dict(sorted(of_ranks.items())),
@@ -343,9 +343,9 @@ def _reduce(group: Sequence[Observation], *, is_one_clock: bool) -> Observation:
 
 
 def _add_waits(group: Sequence[Observation], of_ranks: dict[int, dict[str, float]]) -> None:
-    """Add how long each rank waited for the last one to enter a phase, and how long after the first it came.
+    """Add each rank's mean wait for the last rank to enter a phase, and its mean delay after the first.
 
-    A rank waits no longer than it is in the phase. An iteration that not all ranks enter has no waiting.
+    A rank waits no longer than it is in the phase. An iteration that not all ranks enter has no wait.
     """
     came = [(part, part.began_at) for part in group if part.began_at]
     if len(came) < 2:
@@ -423,7 +423,7 @@ _COMBINE: dict[str, Callable[[tuple[float, ...]], float]] = {
 
 
 def _mean_but_slowest(values: Sequence[float], sign: float) -> float:
-    """The mean that is paid for; one iteration may be slow at any time: garbage, another process."""
+    """Mean without the slowest iteration, which garbage collection or another process may delay at any time."""
     times = sorted(values if sign > 0 else (1 / value for value in values))
     mean = statistics.fmean(times[:-1] or times)
     return mean if sign > 0 else 1 / mean

@@ -1,4 +1,4 @@
-"""Rows of a file that a script wrote: which of them count, of which attempt, and which empty cell stands for NaN. Pure.
+"""Rows of a file that a script wrote: which count, which belong to the last attempt, which empty cells mean NaN. Pure.
 
 A row is a line of a CSV file, a line of JSON, or an element of a list in a JSON document.
 """
@@ -18,7 +18,7 @@ from pytest_distbench.units import counted
 _STEPS = ("global_step", "trainer/global_step", "train/global_step", "_step", "step", "iteration", "iter")
 _EPOCHS = ("epoch", "train/epoch")
 _TELL_APART = ("rank", "global_rank", "local_rank", "split", "mode", "phase", "stage")
-"""Columns by which loggers tell apart what has the same step."""
+"""Columns by which loggers distinguish rows with the same step."""
 _MOST_SHOWN = 5
 
 MISSING: Final = object()
@@ -27,15 +27,15 @@ MISSING: Final = object()
 class Row(NamedTuple):
     cells: Any  # by column; of a list in a JSON document, perhaps the value itself
     place: str
-    beside: str
+    context: str
 
 
 class Value(NamedTuple):
-    """A value of a file, with what an error or a curve shows beside it."""
+    """A value of a file, with its place, and the text of its row for errors and curves."""
 
     value: Any  # None: the cell is empty, where it should not be
     place: str
-    beside: str
+    context: str
 
 
 Position = tuple[float, ...]  # the epoch and the step, as far as rows have them
@@ -53,9 +53,9 @@ class _Cell:
 
 
 def look_up(value: Any, key: str) -> Any:
-    """What a dotted key leads to: ``a.b`` is ``b`` inside ``a``, unless there is an ``a.b``; MISSING: nowhere.
+    """The value at a dotted key, or MISSING: ``a.b`` is ``b`` inside ``a``, unless there is a key ``a.b``.
 
-    ``a.0`` is the first of the list ``a``.
+    ``a.0`` is the first element of the list ``a``.
     """
     if not key:
         return value
@@ -70,10 +70,10 @@ def look_up(value: Any, key: str) -> Any:
 
 
 def values_of(rows: Iterable[Row], key: str, reader: Reader) -> tuple[list[Value], str]:
-    """The values of a key, "" for the rows themselves, in the rows that count; and what is to be said of them, if any.
+    """Values of a key in the rows that count ("" for the rows themselves), and a remark on dropped rows, or "".
 
     Raises:
-        ReadingError: there is none, or what does not belong together is in one column.
+        ReadingError: there is none, or one column mixes several series.
     """
     cells = _choose(rows, key, reader)
     names = _position(cells, reader)
@@ -86,12 +86,12 @@ def values_of(rows: Iterable[Row], key: str, reader: Reader) -> tuple[list[Value
 
 
 def _choose(rows: Iterable[Row], key: str, reader: Reader) -> list[_Cell]:
-    """The cells of a key in the rows where ``where`` holds; they are not all empty."""
+    """Cells of a key in the rows where ``where`` holds; at least one is not empty."""
     cells, known, met = [], dict[str, None](), {name: dict[str, None]() for name in reader.where}
     kinds: dict[frozenset[str], tuple[frozenset[str], list[str]]] = {}  # of a million rows all share a few
     wanted = {*_STEPS, *_EPOCHS, *_TELL_APART}
     unnamed = 0
-    for row, place, beside in rows:
+    for row, place, context in rows:
         columns = row if isinstance(row, Mapping) else {}
         unnamed += not columns
         known.update(dict.fromkeys(columns))
@@ -107,7 +107,7 @@ def _choose(rows: Iterable[Row], key: str, reader: Reader) -> list[_Cell]:
             if reader.step:
                 kept[reader.step] = look_up(row, reader.step)
             is_empty = _is_empty(value)
-            cells.append(_Cell(Value(None if is_empty else value, place, beside), is_empty, filled, kept))
+            cells.append(_Cell(Value(None if is_empty else value, place, context), is_empty, filled, kept))
     if not all(cell.is_empty for cell in cells):
         return cells
     there = f"there are {', '.join(known) or (f'{unnamed} without names' if unnamed else 'no rows')}"
@@ -127,7 +127,6 @@ def _is_empty(value: object) -> bool:
 
 
 def _equals(found: object, wanted: object) -> bool:
-    """Whether a cell has a value; a CSV file has texts only."""
     if str(found).strip().lower() == str(wanted).lower():
         return True
     one, other = _as_number(found), _as_number(wanted)
@@ -145,7 +144,7 @@ def _as_number(value: object) -> float | None:
 
 
 def _position(cells: Sequence[_Cell], reader: Reader) -> list[str]:
-    """The columns that say where in the training a row is: in each row that has the value they are numbers."""
+    """The epoch and step columns: those that are a number in each row that has the value."""
     if reader.step is None:
         return []
     full = [cell for cell in cells if not cell.is_empty]
@@ -155,7 +154,7 @@ def _position(cells: Sequence[_Cell], reader: Reader) -> list[str]:
 
     if reader.step and not counts(reader.step):
         cell = next(cell for cell in full if _as_number(cell.row.get(reader.step)) is None)
-        raise ReadingError(f"step={reader.step!r} is no number in the row {cell.value.beside}: {cell.value.place}")
+        raise ReadingError(f"step={reader.step!r} is no number in the row {cell.value.context}: {cell.value.place}")
     if reader.step:
         return [reader.step]
     [epoch, step] = [next(filter(counts, names), "") for names in (_EPOCHS, _STEPS)]
@@ -165,7 +164,6 @@ def _position(cells: Sequence[_Cell], reader: Reader) -> list[str]:
 
 
 def _refuse_mixed(cells: Sequence[_Cell], reader: Reader) -> None:
-    """Rows of several ranks, or of training and validation, are no series: they have steps in common."""
     for column in _TELL_APART:
         if column in reader.where:
             continue
@@ -184,15 +182,15 @@ def _refuse_mixed(cells: Sequence[_Cell], reader: Reader) -> None:
 
 
 def _last_attempt(cells: Sequence[_Cell], names: Sequence[str]) -> tuple[list[_Cell], str]:
-    """The cells but those that a restart has made again: all that were there or later, where the step goes back."""
+    """Cells without those that a restart repeated, which are the later ones where the step goes back; and a remark."""
     kept: list[_Cell] = []
     last: _Cell | None = None
-    restarts, dropped, told = 0, 0, ""
+    restarts, dropped, restart = 0, 0, ""
     for cell in cells:
         now, before = cell.at, last.at if last is not None else None
         if not cell.is_empty and now is not None and before is not None and now < before:
             restarts += 1
-            told = f"{_told(names, before)} was followed by {_told(names, now)} ({cell.value.place})"
+            restart = f"{_in_words(names, before)} was followed by {_in_words(names, now)} ({cell.value.place})"
             while kept and ((at := kept[-1].at) is None or at >= now):
                 dropped += not kept.pop().is_empty
         kept.append(cell)
@@ -200,21 +198,21 @@ def _last_attempt(cells: Sequence[_Cell], names: Sequence[str]) -> tuple[list[_C
     if not restarts:
         return kept, ""
     return kept, (
-        f"{told}: read as a training that was restarted{f' {restarts} times' if restarts > 1 else ''}, without "
+        f"{restart}: read as a training that was restarted{f' {restarts} times' if restarts > 1 else ''}, without "
         f"{counted(dropped, 'value')} that it has made again"
     )
 
 
-def _told(names: Sequence[str], at: Position) -> str:
+def _in_words(names: Sequence[str], at: Position) -> str:
     return ", ".join(f"{name} {number:g}" for name, number in zip(names, at, strict=True))
 
 
 def _with_nan(cells: Sequence[_Cell]) -> list[_Cell]:
-    """The cells that are not empty, and the empty ones that stand for NaN, as pandas writes it.
+    """The filled cells, and the empty ones that stand for NaN, as pandas writes it.
 
-    A row with a column that is empty in rows with the value logs something else, as a validation does. Of the others
-    those are NaN in which the value was due: behind the last one more of them than ever before; and all behind the
-    first one, if most values follow each other directly.
+    A row with a column that is empty in the value's rows logs something else, such as a validation. An empty cell of
+    the other rows is NaN if the value was due there: behind the last value, after a longer gap than any before; behind
+    the first one, if most values follow each other directly.
     """
     always = frozenset.intersection(*(cell.filled for cell in cells if not cell.is_empty))
     own = [cell for cell in cells if not cell.is_empty or cell.filled <= always]
@@ -231,5 +229,5 @@ def _with_nan(cells: Sequence[_Cell]) -> list[_Cell]:
 
 
 def with_points(key: str) -> str:
-    """``a[0].b`` as ``a.0.b``."""
+    """The key ``a[0].b`` written as ``a.0.b``."""
     return re.sub(r"\[(\d+)\]", r".\1", key).removeprefix(".")

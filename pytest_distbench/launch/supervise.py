@@ -1,10 +1,10 @@
-"""One launch, or several interleaved, from plan to record: start, listen, end in time, leave nothing behind.
+"""One launch, or several interleaved, from plan to record: start, listen, end in time, leave no process behind.
 
 Known limits. A group that is destroyed and made again through the same store may hang in torch, also under torchrun.
-Ranks do not finalize the interpreter: what ``__del__`` alone cleans up stays, a file that only a local variable holds
-is not flushed, and a rank that failed has no exit handlers. A child in a session and an environment of its own outlives
-a parent that is killed together with pytest. A rank that waits for a file or a socket and gives up first is named as
-the cause. Without a loopback interface torch takes a minute to fail.
+Ranks do not finalize the interpreter: what only ``__del__`` cleans up stays, a file that only a local variable holds is
+not flushed, and a rank that failed runs no exit handlers. A child with its own session and environment outlives a
+parent that is killed together with pytest. A rank that waits for a file or a socket and gives up first is named as the
+cause. Without a loopback interface torch takes a minute to fail.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pytest_distbench.errors import LauncherError, Terminated
 from pytest_distbench.launch.fates import Ending, make_record
 from pytest_distbench.launch.site import LOOK_S, PULSE_S, Site
 from pytest_distbench.launch.starters import Launcher
-from pytest_distbench.launch.workplace import Leftovers, LogFollower, settle, watched_folder
+from pytest_distbench.launch.workplace import Leftovers, LogFollower, set_up, watched_folder
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import LaunchPlan, Ranks
 from pytest_distbench.records.record import replace
@@ -34,12 +34,12 @@ def _nobody() -> Launcher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """What a launch is given besides its plan.
+    """What one side of a comparison gives its launches besides their plan.
 
     Attributes:
-        launcher: makes what starts its ranks; the same at each call.
-        python: runs what is not a rank; "": this one.
-        on_output: gets (number, line) of what it prints, or None.
+        launcher: returns the launcher of its ranks, the same at each call.
+        python: path of the Python for processes that are no ranks, or "" for this one.
+        on_output: called with (number, line) of what processes print, or None.
     """
 
     launcher: Callable[[], Launcher] = _nobody
@@ -62,7 +62,7 @@ TELLING_S = 5.0  # before the end of the test's own time: ranks that hang have t
 
 
 def supervise(plan: LaunchPlan, side: Side) -> LaunchRecord:
-    """Run one launch and record whatever happens; nothing of it outlives the call."""
+    """Run one launch and return its record, also if it fails; no process outlives the call."""
     with open_launch(plan, side) as launch:
         launch.wait()
     return launch.record()
@@ -70,9 +70,9 @@ def supervise(plan: LaunchPlan, side: Side) -> LaunchRecord:
 
 @contextlib.contextmanager
 def open_launch(plan: LaunchPlan, side: Side) -> Iterator[Supervised]:
-    """A launch in flight, of which only the record is left at the end."""
+    """A launch in flight, whose processes and sockets are gone at the end."""
     launcher = side.launcher()
-    plan = settle(replace(plan, variables={**plan.variables, SESSION_VARIABLE: launcher.session}))
+    plan = set_up(replace(plan, variables={**plan.variables, SESSION_VARIABLE: launcher.session}))
     site = launcher.open(plan)
     follower = LogFollower(plan, side.on_output) if side.on_output is not None else None
     try:
@@ -90,9 +90,9 @@ def open_launch(plan: LaunchPlan, side: Side) -> Iterator[Supervised]:
 class Supervised:
     """A launch in flight.
 
-    ``on_progress`` gets what it is at, and an empty text now and then, while that goes on. ``latest``: when it ends
-    whatever its other limits say, for the sake of the test's own. ``on_ready``: called when all ranks wait for their
-    turn; by default gives it.
+    ``on_progress`` is called with what it is doing, and with "" now and then while that continues. ``latest``: when it
+    is ended regardless of other limits, to stay within the test's own. ``on_ready``: called when all ranks wait for
+    their turn; gives it by default.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Supervised:
         self.started_at = time.monotonic()
         self.timed_out = False
         self.finished_at: float | None = None
-        self.told: set[bytes] = set()
+        self.sent: set[bytes] = set()
         self.asking: set[int] = set()
         self.waits_since: float | None = None  # since when all ranks wait for their turn; CLOCK_MONOTONIC seconds
         self.on_ready: Callable[[Supervised], None] = Supervised.give_turn
@@ -114,7 +114,7 @@ class Supervised:
         self.left: frozenset[int] = frozenset()
         self.leftovers = Leftovers(watched_folder(plan))
         site.start()
-        self.up_at = time.monotonic()  # for now: the clock starts anew when the last rank has said hello
+        self.up_at = time.monotonic()  # for now: set again when the last rank has said hello
         self.latest = float("inf")
         if plan.test_ends_at is not None:
             self.latest = plan.test_ends_at - min(TELLING_S, max(0.0, plan.test_ends_at - self.started_at) / 4)
@@ -123,7 +123,7 @@ class Supervised:
     def wait(self) -> None:
         """Listen until all ranks have ended or one must not go on.
 
-        Ctrl-C, which the terminal sends to pytest, belongs to an attached rank's debugger.
+        Ctrl-C, which the terminal sends to pytest, is passed on to an attached rank's debugger.
         """
         attached = self.plan.expect(Ranks).attached
         last = float("-inf")
@@ -149,13 +149,13 @@ class Supervised:
         return max(0.0, remaining if self.follower is None else min(remaining, FOLLOW_INTERVAL_S))
 
     def _needs_drivers(self) -> bool:
-        """Whether ranks are about to start or end, which whoever has started them must live to see."""
+        """Whether ranks are about to start or end, for which the processes that started them must be alive."""
         return len(self.heard.ranks_up) < self.plan.processes or len(self.heard.ranks_done) == self.plan.processes
 
     def advance(self, timeout_s: float) -> bool:
-        """Take in what arrives within the time-out. True: the launch is over, and is to be finished."""
+        """Receive what arrives within the time-out; returns whether the launch is over and should be finished."""
         for event in self.site.listen(timeout_s):
-            self._heed(event)
+            self._handle(event)
         if self.heard.ranks_lost:
             self._stop_within(CRASH_GRACE_S)
         has_said_all = self._is_last_of(self.heard.ranks_done)
@@ -186,22 +186,22 @@ class Supervised:
             self.finished_at = time.monotonic()
 
     def give_turn(self) -> None:
-        """Let the waiting ranks go on; their limit moves by the time they waited."""
+        """Let the waiting ranks go on, and extend their time limit by the time they waited."""
         if self.waits_since is not None:
             self.stop_at = min(self.latest, self.stop_at + time.monotonic() - self.waits_since)
             self.waits_since = None
         asked, self.asking = self.asking, set()
         self.site.ask(asked, TURN_REQUEST)
 
-    def _heed(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         match event.what:
             case "hello" if self._is_last_of(self.heard.ranks_up):
-                self._tell_all(ALL_UP)
+                self._send_all(ALL_UP)
                 if not self.heard.is_holding:
                     self.up_at = time.monotonic()
                     self.stop_at = min(self.latest, self.up_at + self.plan.timeout_s)
             case "phase" if event.text == "body" and self._is_last_of(self.heard.ranks_in_body):
-                self._tell_all(ALL_JOINED)
+                self._send_all(ALL_JOINED)
             case "progress":
                 self.on_progress(event.text)
             case "turn" if self.waits_since is None and not self.heard.ranks_lost and not self.heard.is_holding:
@@ -217,9 +217,9 @@ class Supervised:
                 self._stop_within(TEARDOWN_S)
                 self.stop_at = max(self.stop_at, time.monotonic() + LEAST_TEARDOWN_S)
 
-    def _tell_all(self, message: bytes) -> None:
-        if message not in self.told:
-            self.told.add(message)
+    def _send_all(self, message: bytes) -> None:
+        if message not in self.sent:
+            self.sent.add(message)
             self.site.ask(range(self.plan.processes), message)
 
     def _stop_within(self, seconds: float) -> None:
@@ -262,12 +262,12 @@ class Supervised:
         return record
 
 
-def run_in_turns(arms: Sequence[Arm]) -> list[LaunchRecord | None]:
-    """Run launches of ranks interleaved, block by block; nothing of any outlives the call.
+def run_interleaved(arms: Sequence[Arm]) -> list[LaunchRecord | None]:
+    """Run launches interleaved, block by block; no process outlives the call.
 
-    A launch that does not pass ends the others, which then have no record: their measurements are no comparison. Each
-    launcher has a session of its own for that. A launch's limit stands still while it waits: the others' limits bound
-    that wait.
+    A launch that does not pass ends the others, whose record is then None: their measurements cannot be compared. Each
+    launcher needs its own session for that. A launch's time limit stands still while it waits; the other launches'
+    limits bound that wait.
     """
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as all_arms:
         launches = [
@@ -294,8 +294,8 @@ def run_in_turns(arms: Sequence[Arm]) -> list[LaunchRecord | None]:
 class Turnstile:
     """Gives the turn to one group at a time.
 
-    Only while every group waits that has not left: it asks when it has started, and after each block. Each group has
-    one turn per round; ``shuffle`` orders each round, in place.
+    A turn begins only while all remaining groups wait: a group asks when it has started, and after each block. Each
+    group has one turn per round; ``shuffle`` orders each round, in place.
     """
 
     def __init__(self, launches: Sequence[Supervised], shuffle: Callable[[list[Supervised]], None]) -> None:

@@ -1,8 +1,8 @@
-"""The traces of torch's profiler: one file of all ranks, or one for each, and how busy they were with communication.
+"""Traces of torch's profiler: one file of all ranks or one per rank, and the time each rank spent in collectives.
 
-Chrome's trace event format, which Perfetto and chrome://tracing read: a list of events with a kind (``ph``), a process
-and a thread (``pid``, ``tid``), and a time in microseconds (``ts``). Each rank and each of its GPUs is a process. Ranks
-of one host have one clock.
+The format is Chrome's trace event format, which Perfetto and chrome://tracing read: a list of events with a kind
+(``ph``), a process and a thread (``pid``, ``tid``), and a time in microseconds (``ts``). Each rank and each of its GPUs
+is a process. Ranks of one host share a clock, the host's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DESCRIPTION = "M"  # the kind of event that describes a process or thread, whos
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopTrace:
-    """What the profiler saw of a rank in one loop; microseconds of its host's clock.
+    """The profiler's events of one rank in one loop; times in microseconds of its host's clock.
 
     ``loop``: the key of its metric, or :data:`~pytest_distbench.records.iteration.WHOLE`.
     """
@@ -45,12 +45,12 @@ class LoopTrace:
         return not any(True for _ in _timed(self))
 
     def iterations(self) -> list[tuple[float, float]]:
-        """Begin and end of each, by the host's clock."""
+        """Begin and end of each iteration, in microseconds of the host's clock."""
         ours = (e for e in self.events if e.get("cat") == "user_annotation" and self.index_of(e) is not None)
         return sorted((event["ts"], event["ts"] + event["dur"]) for event in ours)
 
     def index_of(self, event: Event) -> int | None:
-        """Which iteration an event marks, from 0; None: it marks none."""
+        """Index of the iteration that an event marks, from 0, or None."""
         stem = iteration_name(self.loop, 0).removesuffix("0")
         name = str(event.get("name"))
         index = name.removeprefix(stem)
@@ -58,17 +58,17 @@ class LoopTrace:
 
 
 Side = tuple[str, str, Sequence[LoopTrace]]
-"""What stands before ``rank 0`` in the file and what behind it, and the traces of one launch."""
+"""Texts before and after ``rank 0`` in a process's name, and the traces of one launch."""
 
 
 def origin(traces: Sequence[LoopTrace]) -> float:
-    """The moment at which traces are laid beside those of other sides: the first iteration, else the first event."""
+    """The moment at which traces of several sides are aligned: the first iteration, else the first event."""
     begins = [begin for trace in traces for begin, _ in trace.iterations()]
     return min(begins or [event["ts"] for trace in traces for event in _timed(trace)], default=0.0)
 
 
 def read_traces(plan: LaunchPlan) -> list[LoopTrace]:
-    """The traces of a launch that has passed, all of them whole."""
+    """All traces of a launch that has passed. Raises ReadingError if a rank's traces are missing or damaged."""
     found = []
     for rank in range(plan.processes):
         try:
@@ -77,7 +77,7 @@ def read_traces(plan: LaunchPlan) -> list[LoopTrace]:
             for number, loop in enumerate(loops):
                 with open_left(plan.files.trace(rank, number)) as file:
                     document = msgspec.json.decode(file.read(), type=dict[str, Any])
-                # Others than those of processes and their threads tell of the profiler itself.
+                # Events without a process are about the profiler itself.
                 events = [event for event in document["traceEvents"] if isinstance(event.get("pid"), int)]
                 found.append(LoopTrace(rank=rank, loop=loop, events=events))
         except (OSError, msgspec.DecodeError, KeyError) as error:
@@ -86,7 +86,7 @@ def read_traces(plan: LaunchPlan) -> list[LoopTrace]:
 
 
 def read_places(plan: LaunchPlan) -> list[RankPlaces]:
-    """Where the ranks of a launch that has passed spent their time, by rank."""
+    """Places in the code where the ranks of a passed launch spent their time, in order of rank."""
     found = []
     for rank in range(plan.processes):
         try:
@@ -98,7 +98,7 @@ def read_places(plan: LaunchPlan) -> list[RankPlaces]:
 
 
 def write_file(sides: Sequence[Side]) -> bytes:
-    """The traces of all sides in one file, gzipped. Each side begins where the others do."""
+    """The traces of all sides in one gzipped file, aligned at their :func:`origin`."""
     origins = [origin(traces) for *_, traces in sides]
     laid = list(zip(sides, origins, strict=True))
     first = min((e["ts"] - start for (*_, traces), start in laid for t in traces for e in _timed(t)), default=0.0)
@@ -115,10 +115,10 @@ def write_file(sides: Sequence[Side]) -> bytes:
 
 
 def write_ranks(traces: Sequence[LoopTrace], backend: str) -> dict[int, bytes]:
-    """A file for each rank, gzipped, as torch's own handlers write them: for HTA, and whatever else wants one rank.
+    """A gzipped file per rank, as torch's own handlers write them, for HTA and other tools that want one per rank.
 
-    HTA searches the text for ``"rank": 0``, with the blank, and knows iterations by the name that torch's schedule
-    gives them. Those of all loops of a rank are counted through.
+    HTA searches the text for ``"rank": 0``, with the blank, and recognises iterations by the name that torch's schedule
+    gives them. Iterations of all loops of a rank are numbered consecutively.
     """
     ranks = list(dict.fromkeys(trace.rank for trace in traces))
     first = min((event["ts"] for trace in traces for event in _timed(trace)), default=0.0)
@@ -146,7 +146,6 @@ Numbers = dict[tuple[object, ...], int]  # numbers of a file, by what they stand
 
 
 def _events_of_rank(side: Side, rank: int, numbers: Numbers, places: Iterator[int], *, shift: float) -> Iterator[Event]:
-    """Events of all loops of a rank, with numbers and names of its own for its processes."""
     called, note, all_traces = side
     traces = [trace for trace in all_traces if trace.rank == rank]
 
@@ -165,12 +164,12 @@ def _events_of_rank(side: Side, rank: int, numbers: Numbers, places: Iterator[in
         for event in trace.events:
             if event["pid"] not in used or event["name"] in _NAMES:
                 continue
-            moved = {**event, "pid": number(event["pid"])}
+            shifted = {**event, "pid": number(event["pid"])}
             if event["ph"] != _DESCRIPTION:
-                moved["ts"] = round(event["ts"] + shift, 3)
+                shifted["ts"] = round(event["ts"] + shift, 3)
             if "id" in event:  # of an arrow, which has two ends
-                moved["id"] = number(loop, event.get("cat"), event["id"])
-            yield moved
+                shifted["id"] = number(loop, event.get("cat"), event["id"])
+            yield shifted
 
 
 def _timed(trace: LoopTrace) -> Iterator[Event]:
@@ -180,18 +179,17 @@ def _timed(trace: LoopTrace) -> Iterator[Event]:
 _MICRO = 1e-6
 
 _GLOO = "gloo:"
-"""gloo's own threads carry a collective out, which includes waiting for late ranks; ``c10d::`` only enqueues."""
+"""Events of gloo's own threads, which execute collectives and wait for late ranks; ``c10d::`` events only enqueue."""
 _NCCL = "nccl"
-"""Kernels of NCCL begin with it (``ncclDevKernel_AllReduce_Sum_f32_RING_LL``). They belong to the iteration that
-enqueued them.
-"""
+"""Prefix of NCCL's kernels (``ncclDevKernel_AllReduce_Sum_f32_RING_LL``), which belong to the iteration that enqueued
+them."""
 _LAUNCHES = ("cuda_runtime", "cuda_driver")
 
 Span = tuple[float, float]
 
 
 def busy_communication(traces: Sequence[LoopTrace]) -> dict[str, BusyCommunication]:
-    """Time in collectives by loop, of all ranks that ran it; without loops that have none."""
+    """Time in collectives by loop, over all ranks that ran it; loops without collectives are absent."""
     found = {}
     for loop in dict.fromkeys(trace.loop for trace in traces):
         of_ranks = [(trace, trace.iterations()) for trace in traces if trace.loop == loop]

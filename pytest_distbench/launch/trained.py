@@ -1,4 +1,4 @@
-"""From what the ranks of a launch say of their training to samples: weights, replicas that differ, what was saved."""
+"""Samples of what a training leaves: weights, replicas that differ between ranks, saved files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Tensors = dict[str, dict[str, TensorState]]
 
 
 def samples_of(reports: Sequence[RankReport]) -> list[Sample]:
-    """Samples of what all ranks' optimizers have trained, and of what was saved, if anything."""
+    """Samples of the weights that the ranks' optimizers trained, and of the saved files, if any."""
     trained = {report.rank: report.trained for report in sorted(reports, key=lambda report: report.rank)}
     updates = max((one.updates for one in trained.values()), default=0)
     weights = by_ranks(
@@ -35,8 +35,8 @@ def samples_of(reports: Sequence[RankReport]) -> list[Sample]:
         },
         len(trained),
     )
-    moved = {name: state.moved for named in weights.values() for name, state in named.items()}
-    saved = by_ranks({rank: _with_moves(one.saved, moved) for rank, one in trained.items()}, len(trained))
+    moves = {name: state.moved for named in weights.values() for name, state in named.items()}
+    saved = by_ranks({rank: _with_moves(one.saved, moves) for rank, one in trained.items()}, len(trained))
     make = partial(Sample, unit="", better="weights", identity={"updates": updates})
     found = [
         make(name=name, value=_norm(tensors), tensors=tensors)
@@ -60,14 +60,14 @@ def by_ranks(found: Mapping[int, Mapping[str, _Part]], world_size: int) -> dict[
     return made
 
 
-def _with_moves(saved: Mapping[str, TensorState], moved: Mapping[str, float]) -> dict[str, TensorState]:
-    """Saved states with the move of the weight of that name: ``0.weight`` of ``model.pt: net.0.weight``."""
+def _with_moves(saved: Mapping[str, TensorState], moves: Mapping[str, float]) -> dict[str, TensorState]:
+    """Saved states with the change of the weight of the same name: ``0.weight`` for ``model.pt: net.0.weight``."""
 
-    def of(entry: str) -> float:
-        names = entry.partition(": ")[2].split(".")
-        return next((moved[n] for i in range(len(names)) if (n := ".".join(names[i:])) in moved), 0.0)
+    def of(key: str) -> float:
+        names = key.partition(": ")[2].split(".")
+        return next((moves[n] for i in range(len(names)) if (n := ".".join(names[i:])) in moves), 0.0)
 
-    return {entry: replace(state, moved=of(entry)) for entry, state in saved.items()}
+    return {key: replace(state, moved=of(key)) for key, state in saved.items()}
 
 
 def _norm(tensors: _Tensors) -> float:
@@ -76,20 +76,20 @@ def _norm(tensors: _Tensors) -> float:
 
 
 def _replicas_apart(trained: Mapping[int, Trained]) -> Iterator[Sample]:
-    """The number of tensors that differ on ranks where they should be equal, bounded by 0.
+    """The number of tensors that differ between ranks where they should be equal, bounded by 0.
 
-    Digests after updates count: behind the last one rank 0 may hold an average that it evaluates.
+    Only digests taken after updates count: after the last update rank 0 may hold an averaged model for evaluation.
     """
-    told: dict[str, list[str]] = {}
+    by_difference: dict[str, list[str]] = {}
     for rank, one in trained.items():
         for name, ranks in one.replicas.items():
             first = min(r for r in ranks if r in trained and name in trained[r].replicas)
             when = _parting(name, trained[first], one) if rank != first else ""
             if when and not _is_rounding(name, trained[first], one):
-                told.setdefault(f"rank {rank} holds other values than rank {first}, {when}", []).append(name)
-    names = sorted({name for of_rank in told.values() for name in of_rank})
+                by_difference.setdefault(f"rank {rank} holds other values than rank {first}, {when}", []).append(name)
+    names = sorted({name for of_rank in by_difference.values() for name in of_rank})
     if names:
-        words = [f"{what}: {and_more(of, shown=_SHOWN)}" for what, of in told.items()]
+        words = [f"{what}: {and_more(of, shown=_SHOWN)}" for what, of in by_difference.items()]
         yield Sample(
             name=REPLICAS,
             unit="",

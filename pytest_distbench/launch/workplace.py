@@ -1,4 +1,4 @@
-"""Where a launch works: a folder of its own, its ranks' logs, and a look at what it leaves elsewhere."""
+"""The folder that a launch works in, its ranks' logs, and a check for files that it leaves elsewhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TAIL_BYTES = 64 * 1024
 _SEARCHED_BYTES = 64 * 2**20
 _TRACEBACK = "Traceback (most recent call last):"
 _MEANS_NOTHING = re.compile(r"\[W\S* [\d:.]* socket\.cpp:\d+\] \[c10d\] The hostname of the client socket cannot be")
-"""torch asks for the name of whoever connects: harmless in a network without DNS."""
+"""torch's warning that it cannot look up the name of a client, harmless in a network without DNS."""
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
@@ -40,9 +40,9 @@ def tail(path: Path, lines: int = TAIL_LINES) -> str:
 
 
 def error_tail(path: Path) -> str:
-    """The last lines of a log; if its first Python traceback lies above them, half are that traceback's end.
+    """The last lines of a log; if its first Python traceback lies above them, half of them are that traceback's end.
 
-    A launcher's long report of how its processes ended has pushed it away.
+    A launcher's long report on how its processes ended would otherwise hide it.
     """
     lines = tail(path, lines=_TAIL_BYTES).splitlines()
     begin = next((i for i, line in enumerate(lines) if line.endswith(_TRACEBACK)), len(lines))
@@ -56,7 +56,7 @@ def error_tail(path: Path) -> str:
 
 
 def find_line(path: Path, pattern: re.Pattern[bytes], *, following: int) -> str:
-    """The text from where a pattern is first found in a log's last 64 MiB, with some lines that follow, or ""."""
+    """Text from the first match of a pattern in a log's last 64 MiB, with some lines that follow, or ""."""
     with contextlib.suppress(OSError), open_left(path) as file:
         file.seek(max(0, file.seek(0, 2) - _SEARCHED_BYTES))
         data = file.read(_SEARCHED_BYTES)
@@ -69,7 +69,7 @@ def find_line(path: Path, pattern: re.Pattern[bytes], *, following: int) -> str:
 
 
 class LogFollower:
-    """Reads a launch's logs as they grow, and passes each line on with its process's number."""
+    """Reads a launch's logs as they grow, and calls ``on_line`` with each line and its process's number."""
 
     def __init__(self, plan: LaunchPlan, on_line: Callable[[int, str], None]) -> None:
         self._logs = plan.work.logs(plan.files, plan.world_size)
@@ -108,11 +108,11 @@ _DEEPEST = 8
 _NOT_LEFT = frozenset({
     "__pycache__", ".git", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".tox", ".nox", "node_modules",
 })  # fmt: skip
-"""What others write while a launch runs, or in thousands."""
+"""Names of files that other programs write while a launch runs, or that come in thousands."""
 _MOST_NAMED = 5
 
 
-def settle(plan: LaunchPlan) -> LaunchPlan:
+def set_up(plan: LaunchPlan) -> LaunchPlan:
     work = plan.files.work
     work.mkdir(exist_ok=True)
     working_dir = work if plan.is_mirrored else Path(plan.fill(plan.folder))
@@ -128,7 +128,7 @@ def settle(plan: LaunchPlan) -> LaunchPlan:
         elif not working_dir.is_dir():
             raise LauncherError(f"cwd=: there is no folder {working_dir}; one below {{launch_dir}} would be made")
     own = {name: plan.fill(value) for name, value in plan.own_variables.items()}
-    settled = replace(
+    ready = replace(
         plan,
         work=plan.work.with_words(plan.fill),
         own_variables={},
@@ -136,14 +136,14 @@ def settle(plan: LaunchPlan) -> LaunchPlan:
         variables={**plan.variables, **own},
         python_path=[*filter(None, own.get("PYTHONPATH", "").split(os.pathsep)), *plan.python_path],
     )
-    note_before(settled)
-    return settled
+    note_before(ready)
+    return ready
 
 
 class Leftovers:
-    """What a launch leaves in a folder where the next one finds it.
+    """The files that a launch leaves in a folder where the next one finds them.
 
-    A folder that is too large or too deep is looked through in part.
+    Only part of a folder that is too large or too deep is searched.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -151,12 +151,12 @@ class Leftovers:
         self._before = _Look(folder)
 
     def remark(self) -> str:
-        """What was left, in a sentence, or that it could not be seen; else ""."""
+        """A sentence on the files that were left, or on why some may be missed, or ""."""
         now = _Look(self._folder)
-        unseen = self._before.unseen or now.unseen
+        limit = self._before.limit or now.limit
         left = sorted(name for name, stamp in now.files.items() if self._before.files.get(name) != stamp)
-        if unseen and (now.is_cut or self._before.is_cut or not left):
-            return f"{self._folder} {unseen}, so files that a script leaves there for later launches go unnoticed"
+        if limit and (now.is_cut or self._before.is_cut or not left):
+            return f"{self._folder} {limit}, so files that a script leaves there for later launches go unnoticed"
         if not left:
             return ""
         return (
@@ -169,14 +169,14 @@ class _Look:
     def __init__(self, folder: Path | None) -> None:
         self.files: dict[str, tuple[int, int]] = {}
         self.is_cut = False
-        self.unseen = ""
+        self.limit = ""
         for path in self._below(folder, _DEEPEST) if folder is not None else ():
             with contextlib.suppress(OSError):  # gone meanwhile
                 status = path.stat()
                 self.files[os.path.relpath(path, folder)] = status.st_mtime_ns, status.st_size
             if len(self.files) > _MOST_FILES:
                 self.is_cut = True
-                self.unseen = f"has more than {_MOST_FILES} files"
+                self.limit = f"has more than {_MOST_FILES} files"
                 break
 
     def _below(self, folder: Path, depth: int) -> Iterator[Path]:
@@ -186,7 +186,7 @@ class _Look:
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     if not depth:
-                        self.unseen = f"has folders more than {_DEEPEST} deep"
+                        self.limit = f"has folders more than {_DEEPEST} deep"
                     elif not os.path.exists(f"{entry.path}/pyvenv.cfg"):
                         yield from self._below(Path(entry.path), depth - 1)
                 elif not entry.name.endswith(".pyc"):
@@ -194,9 +194,9 @@ class _Look:
 
 
 def watched_folder(plan: LaunchPlan) -> Path | None:
-    """Where a script may leave something that outlives its launch, or None.
+    """The folder where a script may leave files that outlive its launch, or None.
 
-    The folder that is linked into its own, or the one it runs in.
+    It is the one that is linked into the launch's own folder, or the one that the script runs in.
     """
     if not plan.work.is_program:
         return None

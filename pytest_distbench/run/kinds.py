@@ -27,7 +27,7 @@ from pytest_distbench.errors import ConfigurationError, ExtensionError, blame, e
 from pytest_distbench.extensions import Table
 from pytest_distbench.launch.controlled import launch_command
 from pytest_distbench.launch.starters import LAUNCHERS, Hosting
-from pytest_distbench.launch.supervise import Arm, Side, run_in_turns, supervise
+from pytest_distbench.launch.supervise import Arm, Side, run_interleaved, supervise
 from pytest_distbench.machine.gpu_watch import PATIENCE_S, GpuWatch, await_memory, complaint, held_remark
 from pytest_distbench.machine.gpus import Gpus, misplaced, peak_bytes_per_s
 from pytest_distbench.machine.locks import cpu_group, find_controller, make_group, remove, remove_stale, throttled
@@ -95,7 +95,7 @@ LAUNCH_KINDS: Table[type[Work], LaunchKind] = Table(
     {
         Ranks: LaunchKind(
             run=supervise,
-            in_turns=run_in_turns,
+            in_turns=run_interleaved,
             hosting=None,
             launcher=lambda work, launcher: launcher,
         ),

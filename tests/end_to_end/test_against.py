@@ -18,7 +18,7 @@ from support.launching import MadeLauncher, RunInside
 from support.processes import LIMIT_S, wait_for
 
 from pytest_distbench.launch.starters import LOOPBACK, Launcher
-from pytest_distbench.launch.supervise import Side, run_in_turns
+from pytest_distbench.launch.supervise import Side, run_interleaved
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks
 
@@ -97,7 +97,7 @@ def pair(launchers: tuple[Launcher, Launcher], tmp_path: Path) -> Pair:
     def run(first: str, second: str, *, timeout_s: float = 30.0) -> list[LaunchRecord | None]:
         one, other = (plan(tmp_path, function, timeout_s) for function in (first, second))
         sides = [Side(launcher=lambda launcher=launcher: launcher) for launcher in launchers]
-        records = run_in_turns([(one, sides[0]), (other, sides[1])])
+        records = run_interleaved([(one, sides[0]), (other, sides[1])])
         assert [launcher.leftovers() for launcher in launchers] == [[], []]
         return records
 

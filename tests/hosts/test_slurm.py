@@ -389,7 +389,7 @@ def ends() -> Iterator[tuple[NodeParent, TheirEnd]]:
         node, there = NodeParent(ours, cast(Any, MadeUpStep())), TheirEnd(theirs)
         assert node.is_idle
         node.begin_fork(RELAY, *node.step.where)
-        assert there.heard() == [Order(what="fork", entry=RELAY, arguments=["4711", "127.0.0.1"], each=[{}])]
+        assert there.heard() == [Order(what="fork", function=RELAY, arguments=["4711", "127.0.0.1"], each=[{}])]
         there.say(Word(what="forked", pids=[42]))
         node.take_relay()
         yield node, there

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.plans import ended, make_plan
 
-from pytest_distbench.launch.controlled import Controlled, TimelineFollower, tell_end
+from pytest_distbench.launch.controlled import Controlled, TimelineFollower, controller_problem
 from pytest_distbench.launch.supervise import Side
 from pytest_distbench.records.environment import Load
 from pytest_distbench.records.launch import LaunchRecord
@@ -97,9 +97,11 @@ def test_how_a_controller_ended_is_told_unless_it_came_to_its_end(tmp_path: Path
     plan = make_plan(tmp_path)
     plan.files.log(0).write_text("Traceback: no store\n")
 
-    assert tell_end(plan, "pool", ended()) == ""
-    assert tell_end(plan, "pool", ended(timed_out=True)) == "the pool had not ended after 20.0 s, and was ended"
+    assert controller_problem(plan, "pool", ended()) == ""
+    assert (
+        controller_problem(plan, "pool", ended(timed_out=True)) == "the pool had not ended after 20.0 s, and was ended"
+    )
     died = "the controller of the pool ended with exit code 1; its log:\nTraceback: no store"
-    assert tell_end(plan, "pool", ended(code=1)) == died
+    assert controller_problem(plan, "pool", ended(code=1)) == died
     plan.files.trouble.write_text("job B: it hangs")
-    assert tell_end(plan, "pool", ended(code=1)) == "job B: it hangs"
+    assert controller_problem(plan, "pool", ended(code=1)) == "job B: it hangs"

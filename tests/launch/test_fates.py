@@ -14,7 +14,7 @@ from support.plans import make_plan
 from pytest_distbench.errors import RecordingError
 from pytest_distbench.launch.controlled import check_command
 from pytest_distbench.launch.evidence import SIGNS, last_error, read_sign
-from pytest_distbench.launch.fates import Ending, find_missing, is_deadlock, is_hang, merge_outcomes, tell_fates
+from pytest_distbench.launch.fates import Ending, determine_fates, find_missing, is_deadlock, is_hang, merge_outcomes
 from pytest_distbench.launch.site import Clocks, Exit, Heard
 from pytest_distbench.records.launch import HUNG, ErrorReport, Phase, RankFate, RankReport
 from pytest_distbench.records.plan import Command, LaunchPlan
@@ -161,7 +161,7 @@ TWO_HOSTS = Clocks(hosts={0: "a", 1: "b"}, errors_s={"a": 0.0005, "b": 0.0002})
 
 
 def test_ranks_of_two_hosts_are_ordered_as_far_as_their_clocks_can(plan: LaunchPlan, heard: Heard) -> None:
-    fates = tell_fates(plan, reports(raised(0, at=1.0006), raised(1, at=1.0)), heard, ended(clocks=TWO_HOSTS))
+    fates = determine_fates(plan, reports(raised(0, at=1.0006), raised(1, at=1.0)), heard, ended(clocks=TWO_HOSTS))
 
     assert [f.rank for f in fates] == [0, 1]
     assert merge_outcomes(fates, after_s=1.0)[1].splitlines() == [
@@ -169,7 +169,7 @@ def test_ranks_of_two_hosts_are_ordered_as_far_as_their_clocks_can(plan: LaunchP
         "rank 1 failed within 700 us of it: the clocks of their hosts do not show who was first",
     ]
 
-    fates = tell_fates(plan, reports(raised(0, at=1.001), raised(1, at=1.0)), heard, ended(clocks=TWO_HOSTS))
+    fates = determine_fates(plan, reports(raised(0, at=1.001), raised(1, at=1.0)), heard, ended(clocks=TWO_HOSTS))
 
     assert [(f.rank, f.doubt_s) for f in fates] == [(1, 0.0), (0, 0.0)]
     assert merge_outcomes(fates, after_s=1.0)[1] == "rank 1 raised RuntimeError: x"
@@ -178,7 +178,7 @@ def test_ranks_of_two_hosts_are_ordered_as_far_as_their_clocks_can(plan: LaunchP
 def test_the_same_words_in_a_users_exception_make_no_victim(plan: LaunchPlan, heard: Heard) -> None:
     report = failed(0, "ValueError", GONE)
 
-    assert not tell_fates(plan, reports(report, passed(1)), heard, ended())[0].is_victim
+    assert not determine_fates(plan, reports(report, passed(1)), heard, ended())[0].is_victim
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_a_rank_without_a_report_ended_as_others_saw_it(
         say(heard, 1, "failed", said)
     if is_closed:
         heard.close(1, 1.0)
-    fates = tell_fates(plan, reports(passed(0)), heard, ending)
+    fates = determine_fates(plan, reports(passed(0)), heard, ending)
 
     assert (fates[0].rank, fates[0].how, fates[0].is_victim) == (1, how, False)
 
@@ -219,7 +219,7 @@ def test_a_rank_without_a_report_ended_as_others_saw_it(
 def test_a_silent_rank_hung_at_the_time_out_and_its_stacks_are_shown(plan: LaunchPlan, heard: Heard) -> None:
     say(heard, 1, "phase", "body")
     plan.files.stacks(1).write_text('Current thread 0x1 (most recent call first):\n  File "/me/a.py", line 7 in f\n')
-    fate = tell_fates(plan, reports(passed(0)), heard, ended(by_us={1}, timed_out=True))[0]
+    fate = determine_fates(plan, reports(passed(0)), heard, ended(by_us={1}, timed_out=True))[0]
 
     assert (fate.is_hung, fate.is_victim, fate.phase) == (True, False, "body")
     assert (fate.waits_at, fate.is_elsewhere) == ("a.py:7 in f", True)
@@ -241,7 +241,7 @@ def test_who_is_to_blame_comes_first_and_those_who_suffered_from_it_are_victims(
     plan: LaunchPlan, heard: Heard, events: str, told: list[RankReport], ending: Ending, fates: str
 ) -> None:
     hear(heard, events)
-    found = tell_fates(plan, reports(*told), heard, ending)
+    found = determine_fates(plan, reports(*told), heard, ending)
 
     assert "; ".join(f"{'victim ' * fate.is_victim}{fate.rank} {fate.how}" for fate in found) == fates
 
@@ -249,7 +249,7 @@ def test_who_is_to_blame_comes_first_and_those_who_suffered_from_it_are_victims(
 def test_a_log_that_ends_with_the_traceback_shows_it_once(plan: LaunchPlan, heard: Heard) -> None:
     plan.files.log(0).write_text("before\nRuntimeError: x\n")
 
-    assert tell_fates(plan, reports(raised(0), passed(1)), heard, ended())[0].log_tail == "before"
+    assert determine_fates(plan, reports(raised(0), passed(1)), heard, ended())[0].log_tail == "before"
 
 
 IN_OWN_CODE = (
@@ -260,7 +260,7 @@ IN_OWN_CODE = (
 
 
 def reason(plan: LaunchPlan, told: dict[int, RankReport], heard: Heard, ending: Ending) -> str:
-    fates = tell_fates(plan, told, heard, ending)
+    fates = determine_fates(plan, told, heard, ending)
     return f"rank {fates[0].rank} first; {merge_outcomes(fates, after_s=70)[1]}"
 
 
@@ -278,7 +278,7 @@ def test_who_did_not_come_is_to_blame_when_nccls_watchdog_ends_the_rank_that_wai
     heard.close(1, 61.0)
     plan.files.log(0).write_text(watchdog_log(LATE))
     plan.files.stacks(1).write_text(IN_OWN_CODE)
-    fates = tell_fates(plan, {}, heard, ending)
+    fates = determine_fates(plan, {}, heard, ending)
 
     assert [(f.rank, f.is_hung, f.is_victim) for f in fates] == [(1, True, False), (0, False, True)]
     found = merge_outcomes(fates, after_s=70)[1]
@@ -291,7 +291,7 @@ def test_a_rank_that_waited_as_long_is_not_missing_although_it_was_ended_first(p
     plan.files.log(0).write_text(watchdog_log(LATE))
     plan.files.log(2).write_text(watchdog_log(LATE).partition("Exception")[0])  # its abort was a second away
     codes = {0: -signal.SIGABRT, 1: -signal.SIGTERM, 2: -signal.SIGTERM}
-    fates = tell_fates(plan, {}, heard, ended(codes))
+    fates = determine_fates(plan, {}, heard, ended(codes))
 
     assert [(f.rank, f.is_hung, f.is_victim) for f in fates] == [(1, True, False), (0, False, True), (2, False, True)]
 
@@ -355,7 +355,7 @@ def test_a_real_error_of_nccl_or_cuda_is_the_cause_and_a_peers_lost_connection_f
     assert "\nnext: " in told
 
     lost = raised(0, at=1.0, torch=TEXTS["a peer that is gone"][0])
-    fates = tell_fates(plan, reports(lost, raised(1, at=2.0, torch=text)), heard, ended())
+    fates = determine_fates(plan, reports(lost, raised(1, at=2.0, torch=text)), heard, ended())
     assert [(f.rank, f.is_victim) for f in fates] == [(1, False), (0, True)]
 
 
@@ -364,7 +364,7 @@ def test_an_error_that_a_clean_up_met_later_does_not_make_a_victim(plan: LaunchP
     errors = [TEXTS["an abort"][0], TEXTS["out of memory in torch"][0]]
     told = reports(failed(1, "DistBackendError", "x", torch_errors=errors, began_in_torch=True), passed(0))
 
-    assert not tell_fates(plan, told, heard, ended())[0].is_victim
+    assert not determine_fates(plan, told, heard, ended())[0].is_victim
     assert ": the GPU's memory is full: CUDA out of memory. Tried" in reason(plan, told, heard, ended())
 
 
@@ -402,7 +402,7 @@ def test_on_a_gpu_a_rank_is_in_code_of_its_own_if_its_recorder_has_nothing_unfin
     plan.files.stacks(1).write_text(IN_OWN_CODE)
     if state != "no recorder":
         plan.files.flight(1).write_bytes(msgspec.json.encode({"nccl": {"entries": [nccl(1, state=state)]}}))
-    fate = tell_fates(plan, reports(passed(0)), heard, ended(by_us={1}, timed_out=True))[0]
+    fate = determine_fates(plan, reports(passed(0)), heard, ended(by_us={1}, timed_out=True))[0]
 
     assert fate.is_elsewhere == elsewhere
 
@@ -480,7 +480,7 @@ def test_an_exception_of_c_that_nobody_caught_is_the_reason_and_the_users_frames
     plan: LaunchPlan, heard: Heard, kind: str, what: str, told: str
 ) -> None:
     plan.files.log(1).write_text(died_of(what, kind=kind))
-    [fate, _] = tell_fates(plan, reports(passed(0)), heard, ended({1: -signal.SIGABRT}))
+    [fate, _] = determine_fates(plan, reports(passed(0)), heard, ended({1: -signal.SIGABRT}))
 
     assert merge_outcomes([fate], after_s=1.0)[1] == f"rank 1 killed by SIGABRT: {told}"
     assert fate.waits_at == "train.py:7 in exchange, in all_reduce"
@@ -494,7 +494,7 @@ def test_who_died_of_a_signal_shows_the_users_frames_and_no_others(
 ) -> None:
     dump = DUMP.format(error="Died", thread="Current thread", called="scatter", line=12)
     plan.files.log(1).write_text(f"step 1\nstep 2\n{dump}")
-    [fate, _] = tell_fates(plan, reports(passed(0)), heard, ended({1: -number}))
+    [fate, _] = determine_fates(plan, reports(passed(0)), heard, ended({1: -number}))
 
     assert (fate.how, fate.waits_at) == (f"killed by {number.name}", "train.py:12 in exchange, in scatter")
     assert fate.log_tail == "step 1\nstep 2"

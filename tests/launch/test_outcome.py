@@ -38,20 +38,20 @@ def report(rank: int, *observations: Observation) -> RankReport:
     return RankReport(rank=rank, outcome="passed", phase="body", phases={}, observations=list(observations))
 
 
-def breakdowns(reports: Sequence[RankReport], *, is_one_clock: bool = True) -> dict[str, Breakdown]:
+def breakdowns(reports: Sequence[RankReport], *, is_one_host: bool = True) -> dict[str, Breakdown]:
     """Of all ranks, on one host where they have one clock, else each on its own."""
-    hosts = [reports] if is_one_clock else [[report] for report in reports]
-    return reduce.breakdowns(join([on_host(there, is_one_clock=is_one_clock) for there in hosts]))
+    hosts = [reports] if is_one_host else [[report] for report in reports]
+    return reduce.breakdowns(join([on_host(there, is_one_host=is_one_host) for there in hosts]))
 
 
-def part_of(reports: Sequence[RankReport], *, is_one_clock: bool = True) -> Breakdown:
+def part_of(reports: Sequence[RankReport], *, is_one_host: bool = True) -> Breakdown:
     """The one part of their loop."""
-    [part] = breakdowns(reports, is_one_clock=is_one_clock)["step"].parts
+    [part] = breakdowns(reports, is_one_host=is_one_host)["step"].parts
     return part
 
 
-def on_host(reports: Sequence[RankReport], *, is_one_clock: bool = False) -> HostReport:
-    return reduce_host({report.rank: report for report in reports}, lived_here=len(reports), are_all=is_one_clock)
+def on_host(reports: Sequence[RankReport], *, is_one_host: bool = False) -> HostReport:
+    return reduce_host({report.rank: report for report in reports}, lived_here=len(reports), are_all=is_one_host)
 
 
 def test_each_number_is_a_mean_over_iterations_by_rank() -> None:
@@ -68,7 +68,7 @@ def test_each_number_is_a_mean_over_iterations_by_rank() -> None:
 
 
 @pytest.mark.parametrize(
-    ("of_ranks", "is_one_clock", "waits_s", "late_s"),
+    ("of_ranks", "is_one_host", "waits_s", "late_s"),
     [
         (
             [([4.0, 0.5], [10.0, 20.0]), ([1.0, 1.0], [13.0, 21.0]), ([2.0, 1.0], [12.0, 20.5])],
@@ -83,11 +83,11 @@ def test_each_number_is_a_mean_over_iterations_by_rank() -> None:
     ids=["the last to come", "one that does not enter", "one alone", "clocks that cannot be compared"],
 )
 def test_ranks_wait_for_the_last_to_come_where_that_can_be_told(
-    of_ranks: list[tuple[list[float], list[float]]], is_one_clock: bool, waits_s: list[float], late_s: list[float]
+    of_ranks: list[tuple[list[float], list[float]]], is_one_host: bool, waits_s: list[float], late_s: list[float]
 ) -> None:
     entered = [phase("communication", values=seconds, began_at=began_at) for seconds, began_at in of_ranks]
     reports = [report(rank, observation("step", 9.0, 9.0), one) for rank, one in enumerate(entered)]
-    part = part_of(reports, is_one_clock=is_one_clock)
+    part = part_of(reports, is_one_host=is_one_host)
 
     assert (part.waits_s, part.late_s) == (waits_s, late_s)
 
@@ -106,7 +106,7 @@ def test_a_part_of_a_script_has_all_the_times_that_it_was_entered_at_any_point()
     small, large = (
         observation("phase/reduce", *v, loop=WALL_TIME, path=["reduce"], at={"size": v[0]}) for v in ((1, 2), (3, 4))
     )
-    found = breakdowns([report(0, small, large, observation(WALL_TIME, 12.0))], is_one_clock=True)
+    found = breakdowns([report(0, small, large, observation(WALL_TIME, 12.0))], is_one_host=True)
 
     assert found == {WALL_TIME: Breakdown(times_s=[12.0], parts=[Breakdown(path=["reduce"], times_s=[10.0])])}
 

@@ -135,10 +135,10 @@ def hosts_of(*lives: list[RankReport]) -> HostReport:
 def test_ranks_are_as_late_as_they_come_to_the_collective_that_they_come_latest_to() -> None:
     ranks = [fingerprinted(0, entered=(0.0, 1.0)), fingerprinted(1, entered=(0.5, 1.1))]
 
-    assert late_s(hosts_of(ranks), doubt_s=0.0)["m"] == pytest.approx([0.0, 0.5])
-    assert late_s(hosts_of(ranks[:1]), doubt_s=0.0) == {}  # after nobody
-    assert late_s(hosts_of([*ranks, fingerprinted(2, entered=(0.0,))]), doubt_s=0.0) == {}
-    assert late_s(hosts_of(ranks, [fingerprinted(2)]), doubt_s=0.0) == {}
+    assert late_s(hosts_of(ranks), resolution_s=0.0)["m"] == pytest.approx([0.0, 0.5])
+    assert late_s(hosts_of(ranks[:1]), resolution_s=0.0) == {}  # after nobody
+    assert late_s(hosts_of([*ranks, fingerprinted(2, entered=(0.0,))]), resolution_s=0.0) == {}
+    assert late_s(hosts_of(ranks, [fingerprinted(2)]), resolution_s=0.0) == {}
 
     lives = (
         [fingerprinted(0, entered=(0.0, 1.0)), fingerprinted(3, entered=(0.01, 1.3))],
@@ -146,9 +146,9 @@ def test_ranks_are_as_late_as_they_come_to_the_collective_that_they_come_latest_
     )
     hosts = hosts_of(*lives)
 
-    assert late_s(hosts, doubt_s=0.0)["m"] == pytest.approx([0.0, 0.2, 0.2, 0.3])
-    assert late_s(hosts, doubt_s=0.25)["m"] == pytest.approx([0.0, 0.2, 0.2, 0.3])
-    assert late_s(hosts, doubt_s=0.35) == {}
+    assert late_s(hosts, resolution_s=0.0)["m"] == pytest.approx([0.0, 0.2, 0.2, 0.3])
+    assert late_s(hosts, resolution_s=0.25)["m"] == pytest.approx([0.0, 0.2, 0.2, 0.3])
+    assert late_s(hosts, resolution_s=0.35) == {}
 
 
 def test_cpu_time_and_waits_are_summed_over_ranks() -> None:

@@ -12,7 +12,7 @@ from support.plans import make_plan
 
 from pytest_distbench.errors import LauncherError
 from pytest_distbench.launch import workplace
-from pytest_distbench.launch.workplace import Leftovers, error_tail, settle, tail, watched_folder
+from pytest_distbench.launch.workplace import Leftovers, error_tail, set_up, tail, watched_folder
 from pytest_distbench.records.plan import BodyReference, LaunchPlan, Ranks
 from pytest_distbench.records.record import replace
 
@@ -99,8 +99,8 @@ def at(plan: LaunchPlan, folder: Path | str, **place: object) -> LaunchPlan:
 def test_a_folder_of_the_launch_s_own_has_all_that_lies_beside_the_script_which_is_watched(
     plan: LaunchPlan, project: Path
 ) -> None:
-    settled = settle(at(plan, project, is_mirrored=True))
-    work = Path(settled.working_dir)
+    ready = set_up(at(plan, project, is_mirrored=True))
+    work = Path(ready.working_dir)
 
     assert work == plan.files.work
     assert (work / "data" / "train.bin").read_text() == "tokens"
@@ -109,15 +109,15 @@ def test_a_folder_of_the_launch_s_own_has_all_that_lies_beside_the_script_which_
 
     function = at(replace(plan, work=Ranks(body=BodyReference(file="train.py", function="body"))), project)
 
-    assert watched_folder(settle(function)) is None
-    assert watched_folder(settled) == project
+    assert watched_folder(set_up(function)) is None
+    assert watched_folder(ready) == project
     assert watched_folder(replace(plan, working_dir=str(project))) == project
     assert watched_folder(replace(plan, working_dir=str(plan.files.work))) is None
 
 
 def test_placeholders_have_this_launch_s_values_and_a_path_for_modules_goes_before_pytest_s(plan: LaunchPlan) -> None:
     arguments = ["--out={launch_dir}/x", "--data", "{data_dir}", "{seed}/{world_size}", '{"a": 1}']
-    settled = settle(
+    ready = set_up(
         replace(
             plan,
             work=Ranks(body=BodyReference(file="train.py", arguments=arguments), seeds=[7]),
@@ -128,14 +128,14 @@ def test_placeholders_have_this_launch_s_values_and_a_path_for_modules_goes_befo
         )
     )
 
-    assert settled.expect(Ranks).body.arguments == [f"--out={plan.files.work}/x", "--data", "/data", "7/2", '{"a": 1}']
-    assert settled.variables == {"KEPT": "{seed}", "OUT": str(plan.files.work), "KEPT_TOO": "{nothing}"}
-    assert settled.working_dir == f"{plan.files.work}/inner"
-    assert Path(settled.working_dir).is_dir()
+    assert ready.expect(Ranks).body.arguments == [f"--out={plan.files.work}/x", "--data", "/data", "7/2", '{"a": 1}']
+    assert ready.variables == {"KEPT": "{seed}", "OUT": str(plan.files.work), "KEPT_TOO": "{nothing}"}
+    assert ready.working_dir == f"{plan.files.work}/inner"
+    assert Path(ready.working_dir).is_dir()
 
-    settled = settle(at(replace(plan, python_path=["/a"]), "/", own_variables={"PYTHONPATH": "{launch_dir}:/b"}))
+    ready = set_up(at(replace(plan, python_path=["/a"]), "/", own_variables={"PYTHONPATH": "{launch_dir}:/b"}))
 
-    assert settled.python_path == [str(plan.files.work), "/b", "/a"]
+    assert ready.python_path == [str(plan.files.work), "/b", "/a"]
 
 
 def test_what_is_new_or_changed_in_a_folder_is_named(project: Path) -> None:
@@ -194,4 +194,4 @@ def test_an_environment_of_python_beside_a_script_is_passed_over(
 @pytest.mark.parametrize("folder", ["{data_dir}/nowhere", "{launch_dir}/../nowhere"])
 def test_a_folder_outside_of_the_launch_s_own_is_not_made(folder: str, plan: LaunchPlan) -> None:
     with pytest.raises(LauncherError, match="cwd=: there is no folder"):
-        settle(at(plan, folder))
+        set_up(at(plan, folder))

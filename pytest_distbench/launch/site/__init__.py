@@ -1,7 +1,7 @@
-"""A site, where the ranks of a launch live: the one contract between the controller, pytest's process, and the ranks.
+"""A site, where the ranks of a launch live: the only interface between the controller, pytest's process, and the ranks.
 
-A rank is a number here, and a moment is one of the controller's clock. No process id and no stamp of another clock
-crosses this contract: they mean nothing elsewhere.
+In this interface a rank is a number and a moment is a time of the controller's host. Process ids and time stamps of
+other hosts never cross it: they mean nothing elsewhere.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Exit(Record, frozen=True, kw_only=True, omit_defaults=True):
     """How the ranks ended, as their site saw it.
 
     Attributes:
-        codes: rank -> exit code, or minus the signal's number; ranks that nobody knows about are absent.
+        codes: rank -> exit code, or minus the signal's number; ranks with an unknown code are absent.
         stamps: moments inside the launcher, for the cost breakdown.
-        trouble: what whoever started the ranks complains about, if anything.
-        died: it did not live to see the end: the ranks are not to blame.
-        stuck: ranks that are still there when the site is clear, with what is to be said of each.
-        oom_kills: rank -> processes that the kernel of its host has ended meanwhile for lack of memory; none: absent.
-        remarks: what is to be said of the launch besides.
+        trouble: complaint of the process that started the ranks, or "".
+        died: the process that started the ranks died before them, so that the ranks are not to blame.
+        stuck: rank -> message about a rank that still exists after the site was cleared.
+        oom_kills: rank -> processes that the kernel of its host killed meanwhile for lack of memory, if any.
+        remarks: further remarks on the launch.
     """
 
     codes: dict[int, int] = {}
@@ -46,11 +46,11 @@ class Exit(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clocks:
-    """How well moments of ranks can be compared.
+    """How precisely moments of ranks on several hosts can be compared.
 
     Attributes:
-        hosts: rank -> the host whose clock its moments were taken by; empty: all were taken by the controller's.
-        errors_s: host -> how far a moment of it, told in the controller's time, may be from the true one.
+        hosts: rank -> host that took its moments; empty if the controller's host took all.
+        errors_s: host -> largest error of its moments after conversion to the controller's time, in seconds.
     """
 
     hosts: Mapping[int, str] = field(default_factory=dict)
@@ -58,27 +58,27 @@ class Clocks:
 
     @property
     def is_one(self) -> bool:
-        """Whether one clock has all moments."""
+        """Whether all moments were taken by one host."""
         return len(set(self.hosts.values())) < 2
 
     @property
-    def most_doubt_s(self) -> float:
+    def max_error_s(self) -> float:
         """Seconds by which moments of any two ranks must differ to be ordered."""
         return 0.0 if self.is_one else sum(sorted(self.errors_s.values())[-2:])
 
-    def doubt_s(self, one: int, other: int) -> float:
+    def error_s(self, one: int, other: int) -> float:
         """Seconds by which moments of these two ranks must differ to be ordered."""
         first, second = self.hosts.get(one, ""), self.hosts.get(other, "")
         return 0.0 if first == second else self.errors_s.get(first, 0.0) + self.errors_s.get(second, 0.0)
 
 
 class Site(Protocol):
-    """Where the ranks of one launch live.
+    """The place of the ranks of one launch.
 
     Attributes:
-        heard: what they have said so far.
-        clocks: how well moments of theirs can be compared.
-        ended: how all of them ended; None: they have not.
+        heard: what the ranks have said so far.
+        clocks: how precisely moments of its hosts can be compared.
+        ended: how all ranks ended, or None while some run.
     """
 
     heard: Heard
@@ -86,55 +86,55 @@ class Site(Protocol):
     ended: Exit | None
 
     def fileno(self) -> int:
-        """A descriptor that is readable when :meth:`listen` has something to take in."""
+        """A descriptor that is readable when :meth:`listen` has something to receive."""
 
     def start(self) -> None:
-        """Start the ranks. They find their line to the site in the plan that they are given (``LaunchPlan.address``).
+        """Start the ranks. They find the address of the site in their plan (``LaunchPlan.address``).
 
         Raises:
             LauncherError: they could not be started.
         """
 
     def listen(self, timeout_s: float) -> list[Event]:
-        """Take in what has arrived, or arrives within the time-out. Returns what ranks have newly said."""
+        """Receive what has arrived, or arrives within the time-out. Returns the new events of ranks."""
 
     def ask(self, ranks: Iterable[int], request: bytes) -> None:
         """Send one byte (``records/wire.py``) to those of the ranks that are still connected."""
 
     def signal(self, rank: int, number: signal.Signals) -> None:
-        """Send a signal to a rank, which may be gone already."""
+        """Send a signal to a rank, which may have ended already."""
 
     def running(self) -> frozenset[int]:
-        """The ranks that are there, and not on their way out already."""
+        """The ranks that exist and are not ending already."""
 
     def look(self) -> None:
-        """Look whether those stand still who have to notice that ranks start and end; then :attr:`ended` says so."""
+        """Check whether a process that waits for ranks to start and end is stopped; if so, set :attr:`ended`."""
 
     def collect(self, *, undecided: Iterable[int], held: Iterable[int]) -> None:
-        """Make ranks write their stacks and last collectives into the launch's files; of ``held`` ones the latter."""
+        """Make ranks write their last collectives, and undecided ones also their stacks, into the launch's files."""
 
     def end(self, ranks: Iterable[int]) -> Exit:
         """End ranks by force, and with them the launch."""
 
     def clear(self) -> Exit:
-        """End all that is left of the launch, however it got away; :attr:`ended`, with what that has shown."""
+        """End every process left of the launch, also detached ones; returns :attr:`ended` with what that has shown."""
 
     def fetch_output(self) -> None:
-        """Bring what the ranks have printed so far into their logs among the launch's files."""
+        """Copy what the ranks have printed so far into their logs among the launch's files."""
 
     def reports(self) -> list[HostReport]:
-        """What ranks have left, of each host; to be asked for when the site is clear."""
+        """Reports of the ranks, one per host; to be called after :meth:`clear`."""
 
     def close(self) -> None:
-        """Let go of everything: a rank that is still connected ends."""
+        """Release all resources; a rank that is still connected ends."""
 
 
 class Heard:
-    """All that the ranks of a launch have said, and when their lines ended, in the controller's time.
+    """All that the ranks of a launch have said, and when their connections closed, in the controller's time.
 
-    Lost ranks have died: their lines ended before they said how they ended. One that has not passed holds: it waits to
-    be ended. From ``ended_at`` on ranks are ended by force, and a signal may wake what hung: later phases are not where
-    it was.
+    Lost ranks died: their connection closed before they said how they ended. A rank that failed or skipped holds: it
+    waits to be ended. From ``ended_at`` on ranks are ended by force, and a signal may wake a hanging rank, so that
+    later phases are not where it hung.
     """
 
     def __init__(self) -> None:
@@ -176,11 +176,11 @@ class Heard:
             self.ranks_lost.add(rank)
 
     def said(self, rank: int) -> str:
-        """What a failed rank said on the line, or "" if it left a report."""
+        """The message with which a rank failed, or "" if it left a report."""
         return next((str(e.text) for e in self.events if e.slot == rank and e.what == "failed" and e.text), "")
 
     def remarks(self) -> dict[int, str]:
-        """Rank -> remarks on one that passed: what it could not end, what its threads raised."""
+        """Rank -> remarks on a rank that passed: what it could not end, what its threads raised."""
         found: dict[int, list[str]] = {}
         for event in self.events:
             if event.what == "remark" and event.text not in found.setdefault(event.slot, []):

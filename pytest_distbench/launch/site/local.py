@@ -1,8 +1,8 @@
 """The site on this host: ranks are children of this process, known by their process ids.
 
-Their lines end at a Unix socket, whose peer the kernel names. A connection counts as an open file: first it is asked
-whether processes may have enough. Stuck or failed ranks write evidence while they live. Those that survive SIGKILL the
-kernel keeps, for a driver or a file system that does not come back.
+Ranks connect to a Unix socket, where the kernel names the peer. A connection counts as an open file, so the limit of
+open files is checked first. Stuck or failed ranks write evidence while they live. Processes that survive SIGKILL are
+held by the kernel, for a driver or a file system that does not answer.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from pytest_distbench.units import format_bytes
 
 
 class RankProcess(Protocol):
-    """A process of this host, as ``Popen`` has it."""
+    """A process of this host, with the interface of ``Popen``."""
 
     pid: int
 
     def poll(self) -> int | None:
-        """Exit code, or minus the signal's number; None: it runs."""
+        """Exit code, or minus the signal's number, or None while it runs."""
 
 
 StartRank = Callable[[LaunchPlan, int, Mapping[str, str]], RankProcess]
-"""Starts a rank of a stored plan, with its variables."""
+"""Starts a rank of a stored plan, with these variables."""
 
 
 _HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
@@ -64,14 +64,14 @@ def places(
     *,
     errors: Path | None = None,
 ) -> list[dict[int, dict[str, str]]]:
-    """Host by host, the variables by which torchrun would tell its ranks their places (``records/launch_files.py``).
+    """torchrun's variables for each rank, host by host (``records/launch_files.py``).
 
-    Ranks meet at a store of rank 0, or of who starts them where there is a folder for the errors that functions under
-    torch's ``record`` write.
+    Ranks meet at a store of rank 0, or at one of the process that starts them if there is a folder for the errors that
+    functions under torch's ``record`` write.
     """
     world_size = sum(map(len, ranks))
     run_id = uuid.uuid4().hex
-    told = [
+    hosts = [
         {
             rank: {
                 "RANK": str(rank),
@@ -96,15 +96,15 @@ def places(
         for node, here in enumerate(ranks)
     ]
     if errors is not None:
-        for rank, place in told[0].items():
+        for rank, place in hosts[0].items():
             folder = errors / run_id / "attempt_0" / str(rank)
             folder.mkdir(parents=True)
             place["TORCHELASTIC_ERROR_FILE"] = str(folder / "error.json")
-    return told
+    return hosts
 
 
 class ChildRanks:
-    """Starts the ranks with a place here, and waits for them."""
+    """Starts the ranks that have a place on this host, and waits for them."""
 
     def __init__(self, places: Mapping[int, Mapping[str, str]], start_rank: StartRank) -> None:
         self._places = places
@@ -133,7 +133,7 @@ class ChildRanks:
         return {rank: process.pid for rank, process in self._started.items() if process.poll() is None}
 
     def drivers(self) -> list[int]:
-        """This process is their parent."""
+        """Empty, as this process is their parent."""
         return []
 
     def abandon(self) -> None:
@@ -154,7 +154,7 @@ _OF_A_RANK = 2  # sockets per other rank: gloo's, and in rank 0, which keeps the
 
 
 def check_ranks(ranks: int) -> None:
-    """Refuse a launch whose ranks may not open enough files on this host: they would wait in vain."""
+    """Raise LauncherError if a rank's limit of open files on this host is too low: it would wait in vain."""
     needed = _OF_A_RANK * ranks + _BESIDES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= soft < needed:
@@ -168,22 +168,22 @@ def check_ranks(ranks: int) -> None:
 _STATES = {"D": "the kernel waits for a device or a file system", "R": "the kernel is working for it"}
 
 
-def tell_stuck(pids: Mapping[int, int], *, after_s: float, on_gpu: bool) -> dict[int, str]:
+def stuck_ranks(pids: Mapping[int, int], *, after_s: float, on_gpu: bool) -> dict[int, str]:
     left = {rank: pid for rank, pid in pids.items() if processes.is_alive(pid)}
     held = gpu_memory(left.values()) if left and on_gpu else {}
-    told = {}
+    found = {}
     for rank, pid in left.items():
         state, _ = processes.state(pid)
         what = f", and holds {format_bytes(held[pid])} of GPU memory" if pid in held else ""
-        told[rank] = (
+        found[rank] = (
             f"rank {rank} (pid {pid}) is still there {after_s:.0f} s after it was killed: state {state}, "
             f"{_STATES.get(state, 'it is on its way out')}{what}; ps -o pid,stat,wchan {pid} shows when it has gone"
         )
-    return told
+    return found
 
 
 def gpu_memory(pids: Collection[int]) -> dict[int, int]:
-    """Process id -> bytes of GPU memory that the driver says it holds; in a container it may count otherwise."""
+    """Process id -> bytes of GPU memory held according to the driver; in a container it may use other process ids."""
     held: Counter[int] = Counter()
     with contextlib.suppress(Exception), connect() as driver:  # one that answers nothing any more: that is why we ask
         for index in range(driver.demand("GetCount")):
@@ -210,8 +210,9 @@ def collect(
 ) -> None:
     """Make ranks write stacks and last collectives into the launch's files; returns when they have, or cannot.
 
-    Undecided ranks are at work; held ones have failed and wait: only their collectives matter. Ranks answer a signal,
-    also in a collective. Of one that masks it, or has not come that far, py-spy is asked, if installed and allowed.
+    Undecided ranks are at work; held ones have failed and wait, so that only their collectives matter. A rank answers a
+    signal, also in a collective. If it masks the signal, or has no handler yet, py-spy is used, if installed and
+    allowed.
     """
     at_work = {rank: pids[rank] for rank in undecided if rank in pids}
     # One without the handler would die of the signal: it has not come that far, or the body took the handler away.
@@ -237,7 +238,7 @@ def collect(
 
 
 def py_spy() -> str | None:
-    """The py-spy command, on the PATH or beside this Python."""
+    """Path of py-spy, on the PATH or next to this Python, or None."""
     return shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
 
 
@@ -253,10 +254,10 @@ def _written(path: Path) -> bytes:
     return b""
 
 
-def as_faulthandler(told: bytes) -> str:
-    """py-spy's JSON as Python's faulthandler would write it."""
+def as_faulthandler(dump: bytes) -> str:
+    """py-spy's JSON in the format of Python's faulthandler."""
     blocks = []
-    for thread in msgspec.json.decode(told):
+    for thread in msgspec.json.decode(dump):
         frames = [f'  File "{f["filename"]}", line {f["line"]} in {f["name"]}' for f in thread["frames"]]
         blocks.append("\n".join([f"Thread {thread['thread_name']} (py-spy, most recent call first):", *frames]))
     return "\n\n".join(blocks)
@@ -273,35 +274,35 @@ class RunningLaunch(Protocol):
     """Ranks of this host, in flight."""
 
     def fileno(self) -> int:
-        """A descriptor that turns readable when :meth:`poll` has something to do."""
+        """A descriptor that is readable when :meth:`poll` has something to do."""
 
     def poll(self) -> Exit | None:
-        """Take in what has arrived; the exit when all ranks have ended. Never blocks."""
+        """Receive what has arrived; returns the exit once all ranks have ended. Never blocks."""
 
     def pids(self) -> dict[int, int]:
         """Rank -> process id, as far as known."""
 
     def drivers(self) -> list[int]:
-        """Process ids of what has to notice that ranks start and end."""
+        """Process ids of the processes that wait for ranks to start and end."""
 
     def abandon(self) -> None:
-        """End whatever the launcher still has of this launch, by force, within a few seconds."""
+        """End whatever the launcher still runs for this launch, by force, within a few seconds."""
 
 
 class LocalLauncher(Protocol):
     """Starts ranks as processes of this host."""
 
     def start(self, plan: LaunchPlan) -> RunningLaunch:
-        """Start the ranks of a plan that is stored in its directory; :class:`LauncherError`: they cannot be."""
+        """Start the ranks of a plan that is stored in its directory. Raises LauncherError if they cannot be started."""
 
     def leftovers(self) -> list[psutil.Process]:
-        """Processes of ended launches, found by what they were started with."""
+        """Processes of ended launches, found by the variables that they were started with."""
 
 
 class LocalSite:
     """A launch whose ranks, or those that live here, are processes of this host.
 
-    Closing it ends every connected rank. Events of unknown ranks are ignored. The attached rank is given stdin, stdout
+    Closing it ends every connected rank. Events of unknown ranks are ignored. The attached rank receives stdin, stdout
     and stderr when it says hello.
     """
 
@@ -378,14 +379,14 @@ class LocalSite:
         processes.send([pid for known, pid in self._pids().items() if known == rank], number)
 
     def running(self) -> frozenset[int]:
-        # Not one that ends already, however long its driver takes: its parent tells how, once it has gone.
+        # Not one that ends already, however long its driver takes: its parent reports how, once it is gone.
         pids = self._pids().items()
         return frozenset(rank for rank, pid in pids if processes.is_alive(pid) and not processes.is_ending(pid))
 
     def look(self) -> None:
-        if self._running is not None and (told := self._standstill.look(self._running.drivers())):
+        if self._running is not None and (complaint := self._standstill.look(self._running.drivers())):
             self._running.abandon()
-            self.ended = Exit(trouble=told, died=True)
+            self.ended = Exit(trouble=complaint, died=True)
 
     def collect(self, *, undecided: Iterable[int], held: Iterable[int]) -> None:
         collect(self._plan.files, self.pids, self.ask, undecided=list(undecided), held=list(held))
@@ -402,9 +403,9 @@ class LocalSite:
             self.listen(min(remaining, LOOK_S))
         if self.ended is None:
             self._running.abandon()
-            told = self._running.poll()  # on a busy host it may have said all, and not have come to its end
+            late = self._running.poll()  # on a busy host it may have said all, and not have come to its end
             trouble = "the launcher did not notice the end of its ranks and was ended"
-            self.ended = Exit(codes=told.codes if told is not None else {}, trouble=trouble)
+            self.ended = Exit(codes=late.codes if late is not None else {}, trouble=trouble)
         return self.ended
 
     def clear(self) -> Exit:
@@ -416,14 +417,14 @@ class LocalSite:
         oom_kills = processes.oom_kills() - self._oom_kills_before
         self.ended = replace(
             self.ended or Exit(),
-            stuck=tell_stuck(self.pids, after_s=after_s, on_gpu=self._plan.device == "cuda"),
+            stuck=stuck_ranks(self.pids, after_s=after_s, on_gpu=self._plan.device == "cuda"),
             oom_kills=dict.fromkeys(self._ranks, oom_kills) if oom_kills else {},
-            remarks=[self._standstill.told] if self._standstill.told else [],
+            remarks=[self._standstill.complaint] if self._standstill.complaint else [],
         )
         return self.ended
 
     def fetch_output(self) -> None:
-        """Their logs are among the launch's files."""
+        """Does nothing: the logs are among the launch's files."""
 
     def reports(self) -> list[HostReport]:
         return [report_host(self._plan, self._ranks)]
@@ -440,7 +441,6 @@ class LocalSite:
         shutil.rmtree(self._plan.files.sockets, ignore_errors=True)
 
     def _read(self, connection: socket.socket) -> list[Event]:
-        """Take in what a rank says. Raises BlockingIOError: nothing more."""
         try:
             data = connection.recv(_READ_BYTES)
         except BlockingIOError:
@@ -462,8 +462,8 @@ class LocalSite:
             self._ranks_by_line[connection] = event.slot
             if event.what == "hello":
                 # It is the process that made the connection (SO_PEERCRED, socket(7)): that one, and no other.
-                told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-                if pid := struct.unpack("3i", told)[0]:  # else of a namespace that is not seen from here
+                peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+                if pid := struct.unpack("3i", peer)[0]:  # else of a namespace that is not seen from here
                     self.pids[event.slot] = pid
                     with contextlib.suppress(OSError):  # gone already: its connection's end says so, or nobody can
                         handle = os.pidfd_open(pid)

@@ -1,7 +1,7 @@
-"""The processes below something, as a tree: found, ended, throttled, watched for standing still.
+"""Process trees: found, ended, throttled, and watched for being stopped.
 
-They are known by process id, group and environment, never by name. A guardian is the parent of one torchrun or command:
-it adopts all orphans among its descendants, and nothing that it starts outlives it, nor pytest.
+Processes are identified by process id, group and environment, never by name. A guardian is the parent of one torchrun
+or command: it adopts all orphans among its descendants, and no process that it starts outlives it, nor pytest.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _LOOK_S = 0.2  # between looks for new processes, which go through all
 
 
 class Throttle:
-    """Makes whatever runs below this process take longer by a share, until it is closed.
+    """Slows down all descendants of this process by a share, until it is closed.
 
-    Per second that it goes on it stands still for so many; the next cycle makes up for misses. This process goes on, so
-    that it can end the others.
+    It stops them for ``share`` seconds per second that they run; the next cycle makes up for errors. This process
+    itself is not stopped, so that it can end the others.
     """
 
     def __init__(self, share: float) -> None:
@@ -87,28 +87,28 @@ STOPPED_S = 5.0  # for standing still; one that gets SIGCONT at once has only be
 
 
 class Standstill:
-    """Looks at processes that somebody waits for, and keeps its complaint in ``told``."""
+    """Watches for stopped processes (SIGSTOP) that the launch depends on."""
 
     def __init__(self) -> None:
-        self.told = ""
+        self.complaint = ""
         self._since: dict[int, float] = {}
 
     def look(self, pids: Iterable[int]) -> str:
-        """What to say of one that has stood still for too long, or ""."""
+        """A complaint about a process that was stopped for :data:`STOPPED_S`, or ""."""
         now = time.monotonic()
         self._since = {pid: self._since.get(pid, now) for pid in pids if is_stopped(pid)}
         stopped = next((pid for pid, since in self._since.items() if now - since >= STOPPED_S), None)
         if stopped is None:
             return ""
-        self.told = (
+        self.complaint = (
             f"the process {stopped}, which starts the others and waits for them, has been stopped (SIGSTOP) and did "
             f"not go on within {STOPPED_S:g} s, and was ended; who stops one on purpose lets it go on with kill -CONT"
         )
-        return self.told
+        return self.complaint
 
 
 def below_guardian(guardian: int) -> list[int]:
-    """Process ids of a guardian and of what it runs, its oldest child: the others are orphans."""
+    """Process ids of a guardian and of its command, its oldest child; its other children are orphans."""
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(guardian)
         children = sorted(process.children(), key=psutil.Process.create_time)
@@ -126,8 +126,7 @@ _GONE = (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess)
 def find_marked(variable: str, value: str | None = None) -> list[psutil.Process]:
     """Live processes, but for this one, that were started with a variable, of any value or one.
 
-    A forked process shows its parent's environment. /proc is ten times faster than psutil, and this follows every
-    launch.
+    A forked process shows its parent's environment. Reading /proc is ten times faster than psutil; each launch does it.
     """
     found = []
     text = f"\0{variable}=".encode() + (b"" if value is None else f"{value}\0".encode())
@@ -153,7 +152,7 @@ def family(pids: Iterable[int]) -> list[psutil.Process]:
 def kill(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     """SIGKILL processes and the groups they lead; returns those alive after :data:`_KILLED_S`.
 
-    Resource trackers and their like clean up: they end by themselves when the others have.
+    Resource trackers and similar cleaners end by themselves once the others have, and are given time to.
     """
     victims = list(processes)
     others = []
@@ -182,13 +181,13 @@ def _wait_until_gone(processes: Sequence[psutil.Process], wait_s: float) -> list
 
 
 def kill_descendants() -> None:
-    """SIGKILL all below this process until none is left: one may start others meanwhile."""
+    """SIGKILL all descendants of this process, repeatedly, as they may start others meanwhile."""
     while descendants := [p for p in psutil.Process().children(recursive=True) if _is_running(p)]:
         kill(descendants)
 
 
 def catches(pid: int, number: signal.Signals, mask: str = "SigCgt") -> bool:
-    """Whether a process has a handler for a signal, or what another mask of /proc/PID/status says (proc(5))."""
+    """Whether a process has a handler for a signal, or whether another mask of /proc/PID/status has it (proc(5))."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
             name, _, bits = line.partition(":")
@@ -198,7 +197,7 @@ def catches(pid: int, number: signal.Signals, mask: str = "SigCgt") -> bool:
 
 
 def kill_groups(leaders: Iterable[int]) -> None:
-    """SIGKILL what is left of the process groups these ids lead or led."""
+    """SIGKILL what is left of the process groups that these ids lead or led."""
     for pid in leaders:
         with contextlib.suppress(OSError):
             if pid != os.getpgid(0):
@@ -206,7 +205,7 @@ def kill_groups(leaders: Iterable[int]) -> None:
 
 
 def group(leader: int) -> list[psutil.Process]:
-    """The live processes of a process group, without zombies."""
+    """Live processes of a process group, without zombies."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(*_GONE, OSError):
@@ -222,7 +221,7 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
+    """Whether a process exists and is no zombie."""
     try:
         return _is_running(psutil.Process(pid))
     except _GONE:
@@ -230,9 +229,9 @@ def is_alive(pid: int) -> bool:
 
 
 def is_ending(pid: int) -> bool:
-    """Whether a process runs no code of its own any more, however long the kernel may take.
+    """Whether a process runs no user code any more, however long the kernel may take to end it.
 
-    A GPU's driver takes seconds to release a context; a rank's connections may be closed before.
+    A GPU's driver takes seconds to release a context; a rank's connections may close earlier.
     """
     letter, flags = state(pid)
     # A SIGKILL that still waits: the process has yet to come back from a call of the kernel's, and will go then.
@@ -241,7 +240,7 @@ def is_ending(pid: int) -> bool:
 
 
 def state(pid: int) -> tuple[str, int]:
-    """A process's letter in ``ps``, such as ``D`` for one the kernel keeps, and its flags; "" if gone."""
+    """A process's state letter as in ``ps``, such as ``D`` for uninterruptible, and its flags; ("", 0) if gone."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
         return fields[0], int(fields[6])
@@ -249,7 +248,7 @@ def state(pid: int) -> tuple[str, int]:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process stands still, after SIGSTOP for example."""
+    """Whether a process is stopped, after SIGSTOP for example."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     except _GONE:
@@ -267,7 +266,7 @@ def ending(code: int) -> str:
 
 
 def oom_kills() -> int:
-    """Processes killed for lack of memory since the host started, in any container, or 0 if unknown."""
+    """Number of processes killed for lack of memory since the host started, in any container, or 0 if unknown."""
     with contextlib.suppress(OSError):
         if found := re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE):
             return int(found[1])
@@ -284,26 +283,26 @@ def _is_running(process: psutil.Process) -> bool:
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _HELPER = re.compile(r"multiprocessing\.(resource_tracker|forkserver|spawn)")
-"""Python's; one ends a moment after the process it is for."""
+"""Helpers of Python's multiprocessing, which end a moment after their owner."""
 _LOOK_AT_THREADS_S = 0.5
-"""Between looks at a command's threads, which cost milliseconds: what they did is gone with them."""
+"""Seconds between looks at a command's threads, which cost milliseconds; a thread's counters end with it."""
 _NOT_STARTED = 126  # a shell's exit code for a program that cannot be run
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of all its descendants whose own parent ends (Linux, prctl(2))."""
+    """Make this process the parent of all descendants whose own parent ends (Linux, prctl(2))."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def end_with(parent: int) -> None:
-    """Get SIGTERM when the parent, which is to be this one, ends (Linux, prctl(2))."""
+    """Get SIGTERM when the parent ends, or now if it has ended already (Linux, prctl(2))."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGTERM)  # it has ended before
 
 
 def remove_traces(launch: LaunchFiles) -> None:
-    """Remove the sockets and the plan, with its secrets, of a launch and its jobs."""
+    """Remove the sockets and the plan, which holds secrets, of a launch and its jobs."""
     for files in (launch, *launch.jobs()):
         for path in (files.control, files.plan):
             path.unlink(missing_ok=True)
@@ -318,7 +317,7 @@ def start_session(
     folder: str | None = None,
     keeps: Iterable[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a command line in a session of its own, which reads nothing, and appends what it prints to a log."""
+    """Start a command line in its own session, without stdin, its output appended to a log."""
     with log.open("ab") as out:
         return subprocess.Popen(
             words,
@@ -345,9 +344,10 @@ _START = (
 def start_guarded(
     plan: LaunchPlan, words: Sequence[str], *, variables: Mapping[str, str], log: Path, looks: bool = False
 ) -> tuple[subprocess.Popen[bytes], int]:
-    """Start a command line below a guardian; returns its process and the descriptor that it lives by.
+    """Start a command line below a guardian; returns its process and the descriptor that keeps it alive.
 
-    Raises: OSError: no process could be started.
+    Raises:
+        OSError: no process could be started.
     """
     lifeline, theirs = os.pipe()
     given = [str(lifeline), "looks" if looks else "", str(plan.delay if looks else 0.0), plan.directory, *words]
@@ -366,9 +366,9 @@ _EXEC_S = 2.0  # how long the kernel may read a program from a cold disk
 
 
 def command_line(process: psutil.Process) -> list[str]:
-    """The words that a process was started with, else its name.
+    """Words that a process was started with, else its name.
 
-    A new one has none while the kernel reads its program.
+    Waits for a new process whose program the kernel is still reading.
     """
     deadline = time.monotonic() + _EXEC_S
     while not (line := process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
@@ -379,8 +379,8 @@ def command_line(process: psutil.Process) -> list[str]:
 def guard(lifeline: int, launch: LaunchFiles, command: list[str], *, looks: bool, delay: float) -> None:
     """Run the command until it or pytest ends; then end all its descendants, and this process.
 
-    pytest holds the other end of the lifeline. If it looks, it notes what the command used, what goes on after it, and
-    how long others kept it from the CPUs. ``delay``: share by which all of it is to take longer.
+    pytest holds the other end of the lifeline. If ``looks``, note the resources that the command used, the processes
+    that it left running, and how long other processes kept it from the CPUs. ``delay``: share by which to slow it down.
     """
     adopt_orphans()
     window = LoadWindow(os.getpid(), usable_cpus()) if looks else None

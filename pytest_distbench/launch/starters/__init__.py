@@ -1,7 +1,7 @@
-"""The launchers: what each can do, how it is made, and what one is. The rest of the code asks here, never for a name.
+"""The launchers: what each can do, how it is made, and the protocol. Other code asks here, and never compares names.
 
-A conftest or a plugin adds a launcher by one row: ``LAUNCHERS["mine"] = LauncherKind(...)``. This module is read in
-every pytest run, so it imports nothing: a row's ``make`` does. Launchers of other hosts are rows of ``hosts``.
+A conftest or a plugin adds a launcher by one row: ``LAUNCHERS["mine"] = LauncherKind(...)``. Every pytest run imports
+this module, so it imports no launcher: a row's ``make`` does. Launchers of other hosts are rows of ``hosts``.
 """
 
 from __future__ import annotations
@@ -22,29 +22,28 @@ if TYPE_CHECKING:
 
 
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"}
-"""For ranks of one host: private sockets, and a reverse look-up of 127.0.0.1 costs one second, not ten."""
+"""Variables of ranks on one host: private sockets, and a reverse look-up of 127.0.0.1 takes 1 s instead of 10 s."""
 
 NO_REVERSE_DNS = {"RES_OPTIONS": "attempts:0"}
-"""For processes with a store: torch asks for every client's name, and if neither /etc/hosts nor DNS knows 127.0.0.1,
-glibc waits 10 s each time while all clients wait too.
-"""
+"""Variables of processes that keep a store: torch looks up every client's name, and if neither /etc/hosts nor DNS knows
+127.0.0.1, glibc waits 10 s each time while all clients wait too."""
 
 LOOPBACK_ADDRESS = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherSetup:
-    """What a launcher is made of.
+    """Arguments of every launcher.
 
     Attributes:
         directory: private directory of the pytest run, for logs and sockets.
-        session: cookie that marks all that the launcher starts, in its environment.
+        session: cookie in the environment of all processes that the launcher starts.
         preload: modules to import once for all ranks, where that is possible.
-        interpreter: the Python that runs the ranks; None: this one.
-        python_path: where that one finds this package, and whatever else it should; None: as here.
-        engine: command of the user's that starts processes on other hosts; empty: nobody has named one.
-        on_progress: what the first launch waits for, again and again.
-        on_loaded: how many seconds it has waited until ranks could be forked.
+        interpreter: Python that runs the ranks, or None for this one.
+        python_path: import path of that Python, which has to include this package, or None for this process's.
+        engine: the user's command that starts processes on other hosts, or "".
+        on_progress: called repeatedly with what the first launch waits for.
+        on_loaded: called with the seconds until ranks could be forked.
     """
 
     directory: Path
@@ -58,9 +57,9 @@ class LauncherSetup:
 
 
 class Launcher(Protocol):
-    """Knows where the ranks of a launch are to live, and starts process groups of the torchrun kind there.
+    """Starts process groups as torchrun does, on the hosts that it knows.
 
-    It opens the site of a launch; watching, ending and judging ranks is the supervisor's.
+    It opens the site of a launch; the supervisor watches, ends and judges ranks.
     """
 
     name: str
@@ -71,22 +70,22 @@ class Launcher(Protocol):
         del variables
 
     def open(self, plan: LaunchPlan) -> Site:
-        """The site of a launch, where nothing runs yet: on this host a :class:`~.site.local.LocalSite`."""
+        """The site of a launch, before anything runs there; on this host a :class:`~.site.local.LocalSite`."""
 
     def close(self) -> None:
-        """End everything this launcher keeps running."""
+        """End everything that this launcher keeps running."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hosting:
-    """What this host has to do with the processes of a launch.
+    """How the processes of a launch use this host.
 
     Attributes:
-        hosts: where they run. ``one``: on this host, so that its GPUs are theirs, and one measurement at a time may run
-            here. ``many``: on others, whose relays start them (``hosts/relay.py``); who else measures there, and
-            which GPUs there are, is not known here. ``none``: nowhere, they are made up.
-        is_spaced: launches in one breath see the same seconds of a machine, and are held apart where it is restless.
-        sets_threads: they come from one that has torch loaded, and have to be told their number of threads.
+        hosts: ``one``: they run on this host, use its GPUs, and are measured one launch at a time. ``many``: on other
+            hosts, whose relays start them (``hosts/relay.py``); what else runs there, and which GPUs there are, is
+            unknown here. ``none``: nowhere, they are simulated.
+        is_spaced: launches are spaced out in time on a restless machine, as consecutive ones see the same interference.
+        sets_threads: they are forked from a process that has torch loaded, and must be given their number of threads.
     """
 
     hosts: Literal["none", "one", "many"] = "one"
@@ -96,24 +95,23 @@ class Hosting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherKind(Hosting):
-    """One launcher, as the rest of the code sees it.
+    """A launcher, as the rest of the code sees it.
 
     Attributes:
         make: makes it; imports what it needs.
-        starts: what its ranks are, behind their number: ``started by torchrun``; empty: its name says it.
+        starts: how its ranks are started, such as ``forked with torch loaded``, or "" for ``started by NAME``.
         holds_two: two groups may be open at once, which an interleaved A/B needs.
-        may_confirm: two may be open unasked, to confirm a suspicious case; not where it is other software's to say
-            whether two commands run on the same hosts.
-        takes_python: one of them may run under another Python.
-        variables: set in the environment of all launches of the run unless the user has.
-        describe: what its hosts are, before the first launch, for the largest number of ranks, by the engine, with
-            GPUs or without; and whether each sees the folder in which pytest makes temporary files. A platform is the
-            class of hardware that the user has named; empty: that of the hosts, which must be one. None: they are as
-            this one.
-        layout: how many of so many ranks live on each of its hosts, by the engine, with GPUs or without; None: all on
-            one.
-        engine: checks the command that ``--distbench-launcher`` gives in place of this launcher's name; None: it is
-            given by its name.
+        may_confirm: distbench may open two groups by itself, to confirm a suspicious case; False if other software
+            decides whether two commands run on the same hosts.
+        takes_python: one of two groups may run under another Python.
+        variables: set in the environment of all launches of the run unless the user has set them.
+        describe: returns the environment of its hosts, before the first launch, for the largest number of ranks, by the
+            engine, with GPUs or without; and whether each host sees the folder in which pytest makes temporary files.
+            The platform is the one that the user has named, or "" for that of the hosts, which must be one. It is None
+            if they are as this host.
+        layout: returns the number of ranks on each of its hosts, of so many ranks, by the engine, with GPUs or without,
+            or is None if all run on one.
+        engine: checks the command given to ``--distbench-launcher`` in place of a name, or None if it is given by name.
     """
 
     help: str
@@ -156,15 +154,15 @@ LAUNCHERS: Table[str, LauncherKind] = Table(
         ),
     },
 )
-"""By the name that baselines are stored under."""
+"""Launchers by the name that baselines have."""
 
 
 def how_started(launcher: str) -> str:
-    """How the ranks of a launcher are started, for people."""
+    """How a launcher starts its ranks, as shown to users."""
     row = LAUNCHERS.get(launcher)
     return (row.starts if row is not None else "") or f"started by {launcher}"
 
 
 def shown(launchers: Iterable[str]) -> str:
-    """Launchers as ``--distbench-launcher`` takes them."""
+    """Launchers in the form that ``--distbench-launcher`` takes."""
     return ", ".join("a command with {nodes} and {command}" if LAUNCHERS[name].engine else name for name in launchers)

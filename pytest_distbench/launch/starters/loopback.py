@@ -1,4 +1,4 @@
-"""Stores on 127.0.0.1 only: torchrun's, by a rendezvous of one node, and forked ranks'. Imported where torch is."""
+"""Stores on 127.0.0.1 only: torchrun's, by a rendezvous of one node, and those of forked ranks. Imports torch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _STORE_TIMEOUT_S = 60.0
 
 
 class LoopbackRendezvous(RendezvousHandler):
-    """A rendezvous of one node: its store is a TCPStore that this process binds to a free port.
+    """A rendezvous of one node, whose store is a TCPStore that this process binds to a free port.
 
-    Ranks join it as under torchrun (TORCHELASTIC_USE_AGENT_STORE). Nobody probes for a port, and torch's random delay
-    (0 to 0.3 s) does not apply.
+    Ranks join it as under torchrun (TORCHELASTIC_USE_AGENT_STORE). No port is probed for, and torch's random delay (0
+    to 0.3 s) does not apply.
     """
 
     def __init__(self) -> None:
@@ -64,9 +64,9 @@ def _new_store() -> TCPStore:
 
 
 def keep_stores(descriptor: int) -> None:
-    """Keep one launch's store after the other, until the line with that descriptor closes.
+    """Keep the store of one launch after the other, until the connection with that descriptor closes.
 
-    In a process of its own: a store has threads, and ranks are forked from a process without.
+    Runs in its own process: a store has threads, and ranks are forked from a process without.
     """
     from pytest_distbench.launch.starters.parent import Order, Word  # late: torchrun has no use for them
 
@@ -77,8 +77,8 @@ def keep_stores(descriptor: int) -> None:
         if msgspec.json.decode(order, type=Order).what == "make":
             try:
                 store = _new_store()
-                told = Word(what="made", port=store.port)
-            except Exception as error:  # noqa: BLE001 told to pytest; the next may well work
+                answer = Word(what="made", port=store.port)
+            except Exception as error:  # noqa: BLE001 sent to pytest; the next may well work
                 what = str(error).partition("\nException raised from")[0]  # then follow torch's frames of C++
-                told = Word(what="made", trouble=f"{type(error).__name__}: {' '.join(what.split())}")
-            line.sendall(msgspec.json.encode(told) + b"\n")
+                answer = Word(what="made", trouble=f"{type(error).__name__}: {' '.join(what.split())}")
+            line.sendall(msgspec.json.encode(answer) + b"\n")

@@ -1,8 +1,8 @@
-"""The process with torch loaded that ranks are forked from, and how its owner speaks to it.
+"""The process with torch loaded that ranks are forked from, and the protocol between it and its owner.
 
-It has one thread, as a fork needs, and forks what it is told to: ranks, a node's relays, an elastic job's agents and
-workers. It speaks JSON lines over a socket to its owner, and to children that have children of their own. Where a line
-closes, all that was forked for it ends; with the owner's line everything.
+It has one thread, as a fork needs, and forks what it is ordered to: ranks, a node's relays, an elastic job's agents and
+workers. It exchanges JSON lines over a socket with its owner, and with children that have children of their own. When a
+connection closes, all processes that were forked for it end; with the owner's connection, everything ends.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ PRELOAD = [
     _WORKER,
     "pytest_distbench.launch.starters.loopback",
 ]
-"""Imported once, before the first fork."""
+"""Modules imported once, before the first fork."""
 TRAINING = ["torch.nn.parallel.distributed", "torch.optim", "torch._dynamo"]
-"""Imported once, before the first fork of ranks that train: an optimizer's first step imports the last, for seconds."""
+"""Modules imported once, before the first fork of ranks that train: an optimizer's first step imports the last, for
+seconds."""
 
 RANK = f"{_WORKER}:run_forked_rank"  # what a rank runs
 
@@ -54,8 +55,8 @@ _READ_AT_START = re.compile(
 )
 
 _SET_HERE = frozenset({"OMP_NUM_THREADS", "PYTHONPATH", "TORCH_EXTENSIONS_DIR"})
-"""What a rank has of its own: the first is not the user's in the process that loads torch, and the sides of a pair
-differ in their paths, which nothing reads there."""
+"""Variables that each rank gets of its own. OMP_NUM_THREADS is not the user's in the process that loads torch, and the
+two sides of an A/B differ in their paths, which nothing reads there."""
 
 _HASH_SEED = "PYTHONHASHSEED"
 _HANDLERS_S = 3  # for exit handlers of a project's modules
@@ -64,14 +65,14 @@ _NO_PROCESS = "; no process or thread could be started: see ulimit -u and the co
 
 
 def read_at_start(variables: Mapping[str, str]) -> dict[str, str]:
-    """Variables that libraries read when loaded: a change needs a new process."""
+    """The variables that libraries read when loaded, so that a change needs a new parent process."""
     return {k: v for k, v in variables.items() if _READ_AT_START.fullmatch(k) and k not in _SET_HERE}
 
 
 def variables_of_parent(variables: Mapping[str, str]) -> dict[str, str]:
-    """Variables of a process that ranks are forked from; they have their own.
+    """Environment of a process that ranks are forked from; ranks get their own.
 
-    But Python's hashes are the parent's: by chance, a set's order would repeat in all launches of one run only.
+    Python's hash seed is the parent's: a random one would repeat in all launches of a run, and differ between runs.
     """
     return {_HASH_SEED: "1", **variables, "OMP_NUM_THREADS": "1"}
 
@@ -79,14 +80,14 @@ def variables_of_parent(variables: Mapping[str, str]) -> dict[str, str]:
 class Order(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A line to a parent.
 
-    ``fork`` children that call a function, each with its own variables, and maybe a line for children of its own, its
-    last argument. If they may train, the parent first imports what each would. ``count``: say which processes a child
-    is, with its children by a line. ``kill`` a child, with all below it. ``end`` with everything, as nothing of the run
-    is to be removed. ``make`` and ``drop``: to the keeper of a launch's store.
+    ``fork`` children that call a function, each with its own variables, and maybe a connection for children of its own
+    as its last argument. If they may train, the parent first imports what each would. ``count``: answer with the
+    process ids of a child and of the children that it has by a connection. ``kill`` a child and its descendants.
+    ``end`` everything, without removing files of the run. ``make`` and ``drop`` the store of a launch, for its keeper.
     """
 
     what: Literal["fork", "count", "kill", "end", "make", "drop"]
-    entry: str = ""
+    function: str = ""
     arguments: list[str] = []
     each: list[dict[str, str]] = []
     has_line: bool = False
@@ -97,9 +98,9 @@ class Order(Record, frozen=True, kw_only=True, omit_defaults=True):
 class Word(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A line from a parent.
 
-    ``forked`` answers ``fork`` and ``count``: process ids, or why there is none. ``ended``: a child; of the last one
-    also all that it had started. ``ready``: torch is loaded; ``pids`` keep stores. ``made``: a store listens at a port,
-    or why not.
+    ``forked`` answers ``fork`` and ``count``: process ids, or why there are none. ``ended``: a child has; after the
+    last one, also all processes that it had started. ``ready``: torch is loaded; ``pids`` keep stores. ``made``: a
+    store listens at a port, or why not.
     """
 
     what: Literal["forked", "ended", "ready", "made"]
@@ -113,8 +114,8 @@ class Word(Record, frozen=True, kw_only=True, omit_defaults=True):
 kept: set[int] = set()  # descriptors that children have too
 
 
-def fork(entry: str, arguments: Sequence[str | int], variables: Mapping[str, str], *own: int) -> int:
-    """Fork a process that calls a function, with no descriptors but those kept and its own."""
+def fork(function: str, arguments: Sequence[str | int], variables: Mapping[str, str], *own: int) -> int:
+    """Fork a process that calls a function, with no open descriptors but :data:`kept` and its own."""
     pid = os.fork()
     if pid:
         return pid
@@ -124,7 +125,7 @@ def fork(entry: str, arguments: Sequence[str | int], variables: Mapping[str, str
         for descriptor in open_descriptors().difference(kept, own):
             os.close(descriptor)
         os.environ.update(variables)
-        module, _, name = entry.partition(":")
+        module, _, name = function.partition(":")
         getattr(importlib.import_module(module), name)(*arguments)
     except BaseException:  # noqa: BLE001 it must not come back into the code of the process it was forked from
         traceback.print_exc()
@@ -133,7 +134,7 @@ def fork(entry: str, arguments: Sequence[str | int], variables: Mapping[str, str
 
 
 class _Client:
-    """Whoever orders children by a line; those that live, with descriptors of their ends."""
+    """A process that orders children over a connection, with its live children: process id -> pidfd."""
 
     def __init__(self, line: socket.socket) -> None:
         self.line = line
@@ -141,7 +142,7 @@ class _Client:
         self.children: dict[int, int] = {}
 
     def say(self, **word: Any) -> None:
-        with contextlib.suppress(OSError):  # it is gone, which its line tells
+        with contextlib.suppress(OSError):  # it is gone: its connection closes
             self.line.sendall(msgspec.json.encode(Word(**word)) + b"\n")
 
 
@@ -151,7 +152,7 @@ class _Server:
         self._on_death = on_death
         self._owner = self._add(line)
         self._clients: dict[int, _Client] = {}  # by process id, those that are children
-        if keeper:  # a child that was forked before: the owner is told of its end, too
+        if keeper:  # a child that was forked before: the owner is notified of its end, too
             self._watch(self._owner, keeper)
 
     def serve(self) -> NoReturn:
@@ -213,10 +214,10 @@ class _Server:
                 if order.has_line:
                     ours, theirs = socket.socketpair()
                     with theirs:
-                        pid = fork(order.entry, [*order.arguments, theirs.fileno()], variables, theirs.fileno())
+                        pid = fork(order.function, [*order.arguments, theirs.fileno()], variables, theirs.fileno())
                     self._clients[pid] = self._add(ours)
                 else:
-                    pid = fork(order.entry, order.arguments, variables)
+                    pid = fork(order.function, order.arguments, variables)
                 self._watch(client, pid)
                 pids.append(pid)
         except OSError as error:
@@ -224,7 +225,7 @@ class _Server:
         client.say(what="forked", pids=pids, trouble=trouble)
 
     def _take_ends(self) -> None:
-        """Tell of children that have ended. What goes on after the last one is nobody's, and ends."""
+        """Report children that have ended. Processes that outlive the last one belong to nobody, and are ended."""
         clients = [self._owner, *self._clients.values()]
         codes = {}
         is_any_left = True
@@ -256,9 +257,9 @@ class _Server:
 
 
 def load(run: str, projects: Sequence[str], names: Sequence[str] = PRELOAD) -> None:
-    """Import what children are to have; nothing of it uses CUDA, which no fork could use then.
+    """Import the modules that children need; none of them uses CUDA, which no fork could use afterwards.
 
-    Children's semaphores are named after the run's folder, for a later run to find.
+    Children's semaphores are named after the run's folder, so that a later run finds them.
     """
     name_semaphores(f"/{run}")
     os.environ[forked.NVML_CHECK] = "1"
@@ -278,7 +279,7 @@ def _import(names: Iterable[str]) -> None:
 
 
 def serve(line: socket.socket, *, keeper: int = 0, on_death: Callable[[], None] = lambda: None) -> NoReturn:
-    """Fork what the line's owner orders. Children keep what is open now, but for the line."""
+    """Fork what the owner of the connection orders. Children keep what is open now, except the connection."""
     kept.update(open_descriptors() - {line.fileno()})
     line.set_inheritable(False)
     adopt_orphans()
@@ -307,11 +308,11 @@ _ANSWER_S = 60.0  # for a fork, of milliseconds: one that was stopped never answ
 
 
 class SilentParent(LauncherError):
-    """A parent that lives and does not answer."""
+    """A parent is alive and does not answer."""
 
 
 class Parent:
-    """The line to a parent; ``ended``: exit codes of children so far."""
+    """The connection to a parent; ``ended``: exit codes of children so far, by process id."""
 
     def __init__(self, line: socket.socket, pid: int, *, gone: str = "it is gone") -> None:
         self.line = line
@@ -324,7 +325,7 @@ class Parent:
         return self.line.fileno()
 
     def send(self, order: Order) -> None:
-        """Raises LauncherError: it is gone."""
+        """Send an order. Raises LauncherError if the parent is gone."""
         try:
             self.line.settimeout(None)
             self.line.sendall(msgspec.json.encode(order) + b"\n")
@@ -332,7 +333,7 @@ class Parent:
             raise LauncherError(f"{self.gone}: {error}") from error
 
     def take(self, timeout_s: float | None = 0.0) -> list[Word]:
-        """What has arrived, or arrives within the time. Raises LauncherError: it is gone."""
+        """Words that have arrived, or arrive within the time. Raises LauncherError if the parent is gone."""
         try:
             self.line.settimeout(timeout_s)
             data = self.line.recv(_READ_BYTES)
@@ -352,41 +353,47 @@ class Parent:
 
     def begin_fork(
         self,
-        entry: str,
+        function: str,
         *arguments: str,
         each: Sequence[Mapping[str, str]] = ({},),
         has_line: bool = False,
         trains: bool = False,
     ) -> None:
-        """Have children forked as in :class:`Order`; :meth:`forked` gives the answer."""
+        """Order children as in :class:`Order`; :meth:`forked` returns the answer."""
         variables = [dict(one) for one in each]
         self.send(
-            Order(what="fork", entry=entry, arguments=[*arguments], each=variables, has_line=has_line, trains=trains)
+            Order(
+                what="fork", function=function, arguments=[*arguments], each=variables, has_line=has_line, trains=trains
+            )
         )
 
-    def fork(self, entry: str, *arguments: str, **options: Any) -> list[int]:
-        self.begin_fork(entry, *arguments, **options)
+    def fork(self, function: str, *arguments: str, **options: Any) -> list[int]:
+        self.begin_fork(function, *arguments, **options)
         return self.forked()
 
     def count(self, child: int) -> list[int]:
-        """A child and the children that it has by a line; empty if it has ended."""
+        """Process ids of a child and of the children that it has by a connection, or [] if it has ended."""
         self.send(Order(what="count", pid=child))
         return self.forked()
 
     def forked(self, within_s: float = _ANSWER_S) -> list[int]:
-        """Answer to an order. LauncherError: no child could be forked, or the parent is gone or silent."""
+        """Process ids that answer an order.
+
+        Raises:
+            LauncherError: no child could be forked, or the parent is gone or silent.
+        """
         deadline = time.monotonic() + within_s
-        told: list[Word] = []
-        while not told:
+        answers: list[Word] = []
+        while not answers:
             if (left_s := deadline - time.monotonic()) <= 0:
                 raise SilentParent(f"it has not answered within {within_s:.0f} s")
-            told = [word for word in self.take(left_s) if word.what == "forked"]
-        if told[0].trouble:
-            raise LauncherError(told[0].trouble)
-        return told[0].pids
+            answers = [word for word in self.take(left_s) if word.what == "forked"]
+        if answers[0].trouble:
+            raise LauncherError(answers[0].trouble)
+        return answers[0].pids
 
     def code_of(self, child: int, timeout_s: float | None) -> int | None:
-        """Exit code of a child; None: it goes on when the time is over."""
+        """Exit code of a child, or None if it still runs when the time is over."""
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while child not in self.ended and (left_s := deadline - time.monotonic()) > 0:
             self.take(None if timeout_s is None else left_s)

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from pytest_distbench.launch.starters import LauncherSetup
 
 LOOPBACK_RENDEZVOUS = "distbench-loopback"
-"""An entry point of this package for torchrun: a store on 127.0.0.1 only, where ``--standalone`` listens everywhere."""
+"""An entry point for torchrun: a store on 127.0.0.1 only, where ``--standalone`` listens on all addresses."""
 
 _EXIT_CODES = re.compile(r"rank\s*: (\d{1,9}) .*\n\s*exitcode\s*: (-?\d{1,9})", re.ASCII)
 """Failed ranks and exit codes in torchrun's closing table."""
 
 _MAIN = "import gc; gc.disable(); from torch.distributed.run import main; gc.freeze(); gc.enable(); main()"
-"""The command ``torchrun``. Garbage collection while torch is imported is a sixth of its start."""
+"""The command ``torchrun``. Without this, garbage collection during torch's import is a sixth of its start."""
 
 TORCHRUN = [sys.executable, "-c", _MAIN]
 
@@ -69,7 +69,7 @@ class TorchrunLauncher(Launcher):
 
 
 class TorchrunLaunch:
-    """A torchrun whose ranks run a stored plan, below a guardian. ``leftovers`` finds what is left of it."""
+    """A torchrun below a guardian, whose ranks run a stored plan. ``leftovers`` finds the processes that remain."""
 
     def __init__(
         self, command: Sequence[str], plan: LaunchPlan, leftovers: Callable[[], Iterable[psutil.Process]]
@@ -101,7 +101,7 @@ class TorchrunLaunch:
         return Exit(codes=exit_codes(log), trouble=trouble, died=code < 0)
 
     def pids(self) -> dict[int, int]:
-        """Torchrun does not tell; the ranks say so themselves on the control line."""
+        """Empty, as torchrun does not report them; ranks send them over the control connection."""
         return {}
 
     def drivers(self) -> list[int]:

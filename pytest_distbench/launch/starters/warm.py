@@ -35,9 +35,9 @@ _END_S = 2.0
 
 
 def main(descriptor: int, stores: int, directory: str, projects: Sequence[str]) -> None:
-    """Be the parent of this host's ranks while its owner keeps the line, and fork what keeps their stores.
+    """Run the parent of this host's ranks while its owner keeps the connection, and fork the keeper of their stores.
 
-    When pytest dies no socket stays behind, and no plan with its secrets.
+    When pytest dies, no socket stays behind, and no plan with its secrets.
     """
 
     def clean() -> None:
@@ -51,13 +51,13 @@ def main(descriptor: int, stores: int, directory: str, projects: Sequence[str]) 
     line = socket.socket(fileno=descriptor)
     membership = importlib.import_module("pytest_distbench.worker.membership")
     ready = Word(what="ready", backends=membership.backends(), pids=[keeper])
-    with contextlib.suppress(OSError):  # the owner died meanwhile, which the line tells, too
+    with contextlib.suppress(OSError):  # the owner died meanwhile: the connection closes
         line.sendall(msgspec.json.encode(ready) + b"\n")
     parent.serve(line, keeper=keeper, on_death=clean)
 
 
 class WarmLauncher:
-    """Keeps one parent, started again when it has died or its start-up environment does not fit."""
+    """Keeps one parent, and starts another when it has died or its start-up environment does not fit."""
 
     name = "warm"
 
@@ -98,7 +98,7 @@ class WarmLauncher:
         raise AssertionError("unreachable")
 
     def leftovers(self) -> list[psutil.Process]:
-        """All with the session's mark or below the parent, without the parent and its store keeper."""
+        """Processes with the session's mark or below the parent, except the parent and its store keeper."""
         found = {p.pid: p for p in processes.find_marked(SESSION_VARIABLE, self.session)}
         if self._parent is None:
             return list(found.values())
@@ -139,7 +139,7 @@ class _HostParent(Parent):
         return {self.pid} if self._ready is None else {self.pid, *self._ready.pids}
 
     def wait_until_ready(self) -> dict[str, bool]:
-        """Wait until the parent has torch loaded; returns torch's backends."""
+        """Wait until the parent has torch loaded; returns torch's backends: name -> whether available."""
         if self._ready is None:
             began = time.monotonic()
             self._ready = self._wait_for("ready", self, began + _START_S)
@@ -152,8 +152,8 @@ class _HostParent(Parent):
             for word in line.take(min(LOOK_S, max(0.0, deadline - time.monotonic()))):
                 if word.what == what:
                     return word
-            if told := standstill.look(self.kept()):
-                raise LauncherError(told)
+            if complaint := standstill.look(self.kept()):
+                raise LauncherError(complaint)
             if line is self:
                 self._setup.on_progress("loading torch")
         raise LauncherError(
@@ -202,19 +202,19 @@ class _HostParent(Parent):
 
 
 class _WarmLaunch:
-    """Ranks forked by a parent. Where one fails, the others are told to end, as torchrun does."""
+    """Ranks forked by a parent. When one fails, the others get SIGTERM, as under torchrun."""
 
     def __init__(self, parent: _HostParent, plan: LaunchPlan) -> None:
         self._parent = parent
         self._pids: list[int] = []
         self._exit: Exit | None = None
-        self._is_told = False
+        self._has_signalled = False
         port = parent.make_store()
         self._agreed = time.monotonic()
-        [told] = places(
+        [variables] = places(
             [range(plan.processes)], (LOOPBACK_ADDRESS, port), plan.variables, errors=plan.files.torchrun_logs
         )
-        parent.begin_fork(RANK, str(plan.files.plan), each=list(told.values()), trains=may_train(plan))
+        parent.begin_fork(RANK, str(plan.files.plan), each=list(variables.values()), trains=may_train(plan))
 
     def fileno(self) -> int:
         return self._parent.fileno()
@@ -238,8 +238,8 @@ class _WarmLaunch:
                 self._end(Exit(codes=codes, trouble=f"the process with the ranks' TCPStore {how}", died=True))
             elif self._pids and len(codes) == len(self._pids):
                 self._end(Exit(codes=codes, stamps={"rendezvous": self._agreed}))
-            elif any(codes.values()) and not self._is_told:
-                self._is_told = True
+            elif any(codes.values()) and not self._has_signalled:
+                self._has_signalled = True
                 processes.send(set(self._pids) - ended.keys(), signal.SIGTERM)
         return self._exit
 

@@ -314,13 +314,13 @@ def test_a_rank_that_the_kernel_keeps_is_named_with_the_gpu_memory_it_holds(monk
     monkeypatch.setattr(processes, "is_alive", {6: False, 7: True}.__getitem__)
     monkeypatch.setattr(processes, "state", {7: ("D", 0)}.__getitem__)
     with made_up(Host(cards=TWO_GPUS)):
-        told = local.tell_stuck({0: 6, 1: 7}, after_s=25.2, on_gpu=True)
+        told = local.stuck_ranks({0: 6, 1: 7}, after_s=25.2, on_gpu=True)
 
-        assert "GPU memory" not in local.tell_stuck({1: 7}, after_s=25.2, on_gpu=False)[1]
+        assert "GPU memory" not in local.stuck_ranks({1: 7}, after_s=25.2, on_gpu=False)[1]
         assert local.gpu_memory([7, 8]) == {7: 3 * 2**30}
     assert told == {
         1: "rank 1 (pid 7) is still there 25 s after it was killed: state D, the kernel waits for a device or a file "
         "system, and holds 3 GiB of GPU memory; ps -o pid,stat,wchan 7 shows when it has gone"
     }
     with made_up(HOSTS["driver not loaded"]):
-        assert "state D" in local.tell_stuck({1: 7}, after_s=25.2, on_gpu=True)[1]
+        assert "state D" in local.stuck_ranks({1: 7}, after_s=25.2, on_gpu=True)[1]
