@@ -262,7 +262,7 @@ class _TracedNote:
 
     @property
     def told(self) -> Collective:
-        return self._note.told
+        return self._note.with_wait
 
     @property
     def is_waited_for(self) -> bool:

@@ -1,6 +1,6 @@
-"""Entry of all that ``torchrun`` starts: ``python -m pytest_distbench.worker KIND PLAN``.
+"""Main module of all processes that ``torchrun`` starts: ``python -m pytest_distbench.worker KIND PLAN``.
 
-KIND is ``rank``, or one that an extension adds, which may take further words.
+KIND is ``rank``, or one that an extension adds, which may take further arguments.
 """
 
 import gc

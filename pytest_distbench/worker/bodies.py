@@ -1,4 +1,4 @@
-"""Find a body in a rank, in its module or file, with pytest's assertion rewriting where pytest has rewritten it."""
+"""Import of a body in a rank, by module or file, with pytest's assertion rewriting where pytest has rewritten it."""
 
 from __future__ import annotations
 
@@ -27,40 +27,41 @@ if TYPE_CHECKING:
     from pytest_distbench.worker.context import RankContext
 
 
-def load(reference: BodyReference) -> Callable[[RankContext], object]:
-    """Import a body; whatever its module raises meanwhile is raised."""
-    found: object = _module(reference)
-    given = f" (given at {reference.given_at})" if reference.given_at else ""
-    *owners, name = reference.function.split(".")
+def load(body: BodyReference) -> Callable[[RankContext], object]:
+    """Import a body; exceptions of its module are raised as they are."""
+    found: object = _module(body)
+    given = f" (given at {body.given_at})" if body.given_at else ""
+    *owners, name = body.function.split(".")
     for i, part in enumerate([*owners, name]):
-        if part is name and reference.instance is not None and isinstance(found, type):
-            found = _make_object(found, reference)
+        if part is name and body.instance is not None and isinstance(found, type):
+            found = _make_object(found, body)
         if not hasattr(found, part):
             owner = ".".join(owners[:i])
             missing = f"::{owner} is a {type(found).__name__} without {part!r}" if owner else f" has no {part!r}"
             raise BodyError(
-                f"{reference.file}{missing}; a body is a function at module level or a method of what is there{given}"
+                f"{body.file}{missing}; a body is a function at module level or a method of what is there{given}"
             )
         found = getattr(found, part)
-    if reference.called_by:
-        module, _, name = reference.called_by.partition(":")
+    if body.called_by:
+        module, _, name = body.called_by.partition(":")
         call_with = getattr(importlib.import_module(module), name)
         return lambda rank: call_with(rank, found)
     if not callable(found):
-        raise BodyError(f"{reference.file}::{reference.function} is a {type(found).__name__}, not a function{given}")
+        raise BodyError(f"{body.file}::{body.function} is a {type(found).__name__}, not a function{given}")
     return found
 
 
 def call(body: Callable[..., object], rank: RankContext) -> None:
-    """Call a body with those of ``params`` that it names, and the rank as the parameter that is left.
+    """Call a body with the ``params`` that it names, and the rank as its remaining parameter.
 
-    SkipTest: it is marked as unittest's runner would skip it; torch's own decorators only mark.
+    Raises:
+        unittest.SkipTest: the body is marked as skipped, as unittest's decorators do.
     """
     if getattr(body, "__unittest_skip__", False):
         raise unittest.SkipTest(getattr(body, "__unittest_skip_why__", ""))
     try:
         parameters = list(inspect.signature(body).parameters.values())
-    except (TypeError, ValueError):  # Python cannot tell
+    except (TypeError, ValueError):  # Python does not know
         parameters = [inspect.Parameter("rank", inspect.Parameter.POSITIONAL_ONLY)]
     named = {p.name: rank.params[p.name] for p in parameters if p.name in rank.params and p.kind in _BY_NAME}
     left = [p for p in parameters if p.name not in named and p.kind is not inspect.Parameter.VAR_KEYWORD]
@@ -79,7 +80,7 @@ def call(body: Callable[..., object], rank: RankContext) -> None:
 
 
 def check_ran(returned: object) -> None:
-    """Make sure that a body has run when its call returns: a call of a coroutine or generator function runs nothing."""
+    """Raise BodyError if the call of a body ran nothing: a coroutine or generator function only returns an object."""
     if inspect.isawaitable(returned) or inspect.isasyncgen(returned) or inspect.isgenerator(returned):
         if inspect.iscoroutine(returned):
             returned.close()  # else Python warns that nobody awaited it
@@ -90,7 +91,7 @@ def check_ran(returned: object) -> None:
 
 
 def check_origin(plan: LaunchPlan) -> None:
-    """Refuse modules from another tree than the one this group measures: both groups would run the same code.
+    """Raise ForeignModuleError if a module comes from another tree than this group's: both sides would run that code.
 
     An import hook of an editable install may lead to the working tree whatever sys.path says, and a copy may be
     installed.
@@ -131,13 +132,13 @@ _TRAINS = re.compile(
     r"optim|compile|dynamo|parallel|fsdp|fully_shard|ddp|distributed\.tensor|dtensor|checkpoint|importlib|__import__|runpy|exec",
     re.IGNORECASE,
 )
-"""In a name of code that uses torch beyond tensors, modules and collectives, or that imports what it does not name."""
+"""Pattern of names in code that uses torch beyond tensors, modules and collectives, or that imports dynamically."""
 _NO_TRAINING = {*sys.stdlib_module_names, "msgspec", "numpy", "psutil", "pytest", "torch"}
 _OURS = __name__.partition(".")[0]
 
 
 def may_train(plan: LaunchPlan) -> bool:
-    """Whether ranks may step an optimizer, by the text of their body and of its imports; True if one is unknown."""
+    """Whether ranks may step an optimizer, by the source of their body and its imports; True if one is unknown."""
     return not isinstance(plan.work, Task) or _may_train(plan.work.body.file, tuple(plan.python_path))
 
 
@@ -174,7 +175,6 @@ def _names(tree: ast.AST) -> Iterator[str]:
 
 
 def _imported(tree: ast.AST) -> Iterator[tuple[str, Sequence[str]]]:
-    """Each module, and what of it may be modules too; one of a package that is not named is ""."""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
@@ -192,7 +192,7 @@ def _file_of(name: str, search: Sequence[str]) -> Path | None:
 
 
 def compute(rank: RankContext) -> None:
-    """A body of ours, run before the first test under ``--gpu``: driver, torch and its kernels fit each other."""
+    """Body that runs before the first test under ``--gpu``: driver, torch and its kernels fit each other."""
     import torch
 
     assert torch.ones(1, device=rank.device).item() == 1
@@ -221,20 +221,20 @@ def _check_no_copy(name: str, file: str, tree: str, *, ours: Path) -> None:
         )
 
 
-def _module(reference: BodyReference) -> ModuleType:
-    """The module by the name pytest knows, if that leads to the same file; else the file under that name."""
-    path = Path(reference.file)
-    name = reference.module or path.stem
+def _module(body: BodyReference) -> ModuleType:
+    """Import a body's module under the name that pytest uses if that leads to the same file, else load the file."""
+    path = Path(body.file)
+    name = body.module or path.stem
     is_found = False
     with contextlib.suppress(ImportError, ValueError, AttributeError):
-        known = importlib.util.find_spec(name) if reference.module else None  # which imports the packages above it
+        known = importlib.util.find_spec(name) if body.module else None  # which imports the packages above it
         is_found = known is not None and known.origin is not None and Path(known.origin).resolve() == path.resolve()
-    if is_found and (name in sys.modules or not reference.is_rewritten):
+    if is_found and (name in sys.modules or not body.is_rewritten):
         return importlib.import_module(name)
-    loader = _RewritingLoader(name, str(path)) if reference.is_rewritten else None
+    loader = _RewritingLoader(name, str(path)) if body.is_rewritten else None
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     if spec is None or spec.loader is None or not path.is_file():
-        raise BodyError(f"{reference.file} is not a Python file that can be imported")
+        raise BodyError(f"{body.file} is not a Python file that can be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules.pop(name, None)  # torch may have loaded another of this name, and older ones are none of the user's
     sys.modules[name] = module
@@ -245,9 +245,9 @@ def _module(reference: BodyReference) -> ModuleType:
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-def _make_object(owner: type, reference: BodyReference) -> object:
-    """An object of a method's class, with the attributes that reached this process. Its ``__init__`` is not called."""
-    left_out = frozenset(reference.left_out)
+def _make_object(owner: type, body: BodyReference) -> object:
+    """An object of a method's class, with the attributes sent to this process. ``__init__`` is not called."""
+    left_out = frozenset(body.left_out)
 
     def explain(self: object, name: str) -> object:
         where = f"{owner.__name__} has no attribute {name!r}"
@@ -258,8 +258,8 @@ def _make_object(owner: type, reference: BodyReference) -> object:
     missing = {} if hasattr(owner, "__getattr__") else {"__getattr__": explain}
     made: object = object.__new__(type(owner.__name__, (owner,), {**missing, "__module__": owner.__module__}))
     if isinstance(made, unittest.TestCase):
-        unittest.TestCase.__init__(made, reference.function.rpartition(".")[2])  # its assertions need it
-    vars(made).update(reference.instance or {})
+        unittest.TestCase.__init__(made, body.function.rpartition(".")[2])  # its assertions need it
+    vars(made).update(body.instance or {})
     return made
 
 

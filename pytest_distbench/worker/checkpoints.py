@@ -1,4 +1,4 @@
-"""Checkpoints, each whole or known to be torn, and one permutation of the samples per epoch for any number of ranks."""
+"""Checkpoints that are complete or known to be damaged, and a sample order that is the same for any number of ranks."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def permutation(samples: int, *, seed: int, epoch: int) -> torch.Tensor:
 
 
 def next_count(left: int, *, batch: int, world_size: int, most: int) -> int:
-    """Samples of the next step over all ranks: a batch for each, or all that is left if the rest were below ``most``.
+    """Samples of the next step over all ranks: ``batch`` each, or all ``left`` if fewer than ``most`` would remain.
 
-    So no rank is ever without a sample, whatever the next step's number of ranks.
+    So every rank has a sample in every step, for any number of ranks in the next step.
     """
     count = batch * world_size
     return left if left - count < most else count
 
 
 def share(chosen: torch.Tensor, *, rank: int, world_size: int) -> torch.Tensor:
-    """A rank's part of a step's samples; those of two ranks differ by one sample at most."""
+    """A rank's part of a step's samples; the parts of two ranks differ by at most one sample."""
     return chosen[rank::world_size]
 
 
@@ -40,7 +40,7 @@ _NAME = re.compile(r"step(\d+)\.pt")
 
 
 def save(folder: Path, step: int, state: dict[str, Any]) -> None:
-    """Write a checkpoint, and remove old ones. It gets its name when it is on the disk, whole."""
+    """Write a checkpoint and remove old ones. It gets its name once it is completely on disk."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     data = buffer.getbuffer()
@@ -57,7 +57,7 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> None:
 
 
 def find_good(folder: Path) -> tuple[int, list[str]]:
-    """Step of the newest whole checkpoint, 0 if there is none, and the names of newer ones that are torn."""
+    """Step of the newest complete checkpoint, or 0 if there is none, and the names of newer ones that are damaged."""
     torn: list[str] = []
     for step, path in _by_step(folder):
         if _read(path) is not None:

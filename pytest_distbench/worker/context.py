@@ -1,7 +1,7 @@
-"""RankContext, what a body is given; and Goal, a training loop with a target and a clock.
+"""RankContext, the argument of a body; and Goal, a training loop with a target and timings.
 
 Time to accuracy is MLPerf's: from the first step to the evaluation that meets the target, evaluations included. The
-steps' own time is kept apart: throughput and convergence are judged separately.
+time of the steps is kept apart: throughput and convergence are judged separately.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class RankContext(Member):
         )
 
 
-STEADY_STEP = 3  # the step whose collectives are the fingerprint: DDP forms its buckets anew in the second
+STEADY_STEP = 3  # the step whose collectives are the fingerprint: DDP rebuilds its buckets in the second
 
 
 class Goal:
@@ -238,9 +238,9 @@ class Goal:
         self._rank = rank
         self._step = 0
         self._meter = Meter(rank.delay)
-        self._clock: Steps = HostSteps(self._meter, rank.delay)
+        self._timing: Steps = HostSteps(self._meter, rank.delay)
         if rank.device.type == "cuda":
-            self._clock = DeviceSteps(self._meter, rank.synchronize, rank.delay)
+            self._timing = DeviceSteps(self._meter, rank.synchronize, rank.delay)
         self._evaluation_s = 0.0
         self._values: list[float] = []
         self._losses: list[torch.Tensor] = []
@@ -276,7 +276,7 @@ class Goal:
         entered: int | None = None
         course = watch.follow(rank.point_key("step_time"))
         if rank.profiler is not None:
-            self._clock = rank.profiler.steps(self._clock, rank.point_key("step_time"), after=STEADY_STEP)
+            self._timing = rank.profiler.steps(self._timing, rank.point_key("step_time"), after=STEADY_STEP)
         with rank.loop("step_time") as loop:
             for step in range(1, self.max_steps + 1):
                 if step % block == 0:
@@ -288,13 +288,13 @@ class Goal:
                 loop.begin_iteration()
                 if step == STEADY_STEP:
                     self._start += _seconds(course.begin)
-                self._clock.begin()
+                self._timing.begin()
                 yield step
                 is_last = step == self.max_steps or (self.reached_at is not None and step >= self.min_steps)
                 is_last |= rank.only_structure and step == STEADY_STEP + MOST_OF_STRUCTURE
                 evaluated_s = self._evaluation_s - evaluated_before
                 ends_block = is_last or evaluated_s > 0 or step <= STEADY_STEP or (step + 1) % block == 0
-                self._clock.end(evaluated_s, ends_block=ends_block)
+                self._timing.end(evaluated_s, ends_block=ends_block)
                 if ends_block:
                     self._start += _seconds(loop.collect)
                 self._start += _seconds(watch.end)
@@ -343,7 +343,7 @@ class Goal:
             self._losses.append(torch.as_tensor(notebook.check_unread(call, "loss", loss)))
         if self._step % self.every or self._rank.only_structure:
             return False
-        self._clock.pause()
+        self._timing.pause()
         self._rank.synchronize()
         mark = self._rank.delay.mark()
         start = HostClock.perf_counter()
@@ -372,7 +372,7 @@ class Goal:
         if self.reached_at is not None:  # a miss is one finding, that of the steps, not two
             reached_s = self._ends_s[self.reached_at // self.every - 1]
             rank.record(f"time_to_{metric}", reached_s, unit="s", better="lower", identity=goal)
-        rank.record_times("step_time", self._clock.times, self._meter)
+        rank.record_times("step_time", self._timing.times, self._meter)
         identity = {"min_steps": self.min_steps, **goal}
         if self.evaluation_samples is not None:
             identity["evaluation_samples"] = self.evaluation_samples

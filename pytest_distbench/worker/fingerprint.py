@@ -1,10 +1,9 @@
-"""Watch: what one iteration or training step of this rank does, and how the others differ from it.
+"""Watch: the collectives of one iteration or training step of this rank, and how other steps differ from it.
 
-An :class:`Observer` looks at the described iteration, one that is not timed or one of many: it costs time in each
-collective. Outside of loops, where a body may have clocks of its own, torch's flight recorder is read afterwards. The
-groups count the collectives of timed iterations anyway; a :class:`StepFollower` notes which of them had others. On the
-backend ``fake`` the observer looks at everything. What the plugin itself sends (barriers, counts) is left out as
-*apart*.
+An :class:`Observer` looks at the described iteration, one that is not timed or one of many, as it costs time in each
+collective. Outside of loops, where a body may take times itself, torch's flight recorder is read afterwards. Groups
+count the collectives of timed iterations anyway; a :class:`StepFollower` notes which iterations had others. On the
+backend ``fake`` the observer looks at everything. What the plugin itself sends (barriers, counts) is left out.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from pytest_distbench.worker.tensors import local_part
 
 _DEFAULT_CAPACITY = 2000
 _MOST_STAMPS = 300
-_CLOCK_STEP_NS = 5_000_000
+_TIME_STEP_NS = 5_000_000
 
 _Part = TypeVar("_Part")
 _Message = tuple[str, int, str]
@@ -60,7 +59,7 @@ class _Window:
     graph_nodes: int | None = field(default_factory=torch_internals.graph_nodes)
 
     def hold(self, optimizer: Optimizer) -> None:
-        """Note what an optimizer trains now: a framework may give it one parameter group at a time."""
+        """Note the parameters of an optimizer now: a framework may give it one parameter group at a time."""
         self.optimizers.setdefault(id(optimizer), optimizer)
         self.held |= {(id(optimizer), id(p)): p for group in optimizer.param_groups for p in group["params"]}
 
@@ -82,18 +81,18 @@ class Watch:
         self._open: _Window | None = None
         self._hook = contextlib.ExitStack()
         self._per_iteration: dict[str, int | None] = {}
-        self._entered_apart = self._entered_beside = 0
+        self._entered_apart = self._entered_in_parts = 0
         self._looked_on = 0, 0
         self._apart: list[tuple[int, int]] = []
         self._names: dict[_Recorded, list[str]] = {}
         size = os.environ.get(RECORDER_SIZE_VARIABLE, "")
         self._capacity = int(size) if size.isdecimal() else _DEFAULT_CAPACITY
-        self._clock_offset_ns = _clock_offset_ns()
+        self._realtime_offset_ns = _realtime_offset_ns()
         self._marked_note = 0
         self._mark_ns = HostClock.time_ns()
 
     def look(self) -> None:
-        """Begin where the observer looks all the time: called when there is or may come a process group."""
+        """Begin to observe if everything is observed; called when there is a process group or may come one."""
         if self.is_on and self._sees_all:
             self._observer.look()
 
@@ -101,18 +100,18 @@ class Watch:
         self._observer.look_away()
 
     def mark(self) -> None:
-        """From here on counts what :meth:`since_mark` describes; at first it is the rank's start."""
+        """Set the beginning of what :meth:`since_mark` describes; at first it is the rank's start."""
         if self.is_on:
             self._mark_ns, self._marked_note = HostClock.time_ns(), len(self._observer.notes)
             self._apart.clear()
 
     def since_mark(self, key: str) -> None:
-        """Describe under ``key`` everything since the last mark. Takes some ten milliseconds."""
+        """Describe everything since the last mark under ``key``. Takes some ten milliseconds."""
         if not self.is_on:
             return
         if self._sees_all:
             notes = self._observer.notes[self._marked_note :]
-            self.found[key] = self._made(_rows(n.told for n in notes), groups=self._of_me(groups_here()))
+            self.found[key] = self._made(_rows(n.with_wait for n in notes), groups=self._of_me(groups_here()))
             return
         end_ns = HostClock.time_ns()
         rings = _rings()
@@ -130,11 +129,11 @@ class Watch:
 
     @property
     def sent(self) -> int:
-        """Collectives, sends and receives so far of what is being described, or 0."""
+        """Collectives, sends and receives so far in the iteration being described, or 0."""
         return len(self._observer.notes) - self._open.first_note if self._open is not None else 0
 
     def begin(self, key: str) -> None:
-        """Begin the iteration described under ``key``; a later one replaces an earlier."""
+        """Begin the iteration described under ``key``, replacing an earlier one."""
         if not self.is_on:
             return
         self._hook.close()
@@ -164,25 +163,25 @@ class Watch:
         number = _difference(self.entered(), window.entered_before)
         is_gone = number is not None and number < 0  # a group, with its count
         self._per_iteration[window.key] = sum(note.is_counted for note in notes) if is_gone else number
-        told = [note.told for note in notes]
-        window.sent = _rows(told)
+        sent = [note.with_wait for note in notes]
+        window.sent = _rows(sent)
         self.lines[window.key] = [note.line for note in notes]
-        self.times[window.key] = [(note.at_ns - self._clock_offset_ns) / 1e9 for note in notes[:_MOST_STAMPS]]
+        self.times[window.key] = [(note.at_ns - self._realtime_offset_ns) / 1e9 for note in notes[:_MOST_STAMPS]]
         may_go_back = window.graph_nodes not in (None, torch_internals.graph_nodes())  # autograd has recorded in it
         self.found[window.key] = self._made(
             window.sent,
             groups=self._of_me(groups_here()),
             facts={name: {self._who: count(window)} for name, count in FACTS.items()},
-            pickled_bytes=max((one.message_bytes for one, is_pickle in _marked(told) if is_pickle), default=0),
+            pickled_bytes=max((one.message_bytes for one, is_pickle in _marked(sent) if is_pickle), default=0),
             in_backward={self._who: sum(n.is_in_backward for n in notes)} if notes and may_go_back else {},
             totals={name: value for name, count in TOTALS.items() if (value := count(window))},
             is_full=True,
         )
 
     def look_on(self, key: str) -> None:
-        """Look at what comes after a described iteration that sends nothing, until it is as much as torch remembers.
+        """Observe what follows a described iteration that sends nothing, up to as many collectives as torch remembers.
 
-        To be called before each step. It also ends where another iteration is described.
+        Called before each step. It also ends when another iteration is described.
         """
         if key not in self.found or self._sees_all or self.sends(key):
             return
@@ -207,18 +206,18 @@ class Watch:
         return {self._who: part} if part else {}
 
     def entered(self) -> int | None:
-        """Collectives of the workload so far, without send and recv; None where nobody counts them."""
+        """Collectives of the workload so far, without send and recv, or None if the backend does not count."""
         if not self.is_on:
             return None
         if self._sees_all:
-            return self._observer.counted - self._entered_beside
+            return self._observer.counted - self._entered_in_parts
         if not dist.is_initialized():
             return 0
         entered = torch_internals.entered_in_all_groups()
-        return None if entered is None else entered - self._entered_apart - self._entered_beside
+        return None if entered is None else entered - self._entered_apart - self._entered_in_parts
 
-    def unseen(self) -> int:
-        """Collectives of the workload so far where no fingerprint is of any of them, without send and recv."""
+    def unrecorded(self) -> int:
+        """Collectives of the workload so far if none of them is in a fingerprint, without send and recv, else 0."""
         return 0 if self.found else max(0, self.entered() or 0)
 
     def follow(self, key: str) -> StepFollower:
@@ -231,7 +230,7 @@ class Watch:
         return StepFollower(count, self._rows_of, lambda: self._per_iteration.get(key), self._capacity)
 
     def compare(self, key: str, *, since: int | None, iterations: int, course: StepFollower | None = None) -> None:
-        """Note how many collectives a loop's iterations had beyond the described one, since :meth:`entered`."""
+        """Note how many collectives iterations had beyond the described one; ``since``: :meth:`entered` before them."""
         number, each = _difference(self.entered(), since), self._per_iteration.get(key)
         if number is not None and each is not None and iterations and (more := number - iterations * each):
             self.found[key] = replace(self.found[key], beyond={self._who: (more, iterations)})
@@ -256,7 +255,7 @@ class Watch:
             self._observer.is_paused = was_paused
             number = _difference(self.entered(), before)
             if is_workloads:
-                self._entered_beside += number or 0
+                self._entered_in_parts += number or 0
             elif number != 0:  # a reducer is asked at each forward pass, and sends something once
                 self._entered_apart += number or 0
                 self._apart.append((begin, HostClock.time_ns()))
@@ -271,21 +270,21 @@ class Watch:
 
         def read(begin_ns: int, end_ns: int) -> list[Collective] | None:
             if began_ns <= begin_ns and end_ns <= ended_ns:
-                return _rows(note.told for note in notes if begin_ns <= note.at_ns <= end_ns)
+                return _rows(note.with_wait for note in notes if begin_ns <= note.at_ns <= end_ns)
             is_known = self._capacity and not self._why_not_remembered(rings, begin_ns)
             return _rows(self._inside(rings, begin_ns, end_ns)) if is_known else None
 
         return [read(*stretch) for stretch in stretches]
 
     def _why_not_remembered(self, rings: Sequence[Sequence[FlightEntry]], begin_ns: int) -> str:
-        if abs(_clock_offset_ns() - self._clock_offset_ns) > _CLOCK_STEP_NS:
+        if abs(_realtime_offset_ns() - self._realtime_offset_ns) > _TIME_STEP_NS:
             return "the system clock was set meanwhile"
         if any(ring[0].record_id > 0 and ring[0].time_created_ns >= begin_ns for ring in rings):
             return f"more than the {self._capacity} collectives torch remembers ({RECORDER_SIZE_VARIABLE})"
         return ""
 
     def _learn_names(self, asked: Sequence[Collective], begin_ns: int, end_ns: int) -> None:
-        """The recorder's names of collectives -> those asked for: gloo's all_reduce may be a reduce_scatter_tensor."""
+        """Map recorded names to requested ones: gloo records a reduce_scatter_tensor as an all_reduce."""
         rings = _rings() if asked else []
         recorded = self._entered_inside(rings, begin_ns, end_ns)
         asked_alike, recorded_alike = _by_message(asked), _by_message(map(_collective, recorded))
@@ -319,7 +318,7 @@ FACTS: dict[str, Callable[[_Window], int]] = {
     "parameter_bytes": lambda window: _bytes_of(window.held.values()),
     "optimizer_bytes": lambda window: _bytes_of(_kept(window)),
 }
-"""Counts per rank of a described step, by name; of sharded state its own shard. Names of bytes end in ``_bytes``.
+"""Counts per rank of a described step, by name; for sharded state, of the own shard. Names of bytes end in ``_bytes``.
 
 ``judging.fingerprint_rule.FACTS`` has the texts.
 """
@@ -328,18 +327,18 @@ TOTALS: dict[str, Callable[[_Window], int]] = {
     "parameters": lambda window: sum(local_part(p).numel() for p in window.held.values()),
     "optimizer_steps": lambda window: window.optimizer_steps,
 }
-"""Counts of a described step, added over all ranks."""
+"""Counts of a described step, summed over all ranks."""
 
 
 _OF_OBJECTS = {"broadcast", "all_gather", "all_gather_into_tensor", "gather", "scatter", "send", "recv"}
 
 
 def _marked(collectives: Iterable[Collective]) -> Iterator[tuple[Collective, bool]]:
-    """Each, and whether it is a pickle: bytes behind an int64, their size, as broadcast_object_list and its like do."""
-    told_in = ""  # the group in which a size was sent just now
+    """Each collective, and whether it is a pickle: bytes after an int64, their size, as broadcast_object_list sends."""
+    sized_in = ""  # the group in which a size was sent just now
     for one in collectives:
-        yield one, one.op in _OF_OBJECTS and one.dtype == "uint8" and one.group == told_in
-        told_in = one.group if one.op in _OF_OBJECTS and one.dtype == "int64" else ""
+        yield one, one.op in _OF_OBJECTS and one.dtype == "uint8" and one.group == sized_in
+        sized_in = one.group if one.op in _OF_OBJECTS and one.dtype == "int64" else ""
 
 
 def _rows(collectives: Iterable[Collective]) -> list[Collective]:
@@ -400,8 +399,8 @@ def _why_not_recorded(capacity: int) -> str:
     return where if capacity else f"{where} with {RECORDER_SIZE_VARIABLE}=0"
 
 
-def _clock_offset_ns() -> int:
-    """CLOCK_REALTIME minus CLOCK_MONOTONIC, from the tries the one the scheduler disturbed least."""
+def _realtime_offset_ns() -> int:
+    """CLOCK_REALTIME minus CLOCK_MONOTONIC, from the attempt that took least time."""
     tries = []
     for _ in range(5):
         before, now, after = HostClock.monotonic_ns(), HostClock.time_ns(), HostClock.monotonic_ns()

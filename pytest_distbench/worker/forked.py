@@ -1,13 +1,13 @@
-"""What forked processes inherit with torch loaded, and how each becomes one as torchrun starts it.
+"""What forked processes inherit with torch loaded, and how each becomes a process as torchrun starts it.
 
-The process they are forked from imports ``distbench_preload`` once for all ranks. No rank can use CUDA if that process
-has: so it is looked at after each module, and the culprit is named.
+The parent process imports ``distbench_preload`` once for all ranks. No rank can use CUDA if the parent has, so that is
+checked after each module, and the module is named.
 
 Ranks share no random state: generators seeded before the fork would give every rank of every launch the same weights,
 shuffles and dropout, and hide a forgotten seed or broadcast. This module is imported before torch.
 
-Every private part of Python that ranks and their parent use is here: look at it when a release of Python is new. All of
-it is there from Python 3.11 to 3.13, and has no public way.
+Every private part of Python that ranks and their parent use is here, to be checked with each release of Python. All of
+it exists from Python 3.11 to 3.13, and has no public equivalent.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def place_sockets(folder: str) -> None:
 
 
 def name_semaphores(prefix: str) -> None:
-    """Let multiprocessing begin the names of semaphores with a text, a slash first; in forked processes, too."""
+    """Set the prefix of names of multiprocessing's semaphores, beginning with a slash; also for forked processes."""
     multiprocessing.current_process()._config["semprefix"] = prefix  # type: ignore[attr-defined]
 
 
 def forget_parents_exit() -> None:
-    """Leave handlers, finalizers and the resource tracker to the process that this one was forked from."""
+    """Leave exit handlers, finalizers and the resource tracker to the parent process."""
     atexit._clear()
     weakref.finalize._registry.clear()  # type: ignore[attr-defined]
     weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
@@ -55,7 +55,7 @@ def forget_parents_exit() -> None:
 
 
 def wait_for_threads() -> None:
-    """As the interpreter does at its end: threads that are no daemons, and the workers of concurrent.futures."""
+    """Wait for non-daemon threads and the workers of concurrent.futures, as the interpreter does at its end."""
     threading._shutdown()  # type: ignore[attr-defined]
 
 
@@ -69,18 +69,18 @@ def open_descriptors() -> set[int]:
 
 
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
-"""At 1 ``torch.cuda.is_available()`` asks the driver's library in place of CUDA, which leaves a fork its CUDA."""
+"""Variable; at 1 ``torch.cuda.is_available()`` asks NVML instead of CUDA, so that forks can still use CUDA."""
 
 POISONED_BY: list[str] = []  # the module whose import used CUDA, if any
 
 _AS_IMPORTED: dict[str, Callable[[], None]] = {}
-"""Generators that a module of the project seeded at its import -> what restores that after a fork."""
+"""Generator that a module of the project seeded at its import -> function that restores its state after a fork."""
 
 _UNSEEDED: list[Any] = []  # generators that such a module made without a seed
 
 
 def load(names: Sequence[str]) -> None:
-    """Import modules; one that is not there is passed over: a rank that needs it says so."""
+    """Import modules; missing ones are skipped, as a rank that needs one reports it."""
     if not names:
         return
     from pytest_distbench.worker.torch_internals import is_fork_poisoned
@@ -93,11 +93,11 @@ def load(names: Sequence[str]) -> None:
                 POISONED_BY.append(name)
 
 
-def begin_anew() -> None:
-    """Leave its exit handlers and finalizers to the parent, and seed all generators by chance.
+def make_independent() -> None:
+    """Make a forked process independent: drop the parent's exit handlers, and reseed all generators.
 
-    A parent's temporary folder would be removed under the other ranks. A rank that needs a resource tracker starts its
-    own, which cleans up when this rank ends.
+    A parent's temporary folder would be removed while other ranks use it. A rank that needs a resource tracker starts
+    its own, which cleans up when this rank ends.
     """
     import torch
 
@@ -129,7 +129,7 @@ def check_fork() -> None:
 
 @contextlib.contextmanager
 def _watched_seeds() -> Iterator[None]:
-    """Meanwhile a project's modules are imported: what they seed stays seeded, as if each rank imported them."""
+    """Note which generators the modules imported inside seed: those keep their seed, as if each rank imported them."""
     import torch
 
     before = torch.initial_seed()
@@ -144,11 +144,11 @@ def _watched_seeds() -> Iterator[None]:
         yield
     if torch.initial_seed() != before:
         _AS_IMPORTED["torch"] = lambda: None
-    if "random" in _AS_IMPORTED:  # the state when all are imported; Python seeds it anew at each fork
+    if "random" in _AS_IMPORTED:  # the state when all are imported; Python seeds it again at each fork
         _AS_IMPORTED["random"] = functools.partial(random.setstate, random.getstate())
 
 
-def _note_seed(name: str, _: object, is_seeded: bool) -> None:  # noqa: FBT001 as _looking_at tells it
+def _note_seed(name: str, _: object, is_seeded: bool) -> None:  # noqa: FBT001 as _looking_at passes it
     if is_seeded:
         _AS_IMPORTED[name] = lambda: None
 

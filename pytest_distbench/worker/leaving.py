@@ -1,4 +1,4 @@
-"""How a rank ends: what it says of the exception that ended it, and how it leaves, within a limit."""
+"""How a rank ends: its report of the exception that ended it, and its exit, within a time limit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LONGEST_CHAIN = 100  # a class may invent causes of causes without end
 
 
 def classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
-    """Tell a skip or xfail (of pytest or unittest, neither imported here) from a failure, whatever its class does."""
+    """Distinguish a skip or xfail (of pytest or unittest, neither imported here) from a failure, and report it."""
     try:
         return _classify(raised)
     except BaseException:  # noqa: BLE001 builtins that the body has replaced, and what else nobody thought of
@@ -59,9 +59,9 @@ def _classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
     is_skip = kind in ("Skipped", "SkipTest", XFAILED) and module in ("builtins", "_pytest.outcomes", "unittest.case")
     skipped = is_skip or bool(reason)
     chain = _chain(raised)
-    # A ``finally`` that meets a collective raises on top of what went wrong: that is what must be told.
-    told = chain[-1] if _is_torchs(raised) and not _is_torchs(chain[-1]) else raised
-    text = _text_of(told)
+    # A ``finally`` that meets a collective raises on top of what went wrong: that is what counts.
+    root = chain[-1] if _is_torchs(raised) and not _is_torchs(chain[-1]) else raised
+    text = _text_of(root)
     frames = user_frames(raised)
     try:
         trace = "".join(traceback.format_exception(type(raised), raised, frames))
@@ -70,7 +70,7 @@ def _classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
     with contextlib.suppress(BaseException):  # a full disk, a stream the body has closed or replaced
         sys.stderr.write(trace)
     report = ErrorReport(
-        kind=type(told).__name__,
+        kind=type(root).__name__,
         message=_cut(reason or text),
         traceback=_cut(trace),
         raised_at=HostClock.monotonic(),
@@ -81,19 +81,19 @@ def _classify(raised: BaseException) -> tuple[Outcome, str, ErrorReport]:
 
 
 def without_values(raised: BaseException, error: ErrorReport) -> tuple[Outcome, ErrorReport]:
-    """What an exception means on the backend ``fake``, where a rank receives nothing.
+    """Outcome and report of an exception on the backend ``fake``, where a rank receives no data.
 
-    An assert of the user's is about values: a skip. Anything else fails, a library's assert too, and says that it may
-    lack values.
+    An assert of the user's is about values: a skip. Anything else fails, also a library's assert, with a note on the
+    missing data.
     """
     said, _, rest = error.message.partition("\n")
     trace = _innermost(raised)
     is_users = trace is not None and not _LIBRARY.search(trace.tb_frame.f_code.co_filename)
     if is_users and isinstance(raised, AssertionError):
-        told = f"not run: needs values, and the backend fake has none: {said or 'an assert'}"
-        return "skipped", replace(error, message=told)
-    told = f"{said} (the backend fake transfers no data; does the body need what it received?)"
-    return "failed", replace(error, message=f"{told}\n{rest}".rstrip(), torch_errors=[])
+        message = f"not run: needs values, and the backend fake has none: {said or 'an assert'}"
+        return "skipped", replace(error, message=message)
+    message = f"{said} (the backend fake transfers no data; does the body need what it received?)"
+    return "failed", replace(error, message=f"{message}\n{rest}".rstrip(), torch_errors=[])
 
 
 def describe(raised: BaseException) -> str:
@@ -111,7 +111,7 @@ def _chain(raised: BaseException) -> list[BaseException]:
 
 
 def _is_torchs(raised: BaseException) -> bool:
-    """Whether torch raised it: by its class, or by where it was raised, in its Python or in C++ at the user's line."""
+    """Whether torch raised it: by its class, or by its place, in torch's Python or in C++ at the user's line."""
     trace = _innermost(raised)
     if str(type(raised).__module__).partition(".")[0] == "torch":
         return True
@@ -148,7 +148,7 @@ def _cut(text: str) -> str:
 
 
 def user_frames(raised: BaseException) -> TracebackType | None:
-    """The traceback from the body's first frame; none where there is none, or its file cannot be compiled."""
+    """The traceback from the body's first frame, or None if there is none or its file cannot be compiled."""
     trace, found = raised.__traceback__, None
     here = str(Path(__file__).parent)
     while trace is not None:
@@ -166,13 +166,13 @@ LEAVING_S = 10.0  # how long threads and exit handlers may take: less than pytes
 _MOST_THREADS = 4
 
 
-def leave(tell: Callable[[str], None]) -> None:
+def leave(report: Callable[[str], None]) -> None:
     """Wait for this process's threads and run its exit handlers, in Python's order.
 
-    After :data:`LEAVING_S` ``tell`` is told what still goes on, and the process ends with exit code 0.
+    After :data:`LEAVING_S`, ``report`` is called with what still runs, and the process ends with exit code 0.
     """
     threads_ended, done = threading.Event(), threading.Event()
-    threading.Thread(target=_give_up, args=(threads_ended, done, tell), name="distbench-leaving", daemon=True).start()
+    threading.Thread(target=_give_up, args=(threads_ended, done, report), name="distbench-leaving", daemon=True).start()
     with contextlib.suppress(BaseException):  # Python prints it and goes on to its end, too
         wait_for_threads()
     threads_ended.set()
@@ -185,14 +185,14 @@ def leave(tell: Callable[[str], None]) -> None:
 
 
 def flush_output() -> None:
-    """Ranks end without finalising: what Python and C still hold would be lost."""
+    """Flush the buffers of Python and C, which a rank that ends without finalisation would lose."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BaseException):  # closed or replaced by the body
             stream.flush()
     ctypes.CDLL(None).fflush(None)
 
 
-def _give_up(threads_ended: threading.Event, done: threading.Event, tell: Callable[[str], None]) -> None:
+def _give_up(threads_ended: threading.Event, done: threading.Event, report: Callable[[str], None]) -> None:
     if done.wait(LEAVING_S):
         return
     frames, main = sys._current_frames(), threading.main_thread()
@@ -202,7 +202,7 @@ def _give_up(threads_ended: threading.Event, done: threading.Event, tell: Callab
         threads = [t for t in threading.enumerate() if t is not main and not t.daemon]
         named = [f"{t.name}{_place(frames.get(t.ident or 0))}" for t in threads]
         what = f"threads it had started still ran ({and_more(named, shown=_MOST_THREADS)})"
-    tell(f"{what} after {LEAVING_S:.0f} s, and were ended")
+    report(f"{what} after {LEAVING_S:.0f} s, and were ended")
     with contextlib.suppress(BaseException):
         _finish_files()
     flush_output()
@@ -210,10 +210,9 @@ def _give_up(threads_ended: threading.Event, done: threading.Event, tell: Callab
 
 
 def _finish_files() -> None:
-    """Flush the files that this process holds open, and remove its named temporary ones, as finalising would.
+    """Flush the open files of this process, and remove its named temporary ones, as finalisation would.
 
-    What the parent had is frozen, and not among the objects. Nothing is asked of other objects: their class may do
-    anything.
+    Objects of the parent are frozen and not found here. Other objects are not touched, as their class may do anything.
     """
     for held in [held for held in gc.get_objects() if issubclass(type(held), (io.IOBase, TEMPORARY_FILE))]:
         with contextlib.suppress(Exception):  # closed, or its disk is full

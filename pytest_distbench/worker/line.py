@@ -1,4 +1,4 @@
-"""A rank's line to its site: phases and progress out, requests in, and a lifeline: the rank dies with the site."""
+"""A rank's connection to its site: sends phases and progress, receives requests, and ends the rank with the site."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ PROGRESS_INTERVAL_S = 0.2
 
 
 class RankLine:
-    """What a body uses of a rank's line; that of a process that has none."""
+    """The part of a rank's connection that a body uses, for a process without one."""
 
     def progress(self, text: str) -> None:
-        """Show one line of progress; nobody looks."""
+        """Show one line of progress; here nobody looks."""
 
     def take_turn(self) -> None:
-        """Wait until it is this group's turn; it is."""
+        """Wait until it is this group's turn; here it always is."""
 
 
 class ControlLine(RankLine):
@@ -72,7 +72,7 @@ class ControlLine(RankLine):
         threading.Thread(target=self._die_with_pytest, name="distbench-lifeline", daemon=True).start()
 
     def send(self, what: RankWord, text: str = "") -> None:
-        """Send one event. A pytest that is gone is no error here: the lifeline acts on it."""
+        """Send one event. A pytest that is gone is no error here, as the thread that reads ends the rank."""
         event = wire.rank_event(what, self._rank, HostClock.monotonic(), text)
         with self._lock, contextlib.suppress(OSError):
             self._socket.sendall(msgspec.json.encode(event) + b"\n")
@@ -81,22 +81,22 @@ class ControlLine(RankLine):
         self.send("phase", phase)
 
     def progress(self, text: str) -> None:
-        """Show one line of progress, at most five a second; free when nobody looks."""
+        """Show one line of progress, at most five per second; costs nothing if nobody looks."""
         now = HostClock.monotonic()
         if self._reports_progress and now - self._last_progress >= PROGRESS_INTERVAL_S:
             self._last_progress = now
             self.send("progress", text[:500])
 
     def wait_for_the_others(self) -> None:
-        """Wait until every rank is up: a time-out counted from here does not count how long the slowest starts."""
+        """Wait until every rank is up, so that a time-out counted from here excludes the start of the slowest rank."""
         self._all_up.wait(self._start_s)
 
     def wait_until_all_joined(self) -> None:
-        """Wait until every rank has joined the group: gloo lets one leave while another still connects to it."""
+        """Wait until every rank has joined the group: gloo lets a rank leave while another still connects to it."""
         self._all_joined.wait(self._start_s)
 
     def take_turn(self) -> None:
-        """Wait until it is this group's turn. No limit: pytest bounds the other group, and the lifeline this rank."""
+        """Wait for this group's turn, without a limit: pytest limits the other group, and its end ends this rank."""
         self.send("turn")
         self._turn.acquire()
 
@@ -127,11 +127,10 @@ class ControlLine(RankLine):
 
 
 def _dump(path: Path, groups: Path, awaited: Path) -> None:
-    """Write the recorders' contents by name, as JSON, whole or not at all.
+    """Write the flight recorders' contents by name, as JSON, completely or not at all; {} if torch records nothing.
 
-    Before it, the ranks of every group, and the file that the main thread waits for, if it is one.
-
-    Empty where torch records nothing. Best effort: it runs while the process is in trouble.
+    Written first are the ranks of every group, and the file that the main thread waits for, if any. Errors are ignored,
+    as this runs while the process is in trouble.
     """
     content = b""
     members: dict[str, list[int]] = {}
@@ -152,7 +151,7 @@ def _dump(path: Path, groups: Path, awaited: Path) -> None:
 
 
 def _awaited_lock() -> str:
-    """The file for whose end the main thread waits in torch: the lock of a build of an extension. Empty: for none."""
+    """Path of the lock file of an extension's build whose end the main thread awaits in torch, or ""."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None:
         if frame.f_code.co_filename.endswith("torch/utils/file_baton.py") and frame.f_code.co_name == "wait":

@@ -1,6 +1,6 @@
-"""What computes on a launch's CPUs while it is measured, its own processes and others, from /proc.
+"""CPU use during a launch, by its own processes and by others, read from /proc.
 
-Without torch: a command's guardian uses it too. One process of a launch looks for all.
+It works without torch, as a command's guardian uses it too. One process of a launch measures for all.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def usable_cpus() -> frozenset[int]:
 
 
 def busy_s(cpus: frozenset[int]) -> tuple[float, float]:
-    """Seconds that these CPUs were busy, together, and stolen by other virtual machines, since the machine started.
+    """Seconds since boot that these CPUs were busy, summed, and that other virtual machines stole from them.
 
-    Other CPUs do not count: another job's work there takes nothing from this one. With CPUs offline, when the list has
-    no indices, all count.
+    Other CPUs do not count: work there takes nothing from this launch. With CPUs offline, when indices do not match,
+    all count.
     """
     per_cpu = psutil.cpu_times(percpu=True)
     if len(per_cpu) == os.sysconf("SC_NPROCESSORS_CONF") and max(cpus) < len(per_cpu):
@@ -41,9 +41,9 @@ def _busy_s(times: Any) -> float:
 
 
 def oldest_marked(variable: str) -> int:
-    """The first ancestor that was started with the same value of a variable, or this process.
+    """The oldest of consecutive ancestors started with the same value of a variable, or this process.
 
-    Orphans below it are its children: whoever starts a launch's processes adopts them.
+    Orphans of a launch are its descendants, as the process that starts a launch adopts them.
     """
     mark = f"\0{variable}={os.environ.get(variable, '')}\0".encode()
     found = pid = os.getpid()
@@ -86,9 +86,9 @@ class Descendants:
 
 
 class LoadWindow:
-    """A stretch of a launch's life, from when it is made or begins again; its end gives a load.
+    """A time window of a launch, from its construction or :meth:`begin` to :meth:`end`, which sets ``load``.
 
-    All processes of the launch descend from ``root``; None: only the clock is wanted.
+    All processes of the launch descend from ``root``, or only ``wall_s`` is measured if that is None.
     """
 
     def __init__(self, root: int | None, cpus: frozenset[int]) -> None:
@@ -106,7 +106,7 @@ class LoadWindow:
         self._start = HostClock.perf_counter()
 
     def look(self) -> None:
-        """Note the threads there are, so that those which end before the window count until now."""
+        """Note the threads that exist, so that those which end within the window count until now."""
         self._family.look()
 
     def end(self) -> None:
@@ -137,7 +137,7 @@ def _read(path: str) -> bytes:
 
 
 def process_began(pid: int | str = "self") -> float:
-    """When a process of this host was made, CLOCK_MONOTONIC seconds, to a hundredth (proc(5)); OSError: it is gone."""
+    """When a process of this host was made, CLOCK_MONOTONIC seconds, to 0.01 s (proc(5)); OSError if it is gone."""
     ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - HostClock.monotonic()
     return ticks / os.sysconf("SC_CLK_TCK") - asleep

@@ -1,6 +1,6 @@
 """One rank's life: environment, logs, import, rendezvous, body, report, teardown.
 
-Both launchers end up in :func:`run_rank`; ``torchrun`` starts ``python -m pytest_distbench.worker rank PLAN``.
+Both launchers call :func:`run_rank`; ``torchrun`` starts ``python -m pytest_distbench.worker rank PLAN``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pytest_distbench.records.wire import SESSION_VARIABLE
 from pytest_distbench.worker import bodies, process, script
 from pytest_distbench.worker.clock import HostClock
 from pytest_distbench.worker.context import RankContext
-from pytest_distbench.worker.forked import begin_anew, check_fork
+from pytest_distbench.worker.forked import check_fork, make_independent
 from pytest_distbench.worker.leaving import classify, describe, flush_output, leave, user_frames, without_values
 from pytest_distbench.worker.line import ControlLine
 from pytest_distbench.worker.load import LoadWindow, oldest_marked, usable_cpus
@@ -42,7 +42,7 @@ HOLD_S = 120.0  # how long a rank that did not pass waits to be ended: pytest lo
 
 
 def prepare() -> None:
-    """Look up once, before ranks are forked, what each would: half of the CPU time of a short launch."""
+    """Compute once, before ranks are forked, what each would compute: half of the CPU time of a short launch."""
     len(METRIC_KINDS)  # reads the rows of extensions
     for record in (LaunchPlan, *WORKS.values()):
         msgspec.json.Decoder(record)  # which types its fields have is kept with the class
@@ -51,18 +51,18 @@ def prepare() -> None:
 
 def run_forked_rank(plan_path: str) -> NoReturn:
     """:func:`run_rank` in a process that was forked with torch loaded."""
-    begin_anew()
+    make_independent()
     run_rank(plan_path)
 
 
 def run_rank(plan_path: str) -> NoReturn:
-    """Run the plan in this process as the rank the environment names, and end it."""
+    """Run the plan in this process as the rank that the environment names, and end the process."""
     plan = LaunchPlan.read_from(plan_path)
     work = plan.expect(Ranks)
     rank = int(os.environ["RANK"])
     is_attached = rank == work.attached
     before = os.dup(2)
-    process.take_output(plan.files.log(rank))  # first: whatever goes wrong is told there
+    process.take_output(plan.files.log(rank))  # first: whatever goes wrong is written there
     if plan.cpu_groups:
         process.enter_control_group(plan.cpu_groups[rank])
     process.take_environment(plan)
@@ -74,7 +74,7 @@ def run_rank(plan_path: str) -> NoReturn:
         process.take_program(work.body.file)
     process.take_signals(plan.files.stacks(rank))
     control = _connect(plan, rank, before, is_attached=is_attached)
-    process.tell_of_threads(lambda what: control.send("remark", what))
+    process.report_threads(lambda what: control.send("remark", what))
     if is_attached:
         process.take_terminal()
     else:
@@ -87,7 +87,7 @@ def run_rank(plan_path: str) -> NoReturn:
 
 
 def _connect(plan: LaunchPlan, rank: int, before: int, *, is_attached: bool) -> ControlLine:
-    """The rank's line; without one it says so in its log and in ``before``, which was stderr until now, and ends."""
+    """Connect the rank; on failure write the reason to its log and to ``before``, the former stderr, and end it."""
     try:
         return ControlLine(plan, rank, is_attached=is_attached)
     except LauncherError as error:
@@ -175,7 +175,7 @@ class _Life:
             self._read_what_is_left()
             self.context.finish()
             options: dict[str, Any] = {"unit": "s", "better": "lower", "reduce": "max", "at": {}}
-            self.context.notebook.note(WALL_TIME, self.window.wall_s, witnesses={"cpu_s": [computed_s]}, **options)
+            self.context.notebook.note(WALL_TIME, self.window.wall_s, signals={"cpu_s": [computed_s]}, **options)
             return
         with self.phase("import"):
             body = bodies.load(work.body)
@@ -204,7 +204,7 @@ class _Life:
                 if seed == work.seeds[0]:
                     self._read_what_is_left()
         self.context.check_complete()
-        self.unseen_collectives = self.context.watch.unseen()
+        self.unseen_collectives = self.context.watch.unrecorded()
         if self.context.only_structure and not self.context.watch.found:
             self.context.watch.since_mark(BODY)
 
@@ -238,7 +238,7 @@ class _Life:
 
     @contextlib.contextmanager
     def _window(self) -> Iterator[None]:
-        yield  # of one that fails nobody asks, and to tell of it is urgent: it is ended when another has died
+        yield  # after a failure nobody needs the load, and the report is urgent: the rank is ended when another has died
         self.window.end()
 
     def _report(self, outcome: Outcome, reason: str, error: ErrorReport | None) -> None:
@@ -277,8 +277,8 @@ class _Life:
 def _end(control: ControlLine) -> NoReturn:
     """End as an ordinary process does, but without finalising the interpreter.
 
-    With a gloo group in it that takes 0.3 s and can deadlock (torch 2.13). The group goes last: a thread that writes a
-    checkpoint, or an exit handler, may need it.
+    With a gloo group, finalisation takes 0.3 s and can deadlock (torch 2.13). The group is left last, as a thread that
+    writes a checkpoint, or an exit handler, may need it.
     """
     leave(lambda what: control.send("remark", what))
     control.phase("teardown")

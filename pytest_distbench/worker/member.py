@@ -1,4 +1,4 @@
-"""Member: one rank of a launch, with its group, its clocks, and what it records; without the loops that time."""
+"""Member: one rank of a launch, with its group, its timings, and what it records; without the loops that time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Member:
-    """A rank as its loops see it: all of :class:`~pytest_distbench.worker.context.RankContext` but the loops."""
+    """A rank as its loops see it: :class:`~pytest_distbench.worker.context.RankContext` without the loops."""
 
     def __init__(
         self,
@@ -139,11 +139,11 @@ class Member:
             better: how it is judged, one of :data:`~pytest_distbench.records.kinds.METRIC_KINDS`: ``info`` (shown
                 only), ``lower``, ``higher``, ``memory``, ``exact``; of trainings ``curve``, ``same``, ``steps``,
                 ``floor``.
-            reduce: over the ranks that recorded it: ``min``, ``max``, ``mean``, ``sum``, ``rank0`` or ``all``; None: as
-                the kind says.
+            reduce: over the ranks that recorded it: ``min``, ``max``, ``mean``, ``sum``, ``rank0`` or ``all``, or None
+                for the kind's own.
             at: the measured point, such as ``{"message_bytes": 4096}``; it distinguishes metrics of one name.
-            identity: values that define the number; numbers of two identities are never compared. Of ``steps`` it has
-                ``every``, of ``floor`` ``evaluation_samples``.
+            identity: values that define the number; numbers of two identities are never compared. For ``steps`` it has
+                ``every``, for ``floor`` ``evaluation_samples``.
             facts: values that only describe the number; not compared.
             at_most: a bound: the test fails if the value is above it. A number in ``unit``, or a text with its unit:
                 ``"200us"``.
@@ -179,12 +179,12 @@ class Member:
         over_ranks: OverRanks = "max",
         **options: Any,
     ) -> None:
-        """Record a clock's series with the witnesses of the same iterations."""
-        options |= {"unit": "s", "better": "lower", "reduce": over_ranks, "witnesses": meter.witnesses()}
+        """Record a series of times with the secondary signals of the same iterations."""
+        options |= {"unit": "s", "better": "lower", "reduce": over_ranks, "signals": meter.signals()}
         self.notebook.note(name, seconds, at={**self._common_at, **(at or {})}, **options)
 
     def record_curve(self, losses: list[float], *, steps: int, facts: Mapping[str, Scalar]) -> None:
-        """Record a training's losses: the first steps are the curve, the others count as far as they repeat."""
+        """Record a training's losses: the first ``steps`` are the curve, the others count as far as they repeat."""
         options: dict[str, Any] = {"better": "curve", "facts": facts, "curve_steps": steps}
         self.notebook.note("loss_curve", losses, at=self._common_at, **options)
 
@@ -228,14 +228,14 @@ class Member:
     def phase_at(
         self, name: str, better: Literal["info", "lower"], at: Mapping[str, Scalar] | None
     ) -> AbstractContextManager[None]:
-        """As :meth:`phase`, with a point of its own outside of loops."""
+        """:meth:`phase` with a point of its own outside of loops."""
         name = notebook.check_phase(name, better)
         phase = Phase(self.phases, name, better, {**self._common_at, **notebook.check_point(f"phase({name!r})", at)})
         return phase if self.profiler is None else self.profiler.phase(name, phase)
 
     @contextlib.contextmanager
     def point(self, **at: Scalar) -> Iterator[None]:
-        """Everything recorded inside belongs to this point, for example ``rank.point(seed=3)``."""
+        """Record everything inside at this point, for example ``rank.point(seed=3)``."""
         before = self._common_at
         self._common_at = {**before, **notebook.check_point("point(...)", at)}
         try:
@@ -256,7 +256,7 @@ class Member:
         self._side_group.barrier()
 
     def note_refusal(self) -> None:
-        """The backend has refused a call in all ranks, and they go on."""
+        """Note that the backend refused a call in all ranks, which continue."""
         self._side_group.was_refused = True
 
     def agree(self, value: float) -> float:
@@ -268,7 +268,7 @@ class Member:
         return self._side_group.reduce([_check_number("sum_over_ranks", value)], dist.ReduceOp.SUM)[0]
 
     def max_over_ranks(self, values: Sequence[float]) -> list[float]:
-        """The maximum over all ranks of each value, in every rank. A collective call; all give equally many."""
+        """The maximum over all ranks of each value, in every rank. A collective call; all give equally many values."""
         return self._side_group.reduce(notebook.check_several("max_over_ranks(...)", values), dist.ReduceOp.MAX)
 
     def gather(self, data: bytes) -> list[bytes]:
@@ -276,7 +276,7 @@ class Member:
         return self._side_group.gather(data)
 
     def take_turn(self) -> None:
-        """Where two groups run block by block in turns (``--distbench-against``), wait for this group's turn.
+        """Wait for this group's turn if two groups run interleaved, block by block (``--distbench-against``).
 
         Not a collective call, so that no collective is pending, and none times out, while the other group runs.
         """
@@ -286,15 +286,15 @@ class Member:
             self._waited_s += HostClock.perf_counter() - start
 
     def own_clock(self) -> float:
-        """Seconds on a clock that stands still while another group has its turn."""
+        """Current time in seconds, without the other group's turns."""
         return HostClock.perf_counter() - self._waited_s
 
     def align_devices(self) -> None:
-        """Enqueue what ends on all ranks' devices at the same time. A collective call."""
+        """Enqueue an operation that ends on all ranks' devices at the same time. A collective call."""
         self._side_group.align(self.device)
 
     def wait_for_queued(self) -> None:
-        """Wait for what the body has left on its device's queue. Its errors are the body's."""
+        """Wait for the work that the body left in its device's queue. Errors of it are the body's."""
         if self.device.type != "cuda" or not torch.cuda.is_initialized():
             return
         try:
@@ -304,7 +304,7 @@ class Member:
             raise
 
     def synchronize(self) -> None:
-        """Wait until the device has done what it was given."""
+        """Wait until the device has finished all queued work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 

@@ -1,6 +1,6 @@
 """How a rank joins its process group, leaves it, and survives a body that destroys groups itself.
 
-A group of its own lets ranks wait and exchange numbers without disturbing what is measured.
+A side group lets ranks wait and exchange numbers without disturbing what is measured.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from pytest_distbench.worker.fingerprint import Watch
 
 
 class SideGroup:
-    """A gloo group of all ranks, apart from the measured collectives; the default group itself where that is gloo.
+    """A gloo group of all ranks, apart from the measured collectives; the default group itself if that is gloo.
 
     Every method is a collective call, and the first makes the group. Under ``fake``, or as one process without a group,
-    there is nobody to wait for. An empty ``backend``: whatever a script or a body has made it.
+    there is no rank to wait for. ``backend``: the default group's, or "" if a script or body chooses it.
 
-    ``was_refused``: the backend has refused a call of the workload's. gloo's barrier may find that call among the work
+    ``was_refused``: the backend refused a call of the workload's. gloo's barrier may find that call among the work
     before it, and raise its error once more, in one rank alone.
     """
 
@@ -59,9 +59,9 @@ class SideGroup:
                 dist.all_reduce(torch.zeros(1, device="cpu"), group=group)
 
     def align(self, device: torch.device) -> None:
-        """Enqueue what no rank's device leaves before all have reached it; on NCCL alone, others block the host.
+        """Enqueue an operation that no device leaves before all have reached it; NCCL only, as others block the host.
 
-        Ranks leave a barrier some ten microseconds apart, which a clock that starts then would count.
+        Ranks leave a barrier some ten microseconds apart, which a timing that starts then would include.
         """
         if self._is_alone() or self._backends() != {"nccl"}:
             return
@@ -131,7 +131,7 @@ _LOOPBACK = "127.0.0.1"
 _LISTENS_S = 5.0
 _LOOK_S = 0.002
 _MOST_KEPT = 16
-"""Destroyed groups that are kept, the newest: each has threads and sockets, and a body may make hundreds."""
+"""Number of destroyed groups that are kept, the newest: each has threads and sockets, and a body may make hundreds."""
 
 
 @contextlib.contextmanager
@@ -149,7 +149,7 @@ def standing_group(world_size: int) -> Iterator[None]:
 
 
 def group_of_one() -> dist.ProcessGroup:
-    """A group of this rank alone, for :func:`alone_in`. It moves no data; others need not call."""
+    """A group of this rank alone, for :func:`alone_in`. It moves no data; other ranks need not call."""
     return torch_internals.fake_group_of_one()
 
 
@@ -158,14 +158,14 @@ _ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE":
 
 @contextlib.contextmanager
 def alone_in(group: dist.ProcessGroup) -> Iterator[None]:
-    """Make it the world meanwhile: for whoever asks torch for the default group, or the environment."""
-    told = {name: os.environ[name] for name in _ALONE if name in os.environ}
+    """Make a group the world inside, for code that asks torch for the default group, or reads the environment."""
+    own = {name: os.environ[name] for name in _ALONE if name in os.environ}
     with torch_internals.default_group(group):
-        os.environ.update({name: _ALONE[name] for name in told})
+        os.environ.update({name: _ALONE[name] for name in own})
         try:
             yield
         finally:
-            os.environ.update(told)
+            os.environ.update(own)
 
 
 def join_group(
@@ -189,7 +189,7 @@ def join_group(
 def _meet(rank: int, *, timeout_s: float, in_namespaces: bool) -> Store:
     """The store that the environment names: its starter's, or one that rank 0 makes.
 
-    torch's own would listen on every interface. A group that the body makes in its place joins this one.
+    torch's own store would listen on every interface. A group that the body makes in its place joins this one.
     """
     own = os.environ["MASTER_ADDR"]
     is_own = own == _LOOPBACK or in_namespaces
@@ -203,7 +203,7 @@ def _meet(rank: int, *, timeout_s: float, in_namespaces: bool) -> Store:
 
 
 def wait_for_listener(address: tuple[str, int], *, at_most_s: float) -> None:
-    """Wait until somebody listens there: torch's store, where it comes too early, sleeps 0.4 to 0.7 s."""
+    """Wait until a store listens at an address: torch's client sleeps 0.4 to 0.7 s if it comes too early."""
     deadline = HostClock.monotonic() + at_most_s
     while HostClock.monotonic() < deadline:
         with contextlib.suppress(ConnectionRefusedError):
@@ -213,9 +213,9 @@ def wait_for_listener(address: tuple[str, int], *, at_most_s: float) -> None:
 
 
 def leave_group() -> None:
-    """Leave the groups the safe way for their backends.
+    """Leave the groups in the safe way for their backends.
 
-    A gloo group ends with its process: destroying it waits 10 ms a rank and can deadlock with a live reducer (torch
+    A gloo group ends with its process: destroying it waits 10 ms per rank and can deadlock with a live reducer (torch
     2.13). NCCL communicators are destroyed as their documentation asks.
     """
     if set().union(*map(torch_internals.backends_of, torch_internals.process_groups())) - {"gloo", "fake"}:
@@ -224,9 +224,9 @@ def leave_group() -> None:
 
 
 def keep_destroyed_groups() -> Callable[[], int]:
-    """Keep destroyed gloo groups in memory; returns what tells the ranks of the largest group so far.
+    """Keep destroyed gloo groups in memory; returns a function that returns the size of the largest group so far.
 
-    Where DistributedDataParallel holds the last reference, its reducer's end joins gloo's thread under the
+    If DistributedDataParallel holds the last use of a group, its reducer's end joins gloo's thread under the
     interpreter's lock, which that thread may need: the rank hangs at its exit (torch 2.13; 12 of 30 launches of an
     ordinary script).
     """

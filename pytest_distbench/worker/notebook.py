@@ -1,6 +1,6 @@
-"""What one rank has recorded so far, and the checks of what a body gives to ``rank.*``.
+"""Notebook, what one rank has recorded so far; and the checks of arguments that a body passes to ``rank.*``.
 
-A check returns the argument as it is used, or raises at the body's own line with the call, what was wanted and found.
+A check returns the argument in its final type, or raises at the body's line with the call, what was wanted and found.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _NO_SERIES = (str, bytes, bytearray, Mapping, set, frozenset)
 class Notebook:
     """What one rank has recorded so far, each metric once, in order.
 
-    Numbers that a script records under one name again and again are a series, noted when it is over. Remarks are
-    sentences about all of them.
+    Numbers that a script records repeatedly under one name are a series, noted at its end. Remarks are sentences about
+    all of them.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Notebook:
         self._collected: dict[str, tuple[str, list[float], dict[str, Any]]] = {}
 
     def expect_new(self, name: str, at: Mapping[str, Scalar]) -> str:
-        """Key of a metric that was not recorded before."""
+        """Key of a metric; RecordingError if it was recorded before."""
         key = metric_key(name, dict(at))
         if key in self._keys:
             raise RecordingError(
@@ -71,7 +71,7 @@ class Notebook:
         at: Mapping[str, Scalar],
         identity: Mapping[str, Scalar] | None = None,
         facts: Mapping[str, Scalar] | None = None,
-        witnesses: Mapping[str, list[float]] | None = None,
+        signals: Mapping[str, list[float]] | None = None,
         bounds: Sequence[Bound] = (),
         **place: Any,
     ) -> None:
@@ -92,7 +92,7 @@ class Notebook:
             given = {"unit": unit, "reduce": reduce, "at": point, "identity": identity, "facts": facts}
             self._collect(key, name, values[0], {**given, "better": better, "bounds": bounds, **place})
             return
-        is_own_clock = bool(witnesses) or name.startswith(metric.PHASE)
+        is_own_clock = bool(signals) or name.startswith(metric.PHASE)
         why = "" if is_own_clock else kind.why_impossible(values, unit, is_series=is_series)
         if why and (kind.is_judged or bounds):
             raise RecordingError(f"record({key!r}): {why}: was the time read, and in this order? (info is not judged)")
@@ -111,7 +111,7 @@ class Notebook:
                 at=point,
                 identity=identity,
                 facts=facts,
-                witnesses=dict(witnesses or {}),
+                witnesses=dict(signals or {}),
                 bounds=list(bounds),
                 **place,
             )
@@ -179,7 +179,7 @@ def check_name(call: str, argument: str, value: object) -> str:
 
 
 def check_phase(name: object, better: object) -> str:
-    """The name of a phase. A short step has many: where all is right this costs little."""
+    """The name of a phase. Valid names cost little, as a short step has many phases."""
     found = _PHASE.take(name)
     if found is None or found == UNACCOUNTED or _PHASE_KIND.take(better) is None:
         call = f"phase({show(name)})"
@@ -219,7 +219,7 @@ def check_number(call: str, argument: str, value: object) -> float:
 
 
 def real(value: object) -> float | None:
-    """A real number as a float, also one that is not finite; else None."""
+    """A real number as a float, also one that is not finite, or None."""
     is_of_other_kind = isinstance(value, str | bytes | bytearray) or is_yes_or_no(value)
     is_complex = isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real)
     if is_of_other_kind or is_complex:
@@ -242,13 +242,12 @@ def is_yes_or_no(value: object) -> bool:
 
 
 def _is_single(value: torch.Tensor | numpy.ndarray[Any, Any]) -> bool:
-    """Whether it holds one real number; a meta tensor holds none."""
     is_useless = value.is_complex() or value.is_meta if isinstance(value, torch.Tensor) else numpy.iscomplexobj(value)
     return not is_useless and math.prod(value.shape) == 1
 
 
 def check_values(call: str, value: object) -> tuple[list[float], bool]:
-    """The numbers that ``rank.record`` is given, none for None; and whether they are a series."""
+    """The numbers given to ``rank.record``, [] for None; and whether they are a series."""
     if value is None:
         return [], False
     if isinstance(value, torch.Tensor | numpy.ndarray):
@@ -268,7 +267,7 @@ def check_values(call: str, value: object) -> tuple[list[float], bool]:
 
 
 def check_several(call: str, value: object) -> list[float]:
-    """At least one number, not necessarily finite: a list, a tuple, an array of one dimension."""
+    """At least one number, not necessarily finite, from a list, a tuple or an array of one dimension."""
     is_flat = not isinstance(value, torch.Tensor | numpy.ndarray) or len(value.shape) == 1
     found: list[float | None] = []
     if isinstance(value, Iterable) and not isinstance(value, _NO_SERIES) and is_flat:
@@ -295,7 +294,7 @@ def check_unread(call: str, argument: str, value: object) -> torch.Tensor | floa
 
 
 def check_bounds(call: str, at_least: object, at_most: object, *, unit: object, by: str) -> list[Bound]:
-    """``at_least=`` and ``at_most=`` of a number, and the line that gave them to the function ``by``."""
+    """Bounds from ``at_least=`` and ``at_most=``, with the line that gave them to the function ``by``."""
     if at_least is None and at_most is None:
         return []
     try:
@@ -306,7 +305,7 @@ def check_bounds(call: str, at_least: object, at_most: object, *, unit: object, 
 
 
 def check_scalars(call: str, argument: str, value: object) -> dict[str, Scalar]:
-    """Names with a number, a text or True and False each; None is an empty one."""
+    """Names with a number, a text, True or False each; {} for None."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):

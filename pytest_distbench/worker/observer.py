@@ -1,11 +1,11 @@
-"""Every collective, send and recv of this process while it looks, as asked for, and the kinds of a loop's steps.
+"""Observer of the collectives, sends and receives of this process, and follower of a loop's steps.
 
-Noted is what was asked for, whatever a backend makes of it (gloo's reduce_scatter_tensor is an all_reduce inside): one
-program has one fingerprint on every backend.
+An operation is noted as the program asked for it, whatever a backend makes of it (gloo's reduce_scatter_tensor is an
+all_reduce inside), so that a program has the same fingerprint on every backend.
 
-The other steps of a loop cost two counts and two times each: groups count their collectives. Steps with as many as the
-described one are taken to be like it. What the others send is read out of torch's flight recorder: once, at the end, or
-before it forgets the first of them.
+Other steps of a loop cost two counts and two time stamps each: groups count their collectives. Steps with as many as
+the described one are taken to be like it. What the others send is read from torch's flight recorder: once, at the end,
+or before the recorder drops the first of them.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def _step_kind(steps: _Steps) -> StepKind:
 class StepFollower:
     """Follows the steps of one loop.
 
-    ``count`` gives None where nobody counts; ``read`` what was sent in each of some stretches; ``described`` the
-    described step's number of collectives, or None before that step.
+    ``count`` returns None if the backend does not count; ``read`` returns what was sent in each of some time spans;
+    ``described`` the described step's number of collectives, or None before that step.
     """
 
     count: Callable[[], Count | None]
@@ -73,7 +73,7 @@ class StepFollower:
     _is_whole: bool = False
 
     def begin(self) -> None:
-        """Begin the first step, or one that does not begin where the one before it ended."""
+        """Begin the first step, or one that does not begin where the last one ended."""
         self._before, self._begin_ns = self.count(), HostClock.time_ns()
 
     def end(self, number: int) -> None:
@@ -103,7 +103,7 @@ class StepFollower:
     def made(self, ordinary: Sequence[Collective]) -> Course | None:
         """The course so far, or None if unknown.
 
-        ``ordinary`` is what the described step sends; its kind is named if it is not most of the steps.
+        ``ordinary`` is what the described step sends; its kind is named if it is not the majority of the steps.
         """
         self._sort()
         if self._is_lost or self.described() is None or not self._steps:
@@ -158,12 +158,12 @@ def _bare(rows: Sequence[Collective]) -> list[Collective]:
 
 
 _INPUTS = ("input_tensors", "input_list", "inputs", "input_tensor", "input", "tensors")
-"""Operators' names of what is sent; a barrier has none."""
+"""Operators' names of the sent tensors; a barrier has none."""
 
 
 @dataclass(slots=True)
 class Note:
-    """One collective, and when it was entered (CLOCK_REALTIME). No group numbers a send or recv, so none is counted."""
+    """One collective, and when it was entered (CLOCK_REALTIME). ``is_counted``: groups count all but send and recv."""
 
     at_ns: int
     collective: Collective
@@ -173,17 +173,18 @@ class Note:
     is_waited_for: bool = True
 
     @property
-    def told(self) -> Collective:
-        """The collective, and whether anybody has waited for it so far."""
+    def with_wait(self) -> Collective:
+        """The collective, marked if nobody has waited for it so far."""
         if self.is_waited_for:
             return self.collective
         return replace(self.collective, how=", ".join(filter(None, (self.collective.how, NOT_WAITED))))
 
 
 class Observer:
-    """Notes what this process sends while it looks, and is not paused.
+    """Notes what this process sends while it looks, unless paused.
 
-    ``counted``: how many of those a group numbers. ``completes``: as :func:`torch_internals.watch_collectives` has it.
+    ``counted``: number of noted collectives that groups count. ``completes``: see
+    :func:`torch_internals.watch_collectives`.
     """
 
     def __init__(self, *, completes: bool = False) -> None:
@@ -203,7 +204,7 @@ class Observer:
             self._end = None
 
     def note(self, name: str, given: Mapping[str, Any], reduction: str) -> Note | None:
-        """Note a collective; None: it is not the workload's."""
+        """Note an operation and return its note, or None while paused."""
         if self.is_paused:
             return None
         at_ns = HostClock.time_ns()
@@ -228,11 +229,11 @@ class Observer:
 
 
 _FOLDERS = (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)), "<")
-"""torch, this package, and code without a file."""
+"""Files that are not the workload's: torch's, this package's, and code without a file."""
 
 
 def _line() -> str:
-    """The workload's line that is about to send, ``train.py:41 in step``, or "" where no Python has called."""
+    """The workload's line that sends, such as ``train.py:41 in step``, or "" if no Python code called."""
     frame = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(_FOLDERS):
         frame = frame.f_back  # type: ignore[assignment] # None behind the outermost one
@@ -262,7 +263,7 @@ def _flat(sent: Any) -> Any:
 
 
 def _how(reduction: str, given: Mapping[str, Any], peer: int | None, *, rank: int, size: int) -> str:
-    if peer is not None:  # told as a distance, so that the ranks of a ring are alike
+    if peer is not None:  # written as a distance, so that the ranks of a ring are alike
         behind = (size - 1) // 2
         distance = (peer - rank + behind) % size - behind
         return f"{'to' if 'dst' in given else 'from'} {distance:+d}"

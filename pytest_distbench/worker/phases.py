@@ -1,4 +1,4 @@
-"""Phases: the parts that a body names, where it is in them, and how long each took, by the clocks of parts."""
+"""Phases: the named parts of a body, which of them it is in, and how long each took on the host or the device."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from pytest_distbench.worker.clock.clocks import recorded, stream_occupier
 from pytest_distbench.worker.notebook import Notebook
 
 Span = tuple[float, float, float, float]
-"""A part's begin (CLOCK_MONOTONIC seconds, one clock for a host's ranks), seconds, seconds without a positive
-control's, and the host's.
-"""
+"""A part's begin (CLOCK_MONOTONIC seconds, the same for all ranks of a host), its seconds, its seconds without a
+positive control's delay, and the host's seconds."""
 
 
 class HostPart:
     def __init__(self, delay: Delay, clock: Callable[[], float]) -> None:
         self._delay = delay
-        self._clock = clock
+        self._now = clock
         self._seconds = 0.0
         self._mark = delay.mark()
         self._start = clock()
@@ -35,28 +34,28 @@ class HostPart:
     def end(self, last_s: float) -> None:
         del last_s
         self._delay.wait(self._mark)
-        self._seconds = self._clock() - self._start
+        self._seconds = self._now() - self._start
 
     def read(self) -> Span:
         return self._start, self._seconds, self._seconds, self._seconds
 
 
 class DeviceParts:
-    """Records events on the current stream, and reads them when the device has been waited for.
+    """Records events on the current stream, and reads them after the device has been waited for.
 
-    A delay is an idle kernel behind a part: a share of what the part took when it was read last.
+    A delay is an idle kernel after a part: a share of what the part took when last read.
     """
 
     def __init__(self, delay: Delay) -> None:
         self.delay = delay
         self.occupy = stream_occupier() if delay.share else None
-        self.set_clock()
+        self.note_moment()
 
     def begin(self) -> DevicePart:
         return DevicePart(self)
 
-    def set_clock(self) -> None:
-        """Note a moment of the idle device that the host knows; the two drift apart as time goes on."""
+    def note_moment(self) -> None:
+        """Note a moment that host and device know, while the device is idle: their clocks diverge as time goes on."""
         self._known = recorded()
         self._known.synchronize()
         self._known_at = HostClock.perf_counter()
@@ -91,17 +90,16 @@ class DevicePart:
 
 
 Part = HostPart | DevicePart
-"""A part that has begun. ``end``: it is over for the host; its last reading took so many seconds, or 0. ``read``: how
-long it took, when the iteration has been waited for.
-"""
+"""A part that has begun. ``end(last_s)`` ends it on the host; ``last_s`` is its last reading in seconds, or 0. ``read``
+returns its times, once the iteration has been waited for."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LoopPhase:
-    """A phase of a loop: the names that lead to it, and its time in each timed iteration.
+    """A phase of a loop: the names on its path, and its time in each timed iteration.
 
-    Each series goes as far as the last iteration that entered it. ``sends``: the described iteration enters collectives
-    outside of its own parts. ``last_s``: its own time when last read.
+    Each series ends with the last iteration that entered it. ``sends``: the described iteration enters collectives
+    outside of its inner phases. ``last_s``: its own time when last read.
     """
 
     names: tuple[str, ...]
@@ -114,7 +112,7 @@ class LoopPhase:
     host_s: list[float] = field(default_factory=list)
 
     def add(self, iteration: int, span: Span) -> None:
-        """Add a part to a timed iteration, from 1; several of one iteration add up."""
+        """Add a part to a timed iteration, counted from 1; parts of one iteration add up."""
         self.fill(iteration)
         began_at, seconds, _, host_s = span
         self.seconds[-1] += seconds
@@ -128,7 +126,7 @@ class LoopPhase:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Loop:
-    """A loop of iterations with a clock, while a body is in it.
+    """A loop of timed iterations, while a body is in it.
 
     ``num_timed``: timed iterations begun, 0 during warm-up. ``phases``: by path; ``entered``: those the body is in.
     """
@@ -142,10 +140,10 @@ class Loop:
     phases: dict[str, LoopPhase] = field(default_factory=dict)
     entered: list[LoopPhase] = field(default_factory=list)
     _ended: list[tuple[LoopPhase, int, Part]] = field(default_factory=list)
-    """(phase, timed iteration or 0 in the warm-up, part) of phases that are over for the host."""
+    """(phase, timed iteration or 0 in the warm-up, part) of phases that have ended on the host."""
 
     def begin_iteration(self) -> None:
-        """Begin a timed iteration. Raises :class:`RecordingError` in a phase of the one before."""
+        """Begin a timed iteration. Raises RecordingError in a phase of the previous one."""
         self.expect_left()
         self.num_timed += 1
 
@@ -159,7 +157,7 @@ class Loop:
         self._ended.append((phase, self.num_timed, part))
 
     def collect(self) -> None:
-        """Read the phases that are over. To be called between iterations: the device has been waited for."""
+        """Read the phases that have ended. Called between iterations, after the device has been waited for."""
         if not self._ended:
             return
         for phase, iteration, part in self._ended:
@@ -169,11 +167,11 @@ class Loop:
                 phase.add(iteration, span)
         self._ended.clear()
         if self.device is not None:
-            self.device.set_clock()
+            self.device.note_moment()
 
 
 class Phase:
-    """A part of the body, for ``with``. No generator: a short step has many, and each costs time of it."""
+    """A part of the body, for ``with``. No generator, as a short step has many phases, and each costs it some time."""
 
     __slots__ = ("_phases", "ascribed", "at", "better", "name", "part", "path", "place", "sent")
     part: Part
@@ -199,9 +197,9 @@ class Phase:
 class Phases:
     """The phases and loops that a body is in, innermost last.
 
-    Outside of loops the device is waited for at both ends of a phase, in a loop never inside an iteration. ``clock`` is
-    that of phases outside of loops; ``make_device`` times the parts of one loop on a device; ``sent``: collectives so
-    far in the described iteration.
+    Outside of loops both ends of a phase wait for the device; in a loop nothing waits inside an iteration. ``clock``
+    times phases outside of loops; ``make_device`` times the parts of one loop on a device; ``sent``: collectives so far
+    in the described iteration.
     """
 
     notebook: Notebook
@@ -210,7 +208,7 @@ class Phases:
     delay: Delay
     sent: Callable[[], int]
     make_device: Callable[[], DeviceParts | None] = lambda: None
-    clock_of_loops: Callable[[], float] = HostClock.perf_counter
+    now_in_loops: Callable[[], float] = HostClock.perf_counter
     _open: list[Loop | Phase] = field(default_factory=list)
     _thread: int = field(default_factory=threading.get_ident)
     _is_apart: bool = False
@@ -235,7 +233,7 @@ class Phases:
         try:
             yield loop
         finally:
-            if loop in self._open:  # else a phase around it was left before, which told so
+            if loop in self._open:  # else a phase around it was left before, which raised
                 self._close(loop)
         loop.expect_left()
         loop.collect()
@@ -256,7 +254,7 @@ class Phases:
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
-        """What happens inside is no part of its step, nor are the phases around it."""
+        """Exclude what happens inside from its step; the phases around it are marked as apart."""
         for phase in (phase for o in self._open if isinstance(o, Loop) for phase in o.entered):
             phase.is_apart = True
         self._is_apart = True
@@ -266,10 +264,10 @@ class Phases:
             self._is_apart = False
 
     def enter(self, phase: Phase) -> None:
-        """Begin to time a part of the body; RecordingError: another thread enters it, or a rule is broken.
+        """Begin to time a part of the body. Raises RecordingError in another thread, or if a rule is broken.
 
-        Outside a loop a name is used once, but for scripts, and a phase that raises is not recorded. In a loop a phase
-        is always judged alike and ends in its iteration; a captured loop has none.
+        Outside a loop a name is used once, except in scripts, and a phase that raises is not recorded. In a loop a
+        phase is always judged in the same way and ends in its iteration; a captured loop has none.
         """
         if threading.get_ident() != self._thread:
             raise RecordingError(
@@ -298,10 +296,10 @@ class Phases:
         self._open.append(phase)
         phase.sent, phase.ascribed = self.sent(), self._ascribed
         device = loop.device
-        phase.part = HostPart(self.delay, self.clock_of_loops) if device is None else device.begin()
+        phase.part = HostPart(self.delay, self.now_in_loops) if device is None else device.begin()
 
     def leave(self, phase: Phase, *, is_cut: bool) -> None:
-        """End a part; ``is_cut``: by an exception. RecordingError: it was not the last one entered."""
+        """End a part; ``is_cut``: by an exception. Raises RecordingError if it was not the last one entered."""
         if phase not in self._open:
             if is_cut:
                 return

@@ -1,7 +1,7 @@
-"""A rank's process: what is made of it before anything of the user's runs, and what it used.
+"""A rank's process: its set-up before any of the user's code runs, and the resources that it used.
 
 Environment, output, signals, terminal and host; then CPU time, memory and software, with the precision and algorithms
-that a body chooses. ``load`` tells who else computed.
+that a body chooses. ``load`` measures what other processes computed.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def enter_namespaces(plan: LaunchPlan, rank: int) -> None:
-    """Enter the plan's namespaces, with this thread and those it will start, and take the variables there.
+    """Enter the plan's namespaces, with this thread and those it will start, and set the variables of the rank there.
 
-    Raises: LauncherError: the kernel does not let it.
+    Raises:
+        LauncherError: the kernel refuses.
     """
     user = Path(plan.namespaces[rank], "user")
     if user.exists():
@@ -66,23 +67,23 @@ def _enter(place: Path, kind: int, rank: int) -> None:
         raise LauncherError(f"rank {rank} cannot enter its network: {place}: {error.strerror}{many}") from error
 
 
-_LONGEST_TOLD = 300
+_LONGEST_REPORT = 300
 _OUR_THREADS = "distbench-"
 _RECORDED = "2000"  # collectives that torch's flight recorder keeps: its own default
 
 
-def tell_of_threads(tell: Callable[[str], None]) -> None:
-    """Tell what a thread raises, which ends that thread alone: a checkpoint may not have been written."""
+def report_threads(report: Callable[[str], None]) -> None:
+    """Report exceptions in threads, which end that thread alone: a checkpoint may not have been written."""
     show = threading.excepthook
 
-    def show_and_tell(raised: threading.ExceptHookArgs) -> None:
+    def report_and_show(raised: threading.ExceptHookArgs) -> None:
         name = raised.thread.name if raised.thread is not None else "a thread"
         text = f": {raised.exc_value}" if str(raised.exc_value or "") else ""
         if not name.startswith(_OUR_THREADS):
-            tell(f"thread {name} raised {raised.exc_type.__name__}{text}"[:_LONGEST_TOLD])
+            report(f"thread {name} raised {raised.exc_type.__name__}{text}"[:_LONGEST_REPORT])
         show(raised)
 
-    threading.excepthook = show_and_tell
+    threading.excepthook = report_and_show
 
 
 def enter_control_group(folder: str) -> None:
@@ -90,7 +91,7 @@ def enter_control_group(folder: str) -> None:
 
 
 def take_environment(plan: LaunchPlan) -> None:
-    """Take the plan's variables, path, folder and sockets; the launcher's contract stays."""
+    """Take the plan's variables, path, folder and sockets; keep the launcher's variables."""
     contract = {name: os.environ[name] for name in CONTRACT if name in os.environ}
     os.environ.clear()
     os.environ.update(variables_from_wire(plan.variables))
@@ -109,12 +110,12 @@ def take_environment(plan: LaunchPlan) -> None:
 
 
 def take_path(plan: LaunchPlan) -> None:
-    """Import from the plan's folders: what an editable install has in the working tree, from this group's tree."""
+    """Set the import path from the plan; editable installs of the working tree lead to this group's tree."""
 
     def there(folder: str) -> str:
         path = Path(folder)
-        is_moved = path.is_relative_to(plan.foreign_tree) and not path.is_relative_to(plan.tree) and path != _PACKAGE
-        return str(Path(plan.tree, path.relative_to(plan.foreign_tree))) if is_moved else folder
+        is_foreign = path.is_relative_to(plan.foreign_tree) and not path.is_relative_to(plan.tree) and path != _PACKAGE
+        return str(Path(plan.tree, path.relative_to(plan.foreign_tree))) if is_foreign else folder
 
     sys.path[:] = plan.python_path
     if plan.tree and plan.foreign_tree:
@@ -122,7 +123,7 @@ def take_path(plan: LaunchPlan) -> None:
 
 
 def take_program(file: str) -> None:
-    """Become a program of a file without arguments: who started this process does not concern a function."""
+    """Look like a program of a file without arguments: a function does not see what started this process."""
     sys.argv = [file]
     sys.modules["__main__"] = main = ModuleType("__main__")
     vars(main)["__builtins__"] = builtins
@@ -133,9 +134,9 @@ def _size_recorder() -> None:
 
 
 def arm_nccl(plan: LaunchPlan, place: int) -> None:
-    """Let NCCL leave evidence of a hang, and several ranks on one GPU pose as hosts of their own (NCCL_HOSTID).
+    """Let NCCL leave evidence of a hang, and let several ranks on one GPU pose as separate hosts (NCCL_HOSTID).
 
-    To be called before the group is joined. ``place``: rank or slot.
+    Called before the group is joined. ``place``: rank or slot.
     """
     _size_recorder()
     settings = {RECORDER_FILE_VARIABLE: plan.files.nccl_flight_prefix}
@@ -174,7 +175,7 @@ def take_output(path: Path) -> None:
 
 
 def take_terminal() -> None:
-    """Use the terminal that the control line has handed over, and let its Ctrl-C reach a debugger."""
+    """Use the terminal that pytest has handed over, and let its Ctrl-C reach a debugger."""
     _set_streams()
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -190,7 +191,7 @@ def _set_streams() -> None:
 
 
 def forbid_breakpoints(rank: int, attached: int | None) -> None:
-    """Without a terminal pdb reads an empty file and quits: say what to do, or pass over it for the attached rank."""
+    """Make breakpoint() in a rank without a terminal raise with advice, or do nothing if another rank is attached."""
 
     def hook(*args: object, **options: object) -> None:
         del args, options
@@ -203,9 +204,9 @@ def forbid_breakpoints(rank: int, attached: int | None) -> None:
 
 
 def take_signals(stacks: Path) -> None:
-    """Lead a session, die by default on the usual signals, show the stacks when asked and at SIGTERM.
+    """Lead a session, end on the usual signals, and write stacks on request and at SIGTERM.
 
-    SIGTERM comes when another rank has died: what this one was waiting for explains it.
+    SIGTERM comes when another rank has died: what this one was waiting for explains that.
     """
     if os.getpgid(0) != os.getpid():
         os.setsid()
@@ -223,11 +224,11 @@ def own_cpu_s() -> float:
 
 
 class MemoryPeak:
-    """The most memory that a rank needs from now on, beyond what its process has already.
+    """Peak memory that a rank needs from now on, in addition to what its process has already.
 
-    A process with torch has some hundred MiB, partly shared, beside which a model is little: the high-water mark is
-    reset (proc_pid_clear_refs(5)), and what the process had is taken off. So are pages of files: which are read in is
-    chance.
+    A process with torch has some hundred MiB, partly shared, much more than a small model: the high-water mark is reset
+    (proc_pid_clear_refs(5)), and what the process had is subtracted. So are pages of files, as which of them are loaded
+    is chance.
     """
 
     def __init__(self, plan: LaunchPlan) -> None:
@@ -243,9 +244,9 @@ class MemoryPeak:
             self._before = _memory()
 
     def begin_second(self) -> None:
-        """From now on there is a second peak, which that of the start cannot hide.
+        """Start a second peak, which is independent of the peak during start-up.
 
-        On CUDA there is none: the allocator's peak is the user's to reset.
+        Does nothing on CUDA: the allocator's peak is the user's to reset.
         """
         if not self._on_cuda and self._of_start is None and (so_far := self._seen()) is not None:
             with contextlib.suppress(OSError):
@@ -253,12 +254,12 @@ class MemoryPeak:
                 self._of_start = so_far
 
     def num_bytes(self) -> int | None:
-        """Bytes so far; on CUDA of torch's allocator. None where the system does not tell."""
+        """Peak bytes so far, on CUDA of torch's allocator, or None if the system does not say."""
         seen = self._seen()
         return None if seen is None else max(seen, self._of_start or 0)
 
     def second_num_bytes(self) -> int | None:
-        """Bytes since :meth:`begin_second`; None where that was never called, or the system does not tell."""
+        """Peak bytes since :meth:`begin_second`, or None if that was never called or the system does not say."""
         return None if self._of_start is None else self._seen()
 
     def _seen(self) -> int | None:
@@ -285,18 +286,17 @@ def gpu_in_use() -> str:
 
 
 _OPERATIONS = {"matmul": "cuda.matmul", "conv": "cudnn.conv", "rnn": "cudnn.rnn"}
-"""Where torch 2.9 and later keep the precision of each, in ``torch.backends``."""
+"""Operation -> path below ``torch.backends`` where torch 2.9 and later keep its precision."""
 
 _lower_precisions: set[str] = set()  # types below float32 to which a tensor was cast while somebody looked
 _autocast_types: set[str] = set()  # to which autocast was switched on in this process
 
 
 def forbid_tf32() -> None:
-    """Compute in float32 what is float32, on every card.
+    """Compute float32 operations in float32, on every card.
 
     torch's precision of each operation decides. The older flags are set first all the same, and so is what
-    ``torch.backends.cudnn.flags`` goes back to: torch refuses to read flags that contradict it, in its own compiler
-    too.
+    ``torch.backends.cudnn.flags`` restores: torch refuses to read flags that contradict it, also in its own compiler.
     """
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
@@ -306,7 +306,7 @@ def forbid_tf32() -> None:
 
 
 def note_autocast() -> None:
-    """Remember from now on to which types autocast is switched on: at its end a body has left it."""
+    """Note from now on to which types autocast is switched on; at its end a body has left it."""
     enter = torch.autocast.__enter__
     if hasattr(enter, "__wrapped__"):
         return
@@ -325,7 +325,7 @@ _CASTS = ("to", "type", "type_as", "half", "bfloat16")
 
 
 def watch_casts() -> Callable[[], None]:
-    """Remember from now on to which types below float32 Python casts tensors. Returns what ends it."""
+    """Note from now on to which types below float32 Python casts tensors. Returns a function that ends this."""
 
     def watched(cast: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(cast)
@@ -404,14 +404,14 @@ def software(plan: LaunchPlan) -> dict[str, str]:
 
 
 def mpi_version(process: Any) -> str:
-    """The MPI library's first words, ``Open MPI v5.0.6``, or "" if torch has loaded none.
+    """The MPI library's name and version, such as ``Open MPI v5.0.6``, or "" if torch has loaded none.
 
-    ``MPI_Get_library_version`` gives at most 8192 characters, and may be called at any time.
+    ``MPI_Get_library_version`` returns at most 8192 characters, and may be called at any time.
     """
     try:
         ask = process.MPI_Get_library_version
     except AttributeError:
         return ""
-    told, length = ctypes.create_string_buffer(8192), ctypes.c_int()
-    ask(told, ctypes.byref(length))
-    return told.value.decode(errors="replace").partition(",")[0].partition("\n")[0].strip()
+    version, length = ctypes.create_string_buffer(8192), ctypes.c_int()
+    ask(version, ctypes.byref(length))
+    return version.value.decode(errors="replace").partition(",")[0].partition("\n")[0].strip()

@@ -1,8 +1,8 @@
 """Profiler: torch's own in a rank of a launch for a trace, or a recorder of places; no other launch imports it.
 
-It looks at a few timed iterations of each loop; without a loop at training steps, from the third on; without
-either at all of a body for :data:`WHOLE_CPU_S`, in a launch of its own: what begins under one profiler and ends under
-the next has crashed torch 2.13.
+It records a few timed iterations of each loop; without a loop, training steps from the third on; without either, the
+first :data:`WHOLE_CPU_S` of a body, in a launch of its own, as an operation that begins under one profiler and ends
+under the next has crashed torch 2.13.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from pytest_distbench.worker.steps import training_steps
 ITERATIONS = 10  # per loop: more than one, as no two are alike, and few enough for a viewer to open the file at once
 
 WHOLE_CPU_S = 0.2
-"""CPU time of a whole body that is looked at: small operations give almost a million events in a second of it."""
+"""CPU seconds of a whole body that are recorded: small operations produce almost a million events per second."""
 
 _STEADY_STEP = 3  # the first steps also build
 
 
 class _Instrument(Protocol):
-    """What looks at the iterations of one loop."""
+    """Records the iterations of one loop."""
 
     def start(self) -> None: ...
 
@@ -49,9 +49,9 @@ class _Trace(profile):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Profiler:
-    """Profiles one rank, loop after loop. What it finds goes to the launch's files.
+    """Profiles one rank, loop after loop, into the launch's files.
 
-    ``is_whole``: all of the body. ``root``: it records places below this folder, and makes no trace; empty: a trace.
+    ``is_whole``: profile the whole body. ``root``: folder below which places are recorded instead of a trace, or "".
     """
 
     files: LaunchFiles
@@ -71,7 +71,7 @@ class Profiler:
 
     @contextlib.contextmanager
     def body(self) -> Iterator[None]:
-        """Look at the loops that run inside, or at all of it, and write the traces."""
+        """Profile the loops that run inside, or all of it, and write the traces."""
         before = signal.signal(signal.SIGVTALRM, lambda *_: self.end_loop())
         if self.is_whole:
             self._begin_loop(WHOLE)
@@ -99,7 +99,7 @@ class Profiler:
             yield
 
     def begin_iteration(self, loop: str) -> None:
-        """Begin an iteration of a timed loop. A collective call: all begin when all profilers have started."""
+        """Begin an iteration of a timed loop. A collective call: ranks begin once all profilers have started."""
         if self.is_whole:
             return
         if self._loops[-1:] != [loop]:
@@ -111,7 +111,7 @@ class Profiler:
         self._begin_iteration(loop)
 
     def end_iteration(self) -> None:
-        """End its measured part; after so many the profiler stops."""
+        """End the measured part of an iteration; after enough of them the profiler stops."""
         if self._iteration is None:
             return
         self._iteration.__exit__(None, None, None)
@@ -143,7 +143,7 @@ class Profiler:
             self._iteration.__enter__()
 
     def _step(self) -> None:
-        """A training step begins: it is an iteration where there is no loop."""
+        """Begin a training step, which is an iteration if there is no loop."""
         if self.is_whole or self.in_loop() or self._loops not in ([], [TRAINING_STEP]):
             return
         self._training_steps += 1
@@ -172,7 +172,7 @@ class _ProfiledWatch:
     _loop: str
 
     def start(self, iterations: int = 1) -> None:
-        """After the watch, which may wait for other ranks."""
+        """Start the watch, which may wait for other ranks, before the profiler."""
         self._watch.start(iterations)
         self._profiler.begin_iteration(self._loop)
 
@@ -180,8 +180,8 @@ class _ProfiledWatch:
         self._profiler.end_iteration()
         return self._watch.stop()
 
-    def settle(self, iterations: int = 1) -> None:
-        self._watch.settle(iterations)
+    def end_warmup(self, iterations: int = 1) -> None:
+        self._watch.end_warmup(iterations)
 
 
 class _ProfiledSteps:

@@ -1,4 +1,4 @@
-"""The files below a folder that a rank reads: a recording notes them, to say which of them git ignores."""
+"""The files below a folder that a rank reads; a recording notes them, to find those that git ignores."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _MOST = 2_000  # paths: the first of a million images name their folder, and loo
 def note_reads(root: str, folder: str, rank: int) -> None:
     """Append each path below ``root`` that this process or a fork of it reads, once, to a file in ``folder``.
 
-    An audit hook cannot be taken away, so only the first launch of a recording has it. Not seen is what C++ opens, and
-    what processes read that are not forked.
+    An audit hook cannot be removed, so only the first launch of a recording has it. It misses what C++ opens, and what
+    other processes read that are not forked.
     """
     seen: set[str] = set()
     notes = os.open(os.path.join(folder, f"{_PREFIX}{rank}"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

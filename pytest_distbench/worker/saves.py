@@ -1,7 +1,7 @@
-"""SaveWatch: what this rank saves, seen at the call: ``torch.save``, torch.distributed.checkpoint, safetensors.
+"""SaveWatch: what this rank saves, read during the call of ``torch.save``, torch.distributed.checkpoint or safetensors.
 
 A file counts by its tensors and numbers as last saved, without texts, times of day and random states. An asynchronous
-checkpoint is read when it is asked for. What a body's own threads save is not read: it may come too late in some
+checkpoint is read when it is requested. What a body's own threads save is not read: it may come too late in some
 launches.
 """
 
@@ -32,7 +32,7 @@ _HOUR = r"[0-2]\d[-_.:]?[0-5]\d(?:[-_.:]?[0-5]\d)?"
 _MEASURED = r"\d+\.\d{3,}"
 _SECONDS = r"(?<!\d)1\d{9}(?:\d{3})?(?!\d)"
 _TIME = re.compile(rf"{_DATE}(?:[-_.T ]?{_HOUR})?|{_MEASURED}|{_SECONDS}|(?<=[-_])[0-2]\d([-_:.])[0-5]\d\1[0-5]\d")
-"""In a file's name: dates, hours, seconds and milliseconds since 1970, and measured numbers such as a loss."""
+"""Changing parts of file names: dates, hours, seconds and milliseconds since 1970, measured numbers such as a loss."""
 _RANDOM = re.compile(r"rng|random|generator", re.IGNORECASE)
 _OF_TIME = re.compile(r"time|elapsed|second|minute|hour|duration|date(?!s)|eta$|speed|per_sec", re.IGNORECASE)
 _LONGEST_SERIES, _DEEPEST, _MOST_NUMBERS, _LARGEST = 16, 20, 1000, 2**1000
@@ -66,7 +66,7 @@ class SaveWatch:
         )
 
     def begin(self) -> None:
-        """To be called before the body is imported, which may take a function by its name."""
+        """Replace the functions that save, before the body is imported, which may import one of them by name."""
         self._replace(torch, "save", self._saving)
         self._replace(torch.serialization, "save", self._saving)
         for name, watch in self._finder.wanted.items():
@@ -91,20 +91,20 @@ class SaveWatch:
         setattr(of, name, wrap(function))
 
     def _saving(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``torch.save(obj, f)``, ``save_file(tensors, filename)``, ``async_save(state_dict, checkpoint_id=...)``."""
+        """Wrap ``torch.save(obj, f)``, ``save_file(tensors, filename)`` or ``async_save(state_dict)``."""
 
         @functools.wraps(function)
         def save(*args: Any, **options: Any) -> Any:
             named = dict(zip(("what", "where"), args, strict=False)) | options
             what = next((named[name] for name in _WHAT if name in named), None)
             where = next((named[name] for name in _WHERE if name in named), None)
-            self._note(lambda: (_name_of(where, self._folder), _entries(what)))
+            self._note(lambda: (_name_of(where, self._folder), _leaves(what)))
             return function(*args, **options)
 
         return save
 
     def _writing(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The part that is this rank's to write, of torch.distributed.checkpoint."""
+        """Wrap the method of torch.distributed.checkpoint that writes this rank's part."""
 
         @functools.wraps(function)
         def write_data(writer: Any, plan: Any, planner: Any) -> Any:
@@ -127,19 +127,19 @@ class SaveWatch:
             self.remarks["what threads saved was not read"] = None
             return
         try:
-            name, entries = look()
+            name, leaves = look()
             self.saved[f"{name}: {UPDATES}"] = state_of_number(self._updates())
-            for number, (entry, value) in enumerate(entries):
+            for number, (key, value) in enumerate(leaves):
                 if not isinstance(value, torch.Tensor) and number >= _MOST_NUMBERS:
                     continue
                 if (state := self._state(value, number)) is not None:
-                    self.saved[f"{name}: {entry}".encode(errors="replace").decode()] = state
+                    self.saved[f"{name}: {key}".encode(errors="replace").decode()] = state
         except Exception as error:  # noqa: BLE001 an object of anybody's: no training may end by it
             self.remarks[f"something that was saved could not be read: {type(error).__name__}"] = None
 
     def _state(self, value: object, number: int) -> TensorState | None:
         if not isinstance(value, torch.Tensor):
-            return state_of_number(float(value))  # type: ignore[arg-type] # _entries gives numbers and tensors
+            return state_of_number(float(value))  # type: ignore[arg-type] # _leaves gives numbers and tensors
         part = own_part(value)
         if part is None:
             return None
@@ -153,7 +153,7 @@ class SaveWatch:
 
 
 class _Finder:
-    """Calls a function with each of some modules when it is imported; finds nothing itself."""
+    """Calls a function with each of some modules when it is imported; finds no modules itself."""
 
     def __init__(self, wanted: Mapping[str, Callable[[ModuleType], None]]) -> None:
         self.wanted = wanted
@@ -189,10 +189,10 @@ def _name_of(file: object, folder: Path) -> str:
     return _TIME.sub("*", str(near))
 
 
-def _entries(
+def _leaves(
     value: object, name: str = "", depth: int = 0, seen: dict[int, object] | None = None
 ) -> Iterator[tuple[str, object]]:
-    """The tensors and numbers in an object, by the first keys that lead to them."""
+    """Tensors and numbers in an object, by the first keys that lead to them."""
     seen = {} if seen is None else seen
     if isinstance(value, Mapping | list | tuple) or hasattr(value, "__dict__"):
         if id(value) in seen and not isinstance(value, torch.Tensor):
@@ -206,15 +206,15 @@ def _entries(
             yield name, value
         case Mapping() if depth < _DEEPEST:
             for key, inner in value.items():
-                yield from _entries(inner, f"{name}.{key}" if name else str(key), depth + 1, seen)
+                yield from _leaves(inner, f"{name}.{key}" if name else str(key), depth + 1, seen)
         case list() | tuple() if depth < _DEEPEST:
             are_numbers = len(value) > _LONGEST_SERIES and all(isinstance(v, int | float) for v in value)
             for i, inner in enumerate(() if are_numbers else value):  # such as the state of Python's random
-                yield from _entries(inner, f"{name}.{i}" if name else str(i), depth + 1, seen)
+                yield from _leaves(inner, f"{name}.{i}" if name else str(i), depth + 1, seen)
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type) and depth < _DEEPEST:
-            yield from _entries(vars(value), name, depth + 1, seen)
+            yield from _leaves(vars(value), name, depth + 1, seen)
         case _ if callable(make := getattr(value, "state_dict", None)) and not isinstance(value, type):
-            yield from _entries(make(), name, depth + 1, seen)
+            yield from _leaves(make(), name, depth + 1, seen)
 
 
 def _planned(plan: Any, planner: Any) -> Iterator[tuple[str, object]]:

@@ -34,9 +34,9 @@ _STEADY_STEP = 3  # the first steps also build and broadcast
 
 
 def run_script(body: BodyReference) -> None:
-    """Run a file, or a module by its name, as ``__main__`` to the end: threads and exit handlers pickle by it.
+    """Run a file, or a module by its name, as ``__main__`` to its end; threads and exit handlers pickle by that name.
 
-    SystemExit: an exit code other than 0; whatever else it raises is raised.
+    Raises SystemExit for an exit code other than 0, and whatever else the script raises.
     """
     script = ModuleType("__main__")
     if body.module:
@@ -56,7 +56,7 @@ def run_script(body: BodyReference) -> None:
 
 
 def _take_module(name: str, script: ModuleType) -> CodeType:
-    """The code that ``python -m`` runs for a name, from the working directory; the packages above it are imported."""
+    """The code that ``python -m`` would run for a module; packages above it are imported."""
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
@@ -80,8 +80,8 @@ def _take_module(name: str, script: ModuleType) -> CodeType:
 def watched_steps(watch: Watch) -> Iterator[None]:
     """Take the fingerprint of one training step, from its beginning to the next one's.
 
-    Note the kinds of all steps, with what comes before the first and after the last, and with their reductions where
-    the described one sends nothing. Without enough training steps, take the fingerprint of the whole script.
+    Note the kinds of all steps, with what comes before the first and after the last, and with their reductions if the
+    described step sends nothing. Without enough training steps, take the fingerprint of the whole script.
     """
     if not watch.is_on:
         yield
@@ -119,7 +119,7 @@ _PLACE = {
     "WORLD_SIZE": ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"),
     "GROUP_RANK": ("GROUP_RANK",),
 }
-"""How torchrun, Open MPI, MPICH and Slurm name them."""
+"""torchrun's variables -> their names under torchrun, Open MPI, MPICH and Slurm."""
 
 UNFINISHED = "it recorded numbers, and ended before it could write them down: by os._exit, or by a signal?"
 
@@ -127,8 +127,8 @@ UNFINISHED = "it recorded numbers, and ended before it could write them down: by
 def begin_apart(plan_path: str) -> RankContext:
     """Begin to note what this process records; it is written when the process ends.
 
-    Another launcher (``accelerate launch``, ``mpirun``) started it, below a measured command: it is no rank of ours,
-    with no line to pytest and no group.
+    Another launcher (``accelerate launch``, ``mpirun``) started it, below a measured command: it is no rank of a plan,
+    and has no connection to pytest and no group.
     """
     global CURRENT
     plan = LaunchPlan.read_from(plan_path)

@@ -1,13 +1,13 @@
 """Which steps of torch's optimizers begin a training step.
 
-Steps of optimizers without a backward pass between them belong together, whoever's they are. A training step begins
-with the first of them, of the optimizer that steps first of all; what is between two such beginnings is a training
-step. So an optimizer that a framework steps once per parameter group, one that calls its base class's step, and a
-second optimizer that steps after the first make one training step, and several backward passes that are accumulated,
-or that a closure runs inside the optimizer's step, are parts of it.
+Steps of optimizers without a backward pass between them belong together, whichever optimizers they are. A training step
+begins with the first of them, of the optimizer that steps first of all, and ends where the next one begins. So an
+optimizer that a framework steps once per parameter group, one that calls its base class's step, and a second optimizer
+that steps after the first make one training step; several backward passes that are accumulated, or that a closure runs
+inside the optimizer's step, are parts of it.
 
-Nothing is hooked into autograd: that it recorded operations since the last step is seen by its counter. Gradients that
-come without (set by hand, or by a CUDA graph) are new where the first of them is.
+Nothing is hooked into autograd: its counter shows that it recorded operations since the last step. Gradients that come
+without autograd (set by hand, or by a CUDA graph) are new if the first of them is.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def training_steps(begin: Callable[[], None]) -> Iterator[None]:
 
 
 class _Steps:
-    """Looks at the steps of the optimizer that steps first; a script may let it go, with what it trains."""
+    """Follows the steps of the optimizer that steps first, without keeping it or its parameters alive."""
 
     def __init__(self, begin: Callable[[], None]) -> None:
         self._begin = begin
@@ -69,7 +69,7 @@ class _Steps:
 
 
 _HOOKED = 2
-"""How far above a hook torch's call of the step is; between them is what keeps the compiler out."""
+"""Frames between a hook and torch's call of the optimizer's step; the one between keeps the compiler out."""
 
 
 def _is_running(frame: FrameType | None) -> bool:
@@ -90,7 +90,7 @@ class _Leading:
         self._version = _version(gradient)
 
     def begins_step(self, parameter: torch.Tensor | None) -> bool:
-        """Whether a step begins with that parameter again, and perhaps with another gradient of it."""
+        """Whether a training step begins with this parameter: it leads again, and its gradient changed or is new."""
         if parameter is None or self._parameter is None or self._gradient is None:
             return True
         if parameter is not self._parameter():

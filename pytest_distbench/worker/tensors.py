@@ -1,8 +1,8 @@
-"""Tensors as digests and sketches, to compare them later, at a fraction of a second a GiB.
+"""Digests and sketches of tensors, to compare them later, at a fraction of a second per GiB.
 
-The digest is a sum of 64-bit words with fixed random coefficients, modulo 2**64, of the words in each tile and of the
-tiles: it sees every bit and the order. The sketch is the norm, and products with fixed random vectors: two sketches
-differ by an estimate of the norm of the difference (Johnson and Lindenstrauss 1984).
+The digest is a sum of 64-bit words with fixed random coefficients, modulo 2**64, over the words in each tile and over
+the tiles: it depends on every bit and the order. The sketch is the norm, and products with fixed random vectors: the
+difference of two sketches estimates the norm of the difference (Johnson and Lindenstrauss 1984).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _vectors(count: int, seed: int, device: torch.device) -> torch.Tensor:
 
 @torch.no_grad()  # else autograd records what makes a DTensor local, and a training step seems to begin
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank has of a tensor, which may be a DTensor, or a ShardedTensor of torchrec's tables."""
+    """This rank's part of a tensor, which may be a DTensor, or a ShardedTensor of torchrec's tables."""
     local = tensor.detach()
     if hasattr(local, "to_local"):
         return local.to_local()
@@ -51,7 +51,7 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def own_part(tensor: torch.Tensor) -> torch.Tensor | None:
-    """A rank's own part of a tensor as a plain one, or None if its values cannot be read."""
+    """This rank's part of a tensor as a plain contiguous tensor, or None if its values cannot be read."""
     local = local_part(tensor)
     is_plain = type(local) in (torch.Tensor, torch.nn.Parameter) and local.layout == torch.strided
     is_readable = is_plain and not local.is_meta and not local.is_quantized and local.device.type in _DEVICES
@@ -59,7 +59,7 @@ def own_part(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def form_of(tensor: torch.Tensor) -> str:
-    """``float32 64x32``."""
+    """Dtype and shape: ``float32 64x32``."""
     shape = "x".join(map(str, tensor.shape))
     return f"{str(tensor.dtype).removeprefix('torch.')} {shape}".rstrip()
 
@@ -129,18 +129,18 @@ def sketch(part: torch.Tensor) -> Sketch:
 
 
 def state_of(tensor: torch.Tensor, *, first: Sketch | None = None) -> TensorState | None:
-    """A tensor as it is now, and its distance from a first sketch; None if it cannot be read."""
+    """State of a tensor now, with its distance from a first sketch, or None if it cannot be read."""
     part = own_part(tensor)
     if part is None:
         return None
     now = sketch(part)
-    moved = now.distance(first) if first is not None else 0.0
-    norm, product, other, moved = map(_rounded, (now.norm, *now.products[:2], moved))
-    return TensorState(form_of(tensor), digest(part), norm, product, other, moved)
+    change = now.distance(first) if first is not None else 0.0
+    norm, product, other, change = map(_rounded, (now.norm, *now.products[:2], change))
+    return TensorState(form_of(tensor), digest(part), norm, product, other, change)
 
 
 def state_of_number(value: float) -> TensorState:
-    """A plain number that was saved beside tensors."""
+    """State of a plain number that was saved along with tensors."""
     value = float(value)
     return TensorState(NOT_A_TENSOR, value.hex(), value if math.isfinite(value) else 0.0)
 

@@ -1,7 +1,7 @@
-"""Every private part of torch that ranks use: look at it when a release of torch is new.
+"""Every private part of torch that ranks use, to be checked with each release of torch.
 
-Differences between releases are found by looking for the part: nightly and vendor builds carry their number before they
-have everything. A test compares them with the table in ``releases.py``.
+Differences between releases are found by looking for the part, as nightly and vendor builds carry their version before
+they have everything. A test compares them with the table in ``releases.py``.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 
 _DUMPS = {"": "_dump_fr_trace_json", "nccl": "_dump_nccl_trace_json"}
-"""torch's recorders: NCCL has its own, and is not in that of the other backends."""
+"""torch's flight recorders: NCCL has its own, the other backends share one."""
 
 
 def recordings(*, whole: bool) -> dict[str, bytes]:
-    """torch's flight recorders as JSON: NCCL's as ``nccl``, that of all other backends without a name.
+    """torch's flight recorders as JSON: NCCL's as ``nccl``, that of all other backends as "".
 
-    Not ``whole``: the counts alone, some ten microseconds.
+    If not ``whole``, only the counts, in some ten microseconds.
     """
     found = {}
     for recorder, name in _DUMPS.items():
@@ -44,7 +44,7 @@ def recordings(*, whole: bool) -> dict[str, bytes]:
 
 
 def group_members() -> dict[str, list[int]]:
-    """Name of each process group of this process -> its ranks; without those it is not in."""
+    """Name of each process group that this process is in -> its ranks."""
     world = distributed_c10d._world
     known = {group: ranks for group, ranks in world.pg_group_ranks.items() if group in world.pg_names}
     return {world.pg_names[group]: sorted(ranks) for group, ranks in known.items()}
@@ -53,8 +53,8 @@ def group_members() -> dict[str, list[int]]:
 def cpus_near_gpu(index: int, mode: str) -> set[int]:
     """The CPUs that ``torchrun --numa-binding=MODE`` binds the process of a visible GPU to.
 
-    torch itself binds the processes it starts, differently in each release, and forkserver's not in all. ImportError:
-    this torch has no NUMA binding. OSError: the kernel does not tell where the GPU sits.
+    torch binds only the processes it starts, differently in each release, and not all of forkserver's. Raises
+    ImportError if this torch has no NUMA binding, OSError if the kernel does not say where the GPU is.
     """
     from torch.numa import binding  # not in torch 2.8 and before
 
@@ -65,9 +65,9 @@ def cpus_near_gpu(index: int, mode: str) -> set[int]:
 
 
 def is_fork_poisoned() -> bool:
-    """Whether this process has used CUDA, so that no fork of it can; torch tells it in a child alone.
+    """Whether this process has used CUDA, so that no fork of it can; torch only knows in a child.
 
-    Asking how many devices there are is use enough.
+    Asking for the number of devices is use enough.
     """
     child = os.fork()
     if child == 0:
@@ -76,13 +76,13 @@ def is_fork_poisoned() -> bool:
 
 
 def skips_of_torchs_tests() -> dict[int, str]:
-    """Exit code by which a test of torch's own skips -> why; empty if none was imported here."""
+    """Exit code by which a test of torch's own skips -> why, or {} if none was imported here."""
     table = getattr(sys.modules.get("torch.testing._internal.common_distributed"), "TEST_SKIPS", {})
     return {skip.exit_code: str(skip.message) for skip in table.values()}
 
 
 def occupy_stream(cycles: int) -> None:
-    """Enqueue a kernel that does nothing for so many cycles of the device's clock."""
+    """Enqueue a kernel that idles for so many cycles of the GPU's clock."""
     torch.cuda._sleep(cycles)
 
 
@@ -91,22 +91,22 @@ _UNWATCHED = {"check_for_nan"}
 
 
 class Issued(Protocol):
-    """A collective, send or recv that somebody was told of."""
+    """A collective, send or recv that :func:`watch_collectives` reported."""
 
     is_waited_for: bool
 
 
-Told = Callable[[str, dict[str, Any], str], Issued | None]
+Reporter = Callable[[str, dict[str, Any], str], Issued | None]
 """Called with the operator's name, its arguments by name, and the reduction if Python has named one."""
 
 _ASKING = ("wait", "synchronize", "is_completed", "result", "get_future", "get_future_result", "block_current_stream")
-"""Methods of a work that wait for it, see that it is over, or hand that on: a future to a hook."""
+"""Methods of a work that wait for it, see that it is over, or pass that on: a future to a hook."""
 
 
 class _Asked(threading.local):
-    """What Python asks for in this thread: the reduction it has named, and what was issued for it.
+    """What Python asks for in this thread: the named reduction, and what was issued for it.
 
-    ``together``: issued inside a coalescing, whose one work comes at its end; None outside.
+    ``together``: what was issued inside a coalescing, whose one work comes at its end, or None outside.
     """
 
     def __init__(self) -> None:
@@ -116,9 +116,9 @@ class _Asked(threading.local):
 
 
 class _Waits:
-    """Whether anybody waits for what was issued.
+    """Notes whether anybody waits for issued operations.
 
-    Known of what Python asks for: it gets a work, or a functional collective's tensor. C++, such as
+    This is known for operations issued by Python, which gets a work or a functional collective's tensor. C++, such as
     DistributedDataParallel's reducer, waits for what it issues.
     """
 
@@ -153,23 +153,25 @@ def _memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def watch_collectives(tell: Told, *, completes: bool = False) -> Callable[[], None]:
-    """Tell of every collective, send and recv of this process before its backend does; returns what ends it.
+def watch_collectives(report: Reporter, *, completes: bool = False) -> Callable[[], None]:
+    """Report every collective, send and recv of this process before its backend runs it; returns what ends this.
 
     All that Python or C++ (DistributedDataParallel's reducer) asks of a process group goes through operators of torch's
-    namespace ``c10d``. Ours stand in front, at the key ``BackendSelect``: every call passes there, with and without
-    autograd, and no other operator does. It takes some 50 us a collective, in whatever thread issues it. What ``tell``
-    returns is marked where Python has it in hand and does not wait for it.
+    namespace ``c10d``. Kernels of this module come first, at the key ``BackendSelect``: every call passes there, with
+    and without autograd, and no other operator does. It takes some 50 us per collective, in whatever thread issues it.
+    What ``report`` returns is marked if Python holds its work and does not wait for it.
 
-    ``completes``: the backend moves no data; works are over and have the tensors as result, which the ``fake`` backend
-    omits and DistributedDataParallel's reducer and hooks need.
+    ``completes``: the backend moves no data; works are complete and have the tensors as result, which the ``fake``
+    backend omits and DistributedDataParallel's reducer and hooks need.
     """
     asked, waits = _Asked(), _Waits()
     library = torch.library.Library("c10d", "IMPL")
     functional = torch.library.Library("_c10d_functional", "IMPL")
     collectives, functional_collectives = find_collectives()
     for name, operator in collectives.items():
-        library.impl(name, _standing_before(operator, name, tell, asked, completes), "BackendSelect", with_keyset=True)
+        library.impl(
+            name, _standing_before(operator, name, report, asked, completes), "BackendSelect", with_keyset=True
+        )
     for name, operator in functional_collectives.items():
         functional.impl(name, _functional(operator, name, asked, waits), "BackendSelect", with_keyset=True)
 
@@ -211,7 +213,7 @@ def _replace_methods(
 def find_collectives() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """The watched operators of ``c10d`` and of ``_c10d_functional``, by name. torch defines them at import.
 
-    An overload has a point in its name, and calls the one without.
+    An overload has a point in its name, and calls the operator without.
     """
     names = [name.partition("::") for name in torch._C._dispatch_get_all_op_names()]
     called = [name for space, _, name in names if space == "c10d" and name not in _UNWATCHED]
@@ -222,12 +224,12 @@ def find_collectives() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     )
 
 
-def _standing_before(operator: Any, name: str, tell: Told, asked: _Asked, completes: bool) -> Callable[..., Any]:  # noqa: FBT001 one of five that are all passed on
+def _standing_before(operator: Any, name: str, report: Reporter, asked: _Asked, completes: bool) -> Callable[..., Any]:  # noqa: FBT001 one of five that are all passed on
     names = [argument.name for argument in operator._schema.arguments]
 
     def kernel(keys: Any, *args: Any, **options: Any) -> Any:
         given = dict(zip(names, args, strict=False)) | options
-        issued = tell(name, given, asked.reduction)
+        issued = report(name, given, asked.reduction)
         if issued is not None and asked.issued is not None:
             asked.issued.append(issued)
         found = operator.redispatch(keys & _AFTER_US, *args, **options)
@@ -240,7 +242,7 @@ def _standing_before(operator: Any, name: str, tell: Told, asked: _Asked, comple
 
 
 def finished_work(results: Any = None, *_: object) -> Any:
-    """A work that is over, as C++ takes it, with these tensors, or lists of such, as result."""
+    """A completed work, as C++ takes it, with these tensors, or lists of tensors, as result."""
     flat = [results] if isinstance(results, torch.Tensor) else list(results or [])
     done: torch.futures.Future[Any] = torch.futures.Future()
     done.set_result([t for r in flat for t in (r if isinstance(r, list) else [r])])
@@ -279,7 +281,7 @@ _BEGINS_TOGETHER, _ENDS_TOGETHER = "_start_coalescing", "_end_coalescing"
 
 
 def _issuing_method(method: Callable[..., Any], asked: _Asked, waits: _Waits) -> Callable[..., Any]:
-    """A method that Python calls: C++ does not tell a reduction back, nor who waits."""
+    """Wrap a method that issues work for Python: C++ reports neither the reduction nor who waits."""
     name = method.__name__
 
     @functools.wraps(method)
@@ -347,10 +349,10 @@ def _backend_name(part: Any) -> str:
 
 
 def stand_around_rebuilds(around: Callable[[], contextlib.AbstractContextManager[None]]) -> Callable[[], None]:
-    """Let DDP reducers rebuild their buckets inside ``around()``; returns what ends that.
+    """Let DDP reducers rebuild their buckets inside ``around()``; returns a function that ends this.
 
     They do so once, at the first forward pass after the first reduction, and broadcast the sizes and parameters of the
-    buckets: its step only says where the first reduction was.
+    buckets, which is no property of the step in which it happens.
     """
     reducer: Any = torch._C._distributed_c10d.Reducer
     rebuild = reducer._rebuild_buckets
@@ -370,7 +372,7 @@ def stand_around_rebuilds(around: Callable[[], contextlib.AbstractContextManager
 
 
 def uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
-    """The hook, which the compiler of an optimizer's step calls without compiling it."""
+    """A hook that the compiler of an optimizer's step calls without compiling it."""
 
     def call(*args: object) -> None:
         with _without_compiler():
@@ -394,7 +396,7 @@ _LOCAL = "post_localSGD"
 
 
 def managed_by_ddp(ddp: DistributedDataParallel) -> list[torch.Tensor]:
-    """The parameters that DDP keeps equal by averaging gradients; none under a hook that may not average."""
+    """The parameters that DDP keeps equal by averaging gradients, or [] under a hook that may not average."""
     hooks = [hook for hook, _ in getattr(ddp, "_comm_hooks", ())]
     if any(_LOCAL in h.__qualname__ or not h.__module__.startswith(_AVERAGING_HOOKS) for h in hooks):
         return []
@@ -403,24 +405,24 @@ def managed_by_ddp(ddp: DistributedDataParallel) -> list[torch.Tensor]:
 
 
 def graph_nodes() -> int | None:
-    """Operations that autograd has recorded so far in this thread, or None if torch does not tell."""
+    """Number of operations that autograd has recorded so far in this thread, or None if torch does not say."""
     count = getattr(torch._C._autograd, "_get_sequence_nr", None)
     return int(count()) if count is not None else None
 
 
 def forward_of_backward() -> int | None:
-    """The number that :func:`graph_nodes` had before the operation whose backward pass runs in this thread now."""
+    """:func:`graph_nodes` before the operation whose backward pass runs in this thread now, or None."""
     running = getattr(torch._C, "_current_autograd_node", lambda: None)()
     return None if running is None else int(running._sequence_nr())
 
 
 def in_backward() -> bool:
-    """Whether autograd's backward pass has called."""
+    """Whether autograd's backward pass is the caller."""
     return bool(torch._C._current_graph_task_id() != -1)
 
 
 def call_after_backward(function: Callable[[], None]) -> None:
-    """Call it at the end of the backward pass that is going on."""
+    """Call a function at the end of the current backward pass."""
     torch.autograd.Variable._execution_engine.queue_callback(function)
 
 
@@ -433,7 +435,7 @@ def replace_in_distributed(old: Callable[..., object], new: Callable[..., object
 
 
 def coalescing(group: dist.ProcessGroup | None, *, is_async: bool = False) -> contextlib.AbstractContextManager[Any]:
-    """Make one collective of those of one kind that are called inside; at its end it is over, unless ``is_async``."""
+    """Merge collectives of one kind that are called inside into one; it is complete at the end, unless ``is_async``."""
     return cast(
         "contextlib.AbstractContextManager[Any]", distributed_c10d._coalescing_manager(group, async_ops=is_async)
     )
@@ -455,7 +457,7 @@ def fake_group_of_one() -> dist.ProcessGroup:
 
 @contextlib.contextmanager
 def default_group(group: dist.ProcessGroup) -> Iterator[None]:
-    """Make it the default group meanwhile."""
+    """Make a group the default group inside."""
     world = distributed_c10d._world
     real = world.default_pg
     world.default_pg = group
@@ -481,7 +483,7 @@ def join_fake_groups_only(*, rank: int, world_size: int) -> None:
 
 
 def store_on(listener: socket.socket, *, timeout_s: float, multi_tenant: bool = False) -> TCPStore:
-    """A TCPStore that serves on a socket of ours and closes it: torch's would listen on every interface.
+    """A TCPStore that serves on a given socket and closes it: torch's own would listen on every interface.
 
     ``timeout_s``: how long clients may wait. ``multi_tenant``: other stores of this process on the same port join it.
     """

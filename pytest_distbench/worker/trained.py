@@ -1,8 +1,8 @@
 """TrainingWatch: what the optimizers of this rank train, and whether replicas stay equal.
 
-Nothing is sent: each rank writes digests into its report, compared behind the launch. A tensor is read at the first
-update, after updates 1, 2, 4, 8 ..., and when its optimizer is gone or the body over; never while a clock runs: a timed
-loop asks for it before its first iteration and between two of them.
+Nothing is sent: each rank writes digests into its report, which are compared after the launch. A tensor is read at the
+first update, after updates 1, 2, 4, 8 ..., and when its optimizer is gone or the body over; never inside a timed
+iteration: a timed loop asks for it before its first iteration and between two of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pytest_distbench.worker.tensors import Sketch, digest, own_part, sketch, st
 _T = TypeVar("_T")
 
 _WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
-"""What DistributedDataParallel, torch.compile and others put before names."""
+"""Prefixes that DistributedDataParallel, torch.compile and others put before names."""
 
 _AVERAGES = "torch.optim.swa_utils"
 
@@ -44,8 +44,8 @@ _COUNTERS = ("last_epoch", "verbose", "base_lrs", "T_cur", "num_bad_epochs", "co
 class TrainingWatch:
     """Watches one rank's optimizers; if off, every method does nothing.
 
-    ``updates``: steps of all of them so far. ``under_way``: called after update :data:`UNDER_WAY`, when nothing is
-    allocated for the first time any more.
+    ``updates``: steps of all of them so far. ``under_way``: called after update :data:`UNDER_WAY`, when all memory has
+    been allocated once.
     """
 
     def __init__(self, *, is_on: bool, is_clocked: Callable[[], bool] = lambda: False) -> None:
@@ -89,12 +89,12 @@ class TrainingWatch:
                 self._safely(self._meet)(optimizer)
 
     def between_steps(self) -> None:
-        """Compare replicas if due: no clock runs at this moment."""
+        """Compare replicas if due; called where nothing is timed."""
         if self._hooks and self.updates.bit_length() > max([0, *(at for at, _ in self._checks)]).bit_length():
             self._safely(self._compare_replicas)()
 
     def finish(self) -> Trained:
-        """End the watch with the body, or that of its first seed."""
+        """End the watch with the body, or with that of its first seed."""
         if not self._hooks:
             return Trained()
         for hook in self._hooks:
@@ -176,7 +176,7 @@ class TrainingWatch:
                 self._replicas |= dict.fromkeys(managed, dist.get_process_group_ranks(ddp.process_group))
 
     def _label(self, root: torch.nn.Module) -> str:
-        """What stands before the names of an outermost module's tensors; nothing before those of the first one."""
+        """Prefix of the names of an outermost module's tensors; "" for the first one."""
         if root not in self._roots:
             kind = type(getattr(root, "module", root)).__name__
             number = sum(label.startswith(kind) for label in self._labels) + 1
@@ -185,7 +185,7 @@ class TrainingWatch:
         return self._roots[root]
 
     def _follow(self, owner: object, tensors: Callable[[], Iterable[tuple[str, torch.Tensor]]]) -> None:
-        """Read what an object holds when that is gone, which keeps the tensors no longer than it keeps them itself."""
+        """Read what an object holds when it is deleted; tensors are kept alive no longer than it keeps them itself."""
         if isinstance(owner, torch.nn.Module):
             self._followed.add(owner)
         first = {name: sketch(part) for name, tensor in tensors() if (part := own_part(tensor)) is not None}
@@ -207,10 +207,10 @@ class TrainingWatch:
 
 
 class _Around:
-    """What there was when an optimizer stepped for the first time, and how that calls its parameters.
+    """The objects that existed when an optimizer first stepped, and their names of its parameters.
 
-    Looking costs 60 ms, and there may be an optimizer per parameter. Nothing is kept alive. ``roots``: modules that are
-    part of no other; ``averages``: torch's, of weights.
+    A look takes 60 ms, and there may be an optimizer per parameter. No object is kept alive. ``roots``: modules that
+    are part of no other; ``averages``: torch's averaged models.
     """
 
     def __init__(self, objects: Sequence[object]) -> None:
@@ -236,12 +236,12 @@ class _Around:
 
 
 def _of_type(objects: Iterable[object], kind: type[_T]) -> list[_T]:
-    """Those of a type; a proxy, which may compute something where it is asked for its class, is none of them."""
+    """Objects of a type, without proxies, which may compute something when asked for their class."""
     return [one for one in objects if issubclass(type(one), kind)]  # type: ignore[misc] # of that type it is then
 
 
-def _alive(references: Iterable[weakref.ref[_T]]) -> list[_T]:
-    return [held for of in references if (held := of()) is not None]
+def _alive(refs: Iterable[weakref.ref[_T]]) -> list[_T]:
+    return [held for of in refs if (held := of()) is not None]
 
 
 @dataclass(slots=True)
@@ -266,13 +266,12 @@ class _Known:
 
 
 def _extent(optimizer: Optimizer) -> tuple[int, int]:
-    """Which parameters an optimizer has now: the first one, and how many."""
     first = next((id(parameter) for group in optimizer.param_groups for parameter in group["params"]), 0)
     return first, sum(len(group["params"]) for group in optimizer.param_groups)
 
 
 def _kept_buffers(root: torch.nn.Module) -> Iterator[tuple[str, dict[str, torch.Tensor | None], str]]:
-    """Names of the buffers that a checkpoint has, and where they are: a module may put another in their place."""
+    """Names of the buffers that a checkpoint has, and their places, as a module may replace the tensor there."""
     for prefix, module in root.named_modules():
         for name, buffer in module._buffers.items():
             if buffer is not None and buffer.is_floating_point() and name not in module._non_persistent_buffers_set:
@@ -288,7 +287,7 @@ def _buffers(
 
 
 def replicas_of(parameter: torch.Tensor) -> list[int]:
-    """The ranks that hold the same part of a DTensor, by its mesh's replicate dimension; empty if none."""
+    """The ranks that hold the same part of a DTensor, by its mesh's replicate dimension, or [] if none."""
     mesh, placements = getattr(parameter, "device_mesh", None), getattr(parameter, "placements", ())
     own = mesh.get_coordinate() if mesh is not None else None
     if mesh is None or own is None or not any(p.is_replicate() for p in placements):
@@ -301,7 +300,7 @@ def replicas_of(parameter: torch.Tensor) -> list[int]:
 def options_of(
     optimizer: Optimizer, schedulers: Sequence[LRScheduler], number: int, param_groups: Sequence[dict[str, Any]]
 ) -> dict[str, Option]:
-    """Options of an optimizer, with these parameter groups, and its schedulers; where groups differ, side by side."""
+    """Options of an optimizer with these parameter groups, joined by " | " where they differ, and of its schedulers."""
     kind = type(optimizer).__name__ + (f" (optimizer {number})" if number else "")
     found: dict[str, Option] = {}
     groups: list[dict[str, Option]] = [dict(_simple(group, without=_NO_OPTIONS)) for group in param_groups]

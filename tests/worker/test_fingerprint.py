@@ -113,13 +113,13 @@ def test_what_the_plugin_sends_is_left_out(rank: RankContext) -> None:
 def test_what_no_fingerprint_describes_is_counted(rank: RankContext) -> None:
     rank.barrier()
     rank.agree(1.0)
-    assert rank.watch.unseen() == 0
+    assert rank.watch.unrecorded() == 0
     for _ in range(3):
         dist.all_reduce(torch.ones(1))
-    assert rank.watch.unseen() == 3
+    assert rank.watch.unrecorded() == 3
     for _ in rank.timed("step", warmup=1, iterations=2):
         dist.all_reduce(torch.ones(1))
-    assert rank.watch.unseen() == 0
+    assert rank.watch.unrecorded() == 0
 
 
 def test_a_watch_that_is_off_notes_nothing(rank: RankContext) -> None:

@@ -114,7 +114,7 @@ def test_a_large_integer_keeps_all_its_digits_on_the_way(value: Any) -> None:
         ([0.0, 3.0, 3.0, 3.0, 3.0], {"unit": "s", "better": "lower"}),
         (0, {"unit": "B", "better": "lower"}),
         (-3.0, {"unit": "points", "better": "higher"}),
-        (0.0, {"unit": "s", "better": "lower", "witnesses": {"cpu_s": [0.1]}}),
+        (0.0, {"unit": "s", "better": "lower", "signals": {"cpu_s": [0.1]}}),
     ],
 )
 def test_what_is_not_judged_and_what_a_clock_of_ours_says_is_noted(value: object, options: dict[str, Any]) -> None:

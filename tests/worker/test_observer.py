@@ -287,7 +287,9 @@ def test_what_nobody_waits_for_is_told(observer: Observer, call: str) -> None:
     kept = LEFT[call]()
 
     assert observer.notes
-    assert all(note.told.how.endswith(NOT_WAITED) for note in observer.notes if note.told.how is not None), kept
+    assert all(note.with_wait.how.endswith(NOT_WAITED) for note in observer.notes if note.with_wait.how is not None), (
+        kept
+    )
 
 
 @pytest.mark.parametrize("call", WAITED)
@@ -295,7 +297,7 @@ def test_what_somebody_waits_for_is_told_as_it_was_asked_for(observer: Observer,
     kept = WAITED[call]()
 
     assert observer.notes
-    assert [note.told for note in observer.notes] == [note.collective for note in observer.notes], kept
+    assert [note.with_wait for note in observer.notes] == [note.collective for note in observer.notes], kept
 
 
 def test_what_is_dropped_beside_what_is_used_is_told_whatever_memory_it_lay_in(observer: Observer) -> None:

@@ -29,7 +29,7 @@ def rank() -> RankContext:
     def clock() -> float:
         return float(next(ticks))
 
-    made.phases = Phases(made.notebook, clock, lambda: None, made.delay, clock_of_loops=clock, sent=lambda: 0)
+    made.phases = Phases(made.notebook, clock, lambda: None, made.delay, now_in_loops=clock, sent=lambda: 0)
     return made
 
 
@@ -150,7 +150,7 @@ def test_a_launchs_value_is_the_fast_side_of_the_iterations_that_entered_it() ->
 def test_it_says_when_it_began_where_it_enters_collectives_outside_of_its_own_parts() -> None:
     rank, sent = make_rank(), itertools.count()
     entered = 0
-    told = {"clock_of_loops": lambda: float(next(sent) + 1), "sent": lambda: entered}
+    told = {"now_in_loops": lambda: float(next(sent) + 1), "sent": lambda: entered}
     rank.phases = Phases(rank.notebook, time.perf_counter, lambda: None, rank.delay, **told)
     for i in rank.timed("step", warmup=0, iterations=3):
         with rank.phase("backward"):

@@ -222,5 +222,5 @@ def _raise_signal(number: int, _: object) -> NoReturn:
 
 def work(plan: str) -> NoReturn:
     """Be a worker of a node."""
-    forked.begin_anew()
+    forked.make_independent()
     training.main(plan)

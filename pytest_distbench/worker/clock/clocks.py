@@ -1,8 +1,8 @@
-"""The clocks of iterations and of a training's steps: the host's, or the device's, for which nobody waits inside.
+"""Timing of iterations and training steps by the host, or by the device without making the host wait for it.
 
-The device is kept busy while the host enqueues what is measured, so that the clock sees the device. Where two groups
-interleave, each runs a block of iterations at a time. On a CPU a step has its own time, on a GPU a block of steps:
-waiting for the device after every step would hide what waiting costs.
+The device is kept busy while the host enqueues the measured work, so that the device's time is measured. Where two
+groups interleave, each runs a block of iterations at a time. On a CPU each step has its own time, on a GPU each block
+of steps: waiting for the device after every step would hide what waiting costs.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def block_length(iterations: int) -> int:
 class Meter:
     """CPU seconds and voluntary context switches (``waits``) of this process, all threads, per iteration.
 
-    On a busy machine they vary far less than the clock. Two microseconds each time, outside the clock. On a GPU, where
-    a waiting host spins, the host's share adds to them: ``host_s``, its seconds in the clock; ``exposed``, 1 where the
+    On a busy machine they vary far less than wall time. A reading takes 2 us, outside of the timing. On a GPU, where a
+    waiting host spins, the host's share is added: ``host_s``, its seconds in the iteration; ``exposed``, 1 if the
     device had to wait for the host; ``lead_s``, seconds by which the host was ahead at the end. CPU time of a delay is
     left out.
     """
@@ -56,7 +56,7 @@ class Meter:
         for name, value in of_host.items():
             self.of_host.setdefault(name, []).append(value)
 
-    def witnesses(self) -> dict[str, list[float]]:
+    def signals(self) -> dict[str, list[float]]:
         return {"cpu_s": self.cpu_s, "waits": self.waits, **self.of_host}
 
     def _now(self) -> tuple[float, int]:
@@ -64,11 +64,11 @@ class Meter:
 
 
 SHORTEST_S, FIRST_S, LONGEST_S = 50e-6, 1e-3, 20e-3
-"""What takes longer to enqueue keeps the device busy itself; the first is not yet chosen by the host's need."""
+"""Seconds of the idle kernel: the shortest, the first, before any is learned, and the longest. An iteration that takes
+longer to enqueue keeps the device busy itself."""
 
 TRIES = 3
-"""Warm-up iterations that decide: the first length, and if needed the longest twice, as a host may be interrupted once.
-"""
+"""Warm-up iterations that decide: one of the first length, two of the longest if needed, as hosts are interrupted."""
 
 _MARGIN = 3.0
 _SHRINK = 0.5
@@ -80,12 +80,12 @@ _MOST_CALIBRATIONS = 200
 
 
 class BusyStream:
-    """A kernel that runs idly until the host has enqueued an iteration.
+    """A kernel that idles on the device until the host has enqueued an iteration.
 
     Without it the first event lands on an idle stream, and a kernel of 10 us that takes the host 40 us to enqueue reads
-    50 us. Its length is learned from iteration to iteration. Where the iteration waits for the device, or takes the
-    host too long, no length is enough: there is none, and the host's time is measured too. That is decided once, after
-    a warm-up of at least :data:`TRIES` iterations: a series has the host in all its values or in none.
+    50 us. Its length is learned from iteration to iteration. If the iteration waits for the device, or takes the host
+    too long, no length is enough: no kernel is enqueued, and the host's time is included. That is decided once, after a
+    warm-up of at least :data:`TRIES` iterations, so that a series includes the host in all of its values or in none.
 
     ``occupy`` enqueues the kernel for so many seconds.
     """
@@ -101,7 +101,7 @@ class BusyStream:
             self._occupy(min(LONGEST_S, self._hold_s * iterations))
 
     def learn(self, host_s: float, *, was_enough: bool) -> None:
-        """Choose the next length, after an iteration that took the host so long to enqueue."""
+        """Choose the next length, after an iteration that took the host ``host_s`` seconds to enqueue."""
         if was_enough:
             self._least_s = min(self._least_s, host_s)
         if not self._hold_s:
@@ -110,18 +110,18 @@ class BusyStream:
             wanted_s = max(SHORTEST_S, _SHRINK * self._hold_s, _MARGIN * host_s)
         elif self._least_s < math.inf:
             wanted_s = max(2 * self._hold_s, _MARGIN * host_s)
-        else:  # the longest tells whether any length is enough
+        else:  # the longest shows whether any length is enough
             wanted_s = LONGEST_S
         self._hold_s = min(self._most_s, wanted_s)
 
-    def settle(self, iterations: int = 1) -> None:
-        """End the warm-up: decide for all further iterations, so many in one breath, whether there is a kernel."""
+    def end_warmup(self, iterations: int = 1) -> None:
+        """End the warm-up: decide whether further iterations, ``iterations`` per timing, are preceded by a kernel."""
         self._hold_s *= self._least_s * iterations < LONGEST_S
         self._most_s = min(LONGEST_S, _GROWTH * self._hold_s)
 
 
 def stream_occupier() -> Callable[[float], None]:
-    """What enqueues a kernel of so many seconds on the current stream."""
+    """A function that enqueues a kernel of so many seconds on the current stream."""
     rate = _rate_of(torch.cuda.current_device())
     return lambda seconds: occupy_stream(int(rate * seconds))
 
@@ -142,11 +142,11 @@ def _rate_of(device: int) -> float:
 
 
 def cycles_per_s(kernel_s: Callable[[int], float]) -> float:
-    """How fast the device counts at work: an idle card counts at a sixth of its clock at first.
+    """Cycles per second of the device at work: an idle card counts at a sixth of that at first.
 
-    Kernels run until two agree, and at least for as long as an idle card needs to notice that it has work; of two that
-    never agree the faster counts. ``kernel_s`` runs a kernel of so many cycles and returns its seconds; the first also
-    loads.
+    Kernels run until two in a row agree, and at least for as long as an idle card needs to speed up; of two that never
+    agree the faster counts. ``kernel_s`` runs a kernel of so many cycles and returns its seconds; the first call also
+    loads it.
     """
     worked_s, before_s = 0.0, math.inf
     for _ in range(_MOST_CALIBRATIONS):
@@ -166,20 +166,20 @@ def recorded() -> torch.cuda.Event:
 
 
 LEFT_SHARE, LEFT_S = 0.05, 20e-6
-"""The device may go on for this share of what was timed, or so long, when its clock stops."""
+"""Share of the timed seconds, or seconds, for which a device may still work when its timing ends."""
 
 
 class Stopwatch(Protocol):
     """Times what lies between its two methods."""
 
     def start(self, iterations: int = 1) -> None:
-        """So many iterations follow. Preparations are not timed."""
+        """Start a timing of so many iterations. Preparations are not timed."""
 
     def stop(self) -> float:
-        """Seconds of an iteration; of several their mean."""
+        """Seconds per iteration; the mean if there are several."""
 
-    def settle(self, iterations: int = 1) -> None:
-        """End the warm-up: from now on every value is measured alike, so many iterations at a time."""
+    def end_warmup(self, iterations: int = 1) -> None:
+        """End the warm-up: every further value is measured in the same way, with so many iterations each."""
 
 
 class HostStopwatch:
@@ -199,19 +199,19 @@ class HostStopwatch:
             self._delay.wait(self._mark, apart_s=apart_s)
         return (HostClock.perf_counter() - self._start - apart_s) / self._iterations
 
-    def settle(self, iterations: int = 1) -> None:
-        """It has one way only."""
+    def end_warmup(self, iterations: int = 1) -> None:
+        """Does nothing: the host measures in one way only."""
 
 
 class DeviceStopwatch:
-    """Times what the device does, with events on its current stream. The meter is told what the host did meanwhile.
+    """Times the device's work by events on its current stream. The meter notes the host's share.
 
-    ``align`` enqueues what ends on all ranks' devices together, ``occupy`` an idle kernel of so many seconds. A delay
-    is such a kernel behind what is timed: a share of the iteration before, as nobody waits to know how long this one
-    takes.
+    ``align`` enqueues an operation that ends on all ranks' devices together, ``occupy`` an idle kernel of so many
+    seconds. A delay is such a kernel after the timed work: a share of the iteration before, as nobody waits for this
+    one to end.
 
-    Work on a stream that the current one does not wait for is in no event: in the warm-up the whole device is waited
-    for after the clock, and once more, to know what that takes where nothing is left.
+    Work on a stream that the current one does not wait for is in no event. So the warm-up waits for the whole device
+    after each timing, and once more to measure a wait without work.
     """
 
     def __init__(self, meter: Meter, align: Callable[[], None], occupy: Callable[[float], None], delay: Delay) -> None:
@@ -252,8 +252,8 @@ class DeviceStopwatch:
             self._left_s.append((_synchronized() - _synchronized(), took_s))
         return took_s / self._iterations
 
-    def settle(self, iterations: int = 1) -> None:
-        self._busy.settle(iterations)
+    def end_warmup(self, iterations: int = 1) -> None:
+        self._busy.end_warmup(iterations)
         left_s, self._left_s = self._left_s, None
         if left_s and all(left > max(LEFT_S, LEFT_SHARE * took) for left, took in left_s):
             left, took = min(left_s)
@@ -277,13 +277,13 @@ class Steps(Protocol):
     times: list[float]
 
     def begin(self) -> None:
-        """A step begins."""
+        """Begin a step."""
 
     def pause(self) -> None:
-        """Let the step wait for the device, for reasons of ours: it enqueues nothing more."""
+        """Note that the step enqueues nothing more, before the plugin itself waits for the device."""
 
     def end(self, apart_s: float, *, ends_block: bool) -> None:
-        """End a step, without ``apart_s`` seconds. ``ends_block``: what follows must not run beside device work."""
+        """End a step, without ``apart_s`` seconds. ``ends_block``: what follows must not overlap with device work."""
 
 
 class HostSteps:
@@ -297,7 +297,7 @@ class HostSteps:
         self._watch.start()
 
     def pause(self) -> None:
-        """Nothing is enqueued."""
+        """Does nothing, as nothing is enqueued."""
 
     def end(self, apart_s: float, *, ends_block: bool) -> None:
         del ends_block
@@ -306,7 +306,7 @@ class HostSteps:
 
 
 class DeviceSteps:
-    """Steps in blocks: the device is waited for once, at the end of a block, whose steps all get their mean time."""
+    """Steps in blocks: the host waits for the device at the end of a block, whose steps all get their mean time."""
 
     def __init__(self, meter: Meter, synchronize: Callable[[], None], delay: Delay) -> None:
         self.times: list[float] = []

@@ -1,4 +1,4 @@
-"""Iterations: the loop around the body of a ``timed`` loop, in one of the modes of the clock."""
+"""The loop around the body of a ``timed`` loop, in each of its modes."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def time_iterations(
     iterations: int,
     before: Callable[[int], object] | None = None,
 ) -> Generator[int, None, tuple[list[float], Meter]]:
-    """Yield the index of each iteration, negative during warm-up; what happens until the next is timed.
+    """Yield the index of each iteration, negative during warm-up; the code that runs until the next one is timed.
 
     A collective call: every iteration, or batch, begins with an untimed barrier. ``graph`` captures one iteration,
     index 0, and replays it without the host's code. On CUDA a warm-up has at least :data:`TRIES` iterations. ``before``
     is called with the index before each barrier; with ``batch`` and ``graph`` in the warm-up only.
 
-    Returns the seconds of each timed iteration, or of one in each batch, and what they cost besides.
+    Returns the seconds of each timed iteration, or per iteration of each batch, and the meter.
     """
     meter = Meter(rank.delay)
     watch = _stopwatch(rank, meter)
@@ -63,7 +63,7 @@ def time_iterations(
     if rank.only_structure:
         iterations = min(iterations, MOST_OF_STRUCTURE)
     if mode != "graph":  # a replay takes the host another time than what is captured
-        watch.settle(max(batches(iterations)) if mode == "batch" else 1)
+        watch.end_warmup(max(batches(iterations)) if mode == "batch" else 1)
     if rank.profiler is not None:
         watch = rank.profiler.watch(watch, label)
     entered = rank.watch.entered()
@@ -161,7 +161,7 @@ def _replayed(rank: Member, watch: Stopwatch, meter: Meter, iterations: int) -> 
 
 
 def batches(iterations: int) -> list[int]:
-    """Lengths of the batches of so many iterations: as equal as possible, none shorter than asked for."""
+    """Batch lengths for so many iterations: as equal as possible, at least :data:`BATCH` unless there are fewer."""
     count = max(1, iterations // BATCH)
     return [iterations // count + (i < iterations % count) for i in range(count)]
 

@@ -1,8 +1,8 @@
-"""Every Python below a measured command starts with this: it notes the groups they join, and what ranks raise.
+"""Module that every Python below a measured command imports first: it notes joined groups, and what ranks raise.
 
-A command that gave up, or whose processes never met, ends like one that has done its work, and a pipe in a shell hides
-that ranks did not end well. Python imports a module of this name at its start, so that this folder on PYTHONPATH is
-enough. It may be any Python: only the standard library is used, and nothing may fail or be left on ``sys.path``.
+A command that gave up, or whose processes never met, ends like a successful one, and a pipe in a shell hides that ranks
+failed. Python imports a module of this name at its start, so that this folder on PYTHONPATH is enough. It may be any
+Python: only the standard library is used, and nothing may fail or be left on ``sys.path``.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _TARGET = "torch.distributed.distributed_c10d"
 _PLAN = "DISTBENCH_NOTES"  # as in ``records/launch_files.py``
 _LONGEST_ERROR = 300
 _OF_STARTERS = ("ChildFailedError", "ProcessRaisedException", "ProcessExitedException")
-"""What torchrun and ``torch.multiprocessing.spawn`` raise for a rank that ended badly."""
+"""Exceptions of torchrun and ``torch.multiprocessing.spawn`` for a rank that failed."""
 _SLOT = "DISTBENCH_SLOT"  # as in ``elastic/records.py``
 _LOOPBACK = "127.0.0.1"
 _PACKAGES = (".", "src", "lib", "python")  # where a repository has packages, as in ``worker/bodies.py``
 _tree = ""  # the other revision that this process runs, if any
 _WORKER = "DISTBENCH_WORKER"
-"""Set in what a worker of an elastic job starts, such as a data loader's processes: they are no workers."""
+"""Variable of all processes that a worker of an elastic job starts, such as a data loader's: they are no workers."""
 
 
 def _note(ranks: int) -> None:
-    """Leave a file: a group of so many ranks was joined; 0: torch.distributed was imported."""
+    """Leave a file that says that a group of so many ranks was joined; 0: torch.distributed was imported."""
     try:
         plan = os.environ[_PLAN]
         with open(os.path.join(os.path.dirname(plan), f"joined{ranks}"), "w"):
@@ -43,7 +43,7 @@ def _note(ranks: int) -> None:
 
 
 def _note_rank(who: str, what: str, error: str = "") -> None:
-    """Leave a line: a rank began, or what it raised (``RankNote`` in ``launch/controlled.py``)."""
+    """Append a line: a rank began, or what it raised (``RankNote`` in ``launch/controlled.py``)."""
     import json
     import time
 
@@ -69,7 +69,7 @@ def _note_what_it_raises() -> None:
         atexit.register(_note_copies, who)
     hook = sys.excepthook
 
-    def note_and_tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def note_and_show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         try:
             if rank is not None and not issubclass(kind, KeyboardInterrupt):
                 _note_rank(who, "raised", _in_words(kind, error, trace))
@@ -78,7 +78,7 @@ def _note_what_it_raises() -> None:
         finally:
             hook(kind, error, trace)
 
-    sys.excepthook = note_and_tell
+    sys.excepthook = note_and_show
 
 
 def _note_copies(who: str) -> None:
@@ -90,7 +90,6 @@ def _note_copies(who: str) -> None:
 
 
 def _in_words(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> str:
-    """``ValueError: bad batch (train.py:12)``."""
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     text = next((f": {line}" for line in str(error).splitlines() if line.strip()), "")
@@ -107,7 +106,7 @@ def _how_ranks_died(error: BaseException) -> str:
 
 
 def _note_moment(what: str) -> None:
-    """Leave a line: when a worker of an elastic job had come so far (``elastic/progress.py``)."""
+    """Append a line: when a worker of an elastic job reached a stage (``elastic/progress.py``)."""
     if os.environ.get(_WORKER) != str(os.getpid()):
         return
     import json
@@ -133,7 +132,7 @@ class _Finder:
     def find_spec(
         self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find the module as it would be found without us, and look at it when it has run."""
+        """Find the module as without this finder, and wrap its functions once it has run."""
         if name != _TARGET:
             return None
         import importlib.util
@@ -173,7 +172,7 @@ def _look_at(module: Any) -> None:
 
 
 def _close_doors(module: Any) -> None:
-    """Let the store that rank 0 makes listen where all are told to meet: torch's own does on every interface."""
+    """Let rank 0's store listen on the address where ranks meet only: torch's own listens on every interface."""
     import functools
     import socket
 
@@ -196,7 +195,7 @@ def _close_doors(module: Any) -> None:
 
 
 def _enter_tree() -> None:
-    """Import what is installed in the working tree from this side's tree, as ``take_path`` in ``worker/process.py``."""
+    """Import from this side's tree what is installed in the working tree, as ``take_path`` in ``worker/process.py``."""
     import json
 
     try:
@@ -211,8 +210,8 @@ def _enter_tree() -> None:
     own = [tree, *([sys.prefix] if sys.prefix.startswith(f"{foreign}/") else [])]  # a virtual environment in it stays
 
     def there(folder: str) -> str:
-        is_moved = f"{folder}/".startswith(f"{foreign}/") and not f"{folder}/".startswith(tuple(f"{o}/" for o in own))
-        return tree + folder[len(foreign) :] if is_moved else folder
+        is_foreign = f"{folder}/".startswith(f"{foreign}/") and not f"{folder}/".startswith(tuple(f"{o}/" for o in own))
+        return tree + folder[len(foreign) :] if is_foreign else folder
 
     global _tree
     _tree = tree

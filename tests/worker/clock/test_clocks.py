@@ -156,7 +156,7 @@ def test_some_iterations_teach_how_long_it_takes(host_s: float) -> None:
 def test_where_it_does_not_help_it_is_given_up_before_anything_is_measured(loop: Loop, warmup: int) -> None:
     """Values with and without the host's time in one series are of two kinds."""
     loop.run(warmup)
-    loop.busy.settle()
+    loop.busy.end_warmup()
     held = len(loop.held)
     loop.run(50)
 
@@ -221,7 +221,7 @@ def test_each_iteration_has_its_cpu_time_and_its_waits_or_of_several_their_mean(
     meter.note(host_s=0.5, exposed=1.0)
 
     assert 0.001 <= meter.cpu_s[0] < 0.01
-    assert meter.witnesses() == {"cpu_s": meter.cpu_s, "waits": meter.waits, "host_s": [0.5], "exposed": [1.0]}
+    assert meter.signals() == {"cpu_s": meter.cpu_s, "waits": meter.waits, "host_s": [0.5], "exposed": [1.0]}
 
 
 def test_a_step_that_waits_for_its_device_shows_it_in_the_phase_that_waits(cuda: VirtualCuda) -> None:
@@ -289,7 +289,7 @@ def test_how_long_the_device_is_held_follows_the_host_as_far_as_it_helps() -> No
     # 5 ms are covered, twenty times as much in one breath is not
     loop = Loop(5e-3)
     loop.run(5)
-    loop.busy.settle(20)
+    loop.busy.end_warmup(20)
     loop.busy.hold(20)
 
     assert len(loop.held) == 5
@@ -298,7 +298,7 @@ def test_how_long_the_device_is_held_follows_the_host_as_far_as_it_helps() -> No
     # A loop that begins to wait after its warm-up costs little, and counts in one way
     loop = Loop(1e-4)
     loop.run(10)
-    loop.busy.settle()
+    loop.busy.end_warmup()
     held = len(loop.held)
     loop.waits = True
     loop.run(50)
@@ -313,7 +313,7 @@ def test_a_slow_first_iteration_is_no_reason_to_give_up(warmup: int) -> None:
     loop.run(1)
     loop.host_s = 4e-5
     loop.run(warmup - 1)
-    loop.busy.settle()
+    loop.busy.end_warmup()
 
     assert all(loop.run(20))
 
