@@ -1,4 +1,4 @@
-"""What people read of a run; here lines for a terminal, and tables of texts.
+"""What people read of a run; in this module, lines for a terminal and tables of texts.
 
 Text from tests, ranks and files must not move the cursor, recolour or reorder anything, nor begin a line that a CI
 system takes for a command.
@@ -18,7 +18,7 @@ _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Control characters, invisible format characters (bidirectional overrides), surrogates, foreign line ends."""
 
 _COMMAND = re.compile(r"^\s*(?=::)|(?<=#)(?=#(?:vso|teamcity)?\[)")
-"""What CI systems act on: ``::error::`` where a line begins, ``##[error]`` wherever it stands."""
+"""What CI systems interpret: ``::error::`` at the beginning of a line, ``##[error]`` anywhere."""
 
 
 def escape(text: str) -> str:
@@ -38,7 +38,7 @@ _FORMULA = re.compile(r"[=+\-@\t＝＋－＠]")  # noqa: RUF001 spreadsheets tak
 
 
 def escape_cell(text: str) -> str:
-    """As :func:`escape`, of a text in a CSV file: a spreadsheet takes ``'=1`` for a text, and ``=1`` for a formula."""
+    """:func:`escape` for a CSV file, where a spreadsheet takes ``=1`` for a formula, and ``'=1`` for a text."""
     line = escape(text)
     if _FORMULA.match(line):
         try:
@@ -49,19 +49,19 @@ def escape_cell(text: str) -> str:
 
 
 def escape_lines(text: str) -> str:
-    """As :func:`escape`, of a text that has lines on purpose, such as a traceback: each is made safe by itself."""
+    """:func:`escape` for a text with line breaks on purpose, such as a traceback: each line is escaped by itself."""
     return "\n".join(map(escape, text.split("\n")))
 
 
 class Line(NamedTuple):
-    """One line, and what it says: a colour may show that, and no text depends on the colour."""
+    """One line of text and its severity, which may colour it; no text depends on the colour."""
 
     text: str
     severity: Severity = "plain"
 
 
 def lines_of(findings: Iterable[Finding]) -> list[Line]:
-    """A line for each, with its mark."""
+    """One line per finding, with its mark."""
     return [Line(f"{found.row.mark} {found.reason}".lstrip(), found.severity) for found in findings]
 
 
@@ -88,12 +88,12 @@ _MARKUP = re.compile(
 
 
 def escape_markdown(text: str) -> str:
-    """Text that cannot leave its line or table cell nor become markup, and reads as it is once rendered."""
+    """Escape text so that it stays in its line or table cell, is no markup, and reads the same once rendered."""
     return _MARKUP.sub(_disarm, "".join(c if c.isprintable() else " " for c in text))
 
 
 def _disarm(found: re.Match[str]) -> str:
-    """An entity is never taken for the sign it stands for; an empty comment keeps apart what would become a link."""
+    """Replace a sign by an entity, which is no markup, or put an empty comment after a sign that would begin a link."""
     sign = found[0]
     if sign[0] in "@#:wW":
         return f"{sign}<!-- -->"
@@ -101,7 +101,7 @@ def _disarm(found: re.Match[str]) -> str:
 
 
 def table_head(header: Sequence[str], *, left: int) -> list[str]:
-    """The first two lines of a table: the first ``left`` columns to the left, the others to the right."""
+    """The first two lines of a Markdown table: the first ``left`` columns to the left, the others to the right."""
     return [row_line(header), "|" + "|".join("---" if i < left else "---:" for i in range(len(header))) + "|"]
 
 

@@ -1,4 +1,4 @@
-"""The formats a run, or a table of it, can be written in: a new format is one row here.
+"""The formats that a run, or a table of it, can be written in: a new format is one row here.
 
 On GitHub Actions a run is a table in the job summary, a comment, and annotations on the lines of failed tests.
 """
@@ -35,7 +35,7 @@ MAX_ANNOTATIONS = 9  # GitHub shows ten of a kind per step; the tenth says how m
 MAX_COMMENT_BYTES = 60 * 1024  # GitHub refuses a comment above 64 KiB
 
 COMMENT_MARK = "<!-- distbench -->"
-"""The first line of a comment: by it the next run finds the one that it has to replace."""
+"""The first line of a comment, by which the next run finds the comment that it replaces."""
 
 _NO_BASELINE = frozenset({"no-baseline", "within-bound", "bound"})
 
@@ -47,7 +47,7 @@ _SHOWN_CASES = 50  # of those that failed, and of flaky ones, above the table
 def append_summary(path: Path, results: Sequence[CaseResult], *, besides: int = 0) -> None:
     """Append a Markdown table to the step's summary file, failures first, cut below GitHub's limit.
 
-    In one piece: of two runs that append at once neither cuts into the other's table.
+    It is written in one piece, so that two runs that append at once do not mix.
     """
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644), "ab", 0) as file:
         room = MAX_SUMMARY_BYTES - os.fstat(file.fileno()).st_size
@@ -55,7 +55,7 @@ def append_summary(path: Path, results: Sequence[CaseResult], *, besides: int = 
 
 
 def summary(results: Sequence[CaseResult], head: str, *, max_bytes: int, commands: Sequence[str] = ()) -> str:
-    """Each case that failed once, with its numbers, then commands and all other numbers folded.
+    """A Markdown summary: failed cases with their numbers, then commands, and all other numbers folded.
 
     Rows that do not fit are counted below their table.
     """
@@ -101,7 +101,7 @@ def _verdict(row: OfCase) -> str:
 
 
 def _change(row: OfCase) -> str:
-    """Of the communication what changed in it, else the change of a number."""
+    """The differences of a changed communication, else the change of a number."""
     _, verdict = row
     return and_more(verdict.differences) if verdict.code == "communication" and verdict.differences else change(verdict)
 
@@ -110,11 +110,11 @@ _OF_VERDICTS = {column.name: column for column in VERDICTS.columns}
 _FIRST: list[Column[OfCase]] = [Column("verdict", str, "verdict", _verdict), Column("ratio", str, "change", _change)]
 _NAMES = ("metric", "test", "current", "baseline", "threshold", "mde", "launches")
 _COLUMNS = [*_FIRST, *(_OF_VERDICTS[name] for name in _NAMES)]
-"""Of a table on GitHub, where a narrow window shows the first ones."""
+"""Columns of a table on GitHub, the most important first, for narrow windows."""
 
 
 def _fitting(rows: Sequence[OfCase], room: int) -> list[str]:
-    """A table of the rows that fit; of several that follow each other the first has the name of the test."""
+    """A table of the rows that fit; of consecutive rows of a test, only the first names it."""
     made = table_of_rows(rows, _COLUMNS)
     test = [column.name for column in _COLUMNS].index("test")
     texts = [
@@ -130,11 +130,11 @@ def _fitting(rows: Sequence[OfCase], room: int) -> list[str]:
 
 
 def write_comment(record: RunRecord, out: BinaryIO) -> None:
-    """With the commit, on GitHub the run that measured it, and folded what runs each red case again, and accepts it."""
+    """Write a comment: summary, commit, link to the run on GitHub, and folded commands that run or accept red cases."""
     names = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID")
     server, repository, run = (os.environ.get(name, "") for name in names)
     link = f"[this run]({server}/{repository}/actions/runs/{run})" if server and repository and run else ""
-    told = ", ".join(filter(None, [record.commit and f"commit {escape_markdown(record.commit[:10])}", link]))
+    source = ", ".join(filter(None, [record.commit and f"commit {escape_markdown(record.commit[:10])}", link]))
     commands = []
     for result in [r for r in record.results if r.outcome in ("failed", "advisory")][:_SHOWN_COMMANDS]:
         command = again(result, record)
@@ -142,7 +142,7 @@ def write_comment(record: RunRecord, out: BinaryIO) -> None:
     code = [f"    {escape(command)}" for command in commands if command]  # indented: nothing in it is markup
     folded = _folded("Run again, or accept as the new baseline", code) if code else []
     text = summary(record.results, headline_of(record), max_bytes=MAX_COMMENT_BYTES, commands=folded)
-    out.write(f"{COMMENT_MARK}\n{text}{told and f'Measured: {told}'}\n".encode())
+    out.write(f"{COMMENT_MARK}\n{text}{source and f'Measured: {source}'}\n".encode())
 
 
 def _list(texts: Sequence[str]) -> list[str]:
@@ -212,14 +212,14 @@ def _property(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """A way to write a run.
+    """A format for a run.
 
     Attributes:
-        write: a run into a file, with its tables by name: all that have rows, or the one that was asked for.
-        is_whole: whether it is of the whole run; else of one table, which ``--table`` names.
-        opens_in: what shows the file, for people; empty: they know.
-        needs: what a run has to have, for people; empty: every run can be written.
-        left_out: the judged numbers of a run that it cannot hold, with the reason of each.
+        write: writes a run into a file, with its tables by name: all that have rows, or the requested one.
+        is_whole: it holds the whole run, else one table, which ``--table`` names.
+        opens_in: the program that opens the file, as shown to users, or "" if they know.
+        needs: what a run must have to be written, as shown to users, or "" for nothing.
+        left_out: returns the judged numbers of a run that the format cannot hold, with reasons.
     """
 
     write: Callable[[RunRecord, Mapping[str, DataTable], BinaryIO], None]
@@ -260,7 +260,7 @@ TABLE_FORMATS: dict[str, Callable[[DataTable, BinaryIO], None]] = {
     "csv": write_csv,
     "parquet": write_parquet,
 }
-"""Those of a table, whether it is of a run or of many."""
+"""Formats of a table, whether it is of one run or of many."""
 
 BINARY = ("parquet",)  # those of them that are no text
 
@@ -279,14 +279,14 @@ FORMATS: Table[str, Format] = Table(
         ),
     },
 )
-"""By the name that ``--format`` takes."""
+"""Formats by the name that ``--format`` takes."""
 
 
 def write_as(name: str, record: RunRecord, tables: Mapping[str, DataTable], out: BinaryIO) -> None:
     """Write a run in a format: a row of :data:`FORMATS`.
 
     Raises:
-        TableError: the run holds what the format cannot tell of: no run wrote such a record, or not of this version.
+        TableError: the format cannot describe the run, as its record is damaged or of another version.
     """
     try:
         FORMATS[name].write(record, tables, out)

@@ -1,7 +1,7 @@
-"""What a terminal shows of a run: what is not as it should be, counts, how sensitive it was, and what to do next.
+"""What a terminal shows of a run: what failed or is unclear, counts, the sensitivity, and what to do next.
 
 Rows are for numbers that failed, are missing or inconclusive; all else is counted, on one screen unless -v asks for all
-of it. The last line is the whole run in one sentence. What the counts and the sentence call things is a table.
+of it. The last line is the whole run in one sentence. One table has the words of counts and sentence.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def summary_lines(
     folder: Path,
     took_s: float | None = None,
 ) -> list[Line]:
-    """What a run has found: on one screen unless -v asks for all of it. The sentence that ends it is apart."""
+    """The results of a run, on one screen unless -v asks for all; the sentence that ends it is separate."""
     compared = [r for r in results if r.update in ("", "completed") and r.verdicts]
     updated = [r for r in results if r.update]
     lines: list[Line] = []
@@ -63,13 +63,15 @@ def summary_lines(
             lines += [Line(f"{result.case.title}  {how}"), *case_table(result, show_all=True), Line("")]
     elif verbosity == 0 and compared and not any(r.control for r in results):
         lines += rows(compared)
-    undecided, told = inconclusive(compared) if verbosity == 0 else ([], [])
+    undecided, explained = inconclusive(compared) if verbosity == 0 else ([], [])
     if results:
         lines += [*counts(results, took_s=took_s), *undecided]
     lines += lines_of(r for r in remarks if r.code == "learning" or (r.code == "learning-known" and verbosity > 0))
-    lines += _told(compared, lambda v: v.row.is_told and v not in told, by_text=verbosity > 0)
+    lines += _not_judged(compared, lambda v: v.row.is_told and v not in explained, by_text=verbosity > 0)
     besides = [r for r in updated if r.update != "completed"]
-    lines += _told(besides, lambda v: v.is_undecided and METRIC_KINDS[v.better].is_of_training, by_text=verbosity > 0)
+    lines += _not_judged(
+        besides, lambda v: v.is_undecided and METRIC_KINDS[v.better].is_of_training, by_text=verbosity > 0
+    )
     lines += run_lines(results, remarks)
     found = {verdict.code for result in compared for verdict in result.verdicts if verdict.is_judged}
     asked = [code for code, row in REASONS.items() if code in found and (row.fails or row.is_told)]
@@ -83,7 +85,7 @@ def summary_lines(
 
 
 def run_lines(results: Sequence[CaseResult], remarks: Sequence[Finding]) -> list[Line]:
-    """What is said of a run as a whole, and of no case of it."""
+    """Lines about a run as a whole."""
     nothing = judged_nothing(results) if results else ""
     noted = [Line(nothing, "doubt")] if nothing else []
     return [
@@ -94,9 +96,9 @@ def run_lines(results: Sequence[CaseResult], remarks: Sequence[Finding]) -> list
 
 
 def judged_nothing(results: Sequence[CaseResult]) -> str:
-    """That a run compared nothing exactly, why, and the next step: baselines of other software, or no test ran here.
+    """Why a run compared nothing exactly, with the next step: baselines of other software, or no test ran here.
 
-    Empty where it did; noise, and baselines that are not there, have lines of their own.
+    It is "" if the run did compare; noise and missing baselines have their own lines.
     """
     judged = [(r, v) for r in results for v in r.verdicts if v.is_judged]
     if not results:
@@ -118,7 +120,7 @@ def judged_nothing(results: Sequence[CaseResult]) -> str:
 
 
 def ending_lines(record: RunRecord) -> list[Line]:
-    """What is to be known of a run before anything that it measured: why that may not be all."""
+    """Lines that precede all results of a run: why they may be incomplete."""
     lines = []
     if record.was_interrupted:
         lines.append("pytest was interrupted: what would have come later is not here")
@@ -146,7 +148,7 @@ def unused_lines(unused: Sequence[EntryName], *, pruned: bool) -> list[Line]:
 def missing_lines(
     missing: Mapping[EntryName, str], results: Sequence[CaseResult], *, folder: Path, fails: bool
 ) -> list[Line]:
-    """What to do with baselines whose test is gone: by what a move is told of each."""
+    """Lines on baselines whose test is gone, with commands that move or delete them; ``missing``: name -> old test."""
     if not missing:
         return []
     sign = "x" if fails else "?"
@@ -166,19 +168,19 @@ def missing_lines(
 
 
 def interrupted_lines(results: Sequence[CaseResult], *, running: int, left: int, command: str) -> list[Line]:
-    """What an update that was interrupted has stored, and how it is continued; without a command nothing does.
+    """What an interrupted update has stored, and ``command``, which continues it; without one nothing does.
 
-    Several tests may be running under pytest-xdist; those that are left are told as far as they had been collected.
+    Several tests may be running under pytest-xdist; those left are counted as far as they were collected.
     """
     stored = sum(result.is_written for result in results)
-    told = f"interrupted: {counted(stored, 'case')} {'is' if stored == 1 else 'are'} stored"
+    text = f"interrupted: {counted(stored, 'case')} {'is' if stored == 1 else 'are'} stored"
     if running:
-        told += f", and nothing of the {plural(running, 'test')} that {_were(running)} running"
+        text += f", and nothing of the {plural(running, 'test')} that {_were(running)} running"
     elif not results:
-        told = "interrupted before the first test: nothing is stored"
-    told += f"; {left} {_were(left)} to follow" if left else ""
+        text = "interrupted before the first test: nothing is stored"
+    text += f"; {left} {_were(left)} to follow" if left else ""
     then = f"continue with:  {command}" if command else "the same command measures all of them again"
-    return [Line(told, "doubt"), Line(then, "doubt")] if command or running or results else [Line(told, "doubt")]
+    return [Line(text, "doubt"), Line(then, "doubt")] if command or running or results else [Line(text, "doubt")]
 
 
 def trace_lines(result: CaseResult) -> list[Line]:
@@ -194,8 +196,8 @@ def _were(number: int) -> str:
     return "was" if number == 1 else "were"
 
 
-def _told(results: Sequence[CaseResult], is_asked: Callable[[Finding], bool], *, by_text: bool) -> list[Line]:
-    """What was not judged and why: a line per reason, or per text of it, numbers aside, however many cases it is of."""
+def _not_judged(results: Sequence[CaseResult], is_asked: Callable[[Finding], bool], *, by_text: bool) -> list[Line]:
+    """What was not judged and why: one line per reason, or per text of it without numbers, for any number of cases."""
     asked = [
         (result, verdict)
         for result in results
@@ -215,7 +217,7 @@ def _told(results: Sequence[CaseResult], is_asked: Callable[[Finding], bool], *,
 
 
 def updated_lines(results: Sequence[CaseResult], folder: Path) -> list[Line]:
-    """What an update made of the baselines; nothing where the run was none."""
+    """The changes that an update made to baselines, or [] without an update."""
     results = [r for r in results if r.update]
     if not results:
         return []
@@ -237,8 +239,8 @@ def updated_lines(results: Sequence[CaseResult], folder: Path) -> list[Line]:
             if old is None:
                 note = "changed" if verdict.code == "communication" else "new"
             then, now = (quantity(value, verdict.unit) for value in (old, verdict.current))
-            moved = format_change(verdict.current / old) if old and verdict.current is not None else ""
-            rows.append((name, metric_text(verdict), then, "->", now, moved, note))
+            change_text = format_change(verdict.current / old) if old and verdict.current is not None else ""
+            rows.append((name, metric_text(verdict), then, "->", now, change_text, note))
             name = ""
     if rows:
         head = ("test", "metric", "old", "", "new", "change", "")
@@ -250,10 +252,10 @@ def updated_lines(results: Sequence[CaseResult], folder: Path) -> list[Line]:
         if len(result.launches) < usual and any(v.is_noisy for v in _written(result)):
             few.append(result)
     if few:
-        told = (
+        stored_few = (
             f"{counted(len(few), 'case')} stored with fewer than {FEWEST_LAUNCHES} launches: their noise is not known"
         )
-        lines.append(Line(f"? {told}, later runs can hardly judge against them", "doubt"))
+        lines.append(Line(f"? {stored_few}, later runs can hardly judge against them", "doubt"))
     lines += map(Line, sensitivity_lines([(r.case.title, r.recorded) for r in stored if r.recorded is not None]))
     return [*lines, Line(f"review with: distbench baseline diff --baselines {folder}")]
 
@@ -275,11 +277,11 @@ STATES = {
     "passed": ("passed", "passed"),
     "measured": ("measured, not judged", "measured"),
 }
-"""What a case is counted as, the most severe first: the words after the number in the list, and in the sentence."""
+"""States of a case, the most severe first -> its words after the number in the list, and in the sentence."""
 
 
 def rows(results: Sequence[CaseResult]) -> list[Line]:
-    """A row for each number that is not as it should be, the sizes of a sweep by those that tell it."""
+    """A row for each number that failed or is unclear; a sweep is represented by its telling sizes."""
     found = []
     for result in results:
         is_asked = result.outcome == "failed" and not any(v.is_failure for v in result.verdicts)
@@ -300,8 +302,8 @@ def rows(results: Sequence[CaseResult]) -> list[Line]:
         texts.append(("A" if is_advisory else first, name, *rest, verdict.kind))
     head, *lines = layout((mark, "test", *headings, "verdict"), texts, left=3)
     more = [f"  {len(found) - len(shown)} more (-v shows all)"] if len(found) > len(shown) else []
-    told = [Line(text, v.row.severity) for text, (_, v) in zip(lines, shown, strict=True)]
-    return [Line(head), *told, *map(Line, [*note, *more])]
+    marked = [Line(text, v.row.severity) for text, (_, v) in zip(lines, shown, strict=True)]
+    return [Line(head), *marked, *map(Line, [*note, *more])]
 
 
 def counts(results: Sequence[CaseResult], *, took_s: float | None) -> list[Line]:
@@ -318,8 +320,8 @@ def counts(results: Sequence[CaseResult], *, took_s: float | None) -> list[Line]
         if cases := groups.get(state):
             names = list(dict.fromkeys(r.case.title for r in cases))
             more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-            told = {"failed": _why(cases), "passed": _compared(cases)}.get(state)
-            what = told or ", ".join(names[:_NAMES]) + more
+            reason = {"failed": _why(cases), "passed": _compared(cases)}.get(state)
+            what = reason or ", ".join(names[:_NAMES]) + more
             lines.append(Line(f"{len(cases):5d} {plural(len(cases), 'case')} {words}{what and f': {what}'}"))
     # How many suspicious timings interleaved A/B has cleared, and what that took.
     cleared = [r.confirmation for r in results if r.confirmation and any(v.code == "cleared" for v in r.verdicts)]
@@ -347,8 +349,8 @@ def _compared(results: Sequence[CaseResult]) -> str:
         "timings": any(is_clock(v, v.unit) for v in judged),
     }
     parts = [(exact, "unchanged"), (noisy, "within their thresholds")]
-    told = [([word for word, has in names.items() if has], what) for names, what in parts]
-    lists = [(" and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]])), what) for words, what in told]
+    named = [([word for word, has in names.items() if has], what) for names, what in parts]
+    lists = [(" and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]])), what) for words, what in named]
     return "; ".join(f"{words} {what}" for words, what in lists if words)
 
 
@@ -368,7 +370,7 @@ _SENTENCES = {
     "more memory": "more memory is needed",
     "slower": "a timing regressed",
 }
-"""Why a case failed -> the same with a verb; what is not here has one."""
+"""Why a case failed -> the same with a verb; other reasons have one already."""
 
 
 def in_words(results: Sequence[CaseResult]) -> str:
@@ -381,15 +383,15 @@ def in_words(results: Sequence[CaseResult]) -> str:
         return f"{_reasons(f'{len(failed)} {of} failed', failed)}{(advisory and f'; {len(advisory)} {would}') or ''}"
     states = Counter(map(state_of, results))
     others = [(states["inconclusive"], "inconclusive"), (states["new"], "without a baseline")]
-    told = _reasons(f"{len(advisory)} {of} {would}", advisory) if advisory else f"none {of} failed"
-    return ", ".join([told, *(f"{number} {words}" for number, words in others if number)])
+    outcome = _reasons(f"{len(advisory)} {of} {would}", advisory) if advisory else f"none {of} failed"
+    return ", ".join([outcome, *(f"{number} {words}" for number, words in others if number)])
 
 
 def headline(results: Sequence[CaseResult], *, besides: int = 0, was_interrupted: bool = False) -> str:
-    """The first line of a report: what became of the cases, after what else became of the run."""
+    """The first line of a report: other failures of the run, then what became of the cases."""
     noun = f"other {plural(besides, 'test')} or {plural(besides, 'module')}"
-    told = ["interrupted"] * was_interrupted + [f"{besides} {noun} failed"] * bool(besides)
-    return ", ".join([*told, in_words(results)] if results or not told else told)
+    first = ["interrupted"] * was_interrupted + [f"{besides} {noun} failed"] * bool(besides)
+    return ", ".join([*first, in_words(results)] if results or not first else first)
 
 
 def _reasons(count: str, failed: Sequence[CaseResult]) -> str:
@@ -402,13 +404,13 @@ def _reasons(count: str, failed: Sequence[CaseResult]) -> str:
         groups.setdefault(" and ".join(_SENTENCES.get(words, words) for words in why), []).append(result)
     if len(groups) == 1 and len(failed) > 1:
         return f"{count}: {next(iter(groups))} in {'both' if len(failed) == 2 else f'all {len(failed)}'}"
-    told = [f"{text} in {found[0].case.title if len(found) == 1 else len(found)}" for text, found in groups.items()]
-    more = f"; {len(told) - _NAMES} other reasons" if len(told) > _NAMES else ""
-    return f"{count}: {'; '.join(told[:_NAMES])}{more}"
+    reasons = [f"{text} in {found[0].case.title if len(found) == 1 else len(found)}" for text, found in groups.items()]
+    more = f"; {len(reasons) - _NAMES} other reasons" if len(reasons) > _NAMES else ""
+    return f"{count}: {'; '.join(reasons[:_NAMES])}{more}"
 
 
 def inconclusive(results: Sequence[CaseResult]) -> tuple[list[Line], list[Finding]]:
-    """The first case that noise leaves undecided, with its numbers and what to do; and all verdicts that this is of."""
+    """Lines on the first case that noise leaves undecided, with numbers and advice; and all such verdicts."""
     open_ones = [
         (r, v)
         for r in results
@@ -425,11 +427,11 @@ def inconclusive(results: Sequence[CaseResult]) -> tuple[list[Line], list[Findin
         floor = verdict.facts.get("noise_floor")
         noise = f"; A/A (noise floor): {abs(float(floor)) * 100:.1f} %" if floor is not None else ""
         pairs = f"{verdict.launches} pairs in {about(turns.took_s)}"
-        told = f"    A/B with {turns.revision}, {pairs}: candidate {numbers}{noise}"
+        numbers_line = f"    A/B with {turns.revision}, {pairs}: candidate {numbers}{noise}"
     elif result.reference.kind == "paired":
-        told = f"    A/B with {result.reference.name}, {counted(verdict.launches, 'pair')}: candidate {numbers}"
+        numbers_line = f"    A/B with {result.reference.name}, {counted(verdict.launches, 'pair')}: candidate {numbers}"
     else:
-        told = f"    {numbers} by the stored baseline, {counted(verdict.launches, 'launch')}"
+        numbers_line = f"    {numbers} by the stored baseline, {counted(verdict.launches, 'launch')}"
     with_all = f"with {LAST_LOOK} pairs a slowdown of" if verdict.statistic.startswith("A/B") else "a slowdown of"
     what = "pair" if verdict.statistic.startswith("A/B") else "launch"
     used_up = f"{counted(verdict.launches, what)} {'is' if verdict.launches == 1 else 'are'} the most that a run makes"
@@ -445,7 +447,7 @@ def inconclusive(results: Sequence[CaseResult]) -> tuple[list[Line], list[Findin
     busy = f" (other processes used {used[0]:.1f} of {used[1]} cores)" if used is not None else ""
     lines = [
         f"? {result.case.title} {metric_text(verdict)}{more}: code and noise cannot be told apart ({verdict.code})",
-        told,
+        numbers_line,
         f"    {mde}stopped because {used_up}",
         *(["    give it time:     --distbench-confirm=auto:300"] if result.reference.kind == "stored" else []),
         *([f"    quieter machine:  distbench doctor{busy}"] if used is None or used[0] >= _BUSY_CORES else []),
@@ -459,17 +461,16 @@ def inconclusive(results: Sequence[CaseResult]) -> tuple[list[Line], list[Findin
 _BUSY_CORES = 0.1  # that other processes used: below it there is nothing to end
 
 _NOISE = ("noise", "launches-used-up", "machine-busy", "not-confirmed")
-"""Reasons that more time, a quieter machine or a longer loop mend."""
+"""Reasons that more time, a quieter machine or a longer loop resolve."""
 
 
 def load(results: Iterable[CaseResult]) -> tuple[float, int] | None:
-    """Cores that other processes used, and how many there are; None: nobody looked."""
+    """Cores that other processes used (median), and the number of cores, or None if unknown."""
     used = [(x.foreign_cores, r.environment.cores) for r in results for x in r.launches if x.foreign_cores is not None]
     return (statistics.median(cores for cores, _ in used), used[0][1]) if used else None
 
 
 def _most_recorded(result: CaseResult) -> int:
-    """Launches that an update makes of a case at most, unless it is told otherwise."""
     return _RECORDED if any(v.is_judged and v.is_noisy for v in result.verdicts) else FEWEST_EXACT
 
 
@@ -477,8 +478,8 @@ def next_steps(results: Sequence[CaseResult], commands: Mapping[str, str]) -> li
     """How cases without a baseline get one, how long that takes at most, and what else there is.
 
     Args:
-        commands: what to type: ``record`` the cases without a baseline, ``keep`` what was recorded, or compare
-            ``against`` a branch; what cannot be done is left out.
+        commands: commands to type: ``record`` the cases without a baseline, ``keep`` what was recorded, or compare
+            ``against`` a branch; impossible ones are absent.
     """
     without = [r for r in results if r.reference.kind == "stored" and r.lacks_baseline]
     if not without:
@@ -509,11 +510,11 @@ def sentence(results: Sequence[CaseResult], *, missing: int = 0, where: str = ""
     groups = grouped((STATES[state_of(result)][1], result) for result in results)
     order = sorted(groups, key=[words for _, words in STATES.values()].index, reverse=True)
     parts = []
-    for told in order:
-        cases = groups[told]
-        why = _why(cases) if told == "FAILED" else ""
-        why = "passes; --distbench-strict fails it" if told == "INCONCLUSIVE" else why
-        parts.append(f"{len(cases)} {told}{why and f' ({why})'}")
+    for words in order:
+        cases = groups[words]
+        why = _why(cases) if words == "FAILED" else ""
+        why = "passes; --distbench-strict fails it" if words == "INCONCLUSIVE" else why
+        parts.append(f"{len(cases)} {words}{why and f' ({why})'}")
     parts += [f"{counted(missing, 'baseline')} WITHOUT A TEST"] if missing else []
     text = f"{counted(len(results), 'case')}: {', '.join(parts)}"
     severity = "failure" if missing or "FAILED" in groups else "doubt" if "INCONCLUSIVE" in groups else "plain"
@@ -521,7 +522,7 @@ def sentence(results: Sequence[CaseResult], *, missing: int = 0, where: str = ""
 
 
 def on_one_screen(lines: Sequence[Line], last: Sequence[Line]) -> list[Line]:
-    """The lines, no longer and no more of them than a screen has room for; ``last`` stands in any case, whole."""
+    """The lines, wrapped and cut to what one screen holds; ``last`` is shown in any case, completely."""
     room = MOST_LINES - len(last) - 1  # for the sentence
     wrapped = [part for line in lines for part in _wrapped(line)]
     more = len(wrapped) - room + 1

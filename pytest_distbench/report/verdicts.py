@@ -1,7 +1,7 @@
-"""What is said of a case: its table for a terminal, the text of its failed test, and its numbers for other reports.
+"""Texts of a case: its table for a terminal, the text of its failed test, and its numbers for other reports.
 
-The text of a failed test stands below the line that says what decided, whatever the case was compared with. Of a failed
-launch the culprit comes first, then what each rank left behind, and how to run it again.
+The text of a failed test follows the line that says what decided, whatever the case was compared with. For a failed
+launch the root cause comes first, then what each rank left behind, and how to run it again.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _CONTROL_HEADER = ("", "test", "metric", "slowdown", "injected", "measured", "la
 
 
 class CaseText(NamedTuple):
-    """How cases of a kind are told, where a list of their metrics does not do.
+    """Texts of a kind of case for which a list of its metrics is not enough.
 
     Attributes:
         is_of: whether a case is of the kind.
-        choose: the findings that stand for its judged ones where they are too many.
-        table: its lines, where a row is more than a metric; takes ``show_all`` as :func:`case_table`.
-        remarks: what is said below the table of any case.
+        choose: returns the findings to show, of the judged ones, if those are too many.
+        table: returns the case's lines if a row is more than a metric, with ``show_all`` as in :func:`case_table`.
+        remarks: returns lines to show below the table of any case.
     """
 
     is_of: Callable[[CaseResult], bool]
@@ -67,7 +67,7 @@ def _text_of(result: CaseResult) -> CaseText | None:
 
 
 def case_how(result: CaseResult) -> str:
-    """How its ranks ran: ``2 ranks forked with torch loaded, gloo``."""
+    """How the ranks of a case ran: ``2 ranks forked with torch loaded, gloo``."""
     under = result.case.conditions
     ranks = f"{counted(under.world_size, 'rank')} {how_started(under.launcher)}"
     return ", ".join(filter(None, [ranks, under.backend]))
@@ -88,25 +88,25 @@ def case_table(result: CaseResult, *, show_all: bool) -> list[Line]:
 
 
 def remarks_of(result: CaseResult) -> list[Line]:
-    """What is said of a case below its table."""
+    """Lines below the table of a case."""
     return [line for text in CASE_TEXTS.values() for line in text.remarks(result)]
 
 
 def measured(launches: Iterable[LaunchRecord]) -> list[Finding]:
-    """What was measured in a case without verdicts: of each metric the number that would be judged."""
+    """Metrics of a case without verdicts, each with the number that would be judged."""
     found = grouped((m.key, m) for launch in launches for m in launch.measurements if m.value is not None)
     return [unjudged(samples) for samples in found.values()]
 
 
 def judged_number(result: CaseResult, samples: Sequence[Sample]) -> float | None:
-    """That of the metric that these launches measured: its verdict's, or the one that would be judged."""
+    """The judged number of the metric of these samples: its verdict's, or the one that would be judged."""
     known = [m for m in samples if m.value is not None]
     keys = {key for m in known[:1] for key in (m.key, m.key_over_seeds)}
     return next((v.current for v in result.verdicts if v.metric in keys), unjudged(known).current if known else None)
 
 
 def launches_by_metric(result: CaseResult) -> Callable[[Finding], list[Sample]]:
-    """What the launches that passed measured of a verdict's metric: those of the launches that its number is of."""
+    """A function that returns a verdict's samples, of the passed launches that the verdict was made from."""
     sides: dict[int, dict[str, list[Sample]]] = {}
 
     def samples_of(verdict: Finding) -> list[Sample]:
@@ -120,7 +120,7 @@ def launches_by_metric(result: CaseResult) -> Callable[[Finding], list[Sample]]:
 
 
 def values_of(verdict: Finding, samples: Iterable[Sample]) -> list[float]:
-    """What is judged of each launch."""
+    """The judged value of each launch."""
     return [value for m in samples if (value := value_by(verdict.statistic, m)) is not None]
 
 
@@ -131,10 +131,10 @@ def verdict_rows(
     is_paired: bool = False,
     further: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> tuple[list[str], list[list[str]], list[str]]:
-    """The header of a table of verdicts, its rows, and a line that says what both sides are of their launches.
+    """Header and rows of a table of verdicts, and a line that names the statistic of both sides.
 
-    That is a column where it differs between rows. Launches that ran in pairs have other headings; ``further`` has a
-    heading and its texts. ``of`` are their cases, which know what was sent.
+    The statistic is a column if it differs between rows. A/B pairs have other headings; ``further``: heading -> texts
+    of a further column. ``of`` are the cases of the verdicts, which know what was sent.
     """
     names = {"metric": "metric", "current": "candidate" if is_paired else "this run", "baseline": "baseline"}
     names |= {"ratio": "change", "threshold": "threshold"}
@@ -152,7 +152,7 @@ def verdict_rows(
 
 
 def statistics_of(shown: Sequence[Finding], current: str = "this run") -> tuple[list[str], list[str]]:
-    """The statistic of each verdict, if they differ; else a line below the table that says what it is."""
+    """The statistic of each verdict if they differ, else a line below the table that explains it."""
     found = sorted({v.statistic for v in shown if statistic_text(v)})
     if len(found) > 1:
         return list(map(statistic_text, shown)), []
@@ -161,7 +161,7 @@ def statistics_of(shown: Sequence[Finding], current: str = "this run") -> tuple[
 
 
 def words_of_unchanged(result: CaseResult) -> str:
-    """What is said of rows that are not shown."""
+    """Words for the rows that are not shown."""
     return "unchanged" if result.reference.kind == "paired" else "within their thresholds"
 
 
@@ -183,7 +183,7 @@ def verdict_table(result: CaseResult, *, show_all: bool) -> list[Line]:
 def coded_lines(
     header: Sequence[str], rows: Sequence[tuple[ReasonCode, Sequence[str]]], *, left: int = 1
 ) -> list[Line]:
-    """A table whose rows are as severe as the reasons that they stand behind."""
+    """A table whose rows have the severity of their reasons."""
     if not rows:
         return []
     head, *texts = layout(header, [row for _, row in rows], left=left)
@@ -192,9 +192,9 @@ def coded_lines(
 
 
 def telling_verdicts(result: CaseResult) -> Iterable[Finding]:
-    """Verdicts that tell of a case: of many pairs the ends and what changed, else those that its kind chooses.
+    """The verdicts that represent a case: of many pairs the ends and what changed, else those that its kind chooses.
 
-    What accompanies every measurement, memory, is told where it moved.
+    Memory, which every measurement has, is included only if it changed.
     """
     judged = [v for v in result.verdicts if v.is_judged and not (v.name == PEAK_MEMORY and v.row.is_quiet)]
     if result.reference.kind == "paired":
@@ -241,9 +241,9 @@ _MOST_REASONS = 8
 
 
 def explanation(result: CaseResult, *, command: str, platforms: Sequence[str], recorded_at: str = "") -> str:
-    """The text of a failed test; ``platforms`` are the hardware classes that have baselines.
+    """The text of a failed test; ``platforms`` are those that have baselines.
 
-    ``recorded_at`` is the commit that the baseline is of; empty: nobody knows.
+    ``recorded_at`` is the commit of the baseline, or "" if unknown.
     """
     if result.decision == "launch":
         return launch_text(result, rerun_command=command)
@@ -254,10 +254,10 @@ def explanation(result: CaseResult, *, command: str, platforms: Sequence[str], r
             is_number = result.decision != "unaccepted"
             found = [v for v in result.verdicts if v.is_judged and (v.is_failure if is_number else v.row.fails_under)]
             reasons = [(metric_text(v), untold(v.reason, result.headline)) for v in found if v.code != "communication"]
-            told = [escape(f"{name}: {text}") for name, text in reasons if text]
+            further = [escape(f"{name}: {text}") for name, text in reasons if text]
             if any(v.code not in ("communication", "not-evaluated") and not v.row.is_quiet for v in result.verdicts):
                 lines += ["", *table]
-            lines += ["", *told[:_MOST_REASONS]]
+            lines += ["", *further[:_MOST_REASONS]]
             lines += cause_lines(result) if is_number else []
             lines += place_lines(result)
             lines += [*_not_timed(result), *comparison_lines(result, recorded_at=recorded_at)]
@@ -276,19 +276,19 @@ def explanation(result: CaseResult, *, command: str, platforms: Sequence[str], r
 
 
 def untold(reason: str, headline: str) -> str:
-    """What the headline of a case has not said of a reason."""
+    """The part of a reason that the headline of a case does not contain."""
     first, _, more = reason.partition("; ")
     return more if first and first in headline else reason
 
 
 def cause_lines(result: CaseResult) -> list[str]:
-    """What may explain the failure, and an empty line; nothing where nothing does."""
+    """Possible causes of the failure and an empty line, or []."""
     lines = [line for cause in result.causes for line in (cause.reason, *(f"  {more}" for more in cause.differences))]
     return [*lines, ""] if lines else []
 
 
 def place_lines(result: CaseResult) -> list[str]:
-    """Where in the code a timing that regressed takes its time, and an empty line."""
+    """The places in the code where a regressed timing takes its time and an empty line, or []."""
     if (found := result.places) is None:
         return []
     if found.why_not:
@@ -305,7 +305,7 @@ def place_lines(result: CaseResult) -> list[str]:
 
 
 def launch_text(result: CaseResult, *, rerun_command: str) -> str:
-    """Explain a failed launch: the culprit first, what GPUs and launcher say, equal fates merged, logs, the command."""
+    """Explain a failed launch: root cause, remarks of the launcher, fates with equal ones merged, logs, commands."""
     launch = result.launches[-1]
     traces = [fate.error.traceback for fate in launch.fates if fate.error is not None]  # shown once, below
     reason = launch.reason.partition("\n")[2].strip()
@@ -338,7 +338,7 @@ def _tail(fate: RankFate) -> str:
 
 
 def remark_lines(launches: Sequence[LaunchRecord]) -> list[str]:
-    """What launches that passed have to say, each line once, with the number of launches that said it."""
+    """Remarks of launches that passed, each once, with the number of launches that made it."""
     counts = Counter(remark for launch in launches for remark in dict.fromkeys(launch.remarks))
     return [f"{remark} ({count} of {len(launches)} launches)" for remark, count in counts.items()]
 
@@ -364,19 +364,19 @@ def _title_and_body(fate: RankFate) -> tuple[str, str]:
 def _not_timed(result: CaseResult) -> list[str]:
     failed = [v for v in result.verdicts if v.is_failure]
     left = [v for v in result.verdicts if v.code == "not-evaluated"]
-    told = ["exact check: noise has no part in it"] if failed and not any(v.is_noisy for v in failed) else []
+    notes = ["exact check: noise has no part in it"] if failed and not any(v.is_noisy for v in failed) else []
     if left:
         numbers = [
             f"{metric_text(v)} ({quantity(v.current, v.unit)}, baseline {quantity(v.baseline, v.unit)})" for v in left
         ]
         more = f" and {len(left) - _MOST_REASONS} more" if len(left) > _MOST_REASONS else ""
         names = escape(", ".join(numbers[:_MOST_REASONS]) + more)
-        told.append(f"not evaluated, as the case already failed: {names}")
-    return [*told, ""] if told else []
+        notes.append(f"not evaluated, as the case already failed: {names}")
+    return [*notes, ""] if notes else []
 
 
 def accept_command(result: CaseResult, command: str) -> str:
-    """What stores the numbers of a failed case as its new baseline; empty: none does, or nothing is stored."""
+    """The command that stores the numbers of a failed case as its new baseline, or "" if none does."""
     is_stored = result.reference.kind == "stored" and result.launches[-1].outcome == "passed"
     return f"{command} --distbench-update" if is_stored and not _why_not_accepted(result) else ""
 
@@ -409,7 +409,7 @@ def lost_text(names: Sequence[EntryName], paths: Sequence[str], *, folder: str, 
 
 
 def comparison_lines(result: CaseResult, *, recorded_at: str = "") -> list[str]:
-    """What was compared: the two revisions, or the file of the baseline with the commit that it is of."""
+    """What was compared: the two revisions, or the file of the baseline and its commit."""
     stored = result.reference.software
     current = result.launches[0].software if result.launches else {}
     if result.reference.kind == "paired":
@@ -429,7 +429,7 @@ def comparison_lines(result: CaseResult, *, recorded_at: str = "") -> list[str]:
 
 
 def short(commit: str) -> str:
-    """A commit as texts name it, with what follows the hash."""
+    """A commit as texts name it: ten digits of the hash, and what follows the hash."""
     return re.sub(r"^([0-9a-f]{10})[0-9a-f]*", r"\1", commit)
 
 
@@ -477,7 +477,7 @@ _HELP = {
 
 PREFIX = "distbench."
 MOST = 60
-"""Of one test. Viewers show them all in one list: of a long sweep what did not stay the same comes before the rest."""
+"""Properties per test. Viewers show them all in one list: changed numbers of a long sweep come first."""
 
 _LONGEST_NAME = 150
 _LONGEST_TEXT = 250
@@ -506,20 +506,20 @@ def _text(case: CaseResult, verdict: Finding) -> str:
     value = "" if verdict.current is None else current(verdict)
     if not verdict.is_judged:
         return value or "no value"
-    moved = change(verdict) if change(verdict) != verdict.kind else ""
+    changed = change(verdict) if change(verdict) != verdict.kind else ""
     most = threshold(verdict)
     allowed = {"": "", "exact": "(exact)"}.get(most, f"(threshold {most})")
-    told = " ".join(filter(None, [moved, allowed])) or verdict.reason
-    told = "" if told == NO_BASELINE[1] else told  # the answer says it
+    judgement = " ".join(filter(None, [changed, allowed])) or verdict.reason
+    judgement = "" if judgement == NO_BASELINE[1] else judgement  # the answer says it
     stored = f"{case.update} baseline" if case.is_written else ""
     without = "" if stored else "no baseline"
-    answer = ": ".join(filter(None, [without if verdict.kind == "new" else verdict.kind, told]))
+    answer = ": ".join(filter(None, [without if verdict.kind == "new" else verdict.kind, judgement]))
     compared = f"baseline {reference(verdict)}" if verdict.baseline is not None else ""
     return ", ".join(filter(None, [value, answer, compared, stored, statistic_text(verdict)]))
 
 
 def _property(case: CaseResult, metric: str, text: str) -> tuple[str, str]:
-    """The metric, after the name of its run if that has one that says more, and its text."""
+    """A property's name, which begins with that of the case's run if it has its own, and its text."""
     run = case.case.label
     name = metric if run in ("", metric) else f"{run}.{metric}"
     return f"{PREFIX}{_bounded(name, _LONGEST_NAME)}", _bounded(text, _LONGEST_TEXT)

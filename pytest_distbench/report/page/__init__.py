@@ -1,4 +1,4 @@
-"""The page of a run, one HTML file that opens offline; here its charts: kinds of drawing, and a row for each chart.
+"""The HTML report, one file that opens offline; in this module, kinds of drawing, and a row for each chart.
 
 A row is a function from a case, or from all cases, to what is drawn. Each drawing has its values as a table, in base
 units (seconds, bytes); the page scales them where it prints them.
@@ -38,8 +38,8 @@ def axis(
 ) -> dict[str, Any]:
     """One axis; ``log2`` has its ticks at powers of two.
 
-    The unit ``%`` is of shares: 0.5 is 50 %; ``date`` is of seconds since 1970, UTC. One ``from_zero`` begins there
-    though its least value is well above that. Ticks are what the points at 0, 1 and so on are called.
+    The unit ``%`` is for shares: 0.5 is 50 %; ``date`` is for seconds since 1970, UTC. ``from_zero``: it begins at 0
+    even if its least value is well above. Ticks are the names of the points at 0, 1 and so on.
     """
     special = "" if scale == "linear" else scale
     return {"name": name, **if_any(unit=unit, scale=special, from_zero=from_zero, ticks=ticks)}
@@ -53,10 +53,11 @@ def line(
     labels: Sequence[str] = (),
     names: Sequence[str] = (),
 ) -> Series:
-    """A series of a chart of lines: thick with a dot for each point, of few of them, if it has no other look.
+    """A series of a line chart: by default thick, with a dot for each point if they are few.
 
-    Thin: one launch of several. Reference: dotted, what was before. Dots: no line. Steps: the value holds until the
-    next point. Labels are written beside the points; names are what these are called where they are read out.
+    Looks: ``thin`` for one launch of several; ``reference``, dotted, for the baseline; ``dots`` without a line;
+    ``steps`` if a value holds until the next point. Labels are written next to the points; names are used where points
+    are read out.
     """
     return {"name": name, "points": points, **if_any(look=look, labels=labels, names=names)}
 
@@ -70,7 +71,7 @@ def lines(
     allowed: Sequence[tuple[float, float, float]] = (),
     target: float | None = None,
 ) -> Chart:
-    """Numbers against numbers; ``allowed`` is a band around the series (x, least and most), ``target`` is of y."""
+    """A line chart; ``allowed`` is a band (x, least y, most y), ``target`` a value of y."""
     drawn = {"type": "lines", "title": title, "x": x, "y": y, "series": series, **if_any(allowed=allowed)}
     return drawn if target is None else {**drawn, "target": target}
 
@@ -85,9 +86,9 @@ def spans(
     spans: Sequence[tuple[int, float, float, str]],
     marks: Sequence[tuple[float, str]] = (),
 ) -> Chart:
-    """What went on in each row: row, begin, end in seconds, and what it was: equal ones have one colour.
+    """A timeline of each row: (row, begin and end in seconds, what went on); equal names have one colour.
 
-    Marks are moments, for all rows.
+    Marks are moments for all rows: (seconds, name).
     """
     return {"type": "spans", "title": title, "rows": rows, "spans": spans, **if_any(marks=marks)}
 
@@ -101,7 +102,7 @@ def grid(
     changed: Sequence[bool] = (),
     foot: Sequence[str] = (),
 ) -> Chart:
-    """A table, beside charts or by itself; ``right`` are its columns of numbers, ``changed`` the marked rows."""
+    """A table, among charts or alone; ``right``: which columns are numbers, ``changed``: which rows are marked."""
     return {
         "type": "grid", "title": title, "head": head, "right": right, "rows": rows, **if_any(changed=changed, foot=foot)
     }  # fmt: skip
@@ -114,7 +115,7 @@ def if_any(**fields: Any) -> dict[str, Any]:
 def heat(
     title: str, unit: str, *, down: str, across: str, labels: Sequence[str], cells: Sequence[Sequence[float | None]]
 ) -> Chart:
-    """A matrix of cells; the labels are of its rows, and of its columns."""
+    """A heat map; the labels name both its rows and its columns."""
     return {
         "type": "heat",
         "title": title,
@@ -127,7 +128,7 @@ def heat(
 
 
 def choice(ways: Mapping[str, Chart]) -> Chart:
-    """One chart of lines in several forms, of which one is drawn at a time: the first, until another name is chosen."""
+    """Several forms of one line chart, of which one is drawn: the first, until another name is chosen."""
     return {"type": "choice", "names": [*ways], "charts": [*ways.values()]}
 
 
@@ -147,15 +148,15 @@ Curves = dict[str, list[tuple[str, list[Point]]]]  # name -> its launches, each 
 
 
 def curves_of(launches: Sequence[LaunchRecord]) -> Curves:
-    """Curves of launches; what was evaluated stands for what the training computed under the same name."""
+    """Curves of launches by name; evaluated values replace what the training recorded under the same name."""
     found: Curves = {}
     evaluated = {m.name for launch in launches for m in launch.measurements if m.name.startswith(EVALUATED)}
     for launch in launches:
         for measured in launch.measurements:
             is_curve = measured.better in ("info", "curve") and len(measured.values) > 1
-            is_beside = measured.name in (PEAK_MEMORY, EVALUATION_ENDS) or measured.name.startswith(PHASE)
-            is_beside |= EVALUATED + measured.name in evaluated
-            if is_curve and not is_beside:
+            is_extra = measured.name in (PEAK_MEMORY, EVALUATION_ENDS) or measured.name.startswith(PHASE)
+            is_extra |= EVALUATED + measured.name in evaluated
+            if is_curve and not is_extra:
                 drawn = _thin_out(measured.values, int(measured.facts.get(EVERY, 1)))
                 found.setdefault(_name_over_seeds(measured), []).append((_seed_of(measured, launch), drawn))
     return found
@@ -166,7 +167,7 @@ def _seed_of(measured: Sample, launch: LaunchRecord) -> str:
 
 
 def without_first_losses(curves: Curves) -> Curves:
-    """All losses stand for the first ones."""
+    """Curves without the first losses if all losses are there."""
     return {name: drawn for name, drawn in curves.items() if name != LOSS_CURVE or LOSS not in curves}
 
 
@@ -201,9 +202,9 @@ def _thin_out(series: Sequence[float], every: int) -> list[Point]:
 
 
 def curves(result: CaseResult) -> Iterator[Chart]:
-    """Series that the record keeps, step by step: every launch or seed thin, their median thick, the baseline dotted.
+    """Charts of the recorded series, step by step: each launch or seed thin, their median thick, the baseline dotted.
 
-    The first losses, which are judged, are drawn apart from all losses: a baseline has no more of them.
+    The first losses, which are judged, have a chart of their own if the baseline has them.
     """
     found = curves_of(result.launches)
     measured = {m.key: m for m in _measurements([result])}
@@ -224,7 +225,6 @@ def curves(result: CaseResult) -> Iterator[Chart]:
 
 
 def _thick(curves: Sequence[tuple[str, list[Point]]], whose: str) -> list[Series]:
-    """The launches of one side, and their median; of the baseline only that, dotted."""
     if not curves:
         return []
     middle = median_curve([drawn for _, drawn in curves])
@@ -236,7 +236,7 @@ def _thick(curves: Sequence[tuple[str, list[Point]]], whose: str) -> list[Series
 
 
 def communication(result: CaseResult) -> Iterator[Chart]:
-    """What an iteration sends, next to the baseline: of each loop in which that differs, and of ranks that differ."""
+    """Tables of what an iteration sends, with the baseline, for each loop that differs and for ranks that differ."""
     now, then = compared_fingerprints(result)
     for loop, here in now.items():
         tables: dict[tuple[_Sent, ...], list[int]] = {}
@@ -256,11 +256,11 @@ def communication(result: CaseResult) -> Iterator[Chart]:
 
 
 _Sent = tuple[tuple[str, str, str, str, str], bool]
-"""Equal collectives of an iteration, a row of texts: how many the baseline has of them, and how many this run."""
+"""Equal collectives of an iteration: a row of texts with their counts in the baseline and in this run."""
 
 
 def _sent(before: Sequence[Collective], now: Sequence[Collective]) -> tuple[_Sent, ...]:
-    """The sum last; what one side has not recorded of reductions, roots and partners is left out of both."""
+    """Rows of an iteration's collectives, sum last; details that one side has not recorded are left out of both."""
     sides = alike_told(before, now)
     then, here = map(count, sides)
     rows: list[_Sent] = []
@@ -275,15 +275,15 @@ def _sent(before: Sequence[Collective], now: Sequence[Collective]) -> tuple[_Sen
 
 
 def epochs(result: CaseResult) -> Iterator[Chart]:
-    """What was recorded at each epoch: an accuracy, a BLEU score."""
+    """Charts of what was recorded at each epoch: an accuracy, a BLEU score."""
     found = grouped(
         (m.name, (_seed_of(m, launch), (float(m.at["epoch"]), short(m.value))))
         for launch in result.launches
         for m in launch.measurements
         if m.at.keys() - {"seed"} == {"epoch"} and m.value is not None
     )
-    for name, told in found.items():
-        drawn = _thick([(seed, sorted(points)) for seed, points in grouped(told).items()], "")
+    for name, by_seed in found.items():
+        drawn = _thick([(seed, sorted(points)) for seed, points in grouped(by_seed).items()], "")
         yield lines(f"{name} by epoch", axis("epoch"), axis(name), drawn, target=target_of([result], name))
 
 
@@ -311,17 +311,17 @@ Charts = Mapping[str, Callable[[CaseResult], Iterable[Chart]]]
 OF_CASE: Table[str, Callable[[CaseResult], Iterable[Chart]]] = Table(
     "charts", {"communication": communication, "curves": curves, "epochs": epochs}
 )
-"""In the order in which they stand below a case, before utilisation and what :data:`PAGE_FILES` add."""
+"""Charts in their order below a case; utilisation and those of :data:`PAGE_FILES` follow."""
 
 OF_RUN: Table[str, Callable[[Sequence[CaseResult], Prices | None], Iterable[Chart]]] = Table("charts above tables", {})
-"""By the name of the table that they stand above; they are made of all cases, and of prices if the user gave them."""
+"""Charts by the name of the table that they stand above, made of all cases, and of prices if the user gave them."""
 
 
 class PageFiles(NamedTuple):
-    """Files that a page may be made of besides its run: an option of ``report``.
+    """Further files that a page may be made of: an option of ``report``.
 
     Attributes:
-        charts: reads them, and returns what draws the charts of a case.
+        charts: reads them, and returns a function that draws the charts of a case.
     """
 
     metavar: str
@@ -336,14 +336,14 @@ _Given = TypeVar("_Given")
 
 
 def charts_of(result: CaseResult, more: Charts) -> tuple[list[Chart], list[str]]:
-    """The charts of a case, with those of other files; and what is wrong with those that cannot be made."""
+    """Charts of a case, with those of other files; and messages on those that cannot be made."""
     return _charts({**OF_CASE, "utilisation": utilisation, **more}, result)
 
 
 def charts_above(
     table: str, results: Sequence[CaseResult], prices: Prices | None = None
 ) -> tuple[list[Chart], list[str]]:
-    """The same of those that stand above a table of the run, which may have prices."""
+    """:func:`charts_of` for the charts above a table of the run, which may use prices."""
     row = OF_RUN.get(table)
     return _charts({} if row is None else {table: lambda given: row(given, prices)}, results)
 

@@ -1,6 +1,6 @@
-"""The page of a run: its cases with every launch, what is to be drawn, and its tables; and the file of it.
+"""Content of the HTML report: cases with every launch, charts and tables; and the file.
 
-What must be readable anywhere is HTML, everything else compressed data that a script draws.
+What must be readable without a script is HTML, everything else compressed data that a script draws.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ _CLASSES = {
 }
 
 COLUMNS = [(name, str(_HEADINGS[name]), look) for name, look in _CLASSES.items()]
-"""Of the rows of a case: name, heading and class."""
+"""Columns of a case's rows: name, heading and CSS class."""
 
 
 OtherRun = tuple[str, dict[str, dict[str, list[float]]]]
-"""A run beside this one: its name, and the values of its launches by case and metric."""
+"""A run to compare with: its name, and the values of its launches by case and metric."""
 
 
 def page_of(
@@ -96,11 +96,11 @@ def page_of(
     charts: Charts | None = None,
     prices: Prices | None = None,
 ) -> dict[str, Any]:
-    """The page of a run with these tables, as ``page.js`` takes it; of what is empty much is left out.
+    """The HTML report of a run with these tables, as ``page.js`` takes it; most empty fields are left out.
 
-    The headings are those of the cases that stand first, of those after them, and of the tables. The kinds are the
-    states of cases with their severity and meaning, the most severe first. Tables stand with what they are of, and with
-    what is drawn above them.
+    ``headings`` are those of the cases shown first, of the other cases, and of the tables. ``kinds`` are the states of
+    cases with their severity and meaning, the most severe first. Tables come with their summary and the charts above
+    them.
 
     Args:
         charts: of a case, made of other files: rows of :data:`PAGE_FILES`.
@@ -145,7 +145,7 @@ def headline_of(record: RunRecord) -> str:
 
 
 def other_of(record: RunRecord) -> OtherRun:
-    """What a run is beside another one: by name when it began, and on which commit."""
+    """A run for comparison, named by its start and commit."""
     name = " ".join(filter(None, [record.started[:16].replace("T", " "), record.commit[:10]]))
     cases = {}
     for result in record.results:
@@ -164,9 +164,9 @@ def _key(result: CaseResult) -> str:
 def _case(result: CaseResult, record: RunRecord, more: Charts) -> dict[str, Any]:
     """A case of the page.
 
-    Its key is the same in another run of it. Its state is its most severe verdict, :data:`BROKEN` or :data:`MEASURED`;
-    the note is an outcome that does not follow from it. The story says why it failed: causes in words, and what was
-    compared with what; of a failed launch what became of the ranks.
+    ``key`` is the same in other runs. ``state`` is the most severe verdict, :data:`BROKEN` or :data:`MEASURED`;
+    ``note`` an outcome that does not follow from it. ``story`` says why it failed: causes, and what was compared with
+    what; for a failed launch, what became of the ranks.
     """
     failed = result.outcome in ("failed", "xfailed", "advisory")
     command = again(result, record)
@@ -177,8 +177,8 @@ def _case(result: CaseResult, record: RunRecord, more: Charts) -> dict[str, Any]
     else:
         state = min((v.kind for v in judged), key=[*VERDICTS].index, default=MEASURED)
         # A passing one may have a number of which nobody knows.
-        gravest = min((v.row for v in judged), key=lambda row: _SEVERITIES.index(row.severity), default=None)
-        mark, severity = ("", "plain") if gravest is None else (gravest.mark, gravest.severity)
+        worst_row = min((v.row for v in judged), key=lambda row: _SEVERITIES.index(row.severity), default=None)
+        mark, severity = ("", "plain") if worst_row is None else (worst_row.mark, worst_row.severity)
         story = [*cause_lines(result), *place_lines(result), *comparison_lines(result)]
     charts, problems = charts_of(result, more)
     return {
@@ -204,7 +204,7 @@ def _case(result: CaseResult, record: RunRecord, more: Charts) -> dict[str, Any]
 
 
 def again(result: CaseResult, record: RunRecord) -> str:
-    """The command, to be typed in the root of the repository, with those of our options that decide how it runs."""
+    """The command that runs a case again in the root of the repository, with all options that decide how it runs."""
     model = result.model if "model" in record.settings else ""  # whose test is in no file
     words = ["pytest", *(["-k", result.case.title] if model else [result.nodeid])]
     for name, value in {**record.settings, **({"model": model} if model else {})}.items():
@@ -222,10 +222,10 @@ def again(result: CaseResult, record: RunRecord) -> str:
 
 def _rows(result: CaseResult) -> Iterator[list[object]]:
     samples_of, before, turns = launches_by_metric(result), _samples(result.reference.launches), result.confirmation
-    beside = _samples([] if turns is None else turns.references)
+    interleaved = _samples([] if turns is None else turns.references)
     for verdict in sorted(result.verdicts, key=lambda v: (not v.is_judged, severity_order(v.code))):
         if turns is not None and turns.references and result.launches_of(verdict) is not result.launches:
-            whose, others = "A/B baseline commit", beside.get(verdict.metric, [])
+            whose, others = "A/B baseline commit", interleaved.get(verdict.metric, [])
         else:
             whose, others = "baseline", result.reference.metrics.get(verdict.metric) or before.get(verdict.metric, [])
         drawn = if_any(**{whose: _drawn(verdict, others)})
@@ -235,7 +235,6 @@ def _rows(result: CaseResult) -> Iterator[list[object]]:
 
 
 def _drawn(verdict: Finding, samples: Iterable[Sample]) -> list[float]:
-    """A dot for each launch: what the number of the verdict is made of."""
     return list(map(short, values_of(verdict, samples)))
 
 
@@ -251,11 +250,11 @@ def _row(
     *,
     is_measured: bool = False,
 ) -> list[object]:
-    """One metric of a case: a verdict as tables show it, and what it was made of.
+    """One metric of a case: the texts of a verdict and the numbers behind it.
 
-    These are its texts under :data:`COLUMNS`, severity, metric, unit, whether it is told without being asked for,
-    reason, the values of every launch and of those that they are compared with by whose they are, the number that it
-    was compared with, the largest change that is accepted, as a fraction, and the number of this run.
+    Fields: texts under :data:`COLUMNS`, severity, metric, unit, whether it is shown by default, reason, the values of
+    every launch, values to compare with by name, the baseline's number, the largest accepted change as a fraction, and
+    the number of this run.
     """
     values = _drawn(verdict, samples)
     is_judged = verdict.is_judged and not is_measured
@@ -273,14 +272,14 @@ def _row(
     }
     severity = ("doubt" if is_blind else verdict.severity) if verdict.is_judged else "plain"
     # What changed in the communication stands in the story of the failure.
-    is_told_below = verdict.metric == FINGERPRINT and severity == "failure"
+    is_explained_below = verdict.metric == FINGERPRINT and severity == "failure"
     return [
         [cells[name] for name, *_ in COLUMNS],
         severity,
         verdict.metric,
         verdict.unit,
         verdict.is_judged or is_measured,
-        "" if is_told_below else untold(verdict.reason, result.headline),
+        "" if is_explained_below else untold(verdict.reason, result.headline),
         values,
         others,
         None if verdict.baseline is None else short(verdict.baseline),
@@ -324,7 +323,7 @@ _FILES = files(__package__)
 
 
 def write_page(page: Mapping[str, Any], out: BinaryIO) -> None:
-    """Its content-security policy allows its own script and style, by their hashes, and nothing else."""
+    """Write the page; its content-security policy allows only its own script and style, by their hashes."""
     script, style = ((_FILES / name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
     content = msgspec.json.encode(_safe(page))
     packed = base64.b64encode(gzip.compress(content, mtime=0)).decode()
@@ -370,16 +369,16 @@ def _readable(page: Mapping[str, Any]) -> Iterator[str]:
     yield f'<main id="page"><h1>{_text(page["title"])}</h1>'
     yield f"<p>{_text(counts or 'nothing was measured')}</p>"
     for case in first[:WITHOUT_SCRIPT]:
-        told = []
+        changes = []
         for texts, _, _, _, _, reason, *_ in case["rows"]:
             cells = {name: text for (name, *_), text in zip(COLUMNS, texts, strict=True)}
             if reason or cells["ratio"]:
-                told.append(
+                changes.append(
                     f"{cells['metric']}: {cells['verdict']} {cells['ratio']} "
                     f"({cells['baseline']} -> {cells['current']}) {reason}"
                 )
         yield f"<h2>{_text(case['title'])}</h2><p>{_text(case.get('headline', ''))}</p>"
-        yield f"<pre>{chr(10).join(map(_text, [*told[:8], *case.get('story', ())]))}</pre>"
+        yield f"<pre>{chr(10).join(map(_text, [*changes[:8], *case.get('story', ())]))}</pre>"
         if command := case.get("command"):
             yield f"<p><code>{_text(command)}</code></p>"
     if len(first) > WITHOUT_SCRIPT:

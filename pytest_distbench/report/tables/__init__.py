@@ -1,8 +1,8 @@
 """The tables that a run may have: a new table is one row.
 
-Here those of verdicts and of injected slowdowns, and what ran on what: launches, environment, and the record of an
-experiment, which are the fourteen fields of report 001 and what report 000 writes down of a run. What was stated of a
-test (docs/files.md) counts; where nothing was, what the run knows of itself stands there.
+In this module: verdicts, injected slowdowns, launches, environment, and the record of an experiment, which has the
+fourteen fields of report 001 and those of report 000. What a test states (docs/files.md) counts; otherwise the run's
+own knowledge is shown.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from pytest_distbench.report.tables.table import (
 )
 from pytest_distbench.units import counted, format_bytes, format_change
 
-OfCase = tuple[CaseResult, Finding]  # a row: a finding beside its case
+OfCase = tuple[CaseResult, Finding]  # a row: a finding with its case
 
 
 _TEST: Column[OfCase] = Column("test", str, "test", lambda row: Cell(row[0].nodeid, row[0].case.title))
@@ -88,11 +88,11 @@ COLUMNS: list[Column[Finding]] = [
     Column("launches", int, "n", lambda v: Cell(v.launches, str(v.launches or ""))),
     Column("reason", str, None, lambda v: v.reason),
 ]
-"""A verdict as every reader sees it, in a terminal, on a page, in a pull request and in a file."""
+"""Columns of a verdict in every report: in a terminal, on a page, in a pull request and in a file."""
 
 
 def _of_case(column: Column[Finding]) -> Column[OfCase]:
-    """The same beside its case; of the communication, which is no number, both sides are what is sent."""
+    """The column for a row with its case; for communication, which is no number, both sides show what is sent."""
 
     def cell(row: OfCase) -> object:
         if row[1].metric == FINGERPRINT and column.name in ("current", "baseline"):
@@ -123,7 +123,7 @@ VERDICTS: TableKind[OfCase] = TableKind(
 
 
 def _facts(results: Sequence[CaseResult], run: RunRecord | None = None) -> list[tuple[str, str, str]]:
-    """Name, value and what is planned, each once, by their names in the order in which they are first told."""
+    """Name, value and planned value of each fact, each once, in the order of their first appearance."""
     planned = {} if run is None else run.experiment.planned
     found: dict[str, dict[str, None]] = {}
     for environment in (result.environment for result in results):
@@ -147,10 +147,10 @@ def _gpu_facts(host: GpuHost) -> dict[str, str]:
     for rank, gpu in enumerate(host.gpus):
         limit = "" if gpu.power_limit_w is None else f"{gpu.power_limit_w:.0f} W"
         switches = {"ECC": gpu.ecc, "persistence": gpu.persistence}
-        told = [f"{name} {'on' if is_on else 'off'}" for name, is_on in switches.items() if is_on is not None]
+        modes = [f"{name} {'on' if is_on else 'off'}" for name, is_on in switches.items() if is_on is not None]
         memory = "" if gpu.memory_bytes is None else format_bytes(gpu.memory_bytes)
         pcie = f"PCIe {gpu.pcie}" if gpu.pcie else ""
-        facts[gpu.label] = ", ".join(filter(None, [gpu.name, memory, limit, pcie, *told, gpu.uuid]))
+        facts[gpu.label] = ", ".join(filter(None, [gpu.name, memory, limit, pcie, *modes, gpu.uuid]))
         if host.links:
             joined = (f"{host.gpus[other].label} {link}" for other, link in enumerate(host.links[rank]) if link)
             facts[f"links of {gpu.label}"] = ", ".join(joined)
@@ -201,7 +201,7 @@ _HEADINGS = {
     "data_set": "input data set",
     "summary": "Brief summary and next steps",
 }
-"""What report 001 writes down of an experiment."""
+"""Fields of an experiment in report 001."""
 
 _HEADINGS_IF_ANY = {
     "instance": "instance type",
@@ -211,13 +211,13 @@ _HEADINGS_IF_ANY = {
     "backup_dir": "backup folder",
     "stated": "Also stated",
 }
-"""What report 000 does; seen where there is something to see. The last has what was stated under other keys."""
+"""Fields of an experiment in report 000, shown if not empty. The last has what was stated under other keys."""
 
 
 def _record(result: CaseResult, run: RunRecord) -> dict[str, str]:
-    """What was stated of a case, by key, else what the run knows of itself.
+    """What was stated about a case, by key, else what the run knows itself.
 
-    The description has the case before it, the summary what became of the test; the time is the run's own.
+    ``description`` begins with the case, ``summary`` with the outcome of the test; ``started`` is the run's own.
     """
     stated, known = run.experiment.stated(result.case.test), _known(result, run)
     keys = [*_HEADINGS, *_HEADINGS_IF_ANY]
@@ -231,14 +231,14 @@ def _record(result: CaseResult, run: RunRecord) -> dict[str, str]:
 
 
 def _known(result: CaseResult, run: RunRecord) -> dict[str, str]:
-    under, environment, reference = result.case.conditions, result.environment, result.reference
+    under, environment, baseline = result.case.conditions, result.environment, result.reference
     measured = (m for launch in result.launches for m in launch.measurements)
     identity = {name: value for m in measured for name, value in m.identity.items()}
     ranks, out = counted(under.world_size, "rank"), run.settings.get("out", "")
     machine = environment.system.get("machine", "")
     launcher = LAUNCHERS.get(under.launcher)
     on_one_host = under.kind != RANKS or (launcher is not None and launcher.hosts == "one")
-    # A path of this machine would tell whose it is.
+    # A path of this machine would name its owner.
     stored = f"baseline {environment.platform}/{result.case.folder}"
     plans = (event.schedule for launch in result.launches for event in launch.events if "schedule" in event.facts)
     hide = str if "addresses" in run.settings else mask_addresses
@@ -256,7 +256,7 @@ def _known(result: CaseResult, run: RunRecord) -> dict[str, str]:
         "servers": "1" if on_one_host else "",
         "cluster_info": ", ".join(filter(None, [machine, environment.device, f"{environment.cores} cores"])),
         "results": f"this run record{out and f'; logs in {out}/logs'}",
-        "expected": stored if reference.kind == "stored" and reference.software else reference.name,
+        "expected": stored if baseline.kind == "stored" and baseline.software else baseline.name,
         "data_set": str(identity.get("data", "")),
         "summary": result.headline or result.outcome,
         "instance": machine,
@@ -293,14 +293,14 @@ TABLES: Table[str, TableKind[Any]] = Table(
         "launches": LAUNCHES,
     },
 )
-"""By the name that ``--table`` takes."""
+"""Tables by the name that ``--table`` takes."""
 
 
 def table_of(name: str, record: RunRecord, given: Mapping[str, object] = MappingProxyType({})) -> DataTable:
-    """One table of a run; without rows: the run does not have it.
+    """One table of a run; without rows if the run does not have it.
 
     Args:
-        given: what the user gave beside it, by the names that tables take.
+        given: further arguments from the user, by the names that tables take.
 
     Raises:
         TableError: it cannot be made.
@@ -308,14 +308,14 @@ def table_of(name: str, record: RunRecord, given: Mapping[str, object] = Mapping
     try:
         return TABLES[name].table(record.results, {**given, "run": record})
     except Exception as error:
-        told = str(error) if isinstance(error, TableError) else tell(error)
-        raise TableError(f"the table {name!r} cannot be made: {told}") from error
+        problem = str(error) if isinstance(error, TableError) else tell(error)
+        raise TableError(f"the table {name!r} cannot be made: {problem}") from error
 
 
 def tables_of(
     record: RunRecord, given: Mapping[str, object] = MappingProxyType({})
 ) -> tuple[dict[str, DataTable], list[TableError]]:
-    """The tables that a run has, those with a row; and what is wrong with those that cannot be made."""
+    """The tables of a run that have rows, and errors of those that cannot be made."""
     tables, errors = {}, []
     for name in TABLES:
         try:

@@ -25,10 +25,10 @@ class DataTable:
     """A table as it is written.
 
     Attributes:
-        columns: name -> what it holds; values are in base units, and any may be None.
-        rows: as long as there are columns each. May be an iterator: a large store is never in memory whole.
-        headings: for people, one per column; None where the texts of others say it.
-        texts: of each row, under the headings that are there.
+        columns: name -> type; values are in base units, and any may be None.
+        rows: one value per column. May be an iterator: a large store is never in memory whole.
+        headings: for people, one per column, or None where the texts of other columns say it.
+        texts: of each row, under the headings that are not None.
         footer: lines for people below the table.
     """
 
@@ -48,7 +48,7 @@ Item = TypeVar("Item")
 
 
 class Cell(NamedTuple):
-    """One cell: what machines read, and what people do."""
+    """One cell: the value for machines, and the text for people."""
 
     value: object
     text: str
@@ -60,9 +60,9 @@ class Column(Generic[Row]):
 
     Attributes:
         type: of its values, which are in base units; any may be None.
-        heading: for people, or how the rows decide on it; None where people do not see the column.
-        cell: what it shows of a row: a :class:`Cell`, or a value that is its own text.
-        if_any: people see it only where a row has something in it: a value that is neither None nor empty.
+        heading: for people, or a function of the rows that returns it, or None where people do not see the column.
+        cell: returns what it shows of a row: a :class:`Cell`, or a value that is its own text.
+        if_any: people see it only if a row has a value in it that is neither None nor empty.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Column(Generic[Row]):
         """The cell of this row.
 
         Raises:
-            TableError: it cannot be made; the message has the column, and the module that it is of.
+            TableError: it cannot be made; the message names the column and its module.
         """
         try:
             made = self.cell(row)
@@ -95,13 +95,13 @@ class TableKind(Generic[Row]):
     """A table that runs may have.
 
     Attributes:
-        rows: of the cases of a run, each as its columns take it; what it takes besides comes by name.
+        rows: returns the rows of a run's cases; further arguments come by the names in ``takes``.
         columns: from left to right.
-        further: columns that depend on the rows, to the right of these.
-        footer: lines for people below the rows.
+        further: returns columns that depend on the rows, to the right of these.
+        footer: returns lines for people below the rows.
         needs: what it is made of, where its name does not say it.
-        takes: what its rows depend on beside the cases: ``run``, the whole record; ``prices``, the list of
-            ``report --prices``. Each has a default there.
+        takes: further arguments of ``rows``: ``run``, the whole record; ``prices``, the list of ``report --prices``.
+            Each has a default there.
     """
 
     summary: str
@@ -118,7 +118,7 @@ class TableKind(Generic[Row]):
 
 
 def table_of_rows(rows: Sequence[Row], columns: Sequence[Column[Row]], *, footer: Sequence[str] = ()) -> DataTable:
-    """The table that these rows make."""
+    """The table with these rows and columns."""
     made = [[column.make_cell(row) for column in columns] for row in rows]
     headings = [column.heading(rows) if callable(column.heading) else column.heading for column in columns]
     for i, column in enumerate(columns):
@@ -135,27 +135,27 @@ def table_of_rows(rows: Sequence[Row], columns: Sequence[Column[Row]], *, footer
 
 
 def number(value: float | None, spec: str, *, unit: str = "", nothing: str = "-") -> Cell:
-    """A number in this format, with this behind it."""
+    """A number in this format, followed by its unit."""
     return Cell(value, nothing if value is None else f"{value:{spec}}{unit}")
 
 
 def seconds(value: float | None) -> Cell:
-    """A duration, with the unit that suits it."""
+    """A duration in the unit that suits it."""
     return Cell(value, "-" if value is None else format_seconds(value))
 
 
 def microseconds(value: float | None, spec: str) -> Cell:
-    """A duration, in microseconds."""
+    """A duration in microseconds."""
     return Cell(value, "-" if value is None else f"{value * 1e6:{spec}}")
 
 
 def num_bytes(value: int, nothing: str = "0 B") -> Cell:
-    """A size, with the unit that suits it."""
+    """A size in the unit that suits it."""
     return Cell(value, format_bytes(value) if value else nothing)
 
 
 class OfLaunch(NamedTuple, Generic[Item]):
-    """A row for something of a launch: a change, a worker."""
+    """A row for an item of a launch: a change, a worker."""
 
     result: CaseResult
     launch: LaunchRecord
@@ -165,7 +165,7 @@ class OfLaunch(NamedTuple, Generic[Item]):
 def rows_of_launches(
     results: Sequence[CaseResult], item_of: Callable[[LaunchRecord], Item | None]
 ) -> Iterator[OfLaunch[Item]]:
-    """One for each launch that has such an item."""
+    """One row for each launch that has such an item."""
     for result in results:
         for launch in result.launches:
             if (item := item_of(launch)) is not None:
@@ -181,7 +181,7 @@ _BATCH_ROWS = 50_000
 
 @contextmanager
 def as_text(out: BinaryIO) -> Iterator[TextIO]:
-    """A binary file to write UTF-8 to; it stays open."""
+    """Write UTF-8 to a binary file, which stays open."""
     text = io.TextIOWrapper(out, encoding="utf-8", newline="")
     try:
         yield text
@@ -190,7 +190,7 @@ def as_text(out: BinaryIO) -> Iterator[TextIO]:
 
 
 def write_csv(table: DataTable, out: BinaryIO) -> None:
-    """Write CSV, whose texts are safe for a spreadsheet."""
+    """Write CSV, with texts that are safe in a spreadsheet."""
 
     def shown(cells: Iterable[object]) -> list[object]:
         return [escape_cell(cell) if isinstance(cell, str) else cell for cell in cells]
