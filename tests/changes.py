@@ -28,7 +28,7 @@ CONDITIONAL = {
 }
 """The beginning of the names of test files, and the extension whose fixtures and tables they use."""
 ALWAYS = ("tests/conftest.py", "conftest.py")
-"""What pytest loads for each test, beside the plugin: the core of the package."""
+"""Core of the package, which pytest loads for each test together with the plugin."""
 IMPORT_ROOTS = ("", "tests/", "benchmarks/", "suites/training/", "suites/structure/")
 """Folders that modules are imported from: ``pythonpath`` in pyproject.toml."""
 READ_BY_NO_TEST_OF_THEM = re.compile(r"(docs|baselines|findings|\.github)/|[^/]+\.md$|LICENSE$")

@@ -86,7 +86,7 @@ def ctrl_c_is_heard() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def launches_follow_at_once() -> Iterator[None]:
-    """In runs of pytest inside this process: they learn less of a machine's noise, and nobody waits."""
+    """Launches of pytest runs inside this process start without a pause: they learn less about the machine's noise."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "SPACING_S", 0.0)
         yield
@@ -184,9 +184,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """From here on no garbage collection goes through torch's objects: that takes longer than most tests.
+    """Exclude torch's objects from garbage collection, which takes longer than most tests, and compute with one thread.
 
-    And what this process computes has one thread, as in a rank: those of four workers on two cores wait for each other.
+    One thread is what a rank has, and several threads in four workers on two cores wait for each other.
     """
     gc.freeze()
     gc.enable()
@@ -237,7 +237,7 @@ def launcher(request: pytest.FixtureRequest, made_launcher: MadeLauncher) -> Lau
 
 @pytest.fixture(scope="module")
 def cuda_launcher(made_launcher: MadeLauncher) -> Launcher:
-    """Its ranks have the stand-in CUDA."""
+    """A launcher whose ranks have the simulated CUDA."""
     from support.cuda_launcher import STAND_IN_CUDA
 
     return made_launcher(STAND_IN_CUDA)
@@ -245,7 +245,7 @@ def cuda_launcher(made_launcher: MadeLauncher) -> Launcher:
 
 @pytest.fixture
 def on_cuda(cuda_launcher: Launcher, tmp_path: Path, request: pytest.FixtureRequest) -> Launch:
-    """Launches bodies of the test's own file on the stand-in CUDA, a device for each rank."""
+    """Launches bodies of the test's own file on the simulated CUDA, with a device for each rank."""
     return Launch(cuda_launcher, tmp_path, request.path, device="cuda")
 
 
@@ -288,7 +288,7 @@ def run_inside(pytester: pytest.Pytester, made_launcher: MadeLauncher, monkeypat
 
 @pytest.fixture
 def own_rows() -> Iterator[None]:
-    """Tables of this process, to which runs inside it may add rows from outside (the stand-in stays)."""
+    """Tables of this process, to which runs inside it may add rows (the simulated launcher stays)."""
     importlib.import_module("pytest_distbench.testing")
     with contextlib.ExitStack() as stack:
         for table in (LAUNCHERS, LAUNCH_KINDS, AROUND, METRIC_KINDS, REASONS, RULES):
@@ -309,7 +309,7 @@ def pytester(
 
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> Callable[[str], pytest.Pytester]:
-    """A project whose ranks are made up by the stand-in launcher: the plugin's own behaviour in milliseconds."""
+    """A project whose ranks are simulated: the plugin's own behaviour in milliseconds."""
 
     def make(test: str) -> pytest.Pytester:
         pytester.makeconftest('pytest_plugins = ["pytest_distbench.testing"]\n')

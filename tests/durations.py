@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 RECORDED = Path(__file__).with_name("durations.csv")
 GROWTH = 2.0
 LEAST_SHARE = 0.01
-"""Of the CPU seconds of all tests: a file that takes no more is no matter."""
+"""Share of the CPU seconds of all tests; files below it do not matter."""
 CACHED = "tests/test_lint.py"
 """Not judged: mypy and ruff keep what they found, so the first run in a clone costs five times the next."""
 SHOWN = 15
@@ -38,7 +38,7 @@ class Cost(NamedTuple):
 
 
 def read_reports(reports: Sequence[str]) -> dict[str, Cost]:
-    """By the file of the tests, the most costly first."""
+    """Reports by test file, the most costly first."""
     found: dict[str, Cost] = {}
     for report in reports:
         for case in ElementTree.parse(report).iter("testcase"):

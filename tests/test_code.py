@@ -38,7 +38,7 @@ def test_the_job_on_gpus_looks_at_the_machine_before_it_measures_and_keeps_what_
 
 
 def test_a_number_of_the_rules_is_defined_once() -> None:
-    """Two homes of one constant, such as an error rate, drift apart. Every kind of file counts its own schema."""
+    """Two definitions of one constant, such as an error rate, diverge. Every kind of file counts its own schema."""
     homes = Counter(
         target.id
         for path in (ROOT / "pytest_distbench").rglob("*.py")

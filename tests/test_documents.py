@@ -204,7 +204,7 @@ def test_each_statistic_that_a_table_names_is_explained() -> None:
 
 
 def test_the_words_that_troubleshooting_quotes_are_those_that_are_printed() -> None:
-    """In code, in the first column: options, and words of the plugin; ``...`` stands for what is put into them."""
+    """Quotes are code in the first column: options, and words of the plugin; ``...`` replaces inserted texts."""
     page = (ROOT / "docs" / "triage.md").read_text().partition("## What a rank")[0]
     quoted = {q for row in re.findall(r"^\| (.*?) \| ", page, re.MULTILINE) for q in re.findall(r"`([^`]+)`", row)}
     words = [part.strip() for quote in quoted - NOT_PRINTED for part in quote.split("...") if len(part.strip()) > 1]

@@ -42,7 +42,7 @@ def test_a_folder_keeps_within_its_budget(folder: str) -> None:
 
 
 def test_tests_that_share_a_launcher_go_to_one_worker(request: pytest.FixtureRequest) -> None:
-    """pytest-xdist tells groups by the ends of ids. A group of nobody's costs a launcher for each of its tests."""
+    """pytest-xdist recognises groups by the ends of ids. A wrong group costs a launcher for each of its tests."""
     if not hasattr(request.config, "workerinput"):
         pytest.skip("one process has all tests")
     grouped = [item for item in request.session.items if item.get_closest_marker("xdist_group")]

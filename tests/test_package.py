@@ -39,7 +39,7 @@ def test_bodies_are_annotated_with_the_rank_context() -> None:
 
 
 def test_links_and_pictures_of_the_readme_lead_to_files_of_the_repository_from_an_index_page_too() -> None:
-    """As hatch-fancy-pypi-readme makes it, which nobody needs but who builds a package."""
+    """The page is as hatch-fancy-pypi-readme makes it, which is needed only to build a package."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     readme = project["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
     text = "".join((ROOT / fragment["path"]).read_text() for fragment in readme["fragments"])

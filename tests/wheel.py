@@ -3,7 +3,7 @@
     python tests/wheel.py FOLDER [--empty]
 
 FOLDER gets both files. The test runs in a folder of its own, with a Python that has the wheel and sees the packages of
-this one; with ``--empty`` it has the wheel, what that requires, and the torch of this one, all of it installed anew.
+this one; with ``--empty`` it has the wheel, what that requires, and the torch of this one, all freshly installed.
 """
 
 from __future__ import annotations

@@ -238,7 +238,7 @@ class _Life:
 
     @contextlib.contextmanager
     def _window(self) -> Iterator[None]:
-        yield  # after a failure nobody needs the load, and the report is urgent: the rank is ended when another has died
+        yield  # not after a failure: the report is urgent then, as the rank is ended when another has died
         self.window.end()
 
     def _report(self, outcome: Outcome, reason: str, error: ErrorReport | None) -> None:

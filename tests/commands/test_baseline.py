@@ -1,4 +1,4 @@
-"""``distbench baseline``: list, show, update, prune, diff and accept stored entries."""
+"""``distbench baseline``: list, show, update, prune, diff and accept stored baselines."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ class Broken(MadeUp):
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., MadeUp]:
-    """Run a plan with made-up nodes, from one to three."""
+    """Run a plan with simulated nodes, from one to three."""
 
     def make(
         plan: Cycle | list[Change],
@@ -348,7 +348,7 @@ def test_a_body_that_lost_its_peers_does_not_end_the_job(run: Callable[..., Made
 
 
 class MadeUpScript:
-    """What a script shows from outside; its lines are those of the made-up nodes."""
+    """What a script shows from outside, as lines of simulated nodes."""
 
     def __init__(self, *, trouble: str = "", unreadable: str = "") -> None:
         self.trouble = trouble

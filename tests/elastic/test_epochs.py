@@ -19,7 +19,7 @@ from pytest_distbench.report.tables.table import DataTable
 
 
 def launched(*launches: dict[str, float] | list[float]) -> CaseResult:
-    """With numbers by name, or the accuracy of each epoch."""
+    """A launch with numbers by name, or with the accuracy of each epoch."""
     measured = [
         [
             Sample(name="accuracy", unit="", better="info", value=v, at={"epoch": epoch})
@@ -60,7 +60,7 @@ def test_an_epoch_has_a_row_and_a_run_a_column() -> None:
 
 
 def trained(ranks: int, *launches: dict[str, float]) -> CaseResult:
-    """With a batch of 32 for each worker."""
+    """A training with a batch of 32 per worker."""
     made = launched(*launches)
     around = {"oversubscribed": f"{ranks}-ranks-on-2-cores"} if ranks > 2 else {}
     conditions = replace(made.case.conditions, world_size=ranks, around=around)

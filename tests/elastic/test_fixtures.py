@@ -245,7 +245,7 @@ def test_what_cannot_be_is_refused_with_the_tests_line(
 
 @pytest.fixture
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[LaunchPlan]:
-    """Of pools that were to be launched; none is, and each has the record of one that never ran."""
+    """Plans of pools that would be launched; none is, and each has the record of a launch that never ran."""
     found: list[LaunchPlan] = []
 
     def launch(plan: LaunchPlan, side: Side) -> LaunchRecord:

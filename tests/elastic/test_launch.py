@@ -180,7 +180,7 @@ WORK = Pool(sharing=POOL, tasks={job.name: Task(body=BODY) for job in POOL.jobs}
 
 @pytest.fixture
 def pool_plan(tmp_path: Path) -> LaunchPlan:
-    """Of a pool that has run."""
+    """The plan of a pool that has run."""
     made = make_plan(tmp_path, work=WORK)
     lines, jobs = shared()
     for line in lines:

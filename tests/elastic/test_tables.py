@@ -113,7 +113,7 @@ def test_the_trace_of_a_pool_has_who_had_a_slot_and_what_ran_in_it(results_of_po
 
 @pytest.fixture
 def events() -> list[dict[str, Any]]:
-    """Of two launches of a job that lost a node."""
+    """Events of two launches of a job that lost a node."""
     elastic, _ = measure(JOB, killed().history)
     launches = [LaunchRecord(index=i, outcome="passed", wall_s=20.0, events=elastic) for i in (0, 1)]
     out = io.BytesIO()

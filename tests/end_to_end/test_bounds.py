@@ -1,4 +1,4 @@
-"""Bounds, as a user meets them: at the first run, beside a baseline, in updates, and in what is told afterwards."""
+"""Bounds, as a user meets them: in the first run, with a baseline, in updates, and in later reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Was it the code or the card? Whole runs on made-up GPUs, whose ranks are made up too."""
+"""Was it the code or the card? Whole runs on simulated GPUs with simulated ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_distbench.records.record import replace as replace_in
 COOL = State(sm_mhz=1980)
 HOT = State(sm_mhz=1410, held=("HwThermalSlowdown",))
 SHARED = State(processes={1: 0.5})
-"""With the first process of the host, which is not below pytest."""
+"""State of a GPU that the first process of the host uses too, which is not below pytest."""
 
 Fare = Callable[..., None]
 

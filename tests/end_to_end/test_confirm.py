@@ -89,7 +89,7 @@ PATIENT = "--distbench-confirm=auto:300"
 def test_slower_code_is_red_and_seen_again_in_other_process_trees_with_the_paths_exchanged(
     project: Path, run_inside: RunInside, tmp_path: Path
 ) -> None:
-    """With the paired figure and both commits."""
+    """The text has the paired figure and both commits."""
     log = tmp_path / "log"
     write(project, 0.021, SEEN.format(log=str(log), side="then"))  # else nothing of its baseline would be written
     run_inside("--distbench-update=all", "--distbench-launches=3").assert_outcomes(passed=1)

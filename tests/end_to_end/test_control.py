@@ -1,4 +1,4 @@
-"""A slowdown that is planted in real launches: it passes in the ranks, is found where it can be, and is not stored."""
+"""A slowdown that is injected into real launches: it passes in the ranks, is found if possible, and is not stored."""
 
 from __future__ import annotations
 

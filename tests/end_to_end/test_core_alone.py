@@ -21,7 +21,7 @@ from pytest_distbench.extensions import EXTENSIONS
 ROOT = Path(__file__).parents[2]
 NOT_ROOMS = {*EXTENSIONS, "end_to_end", "support", "__pycache__"}
 ROOMS = sorted(path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and path.name not in NOT_ROOMS)
-"""Of the core, which have tests."""
+"""Rooms of the core that have tests."""
 
 LAUNCH = """
 def step(rank):

@@ -1,4 +1,4 @@
-"""Numbers derived from several runs of a test, as a user sees them. Ranks are made up by the stand-in launcher."""
+"""Numbers derived from several runs of a test, as a user sees them, with simulated ranks."""
 
 from __future__ import annotations
 

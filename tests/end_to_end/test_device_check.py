@@ -1,4 +1,4 @@
-"""A GPU, its driver and a torch that do not fit each other are told once, before the first test."""
+"""A GPU, a driver and a torch that do not fit each other are reported once, before the first test."""
 
 from __future__ import annotations
 

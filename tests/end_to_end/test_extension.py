@@ -65,7 +65,7 @@ def test_a_kind_of_launch_is_one_row(pytester: pytest.Pytester) -> None:
 def test_what_happens_around_every_launch_is_one_row(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of ranks, which are made up, and of a kind that was added."""
+    """Launches of simulated ranks, and of a kind that was added."""
     pytester.makeconftest(example("LAUNCH_KINDS[") + example("AROUND["))
     pytester.makepyfile(
         test_it="""

@@ -1,4 +1,4 @@
-"""The tier without GPUs: one process per launch stands for a rank of a large group, and tells what real ranks tell."""
+"""The tier without GPUs: a process per launch stands for a rank of a large group, and reports what real ranks do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fingerprints: planted defects are caught in one launch, and a run says what an iteration does otherwise."""
+"""Fingerprints: injected defects are caught in one launch, and a run says what an iteration does differently."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ FAULTS = {
     ],
     "second step": ["2 optimizer steps of all ranks became 4"],
 }
-"""Defects of a training step, and how they are told."""
+"""Defects of a training step, with their texts."""
 
 
 @pytest.fixture(scope="module")
@@ -419,7 +419,7 @@ FAULTS_OF_SCRIPT = {
     "evaluated more often": "all_gather float32 of the whole run: 5, 20 B became 6, 24 B",
     "ends early": "30 steps of the whole run became 20",
 }
-"""Defects of what a script does now and then, and a line that is told of each; the first is none."""
+"""Defects of what a script does now and then, each with a line of its text; the first is none."""
 
 
 @pytest.fixture(scope="module")
@@ -487,7 +487,7 @@ OF_REDUCER = {
     "all are reduced": ["2 all_reduce of 848 B float32 were added"],
     "sizes are sent": ["before the first step: 2 broadcast of 4 B to 20 B int32 were added"],
 }
-"""Where micro-batches are reduced decides in which step DDP's reducer sends how it has sorted its buckets anew."""
+"""Fault -> its lines. The step in which DDP's reducer sends its rebuilt buckets depends on where it reduces."""
 
 
 @pytest.mark.spawn

@@ -1,6 +1,6 @@
-"""What the plugin does on a GPU: on one of this machine where there is one, and always on the stand-in CUDA.
+"""What the plugin does on a GPU: on one of this machine if there is one, and always on the simulated CUDA.
 
-Both run the same checks, so that what a GPU is asked is known to work before there is one. Two ranks share it.
+Both run the same checks, so that they are known to work before there is a GPU. Two ranks share it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[2]
 GPUS = read_gpus(os.environ).visible
 """Those that whoever started the tests lets them see: in a test the variable is gone."""
 LOCKS = tempfile.gettempdir()
-"""Where every run on this machine looks for them; tests have a folder of their own."""
+"""Folder where every run on this machine looks for locks; tests have their own."""
 
 pytestmark = [pytest.mark.spawn, pytest.mark.timeout(600)]
 
@@ -50,9 +50,9 @@ on_each = pytest.mark.parametrize(
     scope="module",
 )
 HOST = gpu_acceptance.MADE_UP["DISTBENCH_NVML"]
-"""The made-up one."""
+"""The simulated host."""
 SHARED = {"backend": "nccl", "device": "cuda", "devices": [0, 0], "shares_gpu": True}
-"""For a launch: two ranks on one GPU."""
+"""Options of a launch with two ranks on one GPU."""
 
 HANG_S = {STAND_IN_CUDA: 4.0}
 """Time-out of launches that are to reach it. NCCL's first collective on a cold device takes seconds."""
@@ -204,9 +204,9 @@ def suites(request: pytest.FixtureRequest, tmp_path: Path) -> Suites:
 
 
 def test_the_shipped_suites_come_from_lease_to_report(suites: Suites, capsys: pytest.CaptureFixture[str]) -> None:
-    """A baseline is made and judged against, the same commit runs beside, and it is told: by pytest-html, in tables.
+    """A baseline is recorded and judged against, A/B with the same commit runs, and pytest-html and tables report it.
 
-    Of clocks nothing is said, so that no noise of the machine fails this; of what is exact, everything.
+    Timings are not judged, so that no noise of the machine fails this test; everything exact is.
     """
     update = suites.run("update", "--distbench-update", "--distbench-launches=2", waits=True)
     again = suites.run("again", "--distbench-launches=1", "--distbench-tolerance=5", "--html=page.html")

@@ -1,4 +1,4 @@
-"""What the plugin costs a run that does not use it: modules, not milliseconds, because a clock would flake."""
+"""What the plugin costs a run that does not use it: in modules, not milliseconds, because a timing would flake."""
 
 from __future__ import annotations
 

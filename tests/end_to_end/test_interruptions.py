@@ -190,7 +190,7 @@ def test_a_run_on_workers_that_gets_sigterm_leaves_nothing(
 
 
 def test_an_update_that_was_interrupted_is_continued(pytester: pytest.Pytester, start: Pytest) -> None:
-    """What is stored is whole tests, each as it ends; a case that was half recorded is recorded anew."""
+    """Whole tests are stored, each as it ends; a case that was half recorded is recorded again."""
     pytester.makepyfile(test_halts=HALTS)
     process = start("--distbench-update=new")
     wait_for(lambda: both_up(pytester.path), process)

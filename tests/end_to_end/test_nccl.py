@@ -16,7 +16,7 @@ pytestmark = pytest.mark.spawn
 
 
 BODIES = Path(__file__).parent.parent / "support" / "nccl_bodies.py"
-"""Never imported here: the stand-in for CUDA would stay in this process."""
+"""Module of bodies. It is never imported here: the simulated CUDA would stay in this process."""
 
 
 @pytest.fixture

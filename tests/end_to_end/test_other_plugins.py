@@ -1,4 +1,4 @@
-"""Beside other plugins of pytest, the real ones: what their reports hold of ours, and what ours say of theirs."""
+"""The plugin together with other plugins of pytest: what their reports hold of ours, and what ours say about theirs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FLAKY = """
             monkeypatch.setenv("DISTBENCH_STAND_IN_FACTOR", "2")
         distbench.run(body, params={"stand_in": {"step": 0.02, "latency[message_bytes=4096]": 1e-4}})
 """
-"""Where there is a file ``attempts`` the first two attempts are slow."""
+"""A test whose first two attempts are slow if there is a file ``attempts``."""
 
 SAME = "unchanged: +0.0 % (threshold +10%)"
 STEP = {"distbench.step": f"20 ms, {SAME}, baseline 20 ms, mean launch"}

@@ -23,10 +23,10 @@ AS_A_COMMITTER = {
     **{f"GIT_{who}_{what}": "a@localhost" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
 }
 SHORT = ["--distbench-launches=:5", "--distbench-confirm=auto:60"]
-"""What a comparison of two trees prints is looked at, and not how it ends: that is up to the clock. On a busy machine
-five pairs may be estimated to last longer than five seconds, and then none begins."""
+"""Options of comparisons of two trees, whose output is checked, but not their outcome, which depends on timings: on a
+busy machine five pairs may be estimated to last longer than five seconds, and then none begins."""
 SHORTER = {"first-day": "warmup=1, iterations=4)", "fingerprints": "warmup=5, iterations=10)"}
-"""So no loop has to be as long as that of a reader, who wants a quiet number."""
+"""Page -> its loop here, shorter than a reader's, who wants a quiet number."""
 
 
 def steps(page: Path) -> list[tuple[str, str]]:
@@ -80,10 +80,10 @@ def enter(words: list[str], folder: Path, run_inside: RunInside) -> tuple[int, s
 def test_a_page_does_what_it_says(
     page: str, pytester: pytest.Pytester, run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its runs of pytest need no torch of their own, but for those that import torch's own helpers for tests.
+    """Its runs of pytest import no torch, except those with torch's own helpers for tests.
 
-    Where a page promises no outcome of a run, as of one that a clock decides, any is right. The README's is typed in as
-    a user does it, in ``test_readme``.
+    Any outcome is right where a page promises none, such as one that depends on timings. The README's commands are
+    typed in as a user does, in ``test_readme``.
     """
     pytester.makeini("[pytest]\n")
     for variable, value in AS_A_COMMITTER.items():

@@ -113,7 +113,7 @@ def test_each_shape_is_one_line_of_a_test(pytester: pytest.Pytester, run_inside:
 
 
 def links(**slow_s: float) -> str:
-    """Links of four ranks for made-up ranks; ``rank0_rank1=`` is the time of one, the others take 100 us."""
+    """Links between four simulated ranks; ``rank0_rank1=`` is the time of one, the others take 100 us."""
     times = {f"latency[from={i},to={j}]": slow_s.get(f"rank{i}_rank{j}", 1e-4) for j in range(4) for i in range(j)}
     return json.dumps(times)
 

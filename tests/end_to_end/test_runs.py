@@ -1,4 +1,4 @@
-"""Whole runs with real process groups: a planted slowdown, a planted defect, a hang, and what stays behind."""
+"""Whole runs with real process groups: an injected slowdown, an injected defect, a hang, and what stays behind."""
 
 from __future__ import annotations
 

@@ -298,7 +298,7 @@ OWN_GROUP = """
 
 
 def test_a_body_may_make_its_own_group(project: pytest.Pytester, run_inside: RunInside) -> None:
-    """As the tests of others do; the rank's clocks and barriers use that group, and say so where there is none."""
+    """Other frameworks' tests do; the rank's timings and barriers use that group, or say that there is none."""
     write(project, {"test_bodies.py": OWN_GROUP})
     found = run_inside()
 

@@ -1,7 +1,7 @@
-"""Launches on the stand-in CUDA: what becomes of work that is queued, of errors beside it, and of the environment.
+"""Launches on the simulated CUDA: what becomes of queued work, of errors around it, and of the environment.
 
-The functions without ``test_`` run in ranks. What they use of the stand-in is imported there: here it would make this
-process believe that it has CUDA.
+The functions without ``test_`` run in ranks. They import what they use of the simulation: an import here would make
+this process believe that it has CUDA.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def test_the_shipped_transformer_tells_tokens_per_second_and_memory(on_cuda: Lau
 
 @pytest.mark.parametrize("world_size", [2, *(pytest.param(n, marks=pytest.mark.nightly) for n in (3, 4))])
 def test_the_shipped_scaling_tells_where_a_step_goes(on_cuda: Launch, world_size: int) -> None:
-    """The parts of a step add up, as the stand-in's events time what its host computes."""
+    """The parts of a step add up, as the simulated events time what the host computes."""
     on_cuda.file = ROOT / "suites/scaling/convolutional.py"
     params = {"model": "mobilenet_v2", "batch": 4, "communication": "on"}
     record = on_cuda("train", params=params, backend="nccl", world_size=world_size, timeout_s=300.0)

@@ -1,4 +1,4 @@
-"""What a run does with its store: unused entries, pruning, software drift, and what was set by hand in a file."""
+"""What a run does with its baselines: unused ones, pruning, changed software, and what was set by hand in a file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ALL = {"test_step[f16-ws2]", "test_step[f32-ws2]", "test_other[ws2]"}
 
 
 def names(project: pytest.Pytester) -> set[str]:
-    """Entries of the store: ``test_step[f16-ws2]``."""
+    """Names of the stored baselines: ``test_step[f16-ws2]``."""
     files = [read_file(path) for path in (project.path / "baselines").rglob("*.json")]
     return {f"{f.test.rpartition('::')[2]}[{f.key.removesuffix('.gloo.stand-in')}]" for f in files}
 
@@ -229,7 +229,7 @@ def test_what_has_no_value_is_not_stored_and_the_entry_stays(recorded: pytest.Py
 
 
 def test_two_packages_of_a_repository_share_no_baseline_and_each_is_told_by_its_path(project: Project) -> None:
-    """Of what lies outside the root directory pytest's node id has the path from whichever argument leads there."""
+    """The node id of a file outside the root directory has the path from whichever argument leads there."""
     made = project(TEST)
     for package, seconds in (("a", "0.02"), ("b", "0.08")):
         (made.path / package / "tests").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What ships works: suites, planted faults, the museum, many ranks, the soak, and the acceptance script for GPUs."""
+"""What ships works: suites, injected faults, the catalogue of silent bugs, many ranks, the soak, GPU acceptance."""
 
 from __future__ import annotations
 

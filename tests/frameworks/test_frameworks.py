@@ -348,9 +348,9 @@ class Framework:
 
     Attributes:
         requirement: what pip installs.
-        optimizer_steps: of both ranks in one of them.
-        sent: operations of one.
-        told: of its fault; that of the script has an environment variable.
+        optimizer_steps: per training step, of both ranks.
+        sent: operations per training step.
+        told: text about its fault; an environment variable switches the script's on.
         run: how a test runs it.
     """
 

@@ -1,4 +1,4 @@
-"""What one command starts on several hosts, which call back and tell what they are, with stand-ins for the command."""
+"""What one command starts on several hosts, which call back and report what they are; the command is a fake."""
 
 from __future__ import annotations
 

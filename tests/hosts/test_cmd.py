@@ -65,7 +65,7 @@ def test_hosts_are_filled_one_after_the_other() -> None:
 
 
 def test_hosts_under_torchrun_are_ordered_as_its_rendezvous_does() -> None:
-    """By the texts of their addresses: so the ranks are where they are looked for."""
+    """torchrun orders hosts by the texts of their addresses, so that ranks are found where they are."""
     callers = [Caller(secret="", host=f"n{i}", address=f"10.0.0.{i}", port=1) for i in (2, 9, 10)]
     with socket.socket() as line:
         ordered = as_torchrun([(line, caller) for caller in callers])

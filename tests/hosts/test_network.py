@@ -55,7 +55,7 @@ def _can_be_made() -> None:
 
 
 def carries_what_is_wanted(lab: Lab) -> bool:
-    """In one of some probes: this machine is shared."""
+    """Whether one of several probes gets through, as this machine is shared."""
     return any(not misses(lab.network, lab.probe()) for _ in range(10))
 
 

@@ -349,7 +349,7 @@ ECHOES = "import sys\nfor line in sys.stdin.buffer: sys.stdout.buffer.write(line
 
 @pytest.fixture
 def host() -> Iterator[Host]:
-    """To a process that says what it is told, until its stream is closed."""
+    """A host whose process repeats what it receives, until its stream is closed."""
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen([sys.executable, "-c", ECHOES], stdin=theirs, stdout=theirs)

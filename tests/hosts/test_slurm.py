@@ -1,4 +1,4 @@
-"""Launches on the nodes of an allocation, with stand-ins for the programs of Slurm; a real one is in end_to_end."""
+"""Launches on the nodes of an allocation, with fakes of Slurm's programs; a real Slurm is in end_to_end."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ esac"""
 
 @pytest.fixture
 def variables(tmp_path: Path) -> dict[str, str]:
-    """Of a job on two nodes, with a stand-in for scontrol."""
+    """Variables of a job on two nodes, with a fake scontrol."""
     program = tmp_path / "scontrol"
     program.write_text(f"#!/bin/sh\n{SCONTROL}\n")
     program.chmod(0o755)

@@ -1,4 +1,4 @@
-"""What bounds make of verdicts: before every reference, and beside none."""
+"""What bounds make of verdicts: they come before any comparison, and hold without one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AT_4K = {"message_bytes": 4096}
 
 
 def judge(made: list[LaunchRecord], *asked: tuple[str, Any], code: str = "no-baseline", reason: str = "r") -> Finding:
-    """The finding on the only metric, which the reference judges so."""
+    """The finding on the only metric, whose comparison finds this."""
     [metric] = made[0].measurements
     given = verdict(code, metric=metric.key, at=metric.at, unit=metric.unit, better=metric.better, reason=reason)
     bounds = [(name, value, WHERE) for name, value in asked]

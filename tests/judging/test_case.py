@@ -1,4 +1,4 @@
-"""From the launches of a case and its entry to one judgement per metric."""
+"""One judgement per metric, from the launches of a case and its stored baseline."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_ranks_that_wait_longer_for_cpus_explain_a_slowdown_though_no_more_cores
 
 @pytest.mark.parametrize("wanted", [0.0, 1.0])
 def test_waits_are_not_put_down_to_others_where_others_want_no_more(wanted: float) -> None:
-    """In a container with a share of the CPUs the code makes itself wait; or its own helpers do, beside a neighbour."""
+    """The code makes itself wait in a container with a share of the CPUs; or its helpers do, next to a neighbour."""
     made = launches(*[1.5 * v for v in QUIET], foreign_cores=0.7 * wanted, foreign_wanted=wanted + 0.1, crowding=3.0)
     stored = replace(STORED, foreign_cores=wanted, foreign_wanted=wanted, crowding=1.0)
 

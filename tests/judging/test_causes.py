@@ -145,7 +145,7 @@ def test_a_late_rank_is_named_with_its_host_where_it_is_late_in_every_launch() -
     [("iter_time", 0.01, True), ("iter_time", 0.001, False), ("wall_time", 0.001, True), ("wall_time", 0.0001, False)],
 )
 def test_the_steps_of_a_script_are_those_of_its_clocks(metric: str, late_s: float, is_told: bool) -> None:
-    """Of its whole time they are a tenth each."""
+    """They are a tenth each of the script's whole time."""
     result, prints = slower(metric=metric), Fingerprint(course={"all": Course(steps=10)})
     launch = replace(result.launches[0], late_s={TRAINING_STEP: [0.0, late_s]}, fingerprints={TRAINING_STEP: prints})
 

@@ -1,4 +1,4 @@
-"""One metric beside its baseline: the table of decision rules, and the short ones."""
+"""One metric compared with its baseline: the table of decision rules, and the short ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Courses: what differs in the steps beside the described one is told, as far as it does not hang on their number."""
+"""Courses: differences in the other steps are reported, as far as they do not depend on the number of steps."""
 
 from __future__ import annotations
 

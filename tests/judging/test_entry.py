@@ -1,4 +1,4 @@
-"""From the launches of a case to the entry that stores them, and what an update writes of it."""
+"""The baseline file that stores the launches of a case, and what an update writes of it."""
 
 from __future__ import annotations
 

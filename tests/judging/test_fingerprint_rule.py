@@ -1,4 +1,4 @@
-"""Fingerprints: what differs is told in a sentence, and nothing else is; and what one says in numbers."""
+"""Fingerprints: only differences are reported, each in a sentence; and what a fingerprint says in numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes next to each other support each other, against a baseline and beside another revision."""
+"""Sizes next to each other support each other, compared with a baseline or with another revision."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_the_page_on_noise_says_what_a_noise_hides() -> None:
 
 
 def test_the_noise_is_that_of_what_is_judged() -> None:
-    """Of a series of iterations: the geometric mean of minimum and 25th percentile."""
+    """A series of iterations is judged by the geometric mean of minimum and 25th percentile."""
     launches = [timed(v, fastest=1 / v**3, slow=9.0) for v in (1.1, 1.2, 1.15, 1.3)]
     fast = [math.log(m.value * m.spread.minimum) / 2 for m in launches if m.value and m.spread]
     found = sensitivity_of({"step": stored_samples(launches)}, {"step": 0.1})

@@ -76,7 +76,7 @@ def test_a_timing_is_judged_that_somebody_asked_for(
 
 
 def test_a_kind_with_a_tolerance_of_its_own_gives_way_to_nothing_less_than_its_name() -> None:
-    """What a test accepts of its clocks, it does not accept of its memory."""
+    """A tolerance for a test's timings does not apply to its memory."""
     memory = replace(STEP, name="peak_memory", unit="B", better="memory")
     clocks = Terms(tolerance=0.5, default_tolerance=0.1, max_launches=1, cores=2)
     named = dataclasses.replace(clocks, tolerance={"peak_memory": 0.05})

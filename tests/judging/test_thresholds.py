@@ -192,7 +192,7 @@ HEALTHY: dict[str, Shape] = {
 
 
 def measured(values: Sequence[float], better: Better = "lower") -> Sample:
-    """As a launch keeps it."""
+    """A sample as a launch keeps it."""
     low = {"minimum": min(values), "p25": quantile(values, 0.25), "median": statistics.median(values)}
     high = {"p95": quantile(values, 0.95), "p99": max(values), "mean": statistics.fmean(values)}
     kept = distribution(values)

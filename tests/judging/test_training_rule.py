@@ -49,7 +49,7 @@ Series = Sequence[float]
 
 
 def judge_samples(current: Sequence[Sample], stored: list[Sample], **changes: object) -> Finding:
-    """Of one seed."""
+    """The finding on samples of one seed."""
     kept = {"m": stored} if stored else {}
     return judge_family(Family(current={"m": [*current]}, stored=kept, **({"same_software": True} | changes)))  # type: ignore[arg-type]
 
@@ -99,7 +99,7 @@ BATCH_256 = [20, 21, 21, 20, 22, 22, 21, 21, 20, 20]
 def test_mlperfs_example_has_its_published_limits(
     points: list[float], mean: float, stdev: float, fewest: float
 ) -> None:
-    """MLPerf asks whether a submission of 5 runs converges *faster* than the reference: the same test, other tail."""
+    """MLPerf asks whether 5 runs of a submission converge *faster* than its own: the same test, other tail."""
     kept = sorted(points)[1:-1]
     found, _, n = olympic(points)
     spread = (sum((v - found) ** 2 for v in kept) / n) ** 0.5

@@ -35,7 +35,7 @@ sys.path.insert(0, sys.argv[1])
 import torch.distributed as dist
 dist.init_process_group(ranks=int(sys.argv[2]))
 """
-"""Joins groups of a torch.distributed that is made up: it tells how many ranks there are, and nothing else."""
+"""Joins groups of a fake torch.distributed, which only says how many ranks there are."""
 
 STARTS_OTHERS = """
 import os, subprocess, sys, time
@@ -112,7 +112,7 @@ needed = bytearray(b"x") * (int(sys.argv[1]) * 2**20)
 exec(work)
 helper.stdout.readline()
 """
-"""Computes beside a helper that is still there when it ends."""
+"""Computes while a helper runs that is still there when it ends."""
 
 
 def test_what_it_has_started_is_its_own_and_its_largest_process_is_measured(run: Run) -> None:
@@ -329,7 +329,7 @@ def test_one_without_torch_has_to_show_a_number(run: Run) -> None:
 
 
 def test_a_delay_has_a_command_and_all_it_starts_stand_still_for_a_share_of_the_time(run: Run) -> None:
-    """Its own clock sees it. Beside others, who take the cores meanwhile, it catches up in part."""
+    """The command's own timing shows it. While other processes take the cores it catches up in part."""
     code = "import time; t = time.perf_counter()\nwhile time.process_time() < 0.5: pass\nprint(time.perf_counter() - t)"
     read = {"took": stdout("(.+)", unit="s", better="lower")}
     healthy, delayed = (run(code, read=read, delay=share) for share in (0.0, 2.0))

@@ -1,4 +1,4 @@
-"""What a rank leaves behind that tells why it failed: its log, watchdog's lines, flight record, stacks."""
+"""Evidence of why a rank failed: its log, the watchdog's lines, its flight recorder dump, its stacks."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ FATE = RankFate(rank=0, outcome="failed", phase="body", how="hung")
 
 
 def entry(number: int, **changes: object) -> dict[str, object]:
-    """As torch 2.13 writes it, with a field that we do not read."""
+    """An entry as torch 2.13 writes it, with a field that is not read."""
     return {
         "record_id": number,
         "time_created_ns": number,
@@ -129,7 +129,7 @@ def entry(number: int, **changes: object) -> dict[str, object]:
 
 
 def entered(folder: Path, recordings: object, *, groups: str = "") -> tuple[RankFate, bool]:
-    """What the recorders of a rank tell of it, and whether it is idle."""
+    """What a rank's recorders say about it, and whether it is idle."""
     files = LaunchFiles(folder)
     files.flight(0).write_bytes(msgspec.json.encode(recordings))
     if groups:
@@ -177,7 +177,7 @@ def test_another_group_than_the_default_one_is_named(tmp_path: Path, group: list
 
 
 def of_nccl(number: int, **changes: object) -> dict[str, object]:
-    """As torch writes it of NCCL, which has a recorder of its own."""
+    """An entry of NCCL's own recorder, as torch writes it."""
     return entry(number, profiling_name="nccl:all_reduce", **changes)
 
 

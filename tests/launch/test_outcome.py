@@ -1,4 +1,4 @@
-"""From all that is known of a launch that is over to its record."""
+"""A launch's record, from all that is known after its end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def report(rank: int, *observations: Observation) -> RankReport:
 
 
 def breakdowns(reports: Sequence[RankReport], *, is_one_host: bool = True) -> dict[str, Breakdown]:
-    """Of all ranks, on one host where they have one clock, else each on its own."""
+    """Breakdowns of all ranks: on one host, which has one clock, or each on its own host."""
     hosts = [reports] if is_one_host else [[report] for report in reports]
     return reduce.breakdowns(join([on_host(there, is_one_host=is_one_host) for there in hosts]))
 
@@ -55,7 +55,7 @@ def on_host(reports: Sequence[RankReport], *, is_one_host: bool = False) -> Host
 
 
 def test_each_number_is_a_mean_over_iterations_by_rank() -> None:
-    """The largest over ranks, and the fast side of the iterations, of which a launch's value is made, do not add up."""
+    """Maxima over ranks, and lower quantiles of iterations, from which a launch's value is made, do not add up."""
     reports = [
         report(1, observation("step", 3.0, 5.0), phase("forward", values=[1.0, 3.0], host_s=[0.5, 0.5])),
         report(0, observation("step", 3.0, 5.0), phase("forward", values=[2.0, 1.0], host_s=[0.25, 0.25])),
@@ -93,7 +93,7 @@ def test_ranks_wait_for_the_last_to_come_where_that_can_be_told(
 
 
 def test_a_phase_that_some_do_not_enter_takes_them_no_time_and_a_loop_of_some_is_left_out() -> None:
-    """As the one that saves a checkpoint, beside those that do not."""
+    """One rank saves a checkpoint, for example, and the others do not."""
     saves = report(0, observation("step", 3.0), phase("save", values=[2.0]))
     evaluates = report(0, observation("step", 3.0), phase("evaluation", values=[2.0], is_apart=True))
 

@@ -34,7 +34,7 @@ def lay(folder: Path, name: str, text: str) -> None:
 
 
 def read(folder: Path, reader: Reader, text: str | None = OUTPUT) -> Observation:
-    """What a reader finds in its file, or in the output of rank 0, with an empty one of rank 1 beside it."""
+    """What a reader finds in its file, or in the output of rank 0, while rank 1 has printed nothing."""
     plan = replace(make_plan(folder), read={"number": reader})
     if text is not None and reader.kind in ("csv", "jsonl", "json"):
         lay(folder, reader.source, text)
@@ -111,7 +111,7 @@ JSON = """\
 {"eval": null}
 
 """
-"""With a mark of byte order, as the second table has it."""
+"""JSON with a byte order mark, as the second table has."""
 OTHER_COMMAS = ["0,5", "12,34", "1,2345", "1_0", "1.000,5"]
 HEAD = "no column 'loss'; its first line is"
 WHOLE = stdout("loss " + NUMBER)

@@ -1,4 +1,4 @@
-"""From what ranks recorded to one measurement: reduction over ranks, per element."""
+"""Reduction of what ranks recorded to one sample per metric, element by element."""
 
 from __future__ import annotations
 

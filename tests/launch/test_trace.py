@@ -111,7 +111,7 @@ def names(events: list[dict[str, Any]]) -> dict[int, str]:
 
 
 def two_sides() -> tuple[Side, Side]:
-    """Two ranks each, of the same process ids: this tree ran a minute later."""
+    """Two ranks per side, with the same process ids; the candidate ran a minute later."""
 
     def ranks(at: float) -> list[Any]:
         return [

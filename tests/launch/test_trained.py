@@ -1,4 +1,4 @@
-"""From the ranks' reports to samples of a launch."""
+"""Samples of a launch, from the ranks' reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a launch works, and what its ranks print there."""
+"""The folder that a launch works in, and what its ranks print there."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def quantities(step: int) -> list[Quantity]:
 
 
 def told(*ranks: Mapping[Quantity, Seen], dtypes: Mapping[str, set[str]] | None = None) -> dict[str, str]:
-    """By metric, what is said of it; empty: it is within its bound."""
+    """Text about each metric, or "" within its bound."""
     all_of = [*quantities(1), *quantities(2)]
     rank = make_rank()
     seen = [{q: s for q, s in (dict.fromkeys(all_of, EQUAL) | dict(one)).items() if s is not NONE} for one in ranks]

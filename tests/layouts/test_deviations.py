@@ -1,4 +1,4 @@
-"""How far a training may be from its reference, and that nobody chooses a tolerance."""
+"""How far a layout's training may be from the one on a single rank, and that nobody chooses a tolerance."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ONE, TWO = Quantity(1, LOSS), Quantity(2, LOSS)
 def test_a_limit_is_the_sum_of_all_controls_times_how_far_they_are_apart(
     controls: list[dict[Quantity, float]], limits: dict[Quantity, float]
 ) -> None:
-    """Of all steps the largest."""
+    """The largest of all steps counts."""
     assert limits_of(controls) == limits
 
 

@@ -1,4 +1,4 @@
-"""The first module that is wrong: ranks are networks in this process, beside the whole in float64."""
+"""The first module that is wrong: ranks are networks in this process, compared with the whole in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every step of a pass beside the same step in float64: what is off is seen in the step, and the part, where it is."""
+"""Every step of a pass compared with the same step in float64, which shows the step, and the part, that is off."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_distbench.layouts.reference import NOT_FINITE, StepReference
 from pytest_distbench.layouts.training import Pass, TrainSpec, Updates
 
 ROUNDINGS = torch.finfo(torch.float32).eps * 16
-"""Of a few sums of a few numbers in float32."""
+"""Rounding error of a few sums of a few numbers in float32."""
 
 
 class Net(nn.Module):

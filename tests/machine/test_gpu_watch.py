@@ -1,4 +1,4 @@
-"""How GPUs fare while ranks run on them, as a made-up driver tells it."""
+"""The state of GPUs while ranks run on them, as reported by a simulated driver."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def witness(
     names: Mapping[int, str] | None = None,
     **changes: object,
 ) -> GpuWitness:
-    """What is told of a GPU that was looked at in these moments."""
+    """The record of a GPU that was looked at in these moments."""
     card = Card(**{"name": "NVIDIA H200", "uuid": "GPU-1", "bus": 1, "states": states, **changes})  # type: ignore[arg-type]
     with made_up(Host(cards=[card])) as nvml:
         watch = GpuWatch(read_gpus({}).visible, WHOSE.get, lambda pid: (names or {}).get(pid, ""))

@@ -232,7 +232,7 @@ def test_a_driver_that_does_not_answer_says_why(host: str, failure: str) -> None
 WHOLE = [
     name for name, host in HOSTS.items() if host.cards and all(not c.trouble and c.mig is None for c in host.cards)
 ]
-"""Hosts of which torch can tell what is visible: all their GPUs answer, and none is cut."""
+"""Hosts on which torch can say what is visible: all their GPUs answer, and none is cut."""
 SETTINGS = [
     None, "", "0", "1", "0,1", "1,0", "7,2", "0,0", "0,1,0", "0,7,1", "8", "-1", "0,-1,1", " 1 , 0 ", "+1", "1gpu2,0",
     "GPU-0001", "GPU-0001,GPU-0000", "GPU-0001,GPU-0001", "GPU-0001,GPU-0001aaaa", "GPU-000", "GPU-0000, GPU-0001",

@@ -185,7 +185,7 @@ def test_a_process_forked_meanwhile_does_not_keep_the_lock() -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make the file of another user")
 def test_the_lock_of_a_gpu_that_another_user_has_made_is_taken(tmp_path: Path) -> None:
-    """In a folder such as /tmp: sticky, and for all to write to."""
+    """Its folder is like /tmp: sticky, and writable for all."""
     tmp_path.chmod(0o1777)
     with lease(["GPU-a"], on_wait=pytest.fail):
         paths = list(tmp_path.iterdir())

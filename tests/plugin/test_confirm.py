@@ -1,4 +1,4 @@
-"""Suspicious tests beside what else runs, stops and reports tests."""
+"""Suspicious tests, together with what else runs, stops and reports tests."""
 
 from __future__ import annotations
 

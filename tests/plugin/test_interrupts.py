@@ -15,7 +15,7 @@ BOTH = (signal.SIGINT, signal.SIGTERM)
 
 @pytest.fixture
 def interrupts() -> Iterator[Interrupts]:
-    """As at the start of a program, whatever this one was started with."""
+    """Signal handlers as at the start of a program, whatever this process was started with."""
     made = Interrupts()
     before = [
         signal.signal(number, h) for number, h in zip(BOTH, (signal.default_int_handler, signal.SIG_DFL), strict=True)

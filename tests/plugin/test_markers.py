@@ -292,7 +292,7 @@ def test_what_it_does_not_run_at_is_said(project: Project) -> None:
     [("80GiB", 81559), ("40GiB", 40536), ("48GiB", 46068), ("24GiB", 23028), ("16GiB", 15360), ("141GiB", 143771)],
 )
 def test_a_product_has_the_memory_that_it_is_sold_with(sold: str, told_mib: int) -> None:
-    """H100, A100, L40S, A10, T4 and H200 as the driver tells of them."""
+    """H100, A100, L40S, A10, T4 and H200 as the driver reports them."""
     card = Card(name="", uuid="GPU-1", bus=1, memory_bytes=told_mib * 2**20)
     with made_up(Host(cards=[card])):
         found = read_gpus({})

@@ -1,4 +1,4 @@
-"""What a user sees of a run: outcomes, exit codes, printed lines, files. Ranks are made up by the stand-in launcher."""
+"""What a user sees of a run with simulated ranks: outcomes, exit codes, printed lines, files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the arguments of a call, the markers of its test and the run's settings to what is launched."""
+"""What is launched, from the arguments of a call, the markers of its test and the run's settings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OTHER_LAUNCHER = """
         session.config.add_cleanup(patch.undo)
         patch.setitem(LAUNCHERS, "stand-in", replace(LAUNCHERS["stand-in"], {change}))
 """
-"""The made-up launcher with something else in its row."""
+"""The simulated launcher with something else in its row."""
 
 
 def test_where_the_test_asks_for_it_they_are_run_and_no_clock_becomes_a_baseline(

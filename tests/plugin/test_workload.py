@@ -94,7 +94,7 @@ class Bodies:
 
     @staticmethod
     def inner(rank: object) -> None:
-        """In a class."""
+        """A body in a class."""
 
     @classmethod
     def of_class(cls, rank: object) -> None:

@@ -1,4 +1,4 @@
-"""Everything a run measured and said, on what, and what people write down beside it; and what the store keeps."""
+"""The record of a run: what it measured and said, on what, and what people state about it; and what is stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts of failed tests. The first line tells the story in about 100 characters."""
+"""Texts of failed tests. The first line says what matters in about 100 characters."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def failed(*verdicts: Finding) -> CaseResult:
 
 
 def test_the_end_of_a_run_fits_a_screen_however_much_there_is_to_say() -> None:
-    """Two busy loops beside a run of 26 cases ended it with 26 lines of 340 characters once."""
+    """Two busy loops next to a run of 26 cases once ended it with 26 lines of 340 characters."""
     reason = "slower, but other processes used {} cores more than when the baseline was recorded " + "x" * 300
     cases = [
         result(*(verdict("machine-busy", metric=f"m{n}", reason=reason.format(n)) for n in range(4))) for _ in range(26)

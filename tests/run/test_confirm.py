@@ -1,4 +1,4 @@
-"""Finding the revision that recorded a baseline, and interleaving launches while an answer is open."""
+"""Finding the baseline commit, and interleaving launches while an answer is open."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from pytest_distbench.run.sources import Source
 from pytest_distbench.store.baselines import BaselineStore, NotRecorded
 
 ROOT = Path(__file__).parent
-"""Of a repository that knows no commit of that name: nothing differs from it."""
+"""A folder of a repository that has no commit of that name, so that nothing differs from it."""
 COMMIT = "3f2a91c0d4" + 30 * "0"
 REQUEST = CaseRequest(
     nodeid="n", case=CASE, terms=Terms(default_tolerance=0.1, max_launches=4, cores=2), launches=1, xfail_perf=""
@@ -46,7 +46,7 @@ REQUEST = CaseRequest(
 
 
 class Pairs(Source):
-    """Interleaved launches, this tree so many times as slow."""
+    """Interleaved launches, with the candidate so many times as slow."""
 
     def __init__(self, slower: float, *, breaks_at: int = 99, error: str = "") -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Pairs(Source):
 
 
 class Alone(Source):
-    """Launches of this tree alone."""
+    """Launches of the candidate alone."""
 
     def __init__(self, value: float) -> None:
         super().__init__()
@@ -223,7 +223,7 @@ CURVE = Sample(name="loss_curve", unit="", better="curve", value=1.0, values=[3.
 
 
 class Trains(Pairs):
-    """Pairs of a training whose curve is other than the stored one: in this tree alone, or in the revision too."""
+    """Pairs of a training whose curve differs from the stored one: in the candidate alone, or in the revision too."""
 
     def __init__(self, *, is_of_code: bool) -> None:
         super().__init__(1.0)

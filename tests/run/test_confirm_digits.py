@@ -1,4 +1,4 @@
-"""Whose digits they are: a tree, the commit that recorded the baseline, and what that stored."""
+"""Which revision computes which digits: the candidate, the baseline commit, and what that stored."""
 
 from __future__ import annotations
 

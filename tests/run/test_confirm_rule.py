@@ -1,4 +1,4 @@
-"""What launches in turns make of a doubt."""
+"""What interleaved A/B decides about a suspicious timing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EXACT = Finding(metric="sum", code="communication", unit="", better="exact")
 def turns(
     slower: float, *, count: int = LOOKS[0], itself: float = 1.0, noise: float = 0.01, moods: float = 0.3, seed: int = 0
 ) -> Sides:
-    """This tree so many times as slow as the revision, on a machine whose moods all three share."""
+    """The candidate, so many times as slow as the revision, on a machine whose speed varies for all three sides."""
     rng = random.Random(seed)
     mood = [math.exp(rng.gauss(0, moods)) for _ in range(count)]
 

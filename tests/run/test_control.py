@@ -1,4 +1,4 @@
-"""A planted slowdown goes through the screening, and from there in turns, as a regression does."""
+"""An injected slowdown goes through the screening, and from there to interleaved A/B, as a regression does."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def plant(session: Session, *, healthy: CaseResult = HEALTHY) -> Any:
 
 @pytest.fixture
 def beside(monkeypatch: pytest.MonkeyPatch) -> list[LaunchRequest]:
-    """What runs in turns: with the delay it takes 1.4 s, and else 1 s. Filled with the requests."""
+    """The interleaved launches: 1.4 s with the delay, else 1 s. It collects the requests."""
     asked: list[LaunchRequest] = []
 
     class Beside(Source):

@@ -120,7 +120,7 @@ def test_a_module_that_a_hook_found_in_the_working_tree_is_an_error(
 def test_what_is_installed_in_the_working_tree_is_imported_from_the_base(
     ready: Judged, changed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a line of a .pth file, and by a hook of setuptools; what is installed elsewhere stays."""
+    """It is installed by a line of a .pth file or by a hook of setuptools; what is installed elsewhere stays."""
     hook: Any = types.ModuleType("__editable___pkg_1_finder")
     hook.MAPPING = {"pkg": f"{changed}/pkg", "other": "/elsewhere/other"}
     hook.NAMESPACES = {"spaced": [f"{changed}/spaced"]}

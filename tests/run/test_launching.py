@@ -46,7 +46,7 @@ def plan_of(project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 def test_a_rank_has_one_thread_and_the_launchers_variables_unless_the_user_has_set_them(
     plan_of: Callable[..., LaunchPlan],
 ) -> None:
-    """One rank with the threads of the whole machine would be no reference for two with one each."""
+    """One rank with the threads of the whole machine could not be compared with two of one each."""
     for world_size in (1, 2):
         plan = plan_of("--world-size", str(world_size))
         assert (plan.world_size, plan.variables["OMP_NUM_THREADS"], plan.set_threads) == (world_size, "1", 1)

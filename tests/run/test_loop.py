@@ -38,7 +38,7 @@ class Long(Work, frozen=True, kw_only=True):
 
 
 class Lone(Work, frozen=True, kw_only=True):
-    """A launch that runs beside no other."""
+    """A launch without a paired one."""
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ class Counted(Source):
 
 
 class Opened(Reference):
-    """A reference whose answer stays open until there are so many launches."""
+    """A comparison that stays open until there are so many launches."""
 
     def __init__(self, until: int, fewest: int = 0) -> None:
         super().__init__(REQUEST)
@@ -124,7 +124,7 @@ def test_later_samples_are_for_what_is_open(session: Session, until: int, fewest
 
 
 class RedForCertain(Opened):
-    """A reference for which an exact number is wrong, beside the answer that stays open."""
+    """A comparison in which an exact number is wrong, while the rest stays open."""
 
     def compare(self, source: Source) -> list[Finding]:
         return [*super().compare(source), verdict("beyond-threshold", metric="count", better="exact")]
@@ -139,7 +139,7 @@ def test_what_is_red_for_certain_ends_the_loop_and_what_is_open_stays_unjudged(s
 
 
 class Compared(Opened):
-    """A reference that knows beforehand whether timings are judged."""
+    """A comparison that knows beforehand whether timings are judged."""
 
     judges_timings = False
 

@@ -145,7 +145,7 @@ def test_an_entry_of_bounds_alone_is_no_baseline() -> None:
 
 
 def with_number(*values: float, **changes: Any) -> Any:
-    """The case, with an exact number beside its clock."""
+    """The case with an exact number in addition to its timing."""
     made = result(*values, code="within-threshold", **changes)
     number = Sample(name="samples", unit="", better="exact", value=7.0)
     more = {"fingerprints": {"step": of(BARRIER)}, "software": {"torch": "2.13.0"}}

@@ -120,7 +120,7 @@ class Counted(Source):
 
 @dataclass
 class Sides:
-    """Takes the place of what starts launches: those in turns as given, single launches as many as asked for."""
+    """Replaces what starts launches: interleaved ones as given, single launches as many as requested."""
 
     rounds: list[list[LaunchRecord | None]] = field(default_factory=list)
     has_body: bool = True

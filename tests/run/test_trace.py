@@ -1,4 +1,4 @@
-"""Which cases get a trace or places, and what is told of those that get none. tests/end_to_end has real launches."""
+"""Which cases get a trace or places, and what is said of those that get none. tests/end_to_end has real launches."""
 
 from __future__ import annotations
 

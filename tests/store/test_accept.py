@@ -1,4 +1,4 @@
-"""From a case in a run record to the entry it proposes for the store."""
+"""The baseline that a case in a run record proposes."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_few_launches_keep_what_repeats_and_the_note_that_a_fingerprint_differs_
 
 
 def test_few_launches_keep_what_more_have_shown_of_the_steps_of_a_loop() -> None:
-    """That they end at any step, for one: of a few the number may be the same."""
+    """A loop may end at any step, for example: a few launches may all have the same number."""
     known = of(course={"all": Course(steps=20)})
     stored = replace(entry(*FIVE), fingerprints={"step": known}, workload=result(0.004).case.workload)
     made = result(*FIVE[:4], code="within-threshold")
@@ -147,7 +147,7 @@ FINAL, OTHER_FINAL = metric("final", "same", 0.5), metric("final", "same", 0.6)
 
 
 def measured(*metrics: Sample, launches: int = 1, codes: Mapping[str, str] = MappingProxyType({})) -> CaseResult:
-    """A case with a clock and peak memory beside these, and verdicts of these codes."""
+    """A case with a timing and peak memory in addition to these, and verdicts of these codes."""
     steady = [metric("step", "lower", 9.0), metric("peak_memory", "memory", 9e6)]
     launch = LaunchRecord(index=0, outcome="passed", wall_s=9.0, foreign_cores=1.5, measurements=[*steady, *metrics])
     verdicts = [
@@ -159,7 +159,7 @@ def measured(*metrics: Sample, launches: int = 1, codes: Mapping[str, str] = Map
 
 
 def recorded(*metrics: Sample) -> BaselineEntry:
-    """What five launches of a quiet machine stored, with a clock and peak memory of their own."""
+    """What five launches of a quiet machine stored, with a timing and peak memory of their own."""
     launch = replace(measured(*metrics).launches[0], foreign_cores=0.0, wall_s=2.0)
     steady = [metric("step", "lower", 1.0), metric("peak_memory", "memory", 1e6)]
     launches = [replace(launch, measurements=[*steady, *metrics])] * 5

@@ -1,4 +1,4 @@
-"""The store of baselines, and which commits recorded what is in it."""
+"""The baseline directory, and the baseline commits of what is in it."""
 
 from __future__ import annotations
 

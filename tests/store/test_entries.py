@@ -1,4 +1,4 @@
-"""Stored entries: chosen by name, left behind by a test that is gone, or not used by a run."""
+"""Baseline files: chosen by name, left behind by a test that is gone, or not used by a run."""
 
 from __future__ import annotations
 

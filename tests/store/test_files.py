@@ -167,7 +167,7 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
 
 
 def test_a_file_that_something_is_mounted_on_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As containers get single files; only root may mount, so the system's answer is made up."""
+    """Containers get single files in this way; only root may mount, so the system's answer is faked."""
 
     def refuse(draft: Path, path: Path) -> None:
         raise OSError(errno.EBUSY, "Device or resource busy")

@@ -65,7 +65,7 @@ preemptible = 0.04
 accelerator = "K80"
 accelerators_per_node = 1
 """
-"""Of MLBench's task sheets: the K80 is priced as preemptible alone."""
+"""Prices of MLBench's task sheets: the K80 is priced as preemptible alone."""
 
 
 def test_a_list_has_its_day_and_a_node_costs_what_it_holds(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from support.nvml import Card, Nvml
 
 XGMI_GBIT_PER_S = 512
-"""Of MI300X: 16 lanes of 32 Gbit/s."""
+"""Rate of a link of MI300X: 16 lanes of 32 Gbit/s."""
 _STATUS = {"NO_PERMISSION": "NO_PERM", "GPU_IS_LOST": "AMDGPU_RESTART_ERR", "NOT_SUPPORTED": "NOT_SUPPORTED"}
 
 

@@ -1,4 +1,4 @@
-"""A made-up tree of control groups, and whether this machine lets us make real ones."""
+"""A simulated tree of control groups, and whether this machine lets us make real ones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class MadeUp:
 
 
 def why_no_groups() -> str:
-    """Why this machine lets us make none; empty: it does."""
+    """Why this machine does not let us make any, or ""."""
     try:
         controller = find_controller()
         make_group(cpu_group(controller, 10**6), 0.5)

@@ -1,6 +1,6 @@
-"""The launcher ``stand-in-cuda``: real process groups, whose ranks have the stand-in CUDA.
+"""The launcher ``stand-in-cuda``: real process groups, whose ranks have the simulated CUDA.
 
-Whoever imports it adds the launcher, also as a pytest plugin: ``-p support.cuda_launcher``.
+Importing this module adds the launcher, also as a pytest plugin: ``-p support.cuda_launcher``.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 MARK = "DISTBENCH_TEST"
-"""As in ``support/processes.py``."""
+"""Variable of all processes of a test, as in ``support/processes.py``."""
 _LISTENS = "0A"
 _LOOK_S = 0.05
 
@@ -39,7 +39,7 @@ def watched(value: str, file: Path) -> Iterator[None]:
 
 
 def _inodes() -> set[str]:
-    """Of all sockets of this host that listen."""
+    """Inodes of all listening sockets of this host."""
     found = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in Path(table).read_text().splitlines()[1:]:

@@ -73,5 +73,5 @@ def train(rank: ElasticRank) -> None:
 
 
 def job_plan(directory: Path, job: ElasticJob, *, body: BodyReference = BODY, **plan: Any) -> LaunchPlan:
-    """Of an elastic job."""
+    """The plan of an elastic job."""
     return make_plan(directory, world_size=job.most, work=Job(body=body, job=job), **plan)

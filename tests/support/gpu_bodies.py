@@ -1,4 +1,4 @@
-"""Bodies for a GPU, real or made up: they know nothing of the stand-in, and two ranks may share the device."""
+"""Bodies for a GPU, real or simulated: they do not know which, and two ranks may share the device."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 __all__ = ["collective_sweep", "times_kernels", "trains"]
 
 CYCLES = 500_000
-"""Of the shorter kernel: about a third of a millisecond."""
+"""Cycles of the shorter kernel: about a third of a millisecond."""
 TIMES = 4
-"""As long is the longer one."""
+"""How many times as long the longer kernel is."""
 STEPS = 6
 
 
 def times_kernels(rank: RankContext) -> None:
-    """A kernel, and one that is four times as long, in each mode of the clock."""
+    """Time a kernel, and one that is four times as long, in each mode of a loop."""
     warm_up(rank, lambda: torch.cuda._sleep(CYCLES))
     for mode in ("per-iteration", "batch", "graph"):
         for name, cycles in (("short", CYCLES), ("long", TIMES * CYCLES)):

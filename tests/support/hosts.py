@@ -136,7 +136,7 @@ def start_relay(
 
 
 def row() -> LauncherKind:
-    """Of the table of launchers, for the hosts that the environment names."""
+    """A row of the table of launchers, for the hosts that the environment names."""
     hosts = [Namespaces(**host) for host in json.loads(os.environ[VARIABLE])]
     return LauncherKind(
         help="ranks on other hosts",

@@ -81,7 +81,7 @@ def judge(current: Sequence[Sample], stored: Sequence[Sample], under: Circumstan
 
 
 def judge_pairs(pairs: Sequence[tuple[Sample | None, Sample | None]], under: Circumstances) -> Finding:
-    """Of a metric that one side of each pair may not have."""
+    """The finding on a metric that one side of each pair may not have."""
     there, here = ([pair[side] for pair in pairs] for side in (0, 1))
     lacking = replace(next(m for m in (*here, *there) if m is not None), value=None)
     known = [[m or lacking for m in side] if any(side) else [] for side in (there, here)]

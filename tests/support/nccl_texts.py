@@ -233,7 +233,7 @@ TEXTS: dict[str, tuple[str, str, str]] = {
 
 
 def watchdog_log(why: str, *, frames: int = 24) -> str:
-    """A rank's log as the watchdog leaves it: the line that tells why lies above the frames of C++.
+    """A rank's log as the watchdog leaves it: the line with the reason stands above the frames of C++.
 
     Args:
         why: the text of the exception, or LATE.

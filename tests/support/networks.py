@@ -19,7 +19,7 @@ WITHOUT_PRIVILEGES = [
 
 @functools.cache
 def why_no_networks(text: str = "unlimited") -> str:
-    """Why this machine lets us make none like this; empty: it does."""
+    """Why this machine does not let us make such networks, or ""."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             Lab(parse_network(text), 2, Path(folder, "hosts")).close()

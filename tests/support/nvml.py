@@ -1,11 +1,11 @@
-"""Made-up GPUs: an NVML that describes a host from a table, so that what reads the driver is tested without one.
+"""Simulated GPUs: an NVML that describes a host from a table, so that what reads the driver is tested without one.
 
 ``with made_up(HOSTS["8xH100"]): ...`` puts a host in the place of the driver, in this process. As a pytest plugin, ``-p
-support.nvml`` does so for a whole run, with the host that ``DISTBENCH_NVML`` names. A host of your
-own is a :class:`Host`; the rows of :data:`HOSTS` are examples.
+support.nvml`` does so for a whole run, with the host that ``DISTBENCH_NVML`` names. A host of your own is a
+:class:`Host`; the rows of :data:`HOSTS` are examples.
 
-A GPU's ``states`` are a time line: from so many seconds on it is in such a state. What holds clocks down in them is
-what the counters add up. What a host does not describe is *not supported*, as on a card that lacks it.
+A GPU's ``states`` are a timeline: (seconds, state from then on). The counters add up what slows a GPU down in them.
+What a host does not describe is *not supported*, as on a card that lacks it.
 
 PYTEST_DONT_REWRITE: there is no assertion here, and pytest would warn where a conftest imports from it first.
 """
@@ -66,10 +66,10 @@ class Slice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """A GPU, as sold and as somebody has set it; None is not told, and ``lacks`` are functions without ``nvmlDevice``.
+    """A GPU, as sold and as configured; None is not reported, and ``lacks`` are functions without ``nvmlDevice``.
 
-    ``trouble`` is the error that it answers with, ``is_mute`` of it that it comes with its first answer only. NVLinks
-    lead to :data:`SWITCH` or to the UUID of a GPU; ``routes`` has NVML's number of what lies between two, else 40.
+    ``trouble`` is the error that it answers with; ``is_mute``: only its first answer has it. NVLinks lead to
+    :data:`SWITCH` or to the UUID of a GPU; ``routes`` has NVML's number for the path between two, else 40.
     """
 
     name: str
@@ -138,7 +138,7 @@ def _in_trouble(cards: Sequence[Card], numbers: Sequence[int], trouble: str, *, 
 
 
 def _cut(cards: Sequence[Card]) -> list[Card]:
-    """With MIG on, and two slices each."""
+    """The host with MIG on, and two slices per GPU."""
     return [
         replace(
             card,
@@ -237,15 +237,15 @@ HOSTS: dict[str, Host] = {
         ]
     ),
 }  # fmt: skip
-"""By name: what machines were seen to look like, and what can go wrong with them."""
+"""Hosts by name: what machines were seen to look like, and what can go wrong with them."""
 
 
 class Nvml:
-    """The made-up driver of one host, and its clock.
+    """The simulated driver of one host, and the host's clock.
 
     Attributes:
         host: what it describes; may be exchanged, as when a GPU is lost meanwhile.
-        seconds: what its clock reads; a test may exchange it.
+        seconds: returns the time; a test may exchange it.
     """
 
     def __init__(self, host: Host) -> None:
@@ -254,7 +254,7 @@ class Nvml:
         self.seconds: Callable[[], float] = lambda: time.monotonic() - start
 
     def answer(self, name: str, *arguments: Any) -> Any:
-        """Of the function ``nvmlDevice<name>``.
+        """Answer the function ``nvmlDevice<name>``.
 
         Raises:
             NVMLError: as NVML would.
@@ -285,7 +285,7 @@ class Nvml:
         return card.states[max((moment for moment in card.states if moment <= self.seconds()), default=0.0)]
 
     def held_ns(self, card: Card, reasons: Sequence[str]) -> int:
-        """For how long it has been held down by one of these."""
+        """Nanoseconds for which one of these reasons has slowed it down."""
         now, moments = self.seconds(), sorted(card.states)
         ends = [*moments[1:], max(now, *moments)]
         held = (
@@ -342,7 +342,7 @@ def made_up(host: Host) -> Iterator[Nvml]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """As a plugin: for the whole run."""
+    """Install the driver for the whole run, as a plugin."""
     if name := os.environ.get(VARIABLE, ""):
         if name not in HOSTS:
             raise pytest.UsageError(f"{VARIABLE}: there is no made-up host {name!r}; known are {', '.join(HOSTS)}")
@@ -450,7 +450,7 @@ _OF_CARDS: dict[str, Callable[..., Any]] = {
     ],
     "GetProcessUtilization": lambda nvml, card, since: _at_work(nvml.state(card)),
 }
-"""What a GPU answers, by the function's name without ``nvmlDevice``; None: it does not support that."""
+"""Answers of a GPU by the function's name without ``nvmlDevice``, or None if it does not support that."""
 
 _OF_SLICES: dict[str, Callable[..., Any]] = {
     "GetName": lambda nvml, card, piece: f"{card.name} MIG {piece.profile}",

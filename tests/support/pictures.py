@@ -1,7 +1,7 @@
-"""Makes the pictures of the docs out of real runs: ``python tests/support/pictures.py``. It takes two minutes.
+"""Make the pictures of the docs from real runs: ``python tests/support/pictures.py``. It takes two minutes.
 
-A repository as ``distbench init`` makes it is recorded, its training is slowed down, and the page of the run that finds
-it is photographed.
+A repository as ``distbench init`` makes it is recorded, its training is slowed down, and the HTML report that finds it
+is photographed.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def served() -> tuple[list[Event], Mapping[str, Sequence[Event]]]:
 
 
 def launch_of(pool: Sharing, *, told_as: Sharing | None = None) -> LaunchRecord:
-    """A launch of :data:`POOL` or :data:`SERVED`; its record may tell of another one in its place."""
+    """A launch of :data:`POOL` or :data:`SERVED`; its record may be of another one."""
     events, measurements = measure_pool(pool, *(served() if pool.demand else shared()))
     if told_as is not None:
         events[0] = but(events[0], sharing=msgspec.to_builtins(told_as))

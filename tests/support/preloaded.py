@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 CHECK = os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK")
-"""As modules that ask ``torch.cuda.is_available()`` find it."""
+"""torch's variable at import, as modules that ask ``torch.cuda.is_available()`` find it."""
 
 random.seed(1)
 np.random.seed(2)

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 MARK = "DISTBENCH_TEST"
-"""In the environment of every process a test starts."""
+"""Variable in the environment of every process that a test starts."""
 LIMIT_S = 300.0
 """How long what a test waits for may take. Generous: a busy machine is slow, and what hangs does so for ever."""
 SETTLE_S = 30.0

@@ -23,7 +23,7 @@ TEST = """
     def test_step(distbench):
         distbench.run(body, params={"stand_in": {"step": [0.0200, 0.0201, 0.0199, 0.0202, 0.0198], "count!exact": 7}})
 """
-"""One case with a clock and an exact number."""
+"""A test of one case with a timing and an exact number."""
 
 Project = Callable[[str], pytest.Pytester]
 
@@ -33,11 +33,11 @@ _ROOTS = {Path(path) for path in (sys.prefix, sys.base_prefix, Path(__file__).pa
 
 
 class ModulesOfProject:
-    """In place of pytest's own: forgets the modules of the project that a run inside this process has loaded.
+    """A replacement of pytest's snapshot: forgets the modules of the project that a run inside this process has loaded.
 
-    Pytest's own forgets all that were not there before, and meanwhile, for a moment, those too. What is then loaded
-    again, by a later run or by another thread in that moment, is another class than the objects in use have, or a
-    module of C that does not bear it.
+    Pytest's own forgets all modules that were not there before, and for a moment also the older ones. What is then
+    loaded again, by a later run or by another thread in that moment, has classes other than those of the objects in
+    use, or is a module of C that cannot be loaded twice.
     """
 
     def __init__(self, preserve: Callable[[str], bool] | None = None) -> None:

@@ -83,7 +83,7 @@ PAGES_OF = {
     "rank.phase": "scaling.md#where-a-step-goes",
     "stdout": "scripts.md",
 }
-"""That explain a call."""
+"""Pages that explain a call."""
 
 HEAD = "A name that ends in `=` is required, and given by keyword. What a run prints: [verdicts and words](words.md)."
 
@@ -132,7 +132,7 @@ OF_THE_PLUGIN = {"watch", "only_structure", "delay"}
 """Attributes of a rank that are not for bodies."""
 
 SAYS_LITTLE = 3
-"""An argument of whom no more words are said needs none beside its name."""
+"""Words up to which an explanation is left out; such arguments are listed by name only."""
 
 
 def page() -> str:

@@ -28,7 +28,7 @@ PROGRAMS = ("slurmctld", "slurmd", "srun", "munged", "ip", "unshare")
 NETWORK = "10.77.0"
 HEAD = "head"
 GPUS = 4
-"""That each node claims to have."""
+"""Number of GPUs that each node claims to have."""
 _UP_S = 30.0
 PARTED_S = 30.0
 """How long the network of a host is away: longer than its silence is borne."""
@@ -69,7 +69,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def why_not() -> str:
-    """Why there can be no cluster here; empty: there can."""
+    """Why there can be no cluster here, or ""."""
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
     missing = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
     if missing:

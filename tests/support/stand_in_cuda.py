@@ -1,19 +1,17 @@
-"""Stand-in CUDA: a CPU build of torch looks like CUDA to ranks, with made-up streams that keep real time.
+"""Simulated CUDA: a CPU build of torch looks like CUDA to ranks, with simulated streams that keep real time.
 
-Ranks of the launcher ``stand-in-cuda`` have it. Whoever imports it has it in the whole process, for good. Each stream
-has the moment until which it is busy, on the clock that the host reads:
+Ranks of the launcher ``stand-in-cuda`` have it. Importing it changes the whole process, for good. Each stream has the
+moment until which it is busy, on the clock that the host reads:
 
-- ``launch(seconds)`` enqueues a kernel that runs so long, and returns at once.
-- What torch computes is computed on the CPU, in the call, and keeps the stream busy for as long again; a collective,
-  for a time that is made up. Reading a tensor (``item``, ``tolist``, ``cpu`` ...) waits for the device, as copying
-  from it does.
-- A tensor for a CUDA device is made, or stays, on the CPU: ``tensor.device`` says ``cpu``.
-- ``nccl`` becomes ``gloo``.
+- ``launch(seconds)`` enqueues a kernel that runs so long, and returns at once. - What torch computes is computed on the
+CPU, in the call, and keeps the stream busy for as long again; a collective, for a chosen time. Reading a tensor
+(``item``, ``tolist``, ``cpu`` ...) waits for the device, as copying from it does. - A tensor for a CUDA device is made,
+or stays, on the CPU: ``tensor.device`` says ``cpu``. - ``nccl`` becomes ``gloo``.
 
-It shows what the host does about a device: order of calls, waits, what a clock counts, whose error an error is. It does
-not show speeds, noise, clocks that ramp up, memory that runs out, kernels that run side by side, or anything of NCCL or
-the driver. A replay of a graph computes nothing anew. ``torch.compile``, ``torch.autocast("cuda")``, generators of a
-device, ``torch.accelerator`` and devices given as bare numbers (``model.to(0)``) do not work. Torch's calls are not
+It shows what the host does about a device: order of calls, waits, what is timed, whose error an error is. It does not
+show speeds, noise, frequencies that ramp up, memory that runs out, kernels that run side by side, or anything of NCCL
+or the driver. A replay of a graph computes nothing again. ``torch.compile``, ``torch.autocast("cuda")``, generators of
+a device, ``torch.accelerator`` and devices given as bare numbers (``model.to(0)``) do not work. Torch's calls are not
 redirected in a body's own threads, nor in what autograd runs backward (as tensor parallelism does).
 """
 
@@ -48,7 +46,7 @@ from support.streams import (
 
 DEVICES = 8
 CYCLES_PER_S = 1.5e9
-"""Of ``torch.cuda._sleep``."""
+"""Cycles per second of ``torch.cuda._sleep``."""
 COLLECTIVE_S, BYTES_PER_S = 20e-6, 100e9
 """What a collective takes on the device, and how fast it moves its tensors: made up."""
 L2_BYTES, MEMORY_BYTES = 50 * 2**20, 80 * 2**30
@@ -83,7 +81,7 @@ def launch(seconds: float, *, failure: Exception | None = None) -> None:
     """Enqueue a kernel on the current stream that runs so long, and return at once.
 
     Args:
-        failure: what whoever waits for the device is told, once the kernel is over and ever after.
+        failure: error that is raised in whoever waits for the device, once the kernel has ended and from then on.
     """
     DEVICE.is_initialized = True
     DEVICE.enqueue(seconds, failure)
@@ -153,7 +151,7 @@ def _properties(device: object = None) -> SimpleNamespace:
 
 
 def _visible() -> list[str]:
-    """UUIDs or numbers of the devices that this process is given; empty: nobody says."""
+    """UUIDs or numbers of the devices that this process is given, or [] if unset."""
     return [part for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if part]
 
 
@@ -162,7 +160,7 @@ def _count_devices() -> int:
 
 
 def _uuid(index: int) -> str:
-    """As torch spells it, without ``GPU-``; empty where the device is not visible by one."""
+    """UUID as torch spells it, without ``GPU-``, or "" if the device is not visible by one."""
     name = next(iter(_visible()[index : index + 1]), "")
     return name.removeprefix("GPU-") if name.startswith("GPU-") else ""
 

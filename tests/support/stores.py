@@ -1,4 +1,4 @@
-"""A store with one entry, and run records to compare it with, as the commands meet them.
+"""A baseline directory with one file, and run records to compare with it, as the commands meet them.
 
 The fixtures are those of a conftest.py that imports them.
 """

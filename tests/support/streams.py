@@ -1,4 +1,4 @@
-"""Made-up streams of a device: each has the moment until which it is busy, on the host's clock. Without torch."""
+"""Simulated streams of a device: each has the moment until which it is busy, on the host's clock. Without torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SPIN_S = 1e-3
 
 
 STREAMS: list[Stream] = []
-"""Of this process, the default one first."""
+"""Streams of this process, the default one first."""
 
 
 class Stream:
@@ -102,11 +102,11 @@ class Device:
 
 
 DEVICE = Device()
-"""Of this process."""
+"""The device of this process."""
 
 
 def wait_until(moment: float) -> None:
-    """What the host does until a moment on its clock; then it is told of what failed on the device.
+    """Let the host wait until a moment; then raise what failed on the device.
 
     Raises:
         RuntimeError: a graph is being captured.

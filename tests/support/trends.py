@@ -1,4 +1,4 @@
-"""Made-up ways of metrics over many runs."""
+"""Simulated courses of metrics over many runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.results import result
 
 
 def steps(runs: int, *levels: float) -> list[float]:
-    """So many runs on each level, without noise but for a hair."""
+    """A series with so many runs on each level, almost without noise."""
     return [level * (1 + 1e-6 * i) for level in levels for i in range(runs)]
 
 

@@ -1,4 +1,4 @@
-"""Made-up streams on a made-up clock of the host: what a clock of ours reads, to the microsecond, on any machine."""
+"""Simulated streams and a simulated clock of the host: what a timing reads, to the microsecond, on any machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BEGIN = 1000.0
 """What the host's clock reads at first."""
 
 TICK_S = 1e-7
-"""That the host needs to look at its clock."""
+"""Seconds that the host needs to read its clock."""
 CYCLES_PER_S = 1e9
 
 
@@ -65,7 +65,7 @@ class VirtualCuda:
         self.device.enqueue(seconds)
 
     def counts(self) -> dict[str, int]:
-        """How often what was called that the stand-in counts."""
+        """Number of calls of what the simulation counts."""
         return {name: len(list(group)) for name, group in itertools.groupby(sorted(streams.CALLS))}
 
 

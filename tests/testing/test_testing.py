@@ -1,4 +1,4 @@
-"""Made-up ranks for tests of suites."""
+"""Simulated ranks for tests of suites."""
 
 from __future__ import annotations
 

@@ -280,7 +280,7 @@ def test_a_git_that_refuses_ends_it_with_what_it_said(proposed: Job) -> None:
 def test_records_are_read_accepted_and_commented_on_where_nothing_that_measures_is_installed(
     job: Job, tmp_path: Path
 ) -> None:
-    """As after ``pip install --no-deps``: of other packages there are few."""
+    """The environment is that of ``pip install --no-deps``, with few other packages."""
     packages = tmp_path / "packages"
     packages.mkdir()
     for name in INSTALLED:

@@ -1,4 +1,4 @@
-"""``distbench baseline export`` and ``import``: stored entries as JSON lines, CSV and Parquet, and back."""
+"""``distbench baseline export`` and ``import``: baselines as JSON lines, CSV and Parquet, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What words mean: each verdict says it, and what was printed leads to its entry."""
+"""What words mean: each verdict says it, and every printed term is explained."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_what_a_rule_says_leads_to_its_reason_first() -> None:
 
 
 def test_lines_of_recorded_runs_are_explained(tmp_path: Path) -> None:
-    """What a run without baselines says beside its rows, and one that failed."""
+    """Lines of a run without baselines, apart from its rows, and of one that failed."""
     left_open = replace(verdict("noise"), is_open=True)
     failed = result(verdict("communication"), closed(left_open, "communication changed"), reference=PAIRED)
     for results in (read_run_record(unpack("000", tmp_path)).results, [failed]):

@@ -82,7 +82,7 @@ COLUMNS = {
     "dependencies": {"repo", "branch", "sha", "version", "extra_info"},
     "metric": {"name", "benchmark_values", "target_value", "extra_info"},
 }
-"""Those of ``clickhouse_db_schema/oss_ci_benchmark_v3/schema.sql`` that a run can tell: what has none is dropped."""
+"""Columns of ``clickhouse_db_schema/oss_ci_benchmark_v3/schema.sql`` that a run can fill; the others are dropped."""
 
 
 def test_pytorchs_database_has_a_column_for_all_that_it_is_given_and_a_runner_for_each_host() -> None:

@@ -42,7 +42,7 @@ def give_gpus(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 
 
 def install_from(monkeypatch: pytest.MonkeyPatch, origin: object) -> None:
-    """Pretend that this package came from there; None: from an index."""
+    """Pretend that this package was installed from there, or from an index if that is None."""
 
     class Installed:
         def read_text(self, name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Hands a run's numbers to pytest-benchmark, pytest-html and Allure; and judges beside other plugins as without."""
+"""Numbers of a run for pytest-benchmark, pytest-html and Allure; and judgements that do not depend on other plugins."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from pytest_distbench.worker import bodies
 def test_a_module_that_came_from_the_working_tree_all_the_same_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As an editable install with an import hook does it, and not for modules of the worktree, wherever that is."""
+    """An editable install with an import hook leads there; modules of the worktree are right, wherever it is."""
     (tmp_path / "led_astray.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("led_astray")
@@ -40,7 +40,7 @@ def test_a_module_that_came_from_the_working_tree_all_the_same_is_named(
 def test_a_package_of_the_repository_that_came_from_a_copy_is_named_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """As ``pip install .`` makes one, or a folder on PYTHONPATH."""
+    """``pip install .`` makes a copy, or a folder on PYTHONPATH has one."""
     for package in (tmp_path / "site/copied_one", tmp_path / "tree" / place):
         package.mkdir(parents=True)
         (package / "__init__.py").touch()
@@ -195,7 +195,7 @@ def test_a_body_in_a_file_with_a_name_that_torch_has_loaded_is_newer_than_all_of
 def test_a_module_that_torch_wrote_to_a_temporary_folder_came_from_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a TMPDIR in the working tree; torch 2.8 and older write one in every process."""
+    """TMPDIR is in the working tree; torch 2.8 and older write such a module in every process."""
     (tmp_path / f"{GENERATED_MODULE}.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, GENERATED_MODULE, raising=False)

@@ -1,4 +1,4 @@
-"""A rank of 64 in one process: planted defects of what is sent and held are seen, without a second core."""
+"""A rank of 64 in one process: injected defects in what is sent and held are seen, without a second core."""
 
 from __future__ import annotations
 

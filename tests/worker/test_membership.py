@@ -53,7 +53,7 @@ membership.join_group("gloo", rank=0, world_size=1, timeout_s=60, device=torch.d
 def test_a_rank_asks_for_a_store_when_somebody_listens_there_and_joins_with_one_that_can_be_logged(
     code: str, printed: str
 ) -> None:
-    """In a process of its own: torch has no place in this one."""
+    """Runs in its own process, as this one does not import torch."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert (done.stdout, done.stderr) == (f"{printed}\n", "")
@@ -119,7 +119,7 @@ def test_groups_of_gloo_are_kept_and_left_to_the_end_of_the_process_whatever_the
 
 @pytest.mark.spawn
 def test_a_rank_that_cannot_reach_its_line_says_so_in_its_log_and_to_whoever_started_it(tmp_path: Path) -> None:
-    """As one that was started on another host than its socket: before, it killed itself without a word."""
+    """It was started on another host than its socket; such ranks once killed themselves without a word."""
     plan = replace(
         make_plan(tmp_path, world_size=2),
         address=str(tmp_path / "elsewhere"),

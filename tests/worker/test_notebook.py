@@ -175,7 +175,7 @@ def test_several_numbers_may_come_in_any_list_or_array(value: object) -> None:
 
 
 class _Unread(torch.Tensor):
-    """As one whose device still computes it: whoever reads it would wait."""
+    """A tensor that its device still computes: reading it would wait."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
@@ -284,7 +284,7 @@ def test_numbers_that_make_no_training_are_refused(wrong: dict[str, object], mes
 def test_the_time_to_the_target_is_the_end_of_the_evaluation_that_met_it(
     monkeypatch: pytest.MonkeyPatch, every: int, met_at: int
 ) -> None:
-    """Each step takes a second, by a clock that is made up."""
+    """Each step takes a second of simulated time."""
     rank = make_rank()
     now = [10.0]
     monkeypatch.setattr(rank, "own_clock", lambda: now[0])

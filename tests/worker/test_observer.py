@@ -22,7 +22,7 @@ CAPACITY = 100
 
 
 class Loop:
-    """Steps that send what they are told to; keeps how often somebody asked what it was."""
+    """Steps that send what they are given; counts how often that was read."""
 
     def __init__(self, described: int | None = None, *, remembers: bool = True) -> None:
         self.entered: int | None = 0

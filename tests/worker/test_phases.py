@@ -22,7 +22,7 @@ from pytest_distbench.worker.phases import Phases
 
 @pytest.fixture
 def rank() -> RankContext:
-    """A rank whose phases are timed by a clock that moves by one second at every look."""
+    """A rank whose phases are timed by a clock that advances by one second per reading."""
     made = make_rank()
     ticks = itertools.count(1)
 
@@ -245,7 +245,7 @@ def test_the_same_loop_at_two_points_has_phases_of_its_own(rank: RankContext) ->
 
 
 def test_what_an_exception_took_counts_where_the_loop_goes_on(rank: RankContext) -> None:
-    """A loader that is empty raises StopIteration, and is begun anew."""
+    """A loader that is empty raises StopIteration, and is begun again."""
     batches = iter([1])
     for _ in rank.timed("step", warmup=0, iterations=2):
         with contextlib.suppress(StopIteration), rank.phase("load"):

@@ -67,7 +67,7 @@ def tells_its_cpus(rank: RankContext) -> None:
 @needs_numa
 @pytest.mark.skipif(len(CPUS) < 2, reason="two ranks cannot have a CPU each")
 def test_ranks_are_bound_to_the_cpus_that_torchrun_would_bind_them_to(on_cuda_apart: Launch, tmp_path: Path) -> None:
-    """Exclusive: both GPUs of the stand-in are near node 0, so that each rank has a part of it for itself."""
+    """Exclusive: both simulated GPUs are near node 0, so that each rank has a part of it for itself."""
     here = {"CUDA_VISIBLE_DEVICES": "0,1"}
     record = on_cuda_apart("tells_its_cpus", backend="nccl", numa_binding="exclusive", variables=here)
 
@@ -182,7 +182,7 @@ def test_a_body_that_uses_cuda_all_the_same_is_told_what_to_do(launch: Launch) -
 
 @pytest.mark.spawn
 def test_what_a_module_seeds_stays_seeded_and_what_it_does_not_differs_between_ranks(launch: Launch) -> None:
-    """As if every rank had imported it."""
+    """The result is as if every rank had imported it."""
     record = launch("draws")
 
     assert record.outcome == "passed", record.reason
@@ -251,9 +251,9 @@ def run(*programs: str) -> list[str]:
 
 
 def test_float32_is_not_rounded_to_tf32_whoever_asked_for_it_and_what_was_chosen_is_told() -> None:
-    """Matrix products, convolutions and RNNs; and who reads the flags of before is told the same, and no error.
+    """Matrix products, convolutions and RNNs are checked; torch's older flags say the same, without an error.
 
-    Autocast is told, though the body has left it.
+    Autocast is reported, though the body has left it.
     """
     *forbidden, found = run(*(choice + FORBID for choice in CHOICES), CHANGE)
 
@@ -296,7 +296,7 @@ def test_a_ranks_report_has_it(on_cuda: Launch) -> None:
 
 
 def test_an_editable_install_leads_into_the_tree_of_this_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As setuptools installs it, and not where it leads elsewhere, or into the tree already."""
+    """It is as setuptools installs it; one that leads elsewhere, or into the tree already, stays."""
     hook = ModuleType("__editable___pkg_1_finder")
     tree, working = tmp_path / "working" / "tmp" / "tree", tmp_path / "working"
     vars(hook)["MAPPING"] = {"pkg": f"{working}/pkg", "other": "/elsewhere/other", "own": f"{tree}/own"}

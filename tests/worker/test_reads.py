@@ -37,7 +37,7 @@ except FileNotFoundError:
 
 
 def test_a_rank_notes_what_it_and_its_workers_read_below_a_folder(tmp_path: Path) -> None:
-    """In a process of its own, as an audit hook stays."""
+    """Runs in its own process, as an audit hook stays."""
     root, notes = tmp_path / "repository", tmp_path / "launch"
     (root / "folder").mkdir(parents=True)
     notes.mkdir()

@@ -1,4 +1,4 @@
-"""Where a training step begins: each case is a training of five iterations, whoever's steps they are."""
+"""Beginnings of training steps: each case is a training of five iterations, whichever optimizers step."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def once(training: Training) -> Step:
 
 
 def per_group(training: Training) -> Step:
-    """As DeepSpeed's ZeRO 1 and 2 do."""
+    """Steps as DeepSpeed's ZeRO 1 and 2 take them."""
     optimizer = SGD(training.groups(), lr=0.1)
     groups = list(optimizer.param_groups)
 
@@ -66,7 +66,7 @@ def per_group(training: Training) -> Step:
 
 
 def per_part_of_a_group(training: Training) -> Step:
-    """As DeepSpeed's ZeRO 3 does: the groups stay, and each step finds other parameters in one of them."""
+    """Steps as DeepSpeed's ZeRO 3 takes them: the groups stay, and each step finds other parameters in one of them."""
     optimizer = SGD(training.groups(), lr=0.1)
     parameters = list(training.net.parameters())
 
@@ -164,7 +164,7 @@ def accumulated(training: Training) -> Step:
 
 
 def in_the_step(training: Training) -> Step:
-    """As Lightning does: a closure has the forward and the backward pass."""
+    """Steps as Lightning takes them: a closure has the forward and the backward pass."""
     optimizer = SGD(training.net.parameters(), lr=0.1)
     return lambda: optimizer.step(lambda: training.backward().item())
 
@@ -239,7 +239,7 @@ def in_turn(training: Training) -> Step:
 
 
 def thawing(training: Training) -> Step:
-    """From the third step on another parameter is the first that is trained."""
+    """A training in which another parameter is the first to be trained from the third step on."""
     optimizer = SGD([training.net.module.bias], lr=0.1)
 
     def step() -> None:

@@ -196,7 +196,7 @@ def test_ddp_keeps_equal_what_it_manages_and_reduces(watch: TrainingWatch) -> No
 
 
 def test_weights_are_read_where_somebody_elses_hook_reduces_in_a_group_unknown_to_torch(watch: TrainingWatch) -> None:
-    """As torchft does."""
+    """torchft does this."""
 
     def kept(_, bucket):  # DDP refuses annotations that are text
         done = torch.futures.Future()
@@ -327,7 +327,7 @@ def test_every_dtype_has_a_state(dtype: torch.dtype) -> None:
 
 @pytest.mark.filterwarnings("ignore:Please use DTensor instead:FutureWarning")
 def test_a_table_of_shards_has_the_values_that_lie_on_its_rank() -> None:
-    """As torchrec's tables: a rank has one shard of a table, several or none."""
+    """A rank has one shard of one of torchrec's tables, several or none."""
     from torch.distributed._shard.metadata import ShardMetadata
     from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata, TensorProperties
 
@@ -349,7 +349,7 @@ def test_a_table_of_shards_has_the_values_that_lie_on_its_rank() -> None:
 
 
 def test_to_look_at_the_part_of_a_shared_tensor_records_nothing_for_autograd() -> None:
-    """Where autograd has recorded something, a training step begins."""
+    """A training step would begin where autograd has recorded something."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 

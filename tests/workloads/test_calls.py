@@ -1,4 +1,4 @@
-"""The calls of a sweep: supported, checked element by element, and made ready before the clock runs."""
+"""The calls of a sweep: supported, checked element by element, and prepared before anything is timed."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_wrong_elements_are_counted_in_every_chunk_up_to_the_last() -> None:
 
 
 def test_sums_in_place_by_whatever_calls_are_checked_in_every_dtype() -> None:
-    """With one rank the sum is what was sent."""
+    """On one rank the sum is what was sent."""
     for dtype in DTYPES:
         message = torch.zeros(11).to(getattr(torch, dtype))
 

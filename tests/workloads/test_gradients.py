@@ -1,4 +1,4 @@
-"""How gradients are sent: in few tensors or in many, beside computing, compressed, and behind the backward pass."""
+"""How gradients are sent: in few tensors or in many, overlapped with computing, compressed, after the backward pass."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def train_behind(rank: RankContext) -> None:
 def test_gradients_behind_the_backward_pass_are_those_of_ddp_in_one_all_reduce(
     launcher: Launcher, tmp_path: Path
 ) -> None:
-    """With its phases; without communication nothing is sent, and ranks keep their own."""
+    """Its phases are there; without communication nothing is sent, and ranks keep their own gradients."""
     ways = {"ddp": {}, "behind": {"overlap": "off"}, "silent": {"overlap": "off", "communication": "off"}}
     made = {
         way: Launch(launcher, tmp_path, Path(__file__))("train_behind", params=params) for way, params in ways.items()

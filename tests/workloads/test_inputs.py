@@ -82,7 +82,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
 def test_a_folder_is_of_the_kind_of_the_innermost_mount_it_lies_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file_system: str, kind: str
 ) -> None:
-    """Of two mounts at one place the later counts."""
+    """The later one of two mounts at one place counts."""
     inner, other = (f"{tmp_path}/data/inner", "proc"), (f"{tmp_path}/da", "sysfs")
     mounts = [("/", "ext4"), (f"{tmp_path}", "autofs"), (f"{tmp_path}", file_system), inner, other]
     found = [SimpleNamespace(mountpoint=point, fstype=name) for point, name in mounts]

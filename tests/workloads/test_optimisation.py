@@ -1,4 +1,4 @@
-"""What benchmark tasks prescribe beside torch's optimizers: schedules of the learning rate, and mixed precision."""
+"""What benchmark tasks prescribe in addition to torch's optimizers: learning rate schedules, and mixed precision."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Timed(fixtures.MadeUp):
     threads: Mapping[int, int] = {}
     sends: Sequence[str] = ["on"]
     samples: Mapping[int, int] = {}
-    """Of a worker, where they are not the batch."""
+    """Samples of a worker, if they are not the batch."""
 
     def add(self, *, only: object = ()) -> None:
         params: Any = self.request.work.params  # type: ignore[union-attr]

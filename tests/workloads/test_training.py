@@ -64,7 +64,7 @@ def test_batches_of_an_epoch_have_an_order_of_their_own_and_all_where_nothing_is
 
 
 def test_an_epochs_indices_are_sent_once_to_where_the_samples_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sent at every step, they let the host wait for the GPU there, and a planted ``item()`` costs nothing more."""
+    """Sent at every step, they would make the host wait for the GPU, and an injected ``item()`` would cost nothing."""
     rank = rank_of(0, 1)
     rank.device = torch.device("meta")
     sent = []

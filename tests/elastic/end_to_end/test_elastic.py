@@ -131,7 +131,7 @@ def test_script(elastic):
 @pytest.mark.nightly
 @pytest.mark.usefixtures("closed_doors")
 def test_an_unchanged_script_that_keeps_a_snapshot_is_measured_from_outside(pytester: pytest.Pytester) -> None:
-    """It does its epoch anew, unless that had just ended: ten steps on two nodes, twenty on one."""
+    """It repeats its epoch, unless that had just ended: ten steps on two nodes, twenty on one."""
     pytester.makepyfile(train=SCRIPT, test_mine=TEST_OF_SCRIPT)
     result = pytester.runpytest_subprocess(*COMMAND, "--distbench-json=run.json")
 

@@ -26,7 +26,7 @@ from pytest_distbench.records.wire import read_events
 pytestmark = pytest.mark.spawn
 
 ALL_KINDS = [crash(at_s=0.2, slot=1), leave(at_s=0.4), join(at_s=0.6), kill(at_s=0.8, slot=0), stop(at_s=1, for_s=0.5)]
-"""In the order of their seconds."""
+"""Changes in the order of their seconds."""
 LATER = [stop(at_s=1000, for_s=1)]
 
 

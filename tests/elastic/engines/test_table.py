@@ -30,7 +30,7 @@ def job_of(engine: str) -> ElasticJob:
 
 
 def texts(job: ElasticJob) -> list[str]:
-    """All that can be told of a job's failures that hangs on its engine."""
+    """All texts about a job's failures that depend on its engine."""
     of = {"t": 1.0, "index": 0, "slots": [1], "before": 2, "after": 1}
     slow = [
         event("change", **of, kind=kind, recovery_s=seconds + 1, parts={part: seconds})

@@ -1,4 +1,4 @@
-"""From the timelines of a pool and its jobs to what one launch measured, and how a timeline is put together. Pure."""
+"""What one launch measured, computed from the timelines of a pool and its jobs; and the timelines themselves. Pure."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def result(events: list[Event]) -> PoolRun:
     ids=["inside another", "together to the end", "two inside one", "after two that overlap"],
 )
 def test_no_gap_is_less_than_none(spans: list[tuple[float, float]], gap: float) -> None:
-    """Of jobs whose generations train at the same time, in the middle of one another too."""
+    """The generations of the jobs train at the same time, also one within another."""
     lines: list[Event] = [event("clock_began", t=spans[0][0])]
     jobs = {}
     for slot, (begin, end) in enumerate(spans):

@@ -118,7 +118,7 @@ def make_rank(folder: Path, generation: int) -> ElasticRank:
 
 
 def make_model(fault: str) -> torch.nn.Module:
-    """With two buffers that no checkpoint keeps: a table, and calls, which are counted from the load on."""
+    """A model with two buffers that no checkpoint keeps: a table, and calls, which are counted from the load on."""
     of = Forgetful if fault == "statistics forgotten" else torch.nn.Sequential
     model = of(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3), torch.nn.Dropout(0.5))
     model.register_buffer("table", torch.ones(3), persistent=False)

@@ -90,7 +90,7 @@ def _project(pytester: pytest.Pytester) -> None:
 
 
 def measured() -> list[dict[str, Any]]:
-    """By key, of each case of the run that was recorded."""
+    """Measured values of each case of the recorded run, by key."""
     return [
         {each.key: each.value for each in result.launches[0].measurements}
         for result in read_run_record(Path("run.json")).results
@@ -161,7 +161,7 @@ def test_matrices(forecast):
 
 
 def test_what_is_waited_for_is_exposed(pytester: pytest.Pytester, run_inside: RunInside) -> None:
-    """A gather of what was computed before it, unlike one of FSDP; and DDP sorts its buckets anew in no step."""
+    """A gather waits for what was computed before it, unlike FSDP's; and DDP rebuilds its buckets in no step."""
     pytester.makepyfile(bodies=BODIES, late=LATE, test_step=OTHERS)
     run_inside("--distbench-json=run.json").assert_outcomes(passed=5)
     early, late, sorted_anew, steady, matrices = measured()

@@ -53,7 +53,7 @@ def test_the_manifest_is_of_its_resources(document: dict[str, Any]) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(bool(why_not()), reason=f"no hosts here: {why_not()}")
 def test_every_pod_runs_the_entry_point_and_ends_when_pytest_does(tmp_path: Path) -> None:
-    """srun stands for Kubernetes: it starts the entry point on three hosts, with what the Trainer tells each pod."""
+    """srun replaces Kubernetes: it starts the entry point on three hosts, with the variables that the Trainer sets."""
     shutil.copy(FOLDER / "pods.py", tmp_path)
     (tmp_path / "test_p.py").write_text(SUITE)
     engine = f"--distbench-launcher={sys.executable} pods.py --start {{nodes:2}} {{command}}"

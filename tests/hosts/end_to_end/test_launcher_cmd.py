@@ -122,7 +122,7 @@ def test_nothing_outlives_a_pytest_that_is_ended(start: Run, pytester: pytest.Py
 def test_hosts_that_share_no_network_name_and_no_process_with_this_one_are_reached_by_a_command(
     pytester: pytest.Pytester,
 ) -> None:
-    """Of a Slurm here only srun is used, which starts a process a node; nothing of its environment gets there."""
+    """Only srun is used of a Slurm here; it starts a process per node, and nothing of its environment gets there."""
     pytester.makepyfile(test_c=textwrap.dedent(SUITE) + textwrap.dedent(MEASURES))
     srun = "srun --overlap --nodes={nodes} --ntasks-per-node=1 --mpi=none --export=NONE {command}"
     words = ["salloc", "-Q", "--nodes=3", sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "test_c.py"]

@@ -1,4 +1,4 @@
-"""Ranks that have a network of their own: they use it, nothing is left of it, and what is planted in it is found."""
+"""Ranks with their own networks: they use them, nothing is left of them, and injected faults are found."""
 
 from __future__ import annotations
 

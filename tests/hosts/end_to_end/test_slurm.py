@@ -112,7 +112,7 @@ def in_cluster(folder: Path, nodes: int, tests: str, *options: str, launcher: st
 
 
 def _option(launcher: str) -> list[str]:
-    """Of a launcher, or of a template of a command."""
+    """The option that selects a launcher, or a template of a command."""
     return ["--distbench-launcher", launcher]
 
 

@@ -93,7 +93,7 @@ def test_a_group_is_ended_after_its_leader_has_gone(start: Start) -> None:
 
 
 def test_of_a_group_whose_leader_nobody_waits_for_the_others_are_left(start: Start) -> None:
-    """As where the first process of a container does not notice that its adopted children have ended."""
+    """The first process of some containers does not reap its adopted children."""
     leader = start(HAS_A_CHILD)
     [child] = pids(psutil.Process(leader.pid).children())
     assert pids(processes.group(leader.pid)) == {leader.pid, child}
@@ -197,7 +197,7 @@ def test_what_only_looks_like_a_resource_tracker_is_ended_too(start: Start, monk
 
 
 STAT = "4711 (a b) c) {} 1 4711 4711 0 -1 {} 100 0 0 0 7 3 0 0 20 0 12 0 1000 1 1 1"
-"""As the kernel writes it, with a name that holds blanks and a bracket."""
+"""The kernel's line of a process whose name holds blanks and a bracket."""
 RUNNING, EXITING = 0x400040, 0x400044
 
 

@@ -47,7 +47,7 @@ print(sorted(name for name in sys.modules if name.startswith("pytest_distbench")
 
 @pytest.mark.spawn
 def test_the_backends_are_those_this_torch_was_built_with() -> None:
-    """In a process of its own: torch has no place in this one."""
+    """Runs in its own process, as this one does not import torch."""
     code = """
 import json, torch.distributed as dist
 from pytest_distbench.worker.membership import backends
@@ -108,7 +108,7 @@ for _ in range(2):
 
 @pytest.mark.spawn
 def test_a_store_that_cannot_be_made_is_told_and_costs_nothing_else() -> None:
-    """In a process of its own: torch has no place in this one."""
+    """Runs in its own process, as this one does not import torch."""
     done = subprocess.run([sys.executable, "-c", NO_STORE], capture_output=True, text=True, check=True)
 
     told = "LauncherError DistNetworkError: no network address; the ranks of a host connect at 127.0.0.1: is its loopb"

@@ -58,7 +58,7 @@ os._exit(0)
 
 @pytest.mark.spawn
 def test_a_parent_forks_tells_of_ends_and_leaves_nothing_of_whoever_has_ended(tmp_path: Path) -> None:
-    """In a process of its own, which has one thread."""
+    """Runs in its own process, which has one thread."""
     (tmp_path / "costly.py").write_text("""
 import atexit, os
 

@@ -222,7 +222,7 @@ OF_RANKS = {
 
 
 def test_the_reference_is_alone_in_the_world(pytester: pytest.Pytester, run_inside: RunInside) -> None:
-    """A rate or a loss that the number of ranks scales is told; on one rank there is nothing to compare."""
+    """A rate or a loss that the number of ranks scales is reported; on one rank there is nothing to compare."""
     pytester.makeini("[pytest]\n")
     pytester.makepyfile(own=OWN)
     pytester.makepyfile(f"""

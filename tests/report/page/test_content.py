@@ -1,4 +1,4 @@
-"""The page of a run: its cases, what is drawn, and the file of it."""
+"""The HTML report: its cases, what is drawn, and its file."""
 
 from __future__ import annotations
 

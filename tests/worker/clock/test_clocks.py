@@ -164,7 +164,7 @@ def test_where_it_does_not_help_it_is_given_up_before_anything_is_measured(loop:
 
 
 class Card:
-    """Its clocks, in MHz, from so many seconds of work on; ``turns``: one for each kernel, again and again."""
+    """A GPU with its clocks in MHz, by seconds of work; ``turns``: one for each kernel, repeated."""
 
     def __init__(self, clocks: dict[float, float], *, turns: tuple[float, ...] = ()) -> None:
         self.clocks, self.turns = clocks, turns
@@ -197,7 +197,7 @@ def test_how_fast_the_device_counts_is_read_of_a_card_at_work(card: Card, mhz: f
 
 
 def busy_meter(iterations: int = 1) -> Meter:
-    """One that was started, computed beside for 10 ms, and stopped."""
+    """A meter that was started, saw 10 ms of computing, and was stopped."""
     meter = Meter(Delay(0.0, time.perf_counter))
     meter.start()
     until = time.process_time() + 0.01
@@ -327,7 +327,7 @@ def test_a_card_whose_clocks_never_settle_is_given_up_in_time() -> None:
 
 ROOMS = [Path(clock.__file__).parents[2] / room for room in ("worker", "workloads")]
 APART = {Path(clock.__file__), ROOMS[0] / "site" / "sitecustomize.py", ROOMS[0] / "places.py"}
-"""Where it is, what runs without the package, and what records places in launches that are not judged."""
+"""Modules without the rule: the clock's own, those that run without the package, and the recorder of places."""
 NAMES = [name for name in vars(clock.HostClock) if not name.startswith("__")]
 
 
@@ -337,7 +337,7 @@ def of_the_module(patch: pytest.MonkeyPatch) -> None:
 
 
 def wherever_it_is_found(patch: pytest.MonkeyPatch) -> None:
-    """As freezegun does: by identity, among the attributes of the package's modules, and of Python's."""
+    """Replace an object as freezegun does: by identity, among the attributes of the package's modules and Python's."""
     real = {id(getattr(time, name)) for name in NAMES}
     ours = [one for name, one in sys.modules.items() if name.startswith("pytest_distbench")]
     for one in (time, *ours):

@@ -119,7 +119,7 @@ def measure(
 
 
 def is_in_each_mode(rank: RankContext) -> None:
-    """Runs in ranks with the stand-in, which makes a whole process believe that it has CUDA."""
+    """Runs in ranks with the simulated CUDA, as it makes a whole process believe that it has CUDA."""
     from support import stand_in_cuda as cuda
 
     for mode in ("per-iteration", "batch", "graph"):
@@ -280,7 +280,7 @@ def test_each_mode_is_its_own_identity_and_measures_in_a_real_group(on_cuda: Lau
 
 @pytest.mark.parametrize("mode", ["per-iteration", "batch", "graph"])
 def test_a_delay_is_a_kernel_behind_what_is_timed_on_a_device(cuda: VirtualCuda, mode: str) -> None:
-    """Of a CUDA graph the first replay is timed: there is none before it that tells how long it takes."""
+    """The first replay of a CUDA graph is timed, though no earlier one shows how long it takes."""
     kernel = measure(cuda, 40e-6, delay=0.5, mode=mode)
     skipped = 1 if mode == "graph" else 0
 

@@ -52,7 +52,7 @@ def test_it_notes_the_groups_and_changes_no_result(torch: Path, tmp_path: Path) 
 def test_what_is_installed_in_the_working_tree_is_imported_from_the_tree_of_this_side(
     tmp_path: Path, prefix: str
 ) -> None:
-    """By a folder on sys.path, as a .pth file adds it, and by a hook of setuptools, which is there before.
+    """A folder on sys.path installs it, as a .pth file adds it, or a hook of setuptools, which is there before.
 
     The working tree may be below Python's own folder, as /usr/src/app is, and that in the working tree, as .venv is.
     """

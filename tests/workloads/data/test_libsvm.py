@@ -160,7 +160,7 @@ READ = """
 
 @pytest.mark.parametrize("rows", [500, pytest.param(12_000, marks=pytest.mark.nightly)])
 def test_memory_is_bounded_however_long_the_text_is(tmp_path: Path, rows: int) -> None:
-    """Of a text of 13 MB reading takes less than that; of 320 MB the whole process, torch included, less than 300."""
+    """A text of 13 MB needs less memory than its size; at 320 MB the process, with torch, needs less than 300 MB."""
     line = b" ".join(b"%d:%.6f" % (index, index / 3e3) for index in range(1, libsvm.FEATURES + 1))
     with (tmp_path / TRAIN).open("wb") as file:
         for row in range(rows):

@@ -46,7 +46,7 @@ def _as_it_was() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the small sets lie, once they were made."""
+    """Folder of the small data sets, once they were made."""
     return tmp_path_factory.mktemp("generated")
 
 
@@ -122,7 +122,7 @@ def test_an_image_is_cropped_and_mirrored_by_itself() -> None:
 
 @pytest.mark.nightly
 def test_the_mean_of_models_is_evaluated_once_the_loss_stays(generated: Path) -> None:
-    """With a rate of 0 the second epoch is no better than the first."""
+    """The second epoch is no better than the first at a rate of 0."""
     found = trained("language_model", generated, preset="small", goal=3.8, epochs=3, patience=1, rate=0.0)
 
     assert found["averaged_models"] == len(found["loss"]) / 3

@@ -79,7 +79,7 @@ SUITE = Path(__file__).parents[3] / "suites" / "scaling"
 IMAGES = {"model": "mobilenet_v2", "batch": 8, "communication": "on"}
 FILES = {"kind": "generated", "batch": 16, "steps": 6}
 ONCE = ("--distbench-launches=1:1",)
-"""A curve is exact; what a clock says has no part in it."""
+"""One launch per point: a curve is exact, and no timing is judged."""
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,9 @@ FILES = {"gnmt": Path(gnmt.__file__), "translation_transformer": Path(translatio
 BOTH = pytest.mark.parametrize("task", FILES)
 GOALS = {"gnmt": 24.0, "translation_transformer": 25.0}
 TOKENS = {"gnmt": 32_320, "translation_transformer": 33_712}
-"""Of the published vocabularies, as MLBench pads them."""
+"""Sizes of the published vocabularies, as MLBench pads them."""
 PARAMETERS = {"gnmt": 160_671_297, "translation_transformer": 210_808_832}
-"""Of what MLBench codes, with these vocabularies."""
+"""Number of parameters of MLBench's code, with these vocabularies."""
 
 
 def trained(launcher: Launcher, folder: Path, task: str, *, world_size: int = 2, **params: object) -> LaunchRecord:

@@ -108,7 +108,7 @@ def test_machines_read_the_parent_and_base_units() -> None:
     ],
 )
 def test_a_task_is_all_the_steps_that_a_launch_timed(steps: list[int], totals: list[str] | None) -> None:
-    """Where its launches timed equally many."""
+    """All launches timed equally many."""
     made = on(*[STEP] * max(1, len(steps)))
     spread = Spread(n=0, minimum=0, p25=0, median=0, p95=0, p99=0, mean=0, stdev=0)
     launches = [
