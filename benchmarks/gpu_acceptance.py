@@ -144,13 +144,13 @@ class Bench:
 
     def command(self, *arguments: str) -> list[str]:
         """The command line of a run with ``--gpu``."""
-        made_up = STAND_IN if self.stand_in else []
-        return [sys.executable, "-m", "pytest", "--gpu", "-p", "no:xdist", *made_up, *arguments]
+        simulated = STAND_IN if self.stand_in else []
+        return [sys.executable, "-m", "pytest", "--gpu", "-p", "no:xdist", *simulated, *arguments]
 
     def environment(self, **variables: str) -> dict[str, str]:
         """Of what a line starts."""
-        made_up = {"DISTBENCH_NVML": self.stand_in, "PYTHONPATH": str(self.folder / "made-up")}
-        return {**os.environ, MARK: str(os.getpid()), **(made_up if self.stand_in else {}), **variables}
+        simulated = {"DISTBENCH_NVML": self.stand_in, "PYTHONPATH": str(self.folder / "made-up")}
+        return {**os.environ, MARK: str(os.getpid()), **(simulated if self.stand_in else {}), **variables}
 
     def needs_hardware(self) -> None:
         """Raises NotRun where the GPUs are made up."""

@@ -26,7 +26,7 @@ from support.costs import pytest_runtest_makereport, pytest_runtest_protocol
 from support.doors import is_open, watched
 from support.engine import ENGINE
 from support.launching import Launch, Lent, MadeLauncher, RunInside
-from support.nvml import Host, h100s, made_up
+from support.nvml import Host, h100s, simulated
 from support.processes import LIMIT_S, MARK, SETTLE_S, marked_processes
 from support.projects import ALONE, ModulesOfProject
 
@@ -324,7 +324,7 @@ def project(pytester: pytest.Pytester) -> Callable[[str], pytest.Pytester]:
 def driver() -> Iterator[Callable[[Host], None]]:
     """Pretend that the driver shows a machine."""
     with contextlib.ExitStack() as stack:
-        yield lambda host: stack.enter_context(made_up(host)) and None
+        yield lambda host: stack.enter_context(simulated(host)) and None
 
 
 @pytest.fixture

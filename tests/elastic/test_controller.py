@@ -347,7 +347,7 @@ def test_a_body_that_lost_its_peers_does_not_end_the_job(run: Callable[..., Made
     run([], steps=10, raises=LOST)
 
 
-class MadeUpScript:
+class SimulatedScript:
     """What a script shows from outside, as lines of simulated nodes."""
 
     def __init__(self, *, trouble: str = "", unreadable: str = "") -> None:
@@ -368,13 +368,13 @@ class MadeUpScript:
 @pytest.mark.parametrize(
     ("script", "steps", "told"),
     [
-        (MadeUpScript(trouble="the script reached no step"), 100, "the script reached no step"),
-        (MadeUpScript(unreadable="the number of the step fell"), 100, "the number of the step fell"),
-        (MadeUpScript(), 0, r"not stable 120 s after its start: .*\nRank 0 printed last:\nhello"),
+        (SimulatedScript(trouble="the script reached no step"), 100, "the script reached no step"),
+        (SimulatedScript(unreadable="the number of the step fell"), 100, "the number of the step fell"),
+        (SimulatedScript(), 0, r"not stable 120 s after its start: .*\nRank 0 printed last:\nhello"),
     ],
 )
 def test_a_script_that_leads_nowhere_is_given_up_with_what_it_said(
-    tmp_path: Path, script: MadeUpScript, steps: int, told: str
+    tmp_path: Path, script: SimulatedScript, steps: int, told: str
 ) -> None:
     engine = MadeUp(tmp_path / "timeline", steps=steps)
     job = replace(JOB, plan=[kill(at_s=1)])
@@ -397,7 +397,7 @@ class Late(MadeUp):
 def test_one_line_of_a_script_makes_a_job_stable_but_none_of_a_generation_that_a_crash_ends(tmp_path: Path) -> None:
     engine = Late(tmp_path / "timeline", steps=60)
     job = replace(JOB, most=3, start=2, plan=[crash(at_s=1)])
-    watch: Any = MadeUpScript()
+    watch: Any = SimulatedScript()
     Controller(job, engine, engine.timeline, script=watch, clock=engine.clock, sleep=engine.sleep).run()
     lines = read_events(engine.timeline)
     steps = [line for line in lines if line.what == "stepped"]

@@ -48,15 +48,15 @@ def kind(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def test_more_nodes_than_ranks_are_run_where_the_test_asks_for_it_and_no_clock_is_judged(
-    made_up: pytest.Pytester,
+    simulated: pytest.Pytester,
 ) -> None:
     """The number of nodes is one that no host has cores for."""
-    test = made_up.path / "test_it.py"
+    test = simulated.path / "test_it.py"
     test.write_text(test.read_text().replace("nodes=(1, 2)", "nodes=(1, 4096), oversubscribed=True"))
-    result = run(made_up, "-s")
+    result = run(simulated, "-s")
 
     result.stdout.fnmatch_lines(["*elastic: 1 to 4096 nodes, *; oversubscribed: * cores", "*1 passed*"])
-    assert run(made_up, "-v").stdout.str().count("samples_skipped")
+    assert run(simulated, "-v").stdout.str().count("samples_skipped")
     result.stdout.no_fnmatch_line("*goodput*")
     result.stdout.no_fnmatch_line("*no speed-up*")
 
@@ -74,7 +74,7 @@ MADE_UP = """
 
 
 @pytest.fixture
-def made_up(project: Project, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+def simulated(project: Project, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A job that lost a node: what its agents and workers would have noted, a little different each time."""
     count = itertools.count()
 
@@ -89,14 +89,14 @@ def made_up(project: Project, monkeypatch: pytest.MonkeyPatch) -> pytest.Pyteste
 
 
 def test_an_engine_that_stands_in_for_another_is_named_and_its_numbers_are_its_own(
-    made_up: pytest.Pytester, kind: Callable[..., None]
+    simulated: pytest.Pytester, kind: Callable[..., None]
 ) -> None:
     """Its timers are whole seconds, and the baseline is the one it has under its own name."""
     kind(problem=lambda: "torch is too new", stand_in="stock")
-    run(made_up, "--distbench-update")
-    test = made_up.path / "test_it.py"
+    run(simulated, "--distbench-update")
+    test = simulated.path / "test_it.py"
     test.write_text(test.read_text().replace('{"last_call_s": 3}', '{"last_call_s": 2.1}, engine="mine"'))
-    result = run(made_up, "-s")
+    result = run(simulated, "-s")
 
     result.stdout.fnmatch_lines(
         ["*; engine stock (in place of mine: torch is too new), last_call_s=3, keep_alive_s=1*"]
@@ -105,14 +105,14 @@ def test_an_engine_that_stands_in_for_another_is_named_and_its_numbers_are_its_o
     result.stdout.no_fnmatch_line("N  test_*")
 
 
-def test_a_baseline_belongs_to_its_engine_its_timers_and_its_plan(made_up: pytest.Pytester) -> None:
-    run(made_up, "--distbench-update")
-    [path] = [path for path in stored(made_up) if "redone" not in path.name]
+def test_a_baseline_belongs_to_its_engine_its_timers_and_its_plan(simulated: pytest.Pytester) -> None:
+    run(simulated, "--distbench-update")
+    [path] = [path for path in stored(simulated) if "redone" not in path.name]
     assert path.name == "ws2.gloo.elastic-stock.json"
-    test = made_up.path / "test_it.py"
+    test = simulated.path / "test_it.py"
     test.write_text(test.read_text().replace('"last_call_s": 3', '"last_call_s": 30'))
 
-    run(made_up).stdout.fnmatch_lines(["x test_it?ws2? *elastic.timers.last_call_s was 3 and is 30*"])
+    run(simulated).stdout.fnmatch_lines(["x test_it?ws2? *elastic.timers.last_call_s was 3 and is 30*"])
 
 
 POOL_TEST = """
@@ -296,12 +296,12 @@ def test_more_nodes_than_ranks_or_gpus_are_not_run(
 
 
 def test_numbers_of_elastic_jobs_are_stored_and_judged_like_all_others(
-    made_up: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    simulated: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    updated = run(made_up, "--distbench-update")
-    again = run(made_up)
+    updated = run(simulated, "--distbench-update")
+    again = run(simulated)
     monkeypatch.setenv("STALLED_S", "3")
-    slower = run(made_up)
+    slower = run(simulated)
 
     assert (updated.ret, again.ret, slower.ret) == (0, 0, 1)
     again.stdout.no_fnmatch_line("N  test_*")

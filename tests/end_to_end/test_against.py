@@ -234,8 +234,8 @@ def test_a_run_ended_from_outside_leaves_no_process_and_its_worktree_not_for_lon
     if number == signal.SIGKILL:
         assert worktrees(repository.path) == 2
         repository.makepyfile(test_it=SUITE)
-        made_up = ("-p", "pytest_distbench.testing", "--distbench-launcher=stand-in")
-        repository.runpytest_subprocess(*THREE, *made_up, "--distbench-against", "HEAD", "-k", "nothing or test_new")
+        simulated = ("-p", "pytest_distbench.testing", "--distbench-launcher=stand-in")
+        repository.runpytest_subprocess(*THREE, *simulated, "--distbench-against", "HEAD", "-k", "nothing or test_new")
     assert worktrees(repository.path) == 1
 
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
-from support.nvml import HOSTS, Host, Nvml, State, h100s, made_up
+from support.nvml import HOSTS, Host, Nvml, State, h100s, simulated
 from support.projects import TEST, Project, run, stored
 
 from pytest_distbench import testing
@@ -30,7 +30,7 @@ def host(state: State, **changes: object) -> Host:
 @pytest.fixture
 def fare() -> Iterator[Fare]:
     with ExitStack() as stack:
-        nvml: Nvml = stack.enter_context(made_up(host(COOL)))
+        nvml: Nvml = stack.enter_context(simulated(host(COOL)))
 
         def set_state(state: State, **changes: object) -> None:
             nvml.host = host(state, **changes)
@@ -132,12 +132,12 @@ def test_the_record_has_the_gpus_of_each_launch_and_the_machine_they_are_in(reco
     ],
 )
 def test_too_few_gpus_is_an_error_that_says_why(project: Project, name: str, options: list[str], text: str) -> None:
-    with made_up(HOSTS[name]):
+    with simulated(HOSTS[name]):
         run(project(TEST), "--gpu", *options).stderr.fnmatch_lines([text])
 
 
 def test_the_header_names_what_is_lost(project: Project) -> None:
-    with made_up(HOSTS["8xH100, one lost"]):
+    with simulated(HOSTS["8xH100, one lost"]):
         result = run(project(TEST), "--gpu", "-v")
 
     result.stdout.fnmatch_lines(["distbench *: world size 7, nccl, *, 7 GPUs*", "distbench: not used: GPU 5: lost*"])

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.nvml import HOSTS, VARIABLE, made_up
+from support.nvml import HOSTS, VARIABLE, simulated
 from support.projects import EXIT_USAGE, TEST, Project, run
 
 from pytest_distbench.machine.gpus import read_gpus
@@ -32,7 +32,7 @@ def made(project: Project) -> Iterator[pytest.Pytester]:
     found = project(TEST)
     with (found.path / "conftest.py").open("a") as file:
         file.write(LAUNCHER)
-    with made_up(HOSTS["8xH100"]):
+    with simulated(HOSTS["8xH100"]):
         yield found
 
 

@@ -40,7 +40,7 @@ def leaves_work_that_never_ends(rank: RankContext) -> None:
     cuda.launch(FOR_EVER_S)
 
 
-def raises_beside_a_collective_that_the_others_do_not_join(rank: RankContext) -> None:
+def raises_during_a_collective_that_the_others_do_not_join(rank: RankContext) -> None:
     from support import stand_in_cuda as cuda
 
     dist.all_reduce(torch.ones(8, device=rank.device))
@@ -122,7 +122,7 @@ def test_work_that_never_ends_is_a_hang_in_the_body(on_cuda: Launch) -> None:
 
 
 def test_an_error_in_a_phase_is_told_though_the_device_would_never_be_done(on_cuda: Launch) -> None:
-    record = on_cuda("raises_beside_a_collective_that_the_others_do_not_join", timeout_s=LIMIT_S)
+    record = on_cuda("raises_during_a_collective_that_the_others_do_not_join", timeout_s=LIMIT_S)
 
     assert record.reason == "rank 1 raised ValueError: the cause"
 

@@ -24,7 +24,7 @@ HEADING = "## What a rank of the warm launcher sees"
 Seen = dict[str, Any]
 
 
-def tells_what_it_sees(rank: RankContext) -> None:
+def writes_what_it_sees(rank: RankContext) -> None:
     seen = {"facts": surroundings.facts(), "draws": surroundings.draws()}
     (rank.data_dir / f"{rank.params['name']}-{rank.rank}.json").write_text(json.dumps(seen))
 
@@ -38,7 +38,7 @@ def listed() -> set[str]:
 
 def look(launch: Launch, name: str, body: BodyReference | None = None) -> list[Seen]:
     """What each of two ranks sees."""
-    record = launch("tells_what_it_sees", params={"name": name}, body=body)
+    record = launch("writes_what_it_sees", params={"name": name}, body=body)
     assert record.outcome == "passed", record.reason
     return [json.loads((launch.directory / f"{name}-{rank}.json").read_text()) for rank in (0, 1)]
 

@@ -212,25 +212,25 @@ def test_a_fit_of_equal_times_has_no_term_below_zero() -> None:
     assert math.isfinite(terms.bandwidth)
 
 
-def told(*seconds: float) -> Sample:
+def forecast_of(*seconds: float) -> Sample:
     return Sample(name="step_forecast", unit="s", better="modelled", value=seconds[-1], values=list(seconds))
 
 
 @pytest.mark.parametrize(
     ("now", "kind", "reason"),
     [
-        (told(8, 12, 10), "unchanged", ""),
-        (told(8.1, 12.2, 10.15), "unchanged", ""),
-        (told(9, 14, 11), "regressed", "+10.0 % to +16.7 % if terms are off"),
-        (told(7.9, 14, 11), "inconclusive", "-1.2 % to +16.7 % if terms are off"),
-        (told(7, 10, 9), "improved", "-16.7 % to -10.0 % if terms are off"),
-        (told(8.1, 10, 9), "unchanged", ""),
+        (forecast_of(8, 12, 10), "unchanged", ""),
+        (forecast_of(8.1, 12.2, 10.15), "unchanged", ""),
+        (forecast_of(9, 14, 11), "regressed", "+10.0 % to +16.7 % if terms are off"),
+        (forecast_of(7.9, 14, 11), "inconclusive", "-1.2 % to +16.7 % if terms are off"),
+        (forecast_of(7, 10, 9), "improved", "-16.7 % to -10.0 % if terms are off"),
+        (forecast_of(8.1, 10, 9), "unchanged", ""),
     ],
 )
 def test_a_change_counts_if_it_is_one_whatever_the_terms_are(now: Sample, kind: str, reason: str) -> None:
     under = Circumstances(tolerance=MODELLED.tolerance or 0.0, comparisons=1)
 
-    found = decide(Comparison(baseline=[told(8, 12, 10)], candidate=[now], under=under))
+    found = decide(Comparison(baseline=[forecast_of(8, 12, 10)], candidate=[now], under=under))
 
     assert found.kind == kind
     assert found.reason == reason

@@ -174,7 +174,7 @@ def test_the_processes_of_a_step_call_from_each_node_and_say_who_they_are(tmp_pa
     assert step.poll() is not None
 
 
-def told_to_srun(folder: Path, *, gpus: int, **variables: str) -> tuple[list[str], dict[str, str]]:
+def words_of_srun(folder: Path, *, gpus: int, **variables: str) -> tuple[list[str], dict[str, str]]:
     """The words of srun, and the environment of what it starts."""
     write_srun(folder, '"$@"')
     step = start_step(
@@ -209,7 +209,7 @@ OF_THE_JOB = {
 @pytest.mark.usefixtures("reach_here")
 def test_a_step_takes_over_nothing_of_what_the_jobs_tasks_were_given(tmp_path: Path) -> None:
     kept = {"MINE": "1", "SLURM_JOB_ID": "7", "SLURM_NTASKS_PER_NODE": "8", "CUDA_VISIBLE_DEVICES": "2"}
-    _, told = told_to_srun(tmp_path, gpus=0, **OF_THE_JOB, **kept)
+    _, told = words_of_srun(tmp_path, gpus=0, **OF_THE_JOB, **kept)
 
     assert OF_THE_JOB.keys() & told.keys() == set()
     assert {name: told[name] for name in kept} == kept
@@ -219,7 +219,7 @@ def test_a_step_takes_over_nothing_of_what_the_jobs_tasks_were_given(tmp_path: P
 @pytest.mark.usefixtures("reach_here")
 @pytest.mark.parametrize(("gpus", "wanted"), [(0, []), (4, ["--gpus-per-node=4", "--gpu-bind=none"])])
 def test_each_process_of_a_step_has_all_gpus_of_its_node(tmp_path: Path, gpus: int, wanted: list[str]) -> None:
-    words, _ = told_to_srun(tmp_path, gpus=gpus)
+    words, _ = words_of_srun(tmp_path, gpus=gpus)
 
     assert [word for word in words if word.startswith("--gpu")] == wanted
 
@@ -269,7 +269,7 @@ def launch(launcher: SlurmLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     return Launch(launcher, tmp_path, tmp_path / "bodies.py")
 
 
-def told(launch: Launch, world_size: int = 2, **variables: str) -> list[dict[str, Any]]:
+def places_of(launch: Launch, world_size: int = 2, **variables: str) -> list[dict[str, Any]]:
     record = launch("tells", params={"out": str(launch.directory)}, world_size=world_size, variables=variables)
     assert record.outcome == "passed", record.reason
     return [json.loads((launch.directory / f"{rank}.json").read_text()) for rank in range(world_size)]
@@ -279,9 +279,9 @@ def told(launch: Launch, world_size: int = 2, **variables: str) -> list[dict[str
 def test_each_launch_has_new_processes_of_parents_that_stay_and_shares_nothing_with_the_one_before(
     launch: Launch,
 ) -> None:
-    first = told(launch, MINE="1")
+    first = places_of(launch, MINE="1")
     (launch.directory / "helper.py").write_text("VALUE = 22")
-    second = told(launch)
+    second = places_of(launch)
 
     assert [one["node"] for one in first] == ["n1", "n2"]
     assert [one["parent"] for one in first] == [one["parent"] for one in second]
@@ -294,7 +294,7 @@ def test_each_launch_has_new_processes_of_parents_that_stay_and_shares_nothing_w
 
 @pytest.mark.spawn
 def test_a_launch_on_more_nodes_keeps_its_parents(launch: Launch) -> None:
-    two, three = told(launch, 2), told(launch, 3)
+    two, three = places_of(launch, 2), places_of(launch, 3)
 
     assert [one["node"] for one in three] == ["n1", "n2", "n3"]
     assert [one["parent"] for one in three][:2] == [one["parent"] for one in two]
@@ -303,19 +303,19 @@ def test_a_launch_on_more_nodes_keeps_its_parents(launch: Launch) -> None:
 @pytest.mark.nightly
 @pytest.mark.spawn
 def test_a_launch_with_a_variable_of_libraries_makes_new_parents(launch: Launch) -> None:
-    first, second = told(launch), told(launch, OMP_PROC_BIND="false")
+    first, second = places_of(launch), places_of(launch, OMP_PROC_BIND="false")
 
     assert {one["parent"] for one in first}.isdisjoint(one["parent"] for one in second)
 
 
 @pytest.mark.spawn
 def test_a_node_whose_parent_was_killed_is_taken_last(launch: Launch) -> None:
-    first = told(launch)
+    first = places_of(launch)
     victim = psutil.Process(first[0]["parent"])
     victim.kill()
     wait_for(lambda: has_ended(victim))
 
-    second, all_of_them = told(launch), told(launch, 3)
+    second, all_of_them = places_of(launch), places_of(launch, 3)
 
     assert [one["node"] for one in second] == ["n2", "n3"]
     assert second[0]["parent"] == first[1]["parent"]
@@ -327,12 +327,12 @@ def test_a_parent_that_stands_still_is_named_and_the_next_launch_goes_without(
     launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slurm, "_FORK_S", 3.0)
-    [first, _] = told(launch)
+    [first, _] = places_of(launch)
     os.kill(first["parent"], signal.SIGSTOP)
     try:
         with pytest.raises(LauncherError, match=r"1 of 2 hosts have called \(n2\), and not n1 within 3 s"):
             launch("tells", params={"out": str(launch.directory)})
-        after = told(launch)
+        after = places_of(launch)
     finally:
         os.kill(first["parent"], signal.SIGCONT)
 
@@ -343,7 +343,7 @@ def test_a_parent_that_stands_still_is_named_and_the_next_launch_goes_without(
 def test_a_node_that_starts_no_parent_is_left_out_as_long_as_there_are_others(launch: Launch, tmp_path: Path) -> None:
     write_srun(tmp_path, 'case "$nodes" in *n1*) echo n1 is down >&2; exit 1;; esac; ' + ALL)
 
-    assert [one["node"] for one in told(launch, 1)] == ["n2"]
+    assert [one["node"] for one in places_of(launch, 1)] == ["n2"]
     with pytest.raises(LauncherError, match="n1 is down"):
         launch("tells", params={"out": str(launch.directory)}, world_size=3)
 

@@ -148,16 +148,16 @@ def test_what_differs_in_some_steps_alone_has_to_be_shown_by_three_launches() ->
     at = [of(course={"all": Course(steps=30, others=found)}) for found in others]
     stored = replace(STORED, fingerprints={"step": of(course={"all": Course(steps=30)})})
 
-    def told(*prints: Fingerprint, most: int = 10) -> tuple[str, bool]:
+    def judged(*prints: Fingerprint, most: int = 10) -> tuple[str, bool]:
         made = [replace(launch, fingerprints={"step": f}) for launch, f in zip(launches(*QUIET), prints, strict=False)]
         found = verdicts(made, stored, max_launches=most)["fingerprint"]
         return found.kind, found.is_open
 
-    assert told(at[0]) == ("changed", True)
-    assert told(at[0], most=1) == ("changed", False)
-    assert told(*[at[0]] * 3) == ("changed", False)
-    assert told(*at) == ("unchanged", False)
-    assert told(replace(at[0], collectives={"all": [BARRIER]})) == ("changed", False)
+    assert judged(at[0]) == ("changed", True)
+    assert judged(at[0], most=1) == ("changed", False)
+    assert judged(*[at[0]] * 3) == ("changed", False)
+    assert judged(*at) == ("unchanged", False)
+    assert judged(replace(at[0], collectives={"all": [BARRIER]})) == ("changed", False)
 
 
 def with_memory(made: list[LaunchRecord], num_bytes: float) -> list[LaunchRecord]:

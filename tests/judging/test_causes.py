@@ -42,7 +42,7 @@ def cause_lines(result: CaseResult) -> list[str]:
     return verdicts.cause_lines(replace(result, causes=find_causes(result)))
 
 
-def told(result: CaseResult, words: str) -> list[str]:
+def causes_with(result: CaseResult, words: str) -> list[str]:
     return [line for line in cause_lines(result) if words in line]
 
 
@@ -80,17 +80,17 @@ def test_cpu_time_tells_computing_from_waiting_and_beside_others_that_compute_pe
 
 
 def test_computing_and_waiting_are_not_told_apart_where_nothing_shows_it() -> None:
-    [line] = told(slower(cpu_s=0.04, metric="wall_time"), COMPUTING)
+    [line] = causes_with(slower(cpu_s=0.04, metric="wall_time"), COMPUTING)
     assert line.startswith("CPU time of all ranks in wall_time: ")
 
-    assert told(on_gpu(host_s=(0.01, 0.01), lead_s=(0.0, 0.0)), COMPUTING) == []
-    assert told(on_gpu(), COMPUTING) == []
+    assert causes_with(on_gpu(host_s=(0.01, 0.01), lead_s=(0.0, 0.0)), COMPUTING) == []
+    assert causes_with(on_gpu(), COMPUTING) == []
 
-    assert told(slower(cpu_s=0.04, unit="samples/s", better="higher", current=0.01), COMPUTING) == []
+    assert causes_with(slower(cpu_s=0.04, unit="samples/s", better="higher", current=0.01), COMPUTING) == []
 
 
 def test_cpu_time_that_has_doubled_is_no_waiting_alone_however_long_ranks_waited() -> None:
-    [line] = told(slower(cpu_s=0.045, current=0.5), COMPUTING)
+    [line] = causes_with(slower(cpu_s=0.045, current=0.5), COMPUTING)
 
     assert line.endswith("20 ms -> 45 ms (+125.0 %): the added time is partly computing, partly waiting")
 
@@ -123,21 +123,21 @@ def test_on_a_gpu_the_hosts_share_tells_who_added_time(
 
 
 def test_a_late_rank_is_named_with_its_host_where_it_is_late_in_every_launch() -> None:
-    assert told(slower(late=[0.0001, 0.01]), LATE) == [RANK_1]
+    assert causes_with(slower(late=[0.0001, 0.01]), LATE) == [RANK_1]
 
     made = slower(late=[0.0001, 0.01])
     beyond = [replace(v, code="bound", baseline=None) for v in made.verdicts]
-    assert told(replace(made, verdicts=beyond), LATE) == [RANK_1]
+    assert causes_with(replace(made, verdicts=beyond), LATE) == [RANK_1]
 
     result = slower(late=[0.0001, 0.01])
     launch = replace(result.launches[0], hosts=["a", "b"])
-    assert told(replace(result, launches=[launch]), LATE)[0].startswith("rank 1 (b) comes 10 ms late ")
+    assert causes_with(replace(result, launches=[launch]), LATE)[0].startswith("rank 1 (b) comes 10 ms late ")
 
     result = slower(late=[0.0001, 0.01])
     other = replace(result.launches[0], late_s={"m": [0.01, 0.0001]})
-    assert told(replace(result, launches=[*result.launches, other]), LATE) == []
+    assert causes_with(replace(result, launches=[*result.launches, other]), LATE) == []
 
-    assert told(slower(late=[0.001, 0.0]), LATE) == []
+    assert causes_with(slower(late=[0.001, 0.0]), LATE) == []
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_the_steps_of_a_script_are_those_of_its_clocks(metric: str, late_s: floa
     result, prints = slower(metric=metric), Fingerprint(course={"all": Course(steps=10)})
     launch = replace(result.launches[0], late_s={TRAINING_STEP: [0.0, late_s]}, fingerprints={TRAINING_STEP: prints})
 
-    lines = told(replace(result, launches=[launch]), LATE)
+    lines = causes_with(replace(result, launches=[launch]), LATE)
     assert bool(lines) is is_told
     assert all("rank 1 comes" in line and "late to the collectives of a training step" in line for line in lines)
 
@@ -203,9 +203,9 @@ def test_the_clocks_of_the_gpus_stand_beside_a_regression_whether_they_moved_or_
     known = case(SLOWER, launches=[launch], gpu_norm=then)
 
     clocks = "SM 1980 MHz -> 1980 MHz (+0.0 %), memory 2619 MHz -> 2619 MHz (+0.0 %)"
-    assert told(known, "clocks") == [f"median clocks of the slowest GPU: {clocks}"]
-    assert told(case(SLOWER, launches=[launch]), "clocks") == []
-    assert told(slower(), "clocks") == []
+    assert causes_with(known, "clocks") == [f"median clocks of the slowest GPU: {clocks}"]
+    assert causes_with(case(SLOWER, launches=[launch]), "clocks") == []
+    assert causes_with(slower(), "clocks") == []
 
 
 @pytest.mark.parametrize(("then", "now", "is_told"), [("A", "B", True), ("A", "A", False), ("", "B", False)])
@@ -214,8 +214,8 @@ def test_the_cpu_beside_the_gpus_is_told_where_it_is_another_one(then: str, now:
     launch = LaunchRecord(index=0, outcome="passed", wall_s=1.0, gpu_witnesses=[card])
     result = case(SLOWER, launches=[launch], gpu_norm=GpuWitness(sm_mhz=2000.0, host_cpu=then))
 
-    assert told(result, "clocks") == ["median clocks of the slowest GPU: SM 2000 MHz -> 1500 MHz (-25.0 %)"]
-    assert told(result, "CPU of") == ["  CPU of the host: B; at the baseline: A"] * is_told
+    assert causes_with(result, "clocks") == ["median clocks of the slowest GPU: SM 2000 MHz -> 1500 MHz (-25.0 %)"]
+    assert causes_with(result, "CPU of") == ["  CPU of the host: B; at the baseline: A"] * is_told
 
 
 @pytest.mark.parametrize(("code", "is_advised"), [("losses", True), ("numerics", True), ("equal", False)])
@@ -223,13 +223,13 @@ def test_a_curve_that_departs_on_several_gpus_asks_for_a_fixed_algorithm(code: s
     curve = replace(SLOWER, metric="loss_curve", better="curve", code=code, unit="")
     departed = case(curve, launches=[LaunchRecord(index=0, outcome="passed", wall_s=1.0)])
 
-    assert len(told(on_gpus(departed), "NCCL_ALGO")) == 2 * is_advised
-    assert told(on_gpus(departed, NCCL_ALGO="Ring"), "NCCL_ALGO") == []
-    assert told(departed, "NCCL_ALGO") == []
+    assert len(causes_with(on_gpus(departed), "NCCL_ALGO")) == 2 * is_advised
+    assert causes_with(on_gpus(departed, NCCL_ALGO="Ring"), "NCCL_ALGO") == []
+    assert causes_with(departed, "NCCL_ALGO") == []
     of_two = on_gpus(departed)
-    assert told(replace(of_two, case=on(of_two.case, 2)), "NCCL_ALGO") == []
+    assert causes_with(replace(of_two, case=on(of_two.case, 2)), "NCCL_ALGO") == []
     paired = replace(of_two, reference=replace(of_two.reference, kind="paired"))
-    assert told(paired, "NCCL_ALGO") == []
+    assert causes_with(paired, "NCCL_ALGO") == []
 
 
 def test_a_new_cause_is_a_row_and_a_code(monkeypatch: pytest.MonkeyPatch) -> None:

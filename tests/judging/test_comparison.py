@@ -115,12 +115,12 @@ def against_stored(stored: list[float], now: list[float], better: Better = "lowe
     return judge([replace(metric(v, better), unit=unit) for v in now], entry, rule(max_launches=len(now)))
 
 
-def in_turns(old: list[float], now: list[float], better: Better = "lower", unit: str = "B") -> Finding:
+def interleaved(old: list[float], now: list[float], better: Better = "lower", unit: str = "B") -> Finding:
     pairs = [tuple(replace(metric(v, better), unit=unit) for v in pair) for pair in zip(old, now, strict=True)]
     return judge_pairs(pairs, Circumstances(tolerance=0.05, comparisons=2, looks=(5, 10)))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("compare", [against_stored, in_turns])
+@pytest.mark.parametrize("compare", [against_stored, interleaved])
 @pytest.mark.parametrize(
     ("old", "now", "better", "kind"),
     [

@@ -77,7 +77,7 @@ def ended(outcome: Any) -> dict[str, Any]:
     return {"launches": [LaunchRecord(index=0, outcome=outcome, wall_s=1.0)]}
 
 
-def told(made: CaseResult, **policy: Any) -> tuple[str, str]:
+def concluded(made: CaseResult, **policy: Any) -> tuple[str, str]:
     found = conclude(made, Strictness(**policy))
     return found.outcome, found.decision
 
@@ -117,28 +117,28 @@ def told(made: CaseResult, **policy: Any) -> tuple[str, str]:
     ],
 )
 def test_the_first_rule_that_holds_decides(made: CaseResult, expected: tuple[str, str]) -> None:
-    assert told(made) == expected
+    assert concluded(made) == expected
 
 
 def test_the_policy_decides_what_fails_and_what_counts_as_judged() -> None:
     assert conclude(result(**ended("skipped")), Strictness(), stood_down="xfailed").outcome == "xfailed"
 
     made = result(verdict("better"), reference=STORED)
-    assert told(made, options=frozenset({"distbench-fail-on-improvement"})) == ("failed", "unaccepted")
-    assert told(made, options=frozenset({"distbench-strict"})) == ("passed", "")
+    assert concluded(made, options=frozenset({"distbench-fail-on-improvement"})) == ("failed", "unaccepted")
+    assert concluded(made, options=frozenset({"distbench-strict"})) == ("passed", "")
 
-    assert told(result(verdict("within-bound"), verdict("no-baseline")), no_baseline="fail") == ("passed", "")
+    assert concluded(result(verdict("within-bound"), verdict("no-baseline")), no_baseline="fail") == ("passed", "")
 
     for stored in (verdict("within-threshold"), verdict("noise")):
-        assert told(result(verdict("no-baseline"), stored), no_baseline="fail") == ("passed", "")
-    assert told(result(verdict("no-baseline"), verdict("noise", baseline=None)), no_baseline="fail")[1] == "new"
+        assert concluded(result(verdict("no-baseline"), stored), no_baseline="fail") == ("passed", "")
+    assert concluded(result(verdict("no-baseline"), verdict("noise", baseline=None)), no_baseline="fail")[1] == "new"
 
 
 @pytest.mark.parametrize(
     ("no_baseline", "expected"), [("warn", ("passed", "")), ("skip", ("skipped", "new")), ("fail", ("failed", "new"))]
 )
 def test_without_any_baseline_the_policy_decides(no_baseline: str, expected: tuple[str, str]) -> None:
-    assert told(result(verdict("no-baseline")), no_baseline=no_baseline) == expected
+    assert concluded(result(verdict("no-baseline")), no_baseline=no_baseline) == expected
 
 
 @pytest.mark.parametrize(
@@ -152,5 +152,5 @@ def test_without_any_baseline_the_policy_decides(no_baseline: str, expected: tup
 def test_a_planted_slowdown_not_found_fails_under_strict_alone(control: Control, strict: tuple[str, str]) -> None:
     made = result(reference=NOTHING, control=control)
 
-    assert told(made, options=frozenset({"distbench-strict"})) == strict
-    assert told(made) == ("passed", "")
+    assert concluded(made, options=frozenset({"distbench-strict"})) == strict
+    assert concluded(made) == ("passed", "")

@@ -226,7 +226,7 @@ def suspicion(shape: Shape, better: Better) -> float:
     return found
 
 
-def in_turns(shape: Shape, better: Better) -> tuple[str, str]:
+def interleaved(shape: Shape, better: Better) -> tuple[str, str]:
     sides = (launches(7, 3, shape, better), launches(7, 4, better=better), launches(7, 5, better=better))
     terms = Terms(default_tolerance=TOLERANCE, max_launches=SCREENING_LAUNCHES, cores=2)
     verdict = judge_interleaved(terms, CASE, sides, tolerances={"step": TOLERANCE}, name="then", cases=1)["step"]
@@ -236,7 +236,7 @@ def in_turns(shape: Shape, better: Better) -> tuple[str, str]:
 @pytest.mark.parametrize("better", ["lower", "higher"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_iterations_that_became_slow_are_in_doubt_and_red_in_turns(fault: str, better: Better) -> None:
-    kind, reason = in_turns(FAULTS[fault], better)
+    kind, reason = interleaved(FAULTS[fault], better)
 
     assert suspicion(FAULTS[fault], better) >= SUSPICIOUS
     assert (kind, "then" in reason) == ("regressed", True)
@@ -251,14 +251,14 @@ def test_iterations_that_became_slow_are_in_doubt_and_red_in_turns(fault: str, b
     ],
 )
 def test_the_share_of_slow_iterations_is_named(fault: str, better: Better, share: str) -> None:
-    assert re.search(share, in_turns(FAULTS[fault], better)[1])
+    assert re.search(share, interleaved(FAULTS[fault], better)[1])
 
 
 @pytest.mark.parametrize("better", ["lower", "higher"])
 @pytest.mark.parametrize("change", HEALTHY)
 def test_what_most_iterations_do_as_before_is_neither(change: str, better: Better) -> None:
     assert suspicion(HEALTHY[change], better) < SUSPICIOUS
-    assert in_turns(HEALTHY[change], better)[0] in ("unchanged", "improved")
+    assert interleaved(HEALTHY[change], better)[0] in ("unchanged", "improved")
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -21,7 +21,7 @@ def quantities(step: int) -> list[Quantity]:
     return sorted([*named, Quantity(step, LOSS)])
 
 
-def told(*ranks: Mapping[Quantity, Seen], dtypes: Mapping[str, set[str]] | None = None) -> dict[str, str]:
+def texts(*ranks: Mapping[Quantity, Seen], dtypes: Mapping[str, set[str]] | None = None) -> dict[str, str]:
     """Text about each metric, or "" within its bound."""
     all_of = [*quantities(1), *quantities(2)]
     rank = make_rank()
@@ -65,14 +65,14 @@ SCALED = f"{OF_A} {FIRST}, with 1 other of 2: 2 times that of one rank, so check
     ],
 )
 def test_the_sentence_names_what_is_at_fault(ranks: list[dict[Quantity, Seen]], sentence: str) -> None:
-    found = told(*ranks)
+    found = texts(*ranks)
 
     [text] = filter(None, found.values())
     assert text.startswith(sentence)
 
 
 def test_what_follows_from_the_first_is_not_told_of() -> None:
-    found = told(
+    found = texts(
         {A: Seen(1.0, 1.5, 0.9), Quantity(1, STATE, "a"): Seen(9.0, 9.0, 9.0), Quantity(2, LOSS): Seen(9.0, 1.0, 9.0)}
     )
 
@@ -82,7 +82,7 @@ def test_what_follows_from_the_first_is_not_told_of() -> None:
 
 def test_what_has_fewer_digits_is_told_with_them() -> None:
     dtypes = {"parameters": {"float32"}, "gradients": {"bfloat16"}, "what a step sends": {"float32", "bfloat16"}}
-    found = told({A: OTHER}, dtypes=dtypes)
+    found = texts({A: OTHER}, dtypes=dtypes)
 
     assert found["gradient_deviation"].endswith("; gradients in bfloat16; what a step sends in bfloat16")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.nvml import HOSTS, IDLE, Host, State, made_up, mi300xs
+from support.nvml import HOSTS, IDLE, Host, State, mi300xs, simulated
 
 from pytest_distbench import releases
 from pytest_distbench.launch.site.local import gpu_memory
@@ -22,7 +22,7 @@ NAMES = [card.uuid for card in mi300xs(8)]
 
 
 def read(host: str = "8xMI300X", **variables: str) -> Gpus:
-    with made_up(HOSTS[host]):
+    with simulated(HOSTS[host]):
         return read_gpus(variables)
 
 
@@ -77,7 +77,7 @@ def test_a_lost_card_silences_no_other() -> None:
 
 def test_an_unknown_error_has_the_words_of_amdsmi() -> None:
     cards = [replace(mi300xs(1)[0], trouble="IO")]
-    with made_up(Host(cards=cards, maker="AMD")):
+    with simulated(Host(cards=cards, maker="AMD")):
         assert "amdsmi says: Error code: 1 | AMDSMI_STATUS_IO - in words" in read_gpus({}).unreadable[0]
 
 
@@ -100,7 +100,7 @@ def test_clocks_power_what_holds_them_and_other_processes_are_watched() -> None:
         sm_mhz=1700, power_w=740.0, held=("SwPowerCap",), used_bytes=5 * 2**30, processes={7: 1.0}, bytes_of={7: 9}
     )
     card = replace(mi300xs(1)[0], states={0.0: IDLE, 1.0: busy})
-    with made_up(Host(cards=[card], maker="AMD")) as driver:
+    with simulated(Host(cards=[card], maker="AMD")) as driver:
         watch = GpuWatch(read_gpus({}).visible, {7: True}.get, lambda pid: "")
         driver.seconds = lambda: 0.5
         with watch.during(1) as seen:
@@ -117,7 +117,7 @@ def test_clocks_power_what_holds_them_and_other_processes_are_watched() -> None:
 
 
 def test_an_older_amdsmi_without_a_function_says_less() -> None:
-    with made_up(HOSTS["8xMI300X"]):
+    with simulated(HOSTS["8xMI300X"]):
         smi: Any = sys.modules["amdsmi"]
         for name in ("amdsmi_get_gpu_enumeration_info", "amdsmi_get_link_metrics", "amdsmi_get_violation_status"):
             delattr(smi, name)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 
 import pytest
-from support.nvml import HOSTS, IDLE, SWITCH, Card, Host, State, made_up
+from support.nvml import HOSTS, IDLE, SWITCH, Card, Host, State, simulated
 
 from pytest_distbench.machine import gpu_watch
 from pytest_distbench.machine.gpu_watch import GpuState, GpuWatch, await_memory, memory_of
@@ -20,7 +20,7 @@ BUSY = State(processes={OURS: 0.9})
 GPU = Gpu(name="NVIDIA H200", uuid="GPU-1")
 
 
-def witness(
+def watched(
     states: Mapping[float, State],
     moments: tuple[float, ...] = (0, 1, 2, 3),
     names: Mapping[int, str] | None = None,
@@ -28,7 +28,7 @@ def witness(
 ) -> GpuWitness:
     """The record of a GPU that was looked at in these moments."""
     card = Card(**{"name": "NVIDIA H200", "uuid": "GPU-1", "bus": 1, "states": states, **changes})  # type: ignore[arg-type]
-    with made_up(Host(cards=[card])) as nvml:
+    with simulated(Host(cards=[card])) as nvml:
         watch = GpuWatch(read_gpus({}).visible, WHOSE.get, lambda pid: (names or {}).get(pid, ""))
         looks: dict[str, list[GpuState]] = {"GPU-1": []}
         for moment in moments:
@@ -43,16 +43,16 @@ def witness(
 
 
 def test_clocks_and_what_holds_them_are_those_of_a_gpu_at_work() -> None:
-    found = witness({0: IDLE, 0.5: State(sm_mhz=1900, power_w=600.0, temperature_c=70), 2.5: IDLE})
+    found = watched({0: IDLE, 0.5: State(sm_mhz=1900, power_w=600.0, temperature_c=70), 2.5: IDLE})
     assert (found.sm_mhz, found.memory_mhz, found.power_w, found.utilisation) == (1900, 2619, 600.0, 1.0)
     assert (found.looks, found.temperature_c, found.held) == (2, 70, {})
 
     held = State(held=("HwThermalSlowdown",))
-    assert witness({0: BUSY, 0.25: held, 0.75: BUSY}, (0, 1)).held == {"temperature": 0.5}
+    assert watched({0: BUSY, 0.25: held, 0.75: BUSY}, (0, 1)).held == {"temperature": 0.5}
 
-    found = witness({0: BUSY}, set_mhz=1200, power_limit_w=500.0)
+    found = watched({0: BUSY}, set_mhz=1200, power_limit_w=500.0)
     assert (found.sm_limit_mhz, found.power_limit_w) == (1200.0, 500.0)
-    assert witness({0: BUSY}).sm_limit_mhz is None
+    assert watched({0: BUSY}).sm_limit_mhz is None
 
 
 @pytest.mark.parametrize(
@@ -67,21 +67,21 @@ def test_clocks_and_what_holds_them_are_those_of_a_gpu_at_work() -> None:
 def test_what_held_the_clocks_down_has_its_share_of_the_looks(reason: str, name: str) -> None:
     held = State(sm_mhz=1200, held=(reason,))
 
-    assert witness({0: BUSY, 1.5: held}, lacks=frozenset({"GetViolationStatus"})).held == {name: 0.667}
+    assert watched({0: BUSY, 1.5: held}, lacks=frozenset({"GetViolationStatus"})).held == {name: 0.667}
 
 
 def test_others_count_that_computed_or_where_nobody_tells_that_are_there() -> None:
-    [other] = witness({0: IDLE, 0.5: State(processes={OURS: 0.9, FOREIGN: 0.1})}).others
+    [other] = watched({0: IDLE, 0.5: State(processes={OURS: 0.9, FOREIGN: 0.1})}).others
     assert str(FOREIGN) in other
-    assert witness({0: IDLE, 0.5: State(processes={OURS: 0.9, FOREIGN: 0.0})}).others == []
+    assert watched({0: IDLE, 0.5: State(processes={OURS: 0.9, FOREIGN: 0.0})}).others == []
 
     states = {0: IDLE, 0.5: State(processes={OURS: 0.9, FOREIGN: 0.0})}
-    assert len(witness(states, lacks=frozenset({"GetProcessUtilization"})).others) == 1
+    assert len(watched(states, lacks=frozenset({"GetProcessUtilization"})).others) == 1
 
     always = State(processes={UNKNOWN: 0.5})
-    assert len(witness({0: always}).others) == 1
-    assert witness({0: IDLE, 0.5: always, 2.5: IDLE}).others == []
-    assert witness({0: IDLE, 0.5: always}).others == []
+    assert len(watched({0: always}).others) == 1
+    assert watched({0: IDLE, 0.5: always, 2.5: IDLE}).others == []
+    assert watched({0: IDLE, 0.5: always}).others == []
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_others_count_that_computed_or_where_nobody_tells_that_are_there() -> No
     ],
 )
 def test_the_server_of_mps_computes_for_the_ranks(names: dict[int, str], others: int, by_mps: bool) -> None:
-    found = witness({0: IDLE, 0.5: State(processes={OURS: 0.9, **dict.fromkeys(names, 0.9)})}, names=names)
+    found = watched({0: IDLE, 0.5: State(processes={OURS: 0.9, **dict.fromkeys(names, 0.9)})}, names=names)
 
     assert (len(found.others), found.by_mps) == (others, by_mps)
 
@@ -119,15 +119,15 @@ def test_what_a_process_has_in_use_is_told_apart_from_a_neighbours(
 ) -> None:
     there = State(processes={OURS: 0.9, FOREIGN: 0.9, UNKNOWN: 0.0}, bytes_of={OURS: 7 * 2**30, FOREIGN: 20 * 2**30})
     card = Card(name="NVIDIA H200", uuid="GPU-1", bus=1, states={0.0: there}, lacks=frozenset(lacks))
-    with made_up(Host(cards=[card])):
+    with simulated(Host(cards=[card])):
         assert memory_of(pid, uuid) == num_bytes
-    with made_up(HOSTS["no driver"]):
+    with simulated(HOSTS["no driver"]):
         assert memory_of(pid, uuid) is None
 
 
 def test_a_launch_is_watched_from_a_thread_of_its_own() -> None:
     card = Card(name="NVIDIA H200", uuid="GPU-1", bus=1, nvlinks=(SWITCH,), states={0.0: BUSY})
-    with made_up(Host(cards=[card, card.__class__(name="NVIDIA H200", uuid="GPU-2", bus=2)])):
+    with simulated(Host(cards=[card, card.__class__(name="NVIDIA H200", uuid="GPU-2", bus=2)])):
         watch = GpuWatch(read_gpus({}).visible, WHOSE.__getitem__)
         with watch.during(1) as cards:
             assert cards == []
@@ -139,7 +139,7 @@ def test_a_launch_is_watched_from_a_thread_of_its_own() -> None:
 
 
 def test_without_a_driver_there_is_nothing_to_tell() -> None:
-    with made_up(HOSTS["no driver"]):
+    with simulated(HOSTS["no driver"]):
         watch = GpuWatch([GPU])
         with watch.during(1) as cards:
             pass
@@ -180,10 +180,10 @@ def test_memory_is_waited_for_and_what_does_not_come_back_is_told() -> None:
 
 
 def test_what_is_not_told_or_not_at_work_is_left_open() -> None:
-    assert witness({0: IDLE}).sm_mhz is None
+    assert watched({0: IDLE}).sm_mhz is None
 
     [card] = HOSTS["GB10"].cards
-    found = witness({0: BUSY}, lacks=card.lacks | {"GetClock", "GetPowerUsage"}, power_limit_w=None)
+    found = watched({0: BUSY}, lacks=card.lacks | {"GetClock", "GetPowerUsage"}, power_limit_w=None)
 
     assert (found.utilisation, found.power_w, found.power_limit_w, found.sm_limit_mhz) == (None, None, None, None)
     assert found.sm_mhz == 1980

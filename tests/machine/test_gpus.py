@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.nvml import HOSTS, Card, Host, h100s, made_up
+from support.nvml import HOSTS, Card, Host, h100s, simulated
 
 from pytest_distbench.machine.driver import DriverError
 from pytest_distbench.machine.gpus import Gpus, connect, kinds, misplaced, peak_bytes_per_s, read_gpus
@@ -26,12 +26,12 @@ from pytest_distbench.machine.gpus import Gpus, connect, kinds, misplaced, peak_
     ],
 )
 def test_a_driver_that_cannot_be_asked_says_what_to_do(trouble: str, next_step: str) -> None:
-    with made_up(Host(trouble=trouble)), pytest.raises(DriverError, match=next_step), connect():
+    with simulated(Host(trouble=trouble)), pytest.raises(DriverError, match=next_step), connect():
         pass
 
 
 def matrix(*cards: Card) -> list[list[str]]:
-    with made_up(Host(cards=cards)):
+    with simulated(Host(cards=cards)):
         return [list(row) for row in read_gpus({}).links]
 
 
@@ -73,7 +73,7 @@ def meshed(count: int, each: int) -> list[Card]:
 def test_the_peak_of_the_links_is_what_a_gpu_can_send_to_the_others(
     cards: Sequence[Card], ranks: int, gb_per_s: float | None
 ) -> None:
-    with made_up(Host(cards=cards)):
+    with simulated(Host(cards=cards)):
         found = read_gpus({})
     known = peak_bytes_per_s(found.visible[:ranks], found.links)
 
@@ -81,7 +81,7 @@ def test_the_peak_of_the_links_is_what_a_gpu_can_send_to_the_others(
 
 
 def read(host: str, **variables: str) -> Gpus:
-    with made_up(HOSTS[host]):
+    with simulated(HOSTS[host]):
         return read_gpus(variables)
 
 
@@ -181,7 +181,7 @@ def test_a_rank_that_computed_elsewhere_is_told(used: list[str], rank: int | Non
 
 
 def test_what_a_device_does_not_support_is_no_answer_and_left_open() -> None:
-    with made_up(HOSTS["GB10"]), connect() as driver:
+    with simulated(HOSTS["GB10"]), connect() as driver:
         handle = driver.demand("GetHandleByIndex", 0)
 
         assert driver.ask("GetName", handle) == "NVIDIA GB10"
@@ -256,7 +256,7 @@ def uuids_by_torch(monkeypatch: pytest.MonkeyPatch, host: str, setting: str | No
 
 
 def visible(host: str, variables: Mapping[str, str]) -> list[str]:
-    with made_up(HOSTS[host]):
+    with simulated(HOSTS[host]):
         return [gpu.uuid for gpu in read_gpus(variables).visible]
 
 
@@ -335,7 +335,7 @@ def test_gpus_are_in_the_order_of_the_bus_unless_the_user_wants_the_fastest_firs
     ],
 )
 def test_what_is_not_visible_is_told_with_the_reason(host: str, setting: str | None, why: str) -> None:
-    with made_up(HOSTS[host]):
+    with simulated(HOSTS[host]):
         remarks = read_gpus(variables(setting)).remarks
 
     assert len(remarks) == bool(why)

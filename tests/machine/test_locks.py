@@ -264,9 +264,9 @@ both = pytest.mark.parametrize("version", [1, 2])
 def test_the_group_of_this_process_is_found(
     version: Version, top: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made_up = MadeUp(tmp_path, version, monkeypatch, top=top)
+    simulated = MadeUp(tmp_path, version, monkeypatch, top=top)
 
-    assert find_controller(tmp_path) == made_up.folder
+    assert find_controller(tmp_path) == simulated.folder
 
 
 @both
@@ -292,25 +292,25 @@ def test_without_a_way_to_the_group_it_says_so(
 def test_a_group_is_made_with_its_quota(
     version: Version, cpus: float, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made_up = MadeUp(tmp_path, version, monkeypatch)
-    group = cpu_group(made_up.folder, 3)
+    simulated = MadeUp(tmp_path, version, monkeypatch)
+    group = cpu_group(simulated.folder, 3)
     make_group(group, cpus)
-    switched_on = made_up.folder / "cgroup.subtree_control"
+    switched_on = simulated.folder / "cgroup.subtree_control"
 
     assert group.name == f"distbench-{os.getpid()}-rank3"
     assert {path.name: path.read_text() for path in group.iterdir()} == files
     assert (switched_on.read_text() if switched_on.exists() else "") == ("+cpu" if version == 2 else "")
     assert remove(group)
-    assert made_up.groups() == []
+    assert simulated.groups() == []
 
 
 @both
 def test_where_no_group_can_be_made_it_says_which_and_what_to_do(
     version: Version, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made_up = MadeUp(tmp_path, version, monkeypatch)
-    group = cpu_group(made_up.folder, 0)
-    refusing = group if version == 1 else made_up.folder / "cgroup.subtree_control"
+    simulated = MadeUp(tmp_path, version, monkeypatch)
+    group = cpu_group(simulated.folder, 0)
+    refusing = group if version == 1 else simulated.folder / "cgroup.subtree_control"
     refusing.symlink_to(tmp_path / "nowhere" / "file")
     told = f"needs a control group that may be written: {re.escape(str(refusing))}: .*; run pytest as root"
 
@@ -319,9 +319,9 @@ def test_where_no_group_can_be_made_it_says_which_and_what_to_do(
 
 
 def test_a_group_in_use_is_waited_for_and_then_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made_up = MadeUp(tmp_path, 1, monkeypatch)
+    simulated = MadeUp(tmp_path, 1, monkeypatch)
     monkeypatch.setattr(locks, "_PATIENCE_S", 0.05)
-    group = cpu_group(made_up.folder, 0)
+    group = cpu_group(simulated.folder, 0)
     make_group(group, 0.3)
     (group / "cgroup.procs").write_text("77\n")
 
@@ -332,16 +332,16 @@ def test_a_group_in_use_is_waited_for_and_then_left(tmp_path: Path, monkeypatch:
 
 
 def test_groups_of_processes_that_are_gone_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made_up = MadeUp(tmp_path, 1, monkeypatch)
+    simulated = MadeUp(tmp_path, 1, monkeypatch)
     with subprocess.Popen([sys.executable, "-S", "-c", ""]) as process:
         pass
     of_others = [f"distbench-{os.getppid()}-rank0", f"distbench-{process.pid}"]
     for name in (f"distbench-{process.pid}-rank0", f"distbench-{process.pid}-rank1", *of_others):
-        (made_up.folder / name).mkdir()
-    (made_up.folder / f"distbench-{process.pid}-rank1" / "cgroup.procs").write_text("77\n")
-    remove_stale(made_up.folder)
+        (simulated.folder / name).mkdir()
+    (simulated.folder / f"distbench-{process.pid}-rank1" / "cgroup.procs").write_text("77\n")
+    remove_stale(simulated.folder)
 
-    assert made_up.groups() == sorted([*of_others, f"distbench-{process.pid}-rank1"])
+    assert simulated.groups() == sorted([*of_others, f"distbench-{process.pid}-rank1"])
 
 
 def test_a_system_without_control_groups_or_without_the_controller_has_none(
@@ -350,8 +350,8 @@ def test_a_system_without_control_groups_or_without_the_controller_has_none(
     with pytest.raises(AroundUnavailable, match="/proc/self/cgroup: No such file or directory; run pytest as root"):
         find_controller(tmp_path)
 
-    made_up = MadeUp(tmp_path, 2, monkeypatch)
-    (made_up.folder / "cgroup.controllers").write_text("memory pids")
+    simulated = MadeUp(tmp_path, 2, monkeypatch)
+    (simulated.folder / "cgroup.controllers").write_text("memory pids")
 
     with pytest.raises(AroundUnavailable, match="no cpu controller in /proc/self/cgroup"):
         find_controller(tmp_path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.nvml import HOSTS, Card, Host, h100s, made_up
+from support.nvml import HOSTS, Card, Host, h100s, simulated
 from support.projects import EXIT_USAGE, Project, run, stored
 
 from pytest_distbench.errors import ConfigurationError
@@ -294,7 +294,7 @@ def test_what_it_does_not_run_at_is_said(project: Project) -> None:
 def test_a_product_has_the_memory_that_it_is_sold_with(sold: str, told_mib: int) -> None:
     """H100, A100, L40S, A10, T4 and H200 as the driver reports them."""
     card = Card(name="", uuid="GPU-1", bus=1, memory_bytes=told_mib * 2**20)
-    with made_up(Host(cards=[card])):
+    with simulated(Host(cards=[card])):
         found = read_gpus({})
 
     assert gpu_obstacle(found, 1, **options_of([pytest.mark.gpu(min_memory=sold).mark], "gpu")) == ""

@@ -44,7 +44,7 @@ def test_the_whole_text_begins_with_that_line(made: CaseResult) -> None:
     assert conclusion.headline != ""
 
 
-def told(made: CaseResult, strictness: Strictness = STRICT, **given: Any) -> str:
+def failure_text(made: CaseResult, strictness: Strictness = STRICT, **given: Any) -> str:
     return explanation(conclude(made, strictness), **{"command": "pytest x", "platforms": [], **given})
 
 
@@ -162,7 +162,7 @@ def test_the_headline_says_what_decided_or_moved_by_how_much_against_what(made: 
 
 def test_a_regression_has_its_columns_and_what_accepts_it() -> None:
     made = result(verdict("beyond-threshold", reason="why"))
-    assert told(made, recorded_at="3f2a91c0d4").splitlines() == [
+    assert failure_text(made, recorded_at="3f2a91c0d4").splitlines() == [
         "step +50.0 % (threshold +10%)",
         "",
         "   metric  this run  baseline   change  threshold  n",
@@ -177,18 +177,18 @@ def test_a_regression_has_its_columns_and_what_accepts_it() -> None:
         "intended?  pytest x --distbench-update, then commit the baselines",
     ]
 
-    text = told(result(verdict("beyond-threshold", mde=0.05), reference=PAIRED))
+    text = failure_text(result(verdict("beyond-threshold", mde=0.05), reference=PAIRED))
     assert "   metric  candidate  baseline   change  threshold  detects from  pairs" in text
     assert "baseline   main (123)  torch 2.13.0\ncandidate  torch 2.14.0\n" in text
     assert text.endswith("reproduce  pytest x")
     assert "update" not in text
 
     improved = verdict("better", ratio=0.5)
-    text = told(result(improved), Strictness(options=frozenset({"distbench-fail-on-improvement"})))
+    text = failure_text(result(improved), Strictness(options=frozenset({"distbench-fail-on-improvement"})))
     assert text.startswith("step: improved: -50.0 %; --distbench-fail-on-improvement\n")
     assert text.endswith("intended?  pytest x --distbench-update, then commit the baselines")
 
-    text = told(result(verdict("no-baseline")), platforms=["gpu-y"])
+    text = failure_text(result(verdict("no-baseline")), platforms=["gpu-y"])
     looked, record = (
         "looked in baselines/x.json for ws2.gloo.warm: 2 ranks forked with torch loaded, gloo",
         "record it:  pytest x --distbench-update=new",
@@ -204,7 +204,7 @@ def test_a_timing_that_regressed_names_the_places_that_explain_it() -> None:
     late = replace(row, place=OUTSIDE, what="Python", calls=(0, 0), share=0.08, rank=1, changed_at="")
     sentence = "92 % of the added 3.4 ms: layers.py:9 in norm"
     places = CasePlaces(sentence=sentence, rows=[row, late], overhead=1.84, launches=3, took_s=9.2)
-    text = told(result(verdict("beyond-threshold"), places=places)).splitlines()
+    text = failure_text(result(verdict("beyond-threshold"), places=places)).splitlines()
     start = text.index(f"where      {sentence}")
 
     assert [" ".join(line.split()) for line in text[start + 1 : start + 6]] == [
@@ -214,6 +214,6 @@ def test_a_timing_that_regressed_names_the_places_that_explain_it() -> None:
         "by 3 more launches in 9 s, which are not judged; an iteration took 1.8 times as long in them",
         "",
     ]
-    missing = told(result(verdict("beyond-threshold"), places=CasePlaces(why_not="a pool")))
+    missing = failure_text(result(verdict("beyond-threshold"), places=CasePlaces(why_not="a pool")))
     assert "where      not known: a pool\n" in missing
-    assert "where " not in told(result(verdict("beyond-threshold")))
+    assert "where " not in failure_text(result(verdict("beyond-threshold")))

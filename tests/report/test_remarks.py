@@ -25,7 +25,7 @@ LOST = Control(
 UNTRIED = Control(why_not="its times are its own")
 
 
-def told(*cases: CaseResult) -> list[Line]:
+def run_says(*cases: CaseResult) -> list[Line]:
     """What is said of a run but that its software is another one."""
     return run_lines(cases, [found for found in remarks(cases) if found.code != "software"])
 
@@ -39,7 +39,7 @@ def of(control: Control) -> CaseResult:
 
 
 def test_each_case_is_a_row_and_the_last_line_counts_them() -> None:
-    lines = told(result(), of(FOUND), of(LOST), of(UNTRIED))
+    lines = run_says(result(), of(FOUND), of(LOST), of(UNTRIED))
 
     assert [line.text for line in lines] == [
         "   test         metric  slowdown                      injected  measured  launches   time",
@@ -52,15 +52,15 @@ def test_each_case_is_a_row_and_the_last_line_counts_them() -> None:
 
 
 def test_planted_slowdowns_are_told_by_share_and_what_they_cannot_reach() -> None:
-    assert told(result()) == []
+    assert run_says(result()) == []
 
-    assert told(of(replace(FOUND, is_chosen=True)))[-1].text == "1 of 1 case detected a slowdown of 20 %"
+    assert run_says(of(replace(FOUND, is_chosen=True)))[-1].text == "1 of 1 case detected a slowdown of 20 %"
 
     rate = verdict("beyond-threshold", better="higher", ratio=0.8)
-    [_, row, _] = told(of(replace(FOUND, share=0.25, verdicts=[rate])))
+    [_, row, _] = run_says(of(replace(FOUND, share=0.25, verdicts=[rate])))
     assert "-20.0 %   -20.0 %" in row.text
 
-    lines = told(of(replace(FOUND, left_out=["loss_time"])))
+    lines = run_says(of(replace(FOUND, left_out=["loss_time"])))
     assert lines[-2].text == "? not delayed in test_a[ws2]: loss_time: the script measures these times itself"
 
 
@@ -75,7 +75,7 @@ def test_planted_slowdowns_are_told_by_share_and_what_they_cannot_reach() -> Non
     ],
 )
 def test_the_row_says_at_which_step_it_was_decided(changes: dict[str, object], said: str) -> None:
-    [_, row, _] = told(of(replace(FOUND, **changes)))
+    [_, row, _] = run_says(of(replace(FOUND, **changes)))
 
     assert f"  {said}  " in row.text
 
@@ -91,18 +91,18 @@ def test_the_failure_says_what_was_planted_and_seen_and_what_would_help() -> Non
 
 
 def test_doubts_about_a_run_are_a_line_each() -> None:
-    [line] = told(*[result(verdict("beyond-threshold", ratio=1.2))] * 4)
+    [line] = run_says(*[result(verdict("beyond-threshold", ratio=1.2))] * 4)
     assert line.severity == "plain"
     words = "all 4 cases with timings are slower than their baselines, by 1.20 to 1.20 times: the cause"
     assert line.text.startswith(words)
 
     blind = result(*(verdict("within-threshold", ratio=1.0, mde=mde, unit="") for mde in (2.1, 3.0)))
-    line = told(blind, blind)[-1]
+    line = run_says(blind, blind)[-1]
     first, _, why = line.text.partition(" and 3 more: ")
     assert first == "? 4 metrics could not have turned red: test_a[ws2] step"
     assert why == "minimum detectable slowdown +210.0 %"
 
-    assert told(result(verdict("beyond-threshold"))) == []
+    assert run_says(result(verdict("beyond-threshold"))) == []
 
     shown = replace(LOSS, better="info")
     [line] = unjudged_learning([script(WALL, RATE, shown), script(WALL), script(WALL, LOSS)])

@@ -91,7 +91,7 @@ def test_entries_that_came_or_went_are_named_once_and_counted() -> None:
     assert lines[2].startswith("| test | metric | old | new |")
 
 
-def told(**changes: Any) -> dict[str, str]:
+def columns_of(**changes: Any) -> dict[str, str]:
     """A verdict under all columns there are."""
     found = {}
     for is_paired in (False, True):
@@ -101,7 +101,7 @@ def told(**changes: Any) -> dict[str, str]:
 
 
 def test_cells_and_points_are_named_as_people_say_them() -> None:
-    assert told(code="beyond-threshold", mde=0.2) == {
+    assert columns_of(code="beyond-threshold", mde=0.2) == {
         "": "!", "metric": "step", "this run": "30 ms", "baseline": "20 ms", "candidate": "30 ms",
         "change": "+50.0 %", "threshold": "+10%", "detects from": "+20.0%", "n": "5", "pairs": "5",
     }  # fmt: skip
@@ -134,7 +134,7 @@ def test_cells_and_points_are_named_as_people_say_them() -> None:
     ],
 )
 def test_where_there_is_nothing_to_say_a_cell_says_so(changes: dict[str, Any], cell: str, text: str) -> None:
-    assert told(**changes)[cell] == text
+    assert columns_of(**changes)[cell] == text
 
 
 @pytest.mark.parametrize(

@@ -82,45 +82,45 @@ OWN = [f"distbench-{os.getpid()}-rank{rank}" for rank in range(2)]
 
 
 @pytest.fixture(params=[1, 2])
-def made_up(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadeUp:
+def simulated(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadeUp:
     system = MadeUp(tmp_path, request.param, monkeypatch)
     monkeypatch.setattr(kinds, "find_controller", lambda: system.folder)
     return system
 
 
-def plan_of_of_around(made_up: MadeUp, cpus: float = 0.3) -> LaunchPlan:
-    plan = make_plan(made_up.root, cpus=cpus)
-    return QuotaAround().ready(plan, HERE, made_up.root)
+def plan_of_of_around(simulated: MadeUp, cpus: float = 0.3) -> LaunchPlan:
+    plan = make_plan(simulated.root, cpus=cpus)
+    return QuotaAround().ready(plan, HERE, simulated.root)
 
 
-def test_a_group_per_rank_is_there_while_the_launch_runs(made_up: MadeUp) -> None:
-    plan = plan_of_of_around(made_up)
+def test_a_group_per_rank_is_there_while_the_launch_runs(simulated: MadeUp) -> None:
+    plan = plan_of_of_around(simulated)
     with QuotaAround().during(plan, HERE) as witness:
-        assert made_up.groups() == OWN
+        assert simulated.groups() == OWN
         for share, group in enumerate(map(Path, plan.cpu_groups), start=1):
             (group / "cpu.stat").write_text(f"nr_periods 4\nnr_throttled {share}\n")
 
-    assert made_up.groups() == []
+    assert simulated.groups() == []
     [throttled] = witness(PASSED).measurements
     assert (throttled.name, throttled.value, throttled.better) == ("cpu_throttled", 0.25, "info")
     assert witness(FAILED) == FAILED
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, OSError])
-def test_none_is_left_however_the_launch_ends(kind: type[BaseException], made_up: MadeUp) -> None:
-    with pytest.raises(kind), QuotaAround().during(plan_of_of_around(made_up), HERE):
+def test_none_is_left_however_the_launch_ends(kind: type[BaseException], simulated: MadeUp) -> None:
+    with pytest.raises(kind), QuotaAround().during(plan_of_of_around(simulated), HERE):
         raise kind
 
-    assert made_up.groups() == []
+    assert simulated.groups() == []
 
 
-def test_none_is_left_where_the_second_cannot_be_made(made_up: MadeUp) -> None:
-    (made_up.folder / OWN[1]).write_text("a file in its place")
+def test_none_is_left_where_the_second_cannot_be_made(simulated: MadeUp) -> None:
+    (simulated.folder / OWN[1]).write_text("a file in its place")
 
-    quota = QuotaAround().during(plan_of_of_around(made_up), HERE)
+    quota = QuotaAround().during(plan_of_of_around(simulated), HERE)
     with pytest.raises(AroundUnavailable, match="rank1: File exists"), quota:
         pass
-    assert made_up.groups() == OWN[1:]
+    assert simulated.groups() == OWN[1:]
 
 
 REAL = r"""
@@ -281,28 +281,28 @@ def test_what_no_launcher_of_ranks_starts_has_no_layout(tmp_path: Path, monkeypa
     assert asked == []
 
 
-def test_one_that_is_still_in_use_is_told(made_up: MadeUp, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_still_in_use_is_told(simulated: MadeUp, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "_PATIENCE_S", 0.0)
-    plan = plan_of_of_around(made_up)
+    plan = plan_of_of_around(simulated)
     with QuotaAround().during(plan, HERE) as witness:
         (Path(plan.cpu_groups[1]) / "cgroup.procs").write_text("77\n")
 
     [told] = witness(FAILED).remarks
     assert told == f"{plan.cpu_groups[1]} is still there: a process that its rank started did not end"
-    assert made_up.groups() == OWN[1:]
+    assert simulated.groups() == OWN[1:]
 
 
-def test_those_of_a_pytest_that_was_killed_are_removed(made_up: MadeUp) -> None:
-    (made_up.folder / f"distbench-{2**22 + 1}-rank0").mkdir()  # no process has a number beyond 2**22
-    with QuotaAround().during(plan_of_of_around(made_up), HERE):
-        assert made_up.groups() == OWN
+def test_those_of_a_pytest_that_was_killed_are_removed(simulated: MadeUp) -> None:
+    (simulated.folder / f"distbench-{2**22 + 1}-rank0").mkdir()  # no process has a number beyond 2**22
+    with QuotaAround().during(plan_of_of_around(simulated), HERE):
+        assert simulated.groups() == OWN
 
 
-def test_without_a_quota_or_ranks_nothing_is_made(made_up: MadeUp) -> None:
-    plan = make_plan(made_up.root)
+def test_without_a_quota_or_ranks_nothing_is_made(simulated: MadeUp) -> None:
+    plan = make_plan(simulated.root)
     with QuotaAround().during(plan, HERE) as witness:
         assert witness(PASSED) == PASSED
-        assert made_up.groups() == []
-    assert QuotaAround().ready(plan, HERE, made_up.root) == plan
+        assert simulated.groups() == []
+    assert QuotaAround().ready(plan, HERE, simulated.root) == plan
     fake = replace(plan, cpus=0.3)
-    assert QuotaAround().ready(fake, Hosting(hosts="none"), made_up.root) == fake
+    assert QuotaAround().ready(fake, Hosting(hosts="none"), simulated.root) == fake

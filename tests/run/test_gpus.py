@@ -11,7 +11,7 @@ from dataclasses import replace as replaced
 from pathlib import Path
 
 import pytest
-from support.nvml import Host, Nvml, State, h100s, made_up
+from support.nvml import Host, Nvml, State, h100s, simulated
 from support.plans import make_plan
 from support.results import result
 
@@ -71,7 +71,7 @@ def nvml() -> Iterator[Nvml]:
     """Two GPUs; the second has 3 GiB more in use from second 1 to second 2."""
     lost = {0.0: State(), 1.0: State(used_bytes=4 * GIB), 2.0: State()}
     cards = h100s(2)
-    with made_up(Host(cards=[cards[0], replaced(cards[1], states=lost)])) as nvml:
+    with simulated(Host(cards=[cards[0], replaced(cards[1], states=lost)])) as nvml:
         yield nvml
 
 
@@ -156,7 +156,7 @@ def test_the_time_of_a_collective_has_the_peak_of_its_links(
 
 
 def test_ranks_share_gpus_evenly() -> None:
-    with made_up(Host(cards=h100s(2))):
+    with simulated(Host(cards=h100s(2))):
         assert devices(read_gpus({}), 4) == [0, 1, 0, 1]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from support.nvml import HOSTS, made_up
+from support.nvml import HOSTS, simulated
 from support.projects import RECORDER
 
 from pytest_distbench.records.plan import LaunchPlan, read_work
@@ -69,7 +69,7 @@ def test_a_launch_knows_when_pytest_timeout_ends_its_test(plan_of: Callable[...,
 
 
 def test_ranks_see_the_gpus_that_are_leased(plan_of: Callable[..., LaunchPlan]) -> None:
-    with made_up(HOSTS["RTX 3060 and 4090"]):
+    with simulated(HOSTS["RTX 3060 and 4090"]):
         by_bus = plan_of("--gpu", "--world-size=2")
         fastest = plan_of("--gpu", "--world-size=1", CUDA_DEVICE_ORDER="FASTEST_FIRST", CUDA_VISIBLE_DEVICES="0")
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 import pytest
-from support.nvml import HOSTS, made_up
+from support.nvml import HOSTS, simulated
 from support.plans import BODY
 from support.results import verdict
 from support.stores import CASE, environment, result
@@ -173,7 +173,7 @@ def test_a_case_waits_for_another_measurement_only_if_it_has_timings(
 
 def test_the_gpu_is_leased_that_ranks_will_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine of different GPUs, by the number that CUDA gives it."""
-    with made_up(HOSTS["RTX 3060 and 4090"]):
+    with simulated(HOSTS["RTX 3060 and 4090"]):
         found = read_gpus({"CUDA_VISIBLE_DEVICES": "1"})
     leased: list[str] = []
     monkeypatch.setattr(loop, "alone_on_this_host", lambda on_wait, waits: contextlib.nullcontext(True))

@@ -31,7 +31,7 @@ def amdsmi(nvml: Nvml) -> ModuleType:
         if nvml.host.trouble:
             raise _error(nvml.host.trouble)
 
-    def told(card: Card) -> Card:
+    def current(card: Card) -> Card:
         now = next((other for other in nvml.host.cards if other.uuid == card.uuid), None)
         if now is None or now.trouble:
             raise _error(now.trouble if now else "NOT_FOUND")
@@ -43,7 +43,7 @@ def amdsmi(nvml: Nvml) -> ModuleType:
         return value
 
     def asic(card: Card) -> dict[str, Any]:
-        major, minor = told(card).capability
+        major, minor = current(card).capability
         return {
             "market_name": card.name,
             "asic_serial": f"0x{card.uuid.removeprefix('GPU-').upper()}",
@@ -52,12 +52,12 @@ def amdsmi(nvml: Nvml) -> ModuleType:
         }
 
     def clock(card: Card, kind: str) -> dict[str, Any]:
-        state = nvml.state(told(card))
+        state = nvml.state(current(card))
         now, most = (state.sm_mhz, card.max_mhz) if kind == "GFX" else (state.memory_mhz, "N/A")
         return {"clk": now, "min_clk": 132, "max_clk": most, "clk_locked": False, "clk_deep_sleep": "N/A"}
 
     def violations(card: Card) -> dict[str, Any]:
-        held = nvml.state(told(card)).held
+        held = nvml.state(current(card)).held
         reasons = {"ppt_pwr": "SwPowerCap", "socket_thrm": "SwThermalSlowdown", "prochot_thrm": "HwThermalSlowdown"}
         found: dict[str, Any] = {f"active_{name}": reason in held for name, reason in reasons.items()}
         return {**found, "active_vr_thrm": False, "active_hbm_thrm": "N/A"}
@@ -65,7 +65,7 @@ def amdsmi(nvml: Nvml) -> ModuleType:
     def links(card: Card) -> dict[str, Any]:
         addresses = {other.uuid: bdf(other) for other in nvml.host.cards}
         found = [
-            {"bdf": addresses[end], "max_bandwidth": XGMI_GBIT_PER_S, "link_type": 2} for end in told(card).nvlinks
+            {"bdf": addresses[end], "max_bandwidth": XGMI_GBIT_PER_S, "link_type": 2} for end in current(card).nvlinks
         ]
         unused = {"bdf": "0000:00:00.0", "max_bandwidth": 0, "link_type": 0}
         return {"num_links": len(found), "links": [*found, unused]}
@@ -74,7 +74,7 @@ def amdsmi(nvml: Nvml) -> ModuleType:
         return f"0000:{card.bus:02x}:00.0"
 
     def processes(card: Card) -> list[dict[str, Any]]:
-        state = nvml.state(told(card))
+        state = nvml.state(current(card))
         return [
             {"name": "N/A", "pid": pid, "memory_usage": {"vram_mem": state.bytes_of.get(pid, 0)}}
             for pid in state.processes
@@ -91,27 +91,30 @@ def amdsmi(nvml: Nvml) -> ModuleType:
     module.amdsmi_shut_down = lambda: None
     module.amdsmi_get_processor_handles = lambda: [*nvml.host.cards]
     module.amdsmi_get_gpu_asic_info = asic
-    module.amdsmi_get_gpu_device_bdf = lambda card: bdf(told(card))
-    module.amdsmi_get_gpu_enumeration_info = lambda card: {"hip_id": [*nvml.host.cards].index(told(card))}
-    module.amdsmi_get_gpu_memory_total = lambda card, kind: supported(told(card).memory_bytes)
-    module.amdsmi_get_gpu_memory_usage = lambda card, kind: nvml.state(told(card)).used_bytes
+    module.amdsmi_get_gpu_device_bdf = lambda card: bdf(current(card))
+    module.amdsmi_get_gpu_enumeration_info = lambda card: {"hip_id": [*nvml.host.cards].index(current(card))}
+    module.amdsmi_get_gpu_memory_total = lambda card, kind: supported(current(card).memory_bytes)
+    module.amdsmi_get_gpu_memory_usage = lambda card, kind: nvml.state(current(card)).used_bytes
     module.amdsmi_get_pcie_info = lambda card: {
-        "pcie_static": dict(zip(("pcie_interface_version", "max_pcie_width"), told(card).pcie, strict=True))
+        "pcie_static": dict(zip(("pcie_interface_version", "max_pcie_width"), current(card).pcie, strict=True))
     }
     module.amdsmi_get_power_cap_info = lambda card: {
         name: "N/A" if watts is None else int(watts * 1e6)
-        for name, watts in (("power_cap", told(card).power_limit_w), ("default_power_cap", card.default_power_limit_w))
+        for name, watts in (
+            ("power_cap", current(card).power_limit_w),
+            ("default_power_cap", card.default_power_limit_w),
+        )
     }
     module.amdsmi_get_power_info = lambda card: {
         "current_socket_power": "N/A",
-        "average_socket_power": nvml.state(told(card)).power_w,
+        "average_socket_power": nvml.state(current(card)).power_w,
     }
     module.amdsmi_get_clock_info = clock
-    module.amdsmi_get_temp_metric = lambda card, sensor, metric: nvml.state(told(card)).temperature_c
-    module.amdsmi_get_gpu_activity = lambda card: {"gfx_activity": round(100 * nvml.state(told(card)).utilisation)}
+    module.amdsmi_get_temp_metric = lambda card, sensor, metric: nvml.state(current(card)).temperature_c
+    module.amdsmi_get_gpu_activity = lambda card: {"gfx_activity": round(100 * nvml.state(current(card)).utilisation)}
     module.amdsmi_get_violation_status = violations
     module.amdsmi_get_gpu_process_list = processes
     module.amdsmi_get_gpu_driver_info = lambda card: {"driver_version": nvml.host.driver}
     module.amdsmi_get_link_metrics = links
-    module.amdsmi_is_P2P_accessible = lambda card, other: other.uuid in told(card).reads
+    module.amdsmi_is_P2P_accessible = lambda card, other: other.uuid in current(card).reads
     return module

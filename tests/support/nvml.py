@@ -1,7 +1,7 @@
 """Simulated GPUs: an NVML that describes a host from a table, so that what reads the driver is tested without one.
 
-``with made_up(HOSTS["8xH100"]): ...`` puts a host in the place of the driver, in this process. As a pytest plugin, ``-p
-support.nvml`` does so for a whole run, with the host that ``DISTBENCH_NVML`` names. A host of your own is a
+``with simulated(HOSTS["8xH100"]): ...`` puts a host in the place of the driver, in this process. As a pytest plugin,
+``-p support.nvml`` does so for a whole run, with the host that ``DISTBENCH_NVML`` names. A host of your own is a
 :class:`Host`; the rows of :data:`HOSTS` are examples.
 
 A GPU's ``states`` are a timeline: (seconds, state from then on). The counters add up what slows a GPU down in them.
@@ -311,7 +311,7 @@ class Nvml:
 
 
 @contextlib.contextmanager
-def made_up(host: Host) -> Iterator[Nvml]:
+def simulated(host: Host) -> Iterator[Nvml]:
     """Put a host in the place of the driver, for this process."""
     nvml = Nvml(host)
     if host.maker == "AMD":
@@ -347,7 +347,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if name not in HOSTS:
             raise pytest.UsageError(f"{VARIABLE}: there is no made-up host {name!r}; known are {', '.join(HOSTS)}")
         stack = contextlib.ExitStack()
-        stack.enter_context(made_up(HOSTS[name]))
+        stack.enter_context(simulated(HOSTS[name]))
         config.add_cleanup(stack.close)
 
 

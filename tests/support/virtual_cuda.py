@@ -69,10 +69,10 @@ class VirtualCuda:
         return {name: len(list(group)) for name, group in itertools.groupby(sorted(streams.CALLS))}
 
 
-def _in_this_thread(made_up: Callable[P, T], real: Callable[P, T]) -> Callable[P, T]:
+def _in_this_thread(simulated: Callable[P, T], real: Callable[P, T]) -> Callable[P, T]:
     here = threading.get_ident()
 
     def call(*arguments: P.args, **options: P.kwargs) -> T:
-        return (made_up if threading.get_ident() == here else real)(*arguments, **options)
+        return (simulated if threading.get_ident() == here else real)(*arguments, **options)
 
     return call

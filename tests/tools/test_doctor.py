@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.nvml import HOSTS, Card, Host, State, made_up, mi300xs
+from support.nvml import HOSTS, Card, Host, State, mi300xs, simulated
 from support.stores import KEY, TEST, entry
 
 from pytest_distbench.commands import NegativeError
@@ -52,7 +52,7 @@ def done(stdout: str = "", stderr: str = "", code: int = 0) -> subprocess.Comple
 def examine(
     host: Host, variables: Mapping[str, str] | None = None, *, says: subprocess.CompletedProcess[str] | None = None
 ) -> list[Finding]:
-    with made_up(host):
+    with simulated(host):
         return list(doctor.gpus(variables or {}, use=lambda given: says or done(json.dumps(["12.8", [H100]]))))
 
 
@@ -146,7 +146,7 @@ def test_a_device_that_never_answers() -> None:
     def hang(variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
         raise subprocess.TimeoutExpired("python", 120)
 
-    with made_up(HOSTS["H200"]):
+    with simulated(HOSTS["H200"]):
         [finding] = about(list(doctor.gpus({}, use=hang)), "CUDA")
 
     assert (finding.code, finding.reason) == ("fail", "no answer within 120 s")
@@ -154,7 +154,7 @@ def test_a_device_that_never_answers() -> None:
 
 def test_torch_is_asked_with_the_variables_of_ranks() -> None:
     asked: list[Mapping[str, str]] = []
-    with made_up(HOSTS["H100 in MIG"]):
+    with simulated(HOSTS["H100 in MIG"]):
         list(doctor.gpus({"HOME": "/"}, use=lambda given: asked.append(given) or done(json.dumps(["12.8", []]))))
 
     assert asked == [{"HOME": "/", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "MIG-0a"}]

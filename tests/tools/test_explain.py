@@ -167,22 +167,22 @@ def test_a_reason_of_a_conftest_is_explained(monkeypatch: pytest.MonkeyPatch) ->
     assert (entry.means, entry.next_step) == ("Odd in a way. Verdict: regressed.", "")
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+def explained(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
     assert main(["explain", *words]) == 0
     return capsys.readouterr().out.splitlines()
 
 
 def test_words_are_explained_or_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    name, means, next_step, page = told(capsys, "regressed")
+    name, means, next_step, page = explained(capsys, "regressed")
     assert name == "regressed (verdict)"
     assert means == f"  {VERDICTS['regressed'].means}"
     assert next_step.startswith("  next: ")
     assert page == "  more: verdicts.html#verdicts of the documentation"
 
-    lines = told(capsys, "rank 1 killed by SIGKILL", "2 missing")
+    lines = explained(capsys, "rank 1 killed by SIGKILL", "2 missing")
     assert [line for line in lines if line.endswith(")")] == ["rank N killed by ... (failure)", "missing (verdict)"]
 
-    lines = told(capsys)
+    lines = explained(capsys)
     assert {"verdicts", "reasons", "metrics", "failures", "  regressed", "  busbw", "  deadlock: ..."} <= set(lines)
 
     assert main(["explain", "peak_memroy"]) == 2

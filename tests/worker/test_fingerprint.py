@@ -19,7 +19,7 @@ from pytest_distbench.worker.context import RankContext
 ROOT_OF_FSDP = "ignore:FSDP2-wrapped module:UserWarning"
 
 
-def told(rank: RankContext) -> dict[str, Fingerprint]:
+def fingerprints(rank: RankContext) -> dict[str, Fingerprint]:
     return {key: of_launch(one, None) for key, one in rank.watch.found.items()}
 
 
@@ -60,7 +60,7 @@ def train(rank: RankContext, *, fault: str = "") -> Fingerprint:
         dist.all_reduce(loss.detach(), op=op)
         if fault == "every fifth iteration" and i % 5 == 2:
             dist.all_reduce(loss.detach())
-    return told(rank)["step"]
+    return fingerprints(rank)["step"]
 
 
 FAULTS = {
@@ -86,7 +86,7 @@ def test_iterations_beside_the_described_one_are_counted(rank: RankContext) -> N
         for _ in range(i + 2):
             dist.all_reduce(torch.ones(1))
 
-    assert told(rank)["step"].beyond == {"0": (2 + 3 + 4 + 5 + 6 - 5, 5)}
+    assert fingerprints(rank)["step"].beyond == {"0": (2 + 3 + 4 + 5 + 6 - 5, 5)}
 
 
 def test_a_training_takes_a_few_steps_and_is_not_evaluated(rank: RankContext) -> None:
@@ -99,7 +99,7 @@ def test_a_training_takes_a_few_steps_and_is_not_evaluated(rank: RankContext) ->
 
     assert steps == 13
     assert rank.notebook.observations == []
-    assert told(rank)["step_time"].beyond == {}
+    assert fingerprints(rank)["step_time"].beyond == {}
 
 
 def test_what_the_plugin_sends_is_left_out(rank: RankContext) -> None:
@@ -107,7 +107,7 @@ def test_what_the_plugin_sends_is_left_out(rank: RankContext) -> None:
         with rank.watch.apart():
             dist.barrier()
 
-    assert told(rank)["step"].collectives == {"0": []}
+    assert fingerprints(rank)["step"].collectives == {"0": []}
 
 
 def test_what_no_fingerprint_describes_is_counted(rank: RankContext) -> None:
@@ -137,7 +137,7 @@ def test_parameters_and_state_of_all_optimizers_that_step_are_counted(rank: Rank
         layer(torch.ones(2)).sum().backward()
         for optimizer in both:
             optimizer.step()
-    found = told(rank)["step"]
+    found = fingerprints(rank)["step"]
 
     assert found.totals == {"parameters": 6, "optimizer_steps": 2}
     assert found.facts == {"parameter_bytes": {"0": 24}, "optimizer_bytes": {"0": 2 * 24 + 2 * 4}}
@@ -150,7 +150,7 @@ def test_pickles_are_compared_by_their_number_and_not_by_their_sizes(rank: RankC
                 for _ in range(number):
                     dist.broadcast_object_list(["x" * length], src=0)
                 dist.broadcast(torch.ones(length // 10, dtype=torch.uint8), src=0)
-    one, longer, two = told(rank).values()
+    one, longer, two = fingerprints(rank).values()
 
     assert next(iter(one.collectives.values()))[1].dtype == "pickle"
     assert differences(one, longer) == ["1 broadcast of 1 B became 1 of 100 B", "9 B sent per rank became 108 B"]

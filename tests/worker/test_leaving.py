@@ -152,7 +152,7 @@ class Unspeakable(Exception):
         raise RuntimeError
 
 
-def told(raised: BaseException) -> ErrorReport:
+def reported(raised: BaseException) -> ErrorReport:
     with pytest.raises(type(raised)) as caught:
         raise raised
     return classify(caught.value)[2]
@@ -166,7 +166,7 @@ def test_a_skip_is_no_failure_and_has_its_reason(kind: type[Exception]) -> None:
 
 
 def test_what_the_user_raised_is_told_from_what_torch_raised_on_top() -> None:
-    report = told(ValueError("bad"))
+    report = reported(ValueError("bad"))
     assert (report.kind, report.message) == ("ValueError", "bad")
     assert 'test_leaving.py", line' in report.traceback
     assert report.traceback.endswith("ValueError: bad\n")
@@ -177,7 +177,7 @@ def test_what_the_user_raised_is_told_from_what_torch_raised_on_top() -> None:
 
     on_top = DistError("connection closed")
     on_top.__context__ = ValueError("bad")
-    report = told(on_top)
+    report = reported(on_top)
     assert (report.kind, report.message) == ("ValueError", "bad")
     assert (report.torch_errors, report.began_in_torch) == (["DistError: connection closed"], False)
 
@@ -215,14 +215,14 @@ def test_without_values_a_failure_asks_whether_it_needs_them() -> None:
 
     assert classify(type("Skipped", (Exception,), {"__module__": "mine"})("x"))[:2] == ("failed", "")
 
-    assert "a body returns when it is done" in told(SystemExit(0)).message
-    assert told(SystemExit(3)).message == "3"
+    assert "a body returns when it is done" in reported(SystemExit(0)).message
+    assert reported(SystemExit(3)).message == "3"
 
 
 def test_long_texts_and_chains_of_causes_are_cut() -> None:
-    message = told(ValueError("a" * 5000 + "b" * 5000)).message
+    message = reported(ValueError("a" * 5000 + "b" * 5000)).message
     assert message.startswith("a" * 4000 + "\n... 2000 characters left out ...\nb")
-    assert told(ValueError("\ud800")).message == "\\ud800"
+    assert reported(ValueError("\ud800")).message == "\\ud800"
 
     first = ValueError("bad")
     error: Exception = first
@@ -230,7 +230,7 @@ def test_long_texts_and_chains_of_causes_are_cut() -> None:
         error, before = RuntimeError("then"), error
         error.__context__ = before
 
-    assert told(error).message == "then"
+    assert reported(error).message == "then"
 
     class Empty(RuntimeError):
         __module__ = "torch.distributed"
@@ -240,11 +240,11 @@ def test_long_texts_and_chains_of_causes_are_cut() -> None:
 
     error = ValueError("bad")
     error.__cause__ = Empty("connection closed")
-    assert told(error).torch_errors == ["Empty: connection closed"]
+    assert reported(error).torch_errors == ["Empty: connection closed"]
 
 
 def test_an_exception_without_a_text_is_told() -> None:
-    assert told(Unspeakable()).message == "<Unspeakable whose text cannot be made: RuntimeError>"
+    assert reported(Unspeakable()).message == "<Unspeakable whose text cannot be made: RuntimeError>"
 
 
 def test_a_stream_that_ends_the_process_does_not_hide_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +260,7 @@ def test_a_stream_that_ends_the_process_does_not_hide_the_failure(monkeypatch: p
 def test_what_nobody_thought_of_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_distbench.worker.leaving._classify", None)
 
-    assert told(ValueError("bad")).message == "its report could not be made"
+    assert reported(ValueError("bad")).message == "its report could not be made"
 
 
 def test_a_traceback_begins_in_the_body_whoever_has_called_it() -> None:

@@ -53,7 +53,7 @@ def test_what_is_no_namespace_or_gone_is_told(tmp_path: Path) -> None:
 CPUS = sorted(os.sched_getaffinity(0))
 
 
-def tells_its_cpus(rank: RankContext) -> None:
+def checks_its_cpus(rank: RankContext) -> None:
     cpus = os.sched_getaffinity(0)
     later: set[int] = set()
     thread = threading.Thread(target=lambda: later.update(os.sched_getaffinity(0)))
@@ -69,7 +69,7 @@ def tells_its_cpus(rank: RankContext) -> None:
 def test_ranks_are_bound_to_the_cpus_that_torchrun_would_bind_them_to(on_cuda_apart: Launch, tmp_path: Path) -> None:
     """Exclusive: both simulated GPUs are near node 0, so that each rank has a part of it for itself."""
     here = {"CUDA_VISIBLE_DEVICES": "0,1"}
-    record = on_cuda_apart("tells_its_cpus", backend="nccl", numa_binding="exclusive", variables=here)
+    record = on_cuda_apart("checks_its_cpus", backend="nccl", numa_binding="exclusive", variables=here)
 
     assert record.reason == ""
     first, second = (set(path.read_text().split()) for path in sorted(tmp_path.glob("rank?")))
@@ -120,7 +120,7 @@ def uses_cuda(rank: RankContext) -> None:
     torch.cuda.init()
 
 
-def tells_how_cuda_was_asked_for(rank: RankContext) -> None:
+def checks_how_cuda_was_asked_for(rank: RankContext) -> None:
     del rank
     assert sys.modules["support.preloaded"].CHECK == "1"
     assert "PYTORCH_NVML_BASED_CUDA_CHECK" not in os.environ
@@ -164,7 +164,7 @@ def test_a_module_that_leaves_the_ranks_no_cuda_is_named(launch: Launch) -> None
 
 @pytest.mark.spawn
 def test_ranks_on_the_cpu_are_none_the_worse_for_it(launch: Launch) -> None:
-    record = launch("tells_how_cuda_was_asked_for")
+    record = launch("checks_how_cuda_was_asked_for")
 
     assert (record.outcome, record.reason) == ("passed", "")
 

@@ -124,7 +124,7 @@ def lines(made: CaseResult) -> list[str]:
     return cause_lines(replace(made, causes=find_causes(made)))
 
 
-def told(made: CaseResult, words: str) -> list[str]:
+def causes_with(made: CaseResult, words: str) -> list[str]:
     return [line for line in lines(made) if words in line]
 
 
@@ -148,19 +148,19 @@ def link(source: int, target: int, code: str = "within-threshold", **changes: ob
 
 def test_slow_links_are_named_by_rank_or_by_link() -> None:
     matrix = [link(0, 1), link(0, 2, "beyond-threshold"), link(1, 2, "beyond-threshold")]
-    assert told(result(*matrix), "slow") == ["rank 2: every link of this rank is slow (latency of 3 links)"]
-    [line] = told(result(*matrix, launches=[LAUNCH_ON_HOSTS]), "slow")
+    assert causes_with(result(*matrix), "slow") == ["rank 2: every link of this rank is slow (latency of 3 links)"]
+    [line] = causes_with(result(*matrix, launches=[LAUNCH_ON_HOSTS]), "slow")
     assert line == "rank 2 (c): every link of this rank is slow (latency of 3 links)"
 
     one = [link(0, 1, "beyond-threshold"), link(0, 2), link(1, 2)]
     everything = [link(0, 1, "beyond-threshold"), link(0, 2, "beyond-threshold"), link(1, 2, "beyond-threshold")]
-    found = told(result(*one, launches=[LAUNCH_ON_HOSTS]), "slow")
+    found = causes_with(result(*one, launches=[LAUNCH_ON_HOSTS]), "slow")
     assert found == ["rank 0 to rank 1 (a to b): this link is slow (latency of 3 links)"]
-    seen = told(result(*everything), "slow")
+    seen = causes_with(result(*everything), "slow")
     assert seen == ["all 3 links are slow: no single rank, no single pair (latency of 3 links)"]
-    assert told(result(one[0]), "slow") == ["rank 0 to rank 1: this link is slow (latency)"]
+    assert causes_with(result(one[0]), "slow") == ["rank 0 to rank 1: this link is slow (latency)"]
     many = [link(a, b, "beyond-threshold" if (a + b) % 2 else "equal") for a, b in itertools.combinations(range(6), 2)]
-    assert told(result(*many), "more links") == ["  and 1 more links"]
+    assert causes_with(result(*many), "more links") == ["  and 1 more links"]
 
     # Two links that are a little slower than the third do not hide the one that is beyond
     matrix = [link(0, 1, "no-baseline", current=1.0), link(0, 2, "no-baseline", current=1.4)]
@@ -169,8 +169,8 @@ def test_slow_links_are_named_by_rank_or_by_link() -> None:
         metric="imbalance[of=latency]", at={"of": "latency"}, code="bound", unit="", better="info", current=9.0,
         bounds=[Bound(side="most", value=3.0, where="here")],
     )  # fmt: skip
-    assert told(result(*matrix), "slow") == []
-    assert told(result(*matrix, beyond), "slow") == ["rank 1 to rank 2: this link is slow (latency of 3 links)"]
+    assert causes_with(result(*matrix), "slow") == []
+    assert causes_with(result(*matrix, beyond), "slow") == ["rank 1 to rank 2: this link is slow (latency of 3 links)"]
 
 
 LAUNCH_ON_HOSTS = LaunchRecord(index=0, outcome="passed", wall_s=1.0, hosts=["a", "b", "c"])

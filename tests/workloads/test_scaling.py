@@ -51,7 +51,7 @@ class Timed(fixtures.MadeUp):
 
 
 @pytest.fixture
-def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Distbench, list[CaseResult]]:
+def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Distbench, list[CaseResult]]:
     monkeypatch.setattr(fixtures, "MadeUp", Timed)
     monkeypatch.setattr(Timed, "order", [])
     found: list[CaseResult] = []
@@ -72,8 +72,8 @@ def values(found: list[CaseResult]) -> dict[str, float | None]:
 Made = tuple[Distbench, list[CaseResult]]
 
 
-def test_every_size_runs_in_turns_beside_one_worker_and_itself_without_communication(made_up: Made) -> None:
-    distbench, found = made_up
+def test_every_size_runs_in_turns_beside_one_worker_and_itself_without_communication(simulated: Made) -> None:
+    distbench, found = simulated
     runs = Scaling(distbench)(body, params={"batch": 50}, launches=2)
 
     sizes = [(1, "off"), (1, "on"), (2, "on"), (4, "on"), (2, "off"), (4, "off")]
@@ -84,8 +84,8 @@ def test_every_size_runs_in_turns_beside_one_worker_and_itself_without_communica
     ]  # fmt: skip
 
 
-def test_one_worker_has_nothing_to_be_compared_with(made_up: Made) -> None:
-    distbench, found = made_up
+def test_one_worker_has_nothing_to_be_compared_with(simulated: Made) -> None:
+    distbench, found = simulated
     with pytest.warns(DistbenchWarning, match=r"no efficiency was judged: it needs two.*Next: --world-size 2 or more"):
         [run] = Scaling(distbench)(body, params={"batch": 1}, world_size=1)
 
@@ -107,10 +107,10 @@ def test_one_worker_has_nothing_to_be_compared_with(made_up: Made) -> None:
     ],
 )
 def test_what_cannot_be_scaled_is_refused_with_what_was_wanted(
-    made_up: Made, options: dict[str, Any], message: str
+    simulated: Made, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(Misuse, match=message):
-        Scaling(made_up[0])(body, **options)
+        Scaling(simulated[0])(body, **options)
     assert Timed.order == []
 
 
@@ -119,9 +119,9 @@ def test_what_cannot_be_scaled_is_refused_with_what_was_wanted(
     [({"step": 0.4, "scaling_efficiency": 0.2}, 0.2, None), (0.3, 0.3, 0.3), (None, None, None)],
 )
 def test_a_tolerance_is_of_what_it_names_or_of_all(
-    made_up: Made, monkeypatch: pytest.MonkeyPatch, given: Any, efficiency: float | None, share: float | None
+    simulated: Made, monkeypatch: pytest.MonkeyPatch, given: Any, efficiency: float | None, share: float | None
 ) -> None:
-    distbench, _ = made_up
+    distbench, _ = simulated
     taken: dict[str, object] = {}
     monkeypatch.setattr(distbench, "judge", lambda name, *_, tolerance, **__: taken.update({name: tolerance}))
     Scaling(distbench)(body, params={"batch": 50}, world_size=2, tolerance=given)
@@ -228,13 +228,13 @@ OTHER_SAMPLES = (
     ids=["communicates", "other samples", "other threads", "a tolerance of nothing", "a loop that was not timed"],
 )
 def test_what_scaling_cannot_be_told_of_is_refused(
-    made_up: Made, monkeypatch: pytest.MonkeyPatch, traits: dict[str, Any], options: dict[str, Any], message: str
+    simulated: Made, monkeypatch: pytest.MonkeyPatch, traits: dict[str, Any], options: dict[str, Any], message: str
 ) -> None:
     for name, value in traits.items():
         monkeypatch.setattr(Timed, name, value)
     with pytest.raises(Misuse, match=message):
-        Scaling(made_up[0])(body, **options)
-    assert values(made_up[1]) == {}
+        Scaling(simulated[0])(body, **options)
+    assert values(simulated[1]) == {}
     assert "of" not in options or Timed.order == [(1, "off")], "no launch was made for nothing"
 
 
@@ -251,25 +251,25 @@ def test_what_scaling_cannot_be_told_of_is_refused(
     ids=["weak", "strong"],
 )
 def test_a_worker_has_as_many_samples_however_many_there_are_or_its_share_of_them(
-    made_up: Made, options: dict[str, Any], prefix: str, found: dict[int, tuple[float, float]]
+    simulated: Made, options: dict[str, Any], prefix: str, found: dict[int, tuple[float, float]]
 ) -> None:
-    Scaling(made_up[0])(body, **options)
+    Scaling(simulated[0])(body, **options)
     efficiency, computing = (
         {f"{prefix}{name}[workers={n}]": both[i] for n, both in found.items()}
         for i, name in enumerate(("scaling_efficiency", "computing_share"))
     )
 
-    assert values(made_up[1]) == pytest.approx(efficiency | computing)
+    assert values(simulated[1]) == pytest.approx(efficiency | computing)
 
 
-def test_a_size_that_is_no_power_of_two_is_the_last(made_up: Made) -> None:
-    distbench, _ = made_up
+def test_a_size_that_is_no_power_of_two_is_the_last(simulated: Made) -> None:
+    distbench, _ = simulated
     runs = Scaling(distbench)(body, params={"batch": 3}, world_size=3)
 
     assert [run.result.case.world_size for run in runs] == [1, 2, 3]
 
 
-def test_beyond_the_ranks_at_hand_nothing_is_launched_unless_the_test_says_so(made_up: Made) -> None:
+def test_beyond_the_ranks_at_hand_nothing_is_launched_unless_the_test_says_so(simulated: Made) -> None:
     with pytest.raises(pytest.skip.Exception, match="not run: needs 8 ranks, 4 given"):
-        Scaling(made_up[0])(body, params={"batch": 8}, world_size=8)
+        Scaling(simulated[0])(body, params={"batch": 8}, world_size=8)
     assert Timed.order == []

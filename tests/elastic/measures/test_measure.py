@@ -81,7 +81,7 @@ def test_what_nobody_told_is_no_time_lost_and_bounds_nothing() -> None:
     timeline.begin(0.0, 0)
     assert measure(JOB, timeline.history) == ([], [])
 
-    history = History(told_every_hundredth(steps=150, world_size=1)[0])
+    history = History(reported_every_hundredth(steps=150, world_size=1)[0])
     assert history.step_s(1) == pytest.approx(0.01)
     assert useful_s(history) == pytest.approx(0.01 * (1 + 5 * 150 + 100))
 
@@ -109,7 +109,7 @@ def test_of_a_script_that_tells_of_every_second_step_the_same_is_known_but_sampl
     assert not unknown & found.keys()
 
 
-def told_every_hundredth(
+def reported_every_hundredth(
     *, steps: int, world_size: int, before: StepLines | None = None
 ) -> tuple[list[Event], StepLines]:
     """Six epochs of steps of 10 ms, of a script that prints iterations 0, 100, ... of each."""
@@ -188,8 +188,8 @@ def test_optimizers_that_forgot_and_places_that_became_free_are_numbers() -> Non
 
 
 def test_epochs_of_one_line_are_no_steps_where_those_of_another_world_size_tell_of_more() -> None:
-    one, told = told_every_hundredth(steps=150, world_size=1)
-    two, _ = told_every_hundredth(steps=75, world_size=2, before=told)
+    one, told = reported_every_hundredth(steps=150, world_size=1)
+    two, _ = reported_every_hundredth(steps=75, world_size=2, before=told)
     history = History([*one, *two])
 
     assert history.step_s(2) is None

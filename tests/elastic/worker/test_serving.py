@@ -45,15 +45,15 @@ def servers(plan: LaunchPlan) -> Iterator[Servers]:
     made.close()
 
 
-def told(plan: LaunchPlan) -> list[Event]:
+def events(plan: LaunchPlan) -> list[Event]:
     return EventReader(plan.files.pool_timeline).read() if plan.files.pool_timeline.exists() else []
 
 
 def test_it_says_that_it_is_ready_and_stays_until_it_is_asked_to_go(plan: LaunchPlan, servers: Servers) -> None:
     servers.start(1)
-    wait_for(lambda: bool(told(plan)))
+    wait_for(lambda: bool(events(plan)))
 
-    assert [(type(line), line.slot) for line in told(plan) if line.what == "server_ready"] == [(Event, 1)]
+    assert [(type(line), line.slot) for line in events(plan) if line.what == "server_ready"] == [(Event, 1)]
     assert servers.poll() == {}
     assert "loads" in servers.log(1)
 
@@ -68,7 +68,7 @@ def test_what_its_body_raises_is_told(plan: LaunchPlan, servers: Servers) -> Non
     servers.start(0)
     ended: dict[int, int] = {}
     wait_for(lambda: bool(ended.update(servers.poll()) or ended))
-    [line] = told(plan)
+    [line] = events(plan)
 
     assert ended == {0: RAISED}
     assert line.what == "server_failed"

@@ -255,7 +255,7 @@ LINKS = """
 """
 
 
-def plant(pytester: pytest.Pytester, name: str) -> None:
+def inject(pytester: pytest.Pytester, name: str) -> None:
     pytester.makeconftest(PLANTING.replace("{plant}", name))
 
 
@@ -285,7 +285,7 @@ def test_what_carries_half_is_named_and_nothing_else(
     pytester.makepyfile(test_links=LINKS)
     options = ["--world-size=3", "--distbench-confirm=off"]
     run_inside(*options, "--distbench-update=new", "--distbench-launches=3").assert_outcomes(passed=1)
-    plant(pytester, name)
+    inject(pytester, name)
     result = run_inside(*options, "--distbench-json=run.json")
 
     result.assert_outcomes(failed=1)
@@ -312,7 +312,7 @@ def test_an_overlay_that_became_slower_is_red_and_its_network_is_not(
     pytester.makepyfile(test_overlay=OVERLAY)
     options = ["--world-size=2", "--distbench-confirm=off"]
     run_inside(*options, "--distbench-update=new", "--distbench-launches=5").assert_outcomes(passed=2)
-    plant(pytester, "slower_overlay")
+    inject(pytester, "slower_overlay")
     result = run_inside(*options, "--distbench-json=run.json")
 
     result.assert_outcomes(passed=1, failed=1)

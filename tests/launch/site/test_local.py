@@ -18,7 +18,7 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.nvml import HOSTS, Card, Host, State, made_up
+from support.nvml import HOSTS, Card, Host, State, simulated
 from support.plans import make_plan
 from support.processes import wait_for
 
@@ -313,7 +313,7 @@ def test_a_rank_that_the_kernel_keeps_is_named_with_the_gpu_memory_it_holds(monk
     """It keeps process 7 in the driver; 6 has gone."""
     monkeypatch.setattr(processes, "is_alive", {6: False, 7: True}.__getitem__)
     monkeypatch.setattr(processes, "state", {7: ("D", 0)}.__getitem__)
-    with made_up(Host(cards=TWO_GPUS)):
+    with simulated(Host(cards=TWO_GPUS)):
         told = local.stuck_ranks({0: 6, 1: 7}, after_s=25.2, on_gpu=True)
 
         assert "GPU memory" not in local.stuck_ranks({1: 7}, after_s=25.2, on_gpu=False)[1]
@@ -322,5 +322,5 @@ def test_a_rank_that_the_kernel_keeps_is_named_with_the_gpu_memory_it_holds(monk
         1: "rank 1 (pid 7) is still there 25 s after it was killed: state D, the kernel waits for a device or a file "
         "system, and holds 3 GiB of GPU memory; ps -o pid,stat,wchan 7 shows when it has gone"
     }
-    with made_up(HOSTS["driver not loaded"]):
+    with simulated(HOSTS["driver not loaded"]):
         assert "state D" in local.stuck_ranks({1: 7}, after_s=25.2, on_gpu=True)[1]

@@ -211,7 +211,7 @@ def test_a_batch_that_takes_the_host_long_has_it_in_all_its_values(cuda: Virtual
     assert measure(cuda, 5e-3, mode="batch").values == [pytest.approx(5e-3, rel=1e-2)] * 3
 
 
-def beside(
+def with_side_work(
     cuda: VirtualCuda, side_s: float, *, own_s: float = KERNEL_S, joins: bool = False, every: int = 1
 ) -> Observation:
     """A loop that has work on another stream, in every so many iterations of which it waits for it or does not."""
@@ -232,7 +232,7 @@ def test_work_on_a_stream_that_nobody_waits_for_is_no_time_that_could_be_compare
     cuda: VirtualCuda, side_s: float, own_s: float
 ) -> None:
     with pytest.raises(RecordingError, match="a stream that the current one does not wait for"):
-        beside(cuda, side_s, own_s=own_s)
+        with_side_work(cuda, side_s, own_s=own_s)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_work_on_a_stream_that_nobody_waits_for_is_no_time_that_could_be_compare
 def test_work_on_another_stream_that_is_over_when_the_clock_stops_is_timed_or_no_part_of_it(
     cuda: VirtualCuda, side_s: float, own_s: float, joins: bool, every: int, value: float
 ) -> None:
-    found = beside(cuda, side_s, own_s=own_s, joins=joins, every=every)
+    found = with_side_work(cuda, side_s, own_s=own_s, joins=joins, every=every)
 
     assert found.values == [pytest.approx(value, abs=2e-6)] * 10
 
@@ -336,9 +336,9 @@ def test_the_made_up_clock_is_its_threads_alone(cuda: VirtualCuda) -> None:
     thread.start()
     thread.join()
     sleep()
-    [real, made_up] = seen
+    [real, simulated] = seen
 
-    assert (real >= 0.01, made_up) == (True, pytest.approx(0.01, abs=1e-6))
+    assert (real >= 0.01, simulated) == (True, pytest.approx(0.01, abs=1e-6))
     assert cuda.now == pytest.approx(1000.01, abs=1e-6)
 
 

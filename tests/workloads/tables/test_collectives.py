@@ -51,7 +51,7 @@ def swept(backend: str, *verdicts: Finding, world_size: int = 2) -> CaseResult:
     return replace(made, case=replace(made.case, id=f"ws{world_size}-{backend}", conditions=conditions))
 
 
-def told(size: int, seconds: float, *, in_place: bool = True) -> Finding:
+def timed(size: int, seconds: float, *, in_place: bool = True) -> Finding:
     return replace(point(size, current=seconds), facts={**FACTS, "in_place": in_place})
 
 
@@ -61,22 +61,22 @@ def refused(size: int) -> Finding:
 
 
 def test_backends_stand_beside_each_other_where_all_else_is_equal() -> None:
-    section = BACKENDS.table([swept("mpi", told(64, 3e-6), told(128, 4e-6)), swept("gloo", told(64, 1e-6))])
+    section = BACKENDS.table([swept("mpi", timed(64, 3e-6), timed(128, 4e-6)), swept("gloo", timed(64, 1e-6))])
     assert section.header[-2:] == ["gloo time(us)", "mpi time(us)"]
     assert [row[4:6] + row[-2:] for row in section.texts] == [["64", "16", "1.00", "3.00"], ["128", "16", "-", "4.00"]]
     assert section.rows[0][-1] == 3e-6
 
-    both = [told(64, 1e-6), told(64, 2e-6, in_place=False)]
-    section = BACKENDS.table([swept("gloo", *both[:1]), swept("gloo", *both[1:]), swept("mpi", told(64, 3e-6))])
+    both = [timed(64, 1e-6), timed(64, 2e-6, in_place=False)]
+    section = BACKENDS.table([swept("gloo", *both[:1]), swept("gloo", *both[1:]), swept("mpi", timed(64, 3e-6))])
     assert [row[-2:] for row in section.texts] == [["1.00", "3.00"], ["2.00", "-"]]
 
-    section = BACKENDS.table([swept("gloo", told(64, 1e-6)), swept("mpi", refused(64))])
+    section = BACKENDS.table([swept("gloo", timed(64, 1e-6)), swept("mpi", refused(64))])
     assert [row[-2:] for row in section.texts] == [["1.00", "unsupported"]]
 
-    assert not BACKENDS.table([swept("gloo", told(64, 1e-6))]).rows
-    assert not BACKENDS.table([swept("gloo", told(64, 1e-6)), swept("mpi", told(64, 1e-6), world_size=4)]).rows
+    assert not BACKENDS.table([swept("gloo", timed(64, 1e-6))]).rows
+    assert not BACKENDS.table([swept("gloo", timed(64, 1e-6)), swept("mpi", timed(64, 1e-6), world_size=4)]).rows
 
-    assert not BACKENDS.table([swept("gloo", told(64, 1e-6)), sent_by("ring", 64, 1e-6)]).rows
+    assert not BACKENDS.table([swept("gloo", timed(64, 1e-6)), sent_by("ring", 64, 1e-6)]).rows
 
 
 def over(network: str, *verdicts: Finding) -> CaseResult:
@@ -88,19 +88,19 @@ def over(network: str, *verdicts: Finding) -> CaseResult:
 def test_networks_stand_beside_the_first() -> None:
     section = collectives.NETWORKS.table(
         [
-            over("", told(64, 9e-6)),
-            over("1gbit", told(64, 2e-6)),
-            over("1gbit,overlay", told(64, 3e-6), told(128, 4e-6)),
+            over("", timed(64, 9e-6)),
+            over("1gbit", timed(64, 2e-6)),
+            over("1gbit,overlay", timed(64, 3e-6), timed(128, 4e-6)),
         ]
     )
     assert section.header[-3:] == ["1gbit time(us)", "1gbit,overlay time(us)", "x 1gbit,overlay"]
     assert [row[-3:] for row in section.texts] == [["2.00", "3.00", "1.500"], ["-", "4.00", "-"]]
 
-    assert not collectives.NETWORKS.table([over("", told(64, 1e-6)), over("1gbit", told(64, 1e-6))]).rows
+    assert not collectives.NETWORKS.table([over("", timed(64, 1e-6)), over("1gbit", timed(64, 1e-6))]).rows
 
 
 def sent_by(transport: str, size: int, seconds: float) -> CaseResult:
-    made = swept("nccl", told(size, seconds))
+    made = swept("nccl", timed(size, seconds))
     return replace(made, case=replace(made.case, params={"transport": transport} if transport else {}))
 
 
