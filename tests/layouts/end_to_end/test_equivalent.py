@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
 from support.launching import RunInside
 from support.processes import LIMIT_S
 
+from pytest_distbench.records.kinds import grouped
 from pytest_distbench.records.metric import TOLD
 from pytest_distbench.store.files import read_run_record
 
 pytestmark = [pytest.mark.spawn, pytest.mark.timeout(LIMIT_S)]
+
+Compare = Callable[..., tuple[pytest.RunResult, str]]
 
 FAULTY = Path(__file__).parents[3] / "benchmarks" / "equivalence" / "faulty.py"
 
@@ -72,42 +77,50 @@ REFUSED = {
 }
 
 
-def test_what_is_equal_passes_and_what_is_not_is_named(pytester: pytest.Pytester, run_inside: RunInside) -> None:
-    pytester.makeini("[pytest]\n")
-    pytester.makepyfile(f"""
-        import pytest
+def layouts_of(training: str, layouts: Iterable[str], **options: object) -> str:
+    """The text of a test of each of these layouts of a training."""
+    given = "".join(f", {name}={value}" for name, value in options.items())
+    return f"""
+@pytest.mark.parametrize("layout", {[*layouts]!r})
+def test_{re.sub(r"[^a-z]", "_", training.rpartition("/")[2] + given)}(equivalent, layout):
+    equivalent({training!r}, layout{given})
+"""
 
-        @pytest.mark.parametrize("layout", {[*SOUND, *WRONG]!r})
-        def test_layout(equivalent, layout):
-            equivalent("{FAULTY}::gpt", layout)
-    """)
-    run_inside("--world-size=2", "--distbench-json=run.json").assert_outcomes(passed=len(SOUND), failed=len(WRONG))
+
+@pytest.fixture
+def compare(pytester: pytest.Pytester, run_inside: RunInside) -> Compare:
+    """Runs the texts of tests, with modules next to them; returns the result, and what was printed as one line."""
+
+    def run(*tests: str, options: Sequence[str] = ("--world-size=2",), **modules: str) -> tuple[pytest.RunResult, str]:
+        pytester.makeini("[pytest]\n")
+        pytester.makepyfile("\n".join(["import pytest", *tests]), **modules)
+        found = run_inside(*options)
+        return found, " ".join(found.stdout.str().split())
+
+    return run
+
+
+def test_what_is_equal_passes_and_what_is_not_is_named(pytester: pytest.Pytester, compare: Compare) -> None:
+    options = ["--world-size=2", "--distbench-json=run.json"]
+    found, _ = compare(layouts_of(f"{FAULTY}::gpt", [*SOUND, *WRONG]), options=options)
     results = {result.case.params["layout"]: result for result in read_run_record(pytester.path / "run.json").results}
     told = {
         name: [str(m.facts[TOLD]) for m in result.launches[0].measurements if TOLD in m.facts]
         for name, result in results.items()
     }
 
+    found.assert_outcomes(passed=len(SOUND), failed=len(WRONG))
     assert {name: told[name] for name in SOUND} == {name: [] for name in SOUND}
-    for name, sentence in WRONG.items():
-        assert sentence in told[name][0]
+    assert [name for name, sentence in WRONG.items() if sentence not in told[name][0]] == []
 
 
-def test_what_proves_nothing_is_refused(pytester: pytest.Pytester, run_inside: RunInside) -> None:
-    pytester.makeini("[pytest]\n")
-    pytester.makepyfile(trainings=BROKEN.format(folder=str(FAULTY.parent)))
-    pytester.makepyfile(f"""
-        import pytest
-
-        @pytest.mark.parametrize(("row", "layout"), {list(REFUSED)!r})
-        def test_layout(equivalent, row, layout):
-            equivalent(f"trainings.py::{{row}}", layout)
-    """)
-    found = run_inside("--world-size=2")
+def test_what_proves_nothing_is_refused(compare: Compare) -> None:
+    layouts = grouped(REFUSED)
+    tests = [layouts_of(f"trainings.py::{row}", layouts[row]) for row in layouts]
+    found, text = compare(*tests, trainings=BROKEN.format(folder=str(FAULTY.parent)))
 
     found.assert_outcomes(failed=len(REFUSED))
-    for sentence in REFUSED.values():
-        assert sentence in found.stdout.str()
+    assert [sentence for sentence in REFUSED.values() if sentence not in text] == []
 
 
 OWN = """
@@ -221,60 +234,36 @@ OF_RANKS = {
 }
 
 
-def test_the_reference_is_alone_in_the_world(pytester: pytest.Pytester, run_inside: RunInside) -> None:
+ON_ONE_RANK = """
+@pytest.mark.world_size(1)
+def test_one(equivalent):
+    equivalent("own.py::net", "by hand")
+"""
+
+
+def test_the_reference_is_alone_in_the_world(compare: Compare) -> None:
     """A rate or a loss that the number of ranks scales is reported; on one rank there is nothing to compare."""
-    pytester.makeini("[pytest]\n")
-    pytester.makepyfile(own=OWN)
-    pytester.makepyfile(f"""
-        import pytest
-
-        @pytest.mark.parametrize("row", {list(OF_RANKS)!r})
-        def test_layout(equivalent, row):
-            equivalent(f"own.py::{{row}}", "by hand")
-
-        @pytest.mark.world_size(1)
-        def test_one(equivalent):
-            equivalent("own.py::net", "by hand")
-    """)
-    found = run_inside("--world-size=2", "-rs")
-    text = " ".join(found.stdout.str().split())
+    tests = [layouts_of(f"own.py::{row}", ["by hand"]) for row in OF_RANKS]
+    found, text = compare(*tests, ON_ONE_RANK, options=["--world-size=2", "-rs"], own=OWN)
+    nothing = "nothing is spread over one rank, so nothing is compared: give --world-size=2"
 
     found.assert_outcomes(failed=len(OF_RANKS), skipped=1)
-    for sentence in (
-        *OF_RANKS.values(),
-        "nothing is spread over one rank, so nothing is compared: give --world-size=2",
-    ):
-        assert sentence in text
+    assert [sentence for sentence in (*OF_RANKS.values(), nothing) if sentence not in text] == []
 
 
-def test_a_training_of_ones_own_is_compared(pytester: pytest.Pytester, run_inside: RunInside) -> None:
+def test_a_training_of_ones_own_is_compared(compare: Compare) -> None:
     """It has a module called module, a whole number among its parameters, and some without a gradient."""
-    pytester.makeini("[pytest]\n")
-    pytester.makepyfile(own=OWN)
-    pytester.makepyfile(f"""
-        import pytest
-
-        @pytest.mark.parametrize("layout", {list(OF_OWN)!r})
-        def test_layout(equivalent, layout):
-            equivalent("own.py::net", layout)
-
-        def test_ddp(equivalent):
-            equivalent("own.py::busy", "ddp")
-
-        @pytest.mark.parametrize("layout", ["by hand", "spoilt on one rank"])
-        def test_narrow(equivalent, layout):
-            equivalent("own.py::narrow", layout)
-
-        def test_simulated(equivalent):
-            equivalent("own.py::net", "spoilt on one rank", simulated_ranks=4)
-    """)
-    found = run_inside("--world-size=2")
-    text = " ".join(found.stdout.str().split())
+    found, text = compare(
+        layouts_of("own.py::net", OF_OWN),
+        layouts_of("own.py::busy", ["ddp"]),
+        layouts_of("own.py::narrow", ["by hand", "spoilt on one rank"]),
+        layouts_of("own.py::net", ["spoilt on one rank"], simulated_ranks=4),
+        own=OWN,
+    )
 
     found.assert_outcomes(passed=3, failed=5, warnings=1)
     assert "rank 0: the values of one rank are in float32, as the network has no float64" in text
-    for sentence in OF_OWN.values():
-        assert sentence in text
+    assert [sentence for sentence in OF_OWN.values() if sentence not in text] == []
     assert "asks which rank it is needs real ranks" in text or "no LocalTensorMode" in text
 
 
@@ -289,24 +278,12 @@ SIMULATED = {
 }
 
 
-def test_one_process_simulates_ranks(pytester: pytest.Pytester, run_inside: RunInside) -> None:
-    pytester.makeini("[pytest]\n")
-    pytester.makepyfile(own=OWN)
-    pytester.makepyfile(f"""
-        import pytest
-
-        @pytest.mark.parametrize("layout", {list(SIMULATED)!r})
-        def test_layout(equivalent, layout):
-            equivalent("{FAULTY}::gpt", layout, simulated_ranks=4)
-
-        def test_module(equivalent):
-            equivalent("own.py::net", "tripled", simulated_ranks=4)
-    """)
-    found = run_inside()
-    text = " ".join(found.stdout.str().split())
+def test_one_process_simulates_ranks(compare: Compare) -> None:
+    ours = layouts_of(f"{FAULTY}::gpt", SIMULATED, simulated_ranks=4)
+    found, text = compare(ours, layouts_of("own.py::net", ["tripled"], simulated_ranks=4), options=(), own=OWN)
     if "this torch has no LocalTensorMode" in text:
         pytest.skip("this torch has no LocalTensorMode")
+    tripled = "head (Linear), forward: each rank's slice is 3 times what it should be"
 
     found.assert_outcomes(passed=2, failed=len(SIMULATED) - 2 + 1)
-    for sentence in (*SIMULATED.values(), "head (Linear), forward: each rank's slice is 3 times what it should be"):
-        assert sentence in text
+    assert [sentence for sentence in (*SIMULATED.values(), tripled) if sentence not in text] == []

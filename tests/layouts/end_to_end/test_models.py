@@ -72,18 +72,16 @@ def test_what_a_function_makes_is_compared(pytester: pytest.Pytester, run_inside
     asked = "--distbench-model=mine.py::make,mine.py::wrong"
 
     found = verdicts(pytester, run_inside, asked, "-k", "ddp or fsdp2 or pipeline or from_one", "-n2")
+    record = read_run_record(pytester.path / "run.json")
+    [wrong] = [result for result in record.results if result.nodeid.endswith("::wrong[ddp-ws2]")]
+    command = "pytest -k 'wrong[ddp-ws2]' --world-size 2 --distbench-model=mine.py::wrong"
 
     assert found["make[ddp-ws2]"] == found["make[fsdp2-ws2]"] == (EQUAL, "")
-    assert found["wrong[ddp-ws2]"][0] == NOT_EQUAL
-    assert "the loss of step 1" in found["wrong[ddp-ws2]"][1]
     assert found["make[pipeline-ws2]"][0] == NOT_RUN
-    assert found["wrong[reshard_from_one-ws2]"][0] == NOT_EQUAL
-    assert "the loss of step 3" in found["wrong[reshard_from_one-ws2]"][1]
-
-    record = read_run_record(pytester.path / "run.json")
-    commands = {result.nodeid.rpartition("::")[2]: again(result, record) for result in record.results}
-    expected = "pytest -k 'wrong[ddp-ws2]' --world-size 2 --distbench-model=mine.py::wrong"
-    assert commands["wrong[ddp-ws2]"].replace("--world-size=2", "--world-size 2") == expected
+    for layout, words in {"ddp": "the loss of step 1", "reshard_from_one": "the loss of step 3"}.items():
+        verdict, sentence = found[f"wrong[{layout}-ws2]"]
+        assert (verdict, words in sentence) == (NOT_EQUAL, True)
+    assert again(wrong, record).replace("--world-size=2", "--world-size 2") == command
 
 
 def test_a_model_of_a_library_has_its_own_plans(pytester: pytest.Pytester, run_inside: RunInside) -> None:
