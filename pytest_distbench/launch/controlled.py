@@ -176,7 +176,7 @@ class Follower(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TimelineFollower:
-    """Shows a timeline line by line as it grows, without lines for which ``format`` returns ""."""
+    """Shows a timeline as it grows, without lines for which ``format`` returns ""."""
 
     read: Callable[[], Iterable[Any]]
     format: Callable[[Any], str]
@@ -209,7 +209,7 @@ _STACKS = "(most recent call first):"
 
 
 def launch_command(plan: LaunchPlan, side: Side) -> LaunchRecord:
-    """Run a command once and return its record, also if it fails; no process outlives the call."""
+    """Run a command once and return its record in any case; no process outlives the call."""
     launch = Controlled(plan, side, observes=True, is_ours=False)
     words = launch.plan.expect(Command).words
     side.on_progress(shlex.join(words)[:_LONGEST_SHOWN])

@@ -68,7 +68,7 @@ _FOLLOWING = 6  # lines below the watchdog's: torch's meaning of an NCCL error, 
 
 
 def read_abort(log: Path) -> ErrorReport | None:
-    """The watchdog's first error in a rank's log, with torch's lines about an NCCL error, or None."""
+    """The watchdog's first error in a rank's log, with torch's lines about NCCL, or None."""
     text = _FRAMES.split(find_line(log, _SAID, following=_FOLLOWING), maxsplit=1)[0].rstrip()
     if late := _LATE.search(text):
         return _abort("DistBackendError", late[0])
@@ -193,7 +193,7 @@ _NEXT_DUMP = re.compile(r"(?<=\S\n)(?=(?:Current thread|Thread|Stack) )")
 
 
 def trim(text: str) -> str:
-    """The user's threads of the last dump, each without the frames below the call of the user's code."""
+    """The user's threads of the last dump, cut below the call of the user's code."""
     threads = []
     for block in re.split(r"\n\s*\n", _last_dump(text).strip()):
         if _LIFELINE in block:
@@ -205,7 +205,7 @@ def trim(text: str) -> str:
 
 
 def waits_at(text: str) -> str:
-    """The main thread's innermost user frame, ``file.py:7 in function, in called``, or "" if unknown."""
+    """The main thread's innermost user frame, ``file.py:7 in function, in called``, or ""."""
     called, (file, line, function) = _innermost(text)
     if not file:
         return ""
@@ -220,7 +220,7 @@ def raised_at(traceback: str) -> str:
 
 
 def is_in_own_code(text: str) -> bool:
-    """Whether the main thread's innermost user frame called neither torch nor this package, which may wait."""
+    """Whether the main thread's innermost user frame called neither torch nor this package."""
     called, (file, _, _) = _innermost(text)
     return bool(file) and not any(_WAITS.search(library) for library, _, _ in called)
 
@@ -231,7 +231,7 @@ def is_whole(text: str) -> bool:
 
 
 def _innermost(text: str) -> tuple[list[tuple[str, str, str]], tuple[str, str, str]]:
-    """The main thread's innermost user frame, preceded by the frames that it called, innermost first."""
+    """The main thread's innermost user frame, after the frames that it called, innermost first."""
     blocks = re.split(r"\n\s*\n", _last_dump(text).strip())
     main = next((block for block in blocks if _USER_CALL.search(block)), blocks[-1])
     frames = _FRAME.findall(main)

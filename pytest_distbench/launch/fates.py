@@ -157,7 +157,7 @@ def determine_fates(
 
 
 def _with_unclear_order(fates: Sequence[RankFate], heard: Heard, ending: Ending) -> list[RankFate]:
-    """Order by rank those that failed too close in time for the clocks of their hosts to order them."""
+    """Order by rank those that failed too close in time for the clocks of their hosts."""
     first, *rest = fates
     if first.outcome != "failed" or first.is_victim or first.is_hung:
         return [*fates]
@@ -521,7 +521,7 @@ def check_group(plan: LaunchPlan, largest: int, *, who: str) -> list[str]:
 
 
 def mask_record(record: LaunchRecord, values: Sequence[str]) -> LaunchRecord:
-    """The record without secret values, to be shown and stored; the ranks' log files are unchanged."""
+    """The record without secret values; the ranks' log files are unchanged."""
     if not values:
         return record
     return replace(

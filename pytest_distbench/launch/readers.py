@@ -53,7 +53,7 @@ class Place:
     remarks: list[str] = field(default_factory=list)  # what is to be said of what was read there
 
     def lines(self) -> Iterator[str]:
-        """Lines that the rank printed on stdout and stderr; each state of a progress bar is a line."""
+        """Lines of the rank's stdout and stderr; each state of a progress bar is a line."""
         try:
             with self.plan.files.log(self.rank).open(errors="replace", newline="") as log:
                 for line in log:
@@ -347,7 +347,7 @@ _BEHIND = re.compile(rf"([{''.join(_MULTIPLES)}])(?![A-Za-z])|\s?([A-Za-zµ]+(?:
 
 
 def _unit_behind(text: str) -> str:
-    """The unit of time, size or rate at the start of a text, or a multiple such as ``k``, or ""."""
+    """Unit of time, size or rate at the start of a text, or a multiple (``k``), or ""."""
     match = _BEHIND.match(text)
     if match is None:
         return ""

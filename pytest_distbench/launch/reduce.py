@@ -114,7 +114,7 @@ def recorded(reports: Iterable[RankReport]) -> list[Observation]:
 
 
 def reduce_partials(found: Iterable[Observation], *, is_one_host: bool = False) -> list[Observation]:
-    """Reduce observations of equal key and shape over ranks, in the order of their first recording."""
+    """Reduce observations of equal key and shape over ranks, in order of recording."""
     by_key: dict[str, list[list[Observation]]] = {}
     for part in sorted(found, key=lambda part: min(part.of_ranks)):
         same = by_key.setdefault(part.key, [])
@@ -221,7 +221,7 @@ def with_load(record: LaunchRecord, load: Load | None) -> LaunchRecord:
 
 
 def of_launch(fingerprint: Fingerprint, world_size: int | None) -> Fingerprint:
-    """Fingerprint of all ranks, or of one that stands for them, without facts that are 0 on every rank."""
+    """Fingerprint of all ranks, or of one for all, without facts that are 0 everywhere."""
     facts = {name: by_ranks for name, by_ranks in fingerprint.facts.items() if any(by_ranks.values())}
     return join_fingerprints([replace(fingerprint, facts=facts)], world_size)
 

@@ -211,8 +211,8 @@ def _with_nan(cells: Sequence[_Cell]) -> list[_Cell]:
     """The filled cells, and the empty ones that stand for NaN, as pandas writes it.
 
     A row with a column that is empty in the value's rows logs something else, such as a validation. An empty cell of
-    the other rows is NaN if the value was due there: behind the last value, after a longer gap than any before; behind
-    the first one, if most values follow each other directly.
+    the other rows is NaN if the value was due there: behind the last value, if more of them follow than lie in any gap
+    before; behind the first one, if most values follow each other directly.
     """
     always = frozenset.intersection(*(cell.filled for cell in cells if not cell.is_empty))
     own = [cell for cell in cells if not cell.is_empty or cell.filled <= always]

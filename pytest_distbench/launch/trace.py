@@ -62,7 +62,7 @@ Side = tuple[str, str, Sequence[LoopTrace]]
 
 
 def origin(traces: Sequence[LoopTrace]) -> float:
-    """The moment at which traces of several sides are aligned: the first iteration, else the first event."""
+    """Moment at which traces of several sides are aligned: first iteration, else first event."""
     begins = [begin for trace in traces for begin, _ in trace.iterations()]
     return min(begins or [event["ts"] for trace in traces for event in _timed(trace)], default=0.0)
 
@@ -86,7 +86,7 @@ def read_traces(plan: LaunchPlan) -> list[LoopTrace]:
 
 
 def read_places(plan: LaunchPlan) -> list[RankPlaces]:
-    """Places in the code where the ranks of a passed launch spent their time, in order of rank."""
+    """Places where the ranks of a passed launch spent their time, in order of rank."""
     found = []
     for rank in range(plan.processes):
         try:
@@ -189,7 +189,7 @@ Span = tuple[float, float]
 
 
 def busy_communication(traces: Sequence[LoopTrace]) -> dict[str, BusyCommunication]:
-    """Time in collectives by loop, over all ranks that ran it; loops without collectives are absent."""
+    """Time in collectives by loop, over all ranks that ran it; without loops that have none."""
     found = {}
     for loop in dict.fromkeys(trace.loop for trace in traces):
         of_ranks = [(trace, trace.iterations()) for trace in traces if trace.loop == loop]

@@ -1,4 +1,4 @@
-"""Samples of what a training leaves: weights, replicas that differ between ranks, saved files."""
+"""Samples of what a training leaves: weights, replicas that differ, saved files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Tensors = dict[str, dict[str, TensorState]]
 
 
 def samples_of(reports: Sequence[RankReport]) -> list[Sample]:
-    """Samples of the weights that the ranks' optimizers trained, and of the saved files, if any."""
+    """Samples of the weights that optimizers trained, and of saved files, if any."""
     trained = {report.rank: report.trained for report in sorted(reports, key=lambda report: report.rank)}
     updates = max((one.updates for one in trained.values()), default=0)
     weights = by_ranks(

@@ -23,7 +23,7 @@ _TAIL_BYTES = 64 * 1024
 _SEARCHED_BYTES = 64 * 2**20
 _TRACEBACK = "Traceback (most recent call last):"
 _MEANS_NOTHING = re.compile(r"\[W\S* [\d:.]* socket\.cpp:\d+\] \[c10d\] The hostname of the client socket cannot be")
-"""torch's warning that it cannot look up the name of a client, harmless in a network without DNS."""
+"""torch's warning about a client's unknown name, harmless in a network without DNS."""
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 

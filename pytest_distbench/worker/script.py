@@ -56,7 +56,7 @@ def run_script(body: BodyReference) -> None:
 
 
 def _take_module(name: str, script: ModuleType) -> CodeType:
-    """The code that ``python -m`` would run for a module; packages above it are imported."""
+    """The code that ``python -m`` runs for a name, from the working directory; packages above it are imported."""
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:

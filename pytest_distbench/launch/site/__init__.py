@@ -96,7 +96,7 @@ class Site(Protocol):
         """
 
     def listen(self, timeout_s: float) -> list[Event]:
-        """Receive what has arrived, or arrives within the time-out. Returns the new events of ranks."""
+        """Receive what has arrived, or arrives within the time-out; returns new events of ranks."""
 
     def ask(self, ranks: Iterable[int], request: bytes) -> None:
         """Send one byte (``records/wire.py``) to those of the ranks that are still connected."""

@@ -108,7 +108,7 @@ class Standstill:
 
 
 def below_guardian(guardian: int) -> list[int]:
-    """Process ids of a guardian and of its command, its oldest child; its other children are orphans."""
+    """Process ids of a guardian and of its command, its oldest child; others are orphans."""
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(guardian)
         children = sorted(process.children(), key=psutil.Process.create_time)

@@ -65,7 +65,7 @@ _NO_PROCESS = "; no process or thread could be started: see ulimit -u and the co
 
 
 def read_at_start(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables that libraries read when loaded, so that a change needs a new parent process."""
+    """Variables that libraries read when loaded: a change needs a new parent process."""
     return {k: v for k, v in variables.items() if _READ_AT_START.fullmatch(k) and k not in _SET_HERE}
 
 
@@ -333,7 +333,7 @@ class Parent:
             raise LauncherError(f"{self.gone}: {error}") from error
 
     def take(self, timeout_s: float | None = 0.0) -> list[Word]:
-        """Words that have arrived, or arrive within the time. Raises LauncherError if the parent is gone."""
+        """Words that arrive within the time. Raises LauncherError if the parent is gone."""
         try:
             self.line.settimeout(timeout_s)
             data = self.line.recv(_READ_BYTES)
@@ -372,7 +372,7 @@ class Parent:
         return self.forked()
 
     def count(self, child: int) -> list[int]:
-        """Process ids of a child and of the children that it has by a connection, or [] if it has ended."""
+        """Process ids of a child and of its children by a connection, or [] if it has ended."""
         self.send(Order(what="count", pid=child))
         return self.forked()
 

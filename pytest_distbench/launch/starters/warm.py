@@ -57,7 +57,7 @@ def main(descriptor: int, stores: int, directory: str, projects: Sequence[str]) 
 
 
 class WarmLauncher:
-    """Keeps one parent, and starts another when it has died or its start-up environment does not fit."""
+    """Keeps one parent, replaced when it has died or its start-up environment does not fit."""
 
     name = "warm"
 
@@ -98,7 +98,7 @@ class WarmLauncher:
         raise AssertionError("unreachable")
 
     def leftovers(self) -> list[psutil.Process]:
-        """Processes with the session's mark or below the parent, except the parent and its store keeper."""
+        """Processes with the session's mark or below the parent, without it and the store keeper."""
         found = {p.pid: p for p in processes.find_marked(SESSION_VARIABLE, self.session)}
         if self._parent is None:
             return list(found.values())
@@ -139,7 +139,7 @@ class _HostParent(Parent):
         return {self.pid} if self._ready is None else {self.pid, *self._ready.pids}
 
     def wait_until_ready(self) -> dict[str, bool]:
-        """Wait until the parent has torch loaded; returns torch's backends: name -> whether available."""
+        """Wait until the parent has loaded torch; returns backend name -> whether available."""
         if self._ready is None:
             began = time.monotonic()
             self._ready = self._wait_for("ready", self, began + _START_S)

@@ -46,7 +46,7 @@ class Delay:
         return self._now(), self.waited_s, HostClock.thread_time() if self.share else 0.0
 
     def wait(self, since: Mark, *, apart_s: float = 0.0, is_apart: bool = False) -> None:
-        """Delay a timing that began at a mark, without its ``apart_s`` seconds, before it ends.
+        """Wait, before a timing that began at a mark ends, for a share of it; ``apart_s`` of its seconds do not count.
 
         ``is_apart``: the timed part, and its delay, do not count for the timings around it.
         """
