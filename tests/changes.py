@@ -62,11 +62,7 @@ def _git(root: Path, *arguments: str) -> str | None:
 
 
 class Imports:
-    """Which files of a repository import which, from their text alone.
-
-    Args:
-        files: every Python file, relative to the repository's root.
-    """
+    """Which files of a repository import which, from their text alone; ``files`` are relative to its root."""
 
     def __init__(self, root: Path, files: Iterable[str]) -> None:
         self._root = root

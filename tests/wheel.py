@@ -40,11 +40,7 @@ def build(folder: Path) -> Path:
 
 
 def try_it(wheel: Path, folder: Path, *, is_empty: bool) -> None:
-    """Install the wheel into an environment, and follow the README: record a baseline, and compare.
-
-    Raises:
-        SystemExit: a command failed, or no baseline was written.
-    """
+    """Install the wheel and follow the README: record a baseline, and compare. SystemExit if a command fails."""
     readme = (ROOT / "README.md").read_text()
     [example] = re.findall(r"```python\n(# test_step\.py\n.*?)```", readme, re.DOTALL)
     commands = re.findall(r"^\$ (pytest test_step\.py .*?) *#", readme, re.MULTILINE)

@@ -108,7 +108,7 @@ def test_a_worker_has_ended_once_and_one_that_was_gone_before_has_too() -> None:
     ends.close()
 
 
-class MadeUp:
+class SimulatedNodes:
     """Nodes that begin a generation a second after each change, and then step ten times a second."""
 
     def __init__(self, timeline: Path, *, steps: int) -> None:
@@ -198,7 +198,7 @@ class MadeUp:
         self.is_closed = True
 
 
-class Slow(MadeUp):
+class Slow(SimulatedNodes):
     """Workers go on until they are found and killed."""
 
     def crash(self, slot: int) -> None:
@@ -207,7 +207,7 @@ class Slow(MadeUp):
         super().crash(slot)
 
 
-class Split(MadeUp):
+class Split(SimulatedNodes):
     """Slot 1 counts as lost, and trains on alone."""
 
     def sleep(self, seconds: float) -> None:
@@ -217,25 +217,25 @@ class Split(MadeUp):
             append(self.timeline, line)
 
 
-class Broken(MadeUp):
+class Broken(SimulatedNodes):
     def poll(self) -> list[Event]:
         raise CannotGoOn("no forkserver")
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[..., MadeUp]:
+def run(tmp_path: Path) -> Callable[..., SimulatedNodes]:
     """Run a plan with simulated nodes, from one to three."""
 
     def make(
         plan: Cycle | list[Change],
         *,
-        kind: type[MadeUp] = MadeUp,
+        kind: type[SimulatedNodes] = SimulatedNodes,
         steps: int = 100,
         start: int = 1,
         hold: bool = False,
         ends_after: int | None = None,
         **traits: object,
-    ) -> MadeUp:
+    ) -> SimulatedNodes:
         engine = kind(tmp_path / "timeline", steps=steps)
         for name, value in traits.items():
             setattr(engine, name, value)
@@ -257,7 +257,7 @@ def run(tmp_path: Path) -> Callable[..., MadeUp]:
     ],
 )
 def test_a_plan_is_carried_out_and_the_job_waited_for(
-    run: Callable[..., MadeUp], plan: list[Change], start: int, calls: list[str]
+    run: Callable[..., SimulatedNodes], plan: list[Change], start: int, calls: list[str]
 ) -> None:
     engine = run(plan, start=start)
 
@@ -265,7 +265,7 @@ def test_a_plan_is_carried_out_and_the_job_waited_for(
 
 
 def test_seconds_of_a_plan_are_of_training_and_each_change_waits_until_the_job_is_stable(
-    run: Callable[..., MadeUp],
+    run: Callable[..., SimulatedNodes],
 ) -> None:
     lines = read_events(run([join(at_s=1), kill(at_s=2)]).timeline)
     stables = [line for line in lines if line.what == "stable"]
@@ -282,7 +282,7 @@ def test_seconds_of_a_plan_are_of_training_and_each_change_waits_until_the_job_i
     ids=["not held", "held"],
 )
 def test_a_change_may_wait_for_a_step_or_for_the_checkpoint_behind_which_nodes_hold(
-    run: Callable[..., MadeUp], given: dict[str, Any], steps: tuple[int, int]
+    run: Callable[..., SimulatedNodes], given: dict[str, Any], steps: tuple[int, int]
 ) -> None:
     lines = read_events(run([join(at_step=40)], **given).timeline)
     [at] = [line.t for line in lines if line.what == "changed"]
@@ -290,7 +290,7 @@ def test_a_change_may_wait_for_a_step_or_for_the_checkpoint_behind_which_nodes_h
     assert max(line.step for line in lines if line.what == "stepped" and line.t <= at) in steps
 
 
-def test_a_node_that_stands_still_goes_on_in_time(run: Callable[..., MadeUp]) -> None:
+def test_a_node_that_stands_still_goes_on_in_time(run: Callable[..., SimulatedNodes]) -> None:
     engine = run([stop(at_s=1, for_s=2, slot=0)])
     lines = read_events(engine.timeline)
     [at] = [line.t for line in lines if line.what == "changed"]
@@ -299,9 +299,9 @@ def test_a_node_that_stands_still_goes_on_in_time(run: Callable[..., MadeUp]) ->
     assert [line.t > at + 2 for line in lines if line.what == "stable"] == [False, True]
 
 
-@pytest.mark.parametrize(("kind", "start"), [(MadeUp, 2), (Slow, 1)])
+@pytest.mark.parametrize(("kind", "start"), [(SimulatedNodes, 2), (Slow, 1)])
 def test_a_worker_that_dies_is_awaited_in_a_generation_of_as_many_with_a_step_behind_its_crash(
-    run: Callable[..., MadeUp], kind: type[MadeUp], start: int
+    run: Callable[..., SimulatedNodes], kind: type[SimulatedNodes], start: int
 ) -> None:
     lines = read_events(run([crash(at_s=1)], kind=kind, start=start).timeline)
     stables = [(line.index, line.generation, line.world_size) for line in lines if line.what == "stable"]
@@ -337,13 +337,13 @@ def test_a_worker_that_dies_is_awaited_in_a_generation_of_as_many_with_a_step_be
     ],
 )
 def test_a_job_that_cannot_go_on_says_why(
-    run: Callable[..., MadeUp], plan: list[Change], given: dict[str, Any], told: str
+    run: Callable[..., SimulatedNodes], plan: list[Change], given: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(CannotGoOn, match=told):
         run(plan, **given)
 
 
-def test_a_body_that_lost_its_peers_does_not_end_the_job(run: Callable[..., MadeUp]) -> None:
+def test_a_body_that_lost_its_peers_does_not_end_the_job(run: Callable[..., SimulatedNodes]) -> None:
     run([], steps=10, raises=LOST)
 
 
@@ -376,7 +376,7 @@ class SimulatedScript:
 def test_a_script_that_leads_nowhere_is_given_up_with_what_it_said(
     tmp_path: Path, script: SimulatedScript, steps: int, told: str
 ) -> None:
-    engine = MadeUp(tmp_path / "timeline", steps=steps)
+    engine = SimulatedNodes(tmp_path / "timeline", steps=steps)
     job = replace(JOB, plan=[kill(at_s=1)])
     watch: Any = script
 
@@ -384,7 +384,7 @@ def test_a_script_that_leads_nowhere_is_given_up_with_what_it_said(
         Controller(job, engine, engine.timeline, script=watch, clock=engine.clock, sleep=engine.sleep).run()
 
 
-class Late(MadeUp):
+class Late(SimulatedNodes):
     """The last line before a crash comes a moment after it."""
 
     def crash(self, slot: int) -> None:
@@ -409,14 +409,14 @@ def test_one_line_of_a_script_makes_a_job_stable_but_none_of_a_generation_that_a
     ] == [(0, 1), (1, 1)]
 
 
-def test_a_cycle_goes_on_until_the_training_ends(run: Callable[..., MadeUp]) -> None:
+def test_a_cycle_goes_on_until_the_training_ends(run: Callable[..., SimulatedNodes]) -> None:
     engine = run(cycle(period_s=1))
 
     assert engine.calls[:4] == ["join 0", "join 1", "leave 1", "join 1"]
     assert read_events(engine.timeline)[0].what == "began"
 
 
-def test_a_training_may_end_so_many_steps_behind_the_last_change(run: Callable[..., MadeUp]) -> None:
+def test_a_training_may_end_so_many_steps_behind_the_last_change(run: Callable[..., SimulatedNodes]) -> None:
     engine = run([join(at_s=1), leave(at_s=1.5)], ends_after=30)
     lines = read_events(engine.timeline)
     last = [line.t for line in lines if line.what == "stable"][-1]
@@ -435,7 +435,7 @@ def test_a_recovery_of_seconds_needs_no_words() -> None:
     assert tell_slow(slow("kill", "rendezvous", 20.0), JOB) == ""
 
 
-def test_a_change_that_overlaps_does_not_wait(run: Callable[..., MadeUp]) -> None:
+def test_a_change_that_overlaps_does_not_wait(run: Callable[..., SimulatedNodes]) -> None:
     lines = read_events(run([join(at_s=1), kill(at_s=1, slot=0, overlaps=True)]).timeline)
     changes = [line for line in lines if line.what == "changed"]
 
@@ -443,5 +443,5 @@ def test_a_change_that_overlaps_does_not_wait(run: Callable[..., MadeUp]) -> Non
     assert [line.index for line in lines if line.what == "stable"] == [-1, 1]
 
 
-def test_a_training_that_ends_by_itself_is_not_told_when(run: Callable[..., MadeUp]) -> None:
+def test_a_training_that_ends_by_itself_is_not_told_when(run: Callable[..., SimulatedNodes]) -> None:
     assert not (run([join(at_s=1)]).timeline.parent / "last_step").exists()

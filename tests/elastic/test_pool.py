@@ -84,7 +84,7 @@ class Nodes:
         self.is_closed = True
 
 
-class MadeUpServers:
+class SimulatedServers:
     """Servers that are ready two seconds after their start, and end when they are asked to."""
 
     def __init__(self, world: World) -> None:
@@ -121,7 +121,7 @@ class World:
         self.nodes: dict[str, Nodes] = {}
         self.wanted: list[ElasticJob] = []
         self.jobs: list[SharingJob] = []
-        self.servers = MadeUpServers(self)
+        self.servers = SimulatedServers(self)
         self.timeline = folder / "pool.jsonl"
         self.at: list[tuple[float, Callable[[], None]]] = []
 

@@ -144,11 +144,7 @@ def test_a_fault_is_detected_and_attributed(launch: Launch, fault: faults.Fault)
 
 @dataclass(frozen=True)
 class Suites:
-    """A repository with the shipped suites, and how they are run there.
-
-    Attributes:
-        uuid: of the first GPU that the runs lease.
-    """
+    """A repository with the shipped suites, and how they are run; ``uuid``: the first GPU that the runs lease."""
 
     folder: Path
     options: list[str]
@@ -156,11 +152,7 @@ class Suites:
     uuid: str
 
     def run(self, name: str, *options: str, waits: bool = False) -> list[CaseResult]:
-        """Run them; returns what the record of that name holds.
-
-        Args:
-            waits: somebody else has the GPU until the run says so.
-        """
+        """Run them; returns the record of that name. ``waits``: another process has the GPU until the run says so."""
         command = [sys.executable, "-m", "pytest", "suites", "--gpu", *self.options, *options]
         command.append(f"--distbench-json={name}.json")
         environment = {**os.environ, **self.variables}

@@ -380,10 +380,10 @@ def passage(rate: float = 956e6, round_trip_s: float = 2e-5, source: int = 0) ->
     return source, source + 1, rate, round_trip_s
 
 
-class MadeUpOfNetwork:
+class SimulatedNetwork:
     """Hosts that are none: probes find what is given, the last for ever."""
 
-    made: list[MadeUpOfNetwork]
+    made: list[SimulatedNetwork]
 
     def __init__(self, network: Network, hosts: int, folder: Path) -> None:
         self.network, self.hosts, self.made_by = network, hosts, "kernel"
@@ -406,10 +406,10 @@ class MadeUpOfNetwork:
 
 
 @pytest.fixture
-def hosts(monkeypatch: pytest.MonkeyPatch) -> type[MadeUpOfNetwork]:
-    MadeUpOfNetwork.made, MadeUpOfNetwork.found = [], [[passage()]]
-    monkeypatch.setattr(network_module, "Lab", MadeUpOfNetwork)
-    return MadeUpOfNetwork
+def hosts(monkeypatch: pytest.MonkeyPatch) -> type[SimulatedNetwork]:
+    SimulatedNetwork.made, SimulatedNetwork.found = [], [[passage()]]
+    monkeypatch.setattr(network_module, "Lab", SimulatedNetwork)
+    return SimulatedNetwork
 
 
 def plan_of(folder: Path, network: str = "1gbit") -> LaunchPlan:
@@ -417,7 +417,7 @@ def plan_of(folder: Path, network: str = "1gbit") -> LaunchPlan:
     return NetworkAround().ready(plan, HERE, folder)
 
 
-def test_it_is_made_for_the_first_launch_and_stays(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
+def test_it_is_made_for_the_first_launch_and_stays(hosts: type[SimulatedNetwork], tmp_path: Path) -> None:
     around = NetworkAround()
     for _ in range(2):
         with around.during(plan_of(tmp_path), HERE):
@@ -437,7 +437,7 @@ def test_it_is_made_for_the_first_launch_and_stays(hosts: type[MadeUpOfNetwork],
     ],
 )
 def test_what_a_network_became_meanwhile_is_told_and_the_launch_stays_what_it_is(
-    hosts: type[MadeUpOfNetwork], tmp_path: Path, after: list[Passage], rate: float, told: str
+    hosts: type[SimulatedNetwork], tmp_path: Path, after: list[Passage], rate: float, told: str
 ) -> None:
     hosts.found = [[passage()], after]
     failed = replace(PASSED, outcome="failed", reason="rank 0 raised", hosts=["host0", "host1"])
@@ -447,7 +447,7 @@ def test_what_a_network_became_meanwhile_is_told_and_the_launch_stays_what_it_is
     assert [m.value for m in carried(PASSED).measurements] == [rate / 8, 2e-5]
 
 
-def test_one_that_became_slow_is_made_anew_for_the_next_launch(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
+def test_one_that_became_slow_is_made_anew_for_the_next_launch(hosts: type[SimulatedNetwork], tmp_path: Path) -> None:
     around = NetworkAround()
     with around.during(plan_of(tmp_path), HERE):
         hosts.found = [[passage(rate=4e8)]] * 5 + [[passage()]]
@@ -457,7 +457,7 @@ def test_one_that_became_slow_is_made_anew_for_the_next_launch(hosts: type[MadeU
     assert carried(PASSED).remarks == []
 
 
-def test_what_this_machine_does_not_carry_is_refused(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
+def test_what_this_machine_does_not_carry_is_refused(hosts: type[SimulatedNetwork], tmp_path: Path) -> None:
     hosts.found = [[passage(rate=5.5e9)]]
     wanted = plan_of(tmp_path, "10gbit")
     with (
@@ -486,7 +486,7 @@ def test_what_is_not_as_wanted(text: str, found: Passage, *, is_missed: bool) ->
     assert bool(network_module.misses(parse_network(text), [found])) is is_missed
 
 
-def test_ranks_are_of_its_hosts_and_else_of_those_they_were_on(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
+def test_ranks_are_of_its_hosts_and_else_of_those_they_were_on(hosts: type[SimulatedNetwork], tmp_path: Path) -> None:
     elsewhere = replace(PASSED, hosts=["node7", "node8"])
     with NetworkAround().during(plan_of(tmp_path), HERE) as carried:
         assert carried(PASSED).hosts == ["host0", "host1"]
@@ -494,7 +494,7 @@ def test_ranks_are_of_its_hosts_and_else_of_those_they_were_on(hosts: type[MadeU
         assert carried(elsewhere) == elsewhere
 
 
-def test_the_worse_of_both_probes_is_recorded(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
+def test_the_worse_of_both_probes_is_recorded(hosts: type[SimulatedNetwork], tmp_path: Path) -> None:
     hosts.found = [[passage(rate=960e6)], [passage(rate=940e6, round_trip_s=5e-5)]]
     with NetworkAround().during(plan_of(tmp_path), HERE) as carried:
         pass
@@ -507,14 +507,14 @@ def test_the_worse_of_both_probes_is_recorded(hosts: type[MadeUpOfNetwork], tmp_
     assert carried(replace(PASSED, outcome="failed")).measurements == []
 
 
-def test_a_probe_on_a_busy_machine_is_tried_again(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
+def test_a_probe_on_a_busy_machine_is_tried_again(hosts: type[SimulatedNetwork], tmp_path: Path) -> None:
     hosts.found = [[passage(rate=5e8)], [passage(rate=6e8)], [passage()]]
     with NetworkAround().during(plan_of(tmp_path), HERE) as carried:
         pass
     assert carried(PASSED).measurements[0].value == 956e6 / 8
 
 
-def test_nothing_is_made_for_a_label_or_on_other_hosts(hosts: type[MadeUpOfNetwork], tmp_path: Path) -> None:
+def test_nothing_is_made_for_a_label_or_on_other_hosts(hosts: type[SimulatedNetwork], tmp_path: Path) -> None:
     plan = plan_of(tmp_path, "label=roce")
     with NetworkAround().during(plan, HERE) as carried:
         assert carried(PASSED) == PASSED

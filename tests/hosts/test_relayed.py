@@ -34,13 +34,13 @@ from pytest_distbench.records.wire import rank_event
 Says = Callable[[Message], list[Message]]
 
 
-class MadeUpRelay:
-    """Stands in for the process that leads to a relay: a thread that answers as a test says.
+class SimulatedRelay:
+    """A thread in the place of the process that leads to a relay; it answers as a test says.
 
     Args:
         rank: that lives there.
-        ahead_s: how far the clock of its host is ahead of ours.
-        says: what it says to an order, before the answer; where that is in it, instead of it.
+        ahead_s: how far the clock of its host is ahead of this one's.
+        says: what it says to an order, before the answer; an answer in it replaces the usual one.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ def plan(tmp_path: Path) -> LaunchPlan:
 def make_site(plan: LaunchPlan) -> Iterator[MakeSite]:
     made: list[RelayedSite] = []
 
-    def make(*relays: MadeUpRelay) -> RelayedSite:
+    def make(*relays: SimulatedRelay) -> RelayedSite:
         hosts = [Host(f"host{r.rank}", line=r.line, keeper=r, ranks=[r.rank]) for r in relays]
         here = replace(plan, world_size=len({relay.rank for relay in relays}))
         made.append(RelayedSite(here, hosts, meeting_point=("host0", 29500)))
@@ -124,7 +124,7 @@ def report(rank: int, at: float) -> RankReport:
 
 
 def test_each_host_is_told_the_places_of_its_ranks_and_where_all_meet(make_site: MakeSite) -> None:
-    first, second = MadeUpRelay(0), MadeUpRelay(1)
+    first, second = SimulatedRelay(0), SimulatedRelay(1)
     make_site(first, second).start()
     opened = next(order for order in second.given if order.what != "ping")
 
@@ -147,7 +147,7 @@ def test_a_relay_that_says_nothing_any_more_is_lost_however_long_its_order_may_t
             stands_still.wait(20)
         return []
 
-    site = make_site(MadeUpRelay(0), MadeUpRelay(1, says=says))
+    site = make_site(SimulatedRelay(0), SimulatedRelay(1, says=says))
     site.start()
     site.ask([1], b"x")
     try:
@@ -163,7 +163,7 @@ def test_a_relay_that_says_nothing_is_asked_and_lost_when_nothing_leads_there_th
     make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relayed, "PULSE_S", 0.05)
-    relay = MadeUpRelay(0)
+    relay = SimulatedRelay(0)
     site = make_site(relay)
     site.start()
     before = len(relay.given)
@@ -196,7 +196,7 @@ def test_moments_of_a_host_are_told_in_our_time_as_well_as_its_clock_could_be_re
             else []
         )
 
-    site = make_site(MadeUpRelay(0, ahead_s, says))
+    site = make_site(SimulatedRelay(0, ahead_s, says))
     site.start()
     site.clear()
     [[found]] = [host.ranks for host in site.reports()]
@@ -220,7 +220,7 @@ def test_what_ranks_write_there_is_found_among_the_launchs_files(make_site: Make
             else []
         )
 
-    site = make_site(MadeUpRelay(0, says=says))
+    site = make_site(SimulatedRelay(0, says=says))
     site.start()
     site.fetch_output()
     assert plan.files.log(0).read_bytes() == b"one\n"
@@ -230,12 +230,13 @@ def test_what_ranks_write_there_is_found_among_the_launchs_files(make_site: Make
 
 def test_hosts_have_each_rank_once_and_one_that_cannot_start_its_own_is_named(make_site: MakeSite) -> None:
     with pytest.raises(LauncherError, match=r"the hosts have ranks \[1\]; wanted each of 1 once, from 0"):
-        make_site(MadeUpRelay(1)).start()
+        make_site(SimulatedRelay(1)).start()
     with pytest.raises(LauncherError, match=r"the hosts have ranks \[0, 0\]; wanted each of 1 once"):
-        make_site(MadeUpRelay(0), MadeUpRelay(0)).start()
+        make_site(SimulatedRelay(0), SimulatedRelay(0)).start()
 
     site = make_site(
-        MadeUpRelay(0), MadeUpRelay(1, says=lambda o: [Message(what="done", trouble="no room")] * (o.what == "open"))
+        SimulatedRelay(0),
+        SimulatedRelay(1, says=lambda o: [Message(what="done", trouble="no room")] * (o.what == "open")),
     )
 
     with pytest.raises(LauncherError, match="host host1: no room"):
@@ -244,7 +245,7 @@ def test_hosts_have_each_rank_once_and_one_that_cannot_start_its_own_is_named(ma
 
 @pytest.mark.parametrize("noise", [b"Welcome to the cluster\n", b'{"type": "Said", "pid": 1}\n'])
 def test_what_is_no_word_ends_the_stream_and_is_shown(make_site: MakeSite, noise: bytes) -> None:
-    relay = MadeUpRelay(0)
+    relay = SimulatedRelay(0)
     relay.other_end.sendall(noise)
     with pytest.raises(LauncherError, match=r"its relay said b.*only one relay"):
         make_site(relay).start()
@@ -276,7 +277,7 @@ def test_a_relay_that_is_gone_is_no_ranks_fault(make_site: MakeSite) -> None:
     def leaves(order: Message) -> list[Message]:
         return [] if order.what != "running" else next(iter([]))
 
-    site = make_site(MadeUpRelay(0), MadeUpRelay(1, says=leaves))
+    site = make_site(SimulatedRelay(0), SimulatedRelay(1, says=leaves))
     site.start()
     assert site.running() == {0}
     assert set(site.heard.closed_at) == {1}
@@ -290,7 +291,7 @@ def test_when_what_leads_to_a_host_stands_still_the_launch_is_over(
     make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "STOPPED_S", 0.0)
-    relay = MadeUpRelay(0)
+    relay = SimulatedRelay(0)
     site = make_site(relay)
     site.start()
     site.look()
@@ -332,7 +333,7 @@ def test_no_process_of_this_host_is_sent_a_signal_for_a_rank_of_another(
 
         return say
 
-    relays = [MadeUpRelay(rank, says=says(rank)) for rank in range(2)]
+    relays = [SimulatedRelay(rank, says=says(rank)) for rank in range(2)]
     site = make_site(*relays)
     launcher = type("Made", (), {"name": "made", "session": "x", "open": lambda self, plan: site})()
     record = supervise(replace(plan, timeout_s=0.2), Side(launcher=lambda: launcher))

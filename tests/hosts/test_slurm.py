@@ -359,7 +359,7 @@ def test_how_a_rank_has_ended_is_told(launch: Launch, body: str, says: str) -> N
     assert says in record.reason
 
 
-class MadeUpStep:
+class SimulatedStep:
     pid = 7
     where = ("4711", "127.0.0.1")
 
@@ -386,7 +386,7 @@ def ends() -> Iterator[tuple[NodeParent, TheirEnd]]:
     ours, theirs = socket.socketpair()
     theirs.settimeout(10)
     with ours, theirs:
-        node, there = NodeParent(ours, cast(Any, MadeUpStep())), TheirEnd(theirs)
+        node, there = NodeParent(ours, cast(Any, SimulatedStep())), TheirEnd(theirs)
         assert node.is_idle
         node.begin_fork(RELAY, *node.step.where)
         assert there.heard() == [Order(what="fork", function=RELAY, arguments=["4711", "127.0.0.1"], each=[{}])]

@@ -50,7 +50,7 @@ def test_groups_have_a_turn_a_round_in_the_order_drawn_until_they_end(calls: str
     assert "".join(log) == turns
 
 
-class MadeUpSite:
+class SimulatedSite:
     """Fulfils the contract without any process: its ranks say what a test says, and what is asked of them is kept."""
 
     def __init__(self, plan: LaunchPlan) -> None:
@@ -112,19 +112,19 @@ class MadeUpSite:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[MadeUpSite]:
-    made = MadeUpSite(replace(make_plan(tmp_path), timeout_s=60.0))
+def site(tmp_path: Path) -> Iterator[SimulatedSite]:
+    made = SimulatedSite(replace(make_plan(tmp_path), timeout_s=60.0))
     yield made
     made.close()
 
 
 @pytest.fixture
-def launch(site: MadeUpSite) -> Supervised:
+def launch(site: SimulatedSite) -> Supervised:
     return Supervised(site, site.plan, lambda text: None, None)
 
 
 def test_ranks_are_told_when_the_last_one_is_up_and_when_the_last_one_has_joined(
-    site: MadeUpSite, launch: Supervised
+    site: SimulatedSite, launch: Supervised
 ) -> None:
     site.say(0, "hello")
     launch.advance(0.0)
@@ -144,7 +144,7 @@ def test_ranks_are_told_when_the_last_one_is_up_and_when_the_last_one_has_joined
     assert site.asked == [({0, 1}, ALL_JOINED)]
 
 
-def test_a_turn_is_given_when_all_ranks_wait_for_it(site: MadeUpSite, launch: Supervised) -> None:
+def test_a_turn_is_given_when_all_ranks_wait_for_it(site: SimulatedSite, launch: Supervised) -> None:
     site.say(0, "turn")
     launch.advance(0.0)
     assert site.asked == []
@@ -155,7 +155,7 @@ def test_a_turn_is_given_when_all_ranks_wait_for_it(site: MadeUpSite, launch: Su
 
 
 def test_a_launch_whose_ranks_have_all_said_how_they_ended_is_over_and_they_are_ended(
-    site: MadeUpSite, launch: Supervised
+    site: SimulatedSite, launch: Supervised
 ) -> None:
     for rank in range(2):
         site.say(rank, "hello")
@@ -168,7 +168,7 @@ def test_a_launch_whose_ranks_have_all_said_how_they_ended_is_over_and_they_are_
 
 
 def test_a_rank_whose_line_has_ended_without_a_word_ends_the_launch_within_a_second(
-    site: MadeUpSite, launch: Supervised
+    site: SimulatedSite, launch: Supervised
 ) -> None:
     site.say(0, "hello")
     site.heard.close(0, 1.0)

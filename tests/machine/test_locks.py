@@ -12,7 +12,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from support.control_groups import MadeUp
+from support.control_groups import SimulatedGroups
 
 from pytest_distbench.errors import AroundUnavailable, LauncherError
 from pytest_distbench.machine import locks
@@ -264,7 +264,7 @@ both = pytest.mark.parametrize("version", [1, 2])
 def test_the_group_of_this_process_is_found(
     version: Version, top: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    simulated = MadeUp(tmp_path, version, monkeypatch, top=top)
+    simulated = SimulatedGroups(tmp_path, version, monkeypatch, top=top)
 
     assert find_controller(tmp_path) == simulated.folder
 
@@ -273,7 +273,7 @@ def test_the_group_of_this_process_is_found(
 def test_without_a_way_to_the_group_it_says_so(
     version: Version, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    MadeUp(tmp_path, version, monkeypatch)
+    SimulatedGroups(tmp_path, version, monkeypatch)
     (tmp_path / "proc/self/mountinfo").write_text("31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n")
 
     with pytest.raises(AroundUnavailable, match="/jobs/mine of the cpu controller is mounted nowhere; run pytest as"):
@@ -292,7 +292,7 @@ def test_without_a_way_to_the_group_it_says_so(
 def test_a_group_is_made_with_its_quota(
     version: Version, cpus: float, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    simulated = MadeUp(tmp_path, version, monkeypatch)
+    simulated = SimulatedGroups(tmp_path, version, monkeypatch)
     group = cpu_group(simulated.folder, 3)
     make_group(group, cpus)
     switched_on = simulated.folder / "cgroup.subtree_control"
@@ -308,7 +308,7 @@ def test_a_group_is_made_with_its_quota(
 def test_where_no_group_can_be_made_it_says_which_and_what_to_do(
     version: Version, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    simulated = MadeUp(tmp_path, version, monkeypatch)
+    simulated = SimulatedGroups(tmp_path, version, monkeypatch)
     group = cpu_group(simulated.folder, 0)
     refusing = group if version == 1 else simulated.folder / "cgroup.subtree_control"
     refusing.symlink_to(tmp_path / "nowhere" / "file")
@@ -319,7 +319,7 @@ def test_where_no_group_can_be_made_it_says_which_and_what_to_do(
 
 
 def test_a_group_in_use_is_waited_for_and_then_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    simulated = MadeUp(tmp_path, 1, monkeypatch)
+    simulated = SimulatedGroups(tmp_path, 1, monkeypatch)
     monkeypatch.setattr(locks, "_PATIENCE_S", 0.05)
     group = cpu_group(simulated.folder, 0)
     make_group(group, 0.3)
@@ -332,7 +332,7 @@ def test_a_group_in_use_is_waited_for_and_then_left(tmp_path: Path, monkeypatch:
 
 
 def test_groups_of_processes_that_are_gone_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    simulated = MadeUp(tmp_path, 1, monkeypatch)
+    simulated = SimulatedGroups(tmp_path, 1, monkeypatch)
     with subprocess.Popen([sys.executable, "-S", "-c", ""]) as process:
         pass
     of_others = [f"distbench-{os.getppid()}-rank0", f"distbench-{process.pid}"]
@@ -350,7 +350,7 @@ def test_a_system_without_control_groups_or_without_the_controller_has_none(
     with pytest.raises(AroundUnavailable, match="/proc/self/cgroup: No such file or directory; run pytest as root"):
         find_controller(tmp_path)
 
-    simulated = MadeUp(tmp_path, 2, monkeypatch)
+    simulated = SimulatedGroups(tmp_path, 2, monkeypatch)
     (simulated.folder / "cgroup.controllers").write_text("memory pids")
 
     with pytest.raises(AroundUnavailable, match="no cpu controller in /proc/self/cgroup"):

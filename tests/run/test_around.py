@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.control_groups import MadeUp, why_no_groups
+from support.control_groups import SimulatedGroups, why_no_groups
 from support.launching import RunInside
 from support.plans import make_plan
 from support.processes import LIMIT_S
@@ -82,18 +82,18 @@ OWN = [f"distbench-{os.getpid()}-rank{rank}" for rank in range(2)]
 
 
 @pytest.fixture(params=[1, 2])
-def simulated(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadeUp:
-    system = MadeUp(tmp_path, request.param, monkeypatch)
+def simulated(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimulatedGroups:
+    system = SimulatedGroups(tmp_path, request.param, monkeypatch)
     monkeypatch.setattr(kinds, "find_controller", lambda: system.folder)
     return system
 
 
-def plan_of_of_around(simulated: MadeUp, cpus: float = 0.3) -> LaunchPlan:
+def plan_of_of_around(simulated: SimulatedGroups, cpus: float = 0.3) -> LaunchPlan:
     plan = make_plan(simulated.root, cpus=cpus)
     return QuotaAround().ready(plan, HERE, simulated.root)
 
 
-def test_a_group_per_rank_is_there_while_the_launch_runs(simulated: MadeUp) -> None:
+def test_a_group_per_rank_is_there_while_the_launch_runs(simulated: SimulatedGroups) -> None:
     plan = plan_of_of_around(simulated)
     with QuotaAround().during(plan, HERE) as witness:
         assert simulated.groups() == OWN
@@ -107,14 +107,14 @@ def test_a_group_per_rank_is_there_while_the_launch_runs(simulated: MadeUp) -> N
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, OSError])
-def test_none_is_left_however_the_launch_ends(kind: type[BaseException], simulated: MadeUp) -> None:
+def test_none_is_left_however_the_launch_ends(kind: type[BaseException], simulated: SimulatedGroups) -> None:
     with pytest.raises(kind), QuotaAround().during(plan_of_of_around(simulated), HERE):
         raise kind
 
     assert simulated.groups() == []
 
 
-def test_none_is_left_where_the_second_cannot_be_made(simulated: MadeUp) -> None:
+def test_none_is_left_where_the_second_cannot_be_made(simulated: SimulatedGroups) -> None:
     (simulated.folder / OWN[1]).write_text("a file in its place")
 
     quota = QuotaAround().during(plan_of_of_around(simulated), HERE)
@@ -281,7 +281,7 @@ def test_what_no_launcher_of_ranks_starts_has_no_layout(tmp_path: Path, monkeypa
     assert asked == []
 
 
-def test_one_that_is_still_in_use_is_told(simulated: MadeUp, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_still_in_use_is_told(simulated: SimulatedGroups, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "_PATIENCE_S", 0.0)
     plan = plan_of_of_around(simulated)
     with QuotaAround().during(plan, HERE) as witness:
@@ -292,13 +292,13 @@ def test_one_that_is_still_in_use_is_told(simulated: MadeUp, monkeypatch: pytest
     assert simulated.groups() == OWN[1:]
 
 
-def test_those_of_a_pytest_that_was_killed_are_removed(simulated: MadeUp) -> None:
+def test_those_of_a_pytest_that_was_killed_are_removed(simulated: SimulatedGroups) -> None:
     (simulated.folder / f"distbench-{2**22 + 1}-rank0").mkdir()  # no process has a number beyond 2**22
     with QuotaAround().during(plan_of_of_around(simulated), HERE):
         assert simulated.groups() == OWN
 
 
-def test_without_a_quota_or_ranks_nothing_is_made(simulated: MadeUp) -> None:
+def test_without_a_quota_or_ranks_nothing_is_made(simulated: SimulatedGroups) -> None:
     plan = make_plan(simulated.root)
     with QuotaAround().during(plan, HERE) as witness:
         assert witness(PASSED) == PASSED

@@ -20,7 +20,7 @@ MOUNTS = """
 PLACES: dict[Version, str] = {1: "cpu", 2: "unified"}
 
 
-class MadeUp:
+class SimulatedGroups:
     """A system whose cpu controller is of one version; this process is in the group ``/jobs/mine``.
 
     As the kernel's, a folder is removed with the files in it, and not while a process is in the group.

@@ -20,7 +20,7 @@ from pytest_distbench.run.request import Settings
 from pytest_distbench.run.sources import Source
 
 
-class MadeUp(Source):
+class SimulatedRuns(Source):
     """One second a launch."""
 
     def __init__(self, request: LaunchRequest) -> None:
@@ -35,11 +35,11 @@ class MadeUp(Source):
 SURROUNDINGS = SimpleNamespace(conditions=lambda request: {})
 
 
-class MadeUpSession(Session):
+class SimulatedSession(Session):
     """Starts nothing."""
 
     def source(self, request: LaunchRequest) -> Source:
-        return MadeUp(request)
+        return SimulatedRuns(request)
 
     launches_of = source
 
@@ -78,4 +78,4 @@ def made_up_distbench(test: Path, folder: Path, **changes: object) -> Distbench:
             invocation_params=SimpleNamespace(args=(), dir=test.parent),
         ),
     )
-    return Distbench(MadeUpSession(launching), node, 2, "gloo")
+    return Distbench(SimulatedSession(launching), node, 2, "gloo")

@@ -41,13 +41,7 @@ _SERVE = "import socket, sys; from pytest_distbench.hosts.relay import serve; se
 
 @dataclass(frozen=True)
 class Namespaces:
-    """A host.
-
-    Attributes:
-        address: on the cable.
-        init: process id of its first process, as seen from outside.
-        folder: for its temporary files; what lies there is seen from inside only.
-    """
+    """A host: its address, the process id of its init as seen from outside, and a folder that only it sees."""
 
     name: str
     address: str
@@ -114,12 +108,10 @@ class HostsLauncher:
 def start_relay(
     variables: Mapping[str, str], log: Path, *, enter: Sequence[str] = ()
 ) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """A relay that is a process of its own: our end of a socket pair that is its connection, and the process.
+    """A relay in a process of its own, and this side's end of its connection, a socket pair.
 
-    Args:
-        variables: its environment.
-        log: gets what it prints.
-        enter: words before its command, by which it lives elsewhere.
+    ``variables``: its environment. ``log`` gets what it prints. ``enter``: words before its command, to run it
+    elsewhere.
     """
     ours, theirs = socket.socketpair()
     with theirs, log.open("ab") as out:
@@ -149,13 +141,9 @@ def row() -> LauncherKind:
 
 
 def start(folder: Path, hidden: Path) -> tuple[subprocess.Popen[str], list[Namespaces]]:
-    """Start two hosts; they end when the stdin of the process that is returned closes.
+    """Start two hosts, which end when the stdin of the returned process closes. Raises OSError if the kernel refuses.
 
-    Args:
-        hidden: a folder of this host that the second one does not see.
-
-    Raises:
-        OSError: the kernel does not let us, with what it says.
+    ``hidden``: a folder of this host that the second one does not see.
     """
     process = subprocess.Popen(
         [

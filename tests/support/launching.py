@@ -42,10 +42,8 @@ def left_of(launcher: Launcher) -> list[psutil.Process]:
 class Launch:
     """Launches functions of one file; afterwards no process of the launch is alive.
 
-    Args:
-        directory: for launches and data.
-        file: Python file with the bodies.
-        device: of the ranks, unless a launch names another.
+    ``directory`` is for launches and data, ``file`` has the bodies, ``device`` is that of ranks unless a launch names
+    one.
     """
 
     def __init__(self, launcher: Launcher, directory: Path, file: Path, device: str = "cpu") -> None:

@@ -233,12 +233,7 @@ TEXTS: dict[str, tuple[str, str, str]] = {
 
 
 def watchdog_log(why: str, *, frames: int = 24) -> str:
-    """A rank's log as the watchdog leaves it: the line with the reason stands above the frames of C++.
-
-    Args:
-        why: the text of the exception, or LATE.
-        frames: lines of them.
-    """
+    """A rank's log as the watchdog leaves it: the reason (a text, or LATE) stands above so many lines of C++ frames."""
     head = f"[rank0]:[E1121 10:00:00.000000001 ProcessGroupNCCL.cpp:697] {why}\n" if why == LATE else ""
     told = f"{_WATCHDOG}{why}\nException raised from checkTimeout at /pytorch/torch/csrc/ProcessGroupNCCL.cpp:686\n"
     stack = "".join(

@@ -241,12 +241,7 @@ HOSTS: dict[str, Host] = {
 
 
 class Nvml:
-    """The simulated driver of one host, and the host's clock.
-
-    Attributes:
-        host: what it describes; may be exchanged, as when a GPU is lost meanwhile.
-        seconds: returns the time; a test may exchange it.
-    """
+    """The simulated driver of one host, and the host's clock; a test may exchange ``host`` and ``seconds``."""
 
     def __init__(self, host: Host) -> None:
         start = time.monotonic()
@@ -254,11 +249,7 @@ class Nvml:
         self.seconds: Callable[[], float] = lambda: time.monotonic() - start
 
     def answer(self, name: str, *arguments: Any) -> Any:
-        """Answer the function ``nvmlDevice<name>``.
-
-        Raises:
-            NVMLError: as NVML would.
-        """
+        """Answer the function ``nvmlDevice<name>``, or raise NVMLError as NVML would."""
         if name == "GetCount":
             return len(self.host.cards)
         if name == "GetHandleByIndex":

@@ -115,11 +115,7 @@ def main() -> int:
 
 
 def bring_up(folder: Path, nodes: int, variables: dict[str, str]) -> None:
-    """Network, munge, controller, and a slurmd on each node; returns when all are idle.
-
-    Raises:
-        SystemExit: they did not become so.
-    """
+    """Start network, munge, controller, and a slurmd on each node; returns when all are idle, else SystemExit."""
     for name in ("munge", "state"):
         (folder / name).mkdir(mode=0o711)
     hosts = [f"{NETWORK}.1 {HEAD}", *(f"{NETWORK}.{10 + i} node{i}" for i in range(1, nodes + 1))]

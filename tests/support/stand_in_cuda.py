@@ -78,11 +78,7 @@ calls = CALLS
 
 
 def launch(seconds: float, *, failure: Exception | None = None) -> None:
-    """Enqueue a kernel on the current stream that runs so long, and return at once.
-
-    Args:
-        failure: error that is raised in whoever waits for the device, once the kernel has ended and from then on.
-    """
+    """Enqueue a kernel of so many seconds on the current stream; ``failure`` is raised in later waits for it."""
     DEVICE.is_initialized = True
     DEVICE.enqueue(seconds, failure)
 

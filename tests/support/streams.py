@@ -106,12 +106,7 @@ DEVICE = Device()
 
 
 def wait_until(moment: float) -> None:
-    """Let the host wait until a moment; then raise what failed on the device.
-
-    Raises:
-        RuntimeError: a graph is being captured.
-        Exception: a kernel failed.
-    """
+    """Let the host wait until a moment; then raise what failed on the device. RuntimeError if a graph is captured."""
     if DEVICE.captured is not None:
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
     while (left := moment - time.perf_counter()) > 0:

@@ -134,8 +134,7 @@ class Timeline:
 def killed(*, later_s: float = 0.0) -> Timeline:
     """Two nodes; one is lost at 20.5, after step 10, whose checkpoint is of step 6; the other steps again at 25.
 
-    Args:
-        later_s: everything after the loss comes so much later.
+    ``later_s``: seconds by which everything after the loss comes later.
     """
     made = Timeline()
     made.begin(8.0, 0, 1)

@@ -27,7 +27,7 @@ from pytest_distbench.workloads.scaling import Scaling
 COMMUNICATION_S = 0.25
 
 
-class Timed(fixtures.MadeUp):
+class Timed(fixtures.SimulatedRuns):
     """A step takes 10 ms a sample, and communication of more than one worker a quarter of a second."""
 
     order: list[tuple[int, str]] = []
@@ -52,7 +52,7 @@ class Timed(fixtures.MadeUp):
 
 @pytest.fixture
 def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Distbench, list[CaseResult]]:
-    monkeypatch.setattr(fixtures, "MadeUp", Timed)
+    monkeypatch.setattr(fixtures, "SimulatedRuns", Timed)
     monkeypatch.setattr(Timed, "order", [])
     found: list[CaseResult] = []
     distbench = made_up_distbench(Path(__file__), tmp_path)
