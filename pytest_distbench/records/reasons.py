@@ -1,7 +1,7 @@
-"""The eight verdicts, and the reasons that they are given for: each has a code, and is one row here.
+"""The eight verdicts and their reasons: each reason has a code, and is one row here.
 
-A verdict says whether a number is worse; its code says why one thinks so, and all that follows depends on the code.
-``distbench explain CODE`` prints the row. A row that a test module or a conftest adds counts as ours do.
+A verdict says whether a number is worse; its code says why, and all that follows depends on the code. ``distbench
+explain CODE`` prints the row. A row that a test module or a conftest adds counts as ours do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ VerdictName = Literal[
     "regressed", "changed", "missing", "not evaluated", "inconclusive", "new", "environment", "improved", "unchanged",
     "cause", "remark",
 ]  # fmt: skip
-"""Of a finding that is no verdict: whether it may explain a failure, or is a remark about a run."""
+"""Verdicts, and the two kinds of finding that are none: a cause may explain a failure, a remark is about a run."""
 
 ReasonCode = str  # name of a reason, a key of :data:`REASONS` or of :data:`REMARKS`
 
@@ -27,19 +27,19 @@ class Reason:
     """Why a verdict is given, and what follows.
 
     Attributes:
-        verdict: of what is none, whether it is a cause or a remark.
+        verdict: for a finding without a verdict, ``cause`` or ``remark``.
         means: what happened, in a sentence.
-        next_step: what to do; empty: nothing.
-        printed: regular expression of the lines that a run prints of it, from which ``distbench explain`` knows it.
+        next_step: what to do, or "".
+        printed: regular expression of the lines that a run prints of it, for ``distbench explain``.
         mark: one character before its row, so that nothing depends on colour.
-        fails: the test, under the default policy.
-        fails_under: the option, without its dashes, under which it fails; empty: under none.
+        fails: it fails the test, under the default policy.
+        fails_under: option under which it fails, without its dashes, or "".
         is_answer: the question was answered, one way or the other.
-        updates: ``--distbench-update`` writes the number, though it is asked for what changed only.
+        updates: ``--distbench-update`` writes the number, though it is asked for changes only.
         is_told: the end of a run prints the sentence of the verdict.
-        warns: GitHub gets a warning where nothing failed.
-        is_quiet: tables that list what changed count it only.
-        may_be_confirmed: interleaved A/B with the baseline commit may overrule it, of a timing or a training.
+        warns: GitHub gets a warning if nothing failed.
+        is_quiet: tables that list what changed only count it.
+        may_be_confirmed: interleaved A/B with the baseline commit may overrule it, for a timing or a training.
         is_comparable: the number was compared; else there was nothing that it could be compared with.
     """
 
@@ -60,7 +60,7 @@ class Reason:
 
     @property
     def severity(self) -> Severity:
-        """Severity of a line that prints it: whether something failed, or nobody knows."""
+        """Severity of a line that prints it: whether something failed, or is undecided."""
         if self.fails:
             return "failure"
         return "doubt" if self.is_told and not self.is_answer else "plain"
@@ -153,12 +153,12 @@ VERDICTS: dict[VerdictName, Reason] = {
         is_quiet=True,
     ),
 }
-"""By name, the most severe first: that is their order in reports. What follows from a reason follows from its verdict,
-unless its row says otherwise. They are eight; *not evaluated* is none, and stands where one would."""
+"""Verdicts by name, the most severe first, as in reports. A reason's consequences are its verdict's unless its row says
+otherwise. There are eight; *not evaluated* is none, and stands in place of one."""
 
 
 def because(verdict: VerdictName, means: str, next_step: str = "", printed: str = "", **consequences: Any) -> Reason:
-    """A reason for a verdict; of what follows only that which differs from the verdict's row is given."""
+    """Make a reason for a verdict; only consequences that differ from the verdict's row are given."""
     return replace(VERDICTS[verdict], means=means, next_step=next_step, printed=printed, **consequences)
 
 
@@ -573,7 +573,7 @@ REMARKS: dict[ReasonCode, Reason] = {
     "learning": _REMARK,
     "learning-known": _REMARK,
 }
-"""What is found that is no verdict: likely causes of a failure, and remarks about a run; their sentences say all."""
+"""Findings that are no verdicts: likely causes of a failure, and remarks about a run; their sentences say all."""
 
 
 def reason(code: ReasonCode) -> Reason:
