@@ -1,10 +1,10 @@
-"""Compare the launches of a case with a baseline, stored or launched beside them: one finding per metric. Pure, no I/O.
+"""Compare the launches of a case with a baseline, stored or interleaved: one finding per metric. Pure, no I/O.
 
-How one metric is decided is in ``comparison``; what is decided of several together, the sizes of a sweep, the seeds of
-a training, fingerprints, and what is measured no more, is put together here.
+``comparison`` decides about one metric. Here decisions about several metrics together are added: sizes of a sweep,
+seeds of a training, fingerprints, and metrics that are missing.
 
-A slowdown that was measured on GPUs that were held back is *inconclusive*. Power caps hold back most trainings on most
-GPUs, so what counts is what was worse than at the baseline; and one launch of several does not count.
+A slowdown measured on throttled GPUs is *inconclusive*. Power caps throttle most trainings on most GPUs, so only what
+is worse than at the baseline counts; and one launch of several does not.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ from pytest_distbench.records.metric import FINGERPRINT, PEAK_MEMORY, WEIGHTS, S
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult, Finding, RunRecord
 
-Metrics = Mapping[str, Sequence[Sample]]  # metric key -> what it is in each launch
+Metrics = Mapping[str, Sequence[Sample]]  # metric key -> its sample in each launch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """Launches that ran beside those of this run, in pairs.
+    """Launches that alternated with those of this run, in pairs.
 
     Attributes:
-        looks: numbers of pairs after which is judged, ascending.
-        tolerance_of: the change that is accepted of a metric, as a fraction.
-        controls: the same once more, in triples: then fast sides are compared, with the mean of both.
-        ab: of triples, how sentences on their clocks begin.
-        is_judge: whether the other side says what is judged: another definition is no way out then.
+        looks: numbers of pairs at which a decision is made, ascending.
+        tolerance_of: accepted change of a metric, as a fraction.
+        controls: the other side once more, in triples: then lower quantiles are compared, with the mean of both.
+        ab: beginning of the sentences on timings of triples.
+        is_judge: whether the other side defines what is judged: another definition is no way out then.
     """
 
     references: Sequence[LaunchRecord]
@@ -97,7 +97,7 @@ def compare(
     absent: Absence = NO_BASELINE,
     screening: Screening | None = None,
 ) -> list[Finding]:
-    """Compare launches with a baseline, or with those that ran beside them."""
+    """Compare launches with a baseline, or with interleaved launches of another revision."""
     terms = terms.of(launches)
     entry = make_entry(case, beside.references, beside.references[0].software) if beside is not None else baseline
     stale = staleness(entry, case) if entry is not None else None
@@ -188,7 +188,7 @@ def _of_busy_host(finding: Finding) -> Finding:
     return replace(finding, code="host-busy", reason="not evaluated: another run measured on this host")
 
 
-Sides = Mapping[str, tuple[Sequence[Sample], Sequence[Sample]]]  # metric key -> what the other side has of it, and this
+Sides = Mapping[str, tuple[Sequence[Sample], Sequence[Sample]]]  # metric key -> samples of both sides
 
 
 def _with_stored(
@@ -234,7 +234,6 @@ def _with_pairs(
 def _unseen(
     terms: Terms, launches: Sequence[LaunchRecord], stored: Metrics, found: Metrics, *, is_paired: bool
 ) -> list[Finding]:
-    """What the other side has and this run did not measure."""
     unseen = [k for k in stored if metric_name(k) != PEAK_MEMORY and k not in found and terms.wants(metric_name(k))]
     reasons = left_out(unseen, found, terms)
     lacks = "the baseline has it, and this run did not measure it"
@@ -253,7 +252,7 @@ def _decide_runs(
     stored: Metrics,
     under: Circumstances,
 ) -> list[tuple[Neighbours, Finding, Sequence[Comparison]]]:
-    """What is found of runs of neighbours, each as one number; the shortest first."""
+    """Decide about runs of neighbouring sizes, each as one number; the shortest first."""
     found: dict[Neighbours, list[list[Sample]]] = {}
     for run in runs:
         if beside is None:
@@ -285,8 +284,11 @@ def _decide_runs(
 def in_pairs(
     references: Sequence[LaunchRecord], launches: Sequence[LaunchRecord], wanted: Metrics, terms: Terms
 ) -> dict[str, tuple[Sequence[Sample], Sequence[Sample]]]:
-    """Metric key -> what both sides of each pair measured, without a value where one did not; and nothing of the
-    references where none did. Pairs that were started for other metrics are left out."""
+    """Metric key -> samples of both sides, one per pair, without a value where one side lacks it.
+
+    If no launch of the other side has the metric, that side is empty. Pairs that were made for other metrics are left
+    out.
+    """
     found: dict[str, tuple[Sequence[Sample], Sequence[Sample]]] = {}
     for key, [first, *_] in wanted.items():
         lacking = replace(first, value=None)
@@ -321,7 +323,8 @@ def judge_trainings(
     lost: Mapping[str, str] | None = None,
     is_judge: bool = False,
 ) -> list[Finding]:
-    """One finding per convergence metric, over its seeds; curves first, as they tell whether the arithmetic changed."""
+    """Make one finding per convergence metric, over its seeds; curves first, as they show whether the arithmetic
+    changed."""
     families: dict[tuple[bool, str, str], dict[str, Sequence[Sample]]] = {}
     for key, measurements in found.items():
         first = measurements[0]
@@ -366,7 +369,6 @@ def judge_trainings(
 
 
 def _ends_in_the_same_weights(found: Metrics, stored: Metrics) -> bool:
-    """Whether the weights that all launches end in are known, and equal the baseline's in every digit."""
     now = [m for metric in found.values() for m in metric if m.name == WEIGHTS]
     then = [metric[0] for metric in stored.values() if metric[0].name == WEIGHTS]
     have_moved = any(s.moved for m in then for named in m.tensors.values() for s in named.values())
@@ -378,14 +380,14 @@ def _ends_in_the_same_weights(found: Metrics, stored: Metrics) -> bool:
 
 
 def updates_of(launch: LaunchRecord) -> int:
-    """Steps of the optimizer of a script; 0: nobody counted them."""
+    """Steps of a script's optimizer, or 0 if nobody counted them."""
     step = launch.fingerprints.get(TRAINING_STEP)
     course = of_rank(step.course, 0) if step is not None else None
     return course.steps if course is not None and course.is_whole else 0
 
 
 def can_repeat(launches: Sequence[LaunchRecord]) -> bool:
-    """Whether a training's digits can be the same each time: on CUDA only where deterministic algorithms are on."""
+    """Whether a training can repeat its digits: on CUDA only with deterministic algorithms."""
     return all("cuda" not in launch.software or launch.software.get("deterministic") == "on" for launch in launches)
 
 
@@ -397,10 +399,10 @@ def busier_cores(entry: BaselineEntry | None, launches: Sequence[LaunchRecord]) 
 
 
 def crowding(entry: BaselineEntry | None, launches: Sequence[LaunchRecord], *, cores: int) -> float | None:
-    """How many times as long other processes made the median launch take, over what they did at the baseline.
+    """Factor by which other processes prolonged the median launch, over that at the baseline, or None if unknown.
 
-    Where they wanted no more than then, it was not they: helpers that the code starts wait, too, and so does a
-    container that has a share of the CPUs.
+    If they wanted no more cores than then, they are not the cause: helpers that the code starts wait, too, and so does
+    a container with a share of the CPUs.
     """
     now = [launch.crowding for launch in launches if launch.crowding is not None]
     if entry is None or entry.crowding is None or entry.foreign_wanted is None or not now:
@@ -410,15 +412,15 @@ def crowding(entry: BaselineEntry | None, launches: Sequence[LaunchRecord], *, c
 
 
 ORDINARY = {"power cap": 0.25}
-"""What holds clocks down in ordinary work too: it counts from so much more of the time on than at the baseline, and
-only where the clock is lower."""
-SHARE = 0.1  # all else counts from so much more of the time on
-SLOWER_CLOCK = 0.98  # a median clock below this part of the baseline's is lower
+"""Reasons for lower clocks of a GPU that are ordinary: they count only if active for this share of the time more than
+at the baseline, and if the clock is lower."""
+SHARE = 0.1  # of the time more than at the baseline, from which any other reason counts
+SLOWER_CLOCK = 0.98  # a median GPU clock below this fraction of the baseline's is lower
 _ALIKE_W, _ALIKE_MHZ = 1.0, 1.0
 
 
 def disturbance(then: GpuWitness | None, launches: Sequence[LaunchRecord]) -> str:
-    """Why a slowdown may be the gpu's, in a clause; empty: nothing speaks for that."""
+    """Why the GPU may explain a slowdown, in a clause, or ""."""
     now = norm_of(launches)
     if now is None:
         return ""
@@ -455,11 +457,11 @@ def _is_lower(now: float | None, then: float | None, alike: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """Verdicts per case both runs have, and the names of the others.
+    """Verdicts on the cases that both runs have, and the names of the others.
 
     Attributes:
-        verdicts: of the newer run's launches against the older one's.
-        few: cases of the older run with too few launches to know their noise.
+        verdicts: on the newer run's launches, compared with the older one's.
+        few: cases of the older run with too few launches to estimate their noise.
     """
 
     verdicts: dict[EntryName, list[Finding]] = field(default_factory=dict)

@@ -1,12 +1,11 @@
-"""Two fingerprints -> what differs, in sentences, and the verdict; and what one says in numbers. Pure, no tolerance.
+"""Compare two fingerprints: sentences on what differs, the verdict, and numbers of one. Pure, no tolerance.
 
-The numbers, how many collectives there are and how many bytes are sent and held, are what is judged where clocks and
-values mean nothing, on the backend ``fake``, and what grows with the ranks.
+The numbers, how many collectives there are and how many bytes are sent and held, are judged if timings and values mean
+nothing, on the backend ``fake``, and show what grows with the ranks.
 
-How many steps there are may be chosen while a loop runs. So what is compared of steps that are not like the described
-one is what both courses have: the kinds of the steps up to the end of the shorter, by the numbers of the steps at which
-they come. How often they came in all is compared of scripts, whose number of steps is their own, and of loops with
-equally many.
+A loop may choose its number of steps while it runs. Therefore steps that differ from the described one are compared up
+to the end of the shorter course: the kinds of these steps, by the numbers of the steps at which they occur. Their total
+counts are compared for scripts, whose number of steps is their own, and for loops with equally many steps.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ def differences(stored: Fingerprint, current: Fingerprint) -> list[str]:
 
 
 def _step_differences(stored: Fingerprint, current: Fingerprint) -> list[str]:
-    """How ``current`` differs from ``stored``: one sentence each, none if they are equal.
+    """Differences of ``current`` from ``stored``: one sentence each, none if they are equal.
 
-    Collectives that both have are passed over; those of one operation and group that are left are told together:
+    Collectives that both have are skipped; the others of one operation and group share a sentence:
     ``2 all_reduce of 25 MiB became 214 of 102.4 KiB``.
     """
     lines = _by_ranks(stored, current, _changes_of_rank)
@@ -58,9 +57,9 @@ def _step_differences(stored: Fingerprint, current: Fingerprint) -> list[str]:
 
 
 PICKLE_FACTOR, PICKLE_BYTES = 2, 4096
-"""The size of a pickled object is its value's: by so much the largest of a step has to differ, in both."""
+"""Size varies with a pickled object's value: the largest of a step must differ by this factor and by these bytes."""
 
-Told = Callable[[int, int], str]  # a sentence of a number that was the first and is the second
+Told = Callable[[int, int], str]  # makes a sentence of the old and the new number
 
 
 def _bytes_became(what: str) -> Told:
@@ -75,13 +74,13 @@ FACTS: dict[str, Told] = {
     ),
     "optimizer_bytes": _bytes_became("optimizer state"),
 }
-"""How a change of what a rank has in a step is told, by the names in ``worker.fingerprint.FACTS``."""
+"""Sentences on a change of what a rank has in a step, by the names in ``worker.fingerprint.FACTS``."""
 
 TOTALS: dict[str, Told] = {
     "parameters": lambda then, now: f"{then:,} parameters in the optimizers of all ranks became {now:,}",
     "optimizer_steps": lambda then, now: f"{then} optimizer step{'s' * (then != 1)} of all ranks became {now}",
 }
-"""The same of all ranks together."""
+"""Sentences on the totals over all ranks."""
 
 
 def _changed(rows: Mapping[str, Told], stored: Mapping[str, int], current: Mapping[str, int]) -> Iterator[str]:
@@ -104,7 +103,7 @@ def _by_ranks(
 
 
 def agree(fingerprints: Sequence[Fingerprint]) -> Fingerprint:
-    """The fingerprint of several launches: theirs if they are equal; of their courses what they have in common."""
+    """The fingerprint of several launches: theirs if they are equal; of their courses the common part."""
     pickled = max(f.pickled_bytes for f in fingerprints)
     overlaps = [f.in_backward for f in fingerprints]
     overlap = overlaps[0] if all(o == overlaps[0] for o in overlaps) else {}
@@ -135,12 +134,12 @@ def judge_fingerprints(
     is_wanted: bool = True,
     is_last: bool = True,
 ) -> Finding:
-    """One verdict for all fingerprints of a case.
+    """Make one verdict for all fingerprints of a case.
 
-    *changed* where any differs, also under other software: then it says so, because the collectives are what the
-    network has to carry either way. It stays open while all that differs is in steps beside the described ones, and too
-    few launches have shown it. *lost* where this run has none. *missing* where the baseline has none; ``absent`` says
-    why, if somebody knows.
+    *changed* if any differs, also under other software: the sentence says so then, because the network carries the
+    collectives either way. It stays open while all that differs is in steps other than the described ones, and too few
+    launches have shown it. *missing* if this run has none. *new* if the baseline has none; ``absent`` says why, if
+    known.
     """
 
     def say(code: ReasonCode, reason: str, differences: Sequence[str] = (), *, is_open: bool = False) -> Finding:
@@ -191,7 +190,7 @@ def judge_fingerprints(
 
 
 def _changes_of_rank(stored: Fingerprint, current: Fingerprint, rank: int) -> Iterator[str]:
-    """What differs for one rank. Of what only one of the two has looked at nothing is said."""
+    """Differences for one rank. Parts that only one fingerprint has are ignored."""
     before, after = of_rank(stored.collectives, rank) or [], of_rank(current.collectives, rank) or []
     lines = changes(before, after)
     yield from lines
@@ -223,7 +222,6 @@ def _course_changes_of_rank(stored: Fingerprint, current: Fingerprint, rank: int
 
 
 def _size(value: int, other: int) -> str:
-    """Bytes, spelled out where rounded the other would read the same."""
     return format_bytes(value) if format_bytes(value) != format_bytes(other) else f"{value:,} B"
 
 
@@ -247,9 +245,9 @@ def ranks_of(fingerprint: Fingerprint) -> list[int]:
 
 
 def structure_of(fingerprint: Fingerprint) -> dict[str, int]:
-    """The numbers of the first rank that it tells of, by the names of their metrics, which end in their unit.
+    """Numbers of the first rank in it, by the names of their metrics, which end in their unit.
 
-    Collectives are of one iteration, sends and receives among them; optimizers keep their bytes beside the parameters.
+    Collectives are of one iteration, sends and receives included; optimizers hold their bytes besides the parameters.
     """
     rank = ranks_of(fingerprint)[0]
     rows = of_rank(fingerprint.collectives, rank) or []
@@ -261,7 +259,8 @@ def structure_of(fingerprint: Fingerprint) -> dict[str, int]:
 
 
 def structure_metrics(fingerprints: Mapping[str, Fingerprint]) -> list[Sample]:
-    """A metric of each number, ``parameter_bytes[of=step_time]``; but for collectives those of 0 are left out."""
+    """Make a metric of each number, ``parameter_bytes[of=step_time]``; numbers of 0 but for collectives are left
+    out."""
     return [
         Sample(name=name, unit=unit_of(name), better="exact", value=value, at={"of": key})
         for key, fingerprint in fingerprints.items()
@@ -281,7 +280,7 @@ def fingerprints_of(launches: Sequence[LaunchRecord]) -> dict[str, Fingerprint]:
 
 
 def compared_fingerprints(result: CaseResult) -> tuple[dict[str, Fingerprint], dict[str, Fingerprint]]:
-    """Of this run and of what it was compared with, by the loops that both describe."""
+    """Fingerprints of this run and of the other side, by the loops that both describe."""
     now, then = fingerprints_of(result.launches), result.reference.fingerprints
     then = then or fingerprints_of(result.reference.launches)
     both = [loop for loop in now if loop in then and not (now[loop].missing or then[loop].missing)]
@@ -289,7 +288,7 @@ def compared_fingerprints(result: CaseResult) -> tuple[dict[str, Fingerprint], d
 
 
 def communication_texts(result: CaseResult) -> tuple[str, str]:
-    """What an iteration sends in this run and in the baseline, of the first loop that differs; empty: nobody knows."""
+    """What an iteration sends in this run and in the baseline, for the first loop that differs; or "" if unknown."""
     now, then = compared_fingerprints(result)
     changed = next((loop for loop in now if differences(then[loop], now[loop])), None)
     loop = next(iter(now), None) if changed is None else changed
@@ -306,7 +305,7 @@ def _calls(fingerprint: Fingerprint) -> str:
 
 
 def unit_of(name: str) -> str:
-    """The unit of such a number."""
+    """Unit of one of these numbers."""
     return "B" if name.endswith("_bytes") else ""
 
 
@@ -318,7 +317,7 @@ _MOST_LINES = 3
 
 
 def added_at(stored: Fingerprint, current: Fingerprint, lines: Sequence[str]) -> list[str]:
-    """The lines that called what rank 0 did not send at the baseline."""
+    """Lines of code that called what rank 0 did not send at the baseline."""
     then, now = (
         [replace(c, how=None) for c in _one_by_one(of_rank(f.collectives, 0) or [])] for f in (stored, current)
     )
@@ -330,7 +329,7 @@ def added_at(stored: Fingerprint, current: Fingerprint, lines: Sequence[str]) ->
 
 
 def changes(before: Sequence[Collective], after: Sequence[Collective]) -> list[str]:
-    """How one sequence differs from another, one sentence each. Of what only one holds nothing is said."""
+    """How one sequence differs from another, one sentence each. Parts that only one sequence records are ignored."""
     before, after = alike_told(before, after)
     gone, come = count(before), count(after)
     common = gone & come
@@ -358,21 +357,21 @@ def changes(before: Sequence[Collective], after: Sequence[Collective]) -> list[s
 def alike_told(
     before: Sequence[Collective], after: Sequence[Collective]
 ) -> tuple[Sequence[Collective], Sequence[Collective]]:
-    """Both without reductions, roots and partners where one of them does not hold these."""
+    """Both without reductions, roots and partners if one of them does not record these."""
     if all(c.how is not None for c in (*before, *after)):
         return before, after
     return [replace(c, how=None) for c in before], [replace(c, how=None) for c in after]
 
 
 def sent_text(collectives: Sequence[Collective]) -> str:
-    """``1 all_reduce of 4 KiB float32 and 2 barrier``."""
+    """Collectives in words: ``1 all_reduce of 4 KiB float32 and 2 barrier``."""
     families = _families(count(alike_told(collectives, [])[0]))
     words = [f"{_tell(f, op)}{_where(group)}" for (op, group), f in families.items()]
     return " and ".join(words) or "nothing"
 
 
 def _changes_of_groups(gone: Counter[Group], added: Counter[Group]) -> Iterator[str]:
-    """What became of process groups; one of the same name is the same group with other ranks."""
+    """Sentences on process groups; one of the same name is the same group with other ranks."""
     for name in sorted({name for name, *_ in gone} & {name for name, *_ in added}):
         [old, *more], [new, *others] = ([group for group in side if group[0] == name] for side in (gone, added))
         if not more and not others and gone.pop(old) == added.pop(new):
@@ -412,7 +411,7 @@ def _families(counts: Mapping[Collective, int]) -> dict[tuple[str, str], dict[Co
 
 
 def count(collectives: Iterable[Collective]) -> Counter[Collective]:
-    """Collective (counted once) -> how often it occurs, wherever."""
+    """Count each collective, wherever it occurs."""
     counts: Counter[Collective] = Counter()
     for c in collectives:
         counts[replace(c, count=1)] += c.count
@@ -422,7 +421,7 @@ def count(collectives: Iterable[Collective]) -> Counter[Collective]:
 def _tell(
     counts: Mapping[Collective, int], op: str = "", *, dtype: bool = True, how: bool = False, is_rounded: bool = True
 ) -> str:
-    """``214 all_reduce of 4 KiB to 100 KiB float32 (sum)``."""
+    """Describe collectives: ``214 all_reduce of 4 KiB to 100 KiB float32 (sum)``."""
     size = format_bytes if is_rounded else "{:,} B".format
     sizes = sorted({c.message_bytes for c in counts if c.dtype != PICKLE})
     words = [str(sum(counts.values())), *([op] if op else [])]
@@ -444,13 +443,13 @@ def _one_by_one(collectives: Iterable[Collective]) -> Iterator[Collective]:
 
 
 CONFIRMING_LAUNCHES = 3
-"""So many launches have to show one difference of courses: what depends on time differs between them."""
+"""Launches that must show one difference of courses: what depends on time differs between launches."""
 
 
 def common_course(courses: Sequence[Course]) -> Course | None:
-    """What all of them have; None where that is nothing certain.
+    """The common part of some courses, or None if nothing is certain.
 
-    Those of launches with other numbers of steps agree as far as all of them went.
+    Launches with different numbers of steps agree if their common steps do.
     """
     if all(course == courses[0] for course in courses):
         return courses[0]
@@ -509,7 +508,6 @@ def _kind_changes(
 
 
 def _attributed(lines: Sequence[str], kind: StepKind, course: Course, general: Sequence[str]) -> Iterator[str]:
-    """Sentences with the steps they are about; those that are said of every step are not said again."""
     yield from (f"{_when(kind, course)}: {line}" for line in lines if line not in general)
 
 
@@ -519,7 +517,6 @@ def _changes_of(
     after: Sequence[Collective] | None,
     number_after: int | None = None,
 ) -> list[str]:
-    """What differs, in numbers alone where one of the two is not described."""
     if before is not None and after is not None:
         return changes(before, after)
     then = number_before if number_before is not None else sum(row.count for row in before or ())
@@ -548,7 +545,6 @@ def _ordinal(number: int) -> str:
 def _totals_changed(
     stored: Course, current: Course, ordinary: tuple[Sequence[Collective], Sequence[Collective]]
 ) -> Iterator[str]:
-    """Numbers and bytes of the whole run, by operation, dtype and group."""
     old, new = (_totals(course, rows) for course, rows in zip((stored, current), ordinary, strict=True))
     if old is None or new is None:
         return
@@ -561,7 +557,7 @@ def _totals_changed(
 
 
 def _totals(course: Course, ordinary: Iterable[Collective]) -> dict[tuple[str, str, str], tuple[int, int]] | None:
-    """Family -> how many and how many bytes of a rank; None where not every kind is described."""
+    """Family -> number and bytes of a rank over all steps; None if a kind is not described."""
     numbers: Counter[tuple[str, str, str]] = Counter()
     sizes: Counter[tuple[str, str, str]] = Counter()
     rest = course.steps - sum(kind.steps for kind in course.others if kind.first)
@@ -580,12 +576,12 @@ def _amount(amount: tuple[int, int]) -> str:
 
 
 def _last_comparable(shortest: Course) -> int:
-    """The last step of the shorter course that is one in the longer, too: a script's last has its end in it."""
+    """The last step of the shorter course that is comparable: a script's last step includes its end."""
     return shortest.steps - shortest.is_whole
 
 
 def _uncertain(course: Course, steps: int) -> list[StepKind]:
-    """The kinds of which it is not known how many of the first steps are such."""
+    """Kinds for which it is unknown how many of the first steps belong to them."""
     return [kind for kind in course.others if kind.last > steps >= kind.first and kind.steps > 1 and not kind.every]
 
 

@@ -1,7 +1,7 @@
-"""What is said besides verdicts: what may explain a regression of a case, and what a run says of itself. Pure.
+"""Findings besides verdicts: likely causes of a case's regression, and remarks about a run. Pure.
 
-Each is a finding in a sentence or two, which is never judged. A new cause is a row of :data:`CAUSES`, a new remark one
-of :data:`RUN_REMARKS`, with a code in ``records/reasons.py``.
+Each is a sentence or two, and is never judged. A new cause is a row of :data:`CAUSES`, a new remark one of
+:data:`RUN_REMARKS`, with a code in ``records/reasons.py``.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ from pytest_distbench.units import (
     is_size,
 )
 
-_LATE_SHARE = 0.1  # a rank that comes later than the others by this share of the iteration holds them up
+_LATE_SHARE = 0.1  # a rank that comes later than the others by this share of the iteration delays them
 _LATE_LAUNCHES = 0.8  # ... in this share of the launches: in one of them anything may have happened.
 _SLOWEST_ITERATIONS, _SLOWEST_LAUNCHES = 0.9, 0.7
-"""A rank whose clock is the slowest in this share of the iterations, in more than this share of the launches."""
+"""A rank is slow if it is the slowest in this share of the iterations, in more than this share of the launches."""
 _PHASE_CHANGE = 0.1
 _MOST_PHASES = 4
 _COMPUTES, _WAITS = 0.7, 0.3
-"""Shares of the added time that were spent computing: from the first it is work, below the second it is waiting."""
+"""Shares of the added time that were spent computing: above the first it is work, below the second it is waiting."""
 _GROWN, _GROWN_AMONG_OTHERS = 2.0, 1.25
-"""CPU time that has grown so many times was spent computing, however long ranks waited besides: where other processes
-want the CPUs, what was added waits for them as well."""
+"""CPU time that has grown by this factor was spent computing, however long ranks waited besides: if other processes
+want the CPUs, the added work waits for them as well."""
 _EXPOSED = 0.5
-"""In this share of the iterations the device had to wait for the host: else the host's time is no part of the clock."""
+"""Share of the iterations in which the device waited for the host: below it, the host's time is no part of the
+timing."""
 _AHEAD = 0.5
 """A host that is ahead of its device by this share of a step may have to wait until there is room on the queue."""
 MOST_DIFFERENCES = 8
@@ -56,7 +57,7 @@ _MOST_UNUSED = 20
 
 
 def find_causes(result: CaseResult) -> list[Finding]:
-    """What stands out, the most telling first: in the order of their codes."""
+    """Likely causes of a regression, the most likely first: in the order of their codes."""
     found = [cause for find in CAUSES.values() for cause in find(result)]
     return sorted(found, key=lambda cause: list(REMARKS).index(cause.code))
 
@@ -68,7 +69,7 @@ def regressions(result: CaseResult) -> list[Finding]:
 
 
 def communication(result: CaseResult) -> Iterator[Finding]:
-    """What an iteration does changed, with or without a metric that regressed besides."""
+    """Communication that changed, with or without a metric that regressed besides."""
     is_slower = bool(regressions(result))
     for verdict in result.verdicts:
         if verdict.code == "communication":
@@ -82,13 +83,13 @@ def communication(result: CaseResult) -> Iterator[Finding]:
 
 
 def name_of_rank(rank: int, result: CaseResult) -> str:
-    """The rank, with its host where there are several."""
+    """The rank, with its host if there are several."""
     hosts = hosts_of(result)
     return f"rank {rank} ({hosts[rank]})" if hosts else f"rank {rank}"
 
 
 def hosts_of(result: CaseResult) -> list[str]:
-    """The host of each rank; empty: all are on this one."""
+    """The host of each rank, or empty if all are on this one."""
     return next((launch.hosts for launch in reversed(result.launches) if launch.hosts), [])
 
 
@@ -103,7 +104,7 @@ def phases(result: CaseResult) -> Iterator[Finding]:
 
 
 def cpu_time(result: CaseResult) -> Iterator[Finding]:
-    """Whether the added time was spent computing. CPU time is summed over ranks, the clock is the slowest rank's.
+    """Whether the added time was spent computing. CPU time is summed over ranks, the timing is the slowest rank's.
 
     Ranks that wait for their CPUs, because other processes compute on them, compute no more than before.
     """
@@ -140,9 +141,9 @@ def cpu_time(result: CaseResult) -> Iterator[Finding]:
 
 
 def host_time(result: CaseResult) -> Iterator[Finding]:
-    """On a GPU: who added the time, the device or the host.
+    """Whether the device or the host of a GPU added the time.
 
-    The CPU time of a GPU's rank says nothing of it: a host that waits for an event spins.
+    The CPU time of a GPU's rank does not show it: a host that waits for an event spins.
     """
     world_size = result.case.world_size
     if result.case.device != "cuda":
@@ -178,7 +179,7 @@ def _added_s(verdict: Finding) -> float | None:
 
 
 def late_rank(result: CaseResult) -> Iterator[Finding]:
-    """The rank that came late to the collectives, or else the one whose clock was the slowest."""
+    """The rank that came late to the collectives, or else the one that was slowest in most iterations."""
     failed = regressions(result)
     for verdict in failed:
         iteration_s = _iteration_s(result, verdict)
@@ -210,7 +211,7 @@ def late_rank(result: CaseResult) -> Iterator[Finding]:
 
 
 def _iteration_s(result: CaseResult, verdict: Finding) -> float | None:
-    """Seconds of an iteration; of the whole time of a script, of one of its steps. None where that is not known."""
+    """Seconds of an iteration; for the whole time of a script, of one of its steps. None if unknown."""
     if verdict.current is None or verdict.unit != "s":
         return None
     if verdict.name != WALL_TIME:
@@ -227,7 +228,7 @@ def _latest(late_s: Sequence[float], margin_s: float) -> int | None:
 
 
 def clocks(result: CaseResult) -> Iterator[Finding]:
-    """The clocks of the GPUs, whether they moved or not, and the CPU that enqueues: they tell machine from code."""
+    """Clocks of the GPUs, changed or not, and the host's CPU: they distinguish machine and code."""
     then, now = result.reference.gpu_norm, norm_of(result.launches)
     if then is None or now is None or now.sm_mhz is None or then.sm_mhz is None:
         return
@@ -242,9 +243,9 @@ def clocks(result: CaseResult) -> Iterator[Finding]:
 
 
 def algorithm(result: CaseResult) -> Iterator[Finding]:
-    """NCCL sums in an order of its own choice, by message size, topology and version, unless it is told which.
+    """NCCL sums in an order of its own choice, by message size, topology and version, unless NCCL_ALGO is set.
 
-    Of two ranks there is one order, and both sides of a pair have what this run has.
+    Two ranks have one order only, and both sides of a pair have what this run has.
     """
     if result.case.device == "cpu" or result.case.world_size < 3 or "NCCL_ALGO" in result.environment.variables:
         return
@@ -275,17 +276,17 @@ CAUSES: Table[str, Callable[[CaseResult], Iterable[Finding]]] = Table(
         "algorithm": algorithm,
     },
 )
-"""What looks for causes of one kind."""
+"""Functions that find causes, by kind."""
 
 
 _NUMBER = re.compile(r"[+-]?[\d.,]+ %")
 _MOST_NAMES = 10
 
-FEWEST_CASES = 4  # fewer that move the same way may do so by chance, or by one change in what they share
+FEWEST_CASES = 4  # fewer that change the same way may do so by chance, or by one change in what they share
 
-LEAST_MOVEMENT = math.log(1.05)  # the median case has moved by more than this, as a logarithm
+LEAST_MOVEMENT = math.log(1.05)  # the median case has changed by more than this, as a logarithm
 
-EVEN = 0.5  # each case has moved by this share of the median one's movement at least
+EVEN = 0.5  # each case has changed by at least this share of the median one's change
 
 
 def _compared(results: Sequence[CaseResult]) -> list[CaseResult]:
@@ -313,9 +314,9 @@ def injected(results: Sequence[CaseResult]) -> Iterator[Finding]:
 
 
 def sensitivity(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """The slowdown that would not have been detected in the timings that were decided: the median one and the worst.
+    """Smallest slowdown that the timings would detect: the median one and the worst.
 
-    One below the threshold passes, however quiet the timing is.
+    A slowdown below the threshold passes, however quiet the timing is.
     """
     found = [
         (max(v.mde, v.threshold or 0.0), r, v)
@@ -348,7 +349,8 @@ def _is_timing(verdict: Finding) -> bool:
 
 
 def moved_together(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """All cases with clocks moved the same way against stored baselines: each by the median of its clocks and rates."""
+    """All cases with timings changed the same way against stored baselines: each by the median of its timings and
+    rates."""
     found = []
     for result in _compared(results):
         moved = [
@@ -372,11 +374,11 @@ def moved_together(results: Sequence[CaseResult]) -> Iterator[Finding]:
 
 
 def out_of_reach(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """The metrics that passed and could not have failed.
+    """Metrics that passed and could not have failed.
 
-    Of a noisy one that is so where its rule sees no doubling (of timings tells :func:`sensitivity`); of one that is
-    equal or not, where the software is another one; of one that is judged over seeds, where besides there is one seed,
-    and no curve says that it is the baseline's training. A bound can fail all the same.
+    A noisy one, if its rule could miss a doubling (:func:`sensitivity` covers timings); an exact one, if the software
+    is another; one that is judged over seeds, if besides there is one seed, and no curve confirms the baseline's
+    training. A bound can fail all the same.
     """
     found: list[tuple[str, str]] = []
     for result in _compared(results):
@@ -426,7 +428,7 @@ def not_evaluated(results: Sequence[CaseResult]) -> Iterator[Finding]:
 
 
 def unlinked(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """What a recording read and git ignores, so that no A/B with its commit can run."""
+    """Files that a recording read and git ignores, so that no A/B with its commit can run."""
     found = {name: r.case.title for r in results for launch in r.launches for name in launch.unlinked}
     if found:
         who = and_more(list(dict.fromkeys(found.values())))
@@ -469,9 +471,9 @@ def flaky(results: Sequence[CaseResult]) -> Iterator[Finding]:
 
 
 def needless(results: Sequence[CaseResult]) -> list[Finding]:
-    """Cases that are expected to fail, and of which every number is seen to be no worse.
+    """Cases that are expected to fail, although every number is known to be no worse.
 
-    Other digits of a training are not seen to be harmless.
+    Other digits of a training are not known to be harmless.
     """
     found = []
     for r in _compared(results):
@@ -505,7 +507,7 @@ def not_recorded(results: Sequence[CaseResult]) -> Iterator[Finding]:
 
 
 def without_weights(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """Trainings by a command or in an elastic job, which do not say what they leave behind; once for all cases."""
+    """Trainings by a command or in an elastic job, whose results are not recorded; one line for all cases."""
     found = [
         r.case.title
         for r in results
@@ -518,7 +520,7 @@ def without_weights(results: Sequence[CaseResult]) -> Iterator[Finding]:
 
 
 def unseen(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """Bodies that communicate in loops of their own, which no fingerprint describes; once for all cases."""
+    """Bodies that communicate in loops of their own, which no fingerprint describes; one line for all cases."""
     judged = (r for r in results if r.verdicts or r.update)
     if found := [r.case.title for r in judged if any(run.unseen_collectives for run in r.launches)]:
         how = 'for step in rank.timed("step", iterations=N), or rank.goal'
@@ -527,10 +529,10 @@ def unseen(results: Sequence[CaseResult]) -> Iterator[Finding]:
 
 
 def unjudged_learning(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """Trainings of which nothing that they learn is judged, such as a loss; once for those that have no baseline yet.
+    """Trainings of which no learned number, such as a loss, is judged; those without a baseline yet have a line apart.
 
-    One trains whose optimizer steps in the iteration, or the training step, that the fingerprint describes. On the
-    backend ``fake`` no loss means anything.
+    A training is a case whose optimizer steps in the iteration, or the training step, that the fingerprint describes.
+    On the backend ``fake`` no loss means anything.
     """
     found = []
     for result in results:  # by its kind, or by what its name says, a number may be what a training learns
@@ -563,7 +565,7 @@ def _steps(result: CaseResult) -> list[str]:
 
 
 def of_the_judge(name: str, not_used: Sequence[str], *, has_failed: bool) -> Finding:
-    """What of a change was not used, because its base judged it: no file, or these."""
+    """Files of a change that were not used, because its base judged it; there may be none."""
     if not not_used:
         return Finding(
             code="judged-by-base",
@@ -595,7 +597,7 @@ RUN_REMARKS: tuple[Callable[[Sequence[CaseResult]], Iterable[Finding]], ...] = (
     unseen,
     unjudged_learning,
 )
-"""What looks for remarks on a run, in the order in which reports have them."""
+"""Functions that find remarks on a run, in the order in which reports have them."""
 
 
 def remarks(results: Sequence[CaseResult]) -> list[Finding]:
