@@ -1,6 +1,6 @@
-"""Changes of the store: what differs between two versions of it, folders or git revisions, and what a run proposes.
+"""Changes of baselines: the difference between two versions, folders or git revisions, and what a run proposes.
 
-New fields of an entry need no change here.
+New fields of a baseline need no change here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LONGEST_VALUE = 60
 
 
 def worse_by(change: Finding) -> float:
-    """How much worse a number became, as a logarithm: negative is better. Infinite where a ratio does not say it."""
+    """Logarithm by which a number became worse, negative if better; infinite without a ratio."""
     if change.baseline == change.current:
         return 0.0
     kind = METRIC_KINDS[change.better]
@@ -53,7 +53,7 @@ def worse_by(change: Finding) -> float:
 class EntryChange(Record, frozen=True, kw_only=True):
     name: EntryName
     kind: Literal["new", "removed", "changed"]
-    metrics: list[Finding]  # the medians of those whose launches differ; of exact numbers, those whose values do
+    metrics: list[Finding]  # medians of those whose launches differ; of exact numbers, those whose values do
     notes: list[str]  # every other field that differs: ``software.torch 2.12.0 -> 2.13.0``
 
 
@@ -85,7 +85,6 @@ def entry_change(name: EntryName, old: BaselineEntry | None, new: BaselineEntry 
 
 
 def _what_counts(metric: Sequence[Sample]) -> object:
-    """What must be equal: of exact numbers it does not matter how often they were seen."""
     values = [m.value for m in metric]
     return set(values) if metric and METRIC_KINDS[metric[0].better].is_exact else values
 
@@ -101,7 +100,7 @@ def _notes(old: BaselineEntry, new: BaselineEntry) -> Iterator[str]:
 
 
 def _columns(metric: Sequence[Sample]) -> dict[str, Any]:
-    """The fields of samples and of their spreads but for the values: one value where all launches have the same."""
+    """Fields of samples and of their spreads without the values: one value if all launches have the same."""
     rows = [
         {field: getattr(sample, field) for field in Sample.__struct_fields__ if field not in ("value", "spread")}
         | msgspec.to_builtins(sample.spread or {})
@@ -146,7 +145,7 @@ class FolderVersion:
 
 
 class RevisionVersion:
-    """The store at a git revision. One ``git cat-file`` serves all of its files."""
+    """Baselines at a git revision. One ``git cat-file`` serves all of its files."""
 
     def __init__(self, folder: Path, revision: str) -> None:
         self._folder = folder
@@ -193,11 +192,11 @@ class RevisionVersion:
         return done.stdout.removesuffix("\n") if done.returncode == 0 else None
 
 
-Version = FolderVersion | RevisionVersion  # files of a store at one point in time, by path below it
+Version = FolderVersion | RevisionVersion  # baseline files at one point in time, by path below their directory
 
 
 def changes_between(old: Version, new: Version, choice: Choice, *, platform: str = "") -> tuple[list[EntryChange], int]:
-    """What differs between two versions, and how many entries are the same in both."""
+    """What differs between two versions, and the number of baselines that are the same in both."""
     before, after = old.paths(), new.paths()
     changes, unchanged = [], 0
     for path in sorted(before | after):
@@ -223,11 +222,11 @@ def _parse(data: bytes | None, path: str) -> BaselineFile | None:
 
 
 class NotABaseline(DistbenchError):
-    """These numbers must not be stored; the text says why and what to do."""
+    """Numbers that must not be stored; the text says why and what to do."""
 
 
 def why_test_did_not_pass(results: Iterable[CaseResult]) -> dict[str, str]:
-    """Node id -> why no number of this test may be stored, of the tests that failed by more than their verdicts.
+    """Node id -> why no number of this test may be stored, for tests that failed by more than their verdicts.
 
     An update writes nothing of such a test either. A test that failed because a case regressed is what is accepted.
     """
@@ -251,11 +250,14 @@ def _why_it_did_not_pass(cases: Sequence[CaseResult]) -> str:
 def propose_entry(
     result: CaseResult, stored: BaselineEntry | None, *, mode: str, force: bool, did_not_pass: str = ""
 ) -> BaselineEntry | None:
-    """The entry that takes the place of ``stored``; None where the mode does not want this case.
+    """The baseline that replaces ``stored``, or None if the mode does not want this case.
 
-    A run adds launches only for the metrics that are open, so of one case some metrics have five values and others
-    one. Metrics that did not change keep what is stored, unless all are asked for. One that did is refused where it has
-    noise and too few launches to know it; what is exact, or of a seeded training, has none.
+    A run adds launches only for the metrics that are open, so some metrics of a case have five values and others one.
+    Metrics that did not change keep what is stored, unless all are asked for. A changed one with noise is refused if it
+    has too few launches to estimate that; an exact one, or one of a seeded training, has none.
+
+    Raises:
+        NotABaseline: the run's numbers must not be stored.
     """
     _check_origin(result)
     if did_not_pass:
@@ -300,7 +302,6 @@ def propose_entry(
 
 
 def _newer(result: CaseResult, stored: BaselineEntry) -> str:
-    """What was recorded after the baseline that a run has compared with, in a clause; "" if nothing was."""
     then = result.reference.metrics
     if not then and stored.holds_numbers and all(v.kind == "new" for v in result.verdicts if v.is_judged):
         return "its baseline was recorded"
@@ -317,10 +318,10 @@ def _newer(result: CaseResult, stored: BaselineEntry) -> str:
 
 
 def _is_kept(verdict: Finding | None, known: Sequence[Sample], made: Sequence[Sample], *, few: bool) -> bool:
-    """Whether what is stored of a metric stays: it has not changed, or nobody could tell.
+    """Whether what is stored of a metric stays: it has not changed, or nobody knows.
 
-    A number of a training that is not what is stored was not judged for itself where the training's losses changed: it
-    is another one with them.
+    A number of a training that differs was not judged for itself if the training's losses changed: it changed with
+    them.
     """
     if not few or (verdict is not None and _moved_or_new(verdict)):
         return False
@@ -360,9 +361,9 @@ def _checked(
 
 
 def _fewest(made: Sequence[Sample], known: Sequence[Sample]) -> int:
-    """The launches that it takes to know a metric.
+    """Fewest launches that it takes to know a metric.
 
-    A number of a seeded training repeats: one is enough where the stored ones have shown that it does, else two that
+    A number of a seeded training repeats: one is enough if the stored ones have shown that it does, else two that
     agree.
     """
     if METRIC_KINDS[made[0].better].needs_few_launches:
@@ -394,7 +395,7 @@ def _check_origin(result: CaseResult) -> None:
 
 
 def _check_bounds(result: CaseResult, stored: BaselineEntry | None) -> None:
-    """Refuse what is beyond a bound: one that the run knew, or one that was set in the store since."""
+    """Refuse what violates a bound, of the run or set in the baseline file since."""
     asked = [(metric, value, "the baseline file") for metric, value in (stored.bounds if stored else {}).items()]
     try:
         judged = judge_bounds(result.verdicts, result.launches, asked)

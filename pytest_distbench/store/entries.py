@@ -1,9 +1,9 @@
-"""Stored entries: chosen by name, missing a test, moved to another one, or not used by a run.
+"""Stored baselines: chosen by name, missing a test, renamed with it, or not used by a run.
 
 A name is ``path::test[case.backend.launcher]``, a part of it, or a test's node id. A test that gets a parameter,
-another name or another place would lose its baseline in the very commit that makes it slower, so an entry whose test is
-gone fails the run, until it is moved or deleted. ``--distbench-prune`` deletes what a whole, green run did not use: an
-entry counts as unused only if its test was there to use it, or is certainly gone.
+another name or another place would lose its baseline in the very commit that makes it slower, so a baseline whose test
+is gone fails the run, until it is renamed or deleted. ``--distbench-prune`` deletes what a whole, green run did not
+use: a baseline counts as unused only if its test was there to use it, or is certainly gone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LIKE_AN_EXPRESSION = re.compile(r"(?:^|[\s()])(and|or|not)(?:$|[\s()])")
 
 
 def selection(texts: Iterable[str]) -> Choice:
-    """Which entries are chosen: those that any of the texts names; all of them where there is no text.
+    """A choice of baselines: those that any of the texts names, or all if there is no text.
 
     A text without ``::`` is a part of the name, in upper or lower case. One with ``::`` is a whole name, a node id, or
     the beginning of one up to a ``::`` or ``[``: it chooses one test or case, and none whose name merely begins so.
@@ -60,7 +60,7 @@ _SCOPES = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def with_its_work(entry: BaselineEntry, case: Case) -> BaselineEntry:
-    """The entry as one of this case's work, where that is the same but for the names of parameters."""
+    """The baseline with this case's workload, if only names of parameters differ between the two."""
     return replace(entry, workload=case.workload) if _is_same_work(entry, case) else entry
 
 
@@ -74,7 +74,6 @@ def _is_same_work(entry: BaselineEntry, case: Case) -> bool:
 
 
 def _own(params: Mapping[str, Any], others: Mapping[str, Any]) -> list[Any]:
-    """The values that stand under names which the others do not have, and the names whose values are others there."""
     return [
         value if name not in others else (name, value)
         for name, value in params.items()
@@ -83,7 +82,7 @@ def _own(params: Mapping[str, Any], others: Mapping[str, Any]) -> list[Any]:
 
 
 def ranks_in(test_id: str) -> set[str]:
-    """The part of an id, or of a key that begins with one, that the number of its test's ranks is told by: ``ws2``."""
+    """The part of an id, or of a key that begins with one, with the number of its test's ranks: ``ws2``."""
     return set(re.findall(r"(?:^|-)(ws\d+)(?=[-.:]|$)", test_id)[:1])
 
 
@@ -124,14 +123,14 @@ def unused_entries(
     rootpath: Path,
     roots: Sequence[Path],
 ) -> list[EntryName]:
-    """Entries of this platform, and of conditions of this run, that belong to no test of a whole, green run.
+    """Baselines of this platform, and of conditions of this run, that belong to no test of a whole, green run.
 
-    Such an entry's test is one of:
+    The test of such a baseline is one of:
 
     - a file that is gone from the folders this run was given;
     - a function that is gone from a file whose other tests ran;
-    - a function that ran with this id, or with another one of the same ranks (``old-ws2`` beside ``ws2``), without this
-      case. The ranks of a run may be others than those of its test, and say nothing.
+    - a function that ran with this id, or with another one of the same ranks (``old-ws2`` for ``ws2``), without this
+      case. The ranks of a run may differ from those of its test, and decide nothing.
 
     Args:
         reported: test files that had any test, as node ids.
@@ -181,15 +180,15 @@ def missing_entries(
     rootpath: Path,
     is_whole: Callable[[Path], bool],
 ) -> dict[EntryName, str]:
-    """Entries of this platform, and of conditions of this run, whose test is gone from what was collected.
+    """Baselines of this platform, and of conditions of this run, whose test is gone from what was collected.
 
-    That is: its file from a folder, its function from a file, or its id where the test has a new one of the same ranks
-    without a baseline. What a run did not choose is not gone. Each with what a move is told: the test, or with the id.
+    Gone are a file from a folder, a function from a file, or an id if the test has a new one of the same ranks without
+    a baseline. What a run did not choose is not gone. Values are names for ``baseline move``: the test, or with the id.
 
     Args:
         made: test -> ids of all tests that pytest has made, chosen to run or not.
         rootpath: folder that the files of the tests are relative to.
-        is_whole: whether all tests of a file, or of the folder that has it no more, were collected.
+        is_whole: whether all tests of a file, or of the folder that it is gone from, were collected.
     """
     conditions = {_but_for_size(result.case.conditions) for result in results}
     new: dict[str, set[str]] = {}
@@ -225,7 +224,7 @@ def _readable(paths: Iterable[Path]) -> Iterator[BaselineFile]:
 
 
 def moved_entries(files: Iterable[BaselineFile], old: str, new: str) -> Iterator[tuple[BaselineFile, BaselineFile]]:
-    """Each entry of a test, or of one of its ids, and what it is under another name: ``path::test`` or ``...[id]``.
+    """Each baseline of a test, or of one of its ids, and the same under another name: ``path::test`` or ``...[id]``.
 
     Raises:
         ConfigurationError: a name is none of these, or one has an id and the other has none.
