@@ -1,4 +1,4 @@
-"""``distbench baseline``: list, show, update, prune, diff, accept, export and import stored entries."""
+"""``distbench baseline``: list, show, update, prune, move, diff and accept stored baselines."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ _HEADER = ("test", "metric", "old", "new", "change", "launches")
 
 
 def change_lines(changes: Sequence[EntryChange], *, unchanged: int) -> list[str]:
-    """Lines for a terminal. ``unchanged``: entries that are the same on both sides, counted only."""
+    """Lines for a terminal. ``unchanged`` baselines, the same on both sides, are only counted."""
     rows = _rows(changes)
     lines = layout(_HEADER, rows[:MOST_ROWS], left=2) if rows else []
     lines += _left_out(rows, "metrics, less worse than these")
@@ -332,7 +332,7 @@ BASELINE_COMMANDS: Table[str, Subcommand] = Table(
         "accept": Subcommand("record the numbers of a run record (a CI artifact) as baselines", _add_accept, _accept),
     },
 )
-"""By their names, behind ``distbench baseline``."""
+"""Commands by name, after ``distbench baseline``."""
 
 BASELINE = Subcommand(
     "list, compare and change stored baselines", lambda parser: add_commands(parser, BASELINE_COMMANDS)

@@ -25,7 +25,7 @@ COMMANDS: Table[str, Subcommand] = Table(
         "verdict": runs.VERDICT,
     },
 )
-"""By their names. A module that ``-p`` imports may add some."""
+"""Commands by name. A module that ``-p`` imports may add some."""
 
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130

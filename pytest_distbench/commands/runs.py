@@ -1,6 +1,6 @@
 """Commands about a run: what it measured, how it compares with another one, and what it says of a commit.
 
-``distbench compare`` and ``report`` read run records, without a store; ``verdict`` runs pytest, and has the exit code
+``distbench compare`` and ``report`` read run records, without baselines; ``verdict`` runs pytest, and has the exit code
 that ``git bisect run`` wants.
 """
 
@@ -108,7 +108,7 @@ def _compare(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _read_possible(path: Path) -> RunRecord:
-    """A run record, unless it holds what cannot have been measured, and would be judged."""
+    """Read a run record; refuse one with values that cannot have been measured, and would be judged."""
     record = read_run_record(path)
     for result in record.results:
         if why := impossible_value(result.launches):
@@ -249,10 +249,10 @@ def _verdict(options: argparse.Namespace) -> Iterator[str]:
 
 
 def judge(run: RunRecord, *, metric: str, is_exact: bool) -> tuple[int, str]:
-    """The exit code, and why. Only what is known to be worse is bad, and only what would have been seen is good.
+    """The exit code, and why. Bad is only what is known to be worse, good only what was evaluated and is not.
 
     Args:
-        metric: its name, or with its point; empty: every one that is judged.
+        metric: its name, with or without its point; "" for every one that is judged.
     """
     told = [
         (f"{result.nodeid}: {metric_text(verdict)} is {verdict.kind}: {verdict.code}", verdict.row)
