@@ -1,6 +1,6 @@
 """AMD's GPUs, as ROCm's package amdsmi describes them, by the questions that NVML answers.
 
-By the interface of amdsmi 7.0, and what torch reads of it; run with simulated GPUs alone.
+It follows the interface of amdsmi 7.0, and what torch reads of it; it was run with simulated GPUs alone.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class AmdDriver(Driver):
     tool, sets_power = "amd-smi", "set --power-cap"
     may_count_otherwise = False
     variables = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", *Driver.variables
-    """HIP and CUDA count what ROCR leaves. CUDA_VISIBLE_DEVICES is read where HIP_VISIBLE_DEVICES is not set."""
+    """HIP and CUDA count what ROCR leaves. CUDA_VISIBLE_DEVICES is read if HIP_VISIBLE_DEVICES is not set."""
 
     def __init__(self, amdsmi: Any) -> None:
         super().__init__(pynvml)
@@ -88,7 +88,7 @@ class AmdDriver(Driver):
         return self.ask("Get driver", self._handles[0])
 
     def place(self, handle: Any, gpu: Gpu) -> tuple[int, str]:
-        """As HIP counts, where amdsmi tells (ROCm 6.4 and later), else in the order of the bus."""
+        """Number in HIP's order, if amdsmi knows it (ROCm 6.4 and later), and address on the bus."""
         found = self.ask("Get HIP number", handle)
         return (0 if found is None else int(found), gpu.pci)
 
@@ -114,7 +114,11 @@ class AmdDriver(Driver):
 
 @contextlib.contextmanager
 def connect_amd() -> Iterator[AmdDriver]:
-    """The driver, for as long as it is needed. DriverError: no amdsmi, or no driver."""
+    """Connect to the driver for as long as it is needed.
+
+    Raises:
+        DriverError: no amdsmi, or no driver.
+    """
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # where it finds no library it prints that, and raises KeyError
             import amdsmi  # type: ignore[import-not-found]
@@ -133,7 +137,7 @@ def connect_amd() -> Iterator[AmdDriver]:
 
 
 def _capability(target: str) -> tuple[int, int] | None:
-    """``gfx90a`` -> 9.0, ``gfx942`` -> 9.4, as torch says it: the last digit is the stepping."""
+    """Compute capability as torch has it: ``gfx90a`` -> 9.0, ``gfx942`` -> 9.4; the last digit is the stepping."""
     found = _TARGET.fullmatch(target)
     return (int(found[1]), int(found[2], 16)) if found else None
 
@@ -150,7 +154,6 @@ def _memory(smi: Any, handle: Any) -> Any:
 
 
 def _power(smi: Any, handle: Any) -> Any:
-    """Milliwatts; MI300 has the current power, MI200 an average."""
     told = smi.amdsmi_get_power_info(handle)
     watts = [told[name] for name in ("current_socket_power", "average_socket_power") if told[name] != "N/A"]
     return 1000 * watts[0] if watts else None
@@ -213,4 +216,4 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
     "Get HIP number": lambda smi, card: smi.amdsmi_get_gpu_enumeration_info(card)["hip_id"],
     "Get driver": lambda smi, card: smi.amdsmi_get_gpu_driver_info(card)["driver_version"],
 }
-"""By NVML's name without ``nvmlDevice``; those with a space NVML does not have."""
+"""Answers by NVML's name without ``nvmlDevice``; NVML has no question whose name has a space."""

@@ -1,8 +1,8 @@
-"""What a measurement holds of this host: the host itself, its GPUs, and a share of its CPUs.
+"""Locks that a measurement holds on this host: the host itself, its GPUs, and a share of its CPUs.
 
 File locks (flock(2)) hold over pytest-xdist workers, runs and containers with the same lock folder; the kernel frees
-them with their process. Who waits longest is next: in a queue beside each lock file every waiting process holds the
-byte of its number (fcntl(2)).
+them with their process. The process that waits longest is next: in a queue file next to each lock file every waiting
+process holds the byte of its number (fcntl(2)).
 
 Control groups limit CPU time: the cpu controller of cgroups, version 1 or 2 (cgroups(7)), in a group below this
 process's, whose limits stay. Under version 2 it is threaded: a group that holds processes may have no other with a
@@ -38,7 +38,7 @@ _LOOK_S = 2.0  # how often it looks who holds the lock
 _PAUSE_S = 0.05  # between two tries to take it
 _LONGEST_COMMAND = 150
 _OF_XDIST = "exec(eval(sys.stdin.readline()))"
-"""In the command line of a process that pytest-xdist has started: who knows what was typed is its parent."""
+"""Part of the command line of a process that pytest-xdist has started; its parent has the command that was typed."""
 _FLOCK = "hhqqi4x"  # the kernel's record of a lock of bytes: kind, whence, start, length, process
 _LONGEST_NUMBER, _LAST_NUMBER = 19, 10**18
 _OWN, _SHARED = 0o600, 0o666
@@ -46,9 +46,9 @@ _OWN, _SHARED = 0o600, 0o666
 
 @contextlib.contextmanager
 def alone_on_this_host(*, on_wait: Callable[[str], None], waits: bool = True) -> Iterator[bool]:
-    """One measurement at a time per host and user; ``on_wait`` is told who has to end first, at once and every minute.
+    """Hold this host for one measurement of this user; ``on_wait`` gets a sentence on the holder, then one a minute.
 
-    Another worker of the own pytest-xdist run is not told at once. Without waiting: False where others measure.
+    Another worker of the own pytest-xdist run is not reported at once. Yields False without waiting if others measure.
     """
     patience_s = None if waits else 0.0
     with _held(_of_host(), "another measurement on this host", on_wait, mode=_OWN, patience_s=patience_s) as held:
@@ -65,9 +65,9 @@ def beside_others_on_this_host(*, on_wait: Callable[[str], None], waits: bool = 
 
 @contextlib.contextmanager
 def turn_of_a_launch(*, has_timings: bool) -> Iterator[None]:
-    """One launch of a measurement that is alone on this host, or any number of others' without timings.
+    """Hold the host for one launch of a measurement that is alone on it, or for launches of others without timings.
 
-    They take turns, as long as none keeps the other from its turn for more than :data:`TURN_S`.
+    They alternate, and none keeps the other waiting for more than :data:`TURN_S`.
     """
     name, how = f"distbench-{os.getuid()}-launch.lock", fcntl.LOCK_EX if has_timings else fcntl.LOCK_SH
     patience_s = None if has_timings else TURN_S
@@ -89,7 +89,7 @@ def turn_of_a_launch(*, has_timings: bool) -> Iterator[None]:
 def lease(uuids: Sequence[str], *, on_wait: Callable[[str], None]) -> Iterator[None]:
     """Hold GPUs, by UUID, against every other run of any user on this host: all may write to these lock files.
 
-    In sorted order, so that two runs cannot wait for each other.
+    They are locked in sorted order, so that two runs cannot wait for each other.
     """
     with contextlib.ExitStack() as stack:
         for uuid in sorted(set(uuids)):
@@ -99,7 +99,7 @@ def lease(uuids: Sequence[str], *, on_wait: Callable[[str], None]) -> Iterator[N
 
 
 def _holder(path: Path) -> tuple[str, int | None, bool]:
-    """Who holds a lock, its process, and whether it is of one's own pytest-xdist run; None: it cannot be seen."""
+    """Holder of a lock in words, its process id or None, and whether it belongs to the same pytest-xdist run."""
     with contextlib.suppress(OSError, psutil.Error, ValueError, IndexError):
         inode = str(path.stat().st_ino)  # overlayfs and btrfs give stat() another device than /proc/locks has
         for line in Path("/proc/locks").read_text().splitlines():
@@ -161,7 +161,7 @@ def _held(
     how: int = fcntl.LOCK_EX,
     patience_s: float | None = None,
 ) -> Iterator[int | None]:
-    """The descriptor of the locked file; None: it was not free within the seconds that one has patience for."""
+    """The descriptor of the locked file, or None if it was not free within ``patience_s``."""
     path = Path(tempfile.gettempdir()) / name
     try:
         with _queued(path.with_suffix(".queue"), mode) as is_next:
@@ -187,9 +187,9 @@ def _held(
 
 @contextlib.contextmanager
 def _queued(path: Path, mode: int) -> Iterator[Callable[[], bool]]:
-    """A place in a queue, and whether it is the first.
+    """Yield whether its place in a queue is the first.
 
-    The kernel frees it with its process, whose children never have it.
+    The kernel frees the place with its process, whose children never have it.
     """
     descriptor = _open(path, mode)
     try:
@@ -245,10 +245,9 @@ def _of_host() -> str:
 
 PERIOD_US = 5_000
 """Short, to slow iterations and not only pause between them: with 0.3 of a core the fast quarter of steps of 5 ms takes
-16 ms, and 9 ms under the kernel's own 100 ms.
-"""
+16 ms, and 9 ms under the kernel's own 100 ms."""
 LEAST_US = 1_000  # the kernel takes no shorter quota and no shorter period
-_PATIENCE_S = 2.0  # how long processes that were ended may stay in their group
+_PATIENCE_S = 2.0  # time for ended processes to leave their group
 _RETRY_S = 0.01
 _GROUP = re.compile(r"distbench-(\d+)-rank\d+")
 _ADVICE = "run pytest as root, in a privileged container, or below systemd-run --user --scope -p Delegate=yes"
@@ -301,7 +300,7 @@ def find_controller(root: Path = Path("/")) -> Path:
 
 
 def remove(group: Path) -> bool:
-    """Remove a group when its last process has ended; False: it is still there."""
+    """Remove a group when its last process has ended; return False if it is still there."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
