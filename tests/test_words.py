@@ -126,6 +126,13 @@ HANGING = r"(?:Of|By|Where|That|For|In|So|As|From|With)\b"
 
 NAMES = {
     "HostClock": "it is a clock",
+    "entry": "key of a baseline file: `$.entry`",
+    "BaselineEntry": "what stands under that key",
+    "reference": "key of a run record: the other side of a case",
+    "beside": "key of a sample in a run record: text that a script printed with a value",
+    "BodyReference": "a reference to a function, as in Python",
+    "FlightEntry": "torch's word: an entry of its flight recorder",
+    "has_fast_side": "documented argument of MetricKind (docs/dev/extending.md)",
 }
 """Names with such a word in a sense of its own, each with its reason."""
 

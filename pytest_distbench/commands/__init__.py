@@ -13,7 +13,7 @@ from types import FrameType
 from typing import IO, NamedTuple
 
 from pytest_distbench.errors import DistbenchError
-from pytest_distbench.store.baselines import BaselineFile, BaselineStore
+from pytest_distbench.store.baselines import BaselineFile, Baselines
 from pytest_distbench.store.entries import selection
 
 
@@ -91,15 +91,15 @@ def take_pytest_options(parser: argparse.ArgumentParser, usage: str) -> None:
     parser.set_defaults(pytest_arguments=[])
 
 
-def choose_entries(parser: argparse.ArgumentParser, *, default: Path | None = Path("baselines")) -> None:
-    told = f"baseline directory (default: {default or 'that of the run'})"
-    parser.add_argument("--baselines", metavar="DIR", type=Path, default=default, help=told)
+def choose_baselines(parser: argparse.ArgumentParser, *, default: Path | None = Path("baselines")) -> None:
+    text = f"baseline directory (default: {default or 'that of the run'})"
+    parser.add_argument("--baselines", metavar="DIR", type=Path, default=default, help=text)
     parser.add_argument("--platform", metavar="NAME", default="", help="only this platform")
     choose_names(parser, "only baselines with this in their name or node id; several select those that match any")
 
 
-def choose_names(parser: argparse.ArgumentParser, told: str) -> None:
-    parser.add_argument("-k", dest="parts", metavar="PART", action="append", default=[], help=told)
+def choose_names(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("-k", dest="parts", metavar="PART", action="append", default=[], help=text)
 
 
 def folder_of(options: argparse.Namespace) -> Path:
@@ -112,9 +112,9 @@ def folder_of(options: argparse.Namespace) -> Path:
 def read_chosen(options: argparse.Namespace) -> Iterator[BaselineFile]:
     folder = folder_of(options)
     choice = selection(options.parts)
-    platforms = BaselineStore(folder, "").platforms()
+    platforms = Baselines(folder, "").platforms()
     if options.platform and options.platform not in platforms:
         known = ", ".join(platforms) or "none"
         raise DistbenchError(f"no baselines of the platform {options.platform!r} in {folder}; there are {known}")
     for platform in [options.platform] if options.platform else platforms:
-        yield from (file for file in BaselineStore(folder, platform).read_all() if choice(file.name))
+        yield from (file for file in Baselines(folder, platform).read_all() if choice(file.name))

@@ -18,7 +18,7 @@ from pytest_distbench.records.kinds import METRIC_KINDS, Better
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import (
     LINK_PEAK,
-    TOLD,
+    SAID,
     AskedBound,
     Bound,
     Sample,
@@ -53,8 +53,8 @@ def plausible(metric: Sample) -> list[Bound]:
     words = metric.name.lower().replace("_", " ").split()
     if metric.better != "higher" or metric.unit or words[-1:] != ["efficiency"]:
         return []
-    doubt = "more than 100 % efficiency is not possible; does each worker train on a full batch of its own?"
-    return [Bound(side="most", value=_MOST_EFFICIENT, where="distbench.judge(...)", is_default=True, doubt=doubt)]
+    why = "more than 100 % efficiency is not possible; does each worker train on a full batch of its own?"
+    return [Bound(side="most", value=_MOST_EFFICIENT, where="distbench.judge(...)", is_default=True, suspicion=why)]
 
 
 _LOWER = frozenset({"time", "latency", "duration", "delay", "stall", "loss", "error", "perplexity", "memory"})
@@ -65,8 +65,7 @@ _LEARNED = frozenset({
     "loss", "losses", "nll", "entropy", "error", "perplexity", "ppl", "accuracy", "acc", "precision", "recall", "auc",
     "bleu", "rouge", "wer", "score", "reward", "checksum", "digest", "hash", "norm", "weights", "f",
 })  # fmt: skip
-"""Nouns of what a training computes, and of its state. Any other exact number, such as a count of parameters, is
-not."""
+"""Nouns of what a training computes, and of its state. A count of parameters, also exact, is not learned."""
 _QUALIFIERS = frozenset({"top", "k", "mean", "final", "last", "first", "best", "train", "val", "test", "eval"})
 _AFTER_NOUN = re.compile(r"_(?:to|per|at|of|in|on|by|with|over)_.*")
 _WORD = re.compile(r"[a-z]+")
@@ -107,27 +106,26 @@ def judge_bounds(
     launches: Sequence[LaunchRecord],
     asked: Sequence[AskedBound],
     *,
-    references: Sequence[LaunchRecord] = (),
+    baseline: Sequence[LaunchRecord] = (),
 ) -> list[Finding]:
     """Apply bounds to the findings of the comparison with a baseline.
 
     ``asked`` are the bounds of the test and of its baseline file; the launches hold those that came with the numbers.
-    Bounds that were tighter in ``references`` count too. Bounds of unknown metrics are skipped, see
-    :func:`check_measured`.
+    Tighter bounds in ``baseline`` count too. Bounds of unknown metrics are skipped, see :func:`check_measured`.
     """
-    measured, theirs = by_metric(launches), by_metric(references)
+    measured, theirs = by_metric(launches), by_metric(baseline)
     bounds = {key: [*found[0].bounds, *_tighter(theirs.get(key, ()), found[0])] for key, found in measured.items()}
     for one in asked:
         for key, bound in _resolve(one, measured):
             bounds[key] = [b for b in bounds[key] if not (b.is_default and b.side == bound.side)]
             bounds[key].append(bound)
-    told = {f.metric for f in findings}
+    judged = {f.metric for f in findings}
     of_finding: dict[str, dict[str, list[Bound]]] = {}
     for key, found in bounds.items():
-        if found := [bound for bound in found if not bound.doubt]:
-            of_finding.setdefault(key if key in told else measured[key][0].key_over_seeds, {})[key] = found
+        if found := [bound for bound in found if not bound.suspicion]:
+            of_finding.setdefault(key if key in judged else measured[key][0].key_over_seeds, {})[key] = found
     made = [_judge(f, of_finding[f.metric], measured) if f.metric in of_finding else f for f in findings]
-    made = [_judge_doubts(f, bounds.get(f.metric, []), measured) for f in made]
+    made = [_judge_suspicions(f, bounds.get(f.metric, []), measured) for f in made]
     missed = {name: one for one in asked for name in _missed_goals(one[0], measured)}
     for i, finding in enumerate(made):
         if (goal := missed.get(finding.name)) is not None:
@@ -183,10 +181,10 @@ def _judge(finding: Finding, bounds: Mapping[str, Sequence[Bound]], measured: Me
     return _keep(finding, every, is_open=finding.is_open or is_undecided)
 
 
-def _tighter(references: Sequence[Sample], current: Sample) -> list[Bound]:
+def _tighter(baseline: Sequence[Sample], current: Sample) -> list[Bound]:
     """Bounds of the other side that this run has loosened or left out, with a sentence that says so."""
     found = []
-    for bound in (bound for m in references[:1] for bound in m.bounds if m.unit == current.unit):
+    for bound in (bound for m in baseline[:1] for bound in m.bounds if m.unit == current.unit):
         own = [b.value for b in current.bounds if b.side == bound.side and not b.is_default]
         if not bound.is_default and not any(bound.holds(value) for value in own):
             now = f"{_WORDS[bound.side]} {format_quantity(own[0], current.unit)}" if own else "none"
@@ -194,16 +192,16 @@ def _tighter(references: Sequence[Sample], current: Sample) -> list[Bound]:
     return found
 
 
-def _judge_doubts(finding: Finding, bounds: Sequence[Bound], measured: Measured) -> Finding:
+def _judge_suspicions(finding: Finding, bounds: Sequence[Bound], measured: Measured) -> Finding:
     """Call a number invalid that violates a default bound in every launch, which noise alone cannot explain."""
     for bound in bounds:
         values = [m.value for m in measured[finding.metric] if m.value is not None]
-        if not bound.doubt or finding.is_failure or not values or any(map(bound.holds, values)):
+        if not bound.suspicion or finding.is_failure or not values or any(map(bound.holds, values)):
             continue
         if len(values) < FEWEST:
             return replace(finding, is_open=True)
         now = f"{format_quantity(min(values), finding.unit)} or more in each of {len(values)} launches"
-        return replace(finding, code="invalid-value", reason=f"{now}: {bound.doubt}", is_open=False)
+        return replace(finding, code="invalid-value", reason=f"{now}: {bound.suspicion}", is_open=False)
     return finding
 
 
@@ -222,8 +220,8 @@ def _reason(value: float | None, bound: Bound, launches: Sequence[Sample], verdi
     )
     limit = f"{_WORDS[bound.side]} {format_quantity(bound.value, unit)}"
     rate = f", that is {bound.rate}" if bound.rate else ""
-    told = f": {measurement.facts[TOLD]}" if TOLD in measurement.facts else ""
-    return f"{now}{which}, bound: {limit}{rate} ({bound.where}){told}"
+    explanation = f": {measurement.facts[SAID]}" if SAID in measurement.facts else ""
+    return f"{now}{which}, bound: {limit}{rate} ({bound.where}){explanation}"
 
 
 def _resolve(asked: AskedBound, measured: Measured) -> list[tuple[str, Bound]]:
@@ -246,9 +244,9 @@ def _resolve(asked: AskedBound, measured: Measured) -> list[tuple[str, Bound]]:
             if rate:  # a rate of at least so much is a time of at most so much
                 if not value > 0:
                     raise ConfigurationError(f"{name}: a rate is above 0, found {written!r}")
-                told = f"{metric_name(metric)} {_SIGNS[side]} {format_quantity(value, rate[1])}"
+                text = f"{metric_name(metric)} {_SIGNS[side]} {format_quantity(value, rate[1])}"
                 time_side: Side = "most" if side == "least" else "least"
-                found.append((key, Bound(side=time_side, value=rate[0] / value, where=where, rate=told)))
+                found.append((key, Bound(side=time_side, value=rate[0] / value, where=where, rate=text)))
             else:
                 found.append((key, Bound(side=side, value=value, where=where)))
     return found

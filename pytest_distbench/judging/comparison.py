@@ -50,10 +50,10 @@ from pytest_distbench.judging.terms import (
     why_nothing_was_timed,
 )
 from pytest_distbench.judging.thresholds import (
-    BEYOND_DOUBT,
     CAUTION,
     CONFIDENCE,
     CONFIRMING_PAIRS,
+    LEAST_BY_STORED,
     LEAST_OF_ALL,
     LOAD_ERRORS,
     LOAD_SHARE,
@@ -249,8 +249,7 @@ class Comparison(Compared):
         return change - min(max(0.0, stretched), max(0.0, LOAD_SHARE * change))
 
     def is_clear(self, direction: float) -> bool:
-        """Whether it is worse (1) or better (-1) by more than the threshold, and nothing but the code can be the
-        reason."""
+        """Whether it is worse (1) or better (-1) by more than the threshold, and only the code can be the reason."""
         if self.is_paired:
             return direction * self.difference.worse_by > self.difference.limit
         old, new = self.logs
@@ -271,7 +270,7 @@ class Comparison(Compared):
         return -found.limit <= found.worse_by <= near
 
     def of_all(self, of: Whole) -> Comparison | None:
-        """The comparison by all iterations, or None if a side lacks them; stored launches need :data:`BEYOND_DOUBT`."""
+        """The comparison by all iterations, from :data:`LEAST_BY_STORED` on if stored; None if a side lacks them."""
         candidate = [m for m in self.candidate if m.value is not None]
         if self.ab and self.statistic is None:
             sides = [[by_all_iterations(m, of) for m in side] for side in (candidate, self.baseline, self.control)]
@@ -291,7 +290,7 @@ class Comparison(Compared):
         both = both_by_all_iterations(self.baseline, candidate, of)
         if self.is_paired or both is None:
             return None
-        under = dataclasses.replace(self.under, tolerance=max(self.under.tolerance, BEYOND_DOUBT), noise_floor=0.0)
+        under = dataclasses.replace(self.under, tolerance=max(self.under.tolerance, LEAST_BY_STORED), noise_floor=0.0)
         return dataclasses.replace(self, baseline=both[0], candidate=both[1], under=under)
 
     @property
@@ -322,8 +321,8 @@ class Comparison(Compared):
         if self.ab and row.is_comparable and row.verdict not in ("new", "missing"):
             change = f"{self.ab}: {format_change(self.ratio or 1.0)} over {len(now)} pairs"
             itself = statistics.fmean(self.null) if self.null else None
-            told = change if itself is None else f"{change}; A/A noise {format_change(math.exp(itself))}"
-            reason = f"{told}; {reason}" if row.verdict == "inconclusive" and code != "launches-used-up" else told
+            text = change if itself is None else f"{change}; A/A noise {format_change(math.exp(itself))}"
+            reason = f"{text}; {reason}" if row.verdict == "inconclusive" and code != "launches-used-up" else text
             if itself is not None:
                 facts["noise_floor"] = math.exp(itself) - 1
                 if row.verdict == "regressed" and self.is_vetoed:
@@ -402,15 +401,14 @@ def exactly(c: Comparison) -> Finding:
     if len(new) > 1:
         return c.finding("unstable-number", f"differs between launches of this run: {now}")
     if not c.under.same_software:
-        told = f"{then} -> {now}, and the software versions differ"
-        told = told if c.is_paired else "the number changed, and so did the software versions"
-        return c.finding("other-software", told, threshold=0.0)
+        text = f"{then} -> {now}, and the software versions differ"
+        text = text if c.is_paired else "the number changed, and so did the software versions"
+        return c.finding("other-software", text, threshold=0.0)
     return c.finding("exact-number", f"exact: {where or f'{then} -> {now}'}", threshold=0.0)
 
 
 def first_difference(stored: Sequence[float], current: Sequence[Sample]) -> str:
-    """Where a series first differs from the stored one, or "" if none is stored, or none differs. A longer one
-    differs."""
+    """First difference of a series from the stored one, or "" if none differs, or none is stored."""
     for series in (m.values for m in current if stored):
         at = next((i for i, (then, now) in enumerate(zip(stored, series, strict=False)) if then != now), len(stored))
         if at < len(stored):
@@ -513,12 +511,12 @@ def by_order(c: Comparison) -> Finding | None:
         largest = max(map(abs, (*old, *new)))  # scaled by it no square overflows
         then, now = [v / largest for v in old], [v / largest for v in new]
         if abs(statistics.fmean(now) - statistics.fmean(then)) > noise_of_means(then, now, c.under):
-            told = f"{format_values(old, unit)} -> {format_values(new, unit)} in every launch"
+            text = f"{format_values(old, unit)} -> {format_values(new, unit)} in every launch"
             if direction > 0:
                 code, excuse = c.under.excuse(unit, 0.0)
-                return c.finding(code or "all-launches-worse", excuse or told)
+                return c.finding(code or "all-launches-worse", excuse or text)
             why = why_impossible(min(new), unit)
-            return c.finding("invalid-value", why) if why else _better(c, c.finding, told)
+            return c.finding("invalid-value", why) if why else _better(c, c.finding, text)
     if direction and not c.is_last:
         return c.finding("launches-used-up", MORE_LAUNCHES, is_open=True)
     reason = "a value is zero or negative, so there is no ratio, and the launches are not clearly ordered"
@@ -561,11 +559,11 @@ def _slower_in(c: Comparison, of: Whole) -> Finding | None:
         return None if c.is_last else c.noisy("launches-used-up", MORE_LAUNCHES, is_open=True)
     worse_by = of_all.difference.worse_by
     mean = "geometric mean of all iterations" if of is whole else "mean of the iterations"
-    told = f"{format_change(math.exp(c.sign * worse_by))} by the {mean}{pattern(c.candidate[-1])}"
+    text = f"{format_change(math.exp(c.sign * worse_by))} by the {mean}{pattern(c.candidate[-1])}"
     code, excuse = c.under.excuse(c.metric.unit, worse_by)
     threshold = math.expm1(min(of_all.difference.limit, LARGEST_EXPONENT))
     shown: Shown = _STATISTICS[of][0], of_all.new, of_all.old
-    return c.finding(code or "beyond-threshold", excuse or told, threshold=threshold, shown=shown)
+    return c.finding(code or "beyond-threshold", excuse or text, threshold=threshold, shown=shown)
 
 
 _STATISTICS: dict[Whole, tuple[Statistic, Statistic]] = {
@@ -610,33 +608,32 @@ def much_better(c: Comparison) -> Finding | None:
     return _better(c, c.noisy) if worse_pairs(*c.logs, -c.sign) == 1.0 else None
 
 
-def _better(c: Comparison, say: Callable[[ReasonCode, str], Finding], told: str = "") -> Finding:
+def _better(c: Comparison, say: Callable[[ReasonCode, str], Finding], text: str = "") -> Finding:
     why = more_than_stored(c.baseline, c.candidate)
-    return say("other-definition" if why else "better", why or told)
+    return say("other-definition" if why else "better", why or text)
 
 
-def moved_with_neighbours(c: Comparison) -> Finding | None:
+def changed_with_neighbours(c: Comparison) -> Finding | None:
     """Changed as part of a run whose every size changed by more than its tolerance; the shortest such run counts."""
     for run, found, sizes in c.neighbours:
         direction = -1.0 if found.kind == "improved" else 1.0
-        have_moved = all(direction * one.change > math.log1p(one.under.tolerance) for one in sizes)
-        if found.kind not in ("regressed", "improved") or not have_moved:
+        have_changed = all(direction * one.change > math.log1p(one.under.tolerance) for one in sizes)
+        if found.kind not in ("regressed", "improved") or not have_changed:
             continue
-        moved = format_change(found.ratio) if found.ratio is not None else found.kind
+        by = format_change(found.ratio) if found.ratio is not None else found.kind
         limit = METRIC_KINDS[found.better].limit_text(found.threshold or 0.0)
         where = f"{format_bytes(run.sizes[0])} to {format_bytes(run.sizes[-1])}"
-        told = f"with its neighbours: {moved} over {len(run.sizes)} sizes, {where}, threshold {limit}"
+        text = f"with its neighbours: {by} over {len(run.sizes)} sizes, {where}, threshold {limit}"
 
         def say(code: ReasonCode, reason: str) -> Finding:
             return c.finding(code, reason, threshold=c.under.tolerance, mde=c.mde)
 
-        return _better(c, say, told) if found.kind == "improved" else say(found.code, told)
+        return _better(c, say, text) if found.kind == "improved" else say(found.code, text)
     return None
 
 
 def screened_as_healthy(c: Comparison) -> Finding | None:
-    """Not suspicious, with interleaved launches at hand: within the threshold if a change of that size would be
-    suspicious."""
+    """Not suspicious: within the threshold if a change as large as the tolerance would be suspicious."""
     sees = c.screening.sees(c.metric.key) if c.screening is not None else None
     if c.screening is None or sees is None or c.screening.is_suspicious(c.metric.key):
         return None
@@ -695,7 +692,7 @@ RULES["noisy"] = (
     vetoed,
     better,
     much_better,
-    moved_with_neighbours,
+    changed_with_neighbours,
     screened_as_healthy,
     asked_by_neighbours,
     slower_by_the_machine,

@@ -2,8 +2,7 @@
 
 An exact number needs two launches, which show whether it repeats. A timing needs :data:`FEWEST_LAUNCHES`, so that the
 noise between launches can be estimated, and then as many as it takes until the tolerance decides a comparison, and not
-the noise: until ``noise_limit`` of later runs (``thresholds``) is below the tolerance. More would not change the
-threshold.
+the noise: until ``noise_limit`` of later runs (``thresholds``) is below the tolerance. More would change nothing.
 
 The noise is estimated from the launches that are stored. Stopping as soon as it looks small would keep baselines that
 look quieter than their machine is. Therefore its upper confidence bound has to be small enough, over all metrics of the
@@ -27,8 +26,8 @@ from pytest_distbench.judging.fingerprint_rule import fingerprints_of
 from pytest_distbench.judging.stats import (
     BASELINE_ERROR_RATE,
     chi_square_quantile,
-    detectable_slowdown,
     noise_limit,
+    smallest_detectable,
 )
 from pytest_distbench.judging.terms import (
     Terms,
@@ -39,9 +38,9 @@ from pytest_distbench.judging.terms import (
     why_nothing_was_timed,
 )
 from pytest_distbench.judging.thresholds import (
-    DRIFT,
     LOOKS,
     ONE_AGAINST_TWO,
+    SHIFT,
     SPENDING,
     Circumstances,
     fast_logs,
@@ -53,7 +52,7 @@ from pytest_distbench.judging.thresholds import (
 from pytest_distbench.judging.weights_rule import stored_tensors
 from pytest_distbench.judging.words import metric_text
 from pytest_distbench.records.case import BaselineEntry, Case
-from pytest_distbench.records.environment import GpuWitness
+from pytest_distbench.records.environment import GpuReport
 from pytest_distbench.records.kinds import METRIC_KINDS, median
 from pytest_distbench.records.launch import LaunchRecord
 from pytest_distbench.records.metric import (
@@ -62,7 +61,7 @@ from pytest_distbench.records.metric import (
     HOST_S,
     PHASE,
     UNASKED,
-    UNTIL_MOVED,
+    UNTIL_CHANGED,
     Sample,
     Scalar,
     Spread,
@@ -83,7 +82,7 @@ def _launch_s(launches: Sequence[LaunchRecord], before: BaselineEntry | None) ->
     return known if known is not None and known / 2 <= now <= known * 2 else now
 
 
-def make_entry(
+def make_baseline(
     case: Case, launches: Sequence[LaunchRecord], software: dict[str, str], *, before: BaselineEntry | None = None
 ) -> BaselineEntry:
     """Make the baseline of these launches, without info metrics; keeps what was set by hand in ``before``."""
@@ -133,20 +132,20 @@ def phases_of(launches: Sequence[LaunchRecord]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in found.items()}
 
 
-def norm_of(launches: Sequence[LaunchRecord]) -> GpuWitness | None:
+def norm_of(launches: Sequence[LaunchRecord]) -> GpuReport | None:
     """State of the GPUs in the median launch, of which the slowest counts; or None if nobody looked."""
-    watched = [launch.gpu_witnesses for launch in launches if launch.gpu_witnesses]
+    watched = [launch.gpu_reports for launch in launches if launch.gpu_reports]
     if not watched:
         return None
     names = sorted({name for gpus in watched for gpu in gpus for name in gpu.held})
     held = {name: statistics.median(max(gpu.held.get(name, 0.0) for gpu in gpus) for gpus in watched) for name in names}
 
-    def slowest(of: Callable[[GpuWitness], float | None]) -> float | None:
+    def slowest(of: Callable[[GpuReport], float | None]) -> float | None:
         """The smallest of a launch's GPUs, then the median over launches, with four digits."""
         middle = median(min((v for v in map(of, gpus) if v is not None), default=None) for gpus in watched)
         return None if middle is None else float(f"{middle:.4g}")
 
-    return GpuWitness(
+    return GpuReport(
         sm_mhz=slowest(lambda gpu: gpu.sm_mhz),
         memory_mhz=slowest(lambda gpu: gpu.memory_mhz),
         power_limit_w=slowest(lambda gpu: gpu.power_limit_w),
@@ -167,7 +166,7 @@ def stored_samples(found: Sequence[Sample]) -> list[Sample]:
     series = [kept] * len(found)
     if kind.is_curve:
         steps = min(len(m.values) for m in found)
-        if UNTIL_MOVED in first.facts:
+        if UNTIL_CHANGED in first.facts:
             steps = golden_curve.steps_to_move(first.values[:steps])
         series = [list(map(golden_curve.round_digits, m.values[:steps])) for m in found]
         values = [m[-1] for m in series]
@@ -270,11 +269,10 @@ def are_enough(terms: Terms, launches: Sequence[LaunchRecord], entry: BaselineEn
 
 
 def explained_by_noise(sigma: float, launches: int) -> float:
-    """Largest change that noise can explain in a later run; ``sigma`` of the logarithms of ``launches`` stored
-    launches."""
+    """Largest change that noise explains in a later run, from ``sigma`` of the logarithms of stored launches."""
     df = launches - 1
     largest = sigma * math.sqrt(df / chi_square_quantile(1 - NOISE_CONFIDENCE, df))
-    return noise_limit(largest, launches, RUN_LAUNCHES, BASELINE_ERROR_RATE, drift=DRIFT)
+    return noise_limit(largest, launches, RUN_LAUNCHES, BASELINE_ERROR_RATE, shift=SHIFT)
 
 
 def _judged(terms: Terms, launches: Sequence[LaunchRecord]) -> dict[str, list[Sample]]:
@@ -414,7 +412,7 @@ def sensitivity_of(metrics: Mapping[str, Sequence[Sample]], tolerances: Mapping[
             continue
         noise = max(own, typical.get(metric_name(key), 0.0))
         known = sum(m.value is not None for m in metric)
-        mde = detectable_slowdown(noise, known, RUN_LAUNCHES, BASELINE_ERROR_RATE, drift=DRIFT, tolerance=tolerance)
+        mde = smallest_detectable(noise, known, RUN_LAUNCHES, BASELINE_ERROR_RATE, shift=SHIFT, tolerance=tolerance)
         found.append((mde, key, noise))
     if not found:
         return None
@@ -432,16 +430,16 @@ def sensitivity_lines(found: Sequence[tuple[str, Finding]]) -> list[str]:
     ordered = sorted(found, key=lambda one: one[1].mde or 0.0)
     (_, middle), (title, worst) = ordered[(len(ordered) - 1) // 2], ordered[-1]
     name, noise = f"{title} {metric_text(worst)}", f"noise {_percent(worst.facts['noise'])}"
-    told = f"{name}: {noise}: this baseline alone detects slowdowns {_above(worst)}"
+    text = f"{name}: {noise}: this baseline alone detects slowdowns {_above(worst)}"
     if len(found) > 1:
-        told = (
+        text = (
             f"noise {_percent(middle.facts['noise'])} (median of {len(found)} cases): baselines alone detect slowdowns "
             f"{_above(middle)}; worst, {name}: {noise}, {_above(worst)}"
         )
     advice = (
         "to detect smaller ones: a quieter machine (distbench doctor), or more iterations in the loop; record again"
     )
-    return [told, advice] if float(worst.facts["noise"]) > POOR else [told]
+    return [text, advice] if float(worst.facts["noise"]) > POOR else [text]
 
 
 def _above(one: Finding) -> str:

@@ -59,14 +59,14 @@ def _step_differences(stored: Fingerprint, current: Fingerprint) -> list[str]:
 PICKLE_FACTOR, PICKLE_BYTES = 2, 4096
 """Size varies with a pickled object's value: the largest of a step must differ by this factor and by these bytes."""
 
-Told = Callable[[int, int], str]  # makes a sentence of the old and the new number
+Phrase = Callable[[int, int], str]  # makes a sentence of the old and the new number
 
 
-def _bytes_became(what: str) -> Told:
+def _bytes_became(what: str) -> Phrase:
     return lambda held, holds: f"{_size(held, holds)} of {what} per rank became {_size(holds, held)}"
 
 
-FACTS: dict[str, Told] = {
+FACTS: dict[str, Phrase] = {
     "parameter_bytes": lambda held, holds: (
         f"{_size(held, holds)} of parameters are no longer trained by any optimizer"
         if held and not holds
@@ -76,28 +76,28 @@ FACTS: dict[str, Told] = {
 }
 """Sentences on a change of what a rank has in a step, by the names in ``worker.fingerprint.FACTS``."""
 
-TOTALS: dict[str, Told] = {
+TOTALS: dict[str, Phrase] = {
     "parameters": lambda then, now: f"{then:,} parameters in the optimizers of all ranks became {now:,}",
     "optimizer_steps": lambda then, now: f"{then} optimizer step{'s' * (then != 1)} of all ranks became {now}",
 }
 """Sentences on the totals over all ranks."""
 
 
-def _changed(rows: Mapping[str, Told], stored: Mapping[str, int], current: Mapping[str, int]) -> Iterator[str]:
-    for name, tell in rows.items():
+def _changed(rows: Mapping[str, Phrase], stored: Mapping[str, int], current: Mapping[str, int]) -> Iterator[str]:
+    for name, phrase in rows.items():
         if (then := stored.get(name, 0)) != (now := current.get(name, 0)):
-            yield tell(then, now)
+            yield phrase(then, now)
 
 
 def _by_ranks(
     stored: Fingerprint, current: Fingerprint, changes_of: Callable[[Fingerprint, Fingerprint, int], Iterable[str]]
 ) -> list[str]:
-    told: dict[tuple[str, ...], list[int]] = {}
+    found: dict[tuple[str, ...], list[int]] = {}
     for rank in sorted({*ranks_of(stored), *ranks_of(current)}):
-        told.setdefault(tuple(changes_of(stored, current, rank)), []).append(rank)
+        found.setdefault(tuple(changes_of(stored, current, rank)), []).append(rank)
     lines = []
-    for sentences, who in told.items():
-        whose = "" if len(told) == 1 else f"rank{'s' * (len(who) > 1)} {rank_ranges(who)}: "
+    for sentences, who in found.items():
+        whose = "" if len(found) == 1 else f"rank{'s' * (len(who) > 1)} {rank_ranges(who)}: "
         lines += [whose + sentence for sentence in sentences]
     return lines
 
@@ -129,7 +129,7 @@ def judge_fingerprints(
     *,
     launches: int,
     lines: Mapping[str, Sequence[str]] | None = None,
-    drift: str = "",
+    software: str = "",
     absent: tuple[ReasonCode, str] | None = None,
     is_wanted: bool = True,
     is_last: bool = True,
@@ -165,7 +165,7 @@ def judge_fingerprints(
             without = without or key
         elif now.missing and not then.missing:
             unknown = unknown or f"{key}: {now.missing}"
-        elif found := differences(then, now if not drift else replace(now, in_backward=then.in_backward)):
+        elif found := differences(then, now if not software else replace(now, in_backward=then.in_backward)):
             is_of_steps = is_of_steps or bool(_step_differences(then, now))
             if where := added_at(then, now, (lines or {}).get(key, ())):
                 found[0] = f"{found[0]} ({', '.join(where)})"
@@ -174,11 +174,11 @@ def judge_fingerprints(
         elif then.course_missing or (then.course and now.course_missing):
             undecided = undecided or f"{key}: {then.course_missing or now.course_missing}"
     if changed:
-        told = [f"{k[0]}{f' and {len(k) - 1} more' if len(k) > 1 else ''}: {line}" for line, k in changed.items()]
-        more = f", and {len(told) - 1} more difference{'s' * (len(told) > 2)}" if len(told) > 1 else ""
-        reason = f"{told[0]}{more}" + (f" (and the software: {drift})" if drift else "")
+        sentences = [f"{k[0]}{f' and {len(k) - 1} more' if len(k) > 1 else ''}: {line}" for line, k in changed.items()]
+        more = f", and {len(sentences) - 1} more difference{'s' * (len(sentences) > 2)}" if len(sentences) > 1 else ""
+        reason = f"{sentences[0]}{more}" + (f" (and the software: {software})" if software else "")
         is_open = not is_last and not is_of_steps and launches < CONFIRMING_LAUNCHES
-        return say("communication", reason, told, is_open=is_open)
+        return say("communication", reason, sentences, is_open=is_open)
     if unknown:
         return say("unavailable", unknown)
     if lost := next((key for key in stored if key not in current), ""):
@@ -207,10 +207,10 @@ def _changes_of_rank(stored: Fingerprint, current: Fingerprint, rank: int) -> It
     )
     yield from _changed(FACTS, held, holds)
     if any(f.course_missing for f in (stored, current)) or (stored.course and current.course):
-        return  # told by the course
+        return  # the course shows it
     was, now = of_rank(stored.beyond, rank), of_rank(current.beyond, rank)
     if Fraction(*was or (0, 1)) != Fraction(*now or (0, 1)):
-        yield f"collectives that not every iteration has: {_tell_beyond(was)} became {_tell_beyond(now)}"
+        yield f"collectives that not every iteration has: {_beyond_text(was)} became {_beyond_text(now)}"
 
 
 def _course_changes_of_rank(stored: Fingerprint, current: Fingerprint, rank: int) -> Iterable[str]:
@@ -225,7 +225,7 @@ def _size(value: int, other: int) -> str:
     return format_bytes(value) if format_bytes(value) != format_bytes(other) else f"{value:,} B"
 
 
-def _tell_beyond(beyond: tuple[int, int] | None) -> str:
+def _beyond_text(beyond: tuple[int, int] | None) -> str:
     if beyond is None:
         return "none"
     collectives, iterations = beyond
@@ -259,8 +259,7 @@ def structure_of(fingerprint: Fingerprint) -> dict[str, int]:
 
 
 def structure_metrics(fingerprints: Mapping[str, Fingerprint]) -> list[Sample]:
-    """Make a metric of each number, ``parameter_bytes[of=step_time]``; numbers of 0 but for collectives are left
-    out."""
+    """Make a metric of each number, ``parameter_bytes[of=step_time]``; only collectives may be 0."""
     return [
         Sample(name=name, unit=unit_of(name), better="exact", value=value, at={"of": key})
         for key, fingerprint in fingerprints.items()
@@ -330,14 +329,14 @@ def added_at(stored: Fingerprint, current: Fingerprint, lines: Sequence[str]) ->
 
 def changes(before: Sequence[Collective], after: Sequence[Collective]) -> list[str]:
     """How one sequence differs from another, one sentence each. Parts that only one sequence records are ignored."""
-    before, after = alike_told(before, after)
+    before, after = comparable(before, after)
     gone, come = count(before), count(after)
     common = gone & come
     families = _families(gone - common), _families(come - common)
     if not any(families):
         for number, (old, new) in enumerate(zip(_one_by_one(before), _one_by_one(after), strict=True), 1):
             if old != new:
-                was, now = (_tell({c: 1}, c.op, how=old.how != new.how).removeprefix("1 ") for c in (old, new))
+                was, now = (_describe({c: 1}, c.op, how=old.how != new.how).removeprefix("1 ") for c in (old, new))
                 return [f"the same collectives in another order: number {number} was {was}, is {now}"]
         return []
     sentences = []
@@ -354,7 +353,7 @@ def changes(before: Sequence[Collective], after: Sequence[Collective]) -> list[s
     return sentences
 
 
-def alike_told(
+def comparable(
     before: Sequence[Collective], after: Sequence[Collective]
 ) -> tuple[Sequence[Collective], Sequence[Collective]]:
     """Both without reductions, roots and partners if one of them does not record these."""
@@ -365,8 +364,8 @@ def alike_told(
 
 def sent_text(collectives: Sequence[Collective]) -> str:
     """Collectives in words: ``1 all_reduce of 4 KiB float32 and 2 barrier``."""
-    families = _families(count(alike_told(collectives, [])[0]))
-    words = [f"{_tell(f, op)}{_where(group)}" for (op, group), f in families.items()]
+    families = _families(count(comparable(collectives, [])[0]))
+    words = [f"{_describe(f, op)}{_where(group)}" for (op, group), f in families.items()]
     return " and ".join(words) or "nothing"
 
 
@@ -392,13 +391,13 @@ def _where(group: str) -> str:
 
 def _became(old: Mapping[Collective, int], new: Mapping[Collective, int], op: str, where: str) -> str:
     if not new:
-        return f"{_tell(old, op)}{where} {'was' if sum(old.values()) == 1 else 'were'} removed"
+        return f"{_describe(old, op)}{where} {'was' if sum(old.values()) == 1 else 'were'} removed"
     if not old:
-        return f"{_tell(new, op)}{where} {'was' if sum(new.values()) == 1 else 'were'} added"
+        return f"{_describe(new, op)}{where} {'was' if sum(new.values()) == 1 else 'were'} added"
     dtype, how = {c.dtype for c in old} != {c.dtype for c in new}, {c.how for c in old} != {c.how for c in new}
-    was, now = (_tell(side, dtype=dtype, how=how) for side in (old, new))
+    was, now = (_describe(side, dtype=dtype, how=how) for side in (old, new))
     if was == now:
-        was, now = (_tell(side, dtype=dtype, how=how, is_rounded=False) for side in (old, new))
+        was, now = (_describe(side, dtype=dtype, how=how, is_rounded=False) for side in (old, new))
     number, _, rest = was.partition(" ")
     return f"{number} {op} {rest}".rstrip() + f"{where} became {now}"
 
@@ -418,7 +417,7 @@ def count(collectives: Iterable[Collective]) -> Counter[Collective]:
     return counts
 
 
-def _tell(
+def _describe(
     counts: Mapping[Collective, int], op: str = "", *, dtype: bool = True, how: bool = False, is_rounded: bool = True
 ) -> str:
     """Describe collectives: ``214 all_reduce of 4 KiB to 100 KiB float32 (sum)``."""
@@ -457,8 +456,8 @@ def common_course(courses: Sequence[Course]) -> Course | None:
     if all(course.steps == shortest.steps for course in courses):
         return None
     steps = _last_comparable(shortest)
-    doubtful = {_sent(kind) for course in courses for kind in _uncertain(course, steps)}
-    cut = [_cut(course, steps, doubtful) for course in courses]
+    uncertain = {_sent(kind) for course in courses for kind in _uncertain(course, steps)}
+    cut = [_cut(course, steps, uncertain) for course in courses]
     return cut[0] if steps > 0 and all(course == cut[0] for course in cut) else None
 
 
@@ -476,8 +475,8 @@ def course_changes(
         if is_whole:
             lines.append(f"{stored.steps} steps of the whole run became {current.steps}")
         steps = _last_comparable(min(stored, current, key=lambda course: course.steps))
-        doubtful = {_sent(kind) for course in (stored, current) for kind in _uncertain(course, steps)}
-        before, after = (_cut(course, steps, doubtful) for course in (stored, current))
+        uncertain = {_sent(kind) for course in (stored, current) for kind in _uncertain(course, steps)}
+        before, after = (_cut(course, steps, uncertain) for course in (stored, current))
     lines += _kind_changes(before, after, ordinary)
     if lines and is_whole:
         lines += _totals_changed(stored, current, ordinary)
@@ -493,12 +492,12 @@ def _kind_changes(
         was, now = old.pop(place), new.pop(place)
         lines = _changes_of(was.collectives, was.entered, now.collectives, now.entered)
         yield from _attributed(lines, now, after, general)
-    for moved in sorted(old.values(), key=lambda kind: not kind.every):
-        other = next((kind for kind in new.values() if _sent(kind) == _sent(moved)), None)
+    for kind in sorted(old.values(), key=lambda kind: not kind.every):
+        other = next((kind for kind in new.values() if _sent(kind) == _sent(kind)), None)
         if other is not None:
-            del old[_place(moved)], new[_place(other)]
-            what = sent_text(moved.collectives) if moved.collectives is not None else f"{moved.entered} collectives"
-            yield f"{_when(moved, before)} sent {what}; now {_when(other, after)}"
+            del old[_place(kind)], new[_place(other)]
+            what = sent_text(kind.collectives) if kind.collectives is not None else f"{kind.entered} collectives"
+            yield f"{_when(kind, before)} sent {what}; now {_when(other, after)}"
     for kind in old.values():
         lines = _changes_of(kind.collectives, kind.entered, ordinary[1])
         yield from _attributed(lines, kind, before, general)
@@ -585,10 +584,10 @@ def _uncertain(course: Course, steps: int) -> list[StepKind]:
     return [kind for kind in course.others if kind.last > steps >= kind.first and kind.steps > 1 and not kind.every]
 
 
-def _cut(course: Course, steps: int, doubtful: Iterable[object]) -> Course:
+def _cut(course: Course, steps: int, uncertain: Iterable[object]) -> Course:
     others = []
     for kind in course.others:
-        if kind.first > steps or _sent(kind) in doubtful:
+        if kind.first > steps or _sent(kind) in uncertain:
             continue
         if kind.every and kind.last > steps:
             number = (steps - kind.first) // kind.every + 1

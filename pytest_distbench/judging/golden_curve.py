@@ -59,7 +59,7 @@ ROUNDED_SHARE = 0.2  # if more values differ by one unit of their last digit, th
 
 
 @dataclass(frozen=True, slots=True)
-class Departure:
+class Divergence:
     """How a curve differs from the stored one.
 
     Attributes:
@@ -80,29 +80,29 @@ class Departure:
         """Sort key: beyond the tolerance is more severe."""
         return self.exceeds_at is not None, self.largest
 
-    def tell(self, beside: Sequence[str]) -> str:
+    def describe(self, labels: Sequence[str]) -> str:
         """Say in a clause where it differs, and by how much.
 
         Args:
-            beside: text that a script printed with each value, if the curve was read: its steps may have other numbers.
+            labels: text that a script printed with each value, if the curve was read: its steps may have other numbers.
         """
-        return f"diverges at {self.place(beside)}, differs by up to {format_share(self.largest)}"
+        return f"diverges at {self.place(labels)}, differs by up to {format_share(self.largest)}"
 
-    def place(self, beside: Sequence[str]) -> str:
+    def place(self, labels: Sequence[str]) -> str:
         at = self.starts_at or self.exceeds_at
-        return f"value {at} ({beside[at - 1]})" if at and beside else f"step {at}"
+        return f"value {at} ({labels[at - 1]})" if at and labels else f"step {at}"
 
-    def suggest(self, beside: Sequence[str], *, is_each_update: bool) -> str:
+    def suggest(self, labels: Sequence[str], *, is_each_update: bool) -> str:
         """Likely causes of a divergence at this step: the loss of step n has seen n - 1 updates.
 
         Args:
-            beside: as for :meth:`tell`.
+            labels: as for :meth:`describe`.
             is_each_update: whether a script prints a value per update; else one value may cover several.
         """
         match self.starts_at or self.exceeds_at:
             case None:
                 return "likely causes, behind the curve: data of a later epoch, a schedule, what was saved and loaded"
-            case 1 if beside and beside[0].startswith("epoch"):
+            case 1 if labels and labels[0].startswith("epoch"):
                 return (
                     "likely causes, within the first epoch: initialisation, data and sharding, the forward pass, an "
                     "update, or what a restart or a change of membership loaded"
@@ -163,23 +163,23 @@ def limits(stored: Sequence[float], *, first: float = 0.0) -> list[float]:
     accepted, halves = [RTOL], 0.0
     for n, value in enumerate(values[1:], 2):
         known = values[:n]
-        moved = max(known) - min(known)
+        change = max(known) - min(known)
         if n > _FEW:
             halves = max(halves, abs(statistics.fmean(known[n // 2 :]) - statistics.fmean(known[: n // 2])))
-            moved = 2 * halves
-        share = SHARE_OF_MOVE * moved / max(abs(value), _LEAST)
+            change = 2 * halves
+        share = SHARE_OF_MOVE * change / max(abs(value), _LEAST)
         accepted.append(min(RTOL, max(share, FLOOR, TIMES_FIRST * first)))
     return accepted
 
 
 def compare(
     stored: Sequence[float], current: Sequence[float], *, rtol: float | None, rounding: float, spread: float = 0.0
-) -> Departure:
+) -> Divergence:
     """Compare a curve with the stored one of the same seed.
 
     Args:
         current: as many values, or more.
-        rtol: accepted relative deviation of each step, if somebody has set one; None: :func:`limits`.
+        rtol: accepted relative deviation of each step, if somebody has set one, or None for :func:`limits`.
         rounding: deviations up to this do not mark the step at which the divergence starts; 0 if the curve is known
             to repeat bit for bit.
         spread: relative deviation of the baseline's launches from each other.
@@ -193,7 +193,7 @@ def compare(
             if abs(current[i] - stored[i]) < 1.5 * unit:
                 accepted[i] = max(accepted[i], found[i])
     exceeds = next((i for i, (is_, may) in enumerate(zip(found, accepted, strict=True), 1) if is_ > may), None)
-    return Departure(
+    return Divergence(
         starts_at=_first_beyond(found, rounding),
         exceeds_at=exceeds,
         largest=max(found),
@@ -211,7 +211,7 @@ def common(launches: Sequence[Sequence[float]]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Where two series first differ: number of the value, from 1, and whether rounding begins like that."""
+    """First difference of two series: number of the value, from 1, and whether rounding begins like that."""
 
     number: int
     then: float
@@ -223,7 +223,7 @@ class Beginning:
 def beginning(
     stored: Sequence[float], lengths: tuple[int, int], current: Sequence[float], *, is_exact: bool
 ) -> Beginning | None:
-    """Where two whole series, of the baseline and of this run, first differ; None if they do not.
+    """Find the first difference of two whole series, of the baseline and of this run, or None.
 
     Args:
         lengths: of the series before these values were thinned.
@@ -251,8 +251,8 @@ def steps_to_move(losses: Sequence[float]) -> int:
     """How many of these losses make a curve whose updates have changed it far enough to be judged."""
     begin = statistics.fmean(losses[:_AT_BEGIN])
     for steps in range(FEWEST_CURVE_STEPS, min(MOST_CURVE_STEPS, len(losses))):
-        moved = statistics.fmean(losses[steps - _AT_END : steps]) - begin
-        if abs(moved) >= WANTED_MOVE * abs(begin):
+        change = statistics.fmean(losses[steps - _AT_END : steps]) - begin
+        if abs(change) >= WANTED_MOVE * abs(begin):
             return steps
     return min(MOST_CURVE_STEPS, len(losses))
 
@@ -297,12 +297,12 @@ class Disagreement:
     starts_at: int
     largest: float
 
-    def tell(self, beside: Sequence[str]) -> str:
+    def describe(self, labels: Sequence[str]) -> str:
         """Say it in a clause, with the line that fixes it."""
         by = f"by up to {self.largest:.1e}"
         if self.starts_at > 1:
             return f"differ {by} from value {self.starts_at} on: {_PARTLY}"
-        return f"differ {by} from the first value on: {_SEED_OF_A_SCRIPT if beside else _SEED}"
+        return f"differ {by} from the first value on: {_SEED_OF_A_SCRIPT if labels else _SEED}"
 
 
 _SEED_OF_A_SCRIPT = (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pytest_distbench.judging.entry import why_not_stored
 from pytest_distbench.judging.remarks import find_causes
-from pytest_distbench.judging.screening import is_clock
+from pytest_distbench.judging.screening import is_timing
 from pytest_distbench.judging.terms import worst
 from pytest_distbench.judging.words import change, metric_text, threshold
 from pytest_distbench.records.case import OVERSUBSCRIBED
@@ -125,11 +125,11 @@ def _headline(result: CaseResult, verdicts: Sequence[Finding]) -> str:
         case "not_found":
             control = result.control
             assert control is not None
-            told = telling(control)
-            seen = "nothing" if told.ratio is None else format_change(told.ratio)
-            planted = f"injected {format_change(planted_ratio(control, told))}, measured {seen}"
+            timing = representative(control)
+            seen = "nothing" if timing.ratio is None else format_change(timing.ratio)
+            injected = f"injected {format_change(injected_ratio(control, timing))}, measured {seen}"
             where = "by A/B" if control.step == "turns" else "against the baseline"
-            return f"a slowdown was {detection(control)}: {metric_text(told)} {planted} {where}"
+            return f"a slowdown was {detection(control)}: {metric_text(timing)} {injected} {where}"
         case _:
             return ""
 
@@ -167,17 +167,17 @@ def _movement(result: CaseResult, failed: Sequence[Finding], against: str) -> st
     return f"{name} {change(first) or first.reason}{against}{allowed}{of}"
 
 
-def telling(control: Control) -> Finding:
+def representative(control: Control) -> Finding:
     """The timing that represents a control: one that detected the slowdown, and of those the one that changed most."""
 
     def worse_by(verdict: Finding) -> float:
-        moved = math.log(verdict.ratio) if verdict.ratio and verdict.ratio > 0 else 0.0
-        return METRIC_KINDS[verdict.better].sign * moved
+        by = math.log(verdict.ratio) if verdict.ratio and verdict.ratio > 0 else 0.0
+        return METRIC_KINDS[verdict.better].sign * by
 
     return max(control.verdicts, key=lambda v: (is_found(v), worse_by(v)))
 
 
-def planted_ratio(control: Control, verdict: Finding) -> float:
+def injected_ratio(control: Control, verdict: Finding) -> float:
     """Expected ratio of the number to its value without the delay: below 1 for a rate."""
     return (1 + control.share) ** METRIC_KINDS[verdict.better].sign
 
@@ -241,4 +241,4 @@ def why_number(first: Finding) -> str:
         return "losses changed" if kind.is_curve else "trains otherwise"
     if first.kind == "changed":
         return f"{first.name} changed"
-    return "more memory" if is_size(first.unit) else "slower" if is_clock(first, first.unit) else f"{first.name} worse"
+    return "more memory" if is_size(first.unit) else "slower" if is_timing(first, first.unit) else f"{first.name} worse"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pytest_distbench.extensions import Table
 from pytest_distbench.judging.bounds import is_learned
 from pytest_distbench.judging.entry import norm_of, phases_of
-from pytest_distbench.judging.screening import is_clock
+from pytest_distbench.judging.screening import is_timing
 from pytest_distbench.judging.stats import BLIND_LIMIT
 from pytest_distbench.judging.terms import TOO_GOOD, severity, software_changes, version_changes
 from pytest_distbench.judging.thresholds import BUSIER_SHARE
@@ -48,8 +48,7 @@ _GROWN, _GROWN_AMONG_OTHERS = 2.0, 1.25
 """CPU time that has grown by this factor was spent computing, however long ranks waited besides: if other processes
 want the CPUs, the added work waits for them as well."""
 _EXPOSED = 0.5
-"""Share of the iterations in which the device waited for the host: below it, the host's time is no part of the
-timing."""
+"""Share of the iterations in which the device waited for the host: below it, host time is no part of the timing."""
 _AHEAD = 0.5
 """A host that is ahead of its device by this share of a step may have to wait until there is room on the queue."""
 MOST_DIFFERENCES = 8
@@ -75,11 +74,11 @@ def communication(result: CaseResult) -> Iterator[Finding]:
         if verdict.code == "communication":
             is_of_run = all("of the whole run" in line for line in verdict.differences)
             changed = f"communication {'of the run' if is_of_run and verdict.differences else 'per step'} changed"
-            told = f"likely cause: {changed}" if is_slower else f"{changed.capitalize()}:"
+            text = f"likely cause: {changed}" if is_slower else f"{changed.capitalize()}:"
             lines = verdict.differences[:MOST_DIFFERENCES]
             if (more := len(verdict.differences) - MOST_DIFFERENCES) > 0:
                 lines.append(f"and {more} more")
-            yield Finding(code="changed-communication", metric=verdict.metric, reason=told, differences=lines)
+            yield Finding(code="changed-communication", metric=verdict.metric, reason=text, differences=lines)
 
 
 def name_of_rank(rank: int, result: CaseResult) -> str:
@@ -99,8 +98,8 @@ def phases(result: CaseResult) -> Iterator[Finding]:
     before, now = result.reference.phases, phases_of(result.launches)
     longer = [name for name in now if name in before and now[name] > before[name] * (1 + _PHASE_CHANGE)]
     for name in sorted(longer, key=lambda name: before[name] - now[name])[:_MOST_PHASES]:
-        told = f"phase {name}: {movement(before[name], now[name], format_seconds)}"
-        yield Finding(code="longer-phase", reason=told)
+        text = f"phase {name}: {movement(before[name], now[name], format_seconds)}"
+        yield Finding(code="longer-phase", reason=text)
 
 
 def cpu_time(result: CaseResult) -> Iterator[Finding]:
@@ -134,9 +133,9 @@ def cpu_time(result: CaseResult) -> Iterator[Finding]:
                 spent += "; it may wait for a CPU, as other processes used them"
         # Of a script's or a command's whole time there are no iterations.
         per = "in" if metric_name(verdict.metric) == WALL_TIME else "per iteration of"
-        moved = movement(then, now, format_seconds)
-        told = f"CPU time of all ranks {per} {verdict.metric}: {moved}: the added time is {spent}"
-        yield Finding(code="added-time", metric=verdict.metric, reason=told)
+        shown = movement(then, now, format_seconds)
+        text = f"CPU time of all ranks {per} {verdict.metric}: {shown}: the added time is {spent}"
+        yield Finding(code="added-time", metric=verdict.metric, reason=text)
         return
 
 
@@ -165,10 +164,10 @@ def host_time(result: CaseResult) -> Iterator[Finding]:
             )
         else:
             added = "the host waits for the device, or the device for the host: --distbench-trace shows which"
-        moved = movement(then, now, format_seconds)
-        told = f"host time of all ranks per iteration of {verdict.metric}: {moved}: {added}"
+        shown = movement(then, now, format_seconds)
+        text = f"host time of all ranks per iteration of {verdict.metric}: {shown}: {added}"
         spins = "CPU time does not show it: a host spins while it waits for an event of the device"
-        yield Finding(code="added-time", metric=verdict.metric, reason=told, differences=[spins])
+        yield Finding(code="added-time", metric=verdict.metric, reason=text, differences=[spins])
         return
 
 
@@ -184,7 +183,7 @@ def late_rank(result: CaseResult) -> Iterator[Finding]:
     for verdict in failed:
         iteration_s = _iteration_s(result, verdict)
         known = any(verdict.metric in launch.late_s for launch in result.launches)
-        key = verdict.metric if known else TRAINING_STEP  # which all of a script's clocks are of
+        key = verdict.metric if known else TRAINING_STEP  # which all of a script's timings are of
         late = [launch.late_s[key] for launch in result.launches if key in launch.late_s]
         if not late or iteration_s is None:
             continue
@@ -193,8 +192,8 @@ def late_rank(result: CaseResult) -> Iterator[Finding]:
             typical = format_seconds(statistics.median(launch[rank] for launch in late))
             of = "a training step" if key == TRAINING_STEP else key
             who = name_of_rank(rank, result)
-            told = f"{who} comes {typical} late to the collectives of {of}; the other ranks wait for it"
-            yield Finding(code="late-rank", metric=verdict.metric, reason=told)
+            text = f"{who} comes {typical} late to the collectives of {of}; the other ranks wait for it"
+            yield Finding(code="late-rank", metric=verdict.metric, reason=text)
             return
     names = {v.metric for v in failed}
     votes: Counter[int] = Counter()
@@ -206,8 +205,8 @@ def late_rank(result: CaseResult) -> Iterator[Finding]:
                 votes[m.spread.slowest_rank] += m.spread.slowest_share > _SLOWEST_ITERATIONS
     for rank, times in votes.most_common(1):
         if times > _SLOWEST_LAUNCHES * total:
-            told = f"{name_of_rank(rank, result)} was the slowest in over 90 % of the iterations"
-            yield Finding(code="late-rank", reason=told)
+            text = f"{name_of_rank(rank, result)} was the slowest in over 90 % of the iterations"
+            yield Finding(code="late-rank", reason=text)
 
 
 def _iteration_s(result: CaseResult, verdict: Finding) -> float | None:
@@ -227,19 +226,19 @@ def _latest(late_s: Sequence[float], margin_s: float) -> int | None:
     return rank if late_s[rank] - others > margin_s else None
 
 
-def clocks(result: CaseResult) -> Iterator[Finding]:
-    """Clocks of the GPUs, changed or not, and the host's CPU: they distinguish machine and code."""
+def frequencies(result: CaseResult) -> Iterator[Finding]:
+    """GPU clocks, changed or not, and the CPU that enqueues: they distinguish machine and code."""
     then, now = result.reference.gpu_norm, norm_of(result.launches)
     if then is None or now is None or now.sm_mhz is None or then.sm_mhz is None:
         return
-    moved = [f"SM {movement(then.sm_mhz, now.sm_mhz, '{:.0f} MHz'.format)}"]
+    changes = [f"SM {movement(then.sm_mhz, now.sm_mhz, '{:.0f} MHz'.format)}"]
     if then.memory_mhz and now.memory_mhz:
-        moved.append(f"memory {movement(then.memory_mhz, now.memory_mhz, '{:.0f} MHz'.format)}")
+        changes.append(f"memory {movement(then.memory_mhz, now.memory_mhz, '{:.0f} MHz'.format)}")
     others = []
     if then.host_cpu and now.host_cpu and then.host_cpu != now.host_cpu:
         others = [f"CPU of the host: {now.host_cpu}; at the baseline: {then.host_cpu}"]
-    told = f"median clocks of the slowest GPU: {', '.join(moved)}"
-    yield Finding(code="gpu-clocks", reason=told, differences=others)
+    text = f"median clocks of the slowest GPU: {', '.join(changes)}"
+    yield Finding(code="gpu-clocks", reason=text, differences=others)
 
 
 def algorithm(result: CaseResult) -> Iterator[Finding]:
@@ -253,9 +252,9 @@ def algorithm(result: CaseResult) -> Iterator[Finding]:
         return
     for verdict in result.verdicts:
         if METRIC_KINDS[verdict.better].is_curve and (verdict.row.may_be_confirmed or verdict.code == "numerics"):
-            told = f"{verdict.metric}: NCCL_ALGO is not set, so NCCL may sum in another order than at the baseline"
+            text = f"{verdict.metric}: NCCL_ALGO is not set, so NCCL may sum in another order than at the baseline"
             advice = "set NCCL_ALGO=Ring (or Tree) and record the baseline again with it"
-            yield Finding(code="free-algorithm", metric=verdict.metric, reason=told, differences=[advice])
+            yield Finding(code="free-algorithm", metric=verdict.metric, reason=text, differences=[advice])
             return
 
 
@@ -272,7 +271,7 @@ CAUSES: Table[str, Callable[[CaseResult], Iterable[Finding]]] = Table(
         "CPU time": cpu_time,
         "host time": host_time,
         "late rank": late_rank,
-        "clocks": clocks,
+        "clocks": frequencies,
         "algorithm": algorithm,
     },
 )
@@ -302,15 +301,15 @@ def injected(results: Sequence[CaseResult]) -> Iterator[Finding]:
     for result, control in controls:
         if control.left_out:
             left_out = ", ".join(control.left_out)
-            told = f"not delayed in {result.case.title}: {left_out}: the script measures these times itself"
-            yield Finding(code="not-delayed", case=result.case.title, reason=told)
+            text = f"not delayed in {result.case.title}: {left_out}: the script measures these times itself"
+            yield Finding(code="not-delayed", case=result.case.title, reason=text)
     tried = [control for _, control in controls if not control.why_not]
     if tried:
         found = sum(bool(control.found) for control in tried)
         chosen = [control.share for control in tried if control.is_chosen]
         of = f"{chosen[0] * 100:.3g} %" if chosen else "their tolerance (injected: a third more)"
-        told = f"{found} of {counted(len(tried), 'case')} detected a slowdown of {of}"
-        yield Finding(code="detected" if found == len(tried) else "undetected", reason=told)
+        text = f"{found} of {counted(len(tried), 'case')} detected a slowdown of {of}"
+        yield Finding(code="detected" if found == len(tried) else "undetected", reason=text)
 
 
 def sensitivity(results: Sequence[CaseResult]) -> Iterator[Finding]:
@@ -322,7 +321,7 @@ def sensitivity(results: Sequence[CaseResult]) -> Iterator[Finding]:
         (max(v.mde, v.threshold or 0.0), r, v)
         for r in _compared(results)
         for v in r.verdicts
-        if v.is_judged and v.mde is not None and v.kind in ("unchanged", "improved", "environment") and _is_timing(v)
+        if v.is_judged and v.mde is not None and v.kind in ("unchanged", "improved", "environment") and _is_speed(v)
     ]
     if not found:
         return
@@ -344,33 +343,32 @@ def _largest(share: float) -> str:
     return format_percent(share).removeprefix("more than ")
 
 
-def _is_timing(verdict: Finding) -> bool:
-    return is_clock(verdict, verdict.unit) and (is_duration(verdict.unit) or is_rate(verdict.unit))
+def _is_speed(verdict: Finding) -> bool:
+    return is_timing(verdict, verdict.unit) and (is_duration(verdict.unit) or is_rate(verdict.unit))
 
 
-def moved_together(results: Sequence[CaseResult]) -> Iterator[Finding]:
-    """All cases with timings changed the same way against stored baselines: each by the median of its timings and
-    rates."""
+def changed_together(results: Sequence[CaseResult]) -> Iterator[Finding]:
+    """All cases changed the same way against stored baselines: each by the median of its timings and rates."""
     found = []
     for result in _compared(results):
-        moved = [
+        changes = [
             METRIC_KINDS[v.better].sign * math.log(v.ratio)
             for v in result.verdicts
             if v.is_noisy and v.ratio and v.ratio > 0 and v.unit and not is_size(v.unit)
         ]
-        if moved and result.reference.kind == "stored":
-            found.append(statistics.median(moved))
+        if changes and result.reference.kind == "stored":
+            found.append(statistics.median(changes))
     middle = statistics.median(found) if len(found) >= FEWEST_CASES else 0.0
-    if abs(middle) < LEAST_MOVEMENT or any(moved / middle < EVEN for moved in found):
+    if abs(middle) < LEAST_MOVEMENT or any(change / middle < EVEN for change in found):
         return
-    factors = [math.exp(abs(moved)) for moved in found]
+    factors = [math.exp(abs(change)) for change in found]
     word, span = "slower" if middle > 0 else "faster", f"{min(factors):.2f} to {max(factors):.2f} times"
-    told = (
+    text = (
         f"all {len(found)} cases with timings are {word} than their baselines, by {span}: the cause is the machine, "
         "its software or the baselines, not one change; distbench doctor checks the machine, --distbench-against REF "
         "compares by A/B"
     )
-    yield Finding(code="all-moved", reason=told)
+    yield Finding(code="all-moved", reason=text)
 
 
 def out_of_reach(results: Sequence[CaseResult]) -> Iterator[Finding]:
@@ -394,14 +392,14 @@ def out_of_reach(results: Sequence[CaseResult]) -> Iterator[Finding]:
                 found.append((f"{result.case.title} {metric_text(v)}", why))
     for same in grouped((_NUMBER.sub("", why), (name, why)) for name, why in found).values():
         names = and_more([name for name, _ in same])
-        told = f"{counted(len(same), 'metric')} could not have turned red: {names}: {same[0][1]}"
-        yield Finding(code="out-of-reach", reason=told)
+        text = f"{counted(len(same), 'metric')} could not have turned red: {names}: {same[0][1]}"
+        yield Finding(code="out-of-reach", reason=text)
 
 
 def _why_out_of_reach(verdict: Finding, other_software: str, *, is_same_training: bool) -> str:
     kind = METRIC_KINDS[verdict.better]
     if kind.is_noisy:
-        mde = 0.0 if _is_timing(verdict) else verdict.mde or 0.0
+        mde = 0.0 if _is_speed(verdict) else verdict.mde or 0.0
         return f"minimum detectable slowdown {format_change(1 + mde)}" if mde > BLIND_LIMIT else ""
     if not other_software or verdict.name == FINGERPRINT:
         return ""
@@ -417,14 +415,14 @@ def unconfirmed(results: Sequence[CaseResult]) -> Iterator[Finding]:
     """Why suspicious cases were not confirmed by A/B, a line for each reason, numbers aside."""
     groups = grouped((re.sub(r"\d", "", r.unconfirmed), r) for r in _compared(results) if r.unconfirmed)
     for found in groups.values():
-        told = f"not confirmed by A/B: {and_more([r.case.title for r in found])}: {found[0].unconfirmed}"
-        yield Finding(code="unconfirmed", reason=told)
+        text = f"not confirmed by A/B: {and_more([r.case.title for r in found])}: {found[0].unconfirmed}"
+        yield Finding(code="unconfirmed", reason=text)
 
 
 def not_evaluated(results: Sequence[CaseResult]) -> Iterator[Finding]:
     if found := [r.case.title for r in results if any(v.code == "host-busy" for v in r.verdicts)]:
-        told = f"{WALL_TIME} of {and_more(found)} not evaluated: host busy, as another run measured on it"
-        yield Finding(code="not-evaluated", reason=told)
+        text = f"{WALL_TIME} of {and_more(found)} not evaluated: host busy, as another run measured on it"
+        yield Finding(code="not-evaluated", reason=text)
 
 
 def unlinked(results: Sequence[CaseResult]) -> Iterator[Finding]:
@@ -432,9 +430,9 @@ def unlinked(results: Sequence[CaseResult]) -> Iterator[Finding]:
     found = {name: r.case.title for r in results for launch in r.launches for name in launch.unlinked}
     if found:
         who = and_more(list(dict.fromkeys(found.values())))
-        told = f"{who} reads {and_more(list(found))}, which git ignores: A/B with another revision needs it"
+        text = f"{who} reads {and_more(list(found))}, which git ignores: A/B with another revision needs it"
         link = f"to link it, write distbench_against_link = {', '.join(found)} into the ini file"
-        yield Finding(code="unlinked", reason=f"{told}; {link}")
+        yield Finding(code="unlinked", reason=f"{text}; {link}")
 
 
 def contradictions(results: Sequence[CaseResult]) -> Iterator[Finding]:
@@ -446,9 +444,9 @@ def contradictions(results: Sequence[CaseResult]) -> Iterator[Finding]:
                 continue
             faster = v.ratio ** -METRIC_KINDS[v.better].sign
             if faster > TOO_GOOD and faster * wall > TOO_GOOD:
-                told = f"{v.metric} says {faster:.3g} times as fast, and {WALL_TIME} changed by {format_change(wall)}"
+                text = f"{v.metric} says {faster:.3g} times as fast, and {WALL_TIME} changed by {format_change(wall)}"
                 yield Finding(
-                    code="contradiction", reason=f"{result.case.title}: {told}: do both still measure the same work?"
+                    code="contradiction", reason=f"{result.case.title}: {text}: do both still measure the same work?"
                 )
 
 
@@ -478,10 +476,10 @@ def needless(results: Sequence[CaseResult]) -> list[Finding]:
     found = []
     for r in _compared(results):
         judged = [v for v in r.verdicts if v.is_judged]
-        is_fine = all(v.kind in ("unchanged", "improved") and v.row.is_answer and not v.row.is_told for v in judged)
+        is_fine = all(v.kind in ("unchanged", "improved") and v.row.is_answer and not v.row.is_reported for v in judged)
         if r.xfail_perf and is_fine:
-            told = f"xfail_perf of {r.case.title} is no longer needed: nothing regressed ({r.xfail_perf})"
-            found.append(Finding(code="needless-xfail", case=r.case.title, reason=told))
+            text = f"xfail_perf of {r.case.title} is no longer needed: nothing regressed ({r.xfail_perf})"
+            found.append(Finding(code="needless-xfail", case=r.case.title, reason=text))
     return found[:_MOST_NAMES]
 
 
@@ -491,12 +489,12 @@ def software(results: Sequence[CaseResult]) -> Iterator[Finding]:
         if result.reference.software and all(launch.outcome == "passed" for launch in result.launches):
             changes = software_changes(result.reference.software, result.environment.software)
             is_paired = result.reference.kind == "paired"
-            told = "software differs from the baseline's" if is_paired else "software differs from the baselines'"
-            found.setdefault(told, Counter()).update(changes)
-    for told, counts in found.items():
+            text = "software differs from the baseline's" if is_paired else "software differs from the baselines'"
+            found.setdefault(text, Counter()).update(changes)
+    for text, counts in found.items():
         if counts:
             differs = ", ".join(f"{what} ({counted(number, 'case')})" for what, number in counts.items())
-            yield Finding(code="software", reason=f"{told}: {differs}")
+            yield Finding(code="software", reason=f"{text}: {differs}")
 
 
 def not_recorded(results: Sequence[CaseResult]) -> Iterator[Finding]:
@@ -515,17 +513,17 @@ def without_weights(results: Sequence[CaseResult]) -> Iterator[Finding]:
         and any(METRIC_KINDS[m.better].is_of_training or is_learned(m.name) for m in r.launches[-1].measurements)
     ]
     if found:
-        told = f"{and_more(found)}: weights at the end and saved files are not compared in a command or an elastic job"
-        yield Finding(code="not-recorded", reason=told)
+        text = f"{and_more(found)}: weights at the end and saved files are not compared in a command or an elastic job"
+        yield Finding(code="not-recorded", reason=text)
 
 
-def unseen(results: Sequence[CaseResult]) -> Iterator[Finding]:
+def undescribed(results: Sequence[CaseResult]) -> Iterator[Finding]:
     """Bodies that communicate in loops of their own, which no fingerprint describes; one line for all cases."""
     judged = (r for r in results if r.verdicts or r.update)
-    if found := [r.case.title for r in judged if any(run.unseen_collectives for run in r.launches)]:
+    if found := [r.case.title for r in judged if any(run.undescribed_collectives for run in r.launches)]:
         how = 'for step in rank.timed("step", iterations=N), or rank.goal'
-        told = f"no fingerprint: {and_more(found)}: what the body sends is not compared; wrap its loop: {how}"
-        yield Finding(code="unseen", reason=told)
+        text = f"no fingerprint: {and_more(found)}: what the body sends is not compared; wrap its loop: {how}"
+        yield Finding(code="unseen", reason=text)
 
 
 def unjudged_learning(results: Sequence[CaseResult]) -> Iterator[Finding]:
@@ -552,8 +550,8 @@ def unjudged_learning(results: Sequence[CaseResult]) -> Iterator[Finding]:
                 else 'keep its losses, and call rank.record("loss_curve", losses[:10], better="curve") after the loop'
             )
             names = and_more([result.case.title for result in group])
-            told = f"{names}: trains, and nothing judges whether it learns; {how}"
-            yield Finding(code=code, reason=told)
+            text = f"{names}: trains, and nothing judges whether it learns; {how}"
+            yield Finding(code=code, reason=text)
 
 
 def _steps(result: CaseResult) -> list[str]:
@@ -572,18 +570,18 @@ def of_the_judge(name: str, not_used: Sequence[str], *, has_failed: bool) -> Fin
             reason=f"judged by {name}: this change alters no test, conftest.py, baseline or setting",
         )
     were = "was" if len(not_used) == 1 else "were"
-    told = f"judged by {name}: {counted(len(not_used), 'file')} of this change {were} not used"
+    text = f"judged by {name}: {counted(len(not_used), 'file')} of this change {were} not used"
     if has_failed:
-        told += "; if a test fails because it is to change, review them, and run without --distbench-judge"
+        text += "; if a test fails because it is to change, review them, and run without --distbench-judge"
     more = len(not_used) - _MOST_UNUSED
     lines = [*not_used[:_MOST_UNUSED], *([f"and {more} more"] if more > 0 else [])]
-    return Finding(code="judged-by-base", reason=told, differences=lines)
+    return Finding(code="judged-by-base", reason=text, differences=lines)
 
 
 RUN_REMARKS: tuple[Callable[[Sequence[CaseResult]], Iterable[Finding]], ...] = (
     injected,
     sensitivity,
-    moved_together,
+    changed_together,
     out_of_reach,
     unconfirmed,
     not_evaluated,
@@ -594,7 +592,7 @@ RUN_REMARKS: tuple[Callable[[Sequence[CaseResult]], Iterable[Finding]], ...] = (
     software,
     not_recorded,
     without_weights,
-    unseen,
+    undescribed,
     unjudged_learning,
 )
 """Functions that find remarks on a run, in the order in which reports have them."""

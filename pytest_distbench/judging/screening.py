@@ -180,7 +180,7 @@ class Evidence:
         stored, launches: how many there are.
         floor: half of the tolerance.
         asking, confirming: error rates of the first launch, and of the last.
-        is_clock: whether it covers everything that takes longer, and not only what computes more.
+        is_timing: whether it covers everything that takes longer, and not only what computes more.
     """
 
     keys: tuple[str, ...]
@@ -191,7 +191,7 @@ class Evidence:
     floor: float
     asking: float
     confirming: float
-    is_clock: bool = True
+    is_timing: bool = True
 
     def limit(self, launches: int) -> float:
         """Difference above which this many launches are evidence of a slowdown."""
@@ -227,7 +227,7 @@ class Screening(tuple[Evidence, ...]):
     def asks(self, metric: str) -> bool:
         """Whether a timing looks worse, while one more launch of the candidate may show that it is not."""
         found = [e for e in self if metric in e.keys]
-        return any(e.is_loud and e.launches < SCREENING_LAUNCHES for e in found) and any(e.is_clock for e in found)
+        return any(e.is_loud and e.launches < SCREENING_LAUNCHES for e in found) and any(e.is_timing for e in found)
 
     def suspicion_after(self, findings: Sequence[Finding]) -> float:
         """How suspicious a case is with these findings, from :data:`SUSPICIOUS` on.
@@ -235,7 +235,7 @@ class Screening(tuple[Evidence, ...]):
         Below that, but above 0, interleaved launches would show more, if there is time: a faster machine may hide a
         slowdown.
         """
-        left = [f for f in findings if is_clock(f, f.unit) and f.is_judged]
+        left = [f for f in findings if is_timing(f, f.unit) and f.is_judged]
         loudest = max((e.worse_by / max(e.limit(e.launches), LEAST) for e in self), default=0.0)
         if any(f.row.may_be_confirmed or f.is_undecided for f in left):
             return max(loudest, SUSPICIOUS)
@@ -247,11 +247,11 @@ class Screening(tuple[Evidence, ...]):
 
     def sees(self, metric: str) -> float | None:
         """The smallest slowdown of a metric, as a fraction, that would be suspicious; None if it is no timing."""
-        found = [e.sees for e in self if metric in e.keys and e.is_clock]
+        found = [e.sees for e in self if metric in e.keys and e.is_timing]
         return math.expm1(min(found)) if found else None
 
 
-def is_clock(metric: OfKind, unit: str) -> bool:
+def is_timing(metric: OfKind, unit: str) -> bool:
     """Whether a number depends on how fast the machine is; sizes do not."""
     return METRIC_KINDS[metric.better].is_noisy and not is_size(unit)
 
@@ -264,14 +264,14 @@ def screen(
     found = {key: m for key, m in by_metric(launches).items() if terms.wants(m[0].name)}
     tolerances = accepted_changes(terms, launches, entry)
     stored = {} if staleness(entry, case) else entry.metrics
-    clocks = {
+    timings = {
         key: m
         for key, m in found.items()
-        if is_clock(m[0], m[0].unit) and m[0].is_judged and key in stored and stored[key][0].better == m[0].better
+        if is_timing(m[0], m[0].unit) and m[0].is_judged and key in stored and stored[key][0].better == m[0].better
         if all(one.value is not None and one.value > 0 for one in [*m, *stored[key]])
     }
     points: dict[str, list[str]] = {}
-    for key in clocks:
+    for key in timings:
         points.setdefault(metric_name(key), []).append(key)
     names = [Neighbours(keys=tuple(keys), sizes=(), key=name, share=1.0) for name, keys in points.items()]
     names = [run for run in names if len(run.keys) >= FEWEST_POINTS]
@@ -286,7 +286,7 @@ def screen(
         sign: float,
         *,
         least: float = 0.0,
-        is_clock: bool = True,
+        is_timing: bool = True,
     ) -> None:
         """Add evidence from the logarithms of each launch: each kind may spend a fifth of the metrics' error rate.
 
@@ -301,24 +301,24 @@ def screen(
                 stored=len(old),
                 launches=len(new),
                 floor=math.log1p(least) if least else accepted,
-                asking=ADDED / max(1, len(clocks)) * len(keys) / KINDS,
+                asking=ADDED / max(1, len(timings)) * len(keys) / KINDS,
                 confirming=CONFIRMED / max(1, comparisons) * len(keys) / KINDS,
-                is_clock=is_clock,
+                is_timing=is_timing,
             )
         )
 
-    for key, measurements in clocks.items():
+    for key, measurements in timings.items():
         old, new = _logs(stored[key], measurements)
         sigma = max(_spread(old), noise.get(metric_name(key), 0.0))
         add((key,), new, old, sigma, METRIC_KINDS[stored[key][0].better].sign)
         for by_all in filter(None, (both_by_all_iterations(stored[key], measurements, of) for of in WHOLES)):
             floor, (old, new) = max(tolerances[key], LEAST_OF_ALL), map(fast_logs, by_all)
-            add((key,), new, old, _spread(old), METRIC_KINDS[stored[key][0].better].sign, least=floor, is_clock=False)
+            add((key,), new, old, _spread(old), METRIC_KINDS[stored[key][0].better].sign, least=floor, is_timing=False)
         then, sigma = (stored[key][0].companions.get(name, 0.0) for name in (CPU_S, CPU_SPREAD))
         now = [m.companions.get(CPU_S, 0.0) for m in measurements]
         if sigma > 0 and min(then, *now) > 0:
             old, new = [math.log(then)] * len(stored[key]), [math.log(seconds) for seconds in now]
-            add((key,), new, old, sigma, 1.0, is_clock=False)
+            add((key,), new, old, sigma, 1.0, is_timing=False)
     for run in names:
         known = stored_together([stored[key] for key in run.keys])
         together = [m for launch in launches if (m := as_one(launch, run)) is not None]

@@ -88,23 +88,23 @@ def worse_pairs(stored: Sequence[float], new: Sequence[float], sign: float = 1.0
     return sum(sign * x > sign * y for x in new for y in stored) / (len(stored) * len(new))
 
 
-def noise_limit(sigma: float, stored: int, new: int, alpha: float, *, drift: float = 0.0) -> float:
+def noise_limit(sigma: float, stored: int, new: int, alpha: float, *, shift: float = 0.0) -> float:
     """The largest difference between the means of two samples that chance explains, at one-sided error rate ``alpha``.
 
-    ``t(1 - alpha, stored + new - 2) * sigma * sqrt(1/stored + 1/new + drift)``: Student's two-sample test, with the
-    variance between the two occasions, ``drift``, in units of ``sigma`` squared.
+    ``t(1 - alpha, stored + new - 2) * sigma * sqrt(1/stored + 1/new + shift)``: Student's two-sample test, with the
+    variance between the two occasions, ``shift``, in units of ``sigma`` squared.
     """
-    return student_t_quantile(1 - alpha, stored + new - 2) * sigma * math.sqrt(1 / stored + 1 / new + drift)
+    return student_t_quantile(1 - alpha, stored + new - 2) * sigma * math.sqrt(1 / stored + 1 / new + shift)
 
 
-def detectable_slowdown(
+def smallest_detectable(
     sigma: float,
     stored: int,
     new: int,
     alpha: float,
     power: float = 0.9,
     *,
-    drift: float = 0.0,
+    shift: float = 0.0,
     tolerance: float = 0.0,
 ) -> float:
     """Smallest slowdown, as a fraction, that is detected with this power.
@@ -114,7 +114,7 @@ def detectable_slowdown(
     ``exp(limit + z(power) sqrt(both)) - 1``, close to what the noncentral t distribution gives. (Without the second
     term it would be the textbook's ``exp((t + z) sigma sqrt(1/stored + 1/new)) - 1``, which promises too much.)
     """
-    noise = noise_limit(sigma, stored, new, alpha, drift=drift)
+    noise = noise_limit(sigma, stored, new, alpha, shift=shift)
     limit = math.log1p(tolerance)
     scatter = sigma**2 * (1 / stored + 1 / new)
     if noise > limit:

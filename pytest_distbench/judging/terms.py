@@ -71,18 +71,17 @@ class Terms:
         named = [*(self.tolerance if isinstance(self.tolerance, Mapping) else ()), *(self.metrics or ())]
         return name in [*named, *(metric_name(metric) for metric, *_ in self.bounds)]
 
-    def judge_timings(self, metrics: Sequence[Sample], *, has_reference: bool = True) -> bool:
+    def judge_timings(self, metrics: Sequence[Sample], *, has_baseline: bool = True) -> bool:
         """Whether one of these is a timing to judge, and not only the wall time that every script has.
 
         Without anything to compare with, bounds are judged, or every timing if there are no bounds.
         """
-        only_bounds = not has_reference and bool(self.bounds or any(m.bounds for m in metrics))
+        only_bounds = not has_baseline and bool(self.bounds or any(m.bounds for m in metrics))
         timings = [m for m in metrics if m.is_noisy and m.is_judged and self.wants(m.name)]
         return any(m.bounds or self.names(m.name) or not (only_bounds or m.name == WALL_TIME) for m in timings)
 
     def of(self, launches: Iterable[LaunchRecord]) -> Terms:
-        """The terms without the wall time that nobody asked for, if another run measured on the host at the same
-        time."""
+        """The terms without the wall time that nobody asked for, if another run disturbed a launch."""
         if self.names(WALL_TIME) or not any(launch.host_was_busy for launch in launches):
             return self
         return dataclasses.replace(self, not_evaluated=frozenset({WALL_TIME}))
@@ -226,11 +225,11 @@ def staleness(entry: BaselineEntry, case: Case) -> tuple[ReasonCode, str] | None
     if len(places) > _MOST_SHOWN:
         shown += f"; and {len(places) - _MOST_SHOWN} more"
     if places and all(_names_a_run(p, then.get(p), now.get(p)) for p in places):
-        told = (
+        sentence = (
             f"{shown}: that changes with every run, so no baseline can ever fit. Write {{launch_dir}} in its place if "
             f"it is a folder, or leave it out; if the workload itself changed, {_RECORD}"
         )
-        return "run-specific-workload", told
+        return "run-specific-workload", sentence
     what = f"; {shown}" if shown else ""
     return "other-workload", f"the case's parameters changed since the baseline; {_RECORD}{what}"
 
@@ -319,12 +318,12 @@ def more_than_stored(baseline: Sequence[Sample], current: Sequence[Sample]) -> s
 
 def why_nothing_was_timed(measurement: Sample) -> str:
     """Why a timing of 0 means nothing, or "" if it is above 0, or is no timing."""
-    beside = measurement.companions
-    if measurement.unit != "s" or measurement.value != 0 or "cpu_s" not in beside:
+    found = measurement.companions
+    if measurement.unit != "s" or measurement.value != 0 or "cpu_s" not in found:
         return ""
-    if "host_s" not in beside:
+    if "host_s" not in found:
         return "the timing is 0 s: nothing was timed"
-    host = format_quantity(beside["host_s"], "s")
+    host = format_quantity(found["host_s"], "s")
     return (
         "the timing is 0 s: nothing ran on the device in this loop, or only on streams that the current one does not "
         f"wait for; the hosts of all ranks took {host} per iteration"
@@ -332,8 +331,7 @@ def why_nothing_was_timed(measurement: Sample) -> str:
 
 
 def most_of_ranks(launches: Sequence[Sample]) -> list[float]:
-    """The largest need of the ranks over launches, the hungriest first; empty if the launches do not record all
-    ranks."""
+    """The largest need of each rank over launches, sorted, hungriest first; empty if the number of ranks varies."""
     ordered = [sorted(m.values, reverse=True) for m in launches]
     return [max(place) for place in zip(*ordered, strict=True)] if len({len(o) for o in ordered}) == 1 else []
 
@@ -343,8 +341,8 @@ def series_length(measurement: Sample) -> int:
 
     A training that reaches its goal earlier has fewer steps, and a sweep fewer iterations on a busy machine.
     """
-    is_of_clock = bool(measurement.companions) or measurement.is_phase
-    return 0 if measurement.spread is None or is_of_clock else measurement.spread.n
+    is_timed = bool(measurement.companions) or measurement.is_phase
+    return 0 if measurement.spread is None or is_timed else measurement.spread.n
 
 
 def missing_finding(
@@ -419,6 +417,5 @@ def severity(verdict: Finding) -> float:
 
 
 def worst(verdicts: Iterable[Finding]) -> Finding:
-    """The finding to name first: a violated bound, or else the earliest curve of a training, or else the largest
-    change."""
+    """The finding to name first: a violated bound, else the earliest curve of a training, else the largest change."""
     return max(verdicts, key=lambda v: (v.code == "bound", METRIC_KINDS[v.better].is_curve, severity(v)))

@@ -9,8 +9,8 @@ what is typical for the sibling metrics of the case (ten launches may look quiet
 
 1. ``d`` = mean of the new launches - mean of the stored ones.
 2. The *limit* is the larger of the user's tolerance and what the noise allows for the most launches there may be:
-   ``t(1 - alpha) * s * sqrt(1/stored + 1/most + drift)``. ``alpha`` is the run's error rate divided by its
-   comparisons, at most 0.1 %. ``drift`` is there because launches of one stretch of time agree better with each other
+   ``t(1 - alpha) * s * sqrt(1/stored + 1/most + shift)``. ``alpha`` is the run's error rate divided by its
+   comparisons, at most 0.1 %. ``shift`` is there because launches of one stretch of time agree better with each other
    than with those of another; no number of launches averages that out.
 3. *First stage.* While ``d`` is two standard errors below the limit, ``limit - 2 s sqrt(1/stored + 1/new)``, a change
    as large as the limit would be visible: no further launch is needed. Otherwise, or when better than the limit, the
@@ -43,7 +43,7 @@ quantile:
 
 - a screening uses it from :data:`LEAST_OF_ALL` on, and interleaved launches are judged by it at that tolerance,
   if the lower quantile does not call a timing slower;
-- stored numbers alone make it *regressed* if it has more than doubled (:data:`BEYOND_DOUBT`), as no recorded change
+- stored numbers alone make it *regressed* if it has more than doubled (:data:`LEAST_BY_STORED`), as no recorded change
   of load did, and by more than its noise allows.
 """
 
@@ -58,10 +58,10 @@ from typing import NamedTuple
 
 from pytest_distbench.judging.stats import (
     BASELINE_ERROR_RATE,
-    detectable_slowdown,
     noise_limit,
     pooled_stdev,
     shared_error_rate,
+    smallest_detectable,
     student_t_quantile,
 )
 from pytest_distbench.records.kinds import METRIC_KINDS
@@ -69,7 +69,7 @@ from pytest_distbench.records.metric import Sample, metric_name
 from pytest_distbench.records.record import replace
 from pytest_distbench.units import is_size
 
-DRIFT = 0.4
+SHIFT = 0.4
 """Variance between the baseline's stretch of time and today's, in units of the variance between launches of one
 stretch. Chosen so that changing load raises few false alarms (benchmarks/verdict_rules.py)."""
 
@@ -91,7 +91,7 @@ FEWEST_SIBLINGS = 5  # fewer metrics of one name do not show what noise is typic
 
 LEAST_OF_ALL = 0.25  # the smallest change of all iterations that counts
 
-BEYOND_DOUBT = 1.0  # the same by stored numbers alone
+LEAST_BY_STORED = 1.0  # the same by stored numbers alone
 
 CAUTION = 5  # divides the error rate of interleaved launches by all iterations, as the lower quantile is judged before
 
@@ -144,7 +144,7 @@ class Circumstances:
             None if unknown, now or then: ``busier_cores`` decides.
         disturbance: why a slowdown may be the GPU's and not the code's, in a clause, or "".
         share: of the error rate of a comparison, see :mod:`~pytest_distbench.judging.screening`.
-        drift: reserve for an environment shift between the baseline and this run, see :data:`DRIFT`.
+        shift: reserve for an environment shift between the baseline and this run, see :data:`SHIFT`.
     """
 
     tolerance: float
@@ -160,7 +160,7 @@ class Circumstances:
     cores: int = 1
     disturbance: str = ""
     share: float = 1.0
-    drift: float = DRIFT
+    shift: float = SHIFT
 
     @property
     def most(self) -> int:
@@ -200,8 +200,7 @@ class Circumstances:
         return f"other processes used {self.busier_cores:.1f} cores more than when the baseline was recorded"
 
     def excuse(self, unit: str, worse_by: float) -> tuple[str, str]:
-        """Code and clause if the machine may have caused a slowdown; the code is "" if it is the code's all the
-        same."""
+        """Code and clause if the machine may explain a slowdown; the code is "" if it does not explain all of it."""
         if is_size(unit):
             return "", ""
         held_back = ("gpu-throttled", f"slower, but {self.disturbance}") if self.disturbance else None
@@ -216,7 +215,7 @@ class Circumstances:
 
 
 class Difference(NamedTuple):
-    """By how much the candidate is worse, as a logarithm, and its thresholds.
+    """Logarithm by which the candidate is worse, and its thresholds.
 
     Attributes:
         error: standard error, by the noise between launches alone.
@@ -235,14 +234,14 @@ class Difference(NamedTuple):
 def of_stored(old: Sequence[float], new: Sequence[float], under: Circumstances, sign: float) -> Difference:
     """Difference of new launches from stored ones, at least two; logarithms. ``sign`` is 1 if larger is worse."""
     sigma = max(pooled_stdev(old, new), under.noise_floor)
-    stored, most, tolerance, drift = len(old), max(under.most, len(new)), under.tolerance, under.drift
+    stored, most, tolerance, shift = len(old), max(under.most, len(new)), under.tolerance, under.shift
     wanted = max(math.log1p(tolerance), LAST_DIGIT)
     return Difference(
         worse_by=sign * (statistics.fmean(new) - statistics.fmean(old)),
         error=sigma * math.sqrt(1 / stored + 1 / len(new)),
         wanted=wanted,
-        limit=max(wanted, noise_limit(sigma, stored, most, under.alpha, drift=drift)),
-        mde=detectable_slowdown(sigma, stored, most, under.alpha, drift=drift, tolerance=tolerance),
+        limit=max(wanted, noise_limit(sigma, stored, most, under.alpha, shift=shift)),
+        mde=smallest_detectable(sigma, stored, most, under.alpha, shift=shift, tolerance=tolerance),
     )
 
 
@@ -264,7 +263,7 @@ def of_pairs(worse_by: Sequence[float], null: Sequence[float], under: Circumstan
 def noise_of_means(old: Sequence[float], new: Sequence[float], under: Circumstances) -> float:
     """The largest difference between the means of both sides that chance explains, in their unit."""
     if not under.looks:
-        return noise_limit(pooled_stdev(old, new), len(old), max(under.most, len(new)), under.alpha, drift=under.drift)
+        return noise_limit(pooled_stdev(old, new), len(old), max(under.most, len(new)), under.alpha, shift=under.shift)
     scatter = statistics.stdev(b - a for a, b in zip(old, new, strict=True))
     return student_t_quantile(1 - under.alpha_of(len(new)), len(new) - 1) * scatter / math.sqrt(len(new))
 
@@ -303,8 +302,7 @@ def power(slowdown: float, sigma: float, under: Circumstances) -> float:
 
 
 def smallest_slowdown(sigma: float, under: Circumstances) -> float:
-    """Smallest slowdown, as a fraction, whose :func:`power` is :data:`POWER`; inf if it is above
-    exp(:data:`_BEYOND`)."""
+    """Smallest slowdown, as a fraction, whose :func:`power` is :data:`POWER`; inf if it is beyond measure."""
     error = sigma / math.sqrt(under.looks[-1])
     critical = student_t_quantile(1 - under.alpha_of(under.looks[-1]), under.looks[-1] - 1)
     low = math.log1p(under.tolerance)
@@ -370,8 +368,7 @@ def variance_of_iterations(measurement: Sample) -> float | None:
 
 
 def noise_of(launches: Sequence[Sample]) -> float | None:
-    """Standard deviation of the logarithm between launches; None for fewer than two, and for values without
-    logarithm."""
+    """Standard deviation of the logarithm between launches; None for fewer than two, or values up to 0."""
     known = [m.value for m in launches if m.value is not None]
     return statistics.stdev(fast_logs(launches)) if len(known) > 1 and min(known) > 0 else None
 

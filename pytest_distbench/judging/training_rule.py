@@ -68,7 +68,7 @@ class Family(Compared):
         can_repeat: whether the arithmetic was made to give the same digits each time, as that of a CPU does by itself.
         loss_share: largest deviation of the losses relative to their range, or None without losses to compare.
         lost_its_seed: whether the golden curve of the training shows that it was seeded and is not any more.
-        tolerance: accepted relative change that was set for this metric or case; None: the rule's own.
+        tolerance: accepted relative change that was set for this metric or case, or None for the rule's own.
         asks: one more launch may be made, to distinguish a lost seed from a training that never repeats.
     """
 
@@ -338,29 +338,29 @@ def exactly(family: Family) -> Finding | None:
 
 
 def _where(family: Family) -> str:
-    told = ""
+    text = ""
     for key, [m, *_] in family.current.items():
         then, now = family.stored[key][0].values, m.values
         at = next((i for i, (a, b) in enumerate(zip(then, now, strict=False)) if a != b), None)
         if at is not None:
             agree = "the first value agrees" if at == 1 else f"the first {at} values agree"
             before = f"{agree}; first other value: " if at else "no value agrees: "
-            told = f"; {before}number {at + 1} ({_quantity(then[at])} -> {_quantity(now[at])})"
+            text = f"; {before}number {at + 1} ({_quantity(then[at])} -> {_quantity(now[at])})"
             break
     old, new = known_values(family.old), known_values(family.new)
     is_better = METRIC_KINDS[family.metric.better].has_floor and old and new and min(new) >= max(old)
     if family.curve == "equal":
-        told += (
+        text += (
             "; the losses agree, so it is the evaluation or what follows them (a schedule, the order of a later epoch)"
         )
     elif is_better:
-        told += "; better, but not the same training"
-    return told
+        text += "; better, but not the same training"
+    return text
 
 
 def by_curve(family: Family) -> Finding:
     rtol = family.tolerance_or(golden_curve.RTOL)
-    worst: tuple[golden_curve.Departure, Sample, list[float], bool] | None = None
+    worst: tuple[golden_curve.Divergence, Sample, list[float], bool] | None = None
     own = _disagreement(family)
     coarse = ""
     for key, launches in family.current.items():
@@ -368,8 +368,8 @@ def by_curve(family: Family) -> Finding:
         if spread > rtol or golden_curve.disagreement([m.values for m in family.stored[key]]) is not None:
             # The baseline's launches left one another: there is nothing that this run could follow.
             if not own and _launches(family) > 1:
-                told = f"the baseline's launches were not seeded, this run's {_launches(family)} agree"
-                reason, unlike = f"{told}: record the baseline again", {"deviation": spread}
+                text = f"the baseline's launches were not seeded, this run's {_launches(family)} agree"
+                reason, unlike = f"{text}: record the baseline again", {"deviation": spread}
                 return family.finding("unusable-baseline", reason, facts=unlike)
             then = golden_curve.disagreement([m.values for m in family.stored[key]])
             left = own or then or golden_curve.Disagreement(1, spread)
@@ -382,62 +382,62 @@ def by_curve(family: Family) -> Finding:
         repeats = family.same_software and spread == 0.0
         rounding = 0.0 if repeats else max(golden_curve.ROUNDING, spread)
         for launch in launches:
-            departure = golden_curve.compare(
+            divergence = golden_curve.compare(
                 curve, launch.values, rtol=family.tolerance, rounding=rounding, spread=spread
             )
-            if worst is None or departure.severity > worst[0].severity:
-                worst = departure, launch, curve, repeats
+            if worst is None or divergence.severity > worst[0].severity:
+                worst = divergence, launch, curve, repeats
     assert worst is not None
-    departure, launch, curve, repeats = worst
+    divergence, launch, curve, repeats = worst
     unit = "value" if launch.beside else "step"
-    facts: dict[str, Scalar] = {"deviation": departure.largest, f"differs_most_at_{unit}": departure.largest_at}
-    if departure.starts_at is not None:
-        facts[f"diverges_at_{unit}"] = departure.starts_at
-    at = departure.largest_at - 1
+    facts: dict[str, Scalar] = {"deviation": divergence.largest, f"differs_most_at_{unit}": divergence.largest_at}
+    if divergence.starts_at is not None:
+        facts[f"diverges_at_{unit}"] = divergence.starts_at
+    at = divergence.largest_at - 1
     shown: Shown | None = ("step that differs most", launch.values[at], curve[at])
     say = functools.partial(
-        family.finding, threshold=rtol, facts=facts, shown=None if departure.is_identical else shown
+        family.finding, threshold=rtol, facts=facts, shown=None if divergence.is_identical else shown
     )
-    what = f"{departure.tell(launch.beside)}{_seed_of(launch)}"
-    if own is None and departure.exceeds_at is not None and repeats:
+    what = f"{divergence.describe(launch.beside)}{_seed_of(launch)}"
+    if own is None and divergence.exceeds_at is not None and repeats:
         own = _disagreement(family, rtol=0.0)  # what differs less than the tolerance is no spread of this baseline
     if own and (family.can_repeat or own.starts_at == 1):
-        lost = f"{LOST_SEED if own.starts_at == 1 else NOT_REPEATED}: its launches {own.tell(launch.beside)}"
+        lost = f"{LOST_SEED if own.starts_at == 1 else NOT_REPEATED}: its launches {own.describe(launch.beside)}"
         return say("seed-lost" if own.starts_at == 1 else "determinism-lost", lost)
-    if own and (departure.exceeds_at is None or departure.exceeds_at >= own.starts_at):
+    if own and (divergence.exceeds_at is None or divergence.exceeds_at >= own.starts_at):
         return _not_repeated(family, own, "its", facts=facts)
-    if departure.exceeds_at is not None and _launches(family) > 1:
+    if divergence.exceeds_at is not None and _launches(family) > 1:
         what += f"; the {_launches(family)} launches of this run agree"
-        what += ", so it is seeded" if departure.exceeds_at == 1 else ""
-    if departure.exceeds_at is not None:
-        return say("losses", f"{what}; {_causes(family, departure, launch)}")
+        what += ", so it is seeded" if divergence.exceeds_at == 1 else ""
+    if divergence.exceeds_at is not None:
+        return say("losses", f"{what}; {_causes(family, divergence, launch)}")
     if still := _stands_still(family):
         return say("flat-curve", still)
-    if coarse and family.tolerance is None and (departure.is_identical or not repeats):
+    if coarse and family.tolerance is None and (divergence.is_identical or not repeats):
         return say("too-few-digits", coarse)
-    begins = _beginning(family) if family.same_software or departure.is_identical else None
+    begins = _beginning(family) if family.same_software or divergence.is_identical else None
     if begins is not None and not begins[0].is_rounding:
-        return say("losses", f"{_tell_beginning(*begins)}; {_causes(family, departure, launch)}")
-    if departure.is_identical and begins is not None:
+        return say("losses", f"{_beginning_text(*begins)}; {_causes(family, divergence, launch)}")
+    if divergence.is_identical and begins is not None:
         facts["deviation"] = begins[0].deviation
         return say("numerics", f"numerics changed behind the recorded curve, from number {begins[0].number} on")
-    if departure.is_identical:
+    if divergence.is_identical:
         return say("equal", "equal in every digit")
     if repeats:
         where = (
-            f"from {departure.place(launch.beside)} on, by up to {format_share(departure.largest)}{_seed_of(launch)}"
+            f"from {divergence.place(launch.beside)} on, by up to {format_share(divergence.largest)}{_seed_of(launch)}"
         )
         reason = f"numerics changed within the tolerance, {where}"
         return say("numerics", reason)
-    return say("within-threshold", f"differs by up to {format_share(departure.largest)}")
+    return say("within-threshold", f"differs by up to {format_share(divergence.largest)}")
 
 
-def _causes(family: Family, departure: golden_curve.Departure, launch: Sample) -> str:
+def _causes(family: Family, divergence: golden_curve.Divergence, launch: Sample) -> str:
     if family.ends_alike:
         return "the training ends in the same weights: what is printed changed, not the training"
     values = launch.whole_length or len(launch.values)
     is_each_update = not launch.beside or 0 <= values - family.updates <= 1
-    return departure.suggest(launch.beside, is_each_update=is_each_update)
+    return divergence.suggest(launch.beside, is_each_update=is_each_update)
 
 
 def _beginning(family: Family) -> tuple[golden_curve.Beginning, Sample] | None:
@@ -459,9 +459,9 @@ def _beginning(family: Family) -> tuple[golden_curve.Beginning, Sample] | None:
     return min(found, key=lambda each: (each[0].is_rounding, each[0].number), default=None)
 
 
-def _tell_beginning(begins: golden_curve.Beginning, launch: Sample) -> str:
-    beside = launch.beside[begins.number - 1 : begins.number]
-    where = f"number {begins.number}{f' ({beside[0]})' if beside else ''}"
+def _beginning_text(begins: golden_curve.Beginning, launch: Sample) -> str:
+    label = launch.beside[begins.number - 1 : begins.number]
+    where = f"number {begins.number}{f' ({label[0]})' if label else ''}"
     before = "the first loss agrees" if begins.number == 2 else f"the first {begins.number - 1} losses agree"
     before = f"{before} in every digit; " if begins.number > 1 else ""
     other = f"first other value: {where}, {_quantity(begins.then)} -> {_quantity(begins.now)}"
@@ -473,10 +473,10 @@ def _not_repeated(
 ) -> Finding:
     """Finding on launches that differ: nobody seeded the training, or its arithmetic does not repeat."""
     if family.can_repeat or found.starts_at == 1:
-        return family.finding("unseeded", f"{whose} launches {found.tell(family.metric.beside)}", facts=facts)
+        return family.finding("unseeded", f"{whose} launches {found.describe(family.metric.beside)}", facts=facts)
     code = "not-deterministic" if family.stored else "no-baseline"
-    told = f"differ by up to {found.largest:.1e} from value {found.starts_at} on: {golden_curve.ARITHMETIC}"
-    return family.finding(code, f"{whose} launches {told}", facts=facts)
+    text = f"differ by up to {found.largest:.1e} from value {found.starts_at} on: {golden_curve.ARITHMETIC}"
+    return family.finding(code, f"{whose} launches {text}", facts=facts)
 
 
 def _disagreement(family: Family, *, rtol: float | None = None) -> golden_curve.Disagreement | None:
@@ -651,18 +651,18 @@ def by_tensors(family: Family) -> Finding:
     if worst is None:
         return family.finding("equal", threshold=0.0, shown=shown)
     one, others, seed, is_same = worst
-    told = f"{one.name}{one.who} {one.text}{others}{seed}"
+    text = f"{one.name}{one.who} {one.text}{others}{seed}"
     say = functools.partial(family.finding, threshold=share, shown=shown)
     if not family.same_software and not (is_same and one.distance < math.inf):
-        return say("other-software", f"under other software versions {told}")
+        return say("other-software", f"under other software versions {text}")
     if is_same:
         what = "its weights at the end are not" if is_of_weights else "what it saves is not"
-        return say("weights", f"the training is the same, {what}: {told}", threshold=0.0)
+        return say("weights", f"the training is the same, {what}: {text}", threshold=0.0)
     if family.curve == "diverges":
-        return say("weights", f"{told}: it follows from the diverged loss curve")
+        return say("weights", f"{text}: it follows from the diverged loss curve")
     if one.excess > 1.0:
-        return say("weights", f"{told}: rounding accounts for {share:.2g} of a change at most")
-    return say("numerics", f"numerics changed within the tolerance: {told}", facts={"share": one.excess * share})
+        return say("weights", f"{text}: rounding accounts for {share:.2g} of a change at most")
+    return say("numerics", f"numerics changed within the tolerance: {text}", facts={"share": one.excess * share})
 
 
 _BEYOND = {"same": "training-number", "steps": "goal-missed", "floor": "beyond-threshold"}
@@ -691,13 +691,13 @@ def _judge_one_seed(
     """
     known = accepted if family.tolerance is not None else ONE_SEED[rule] * abs(scale)
     limit = max(accepted, known)
-    moved = f"{ONE_SEED_CHANGED} {abs(change / scale):.1%}" if scale else f"{ONE_SEED_CHANGED} {abs(change):.4g}"
+    changed = f"{ONE_SEED_CHANGED} {abs(change / scale):.1%}" if scale else f"{ONE_SEED_CHANGED} {abs(change):.4g}"
     if worse_by > limit and (family.tolerance is not None or family.curve != "nothing"):
         why = "which follows from the diverged loss curve" if family.curve == "diverges" else "more than rounding can"
-        reason = moved if family.tolerance is not None else f"{moved}, {why}"
+        reason = changed if family.tolerance is not None else f"{changed}, {why}"
         return family.finding(_BEYOND[rule], reason, threshold=_share(limit, scale))
     ways = ", or ".join(("(seeds=range(5); of a script a run each)", *others))
-    reason = f"{moved}; that may be chance, and more seeds show it {ways}"
+    reason = f"{changed}; that may be chance, and more seeds show it {ways}"
     return family.finding("one-seed", reason, threshold=_share(limit, scale))
 
 

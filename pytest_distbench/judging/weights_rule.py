@@ -59,7 +59,7 @@ class Change:
     excess: float
     who: str = ""
     distance: float = math.inf
-    moved: float = 0.0
+    change: float = 0.0
     is_rounding: bool = False
 
 
@@ -76,24 +76,24 @@ def is_same_arithmetic(stored: Tensors, current: Tensors) -> bool:
     for name, states in _by_name(stored).items():
         for ranks, state in states.items():
             other = now.get(name, {}).get(ranks)
-            whole += state.moved**2
-            equal += state.moved**2 if other is not None and other.digest == state.digest else 0.0
+            whole += state.change**2
+            equal += state.change**2 if other is not None and other.digest == state.digest else 0.0
     return 0.0 < whole * EQUAL_SHARE <= equal
 
 
 def beyond_noise(found: Sequence[Change], stored: Tensors) -> Change:
     """The first change, largest first, that is no noise of tensors without a gradient; else the last one."""
-    left = NOISE_SHARE * sum(state.moved**2 for named in stored.values() for state in named.values())
-    for change in found:
-        if not 0.0 < change.distance <= NOISE_TIMES * change.moved or change.moved**2 > left:
-            return change
-        left -= change.moved**2
+    left = NOISE_SHARE * sum(state.change**2 for named in stored.values() for state in named.values())
+    for one in found:
+        if not 0.0 < one.distance <= NOISE_TIMES * one.change or one.change**2 > left:
+            return one
+        left -= one.change**2
     return found[-1]
 
 
 def own_share(stored: Tensors) -> float:
     """Difference between the baseline's launches, relative to the change since the first update, over all tensors."""
-    known = [(s.spread**2, s.moved**2) for named in stored.values() for s in named.values() if s.moved]
+    known = [(s.spread**2, s.change**2) for named in stored.values() for s in named.values() if s.change]
     spreads, moves = map(math.fsum, zip(*known, strict=True)) if known else (0.0, 1.0)
     return math.sqrt(spreads / moves)
 
@@ -166,8 +166,7 @@ def _called_now(then: _ByName, now: _ByName) -> dict[str, str]:
 
 
 def _apart(then: Mapping[str, TensorState], now: Mapping[str, TensorState]) -> float:
-    """Distance of two tensors that may be one under two names, or infinity if they cannot be. A number must be
-    equal."""
+    """Distance of two tensors that may be one under two names, or infinity. Plain numbers must be equal."""
     if then.keys() != now.keys() or any(then[who].form != now[who].form for who in then):
         return math.inf
     is_other = any(s.form == NOT_A_TENSOR and s.digest != now[who].digest for who, s in then.items())
@@ -190,8 +189,8 @@ def _changes(then: _ByName, now: _ByName, called: Mapping[str, str], share: floa
             continue
         if known.keys() == {ALL} and ALL not in current:
             first, *others = current
-            told = f"of rank {', '.join(others)} is not that of rank {first}; the baseline's ranks held the same"
-            yield Change(name, told, math.inf)
+            text = f"of rank {', '.join(others)} is not that of rank {first}; the baseline's ranks held the same"
+            yield Change(name, text, math.inf)
             continue
         for ranks, state in current.items():
             before = known.get(ranks) or next((s for who, s in known.items() if _overlap(who, ranks)), None)
@@ -240,7 +239,7 @@ def _change(
     if then.form == NOT_A_TENSOR:  # other digits may lead to any other number of correct answers
         return Change("", f"{then.norm:.9g} -> {now.norm:.9g}", 1.0)
     distance = then.distance(now)
-    of_way = share * then.moved or OF_UNKNOWN_WAY * max(share, _LEAST_OF_NORM) * abs(then.norm)
+    of_way = share * then.change or OF_UNKNOWN_WAY * max(share, _LEAST_OF_NORM) * abs(then.norm)
     accepted = max(of_way, TIMES_SPREAD * then.spread, rounding)
     excess = distance / accepted if accepted else math.inf if distance else 0.0
     if not then.digest and excess <= 1.0:
@@ -250,7 +249,7 @@ def _change(
         _how(then, now, distance, holders),
         excess,
         distance=distance,
-        moved=then.moved,
+        change=then.change,
         is_rounding=distance <= rounding,
     )
 
@@ -260,10 +259,10 @@ def _how(then: TensorState, now: TensorState, distance: float, holders: Mapping[
         return f"holds what {holders[now.digest]} held"
     if then.norm and (factor := _factor(then, now)):
         return f"is {factor:.4g} times the baseline's"
-    moved = f", {distance / then.moved:.2g} times its change since the first update" if then.moved else ""
+    relative = f", {distance / then.change:.2g} times its change since the first update" if then.change else ""
     if then.norm and abs(now.norm / then.norm - 1) < _ALIKE and distance > _ALIKE * then.norm:
         return f"has the same norm {then.norm:.4g}, in another order or with other signs"
-    return f"differs by about {distance:.2g}{moved} (norm {then.norm:.4g} -> {now.norm:.4g})"
+    return f"differs by about {distance:.2g}{relative} (norm {then.norm:.4g} -> {now.norm:.4g})"
 
 
 def _factor(then: TensorState, now: TensorState) -> float:

@@ -45,7 +45,7 @@ def current(verdict: Finding) -> str:
     return quantity(verdict.current, verdict.unit)
 
 
-def reference(verdict: Finding) -> str:
+def baseline(verdict: Finding) -> str:
     return quantity(verdict.baseline, verdict.unit) if verdict.is_judged else ""
 
 
@@ -73,8 +73,7 @@ def change(verdict: Finding) -> str:
 
 
 _LARGEST_SHARE = 2.0
-"""Change of memory from which the threshold is printed in bytes: a few MiB always pass, a large share of little
-memory."""
+"""Change of memory above which the threshold is printed in bytes: of little memory a few MiB are a large share."""
 
 
 def threshold(verdict: Finding) -> str:

@@ -166,7 +166,7 @@ def _with_doubts(fates: Sequence[RankFate], heard: Heard, ending: Ending) -> lis
         if abs(_moment(f, heard) - _moment(first, heard)) < (doubt_s := ending.clocks.doubt_s(first.rank, f.rank))
     }
     told, *beside = sorted([first, *(f for f in rest if f.rank in doubts)], key=lambda f: f.rank)
-    unordered = [replace(f, doubt_s=max(doubts.values())) for f in beside]
+    unordered = [replace(f, error_s=max(doubts.values())) for f in beside]
     return [told, *unordered, *(f for f in rest if f.rank not in doubts)]
 
 
@@ -322,8 +322,8 @@ def merge_outcomes(fates: list[RankFate], *, after_s: float) -> tuple[Outcome, s
                 break
     where = f" at {first.waits_at}" if first.waits_at and not said else ""
     reason = f"rank {first.rank} {first.how}{where}{said and f': {said}'}"
-    if beside := [f for f in failed if f.doubt_s]:  # one of them may have failed before the rank that is told first
-        within = format_seconds(max(f.doubt_s for f in beside))
+    if beside := [f for f in failed if f.error_s]:  # one of them may have failed before the rank that is told first
+        within = format_seconds(max(f.error_s for f in beside))
         reason = f"{reason}\n{_numbers(beside)} failed within {within} of it: {_UNORDERED}"
     return "failed", reason
 
@@ -497,7 +497,7 @@ def make_record(
         return replace(record, measurements=structure_metrics(fingerprints), software=software)
     record = replace(
         record,
-        unseen_collectives=max((r.unseen_collectives for r in told), default=0),
+        undescribed_collectives=max((r.undescribed_collectives for r in told), default=0),
         breakdowns=breakdowns(whole) if has_passed else {},
         peak_memory_bytes=largest(told),
     )

@@ -142,7 +142,7 @@ def _capability(target: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2], 16)) if found else None
 
 
-def _clock(smi: Any, handle: Any, kind: int) -> Any:
+def _frequency(smi: Any, handle: Any, kind: int) -> Any:
     kinds = {pynvml.NVML_CLOCK_SM: smi.AmdSmiClkType.GFX, pynvml.NVML_CLOCK_MEM: smi.AmdSmiClkType.MEM}
     return smi.amdsmi_get_clock_info(handle, kinds[kind])
 
@@ -154,26 +154,26 @@ def _memory(smi: Any, handle: Any) -> Any:
 
 
 def _power(smi: Any, handle: Any) -> Any:
-    told = smi.amdsmi_get_power_info(handle)
-    watts = [told[name] for name in ("current_socket_power", "average_socket_power") if told[name] != "N/A"]
+    answer = smi.amdsmi_get_power_info(handle)
+    watts = [answer[name] for name in ("current_socket_power", "average_socket_power") if answer[name] != "N/A"]
     return 1000 * watts[0] if watts else None
 
 
 def _held(smi: Any, handle: Any) -> int:
-    told = smi.amdsmi_get_violation_status(handle)
+    answer = smi.amdsmi_get_violation_status(handle)
     reasons = {
         "SwPowerCap": ["active_ppt_pwr"],
         "SwThermalSlowdown": ["active_socket_thrm", "active_vr_thrm", "active_hbm_thrm"],
         "HwThermalSlowdown": ["active_prochot_thrm"],
     }
-    active = [name for name, flags in reasons.items() if any(told[flag] is True for flag in flags)]
+    active = [name for name, flags in reasons.items() if any(answer[flag] is True for flag in flags)]
     return sum(getattr(pynvml, f"nvmlClocksThrottleReason{name}") for name in active)
 
 
 def _links(smi: Any, handle: Any) -> Any:
-    told = smi.amdsmi_get_link_metrics(handle)
+    answer = smi.amdsmi_get_link_metrics(handle)
     is_xgmi = smi.AmdSmiLinkType.AMDSMI_LINK_TYPE_XGMI
-    return [link for link in told["links"][: told["num_links"]] if link["link_type"] == is_xgmi]
+    return [link for link in answer["links"][: answer["num_links"]] if link["link_type"] == is_xgmi]
 
 
 def _processes(smi: Any, handle: Any) -> Any:
@@ -201,8 +201,8 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
         smi.amdsmi_get_power_cap_info(card)["default_power_cap"] // 1000
     ),
     "GetPowerUsage": _power,
-    "GetMaxClockInfo": lambda smi, card, kind: _clock(smi, card, kind)["max_clk"],
-    "GetClockInfo": lambda smi, card, kind: _clock(smi, card, kind)["clk"],
+    "GetMaxClockInfo": lambda smi, card, kind: _frequency(smi, card, kind)["max_clk"],
+    "GetClockInfo": lambda smi, card, kind: _frequency(smi, card, kind)["clk"],
     "GetTemperature": lambda smi, card, sensor: smi.amdsmi_get_temp_metric(
         card, smi.AmdSmiTemperatureType.JUNCTION, smi.AmdSmiTemperatureMetric.CURRENT
     ),

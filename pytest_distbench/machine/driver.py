@@ -94,8 +94,7 @@ class Driver:
         self.binding = binding
 
     def ask(self, name: str, *arguments: Any) -> Any:
-        """Return the answer of ``nvmlDevice<name>``; None if device, driver or binding have none, or may not give
-        it."""
+        """Return the answer of ``nvmlDevice<name>``, or None if device, driver or binding give none."""
         try:
             return self.demand(name, *arguments)
         except (self.binding.NVMLError, AttributeError):
@@ -138,17 +137,17 @@ class Driver:
         return choose(cards, cut, variables.get(VARIABLE))
 
     def setting(self, variables: Mapping[str, str]) -> str:
-        told = [f"{name} is {variables[name]!r}" for name in self.variables if name in variables]
+        known = [f"{name} is {variables[name]!r}" for name in self.variables if name in variables]
         return (
-            ", ".join(told) or f"{' and '.join(self.variables)} {'is' if len(self.variables) == 1 else 'are'} not set"
+            ", ".join(known) or f"{' and '.join(self.variables)} {'is' if len(self.variables) == 1 else 'are'} not set"
         )
 
     def port(self, handle: Any) -> Port:
         port = Port(kind="nvlink")
         field = getattr(self.binding, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON", None)
-        [told] = (self.ask("GetFieldValues", handle, [field]) if field is not None else None) or [None]
-        is_told = told is not None and told.nvmlReturn == self.binding.NVML_SUCCESS
-        wire_bytes_per_s = 1e6 * told.value.uiVal if is_told else math.inf  # more than what it carries
+        [speed] = (self.ask("GetFieldValues", handle, [field]) if field is not None else None) or [None]
+        is_known = speed is not None and speed.nvmlReturn == self.binding.NVML_SUCCESS
+        wire_bytes_per_s = 1e6 * speed.value.uiVal if is_known else math.inf  # more than what it carries
         for link in range(_MOST_LINKS):
             if not self.ask("GetNvLinkState", handle, link):
                 continue

@@ -21,7 +21,7 @@ import psutil
 from pytest_distbench.machine.driver import Driver, DriverError
 from pytest_distbench.machine.gpus import connect
 from pytest_distbench.machine.hardware import cpu_name
-from pytest_distbench.records.environment import Gpu, GpuWitness
+from pytest_distbench.records.environment import Gpu, GpuReport
 from pytest_distbench.records.kinds import median
 from pytest_distbench.records.record import replace
 from pytest_distbench.units import format_bytes, format_seconds
@@ -95,12 +95,12 @@ class GpuWatch:
             self._handles = {gpu.uuid: found for gpu in gpus if (found := _handles(self._driver, gpu))[0] is not None}
 
     @contextlib.contextmanager
-    def during(self, count: int) -> Iterator[list[GpuWitness]]:
+    def during(self, count: int) -> Iterator[list[GpuReport]]:
         """Watch the first ``count`` GPUs; fills the list at the end, unless the driver is silent."""
-        witnesses: list[GpuWitness] = []
+        found: list[GpuReport] = []
         gpus = [gpu for gpu in self._gpus[:count] if gpu.uuid in self._handles]
         if not gpus:
-            yield witnesses
+            yield found
             return
         looks: dict[str, list[GpuState]] = {gpu.uuid: [] for gpu in gpus}
         has_begun, is_over = threading.Event(), threading.Event()
@@ -118,11 +118,11 @@ class GpuWatch:
         thread.start()
         has_begun.wait(_LONGEST_LOOK_S)
         try:
-            yield witnesses
+            yield found
         finally:
             is_over.set()
             thread.join(_LONGEST_LOOK_S)
-            witnesses += [replace(summarise(gpu, list(looks[gpu.uuid])), host_cpu=self._host_cpu) for gpu in gpus]
+            found += [replace(summarise(gpu, list(looks[gpu.uuid])), host_cpu=self._host_cpu) for gpu in gpus]
 
     def look(self, looks: dict[str, list[GpuState]]) -> None:
         for uuid, seen in looks.items():
@@ -186,7 +186,7 @@ class GpuWatch:
         self._stack.close()
 
 
-def summarise(gpu: Gpu, looks: Sequence[GpuState]) -> GpuWitness:
+def summarise(gpu: Gpu, looks: Sequence[GpuState]) -> GpuReport:
     """Summarise the looks at one GPU, from before to after a launch."""
     busy = [look for look in looks[1:] if look.utilisation is None or look.utilisation > 0]
     last = looks[-1] if looks else GpuState(at=0.0)
@@ -198,7 +198,7 @@ def summarise(gpu: Gpu, looks: Sequence[GpuState]) -> GpuWitness:
             share = (last.held_ns.get(name, before) - before) / 1e9 / max(1e-3, last.at - first.at)
             held[name] = max(held.get(name, 0.0), min(1.0, share))
     temperatures = [look.temperature_c for look in looks if look.temperature_c is not None]
-    return GpuWitness(
+    return GpuReport(
         label=gpu.label,
         uuid=gpu.uuid,
         looks=len(busy),
@@ -263,16 +263,15 @@ def _handles(driver: Driver, gpu: Gpu) -> tuple[Any, Any]:
 def _others(looks: Sequence[GpuState]) -> list[int]:
     """Processes of others that computed on the GPU, or may have.
 
-    In a container NVML's process ids have no meaning: only one that was there before and after the launch counts, as it
-    is no rank.
+    In a container NVML's process ids have no meaning: one that was there before and after the launch is no rank.
     """
     if not looks:
         return []
     stayed = looks[0].foreign.keys() & looks[-1].foreign.keys() if len(looks) > 1 else set()
     found = {pid for look in looks for pid, foreign in look.foreign.items() if foreign}
     found |= {pid for pid in stayed if looks[0].foreign[pid] is None}
-    told = [look.at_work for look in looks if look.at_work is not None]
-    return sorted(found.intersection(frozenset().union(*told)) if told else found)
+    known = [look.at_work for look in looks if look.at_work is not None]
+    return sorted(found.intersection(frozenset().union(*known)) if known else found)
 
 
 def _is_foreign(pid: int) -> bool | None:
@@ -315,15 +314,15 @@ def await_memory(
     before: Mapping[str, int],
     *,
     patience_s: float = PATIENCE_S,
-    clock: Callable[[], float] = time.monotonic,
+    monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, int]:
     """Wait until GPUs have about as much memory as before; return GPU -> bytes still in use."""
-    deadline = clock() + patience_s
+    deadline = monotonic() + patience_s
     while True:
         now = read()
         held = {gpu: now[gpu] - used for gpu, used in before.items() if now.get(gpu, 0) > used + SLACK_BYTES}
-        if not held or clock() >= deadline:
+        if not held or monotonic() >= deadline:
             return held
         sleep(_PAUSE_S)
 

@@ -201,7 +201,7 @@ def _read(driver: Driver, variables: Mapping[str, str]) -> Gpus:
     is_certain = (order == PCI_ORDER or len({gpu.name for gpu in cards}) <= 1) and not silent and not cut
     is_certain = is_certain or not driver.may_count_otherwise
     is_by_number = setting is None or not setting.startswith(("GPU-", "MIG-"))
-    told = {} if is_certain or not visible or not is_by_number else {VARIABLE: ",".join(gpu.uuid for gpu in visible)}
+    named = {} if is_certain or not visible or not is_by_number else {VARIABLE: ",".join(gpu.uuid for gpu in visible)}
     return Gpus(
         visible=tuple(visible),
         count=len(cards),
@@ -213,7 +213,7 @@ def _read(driver: Driver, variables: Mapping[str, str]) -> Gpus:
         driver=str(driver.system("GetDriverVersion") or ""),
         cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
         links=tuple(map(tuple, read_links(driver, handles, [gpu.pcie for gpu in visible]))),
-        variables={ORDER: order, **told},
+        variables={ORDER: order, **named},
     )
 
 

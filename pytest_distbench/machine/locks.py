@@ -5,7 +5,7 @@ them with their process. The process that waits longest is next: in a queue file
 process holds the byte of its number (fcntl(2)).
 
 Control groups limit CPU time: the cpu controller of cgroups, version 1 or 2 (cgroups(7)), in a group below this
-process's, whose limits stay. Under version 2 it is threaded: a group that holds processes may have no other with a
+process's, whose limits stay. Under version 2 it is threaded: a group that holds processes may have none with a
 controller below it.
 """
 
@@ -33,7 +33,7 @@ from pytest_distbench.units import about
 
 WAIT_S = 1800.0  # how long a measurement waits for another one
 TURN_S = 20.0  # how long it waits for a launch without timings, and such a launch for one of its
-TELL_S = 60.0  # how often it says so
+REPORT_S = 60.0  # how often it says so
 _LOOK_S = 2.0  # how often it looks who holds the lock
 _PAUSE_S = 0.05  # between two tries to take it
 _LONGEST_COMMAND = 150
@@ -56,7 +56,7 @@ def alone_on_this_host(*, on_wait: Callable[[str], None], waits: bool = True) ->
 
 
 @contextlib.contextmanager
-def beside_others_on_this_host(*, on_wait: Callable[[str], None], waits: bool = True) -> Iterator[bool]:
+def with_others_on_this_host(*, on_wait: Callable[[str], None], waits: bool = True) -> Iterator[bool]:
     """Measure with others that share the host, and with none that is :func:`alone_on_this_host`."""
     whose, patience_s = "a measurement that is alone on this host", None if waits else 0.0
     with _held(_of_host(), whose, on_wait, mode=_OWN, how=fcntl.LOCK_SH, patience_s=patience_s) as held:
@@ -115,8 +115,8 @@ def _holder(path: Path) -> tuple[str, int | None, bool]:
                     command = f"{command[:_LONGEST_COMMAND]}..."
                 whose = f" of {who.username()}" if who.uids().real != os.getuid() else ""
                 ran = about(time.time() - who.create_time())
-                told = f"pid {who.pid}{whose} ({command}), which has run for {ran}"
-                return told, who.pid, False
+                text = f"pid {who.pid}{whose} ({command}), which has run for {ran}"
+                return text, who.pid, False
     return "a process that is not seen from here, perhaps in another container", None, False
 
 
@@ -128,15 +128,15 @@ def _wait(
     patience_s: float | None,
 ) -> int | None:
     began = time.monotonic()
-    told: float | None = None
+    reported: float | None = None
     most_s = WAIT_S if patience_s is None else patience_s
     while (waited := time.monotonic() - began) < most_s:
         who, _, is_ours = _holder(path)
-        if waited - (told or 0.0) >= TELL_S or (told is None and not is_ours):
-            since = f" since {about(waited)}" if told is not None else ""
+        if waited - (reported or 0.0) >= REPORT_S or (reported is None and not is_ours):
+            since = f" since {about(waited)}" if reported is not None else ""
             on_wait(f"waiting{since} for {whose}: {who}")
-            told = waited
-        look_again = began + min(waited + min(_LOOK_S, TELL_S), most_s)
+            reported = waited
+        look_again = began + min(waited + min(_LOOK_S, REPORT_S), most_s)
         while time.monotonic() < look_again:
             if (descriptor := take()) is not None:
                 return descriptor

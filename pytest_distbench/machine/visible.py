@@ -26,8 +26,7 @@ _OLD_SLICE = re.compile(r"MIG-(GPU-[^/]+)/(\d+)/(\d+)")
 
 
 Cut = Mapping[str, Mapping[tuple[int, int], Gpu]]
-"""GPUs with MIG on, which CUDA does not offer whole, by UUID -> slices by (GPU instance, compute instance), in
-order."""
+"""UUID of a GPU with MIG on, which CUDA does not offer whole -> slices by (GPU instance, compute instance)."""
 
 Choice = tuple[list[Gpu], list[str]]
 """The visible devices in CUDA's order, and why other devices that the user named are not visible."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from pytest_distbench.errors import ConfigurationError
-from pytest_distbench.records.environment import GpuWitness
+from pytest_distbench.records.environment import GpuReport
 from pytest_distbench.records.iteration import Fingerprint
 from pytest_distbench.records.metric import BoundValue, Sample, terms_of
 from pytest_distbench.records.record import Record, Tolerance
@@ -121,7 +121,7 @@ def beginnings(test_id: str) -> tuple[str, str]:
     return f"{test_id}:", f"{test_id}."
 
 
-class EntryName(Record, frozen=True, kw_only=True, order=True):
+class BaselineName(Record, frozen=True, kw_only=True, order=True):
     """What a stored baseline is known by."""
 
     platform: str
@@ -141,8 +141,7 @@ class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     software: dict[str, str]
     metrics: dict[str, list[Sample]]  # by metric key, one sample per launch
     tolerances: dict[str, Tolerance] = {}
-    """Fractions by metric key, set by hand in the file; they override the case's ``tolerance``. An update keeps
-    them."""
+    """Fractions by metric key, set by hand in the file, which an update keeps; they override ``tolerance``."""
     params: dict[str, Any] = {}
     foreign_cores: float | None = None
     """Cores that other processes used in the median launch, or None if the body was too short."""
@@ -150,11 +149,10 @@ class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Cores that other processes would have used, had there been enough; or None if unknown."""
     crowding: float | None = None
     """Factor by which competition for the cores prolonged the work, or None if unknown."""
-    gpu_norm: GpuWitness | None = msgspec.field(default=None, name="cards")
+    gpu_norm: GpuReport | None = msgspec.field(default=None, name="cards")
     """State of the GPUs, or None on the CPU and where nobody looked."""
     tolerance: Tolerance | None = None
-    """Tolerance of all metrics of this case, set by hand in the file; overrides markers and options. An update keeps
-    it."""
+    """Tolerance of all metrics, set by hand in the file, which an update keeps; overrides markers and options."""
     xfail_perf: str = ""  # set by hand in the file: why a regression of this case is expected. An update keeps it.
     bounds: dict[str, BoundValue] = {}
     """Bounds by a metric's key, or by a name for all its points, set by hand in the file. An update keeps them."""
@@ -172,8 +170,7 @@ class BaselineEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     def is_of(self, test_ids: Collection[str], key: str) -> bool:
         """Whether a test that has one of these ids measured it.
 
-        Without a recorded id the key decides, which begins with the id: a colon separates the run, and an id may hold
-        colons too.
+        Without a recorded id the key decides, which begins with the id; a colon follows, and an id may hold colons.
         """
         if self.test_id is not None:
             return self.test_id in test_ids

@@ -52,16 +52,14 @@ class GpuHost(Record, frozen=True, kw_only=True):
     cpu: str
     gpus: list[Gpu]  # visible to the run, in the order of the ranks
     links: list[list[str]] = []
-    """Matrix of the links between GPUs: ``nvlink4x18``, ``pcie5x16-p2p NODE``; empty on the diagonal, and for one
-    GPU."""
+    """Matrix of the links between GPUs: ``nvlink4x18``, ``pcie5x16-p2p NODE``; "" on the diagonal."""
     unreadable: list[str] = []  # other GPUs of this machine that the driver would not describe, and why
 
 
-class GpuWitness(Record, frozen=True, kw_only=True, omit_defaults=True):
+class GpuReport(Record, frozen=True, kw_only=True, omit_defaults=True):
     """One GPU during one launch, as the driver reported it; None where it reports nothing.
 
-    A baseline has one for all GPUs and launches of its case, without name and looks: of several GPUs the slowest
-    counts.
+    A baseline has one for all GPUs and launches of its case, without name and looks: the slowest GPU counts.
     """
 
     label: str = ""  # ``GPU 3``
@@ -191,8 +189,7 @@ class Environment(Record, frozen=True, kw_only=True):
     shares_gpu: bool = False
     """Several ranks ran on one GPU: the numbers describe no hardware, and are compared with nothing."""
     shares_host: bool = False
-    """Other runs may have measured on this host at the same time, on other GPUs: its CPUs' clocks are shared with
-    them."""
+    """Other runs may have measured on this host at the same time, on other GPUs: they share its CPUs."""
     gpu_host: GpuHost | None = None  # the GPUs, their links and their host, or None for a run on the CPU
 
 

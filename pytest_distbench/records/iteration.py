@@ -53,8 +53,7 @@ def group_label(name: str, description: str) -> str:
 
 
 class FlightEntry(msgspec.Struct, frozen=True):
-    """One collective in torch's flight recorder. Fields that are not listed here are ignored: each release adds
-    some."""
+    """One collective in torch's flight recorder. Other fields are ignored: each release adds some."""
 
     record_id: int  # number among all that the process entered, from 0
     time_created_ns: int  # when it was entered, CLOCK_REALTIME
@@ -64,8 +63,7 @@ class FlightEntry(msgspec.Struct, frozen=True):
     is_p2p: bool = False
     retired: bool = False  # it has ended, or was given up; under NCCL a thread looks ten times a second or less
     state: str = ""
-    """State as the device reports it: ``scheduled``, ``started`` or ``completed``. Other backends leave it
-    unchanged."""
+    """State on the device: ``scheduled``, ``started`` or ``completed``. Other backends leave it unchanged."""
     input_dtypes: list[str] = []
     input_sizes: list[list[int]] = []
 
@@ -92,7 +90,7 @@ class FlightEntry(msgspec.Struct, frozen=True):
         return group_label(self.group_name, self.process_group[1] if len(self.process_group) > 1 else "")
 
 
-def flight_entries(recording: bytes | msgspec.Raw) -> list[FlightEntry]:
+def read_flight_recorder(recording: bytes | msgspec.Raw) -> list[FlightEntry]:
     """Collectives in a recorder's JSON, the oldest first."""
     found = msgspec.json.decode(recording, type=dict[str, msgspec.Raw])
     return msgspec.json.decode(found["entries"], type=list[FlightEntry]) if "entries" in found else []
@@ -150,8 +148,7 @@ class Collective(Record, frozen=True, array_like=True):
 
 
 Group = tuple[str, Annotated[int, msgspec.Meta(ge=1)], Annotated[int, msgspec.Meta(ge=0)]]
-"""Process group that a rank belongs to, ``("mesh_tp", 8, 1)``: name, size, and stride between its ranks, or 0 if the
-stride varies."""
+"""Process group of a rank, ``("mesh_tp", 8, 1)``: name, size, and stride between its ranks, or 0 if that varies."""
 
 
 class StepKind(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -188,14 +185,12 @@ class Fingerprint(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Numbers of a step by name and ranks, as :data:`pytest_distbench.worker.fingerprint.FACTS` counts them."""
     totals: dict[str, int] = {}  # the same, summed over all ranks: shows a step that one of them skips
     pickled_bytes: int = 0
-    """Bytes of the largest pickled object of any rank in a step; its size varies with its value, so only multiples
-    count."""
+    """Bytes of the largest pickled object of any rank in a step; sizes vary with values, so only multiples count."""
     in_backward: dict[_RankKey, int] = {}
-    """Collectives issued before the backward pass had ended, by ranks; empty without such a pass, if nobody looked, or
-    if launches differ."""
+    """Collectives issued before the end of the backward pass, by ranks; empty if there is none, or launches differ."""
     beyond: dict[_RankKey, tuple[int, Annotated[int, msgspec.Meta(ge=1)]]] = {}
-    """By ranks whose timed iterations differ: collectives above (or below) those of as many described iterations, and
-    the number of iterations."""
+    """Excess of ranks whose timed iterations differ: collectives above (or below) those of as many described iterations
+    and the number of iterations."""
     course: dict[_RankKey, Course] = {}
     """Courses by ranks. Older baselines, loops in batches and graphs have none: then it is not compared."""
     course_missing: str = ""  # why there is none although steps were counted: launches differ

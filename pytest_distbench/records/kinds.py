@@ -81,7 +81,7 @@ TRAINING_RULES = ("curve", "same", "steps", "floor", "weights")
 STEADY_RULES = ("exact", "memory", *TRAINING_RULES, "none")
 """Rules of metrics that do not scatter between launches of the same code; those of any other rule do."""
 
-FAST_SIDE = 0.25
+LOWER_QUANTILE = 0.25
 """A launch's value is its 25th percentile on the fast end: it converges first and ignores the scheduler's spikes."""
 
 
@@ -104,7 +104,7 @@ class MetricKind:
         limit_text: prints a threshold, a fraction of the baseline.
         is_steady: it is the same in each launch of the same code, to the last digit, though no rule of
             :data:`STEADY_RULES` judges it.
-        tolerance: default if the test and the baseline set none for the metric itself; None: the run's.
+        tolerance: default if the test and the baseline set none for the metric itself, or None for the run's.
     """
 
     summary: str
@@ -186,8 +186,7 @@ class MetricKind:
     def why_impossible(self, values: Sequence[float], unit: str, *, is_series: bool) -> str:
         """Why no measurement can have these values, in a clause, or "".
 
-        For a series the launch's value counts, and any value below 0: a single iteration may be too short for its
-        timer.
+        For a series the launch's value counts, and any value below 0: one iteration may be too short for its timer.
         """
         counting = [v for v in values if v < 0] + [self.launch_value(values)] if is_series and values else values
         return next(filter(None, (why_impossible(value, unit) for value in counting)), "")
@@ -199,7 +198,7 @@ METRIC_KINDS: Table[str, MetricKind] = Table(
         "higher": MetricKind(
             summary="a throughput: may not fall",
             reduce="min",
-            launch_value=lambda series: quantile(series, 1 - FAST_SIDE),
+            launch_value=lambda series: quantile(series, 1 - LOWER_QUANTILE),
             rule="noisy",
             sign=-1,
             limit_text=lambda limit: f"-{1 - 1 / (1 + limit):.0%}",
@@ -207,7 +206,7 @@ METRIC_KINDS: Table[str, MetricKind] = Table(
         "lower": MetricKind(
             summary="a time or a size: may not rise",
             reduce="max",
-            launch_value=lambda series: quantile(series, FAST_SIDE),
+            launch_value=lambda series: quantile(series, LOWER_QUANTILE),
             rule="noisy",
             sign=1,
             has_fast_side=True,

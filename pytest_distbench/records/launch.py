@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from pytest_distbench.records.environment import GpuWitness, Load
+from pytest_distbench.records.environment import GpuReport, Load
 from pytest_distbench.records.iteration import Breakdown, Fingerprint
 from pytest_distbench.records.launch_files import LaunchFiles
 from pytest_distbench.records.metric import Observation, Sample
@@ -55,7 +55,7 @@ class RankReport(Record, frozen=True, kw_only=True):
     """When it entered each collective, the first few hundred, by the same keys; CLOCK_MONOTONIC seconds of its host."""
     lines: dict[str, list[str]] = {}
     """Line that called each of these collectives, by the same keys: ``train.py:41 in step``; rank 0 alone."""
-    unseen_collectives: int = 0
+    undescribed_collectives: int = msgspec.field(default=0, name="unseen_collectives")
     """Collectives that a body without a fingerprint entered: it has no loop of ``rank.timed`` or ``rank.goal``."""
     peak_memory_bytes: int | None = None
     """Peak bytes of the device's allocator on CUDA, else what the body added to the process; or None if unknown."""
@@ -102,7 +102,7 @@ class RankFate(Record, frozen=True, kw_only=True):
     unfinished: dict[str, int] = {}
     """Group's name -> number of the first unfinished collective that it entered there."""
     groups: dict[str, list[int]] = {}  # ranks of its groups, by name
-    doubt_s: float = 0.0
+    error_s: float = msgspec.field(default=0.0, name="doubt_s")
     """Seconds within which its failure and that of the rank listed first, on another host, cannot be ordered by the
     hosts' clocks; 0 if the order is known."""
 
@@ -144,11 +144,10 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     fingerprints: dict[str, Fingerprint] = {}
     """Fingerprints by the metric whose iteration they describe; ``training_start`` precedes a training's first step."""
     lines: dict[str, list[str]] = {}  # where rank 0 called each of their collectives, by the same keys
-    unseen_collectives: int = 0
+    undescribed_collectives: int = msgspec.field(default=0, name="unseen_collectives")
     """Most collectives that a rank of a body without fingerprints entered, see :class:`RankReport`."""
     late_s: dict[str, list[float]] = {}
-    """By the same keys and rank: seconds after the first rank at which each entered the collective that it came latest
-    to."""
+    """Seconds after the first rank, by the same keys and by rank, at the collective that each came latest to."""
     breakdowns: dict[str, Breakdown] = {}
     """Time of a loop's iterations by the key of its metric, if the body names phases (``rank.phase``)."""
     peak_memory_bytes: int = 0  # of the rank that needed most, as the metric; 0 if unknown
@@ -163,7 +162,7 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     hosts: list[str] = []  # by rank; empty: all on one host
     gpus: list[str] = []
     """UUIDs of the CUDA devices that the ranks computed on, by rank; empty for ranks that do not report it."""
-    gpu_witnesses: list[GpuWitness] = msgspec.field(default_factory=list, name="cards")
+    gpu_reports: list[GpuReport] = msgspec.field(default_factory=list, name="cards")
     """The GPUs it ran on, in the order of the ranks; empty on the CPU, and if the driver is silent."""
     software: dict[str, str] = {}
     delayed_s: float = 0.0  # seconds that an injected slowdown added: its timings are no measurements
@@ -173,8 +172,7 @@ class LaunchRecord(Record, frozen=True, kw_only=True):
     """Notes for the user, such as a thread of theirs that kept a rank from ending."""
     host_was_busy: bool = False  # another run measured on this host, and this one did not wait for its end
     unlinked: list[str] = []
-    """Files that ranks read while a baseline was recorded, that git ignores and nothing links; paths from the tests'
-    root."""
+    """Files that ranks read while a baseline was recorded, and git ignores; paths from the root of the tests."""
     logs: str = ""  # folder of the ranks' output
 
     def output(self, rank: int = 0) -> str:

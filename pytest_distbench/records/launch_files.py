@@ -1,7 +1,6 @@
 """Files and variables by which pytest and the ranks of a launch agree.
 
-The launch's private directory holds the files; all names are here, and the variables by which torchrun gives a rank its
-place.
+The launch's private directory holds the files; all names are here, and so are the variables that torchrun gives a rank.
 """
 
 from __future__ import annotations
@@ -66,8 +65,7 @@ class LaunchFiles:
     directory: Path
 
     plan = _LaunchFile("plan.json")
-    """Plan that the ranks run. It holds the whole environment, secrets included, and is deleted when the launch
-    ends."""
+    """Plan that the ranks run. It holds the environment, secrets included, and is deleted when the launch ends."""
     control = _LaunchFile("control")
 
     @property
@@ -156,6 +154,5 @@ class LaunchFiles:
         return self.directory / f"loops{rank}.json"
 
     def joined(self) -> list[int]:
-        """Sizes of the process groups that processes of a command joined; 0 for a process that could have joined
-        one."""
+        """Sizes of the process groups that processes of a command joined; 0 for one that could have joined."""
         return [int(size) for path in self.directory.glob("joined*") if (size := path.name[6:]).isdecimal()]

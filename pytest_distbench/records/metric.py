@@ -8,6 +8,8 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
+import msgspec
+
 from pytest_distbench.errors import ConfigurationError, show
 from pytest_distbench.records.kinds import OfKind, Reduce
 from pytest_distbench.records.record import Number, Record
@@ -25,13 +27,13 @@ CPU_SPREAD = "cpu_spread"
 
 HOST_S = "host_s"  # companion of a GPU's timing: seconds that the host needed to enqueue
 
-UNTIL_MOVED = "until_moved"
+UNTIL_CHANGED = "until_moved"
 """Fact of a curve without a set length: its baseline keeps as many values as the loss takes to change."""
 
 FEWEST_CURVE_STEPS, MOST_CURVE_STEPS = 10, 50
 """Length of such a curve. After more steps a perturbation of 1e-5 may have grown to 1e-2."""
 
-TOLD = "told"  # fact of a number: explanation that is printed if it violates a bound
+SAID = "told"  # fact of a number: explanation that is printed if it violates a bound
 
 LINK_PEAK = "link_peak_gb_per_s"
 """Fact of the time of a collective, and its unit: what the links of a rank's GPU carry in one direction."""
@@ -127,7 +129,7 @@ class Bound(Record, frozen=True, kw_only=True):
     where: str  # where it was set: ``rank.record at test_a.py:12``
     rate: str = ""  # text of the bound, if it is on the rate of a sweep: ``busbw >= 10 GB/s``
     is_default: bool = False  # the plugin's own: one of the same side in the test or the baseline file replaces it
-    doubt: str = ""
+    suspicion: str = msgspec.field(default="", name="doubt")
     """Question about a number that violates it in each launch, which is then inconclusive; or "" if it then fails."""
 
     def holds(self, value: float | None) -> bool:
@@ -167,8 +169,7 @@ def tightest(bounds: Sequence[Bound], side: Side) -> float | None:
 class Spread(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Spread of the values of one launch: of its series, and of its ranks.
 
-    A baseline keeps ``minimum``, ``p95`` and both means over all iterations of a timing, ``n`` of another series, and
-    ``over_ranks``.
+    A baseline keeps ``minimum``, ``p95`` and both means of a timing, ``n`` of another series, and ``over_ranks``.
     """
 
     n: int = 0
@@ -185,8 +186,8 @@ class Spread(Record, frozen=True, kw_only=True, omit_defaults=True):
     slowest_rank: int | None = None  # rank that was slowest most often; None if ranks were not compared
     slowest_share: float = 0.0  # share of the iterations in which that rank was the slowest, 0 to 1
     over_ranks: list[Number] = []
-    """Standard deviation over ranks behind a training's mean, for each value of the series; one value stands for all if
-    they are equal."""
+    """Standard deviation over ranks behind a training's mean, for each value of the series, or once if all are
+    equal."""
 
 
 class Sample(OfKind, frozen=True, kw_only=True, omit_defaults=True):
@@ -214,8 +215,7 @@ class Sample(OfKind, frozen=True, kw_only=True, omit_defaults=True):
     """Tensors of weights and saved files, by ranks that hold the same (``all``, ``0``, ``1-3``) and by name."""
     options: dict[str, dict[str, Option]] = {}  # options of the weights' optimizers, by the same ranks
     companions: dict[str, float] = {}
-    """Secondary signals per iteration, summed over ranks: seconds (``cpu_s``: 25th percentile) and counts (``waits``:
-    mean)."""
+    """Secondary signals per iteration, summed over ranks: ``cpu_s`` (25th percentile), ``waits`` (mean count)."""
     spread: Spread | None = None  # of a series, and of a mean over ranks
     reduce: Reduce | None = None  # reduction over ranks, if not that of its kind
     ranks: int = 0  # number of ranks that recorded it; 0: it is no number of ranks
@@ -246,7 +246,7 @@ class Observation(Sample, frozen=True, kw_only=True, omit_defaults=True):
     values: list[Number]
     is_series: bool
     taken_from: list[Number] = []
-    witnesses: dict[str, list[float]] = {}
+    secondary: dict[str, list[float]] = {}
     """Secondary signals of a timing, one value per iteration: ``cpu_s``, ``waits``; on a GPU the host's time too."""
     loop: str = ""
     """Key of the metric of the loop that a phase is in; outside of a script's timed loops, that of its wall time. Empty
@@ -258,7 +258,7 @@ class Observation(Sample, frozen=True, kw_only=True, omit_defaults=True):
     host_s: list[float] = []  # host seconds in each timed iteration, if its time is the device's
     is_apart: bool = False  # it is not part of the step: an evaluation, or what surrounds one
     of_ranks: dict[int, dict[str, float]] = {}
-    """By rank, ascending, means over its iterations: ``time_s``; for a phase ``host_s`` and, if the ranks share one
+    """Means over iterations by rank, ascending: ``time_s``; for a phase ``host_s`` and, if the ranks share one
     host clock, ``wait_s`` and ``late_s``. Empty in the report of a rank."""
     curve_steps: int = 0  # number of a curve's values that are judged; 0: all
     squares: list[Number] = []

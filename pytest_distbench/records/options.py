@@ -115,7 +115,7 @@ class Option(NamedTuple):
         name: as it is typed.
         field: of :class:`Options`; empty for an option of an extension, see :meth:`Options.of`.
         summary: for ``pytest --help``, where an option has two lines of 80 characters.
-        more: what docs/reference.md adds.
+        more: what the page of all options adds.
         metavar: what stands for its value in the help; empty for a flag.
         const: value of the option alone, if a value may be left out.
         default: value if nobody gives one; the help says it unless the summary does.

@@ -35,8 +35,7 @@ class BodyReference(Record, frozen=True, kw_only=True):
     left_out: list[str] = []  # attributes of that object that cannot be passed to a rank
     arguments: list[str] = []  # command line of a script, with placeholders
     makes_group: bool = True
-    """Whether a script is expected to make a process group; whether a function is given one, or else makes its own or
-    none."""
+    """Whether a script is expected to make a process group, or a function is given one; else it may make its own."""
     called_by: str = ""
     """Function ``package.module:function`` that is called with the rank and the object, if that is no function."""
     given_at: str = ""  # line of the test that gave it: ``test_a.py:12``
@@ -223,8 +222,7 @@ class LaunchRequest(Record, frozen=True, kw_only=True):
     timeout_s: float
     delay: float = 0.0  # injected slowdown: what is timed takes longer by this share of itself
     profiled: Literal["", "loops", "whole", "places"] = ""
-    """Part of the ranks that torch's profiler records for a trace, or ``places``; its timings are no measurements
-    then."""
+    """What torch's profiler records for a trace, or ``places``; its timings are no measurements then."""
     cores: int | None = None
     """Cores of this host if they are fewer than ranks, at the test's request: the case is oversubscribed."""
     cpus: float | None = None

@@ -36,7 +36,7 @@ class Reason:
         fails_under: option under which it fails, without its dashes, or "".
         is_answer: the question was answered, one way or the other.
         updates: ``--distbench-update`` writes the number, though it is asked for changes only.
-        is_told: the end of a run prints the sentence of the verdict.
+        is_reported: the end of a run prints the sentence of the verdict.
         warns: GitHub gets a warning if nothing failed.
         is_quiet: tables that list what changed only count it.
         may_be_confirmed: interleaved A/B with the baseline commit may overrule it, for a timing or a training.
@@ -52,7 +52,7 @@ class Reason:
     fails_under: str = ""
     is_answer: bool = False
     updates: bool = False
-    is_told: bool = False
+    is_reported: bool = False
     warns: bool = False
     is_quiet: bool = False
     may_be_confirmed: bool = False
@@ -63,7 +63,7 @@ class Reason:
         """Severity of a line that prints it: whether something failed, or is undecided."""
         if self.fails:
             return "failure"
-        return "doubt" if self.is_told and not self.is_answer else "plain"
+        return "doubt" if self.is_reported and not self.is_answer else "plain"
 
 
 VERDICTS: dict[VerdictName, Reason] = {
@@ -111,7 +111,7 @@ VERDICTS: dict[VerdictName, Reason] = {
         printed=r"^[?x]\s",
         mark="?",
         fails_under="distbench-strict",
-        is_told=True,
+        is_reported=True,
         warns=True,
     ),
     "new": Reason(
@@ -131,7 +131,7 @@ VERDICTS: dict[VerdictName, Reason] = {
         mark="~",
         is_answer=True,
         updates=True,
-        is_told=True,
+        is_reported=True,
         warns=True,
     ),
     "improved": Reason(
@@ -289,7 +289,7 @@ _OURS: dict[ReasonCode, Reason] = {
         next_step=f"remove it from params=, args= or env=, or write {{launch_dir}} for a folder; then {RECORD}",
         printed=r"that changes with every run",
         is_answer=False,
-        is_told=True,
+        is_reported=True,
         may_be_confirmed=False,
     ),
     "not-measured": because(
@@ -487,7 +487,7 @@ _OURS: dict[ReasonCode, Reason] = {
         printed=r"numerics changed|the code changed them|shows only after the recorded curve",
         mark="~",
         updates=True,
-        is_told=True,
+        is_reported=True,
         warns=True,
         is_quiet=False,
     ),
@@ -537,11 +537,11 @@ REASONS: Table[ReasonCode, Reason] = Table("reasons", _OURS)
 
 _CAUSE = Reason(verdict="cause", means="", mark="")
 _REMARK = Reason(verdict="remark", means="", mark="")
-_DOUBT = replace(_REMARK, is_told=True)
+_REPORTED = replace(_REMARK, is_reported=True)
 
 REMARKS: dict[ReasonCode, Reason] = {
     **dict.fromkeys(("ok", "note"), _REMARK),  # about this machine
-    "warn": _DOUBT,
+    "warn": _REPORTED,
     "fail": replace(_REMARK, fails=True),
     "changed-communication": _CAUSE,
     "slower-sizes": _CAUSE,
@@ -553,15 +553,15 @@ REMARKS: dict[ReasonCode, Reason] = {
     "gpu-clocks": _CAUSE,
     "free-algorithm": _CAUSE,
     "detected": _REMARK,
-    "undetected": _DOUBT,
+    "undetected": _REPORTED,
     "sensitivity": _REMARK,
-    "low-sensitivity": _DOUBT,
-    "not-injected": replace(_DOUBT, mark="?"),
-    "not-delayed": replace(_DOUBT, mark="?"),
-    "out-of-reach": replace(_DOUBT, mark="?"),
-    "unconfirmed": replace(_DOUBT, mark="?"),
-    "contradiction": replace(_DOUBT, mark="?"),
-    "unlinked": replace(_DOUBT, mark="?"),
+    "low-sensitivity": _REPORTED,
+    "not-injected": replace(_REPORTED, mark="?"),
+    "not-delayed": replace(_REPORTED, mark="?"),
+    "out-of-reach": replace(_REPORTED, mark="?"),
+    "unconfirmed": replace(_REPORTED, mark="?"),
+    "contradiction": replace(_REPORTED, mark="?"),
+    "unlinked": replace(_REPORTED, mark="?"),
     "not-evaluated": _REMARK,
     "all-moved": _REMARK,
     "flaky": _REMARK,

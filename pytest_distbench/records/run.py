@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from pytest_distbench.records.case import Case, EntryName
-from pytest_distbench.records.environment import Environment, Experiment, GpuWitness
+from pytest_distbench.records.case import BaselineName, Case
+from pytest_distbench.records.environment import Environment, Experiment, GpuReport
 from pytest_distbench.records.iteration import CaseTrace, Fingerprint
 from pytest_distbench.records.kinds import METRIC_KINDS, Better, OfKind
 from pytest_distbench.records.launch import LaunchRecord
@@ -160,8 +160,7 @@ class Control(Record, frozen=True, kw_only=True):
     is_chosen: bool = False  # the user chose the share; else it follows from the tolerance
     step: Step = ""  # the one that decided
     verdicts: list[Finding] = []
-    """Verdicts on the timings, by the step that decided: against the baseline, or by A/B against launches without
-    delay."""
+    """Verdicts on the timings, by the step that decided: compared with the baseline, or by A/B without delay."""
     has_baseline: bool = False  # without one nothing was screened
     launches: int = 0  # with the delay, and without it for the A/B
     took_s: float = 0.0
@@ -185,7 +184,7 @@ CaseOutcome = Literal["passed", "failed", "skipped", "xfailed", "advisory"]
 Decision = Literal["", "launch", "nothing_judged", "bound", "refused", "failed", "unaccepted", "new", "not_found"]
 
 
-class ReferenceRecord(Record, frozen=True, kw_only=True):
+class OtherSide(Record, frozen=True, kw_only=True):
     """Other side of a case's comparison."""
 
     kind: Literal["stored", "paired", "nothing"]
@@ -195,7 +194,7 @@ class ReferenceRecord(Record, frozen=True, kw_only=True):
     software: dict[str, str] = {}
     peak_memory_bytes: int | None = None  # of records from before peak memory was a metric
     phases: dict[str, float] = {}
-    gpu_norm: GpuWitness | None = msgspec.field(default=None, name="cards")  # state of the GPUs then
+    gpu_norm: GpuReport | None = msgspec.field(default=None, name="cards")  # state of the GPUs then
     metrics: dict[str, list[Sample]] = {}  # of the stored baseline, as it was then
     fingerprints: dict[str, Fingerprint] = {}  # of the same
     launches: list[LaunchRecord] = []
@@ -213,7 +212,7 @@ class Confirmation(Record, frozen=True, kw_only=True):
     here: str  # candidate: a commit, followed by ``-dirty`` if tracked files differ from it
     took_s: float = 0.0
     launches: list[LaunchRecord] = []
-    references: list[LaunchRecord] = []
+    baselines: list[LaunchRecord] = msgspec.field(default_factory=list, name="references")
     controls: list[LaunchRecord] = []
 
 
@@ -226,7 +225,7 @@ class CaseResult(Record, frozen=True, kw_only=True):
     environment: Environment
     launches: list[LaunchRecord]
     verdicts: list[Finding]
-    reference: ReferenceRecord
+    reference: OtherSide
     update: Literal["", "new", "completed", "changed", "rewritten", "kept", "refused"] = ""
     """What an update did to its baseline. *Completed*: it lacked something; *rewritten*: nothing in it had changed."""
     previous: dict[str, float | None] = {}
@@ -315,9 +314,9 @@ class RunRecord(Record, frozen=True, kw_only=True):
     failed_besides: int = 0  # failed tests without a failed case, and modules that could not be collected
     record_command: str = ""
     """Command that records the cases without a baseline, secrets masked; "" in files of earlier versions."""
-    missing: list[EntryName] = []
+    missing: list[BaselineName] = []
     """Baselines whose test is gone from what was collected: the run fails, unless it is an update."""
-    unused: list[EntryName] | None = None
+    unused: list[BaselineName] | None = None
     """Baselines that no test used, or None if the run was incomplete or not green."""
 
 

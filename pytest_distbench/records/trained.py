@@ -23,7 +23,7 @@ class TensorState(Record, frozen=True, array_like=True):
     other_product: Number = 0.0
     """Products with two fixed random vectors whose elements have variance 1. A change of the tensor changes each by
     about the norm of that change, whatever its sign and order."""
-    moved: Number = 0.0  # norm of its change since the first update, estimated from eight such products; 0 if unknown
+    change: Number = 0.0  # norm of its change since the first update, estimated from eight such products; 0 if unknown
     spread: Number = 0.0  # in a baseline, what its launches differ by, as :meth:`distance` measures it
 
     def distance(self, other: TensorState) -> float:
@@ -44,8 +44,7 @@ class Trained(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Options of each optimizer at its first update, and of its schedulers, by ``AdamW: weight_decay``."""
     names: list[str] = []  # tensors that were compared on the way
     replicas: dict[str, list[int]] = {}
-    """By name, the ranks among which DistributedDataParallel, or a replicate dimension of a mesh, keeps a tensor
-    equal."""
+    """Ranks among which DistributedDataParallel, or a replicate dimension of a mesh, keeps a tensor equal, by name."""
     checks: list[tuple[int, list[str]]] = []  # after updates 1, 2, 4, 8 ..., with the digests of ``names``
     saved: dict[str, TensorState] = {}  # by file and key, as it was saved last
     remarks: list[str] = []  # what was not looked at, and why

@@ -59,7 +59,7 @@ class EventReader:
         self._offset = 0
 
     def read(self) -> list[Event]:
-        """Return the events since the last call. A partial line is read when it is complete; others than events are
+        """Return the events since the last call. A partial line waits until it is complete; invalid lines are
         skipped."""
         try:
             with open(self._path, "rb") as file:
@@ -85,8 +85,8 @@ def read_events(path: Path) -> list[Event]:
 SESSION_VARIABLE = "DISTBENCH_SESSION"  # in the environment of every process any launcher of this pytest session starts
 
 STACKS_SIGNAL = signal.SIGUSR1
-"""Signal that makes a rank write the Python stacks of its threads to :meth:`LaunchFiles.stacks`, also while it is
-blocked in a collective."""
+"""Signal that makes a rank write its Python stacks to :meth:`LaunchFiles.stacks`, even while blocked in a
+collective."""
 
 TURN_REQUEST = b"g"  # byte to a rank: it is your group's turn; the answer to the event ``turn``
 

@@ -22,7 +22,7 @@ import msgspec
 
 from pytest_distbench import git
 from pytest_distbench.errors import DistbenchError, StoredFileError
-from pytest_distbench.records.case import BaselineEntry, EntryName, beginnings
+from pytest_distbench.records.case import BaselineEntry, BaselineName, beginnings
 from pytest_distbench.records.kinds import METRIC_KINDS
 from pytest_distbench.records.metric import metric_key, metric_name
 from pytest_distbench.records.record import Record
@@ -51,11 +51,11 @@ class BaselineFile(Record, frozen=True, kw_only=True):
     entry: BaselineEntry
 
     @property
-    def name(self) -> EntryName:
-        return EntryName(platform=self.platform, test=self.test, key=self.key)
+    def name(self) -> BaselineName:
+        return BaselineName(platform=self.platform, test=self.test, key=self.key)
 
 
-class BaselineStore:
+class Baselines:
     def __init__(self, folder: Path, platform: str) -> None:
         self.folder = folder
         self.platform = platform
@@ -67,11 +67,11 @@ class BaselineStore:
         """Folder of a test's cases, whether or not it exists."""
         return self.folder / self.platform / _below_platform(test)
 
-    def entry(self, test: str, key: str) -> BaselineEntry | None:
+    def read(self, test: str, key: str) -> BaselineEntry | None:
         path = self.path(test, key)
         return self._read_of(test, path).entry if os.path.lexists(path) else None
 
-    def entries(self, test: str, *, test_ids: Collection[str] | None = None) -> dict[str, BaselineEntry]:
+    def of_test(self, test: str, *, test_ids: Collection[str] | None = None) -> dict[str, BaselineEntry]:
         """Baselines of a test by key. Files whose names begin with other ids are not read."""
         paths = self.files_of(test)
         if test_ids is not None:

@@ -17,12 +17,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pytest_distbench.errors import ConfigurationError, DistbenchError, StoredFileError
-from pytest_distbench.records.case import NODES, BaselineEntry, Case, Conditions, EntryName
+from pytest_distbench.records.case import NODES, BaselineEntry, BaselineName, Case, Conditions
 from pytest_distbench.records.record import replace
 from pytest_distbench.records.run import CaseResult
-from pytest_distbench.store.baselines import BaselineFile, BaselineStore, read_file
+from pytest_distbench.store.baselines import BaselineFile, Baselines, read_file
 
-Choice = Callable[[EntryName], bool]
+Choice = Callable[[BaselineName], bool]
 
 _BACKEND_AND_LAUNCHER = re.compile(r"\.[^.]+\.[^.]+\]")
 
@@ -45,7 +45,7 @@ def selection(texts: Iterable[str]) -> Choice:
     return lambda name: not wanted or any(_is_named(name, text) for text in wanted)
 
 
-def _is_named(name: EntryName, text: str) -> bool:
+def _is_named(name: BaselineName, text: str) -> bool:
     whole = str(name)
     if "::" not in text:
         return text.lower() in whole.lower()
@@ -114,15 +114,15 @@ def _of_one_scope(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
             yield from _of_one_scope(ast.iter_child_nodes(node))
 
 
-def unused_entries(
-    store: BaselineStore,
+def unused_baselines(
+    store: Baselines,
     results: Iterable[CaseResult],
     *,
     reported: Collection[str],
     seen: Mapping[tuple[str, str], bool],
     rootpath: Path,
     roots: Sequence[Path],
-) -> list[EntryName]:
+) -> list[BaselineName]:
     """Baselines of this platform, and of conditions of this run, that belong to no test of a whole, green run.
 
     The test of such a baseline is one of:
@@ -172,14 +172,14 @@ def _but_for_size(conditions: Conditions) -> tuple[object, ...]:
     return conditions.backend, conditions.launcher, *around
 
 
-def missing_entries(
-    store: BaselineStore,
+def missing_baselines(
+    store: Baselines,
     results: Sequence[CaseResult],
     *,
     made: Mapping[str, Collection[str]],
     rootpath: Path,
     is_whole: Callable[[Path], bool],
-) -> dict[EntryName, str]:
+) -> dict[BaselineName, str]:
     """Baselines of this platform, and of conditions of this run, whose test is gone from what was collected.
 
     Gone are a file from a folder, a function from a file, or an id if the test has a new one of the same ranks without
@@ -195,7 +195,7 @@ def missing_entries(
     for result in results:
         if not result.reference.metrics:
             new.setdefault(result.case.test, set()).update(ranks_in(result.case.id))
-    found: dict[EntryName, str] = {}
+    found: dict[BaselineName, str] = {}
     unread = {store.folder_of(test) for test in made.keys() - new.keys()}
     for folder, paths in itertools.groupby(store.files(), key=lambda path: path.parent):
         files = [] if folder in unread else list(_readable(paths))
@@ -223,7 +223,7 @@ def _readable(paths: Iterable[Path]) -> Iterator[BaselineFile]:
             yield read_file(path)
 
 
-def moved_entries(files: Iterable[BaselineFile], old: str, new: str) -> Iterator[tuple[BaselineFile, BaselineFile]]:
+def renamed_baselines(files: Iterable[BaselineFile], old: str, new: str) -> Iterator[tuple[BaselineFile, BaselineFile]]:
     """Each baseline of a test, or of one of its ids, and the same under another name: ``path::test`` or ``...[id]``.
 
     Raises:

@@ -172,7 +172,7 @@ def name_keys(problem: str, document: Any, kind: Any) -> str:
 
     A key is the culprit if the same complaint comes without the others, which are removed from the document.
     """
-    told, place = problem, document
+    text, place = problem, document
     with contextlib.suppress(ValueError, LookupError, TypeError):
         for step in _STEP.findall(problem[problem.rindex("`$") :]):
             if step != "[...]":
@@ -182,11 +182,11 @@ def name_keys(problem: str, document: Any, kind: Any) -> str:
                 place.clear()
                 place[key] = value
                 if _complaint(document, kind) == problem:
-                    told, place = told.replace(step, f"[{key}]", 1), value
+                    text, place = text.replace(step, f"[{key}]", 1), value
                     break
             else:
-                return told
-    return told
+                return text
+    return text
 
 
 def _complaint(document: Any, kind: Any) -> str:

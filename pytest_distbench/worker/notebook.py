@@ -111,7 +111,7 @@ class Notebook:
                 at=point,
                 identity=identity,
                 facts=facts,
-                witnesses=dict(witnesses or {}),
+                secondary=dict(witnesses or {}),
                 bounds=list(bounds),
                 **place,
             )

@@ -55,7 +55,7 @@ def test_weights_have_the_names_of_the_outermost_module_and_are_those_at_the_end
 
     assert told == {*("0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var", "2.weight")}
     assert found.weights["2.weight"].norm == 0.0
-    assert found.weights["0.weight"].moved > 0
+    assert found.weights["0.weight"].change > 0
     assert found.updates == 9
     assert [update for update, _ in found.checks] == [1, 2, 4, 8]
     assert found.names == ["0.weight", "0.bias", "1.weight", "1.bias", "2.weight"]
@@ -70,7 +70,7 @@ def test_what_is_gone_was_read_when_it_went(watch: TrainingWatch) -> None:
     train()
     gc.collect()
 
-    assert watch.finish().weights["weight"].moved > 0
+    assert watch.finish().weights["weight"].change > 0
 
 
 def test_the_second_of_two_models_has_its_own_names(watch: TrainingWatch) -> None:
@@ -126,7 +126,7 @@ def test_a_group_that_is_added_later_is_read_too(watch: TrainingWatch) -> None:
     found = watch.finish()
 
     assert found.names == ["1.weight", "1.bias", "0.weight", "0.bias"]
-    assert found.weights["0.weight"].moved > 0
+    assert found.weights["0.weight"].change > 0
     assert found.options["SGD: lr"] == "0.1 | 0.01"
 
 
@@ -164,7 +164,7 @@ def test_nothing_is_read_while_a_clock_runs_but_before_and_between(watch: Traini
     found = watch.finish()
 
     assert [update for update, _ in found.checks] == [3, 4]
-    assert found.weights["weight"].moved > 0
+    assert found.weights["weight"].change > 0
 
 
 def test_an_optimizer_that_is_first_seen_under_a_clock_is_not_read(watch: TrainingWatch) -> None:
@@ -386,8 +386,8 @@ def test_a_state_tells_how_far_a_tensor_has_moved() -> None:
     state = state_of(first + 0.1, first=sketch(first))
 
     assert state is not None
-    assert state.moved == pytest.approx(0.1 * 5000**0.5, rel=0.7)
-    assert state_of(first, first=sketch(first)).moved == 0.0  # type: ignore[union-attr]
+    assert state.change == pytest.approx(0.1 * 5000**0.5, rel=0.7)
+    assert state_of(first, first=sketch(first)).change == 0.0  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
