@@ -301,7 +301,7 @@ def in_pairs(
             for side in (baseline, launches)
         ]
         there, here = sides
-        if not terms.wants(first.name):  # what the candidate alone calls info is judged as the reference has it
+        if not terms.wants(first.name):  # what the candidate alone calls info is judged as the other side has it
             there, here = ([as_info(m) for m in side] for side in sides)
         if here:
             found[key] = [] if all(m is lacking for m in there) else there, here

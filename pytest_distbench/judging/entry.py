@@ -222,7 +222,7 @@ def _companions(measurements: Sequence[Sample]) -> dict[str, float]:
     seconds = [m.companions.get(CPU_S, 0.0) for m in measurements]
     if (
         HOST_S not in names and len(seconds) >= FEWEST_TO_SPREAD and min(seconds) > 0
-    ):  # else it says nothing of the clock
+    ):  # else it says nothing of the timing
         found[CPU_SPREAD] = statistics.stdev(map(math.log, seconds))
     return {name: _round(value) for name, value in found.items()}
 

@@ -48,7 +48,7 @@ ROUNDING = 1e-5
 """Deviations up to this may be other rounding: they do not show at which step a training went another way."""
 
 LOWER_ROUNDING = 1e-2
-"""The same for precisions below float32, relative to the largest value: an operation in bfloat16 rounds by 4e-3."""
+"""Rounding below float32, relative to the largest value: an operation in bfloat16 rounds by 4e-3."""
 
 DIGITS = 9  # significant digits that distinguish any two float32; curves are stored and compared with this many
 
@@ -298,7 +298,7 @@ class Disagreement:
     largest: float
 
     def describe(self, labels: Sequence[str]) -> str:
-        """Say it in a clause, with the line that fixes it."""
+        """Say in a clause how they differ, with the line that fixes it."""
         by = f"by up to {self.largest:.1e}"
         if self.starts_at > 1:
             return f"differ {by} from value {self.starts_at} on: {_PARTLY}"

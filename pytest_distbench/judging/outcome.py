@@ -82,7 +82,6 @@ def _decide(
 
 
 def _unwanted(result: CaseResult, verdicts: Sequence[Finding]) -> CaseOutcome:
-    """Outcome of a case with verdicts that the run does not accept."""
     is_exact = any(v.kind == "missing" or not METRIC_KINDS[v.better].scatters for v in verdicts)
     return "failed" if not result.advisory or (result.is_advisory_of_timings and is_exact) else "advisory"
 

@@ -279,7 +279,7 @@ def looks(first: int, most: int) -> tuple[int, ...]:
 LOOKS = looks(FEWEST_PAIRS, LAST_LOOK)  # pairs at which interleaved launches are judged that confirm a suspicion
 
 SPENDING = 1
-"""Their error rate is spent in proportion to the pairs: with two contrasts the noise of three is known well enough."""
+"""Exponent of spending for these looks: with two contrasts the noise of three pairs is known well enough."""
 
 
 def power(slowdown: float, sigma: float, under: Circumstances) -> float:

@@ -225,7 +225,7 @@ def judge_family(family: Family) -> Finding:
 def _apart(family: Family, verdict: Finding) -> str:
     """Why the spread over ranks is not the baseline's, in a clause, or "": errors that cancel in the mean.
 
-    If launches of the baseline differ, or no curve confirms the same training, the spread is left to chance.
+    It is not judged if launches of the baseline differ, or no curve confirms the same training.
     """
     if not family.stored or not _repeats(family) or any(_spread_of(stored) for stored in family.stored.values()):
         return ""

@@ -26,7 +26,7 @@ OF_LOWER_PRECISION = 0.25
 twice what gradients in bfloat16 do."""
 
 OF_ROUNDING = 0.01
-"""The same in float32: a hundred times what another order of sums or instruction set does in 80 steps."""
+"""Same share in float32: a hundred times what another order of sums or instruction set does in 80 steps."""
 
 TIMES_LOSSES, TIMES_SPREAD = 10.0, 4.0
 """Rounding grows with the steps: weights may deviate by this factor on the losses' deviation, relative to their range;

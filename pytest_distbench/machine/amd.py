@@ -52,7 +52,7 @@ class AmdDriver(Driver):
     tool, sets_power = "amd-smi", "set --power-cap"
     may_count_otherwise = False
     variables = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", *Driver.variables
-    """HIP and CUDA count what ROCR leaves. CUDA_VISIBLE_DEVICES is read if HIP_VISIBLE_DEVICES is not set."""
+    """HIP's and CUDA's variables number the GPUs that ROCR's leaves. CUDA's is read if HIP's is not set."""
 
     def __init__(self, amdsmi: Any) -> None:
         super().__init__(pynvml)

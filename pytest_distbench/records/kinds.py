@@ -128,7 +128,7 @@ class MetricKind:
 
     @property
     def is_noisy(self) -> bool:
-        """Whether it scatters between launches of the same code, and is judged with that."""
+        """Whether it scatters between launches of the same code, and is judged by that noise."""
         return self.rule not in STEADY_RULES and not self.is_steady
 
     @property

@@ -114,7 +114,7 @@ class LaunchFiles:
         return str(self.directory / "nccl-flight-")
 
     def report(self, rank: int) -> Path:
-        """What a rank recorded, and how it ended."""
+        """Report of a rank: what it recorded, and how it ended."""
         return self.directory / f"rank{rank}.json"
 
     def log(self, rank: int) -> Path:

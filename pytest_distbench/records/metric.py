@@ -55,7 +55,7 @@ REPLICAS = "replicas"
 """Tensors that DistributedDataParallel, or a replicate dimension of a mesh, keeps equal, and that differ."""
 
 UNASKED = (PEAK_MEMORY, WEIGHTS, SAVED)
-"""Recorded in every test. They are no verdict's only subject, and nothing is said if the baseline lacks them."""
+"""Recorded in every test; ignored if alone, or missing on one side."""
 
 CPU_THROTTLED = "cpu_throttled"
 """Share of the CPU quota's periods in which it stopped a rank; of the ranks, the smallest share."""

@@ -148,7 +148,6 @@ class Option(NamedTuple):
 
 
 def _option(group: str, summary: str, more: str = "", *, default: Any = None, metavar: str = "", **row: Any) -> Any:
-    """Make a field of :class:`Options`, with its row. A flag is off by default."""
     default = False if default is None and not metavar else default
     made = Option(summary, more, metavar=metavar, default=default, group=group, **row)
     return field(default=default, metadata={"row": made})

@@ -145,7 +145,6 @@ class Baselines:
         return place
 
     def _read_of(self, test: str, path: Path) -> BaselineFile:
-        """Read a file of a test; two tests whose paths differ by little may share its place."""
         file = self._read(path)
         if file.test != test:
             raise StoredFileError(path, f"holds {file.name}, and {test} has the same place", "Rename one of the files")
@@ -369,7 +368,7 @@ def _known(recording: Recording, ends: set[str]) -> Recording:
 
 
 def _versions(root: Path, name: str) -> Iterator[Recording]:
-    """What commits have made of a file, the last one first, through its renames; without what nobody can read."""
+    """Versions of a file, the last commit first, through its renames; without those that nobody can read."""
     at = "HEAD"
     while commits := _git(root, "log", f"--max-count={_MOST_COMMITS}", "--format=%H", at, "--", name).split():
         readable = [found for commit in commits if (found := _version(root, commit, name)) is not None]
